@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.fingerprint import LOG, Fingerprint, NodeSample, within
 from hpcbert.logs.layout import shown
-from hpcbert.logs.lines import NotALogError, bodies
+from hpcbert.logs.lines import BEGINNING, NotALogError, bodies, checksum
 from hpcbert.logs.packed import SUFFIXES
 from hpcbert.model import Reason, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
-
-# Logs that differ at all differ here, except those with the same header and a long silence.
-_BEGINNING = 1 << 14
 
 
 class Account(NamedTuple):
@@ -31,12 +28,14 @@ class Account(NamedTuple):
         point: Its point, for messages.
         log: The path of its log.
         taken: What its log and its nodes say about the experiment.
+        beginning: Of its log, as `lines.checksum` returns it; None if unknown.
     """
 
     point: str
     run: Run
     log: Path
     taken: tuple[NodeSample, ...]
+    beginning: int | None = None
 
 
 def stated(point: str, repeat: int, facts: Mapping[str, int | str]) -> NodeSample:
@@ -108,7 +107,9 @@ def _copies(accounts: Sequence[Account], *, keep_first: bool) -> dict[int, Reaso
 
 
 def _equal(accounts: Iterable[Account]) -> list[list[Account]]:
-    beginnings = _grouped((_beginning(one.log), one) for one in accounts)
+    beginnings = _grouped(
+        (_beginning(one.log) if one.beginning is None else one.beginning, one) for one in accounts
+    )
     return [
         equal
         for alike in beginnings
@@ -116,8 +117,8 @@ def _equal(accounts: Iterable[Account]) -> list[list[Account]]:
     ]
 
 
-def _grouped(keyed: Iterable[tuple[bytes, Account]]) -> list[list[Account]]:
-    groups: dict[bytes, list[Account]] = {}
+def _grouped(keyed: Iterable[tuple[int | bytes, Account]]) -> list[list[Account]]:
+    groups: dict[int | bytes, list[Account]] = {}
     for key, one in keyed:
         groups.setdefault(key, []).append(one)
     return [group for key, group in groups.items() if key and len(group) > 1]
@@ -145,16 +146,16 @@ def _is_same(one: Path, other: Path) -> bool:
     return bool(beginning) and beginning == _beginning(other) and _digest(one) == _digest(other)
 
 
-def _beginning(log: Path) -> bytes:
-    """Return the beginning of a log, unpacked; nothing if it can't be read."""
+def _beginning(log: Path) -> int:
+    """Return the checksum of a log's beginning, unpacked; 0 if it can't be read."""
     found = b""
-    with suppress(NotALogError), closing(bodies(log, _BEGINNING)) as pieces:
+    with suppress(NotALogError), closing(bodies(log, BEGINNING)) as pieces:
         for piece in pieces:
             found += piece
-            if len(found) >= _BEGINNING:
+            if len(found) >= BEGINNING:
                 break
-        return found[:_BEGINNING]
-    return b""
+        return checksum(found)
+    return 0
 
 
 def _digest(log: Path) -> bytes:

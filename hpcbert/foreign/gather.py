@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
@@ -85,6 +86,10 @@ class Reader:
     _twins: list[LeftOut] = field(default_factory=list, init=False)
     _assumed: set[Shape] = field(default_factory=set, init=False)
     _used: dict[tuple[str, str], Rule] = field(default_factory=dict, init=False)
+    # By folder: the framework that it is named after.
+    _folders: dict[str, str] = field(default_factory=dict, init=False)
+    # By all that paths say about runs: the repeats of a point have one setting.
+    _settings: dict[tuple[object, ...], Setting] = field(default_factory=dict, init=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -194,7 +199,7 @@ class Reader:
             framework = self._framework(log)
             rule = framework.grammar.rule(self.rule)
             used = framework.name, rule.name
-            setting = setting_of(log, self.known, self.window)
+            setting = self._setting(log)
             reader = read_on if self.window.iters == END else read
             reading = reader(log.path, framework.grammar, rule, setting)
             reading = self._explained(log, framework, reading)
@@ -203,6 +208,12 @@ class Reader:
         except UnknownLogError as error:
             return _Outcome(*used, unknown=(error.message, error.where, error.hint))
         return _Outcome(*used, reading)
+
+    def _setting(self, log: LogFile) -> Setting:
+        said = log.of_point
+        if said not in self._settings:
+            self._settings[said] = setting_of(log, self.known, self.window)
+        return self._settings[said]
 
     def _called(self, reads: Sequence[Read]) -> list[Read]:
         """Return the logs; those without a named model get the model that they all state.
@@ -254,8 +265,11 @@ class Reader:
 
     def _folder(self, log: LogFile) -> str:
         """Return the framework that a folder of the path is named after, the nearest one."""
-        folders = reversed(log.path.absolute().parts[:-1])
-        return next((folder for folder in folders if folder in self.frameworks), "")
+        folder = os.path.dirname(log.path)  # noqa: PTH120 - pathlib takes ten times as long
+        if folder not in self._folders:
+            above = log.path.absolute().parts[-2::-1]
+            self._folders[folder] = next((one for one in above if one in self.frameworks), "")
+        return self._folders[folder]
 
     def _in_path(self, log: LogFile) -> str:
         if folder := self._folder(log):

@@ -161,7 +161,8 @@ def _account(shape: Shape, number: int, read: Read) -> Account:
     if read.reading.setting.accumulation:
         facts["accumulation"] = read.reading.setting.accumulation
     taken = (stated(str(shape), number, facts),)
-    return Account(str(shape), _run(number, read), read.log.path, taken)
+    run, beginning = _run(number, read), read.reading.beginning
+    return Account(str(shape), run, read.log.path, taken, beginning)
 
 
 def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:

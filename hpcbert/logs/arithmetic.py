@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpcbert.model import Reason
+from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.grammar import Rule
     from hpcbert.logs.setting import Setting
 
-_NUMBER = rb"[+-]?\d{1,18}(?:\.\d*)?(?:[eE][+-]?\d{1,3})?"
+_NUMBER = regex(rb"[+-]?\d{1,18}(?:\.\d*)?(?:[eE][+-]?\d{1,3})?")
 
 
 class CannotReduceError(Exception):
@@ -41,7 +41,7 @@ def number(text: bytes) -> float:
     Raises:
         CannotReduceError: The text is something else.
     """
-    if not re.fullmatch(_NUMBER, text):
+    if not _NUMBER.fullmatch(text):
         raise CannotReduceError("rule", f"{text[:40].decode(errors='replace')!r} is not a number")
     return float(text)
 

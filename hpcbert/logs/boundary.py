@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _GROUP = regex(r"\(\?P<(\w+)>")
 _BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")
+# The bytes that _BEFORE can end with: what touches most numbers is none of them.
+_BEFORE_ENDS = b"0123456789.,+-"
 _AFTER = re.compile(rb"(?:[eE][+-]?\d|[\w%]|[.,](?=\d))+| [kKMGT](?!\w)")
 # Longer than any number in a log, and short enough to show.
 _REACH = 40
@@ -39,8 +41,9 @@ class Number(NamedTuple):
         """Return the number with everything that touches it in the line."""
         start, end = match.span(self.name)
         text = match.string
-        if self.before and (found := _BEFORE.search(text[max(0, start - _REACH) : start])):
-            start -= len(found[0])
+        if self.before and start and text[start - 1] in _BEFORE_ENDS:
+            found = _BEFORE.search(text[max(0, start - _REACH) : start])
+            start -= len(found[0]) if found else 0
         if self.after and (found := _AFTER.match(text, end, end + _REACH)):
             end = found.end()
         return text[start:end]

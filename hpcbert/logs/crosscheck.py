@@ -110,19 +110,12 @@ class _Track:
         return start, inside if first else later or inside
 
 
-def evidence(rule: Rule) -> tuple[bytes, str]:
-    """Return what a rule reads: two rules that read the same can't confirm each other."""
-    return rule.record.contains, rule.field
-
-
 def independent(grammar: Grammar, chosen: Rule) -> tuple[Rule, ...]:
     """Return the rules to compare with the chosen one: those that read another field."""
     if not _is_comparable(chosen):
         return ()
     return tuple(
-        rule
-        for rule in grammar.rules
-        if _is_comparable(rule) and evidence(rule) != evidence(chosen)
+        rule for rule in grammar.rules if _is_comparable(rule) and rule.evidence != chosen.evidence
     )
 
 
@@ -185,12 +178,12 @@ class CrossCheck:
         heard = set()
         for rule in self.others:
             # Of several rules that read one field, the first that the log allows is compared.
-            if evidence(rule) in heard or rule.record.ranks != "one":
+            if rule.evidence in heard or rule.record.ranks != "one":
                 continue
             pace = self._pace(rule, span, setting)
             if pace is None:
                 continue
-            heard.add(evidence(rule))
+            heard.add(rule.evidence)
             unsure = unsure and not rule.is_printed
             # More micro-batches per step than one would explain why a clock sees fewer samples.
             explained = self.chosen.is_printed and self._needs_accumulation(rule, setting)
@@ -325,7 +318,7 @@ def _by_values(
     parts = []
     steps = 0
     batch = _batch(rule, setting)
-    alone = replace(rule, trim=0)
+    alone = replace(rule, trim=0) if rule.trim else rule
     for place, entry in enumerate(inside):
         covered = entry.steps if place else min(entry.steps, stride) or stride or 1
         if rule.record.ranks != "one":

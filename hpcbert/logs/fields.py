@@ -23,12 +23,16 @@ def whole_matches(pattern: re.Pattern[bytes], line: Line) -> list[re.Match[bytes
     """Return the whole matches in a line, with or without launchers' labels."""
     found = list(pattern.finditer(line.text))
     found = found or list(pattern.finditer(unlabelled(line.text)))
+    if line.whole_start and line.whole_end:
+        return found
     return [match for match in found if line.holds(match)]
 
 
 def read_fields(match: re.Match[bytes], numbers: tuple[Number, ...]) -> dict[str, bytes]:
     """Return the fields that are there, each number with everything that touches it."""
-    fields = {name: text for name, text in match.groupdict().items() if text is not None}
+    fields = match.groupdict()
+    if None in fields.values():
+        fields = {name: text for name, text in fields.items() if text is not None}
     for one in numbers:
         if one.name in fields:
             fields[one.name] = one.read(match)
@@ -84,8 +88,8 @@ def check_loss(fields: dict[str, bytes], iteration: int) -> None:
     Raises:
         CannotReduceError: The loss was not finite.
     """
-    loss = fields.get("loss", b"0")
-    if not math.isfinite(loose_float(loss)):
+    loss = fields.get("loss")
+    if loss is not None and not math.isfinite(loose_float(loss)):
         raise CannotReduceError("loss", f"the loss is {show(loss)} at iteration {iteration}")
-    if whole_number(fields.get("nan", b"0")):
+    if "nan" in fields and whole_number(fields["nan"]):
         raise CannotReduceError("loss", f"a loss up to iteration {iteration} was not finite")

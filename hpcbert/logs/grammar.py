@@ -271,6 +271,16 @@ class Rule:
         """Whether the program computes the rate itself, from a batch size that it knows."""
         return self.kind in ("rate", "footer")
 
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether its number is the whole run's as printed, whatever GPUs and nodes it had."""
+        return self.is_printed and self.scope == "global"
+
+    @cached_property
+    def evidence(self) -> tuple[bytes, str]:
+        """What it reads: two rules that read the same can't confirm each other."""
+        return self.record.contains, self.field
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """What users of this rule must know."""

@@ -64,6 +64,11 @@ class LogFile(NamedTuple):
     repeat: int | None = None
     attempt: int = 0
 
+    @property
+    def of_point(self) -> tuple[object, ...]:
+        """All that the path says about the run's point."""
+        return self[1:-2]
+
 
 class LeftOut(NamedTuple):
     """A file that was read but is in no table.
@@ -130,7 +135,8 @@ class _Found:
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self.describe = _by_pattern(pattern) if pattern else _by_dlperf
+        self.folders = _Folders()
+        self.match = _by_pattern(pattern, self.folders) if pattern else self.folders.by_dlperf
         self.campaigns: dict[_Identity, Path] = {}
         self.logs: dict[_Identity, LogFile] = {}
         self.rest: dict[_Identity, LeftOut] = {}
@@ -143,14 +149,16 @@ class _Found:
         if path.name == MANIFEST and not named:
             self.campaigns.setdefault(identity, path.parent)
             self.count += 1
-        elif (log := self.describe(path)) or (named and not self.pattern):
-            self._log(log or _by_folder(path), identity)
+        elif (log := self.match(path)) or (named and not self.pattern):
+            self._log(log or self.folders.describe(path), identity)
             self.count += 1
         else:
             self.rest.setdefault(identity, self._left_out(path, named=named))
 
     def _log(self, log: LogFile, identity: _Identity) -> None:
         known = self.logs.setdefault(identity, log)
+        if known is log:
+            return
         if known.path.absolute() != log.path.absolute() and log.path.is_symlink():
             why = f"it is a link to {shown(known.path)}, which was read"
             self.links.append(LeftOut(log.path, why, wanted=False))
@@ -160,7 +168,8 @@ class _Found:
             return LeftOut(path, f"it does not match the pattern {self.pattern}", wanted=named)
         if _LOG.search(path.name) is None:
             return LeftOut(path, "it does not have the name of a log", wanted=False)
-        case = " in lower case" if _by_dlperf(path.with_name(path.name.lower())) else ""
+        lower = path.with_name(path.name.lower())
+        case = " in lower case" if self.folders.by_dlperf(lower) else ""
         why = f"it does not have a name in DLPerf's form{case} (bert_b32_fp32_1.log)"
         return LeftOut(path, why, wanted=True)
 
@@ -181,10 +190,12 @@ def shown(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def natural(text: str) -> tuple[tuple[int, str | int], ...]:
+def natural(text: str) -> list[str | int]:
     """Return a sorting key that puts 2n8g before 10n8g."""
-    parts = _DIGITS.split(text)
-    return tuple((1, int(part)) if part.isdigit() else (0, part) for part in parts)
+    # Texts and numbers take turns, so that a number is only ever compared with a number.
+    parts: list[str | int] = [*_DIGITS.split(text)]
+    parts[1::2] = map(int, parts[1::2])
+    return parts
 
 
 def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
@@ -250,28 +261,40 @@ def _nothing(path: Path, pattern: str) -> UsageError:
     )
 
 
-def _by_folder(path: Path) -> LogFile:
-    """Read shape, precision and batch size from the nearest folders that name them."""
-    log = LogFile(path)
-    for pattern in (_SHAPE, *_LABELS):
-        folders = reversed(path.absolute().parts[:-1])
-        match = next(filter(None, map(pattern.fullmatch, folders)), None)
-        log = _filled(log, match) if match else log
-    return log
+class _Folders:
+    """What the folders above logs say about them: read once for all logs of a folder."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, LogFile] = {}
+
+    def describe(self, path: Path) -> LogFile:
+        """Read shape, precision and batch size from the nearest folders that name them."""
+        folder = os.path.dirname(path)  # noqa: PTH120 - pathlib takes ten times as long
+        if folder not in self._known:
+            self._known[folder] = self._read(path)
+        return self._known[folder]._replace(path=path)
+
+    @staticmethod
+    def _read(path: Path) -> LogFile:
+        log, folders = LogFile(path), path.absolute().parts[-2::-1]
+        for pattern in (_SHAPE, *_LABELS):
+            match = next(filter(None, map(pattern.fullmatch, folders)), None)
+            log = _filled(log, match) if match else log
+        return log
+
+    def by_dlperf(self, path: Path) -> LogFile | None:
+        """Read a path in DLPerf's layout; None if its name is not in that form."""
+        match = _NAME.fullmatch(path.name)
+        return _filled(self.describe(path), match) if match else None
 
 
-def _by_dlperf(path: Path) -> LogFile | None:
-    match = _NAME.fullmatch(path.name)
-    return _filled(_by_folder(path), match) if match else None
-
-
-def _by_pattern(pattern: str) -> Callable[[Path], LogFile | None]:
+def _by_pattern(pattern: str, folders: _Folders) -> Callable[[Path], LogFile | None]:
     expression = re.compile(r"(?:.*/)?" + _expression(pattern) + _PACKED, re.IGNORECASE)
     tells_shape = {"nodes", "gpus_per_node", "gpus"} & set(expression.groupindex)
 
     def describe(path: Path) -> LogFile | None:
         match = expression.fullmatch(str(path.absolute()))
-        shape = LogFile(path) if tells_shape else _by_folder(path)
+        shape = LogFile(path) if tells_shape else folders.describe(path)
         # For other names of folders, use a pattern.
         plain = shape._replace(precision=None, batch_size=None)
         return _filled(plain, match) if match else None

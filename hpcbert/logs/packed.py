@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -37,12 +36,12 @@ class _Format(NamedTuple):
 
     Attributes:
         name: Its common name.
-        magic: The first bytes of such a file.
+        magic: What such files begin with: one of these.
         start: Begins to unpack one stream; None if Python can't.
     """
 
     name: str
-    magic: re.Pattern[bytes]
+    magic: tuple[bytes, ...]
     start: Callable[[], _Unpacker] | None
 
 
@@ -65,15 +64,16 @@ def _bzip2() -> _Unpacker:
 
 
 _FORMATS = (
-    _Format("gzip", re.compile(rb"\x1f\x8b\x08"), _gzip),
-    _Format("xz", re.compile(rb"\xfd7zXZ\x00"), _xz),
-    _Format("bzip2", re.compile(rb"BZh[1-9]1AY&SY"), _bzip2),
-    _Format("zstd", re.compile(rb"\x28\xb5\x2f\xfd"), None),
-    _Format("zip", re.compile(rb"PK\x03\x04"), None),
-    _Format("lz4", re.compile(rb"\x04\x22\x4d\x18"), None),
-    _Format("compress", re.compile(rb"\x1f\x9d"), None),
-    _Format("7z", re.compile(rb"7z\xbc\xaf\x27\x1c"), None),
+    _Format("gzip", (b"\x1f\x8b\x08",), _gzip),
+    _Format("xz", (b"\xfd7zXZ\x00",), _xz),
+    _Format("bzip2", tuple(b"BZh%d1AY&SY" % level for level in range(1, 10)), _bzip2),
+    _Format("zstd", (b"\x28\xb5\x2f\xfd",), None),
+    _Format("zip", (b"PK\x03\x04",), None),
+    _Format("lz4", (b"\x04\x22\x4d\x18",), None),
+    _Format("compress", (b"\x1f\x9d",), None),
+    _Format("7z", (b"7z\xbc\xaf\x27\x1c",), None),
 )
+_MAGIC = tuple(magic for one in _FORMATS for magic in one.magic)
 # The longer marks first: the mark of UTF-16 is the beginning of that of UTF-32.
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -81,6 +81,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_ANY_MARK = tuple(mark for mark, _ in _MARKS)
 # Where the zero bytes of ASCII text are, by the encoding: the remainder of their places.
 _ZEROS = {
     "utf-32-le": (4, {1, 2, 3}),
@@ -105,10 +106,11 @@ def is_bare(head: bytes) -> bool:
 
 def encoding(head: bytes) -> str:
     """Return the encoding of wide characters at the beginning of a text; empty for plain bytes."""
-    named = next((name for mark, name in _MARKS if head.startswith(mark)), "")
     sample = head[:SAMPLE]
-    if named or b"\x00" not in sample:
-        return named
+    if head.startswith(_ANY_MARK):
+        return next(name for mark, name in _MARKS if head.startswith(mark))
+    if b"\x00" not in sample:
+        return ""
     return next((name for name in _ZEROS if _is_wide(sample, name)), "")
 
 
@@ -137,7 +139,9 @@ def unpacked(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
 
 
 def _format(head: bytes) -> _Format | None:
-    return next((one for one in _FORMATS if one.magic.match(head)), None)
+    if not head.startswith(_MAGIC):
+        return None
+    return next(one for one in _FORMATS if head.startswith(one.magic))
 
 
 def _is_wide(head: bytes, name: str) -> bool:

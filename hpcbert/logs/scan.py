@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.logs import readers
@@ -23,10 +23,12 @@ from hpcbert.logs.fields import (
     whole_number,
 )
 from hpcbert.logs.lines import (
+    BEGINNING,
     LINE,
     Line,
     NotALogError,
     bodies,
+    checksum,
     cut_line,
     ends,
     find_lines,
@@ -43,7 +45,7 @@ from hpcbert.model import Reason, Steps
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from hpcbert.logs.grammar import Grammar, Record, Rule
@@ -69,6 +71,7 @@ class Reading(NamedTuple):
         unchecked: Whether the number would differ, with nothing in the log against it, if more
             nodes or GPUs had been given.
         steps: The durations of its iterations, as far as the rule's records have them.
+        beginning: As `lines.checksum` returns it; None if unknown.
     """
 
     throughput: float | None
@@ -83,6 +86,7 @@ class Reading(NamedTuple):
     flags: tuple[str, ...] = ()
     unchecked: bool = False
     steps: Steps | None = None
+    beginning: int | None = None
 
     @property
     def told(self) -> tuple[tuple[str, int | str], ...]:
@@ -110,6 +114,7 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     try:
         with closing(bodies(path)) as pieces:
             scan.read(pieces)
+            scan.finish_beginning(pieces)
         scan.read_closing(path)
     except NotALogError as error:
         return Reading(None, setting=setting, reasons=(Reason("no-log", f"{path.name} {error}"),))
@@ -165,6 +170,7 @@ class _Scan:
         # By record: how many of the next ones may be slow without contradicting the others.
         self._paused: dict[str, int] = {}
         self._skipped = Skipped()
+        self._beginning = b""
 
     @property
     def collector(self) -> Collector:
@@ -202,6 +208,8 @@ class _Scan:
         """
         late = False
         for data in pieces:
+            if len(self._beginning) < BEGINNING:
+                self._beginning += data[:BEGINNING]
             self._read_piece(data)
             del data  # Before the next piece is made, which needs its memory.
             if self._over or late:
@@ -211,6 +219,12 @@ class _Scan:
         if self._held:
             record, begun = self._held
             self._record(record, begun, first_end(begun.text))
+
+    def finish_beginning(self, pieces: Iterator[bytes]) -> None:
+        """Take what the reading has left of the log's beginning, to compare it with others."""
+        with suppress(NotALogError):
+            while len(self._beginning) < BEGINNING and (data := next(pieces, b"")):
+                self._beginning += data[:BEGINNING]
 
     def _read_piece(self, data: bytes) -> None:
         # One search for all texts: the text that was found decides how to read its line.
@@ -226,7 +240,7 @@ class _Scan:
         for start, which, _, end in find_lines(data, grammar.texts):
             if self._over:
                 return
-            if start != line:
+            if start != line and grammar.skipped:
                 # A line about skipped steps concerns those before its own record.
                 line, inside = start, self._inside
             if which < len(records):
@@ -262,10 +276,11 @@ class _Scan:
             self._record(record, line, end - start)
 
     def _record(self, record: Record, line: Line, first_length: int) -> None:
-        if any(text in line.text for text in record.ignore):
+        if record.ignore and any(text in line.text for text in record.ignore):
             return
         found = whole_matches(record.match, line)
-        if found and any(text in line.text for text in self.grammar.pauses):
+        pauses = self.grammar.pauses
+        if pauses and found and any(text in line.text for text in pauses):
             self._pause()
         if record.lines > 1:
             # The lines that follow are read again, each as the first of its own record.
@@ -301,13 +316,14 @@ class _Scan:
         self, record: Record, iteration: int | None, fields: dict[str, bytes], rank: int | None
     ) -> None:
         """Take a record, unless it is a second copy, or a torn one, of a counted step."""
-        last, self._last[record.name] = self._last.get(record.name), (iteration, fields)
-        if record.repeated == "count" and last and is_copy(last, (iteration, fields)):
-            return
+        if record.repeated == "count":
+            last, self._last[record.name] = self._last.get(record.name), (iteration, fields)
+            if last and is_copy(last, (iteration, fields)):
+                return
         if record is self.rule.record:
             self._collect(iteration, fields, rank)
-        paused = self._paused.get(record.name, 0)
-        self._paused[record.name] = max(0, paused - 1)
+        if paused := self._paused.get(record.name, 0):
+            self._paused[record.name] = paused - 1
         self._cross_check.add(record, iteration, fields, paused=paused > 0)
         if self._coverage:
             self._coverage.add(record, iteration)
@@ -382,10 +398,13 @@ class _Scan:
             flags=flags,
             unchecked=throughput is not None and self._is_unchecked(throughput),
             steps=steps_of(self.rule, setting, self.collector) if throughput else None,
+            beginning=checksum(self._beginning),
         )
 
     def _is_unchecked(self, throughput: float) -> bool:
         """Return whether the number depends only on what the user said about nodes and GPUs."""
+        if self.rule.is_whole:
+            return False
         # If the log contradicts twice as many no more than the given number, it confirms neither.
         for other in self.setting.doubled():
             setting, reasons = self._settled(other)

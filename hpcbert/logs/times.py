@@ -5,18 +5,21 @@ Importing the standard library's strptime takes longer than reading thirty logs.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from hpcbert.system.lazy import regex
+
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable
 
 DAY = 86400.0
 _TIME = rb"(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
-_DATE_TIME = rb"(\d{4})-(\d\d)-(\d\d)[T -]+" + _TIME
-_MONTH_DAY = rb"(\d\d)(\d\d) +" + _TIME
-_CTIME = rb"(?:\w{3} )?(\w{3}) +(\d{1,2}) " + _TIME + rb" (\d{4})"
-_NUMBER = rb"\d{1,17}(?:\.\d{1,12})?"
+_TIME_OF_DAY = regex(_TIME)
+_DATE_TIME = regex(rb"(\d{4})-(\d\d)-(\d\d)[T -]+" + _TIME)
+_MONTH_DAY = regex(rb"(\d\d)(\d\d) +" + _TIME)
+_CTIME = regex(rb"(?:\w{3} )?(\w{3}) +(\d{1,2}) " + _TIME + rb" (\d{4})")
+_NUMBER = regex(rb"\d{1,17}(?:\.\d{1,12})?")
 _MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
 _BEFORE_MONTH = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)  # of a leap year
 _LEAP_YEAR = 366
@@ -57,7 +60,7 @@ class Clock:
         return self._read(text)
 
     def _time_of_day(self, text: bytes) -> float:
-        seconds = _seconds(_parts(_TIME, text))
+        seconds = _seconds(_parts(_TIME_OF_DAY, text))
         if seconds < self._last - DAY / 2:
             self._days += 1
         self._last = seconds
@@ -80,8 +83,8 @@ def _days_between(last: int, day: int) -> int:
     return days + _LEAP_YEAR if days < -_LEAP_YEAR // 2 else days
 
 
-def _parts(pattern: bytes, text: bytes) -> tuple[bytes, ...]:
-    match = re.fullmatch(pattern, text.strip())
+def _parts(pattern: re.Pattern[bytes], text: bytes) -> tuple[bytes, ...]:
+    match = pattern.fullmatch(text.strip())
     if match is None:
         raise ValueError(text)
     return match.groups(b"")
@@ -138,7 +141,7 @@ def nearest(form: str, text: bytes, moment: float) -> float:
         ValueError: The text has another form.
     """
     if form == "time-of-day":
-        seconds = _seconds(_parts(_TIME, text))
+        seconds = _seconds(_parts(_TIME_OF_DAY, text))
         return seconds + DAY * round((moment - seconds) / DAY)
     if form == "month-day":
         month, day, *time = _parts(_MONTH_DAY, text)
@@ -153,6 +156,6 @@ def nearest(form: str, text: bytes, moment: float) -> float:
 
 
 def _epoch(text: bytes) -> float:
-    if not re.fullmatch(_NUMBER, text):
+    if not _NUMBER.fullmatch(text):
         raise ValueError(text)
     return float(text)

@@ -11,7 +11,7 @@ import operator
 import re
 import reprlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, AnyStr, Generic, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,11 +161,11 @@ def make_all_ready() -> None:
         _make_ready(made)
 
 
-class _Regex:
+class _Regex(Generic[AnyStr]):
     """A regular expression that is compiled on the first call of one of its methods."""
 
-    def __init__(self, compiled: Callable[[], re.Pattern[str]]) -> None:
-        self._compiled = compiled
+    def __init__(self, compiled: Callable[[], re.Pattern[AnyStr]]) -> None:
+        self._compiled: Callable[[], re.Pattern[AnyStr]] = compiled
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of the compiled expression, from now on without a detour."""
@@ -174,6 +174,6 @@ class _Regex:
         return found
 
 
-def regex(text: str, flags: int = 0) -> re.Pattern[str]:
+def regex(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Return a regular expression, as `re.compile` does, that is compiled at its first use."""
-    return cast("re.Pattern[str]", _Regex(partial(re.compile, text, flags)))
+    return cast("re.Pattern[AnyStr]", _Regex(partial(re.compile, text, flags)))
