@@ -1,9 +1,12 @@
-"""The workflows, the pre-commit hooks and the Makefile agree with pyproject.toml; nothing is run."""
+"""The workflows, the pre-commit hooks and the Makefile agree with pyproject.toml."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,34 @@ def test_the_hooks_are_the_linters_of_make_check_and_make_itself() -> None:
     linters = re.findall(r"\$\(BIN\)(/[\w-]+(?: \w+)?)", recipe("check"))
     entries = [re.split(r" -", hook["entry"])[0] for hook in hooks()]
     assert sorted(entries) == sorted([*(f".venv/bin{one}" for one in linters), "make quick"])
+
+
+@pytest.mark.parametrize("torch", [True, False], ids=["torch", "no torch"])
+@pytest.mark.parametrize("pins", ["", "numpy==1.26\n"], ids=["newest", "lowest"])
+def test_types_are_checked_where_what_is_installed_has_their_annotations(
+    tmp_path: Path, pins: str, torch: bool
+) -> None:
+    """`make test` on another Python, or with LOWEST=1 or TORCH=, gets as far as the tests."""
+    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    programs = tmp_path / "bin"
+    (tmp_path / ".setup").mkdir()
+    (tmp_path / ".setup" / "constraints.txt").write_text(pins)
+    (tmp_path / "packages" / "torch").mkdir(parents=True)
+    (tmp_path / "packages" / "torch" / "__init__.py").touch()
+    path = f"PYTHONPATH={tmp_path}/packages" if torch else ""
+    programs.mkdir()
+    for name in ("ruff", "mypy", "lint-imports", "codespell", "python"):
+        (programs / name).write_text(
+            f'#!/bin/sh\n[ "$1" != -c ] || exec env {path} {sys.executable} -S "$@"\necho {name}\n'
+        )
+        (programs / name).chmod(0o755)
+    words = ["make", "-C", str(tmp_path), "-o", ".setup/test", "check", "BIN=bin"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    checked = torch and not pins and sys.version_info >= (3, 11)
+    assert ("mypy" in done.stdout.split()) == checked
+    assert ("types are not checked" in done.stdout) != checked
+    assert {"ruff", "lint-imports", "codespell", "python"} <= set(done.stdout.split())
 
 
 def test_the_matrix_is_the_pythons_that_the_project_promises() -> None:
