@@ -22,10 +22,19 @@ _MORTAL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 # A child each: modules are loaded once.
 _MANY = """
 import json, os, pathlib, sys
-import hpcbert.cli.main, hpcbert.cli.options, hpcbert.cli.collect, hpcbert.script.draft
+import click
+import hpcbert.cli.options, hpcbert.cli.collect, hpcbert.script.draft
 from hpcbert.__main__ import main
+from hpcbert.cli.main import COMMANDS, root
 
-for number, one in enumerate(json.load(sys.stdin)):
+cases = json.load(sys.stdin)
+# What a directory that is gone does to loading is part of the test.
+if not cases[0]["gone"]:
+    import hpcbert.checks.obstacles, hpcbert.cli.drafts, hpcbert.cli.submission
+    import hpcbert.scheduler.local.backend, hpcbert.scheduler.slurm.gates, hpcbert.script.again
+    for name in COMMANDS:
+        root.get_command(click.Context(root), name)
+for number, one in enumerate(cases):
     folder = pathlib.Path(sys.argv[1], str(number))
     pid = os.fork()
     if not pid:

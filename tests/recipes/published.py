@@ -34,6 +34,8 @@ RECIPES = {
 }
 # Warm-up iterations that reports left out, beside the protocols' own.
 SKIPS = (0, 1, 2, 5, 10, 20, 100)
+# Of a log without a published number: the whole of it, and what follows a warm-up.
+UNPUBLISHED_SKIPS = (0, 20)
 EXACT = 5e-5
 
 
@@ -75,20 +77,26 @@ def setting(log: Log, skip: int, iters: int) -> Setting:
     ).settled({})[0]
 
 
-@cache
 def readings(log: Log) -> tuple[tuple[str, str, Reading], ...]:
     """Return what each rule of the recipe reads: its name, the window, the reading."""
-    return tuple(_readings(log))
+    # Several numbers were published of one log: it is read once.
+    return _readings(log._replace(published=float(log.published > 0), note=""))
 
 
-def _readings(log: Log) -> Iterator[tuple[str, str, Reading]]:
+@cache
+def _readings(log: Log) -> tuple[tuple[str, str, Reading], ...]:
+    return tuple(_read(log))
+
+
+def _read(log: Log) -> Iterator[tuple[str, str, Reading]]:
     known = grammar(recipe_of(log))
+    skips = SKIPS if log.published else UNPUBLISHED_SKIPS
     for rule in known.rules:
         whole = read(log.path, known, rule, setting(log, 0, 1 << 40))
         yield rule.name, "protocol", read(log.path, known, rule, setting(log, 20, 120))
         if rule.kind == "footer":
             continue
-        for skip in SKIPS:
+        for skip in skips:
             window = setting(log, skip, whole.iteration)
             yield rule.name, f"{skip}:{whole.iteration}", read(log.path, known, rule, window)
 
