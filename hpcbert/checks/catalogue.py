@@ -163,9 +163,11 @@ OF_SLURM: Mapping[str, str] = {
     "munge": "Do Slurm's commands and daemons trust each other?",
     "slurmctld": "Does the controller answer, and is it at least as new as the commands?",
     "accounting": "Does sacct answer?",
-    "partition": "Does the partition exist, and is it up?",
+    "partition": "Does the partition exist, is it up, and is it for you?",
     "GPUs": "Do its nodes have enough GPUs of that type, and does the site request them?",
-    "nodes": "Does it have enough nodes, and may a job have that many?",
+    "nodes": "Does it have enough nodes, and may a job have that many, or that few?",
+    "CPUs": "Does a node have all CPUs that its ranks request?",
+    "memory": "Does a node have the requested memory?",
     "time limit": "Do partition, account and QOS allow the time limit?",
     "account": "Are you in the account, and may it use the partition?",
     "QOS": "May you use the QOS, and may it use the partition?",
@@ -177,7 +179,7 @@ OF_SLURM: Mapping[str, str] = {
     "sbatch --test-only": "Would sbatch accept the job? The site's own plugin decides too.",
     "MPI": "Does srun support that kind of MPI?",
     "pyxis": "Does srun have pyxis' options?",
-    "runs directory": "Can other machines see it?",
+    "runs directory": "Can you write to it, and can other machines see it?",
 }
 
 

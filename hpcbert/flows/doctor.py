@@ -97,15 +97,26 @@ def examine(
 
 
 def _runs(runs: Path) -> Finding:
-    present = next(path for path in (runs, *runs.parents) if path.exists())
+    present = next(path for path in (runs, *runs.parents) if _there(path))
     if present.is_dir() and os.access(present, os.W_OK | os.X_OK):
         return Finding("runs directory", "ok", str(runs))
     return Finding(
         "runs directory",
         "fail",
-        f"{present} is not writable",
+        f"{present} is not writable" + (f", so {runs} can't be" if present != runs else ""),
         "Set runs in the site.toml to a directory of yours that all nodes share.",
+        "site.toml: runs",
+        remedy="--runs ~/runs",
     )
+
+
+def _there(path: Path) -> bool:
+    """Return whether a path exists, as far as this user may know."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 def _recipe(name: str, folder: Path) -> Finding:

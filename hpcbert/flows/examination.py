@@ -35,10 +35,11 @@ from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.slurm.hostlist import fold
 from hpcbert.system.lazy import dataclass
+from hpcbert.system.patience import patient
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
@@ -153,12 +154,13 @@ def _submitted(check: ExaminationJob, made: Draft, run: Runner) -> Iterator[Find
     floor = check.site.slurm.poll_floor
     directory = made.directory
     state = None
-    try:
-        submit_pending(directory, run=run, floor=floor, draft=made, again="hpcbert doctor")
-        state = _ended(directory, check.patience, run)
-    finally:
-        if state is None or not state.kind.over:
-            _cancelled(directory, run)
+    with patient() as patience:
+        try:
+            submit_pending(directory, run=run, floor=floor, draft=made, again="hpcbert doctor")
+            state = _ended(directory, check.patience, run, patience.pausing(time.sleep))
+        finally:
+            if state is None or not state.kind.over:
+                _cancelled(directory, run)
     if state is None:
         hint = "Try again when the cluster has room, with fewer --nodes or a longer --wait."
         detail = f"it did not end within {check.patience:g} s and was cancelled"
@@ -175,7 +177,9 @@ def _tracked(directory: Path) -> TrackedCampaign:
     return TrackedCampaign(directory, store.read_manifest(directory))
 
 
-def _ended(directory: Path, patience: float, run: Runner) -> RepeatState | None:
+def _ended(
+    directory: Path, patience: float, run: Runner, pause: Callable[[float], None]
+) -> RepeatState | None:
     """Wait for a job's end; return its state, even if it still waits; None: it still runs."""
     begun = time.monotonic()
     while True:
@@ -186,7 +190,7 @@ def _ended(directory: Path, patience: float, run: Runner) -> RepeatState | None:
             return state
         if waited > patience + _LIMIT.bound:
             return None
-        time.sleep(_PAUSE)
+        pause(_PAUSE)
 
 
 def _cancelled(directory: Path, run: Runner) -> None:

@@ -137,6 +137,7 @@ def asked(
     def ask(tmp_path: Path) -> Iterable[Finding]:
         usual = {"sinfo": SINFO, "partitions": PARTS, "own": OWN, "accounts": ACCOUNTS}
         usual |= {"user": "me|proj\n", "config": ENFORCED.format(version)}
+        usual |= {"sizes": "n1|gpu*|32|256000\nn2|gpu*|16|128000\n"}
         usual |= {"qos": "normal|||||||\nhigh|||||||\n"}
         cluster = answers or Answers(**usual)  # type: ignore[arg-type]
 
@@ -167,6 +168,8 @@ PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
     "the partition is down": asked('partition = "gone"'),
     "the partition is for other groups": asked('partition = "club"'),
     "the partition requires more nodes": asked('partition = "wide"'),
+    "ranks request more CPUs than a node has": asked("[nodes]\ngpus_per_node = 8\ncpus_per_gpu = 8"),
+    "the site requests more memory than a node has": asked('memory = "999G"'),
     "an account may not use the partition": asked('partition = "closed"'),
     "the cluster requires an account": asked(
         answers=Answers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,26 @@ def test_who_interrupts_leaves_no_job_behind(tmp_path: Path, moment: str) -> Non
     with pytest.raises((KeyboardInterrupt, Interruption)):
         list(examine(check(tmp_path, 60.0), run=slurm))
     assert interrupted
+    assert all(not job.alive() for job in slurm.jobs.values())
+    assert not left(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_a_signal_that_ends_doctor_leaves_no_job_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    slurm = Slurm()
+    sent: list[str] = []
+
+    def send(program: str) -> None:
+        if program == "sacct" and slurm.jobs and not sent:
+            sent.append(program)
+            signal.raise_signal(number)
+
+    slurm.before = send
+    with pytest.raises(KeyboardInterrupt):
+        list(examine(check(tmp_path, 60.0), run=slurm))
+    assert sent
     assert all(not job.alive() for job in slurm.jobs.values())
     assert not left(tmp_path)
 

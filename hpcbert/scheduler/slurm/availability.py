@@ -15,6 +15,7 @@ from hpcbert.scheduler.slurm.wanted import of_site
 from hpcbert.slurm import nodes, reservations
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.hostlist import expand
+from hpcbert.slurm.refusals import advice
 from hpcbert.system import ownership
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ def _tested(site: Site, world: World, count: int) -> Finding:
         *("sbatch", "--test-only", f"--nodes={count}", f"--time={slurm.time_limit.text}"),
         *slurm.selection,
         *((f"--gres={slurm.gres}:{gpus}",) if slurm.gres else ()),
+        f"--ntasks-per-node={gpus}",
+        *((f"--cpus-per-task={site.nodes.cpus_per_gpu}",) if site.nodes.cpus_per_gpu else ()),
         *((f"--mem={slurm.memory}",) if slurm.memory else ()),
         *(("--exclusive",) if slurm.exclusive else ()),
         *slurm.sbatch_args,
@@ -182,7 +185,7 @@ def _tested(site: Site, world: World, count: int) -> Finding:
         "sbatch --test-only",
         "fail",
         "; ".join(said) or f"status {done.returncode}",
-        "Every submission would be refused; the findings above may say why.",
+        f"Every submission would be refused: {advice(done.stderr) or 'see the findings above'}.",
         "site.toml: slurm.sbatch_args" if asks else "",
         (),
         f'site.toml: slurm.sbatch_args = ["{_EXPORT}"]' if asks else "",

@@ -255,7 +255,8 @@ class Slurm(Scheduler):
             jobs.append(wanted(text))
         cluster = Cluster(self.world)
         fits = capacity.of_cluster(jobs, directory, cluster.partitions)
-        return (*fits, *permitted.of_rights(jobs, cluster))
+        sizes = capacity.of_sizes(jobs, cluster)
+        return (*fits, *sizes, *permitted.of_rights(jobs, cluster))
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""
