@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NODES = "nodes"
 # What a job says when it goes wrong: its script, srun, Slurm's daemon on a node.
-_COMPLAINT = regex(r"(?:hpcbert: |\S+: error: |slurmstepd[\w.-]*: ).*")
+_COMPLAINT = regex(r"(?:hpcbert: |\S+: error: |slurmstepd[\w.-]*: |srun: .*\boption\b).*")
 _USUAL = regex(r"hpcbert: repeat \d+ attempt \d+ on |slurmstepd\S* error: couldn't chdir")
 _MOST = 5
 

@@ -27,6 +27,7 @@ _HINTS = (
     *(b"what():", b"check failed", b"nccl warn", b"hpcbert: ", b"command not found"),
     *(b"no module named", b"no such file", b"permission denied", b"exec format", b"killed"),
     *(b"segmentation fault", b"illegal instruction", b"abort", b"on signal"),
+    *(b"unrecognized option", b"invalid option", b"option '"),
 )
 # `[1,3]<stderr>:` of mpirun, `  3: ` of srun, `[rank3]: ` and `[n1:0] ` of programs.
 _LABEL = re.compile(
@@ -39,13 +40,16 @@ _EXCEPTION = (
     rb"(?:Error|Exception|Interrupt|Expired|Iteration|SystemExit)"
 )
 # Lines with a cause. Sources: CPython's traceback and pylifecycle.c; libstdc++'s vterminate.cc;
-# glog's format, as OneFlow and TensorFlow print it; argparse; bash; glibc's ld.so.
+# glog's format, as OneFlow and TensorFlow print it; argparse; bash; glibc's ld.so and getopt.
 _CAUSE = re.compile(
     rb"(?:%s)(?: \(.{0,200}?\))?(?::.*)?$" % _EXCEPTION
     + rb"| *what\(\): +\S.*"
     + rb"|F\d{4} [\d:.]+ +\d+ \S+:\d+\] .+"
     + rb"|[\d-]+ [\d:.]+: F \S+:\d+\] .+"
-    + rb"|hpcbert: .+"
+    # But not what the job script says of any run.
+    + rb"|hpcbert: (?!repeat \d|rank 0 has CPUs |ranks |the page caches |\d+ samples per device fit"
+    + rb"|the largest batch is ).+"
+    + rb"|[\w./+-]{1,200}: (?:(?:unrecognized|invalid) option |option ').+"
     + rb"|Fatal Python error: .+|fatal(?: error)?: .+"
     + rb"|.{0,200}: error while loading shared libraries: .+"
     + rb"|.{0,200}: No module named .+"

@@ -66,6 +66,14 @@ SAID = {
         "/usr/bin/python3: No module named torch"),
     "hpcbert": ("hpcbert: there is no vocabulary at /data/vocab.txt\n",
         "hpcbert: there is no vocabulary at /data/vocab.txt"),
+    "hpcbert's news": (("hpcbert: repeat 1 attempt 0 on n1, log /x\nhpcbert: rank 0 has CPUs 0,1\n"
+        "srun: error: Unable to create step for job 3: Invalid generic resource\n"
+        "hpcbert: ranks are not bound to CPUs\n"),
+        "srun: error: Unable to create step for job 3: Invalid generic resource"),
+    "an option": ("srun: unrecognized option '--nix'\nTry \"srun --help\" for more information\n",
+        "srun: unrecognized option '--nix'"),
+    "an option's value": ("srun: option '--mem' requires an argument\n",
+        "srun: option '--mem' requires an argument"),
     "slurm": (f"slurmstepd: error: execve(): python9: No such file or directory\n{GONE}",
         "slurmstepd: error: execve(): python9: No such file or directory"),
     "singularity": ("FATAL:   container creation failed: mount /x: no such directory\n",
@@ -100,10 +108,11 @@ def test_what_a_program_ends_with(name: str, tmp_path: Path) -> None:
         "0 errors\nuser.py:3: UserWarning: an Exception\n",
         f"{GONE}slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-21T10:00:00 ***\n",
         MPIRUN,
+        "hpcbert: repeat 1 attempt 0 on n1, log /x\nhpcbert: rank 0 has CPUs 0,1\n",
         "Traceback (most recent call last):\n",
         'Traceback (most recent call last):\n  File "a"\n' + "  more\n" * 1000,
     ],
-    ids=["empty", "a loss", "a warning", "slurm", "mpirun", "cut", "endless"],
+    ids=["empty", "a loss", "a warning", "slurm", "mpirun", "hpcbert", "cut", "endless"],
 )
 def test_what_is_no_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "run.log"
