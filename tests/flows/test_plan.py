@@ -136,6 +136,17 @@ def test_runs_of_the_same_point_say_what_to_expect(
     assert other.expected_hours is None
 
 
+@pytest.fixture
+def torch_is_found(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan asks whether the interpreter finds PyTorch, and doesn't import it."""
+    packages = tmp_path_factory.mktemp("packages")
+    (packages / "torch").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+
+
+@pytest.mark.usefixtures("torch_is_found")
 def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
     tmp_path: Path, here: None
 ) -> None:
@@ -155,6 +166,7 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("torch_is_found")
 def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
     tmp_path: Path, here: None
 ) -> None:
