@@ -167,7 +167,7 @@ OF_SLURM: Mapping[str, str] = {
     "GPUs": "Do its nodes have enough GPUs of that type, and does the site request them?",
     "nodes": "Does it have enough nodes, and may a job have that many, or that few?",
     "CPUs": "Does a node have all CPUs that its ranks request?",
-    "memory": "Does a node have the requested memory?",
+    "memory": "Does a node have the requested memory, and does the partition allow it?",
     "time limit": "Do partition, account and QOS allow the time limit?",
     "account": "Are you in the account, and may it use the partition?",
     "QOS": "May you use the QOS, and may it use the partition?",

@@ -84,7 +84,7 @@ def _why_partition(best: Offer, found: tuple[Offer, ...], *, said: bool) -> str:
     if default is not None and best.kinds and not default.kinds:
         return f"{has}; the default, {default.name}, has no GPUs"
     if default is not None and default.bounds:
-        return f"{has}; the default, {default.name}, allows {' and '.join(default.bounds)}"
+        return f"{has}; the default, {default.name}, allows {', '.join(default.bounds)}"
     return has
 
 
@@ -291,8 +291,12 @@ def arrays(made: Proposal, cluster: Cluster) -> None:
 
 def memory(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     """Ask for all memory of exclusive nodes if the cluster would give only a part of it."""
-    default = cluster.memory(offer.name if offer else "")
-    if default:
+    partition = offer.name if offer else ""
+    default, rule = cluster.memory(partition), cluster.rules.get(partition)
+    if rule and rule.most_memory:
+        why = f"partition {partition} allows a job no more of a node (MaxMemPerNode, MiB)"
+        made.take(Choice("slurm.memory", str(rule.most_memory), why))
+    elif default:
         why = f"exclusive jobs would get only the cluster's default ({default})"
         made.take(Choice("slurm.memory", "0", why))
     else:

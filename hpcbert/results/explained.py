@@ -78,6 +78,7 @@ def explain(
 def _run_of(group: Group, shape: Shape, *, fw: str = "") -> str:
     """Return the command that measures a shape."""
     own = "" if fw else f" --precision {group.precision} --batch-size {group.batch_size_per_device}"
+    own += " --device cpu" if group.device == "cpu" and not fw else ""
     where = f"--nodes {shape.nodes} --gpus-per-node {shape.gpus_per_node}"
     return plain(f"hpcbert submit --fw {fw or group.framework} {where}{own}")
 

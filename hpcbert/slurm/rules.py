@@ -35,6 +35,7 @@ class Rules:
         memory: As in `Controller.memory`; empty: the cluster's.
         reserved: Whether only jobs with a reservation run there.
         for_root: Whether only root's jobs run there.
+        most_memory: The most memory of a node that a job may request, in MiB; None: no limit.
     """
 
     partition: Partition
@@ -48,6 +49,7 @@ class Rules:
     memory: str = ""
     reserved: bool = False
     for_root: bool = False
+    most_memory: int | None = None
 
     def takes_account(self, account: str) -> bool:
         """Return whether jobs of an account may use it."""
@@ -85,6 +87,7 @@ def read_rules(text: str) -> dict[str, Rules]:
                 memory=_memory(keys),
                 reserved=keys.get("ReqResv") == "YES",
                 for_root=keys.get("RootOnly") == "YES",
+                most_memory=_number(keys.get("MaxMemPerNode", "")),
             )
     return found
 
@@ -93,6 +96,10 @@ def _names(keys: dict[str, str], name: str) -> tuple[str, ...]:
     """Return the names under a key; `ALL` gives none."""
     text = keys.get(name, "")
     return () if text in _NONE or text == "ALL" else tuple(text.split(","))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() and int(text) else None
 
 
 def _memory(keys: dict[str, str]) -> str:

@@ -155,6 +155,12 @@ def test_accounting_that_does_not_answer_is_said() -> None:
     assert any("You have no account" in one for one in made.warnings)
 
 
+def test_no_more_memory_is_asked_for_than_the_partition_allows(tmp_path: Path) -> None:
+    rule = partition().replace("MaxNodes", "MaxMemPerNode=64000 MaxNodes")
+    made = proposed(Answers(partitions=rule, config="DefMemPerNode = 4000\n"))
+    assert written(made, tmp_path).slurm.memory == "64000"
+
+
 def test_resources_that_are_no_gpus_are_named() -> None:
     made = proposed(Answers(sinfo=line("npu*", "npu:910b:8,shard:4")))
     (gres,) = (one for one in made.choices if one.key == "slurm.gres")

@@ -71,6 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the partition requires more nodes", "nodes", "no job with fewer than 2 nodes", "--partition gpu", "script"),
     Fault("ranks request more CPUs than a node has", "CPUs", "No node has 64 CPUs for 8 ranks of 8 CPUs; the largest has 32", "site.toml: nodes.cpus_per_gpu = 4", "script"),
     Fault("the site requests more memory than a node has", "memory", "No node has the memory", 'site.toml: slurm.memory = "0"', "script"),
+    Fault("the partition allows less memory than a node has", "memory", "allows a job 64000 MiB of a node", 'site.toml: slurm.memory = "64000"', "script"),
     Fault("an account is not yours", "account", "not in account nix", "--account proj", "choices"),
     Fault("an account may not use the partition", "account", "may not use partition closed", "--account short", "script"),
     Fault("the cluster requires an account", "account", "must name an account", "--account proj", "script"),

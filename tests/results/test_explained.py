@@ -36,6 +36,11 @@ def row(shape: str, speed: float, *runs: Run, **changes: Any) -> Row:
     return replace(own, **changes)
 
 
+def test_a_run_that_is_missing_is_of_the_same_device() -> None:
+    found = told(row("1n1g", 1.0), group=replace(GROUP, device="cpu"))
+    assert found["nodes"][0].text.endswith("--precision fp32 --batch-size 32 --device cpu")
+
+
 def told(
     *rows: Row, group: Group = GROUP, bandwidths: dict[str, float] | None = None,
     waits: dict[str, list[float]] | None = None,

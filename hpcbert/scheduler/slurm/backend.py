@@ -23,6 +23,7 @@ from hpcbert.scheduler.slurm import (
     outlook,
     permitted,
     questions,
+    sizes,
     submission,
 )
 from hpcbert.scheduler.slurm.cluster import Cluster
@@ -255,8 +256,8 @@ class Slurm(Scheduler):
             jobs.append(wanted(text))
         cluster = Cluster(self.world)
         fits = capacity.of_cluster(jobs, directory, cluster.partitions)
-        sizes = capacity.of_sizes(jobs, cluster)
-        return (*fits, *sizes, *permitted.of_rights(jobs, cluster))
+        large = sizes.of_nodes(jobs, cluster)
+        return (*fits, *large, *permitted.of_rights(jobs, cluster))
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""

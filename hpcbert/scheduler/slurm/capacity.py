@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import Supply
+from hpcbert.scheduler.slurm import sizes
 from hpcbert.scheduler.slurm.availability import of_choices
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster, sentence, silence
 from hpcbert.scheduler.slurm.permitted import closed, of_rights
 from hpcbert.scheduler.slurm.wanted import of_site, wanted
 from hpcbert.slurm import commands, nodes
-from hpcbert.slurm.caps import tres
 from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.system import machine
 
@@ -126,7 +126,8 @@ def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
     wrong = (
         *of_cluster([job], Path(site.runs), found),
         *_of_users(job, cluster, site.slurm.reservation),
-        *of_sizes([job], cluster),
+        *sizes.of_nodes([job], cluster),
+        *sizes.of_partitions(job, cluster),
         *of_rights([job], cluster),
     )
     each = ", ".join(f"{one.name} ({one.nodes} nodes)" for one in found.values())
@@ -215,42 +216,6 @@ def of_cluster(
         yield from _fits(one, found)
     named = {part for one in jobs for part in _named(one, found)}
     yield from _shared(runs, [found[name] for name in sorted(named)])
-
-
-def of_sizes(jobs: Sequence[Wanted], cluster: Cluster) -> Iterator[Finding]:
-    """Yield what jobs request of a node that the largest node of their partitions lacks.
-
-    sbatch accepts such jobs, and they wait forever (PartitionConfig, seen with 22.05.8). The
-    cluster is asked only about jobs with a number of CPUs for each rank, or with memory.
-    """
-    for job in dict.fromkeys(jobs):
-        memory = tres(f"mem={job.memory}").get("mem", 0)
-        if job.cpus <= 1 and not memory:
-            continue
-        names = _named(job, cluster.partitions)
-        sizes = [size for name in names for size in nodes.read_sizes(cluster.sizes, name)]
-        if not sizes:
-            continue
-        most, largest = max(one.cpus for one in sizes), max(one.memory for one in sizes)
-        if job.cpus * job.tasks > most:
-            yield Finding(
-                "CPUs",
-                "fail",
-                f"No node has {job.cpus * job.tasks} CPUs for {job.tasks} ranks of {job.cpus} "
-                f"CPUs; the largest has {most}.",
-                "Lower nodes.cpus_per_gpu; 0 requests no number.",
-                "site.toml: nodes.cpus_per_gpu",
-                remedy=f"site.toml: nodes.cpus_per_gpu = {most // job.tasks}",
-            )
-        if memory > largest:
-            yield Finding(
-                "memory",
-                "fail",
-                f"No node has the memory {job.memory}; the largest has {largest} MiB.",
-                "Lower slurm.memory; 0 requests all that a node has.",
-                "site.toml: slurm.memory",
-                remedy='site.toml: slurm.memory = "0"',
-            )
 
 
 def _named(job: Wanted, found: Mapping[str, Partition]) -> tuple[str, ...]:

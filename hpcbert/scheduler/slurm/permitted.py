@@ -28,7 +28,7 @@ def of_rights(jobs: Iterable[Wanted], cluster: Cluster) -> Iterator[Finding]:
     if "associations" not in enforced or not (cluster.rights.known and cluster.rights.own):
         return
     for job in dict.fromkeys(jobs):
-        names = _partitions(job, cluster)
+        names = partitions_of(job, cluster)
         wrong = tuple(_account(job, cluster, names))
         yield from wrong
         if wrong:
@@ -63,7 +63,7 @@ def _limits(job: Wanted, cluster: Cluster, partitions: Sequence[str]) -> Iterato
     yield from alone.of_limits(job, cluster, partitions, may=may)
 
 
-def _partitions(job: Wanted, cluster: Cluster) -> tuple[str, ...]:
+def partitions_of(job: Wanted, cluster: Cluster) -> tuple[str, ...]:
     """Return the existing partitions that a job may run in."""
     there = cluster.partitions
     named = [one.strip() for one in job.partition.split(",") if one.strip()]
