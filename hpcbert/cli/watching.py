@@ -7,6 +7,7 @@ import functools
 import json
 import shlex
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +26,7 @@ from hpcbert.system.lazy import dataclass
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -82,13 +83,20 @@ class Display:
         say(f"{reason} Waiting for room.", err=True)
 
 
-def follow(directory: Path, policy: RetryPolicy, site: Site) -> View:
+def follow(
+    directory: Path,
+    policy: RetryPolicy,
+    site: Site,
+    *,
+    pause: Callable[[float], None] = time.sleep,
+) -> View:
     """Show a campaign's progress on stderr, retries included, until it is over.
 
     Args:
         directory: The campaign.
         policy: Which repeats to retry.
         site: Has the limits on how often to ask Slurm.
+        pause: Waits a number of seconds between two looks.
 
     Returns:
         The last states.
@@ -102,7 +110,8 @@ def follow(directory: Path, policy: RetryPolicy, site: Site) -> View:
     tracked = (flow.open_campaign(directory),)
     try:
         shown = Display(err=True)
-        return heal.follow(tracked, policy, shown, run=run, floor=site.slurm.poll_floor)
+        floor = site.slurm.poll_floor
+        return heal.follow(tracked, policy, shown, run=run, floor=floor, pause=pause)
     except KeyboardInterrupt:
         say(f"The jobs continue. {cancel_hint(tracked)}", err=True)
         raise
@@ -113,12 +122,32 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
 
     Rehearsals have nothing to collect; their result is the number of repeats that went through.
     """
+    pause = use_the_first(import_the_rest)
+    views = {one: follow(one, policy, site, pause=pause) for one in directories}
     from hpcbert.cli.tables import collected
 
-    views = {directory: follow(directory, policy, site) for directory in directories}
     replayed = [one for one, view in views.items() if _campaign(view).rehearse]
     measured = [one for one in directories if one not in replayed]
     return collected(measured) if measured else _rehearsed(views)
+
+
+def use_the_first(act: Callable[[], None]) -> Callable[[float], None]:
+    """Return a function that waits some seconds, and acts meanwhile when it is first called."""
+    acts = [act]
+
+    def pause(seconds: float) -> None:
+        over = time.monotonic() + seconds
+        while acts:
+            acts.pop()()
+        time.sleep(max(0.0, over - time.monotonic()))
+
+    return pause
+
+
+def import_the_rest() -> None:
+    """Import what collecting needs: this takes as long as reading the logs of a small campaign."""
+    from hpcbert.campaign import judge, keeping, preflight, sources  # noqa: F401
+    from hpcbert.cli.tables import collected  # noqa: F401
 
 
 def _campaign(view: View) -> Campaign:
