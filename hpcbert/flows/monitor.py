@@ -34,7 +34,7 @@ TOLERANCE = 10
 # and the seconds from which on there are more, because the next change is often near.
 _LOOKS = {0: 1 / 16, 1: 1 / 8, 4: 1 / 4}
 # The most files that are looked at in a second, on a file system that others share.
-_STATS = 1000
+_STATS = 2000
 _SHORTEST = 0.05
 # A look costs processor time; wait this many times its duration until the next look.
 _SPARING = 100
@@ -219,7 +219,7 @@ def watch(
         rest = max(_SHORTEST, tracker.pause())
         # With thousands of repeats, drawing is expensive, so it happens less often.
         refresh = max(sinks.refresh, (time.thread_time() - began) * _SPARING)
-        least = len(repeats) / _STATS
+        least = sum(not state.kind.over for state in tracker.states.values()) / _STATS
         quiet = _rest(min(rest, refresh) if sinks.view else rest, tracker, pause, quiet, least)
 
 
@@ -244,7 +244,7 @@ def _rest(
             return 0.0
         spent = (time.thread_time() - began) * _SPARING
         usual = max(look for since, look in _LOOKS.items() if quiet >= since)
-        look = max(usual, least, spent)
+        look = max(min(usual, tracker.soon()), _SHORTEST, least, spent)
         pause(min(seconds, look))
         seconds -= look
         quiet += look

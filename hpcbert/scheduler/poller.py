@@ -5,6 +5,7 @@ A shared scheduler is asked seldom while nothing changes, and not in step with o
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,7 +29,7 @@ _GROWTH = 1.5
 _JITTER = 0.2
 # Seconds after which it is first asked about an end that a job wrote: its script still runs when
 # it writes, and slurmctld knows after some 30 ms. If it does not, the next waits are 0.5, 1, ...
-_MOMENT = 0.1
+_MOMENT = 1 / 8
 _WAIT = 0.25
 
 
@@ -93,9 +94,10 @@ class Haste:
         saved = max(0.0, self._saved(now) - 1)
         return replace(self, saved=saved, asked=now, wait=wait, due=now + wait)
 
-    def allows(self, now: float, *, last: bool) -> bool:
-        """Return whether a query may be made now; about the last end it always may, when due."""
-        return now >= self.due and (last or self._saved(now) >= 1)
+    def seconds(self, now: float, *, last: bool) -> float:
+        """Return the seconds until a query may be made; about the last end it may when due."""
+        short = 0.0 if last else (1 - self._saved(now)) * self.floor
+        return max(0.0, self.due - now, short)
 
     def _saved(self, now: float) -> float:
         more = (now - self.asked) / self.floor if self.floor else _SPAN
@@ -127,6 +129,10 @@ class Poller(Protocol):
 
     def stirred(self) -> bool:
         """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
+
+    def soon(self) -> float:
+        """Return the seconds until `stirred` is true even if nothing more is written."""
+        return math.inf
 
     def settled(self, key: Key) -> bool:
         """Return whether a repeat's state is final: an end beyond doubt, or never to be one."""

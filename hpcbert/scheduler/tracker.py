@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
@@ -70,6 +71,10 @@ class Tracker:
     def stirred(self) -> bool:
         """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
         return any(one.stirred() for one in self._pollers)
+
+    def soon(self) -> float:
+        """Return the seconds until `stirred` is true even if nothing more is written."""
+        return min((one.soon() for one in self._pollers), default=math.inf)
 
     def over(self) -> bool:
         """Return whether nothing watched can change any more, as far as known."""

@@ -128,6 +128,24 @@ def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
     assert "sacct" not in questions or floor < 2, "by chance it may be time for it"
 
 
+def test_an_end_that_slurm_knows_is_one_question_half_a_second_later(watched: Build) -> None:
+    one, time = watched(repeats=1), Clock()
+    one.started("1n1g", 1)
+    run = Slurm(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
+    asked: list[int] = []
+
+    def end() -> None:
+        one.ended("1n1g", 1)
+        run.squeue = [one.squeue(1, "COMPLETED", end=T + 300)]
+        asked.append(len(run.calls))
+
+    time.at(300, end)
+    _, found, _ = follow(one, run, time=time, floor=60.0)
+    assert found == ["1 RUNNING", "1 COMPLETED"]
+    assert [call[0] for call in run.calls[asked[0] :]] == ["squeue"]
+    assert time.now <= T + 300.5
+
+
 def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watched: Build) -> None:
     repeats, floor = 200, 10.0
     one, time = watched(repeats=repeats), Clock()
@@ -238,10 +256,17 @@ def accounted(one: Built, first: str, second: str) -> Slurm:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
-    ("stats", "first_second", "later"), [(1000, 16, 40), (4, 2, 20)], ids=["few files", "many"]
+    ("stats", "first", "later", "one_left"),
+    [(2000, 16, 40, 16), (4, 2, 20, 4)],
+    ids=["few files", "many"],
 )
 def test_files_are_looked_at_often_after_a_change_and_seldom_later(
-    watched: Build, monkeypatch: pytest.MonkeyPatch, stats: int, first_second: int, later: int
+    watched: Build,
+    monkeypatch: pytest.MonkeyPatch,
+    stats: int,
+    first: int,
+    later: int,
+    one_left: int,
 ) -> None:
     monkeypatch.setattr(monitor, "_STATS", stats)
     one, time = watched(repeats=2), Clock()
@@ -253,9 +278,9 @@ def test_files_are_looked_at_often_after_a_change_and_seldom_later(
         return says[-1](*words, **more)
 
     follow(one, newest, time=time)
-    assert (looks(time, 0, 1), looks(time, 10, 20)) == (first_second, later)
+    assert (looks(time, 0, 1), looks(time, 10, 20)) == (first, later)
     assert time.now - T == 35
-    assert looks(time, 25, 26) == first_second
+    assert looks(time, 25, 26) == one_left
 
 
 def ended(one: Built, repeat: int = 1, *, signal: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -98,6 +99,13 @@ class SlurmPoller(Poller):
             self._note_ends()
         return self._hurries()
 
+    def soon(self) -> float:
+        """Return the seconds until squeue can be asked early about ends that jobs wrote."""
+        if not self._ended or self._squeue == "absent":
+            return math.inf
+        last = len(self._ended) == len(self._open())
+        return self._haste.seconds(self._world.now(), last=last)
+
     def _note_ends(self) -> None:
         """Remember the repeats whose jobs wrote an end, but that are not known to be over."""
         before = self._ended
@@ -107,10 +115,7 @@ class SlurmPoller(Poller):
 
     def _hurries(self) -> bool:
         """Return whether to ask squeue early about ends that jobs wrote."""
-        if not self._ended or self._squeue == "absent":
-            return False
-        last = len(self._ended) == len(self._open())
-        return self._haste.allows(self._world.now(), last=last)
+        return self.soon() <= 0
 
     def settled(self, key: Key) -> bool:
         """Return whether a repeat's end has stood long enough."""
