@@ -26,7 +26,7 @@ SUITES ?= bookworm trixie sid
 # Test runs add their results to this file; docs/reference/site-matrix.md is generated from it.
 MATRIX := docs/reference/site-matrix.json
 # More workers than cores: most of them mostly wait for Slurm.
-PYTEST_ARGS ?= --numprocesses=5 --dist=loadgroup --no-loadscope-reorder
+PYTEST_ARGS ?= --numprocesses=6 --dist=loadgroup --no-loadscope-reorder
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install \

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +28,12 @@ SLOW = {"container", "end_to_end", "faults", "fuzz", "lab", "packaging", "prepar
     *("recipes", "security", "workloads"),
 }
 # What takes longest: begun first, it ends before the rest does.
-LONGEST = ("faults/test_faults.py", "container/test_runtimes.py", "end_to_end/test_main_job.py")
+LONGEST = (
+    *("faults/test_faults.py", "container/test_runtimes.py", "end_to_end/test_main_job.py"),
+    *("end_to_end/test_tracking.py", "lab/test_lifecycle.py", "end_to_end/test_verdicts.py"),
+)
+# Ranks of all others, in `rank`'s words.
+DAEMONS, COMPUTES, QUICK = 0, 1, 2
 # What may stand in a test's id as it is: a short name, no content of files.
 _NAME = re.compile(r"[\w .,:;=/+@%<>()\[\]{}'*!?#&|~^$-]{1,60}", re.ASCII)
 # Hundreds of tests start hpcbert, and each worker loads all tests: none compiles them for itself.
@@ -78,13 +84,30 @@ def group_of(item: pytest.Item) -> str:
 
 
 def rank(item: pytest.Item) -> int:
-    """Say how early a test begins: labs first, where one mostly waits while others compute."""
+    """Say what a test does: it takes longest (below zero), waits for daemons, computes, or is quick."""
     name = "/".join(places(item.path)[1:])
     if name in LONGEST:
         return LONGEST.index(name) - len(LONGEST)
-    if "lab" in getattr(item, "fixturenames", ()):
-        return 0
-    return 1 if slow(item) else 2
+    if "slurm_packages" in getattr(item, "fixturenames", ()):
+        return DAEMONS
+    return COMPUTES if slow(item) else QUICK
+
+
+def turns(ranks: Mapping[str, int]) -> dict[str, tuple[int, float]]:
+    """Return the place of each group, given their ranks.
+
+    What mostly waits for daemons and what computes take turns, spread evenly: of the workers, some
+    then wait while others use the cores. One kind after the other would leave cores idle first and
+    workers later.
+    """
+    alike: dict[int, list[str]] = {}
+    for group, found in ranks.items():
+        alike.setdefault(found, []).append(group)
+    return {
+        group: (DAEMONS, place / len(groups)) if found == COMPUTES else (found, place / len(groups))
+        for found, groups in alike.items()
+        for place, group in enumerate(groups)
+    }
 
 
 @cache
@@ -124,7 +147,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         group = group_of(item)
         ranks[group] = min(rank(item), ranks.get(group, rank(item)))
-    items.sort(key=lambda item: ranks[group_of(item)])
+    order = turns(ranks)
+    items.sort(key=lambda item: order[group_of(item)])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
