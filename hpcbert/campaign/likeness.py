@@ -126,7 +126,10 @@ def _grouped(keyed: Iterable[tuple[int | bytes, Account]]) -> list[list[Account]
 
 def twins(paths: Iterable[Path]) -> dict[Path, Path]:
     """Return the compressed logs with the same content as a log next to them, with that log."""
-    known = sorted(paths, key=lambda path: (_packed(path), str(path)))
+    known = [*paths]
+    if not any(map(_packed, known)):
+        return {}
+    known.sort(key=lambda path: (_packed(path), str(path)))
     first: dict[Path, Path] = {}
     found: dict[Path, Path] = {}
     for path in known:

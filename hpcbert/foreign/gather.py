@@ -90,6 +90,8 @@ class Reader:
     _folders: dict[str, str] = field(default_factory=dict, init=False)
     # By all that paths say about runs: the repeats of a point have one setting.
     _settings: dict[tuple[object, ...], Setting] = field(default_factory=dict, init=False)
+    # By all that logs say about their points.
+    _points: dict[tuple[object, ...], Point] = field(default_factory=dict, init=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -122,13 +124,16 @@ class Reader:
             try:
                 # An invalid log may lack facts that the others of its point state.
                 likely = [] if one.valid else [point for point in certain if _agrees(one, point)]
-                point = likely[0] if len(likely) == 1 else _point(one)
-                _refuse_clash(one, points.get((point, one.rule), ()))
+                point = likely[0] if len(likely) == 1 else self._point(one)
+                if not one.valid:
+                    _refuse_clash(one, points.get((point, one.rule), ()))
             except UnknownLogError as error:
                 self._unfit.append((one.log, error))
                 continue
-            certain |= {point} if one.valid else set()
-            self._assumed.update([point.shape] if likely_shape(one.reading.setting) else [])
+            if one.valid:
+                certain.add(point)
+            if likely_shape(one.reading.setting):
+                self._assumed.add(point.shape)
             points.setdefault((point, one.rule), []).append(one)
         if self._unfit and not points:
             raise self._unfit[0][1]
@@ -169,7 +174,7 @@ class Reader:
         found += spread(self._outcome, logs[1:], [size_of(log.path) for log in logs[1:]])
         reads = []
         for log, one in zip(logs, found, strict=True):
-            if one.framework:
+            if one.framework and (one.framework, one.rule) not in self._used:
                 rule = self._load(one.framework).grammar.rule(self.rule)
                 self._used[one.framework, one.rule] = rule
             if one.reading is None:
@@ -215,6 +220,12 @@ class Reader:
             self._settings[said] = setting_of(log, self.known, self.window)
         return self._settings[said]
 
+    def _point(self, read: Read) -> Point:
+        said = read.framework, read.model, read.reading.setting
+        if said not in self._points:
+            self._points[said] = _point(read)
+        return self._points[said]
+
     def _called(self, reads: Sequence[Read]) -> list[Read]:
         """Return the logs; those without a named model get the model that they all state.
 
@@ -227,7 +238,7 @@ class Reader:
         for name, models in stated.items():
             named = models - {""}
             usual[name] = named.pop() if len(named) == 1 else self._load(name).model
-        return [one._replace(model=one.model or usual[one.framework]) for one in reads]
+        return [one if one.model else one._replace(model=usual[one.framework]) for one in reads]
 
     def _framework(self, log: LogFile) -> Framework:
         told, said = log.framework, self.known.framework

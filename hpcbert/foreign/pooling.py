@@ -77,20 +77,21 @@ def numbered(reads: list[Read]) -> dict[int, Read]:
 def _level(reads: dict[int, Read]) -> dict[int, Read]:
     """Refuse runs that were counted to their end and ended before others of their point."""
     last = max((one.reading.last for one in reads.values() if one.valid), default=0)
-    return {
-        repeat: one._replace(reading=_early(one.reading, last)) if one.valid else one
-        for repeat, one in reads.items()
-    }
+    return {repeat: _early(one, last) for repeat, one in reads.items()} if last else reads
 
 
-def _early(reading: Reading, last: int) -> Reading:
-    if not 0 < reading.last < last:
-        return reading
+def _early(read: Read, last: int) -> Read:
+    reading = read.reading
+    if not (read.valid and 0 < reading.last < last):
+        return read
     detail = f"the log ends at iteration {reading.last}, that of another repeat at {last}"
-    return reading._replace(throughput=None, reasons=(Reason("incomplete", detail),))
+    reasons = (Reason("incomplete", detail),)
+    return read._replace(reading=reading._replace(throughput=None, reasons=reasons))
 
 
 def _attempt(repeat: int, reads: list[Read]) -> Read:
+    if len(reads) == 1:
+        return reads[0]
     by_attempt: dict[int, Read] = {}
     for one in reads:
         other = by_attempt.setdefault(one.log.attempt, one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -70,18 +71,25 @@ def duration(moments: Sequence[float]) -> float:
 
 
 def throughput(rule: Rule, value: float, setting: Setting) -> float:
-    """Return the meaning of a printed rate in samples per second over all GPUs.
+    """Return the meaning of a printed rate, as `throughputs` does."""
+    return throughputs(rule, (value,), setting)[0]
+
+
+def throughputs(rule: Rule, values: Sequence[float], setting: Setting) -> list[float]:
+    """Return the meaning of printed rates in samples per second over all GPUs.
 
     Raises:
-        CannotReduceError: It is a bandwidth, which is not a throughput.
+        CannotReduceError: They are bandwidths, which are not throughputs.
         UnknownError: A factor isn't known.
     """
-    if rule.unit == "GB/s":
-        raise CannotReduceError("rule", f"{rule.name} is {value:g} GB/s, which is not a throughput")
+    if rule.unit == "GB/s" and values:
+        detail = f"{rule.name} is {values[0]:g} GB/s, which is not a throughput"
+        raise CannotReduceError("rule", detail)
     by_node = rule.scope == "per-node" or (rule.scope == "per-rank" and rule.record.ranks == "node")
     width = 1 if rule.scope == "global" else setting.need("nodes" if by_node else "gpus")
     tokens = setting.need("sequence_length") if rule.unit == "tokens" else 1
-    return value * (width / tokens)
+    factor = width / tokens
+    return [value * factor for value in values]
 
 
 def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> float:
@@ -95,6 +103,14 @@ def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) 
         return batch * stride * len(values) / math.fsum(values)
     rates = values if rule.kind == "step-rate" else [1 / value for value in values]
     return _mean(rates, rule) * batch
+
+
+def each(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> list[float]:
+    """Return what `average` makes of each number alone."""
+    if rule.kind == "rate" and rule.average != "harmonic":
+        return throughputs(rule, [positive(value) for value in values], setting)
+    alone = replace(rule, trim=0) if rule.trim else rule
+    return [average(alone, [value], stride, setting) for value in values]
 
 
 def _mean(values: Sequence[float], rule: Rule) -> float:

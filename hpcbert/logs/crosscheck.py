@@ -12,11 +12,10 @@ Steps of different length then make no difference, as they would to a mean of ra
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import dropwhile, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.logs.arithmetic import CannotReduceError, average, median, number, throughput
+from hpcbert.logs.arithmetic import CannotReduceError, each, median, number, throughput
 from hpcbert.logs.coverage import Span
 from hpcbert.logs.setting import UnknownError
 from hpcbert.logs.times import Clock
@@ -56,8 +55,8 @@ class Throughput(NamedTuple):
 
     Attributes:
         samples: Samples per second over the whole of it.
-        parts: The iteration, the samples per second and the seconds of each record, the seconds 0
-            if unknown; and whether it may be slow.
+        parts: Of the chosen rule: the iteration, the samples per second and the seconds of each
+            record, the seconds 0 if unknown; and whether it may be slow.
     """
 
     samples: float
@@ -110,19 +109,6 @@ class _Track:
         return start, inside if first else later or inside
 
 
-def independent(grammar: Grammar, chosen: Rule) -> tuple[Rule, ...]:
-    """Return the rules to compare with the chosen one: those that read another field."""
-    if not _is_comparable(chosen):
-        return ()
-    return tuple(
-        rule for rule in grammar.rules if _is_comparable(rule) and rule.evidence != chosen.evidence
-    )
-
-
-def _is_comparable(rule: Rule) -> bool:
-    return rule.cross_check and rule.unit != "GB/s" and rule.kind != "custom"
-
-
 class CrossCheck:
     """Follows all ways to a throughput through one log.
 
@@ -134,7 +120,7 @@ class CrossCheck:
     def __init__(self, grammar: Grammar, chosen: Rule) -> None:
         self.grammar = grammar
         self.chosen = chosen
-        self.others = independent(grammar, chosen)
+        self.others = grammar.independent(chosen)
         ways = (chosen, *self.others)
         self._tracks = {
             rule.record.name: _Track(rule.record)
@@ -243,10 +229,11 @@ class CrossCheck:
             start, inside = track.within(span, first=first)
             if not inside or (span.until is not None and inside[-1].place != span.until):
                 return None
+            parts = rule is self.chosen
             if rule.kind == "clock":
                 ranks = rule.record.ranks != "one"
-                return None if ranks else _by_clock(rule, start, inside, setting)
-            return _by_values(rule, inside, track.stride, setting)
+                return None if ranks else _by_clock(rule, start, inside, setting, parts=parts)
+            return _by_values(rule, inside, track.stride, setting, parts=parts)
         except (CannotReduceError, UnknownError, KeyError, ValueError, ZeroDivisionError):
             return None
 
@@ -294,7 +281,7 @@ def _unstated(chosen: Rule) -> str:
 
 
 def _by_clock(
-    rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting
+    rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting, *, parts: bool
 ) -> Throughput | None:
     entries = [start, *inside] if start else list(inside)
     if len(entries) < 2:  # noqa: PLR2004 - time goes from one to another
@@ -303,37 +290,39 @@ def _by_clock(
     moments = [clock.read(entry.fields["time"]) for entry in entries]
     batch = setting.batch("global", micro=rule.record.counts == "micro-batches")
     steps = sum(entry.steps for entry in entries[1:])
-    parts = tuple(
+    seconds = moments[-1] - moments[0]
+    if seconds <= 0:
+        return None
+    found = tuple(
         (entry.place, entry.steps * batch / (later - earlier), later - earlier, entry.paused)
-        for entry, (earlier, later) in zip(entries[1:], pairwise(moments), strict=True)
+        for entry, (earlier, later) in zip(
+            entries[1:] if parts else (), pairwise(moments), strict=False
+        )
         if later - earlier > 0 and entry.steps
     )
-    seconds = moments[-1] - moments[0]
-    return Throughput(batch * steps / seconds, parts) if seconds > 0 else None
+    return Throughput(batch * steps / seconds, found)
 
 
 def _by_values(
-    rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting
+    rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting, *, parts: bool
 ) -> Throughput | None:
-    parts = []
-    steps = 0
-    batch = _batch(rule, setting)
-    alone = replace(rule, trim=0) if rule.trim else rule
-    for place, entry in enumerate(inside):
-        covered = entry.steps if place else min(entry.steps, stride) or stride or 1
-        if rule.record.ranks != "one":
-            covered = stride or 1
-        value = number(entry.fields[rule.field]) * rule.factor
-        if not value > 0 or not covered:
-            continue
-        rate = average(alone, [value], stride or 1, setting)
-        steps += covered
-        seconds = covered * batch / rate if batch else 0.0
-        parts.append((entry.place, rate, seconds, entry.paused, covered))
-    if not parts:
+    field, factor = rule.field, rule.factor
+    covers = [min(inside[0].steps, stride) or stride or 1, *(entry.steps for entry in inside[1:])]
+    if rule.record.ranks != "one":
+        covers = [stride or 1] * len(inside)
+    values = [number(entry.fields[field]) * factor for entry in inside]
+    kept = [at for at, value in enumerate(values) if value > 0 and covers[at]]
+    if not kept:
         return None
-    time = math.fsum(covered / rate for _, rate, _, _, covered in parts)
-    return Throughput(steps / time, tuple(part[:4] for part in parts))
+    rates = each(rule, [values[at] for at in kept], stride or 1, setting)
+    pairs = [(covers[at], rate) for at, rate in zip(kept, rates, strict=True)]
+    time = math.fsum([covered / rate for covered, rate in pairs])
+    batch = _batch(rule, setting) if parts else 0
+    found = tuple(
+        (inside[at].place, rate, covered * batch / rate if batch else 0.0, inside[at].paused)
+        for at, (covered, rate) in zip(kept if parts else (), pairs, strict=False)
+    )
+    return Throughput(sum(covered for covered, _ in pairs) / time, found)
 
 
 def _batch(rule: Rule, setting: Setting) -> int:

@@ -267,6 +267,11 @@ class Rule:
             raise Invalid("can only sum a rate of `global` scope", key="over_ranks")
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether its number can be compared with those of other rules."""
+        return self.cross_check and self.unit != "GB/s" and self.kind != "custom"
+
+    @property
     def is_printed(self) -> bool:
         """Whether the program computes the rate itself, from a batch size that it knows."""
         return self.kind in ("rate", "footer")
@@ -440,6 +445,16 @@ class Grammar:
         if name and name not in named:
             raise UsageError(f"There is no rule {name!r}.", hint=did_you_mean(name, named))
         return named[name] if name else self.rules[0]
+
+    def independent(self, chosen: Rule) -> tuple[Rule, ...]:
+        """Return the rules to compare with the chosen one: those that read another field."""
+        if not chosen.is_comparable:
+            return ()
+        return tuple([one for one in self._comparable if one.evidence != chosen.evidence])
+
+    @cached_property
+    def _comparable(self) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if rule.is_comparable)
 
     def preferring(self, name: str) -> Grammar:
         """Return the grammar with another default rule.

@@ -36,6 +36,7 @@ _SRUN_PAYLOAD = 1024
 # CPython searches less than 30,000 bytes in another way (Objects/stringlib/fastsearch.h), which on
 # lines of logs is up to ten times as fast.
 _STRETCH = 29_000
+_BREAKS = b"\n\r"
 _COMMON = b" .:-,=/_'0123456789abcdefghijklmnopqrstuvwxyz"
 
 # Patterns are compiled only when a log needs them: most logs need none.
@@ -135,12 +136,12 @@ def cut_line(data: bytes, start: int, end: int, lines: int = 1) -> tuple[Line, i
     while count < lines and _is_break(data, end) and end + 1 < len(data):
         end = _end_of_line(data, end + 1)
         count += 1
-    whole_start = start == 0 or _is_break(data, start - 1)
+    whole_start = start == 0 or data[start - 1] in _BREAKS
     return Line(data[start:end], whole_start, _is_break(data, end)), count
 
 
 def _is_break(data: bytes, at: int) -> bool:
-    return data[at : at + 1] in (b"\n", b"\r")
+    return at < len(data) and data[at] in _BREAKS
 
 
 def _end_of_line(data: bytes, at: int) -> int:
@@ -237,7 +238,12 @@ def _reader(
 
     It returns their place and their number; None at the end of the log.
     """
-    if not is_bare(os.pread(descriptor, SAMPLE, 0)):
+    # One buffer for all: allocating a new one costs more than reading into it.
+    buffer = bytearray(min(size, CHUNK + chunk))
+    view = memoryview(buffer)
+    first = os.readv(descriptor, [view[: min(size, chunk)]])
+    if not is_bare(bytes(view[: min(first, SAMPLE)])):
+        os.lseek(descriptor, 0, os.SEEK_SET)
         stream = unpacked(descriptor, size, chunk)
 
         def unpack(rest: bytes) -> tuple[bytes, int] | None:
@@ -246,13 +252,13 @@ def _reader(
 
         return unpack
 
-    # One buffer for all: allocating a new one costs more than reading into it.
-    buffer = bytearray(min(size, CHUNK + chunk))
-    view = memoryview(buffer)
-    left = size
+    left = size - first
 
     def read(rest: bytes) -> tuple[bytearray, int] | None:
-        nonlocal left
+        nonlocal first, left
+        if first:
+            count, first = first, 0
+            return buffer, count
         start = len(rest)
         view[:start] = rest
         count = os.readv(descriptor, [view[start : start + min(chunk, left)]]) if left else 0

@@ -347,13 +347,15 @@ class _Scan:
                         self._cross_check.close(rule, fields[rule.field])
 
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
-        if self.rule.field not in fields:
+        text = fields.get(self.rule.field)
+        if text is None:
             self._bare = True
             return
-        if self.collector.done:
+        known = self._collector or self.collector
+        if known.done:
             return  # The run goes on to its own end.
         rank = whole_number(fields["rank"]) if "rank" in fields else rank
-        self.collector.add(iteration, fields[self.rule.field], rank)
+        known.add(iteration, text, rank)
 
     def conclude(self) -> Reading:
         """Return the result of the reading."""

@@ -36,6 +36,8 @@ def name_of(setting: Setting) -> str:
     if setting.model:
         return setting.model
     known = (setting.hidden_size, setting.layers)
+    if known == (None, None):
+        return ""
     alike = [
         name
         for name, sizes in SIZES.items()

@@ -7,7 +7,7 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from hpcbert.logs.arithmetic import CannotReduceError, throughput
+from hpcbert.logs.arithmetic import CannotReduceError, throughputs
 from hpcbert.logs.setting import UnknownError
 from hpcbert.model import Steps
 
@@ -26,15 +26,13 @@ def steps_of(rule: Rule, setting: Setting, collector: Collector) -> Steps | None
         return None
     try:
         found = [
-            (at, seconds)
-            for at, seconds in _seconds(rule, setting, seen)
-            if math.isfinite(seconds) and seconds > 0
+            (at, seconds) for at, seconds in _seconds(rule, setting, seen) if 0 < seconds < math.inf
         ]
     except (CannotReduceError, UnknownError):
         return None  # A closing line, a bandwidth, or a rate of unknown batches.
-    iterations = array("q", (at for at, _ in found))
+    iterations = array("q", [at for at, _ in found])
     until = seen[-1][0] if span.until is None else span.until
-    return Steps(iterations, array("d", (one for _, one in found)), span.after or 0, until)
+    return Steps(iterations, array("d", [one for _, one in found]), span.after or 0, until)
 
 
 def _seconds(rule: Rule, setting: Setting, seen: Sequence[Entry]) -> Iterator[tuple[int, float]]:
@@ -47,9 +45,9 @@ def _seconds(rule: Rule, setting: Setting, seen: Sequence[Entry]) -> Iterator[tu
     micro = rule.record.counts == "micro-batches"
     batch = setting.batch("global", micro=micro)
     if rule.kind == "rate":
-        for at, value in seen:
-            if value > 0:
-                yield at, batch / throughput(rule, value, setting)
+        places = [at for at, value in seen if value > 0]
+        rates = throughputs(rule, [value for _, value in seen if value > 0], setting)
+        yield from ((at, batch / rate) for at, rate in zip(places, rates, strict=True))
         return
     # If a program counts only the steps of a node, one step is a share of the run's.
     share = batch / setting.batch(rule.batch, micro=micro)

@@ -184,6 +184,8 @@ class _Series:
         self.after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
         self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
         self.done = False
+        self._every = rule.record.every
+        self._counts = rule.record.repeated == "count"
         self._reader = _Reader(rule)
         # -1: no record has come yet; 0 is a place if programs report before the first step.
         self._records = 0
@@ -234,7 +236,7 @@ class _Series:
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
         value = self._reader.read(text)
         self._records += 1
-        place = self._records * (self.rule.record.every or 1) if iteration is None else iteration
+        place = self._records * (self._every or 1) if iteration is None else iteration
         again = self._follow(place)
         self.seen.append((place, value))
         if self._position(self.rule.after.by, place) <= self.after:
@@ -264,14 +266,13 @@ class _Series:
         # A first step whose gradients overflowed is taken back. NVIDIA's PyTorch BERT counts
         # 0, 1, 0, 0, 1, 2 under AMP (PaddlePaddle/Perf@e7a07c4, PyTorch, fp16_bs96_gpu1): each line
         # is a step that was executed.
-        counts = self.rule.record.repeated == "count"
-        if counts and place == self._first == last - 1:
+        if self._counts and place == self._first == last - 1:
             self._repeats += 1
             return True
         if place < last:
             detail = f"iterations go back from {last} to {place}: the log has more than one run"
             raise CannotReduceError("window", detail)
-        if place > last and not self.rule.record.every:
+        if place > last and not self._every:
             self._stride = min(self._stride or place - last, place - last)
         return place == last
 

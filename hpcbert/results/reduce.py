@@ -8,7 +8,7 @@ precision and batch size per device. Nothing is rounded here.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
@@ -108,7 +108,7 @@ class Curves:
     """
 
     def __init__(self, points: Iterable[Point]) -> None:
-        curves: dict[Point, set[Point]] = {}
+        curves: dict[tuple[object, ...], set[Point]] = {}
         for point in points:
             curves.setdefault(_plain(point), set()).add(point)
         self._notes = {plain: _note(curve) for plain, curve in curves.items()}
@@ -122,8 +122,9 @@ class Curves:
         return f"{variant},{note}" if variant else note
 
 
-def _plain(point: Point) -> Point:
-    return replace(point, accumulation=1, shape=BASELINE)
+def _plain(point: Point) -> tuple[object, ...]:
+    names = (one.name for one in fields(point) if one.name not in {"accumulation", "shape"})
+    return tuple([getattr(point, name) for name in names])
 
 
 def _note(curve: set[Point]) -> str:

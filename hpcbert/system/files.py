@@ -138,7 +138,7 @@ def leftovers(path: Path) -> list[Path]:
 def size_of(path: Path) -> int:
     """Return the size of a file in bytes; 0 if it does not exist."""
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size  # noqa: PTH116 - half the time
     except OSError:
         return 0
 
