@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import secrets
 import sys
 import time
 from dataclasses import replace
@@ -386,7 +385,7 @@ def submitter() -> Submitter:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
-    return Submitter(user, tuple(sys.argv), time.time(), secrets.token_hex(3))
+    return Submitter(user, tuple(sys.argv), time.time(), os.urandom(3).hex())
 
 
 def _number(text: str) -> int:

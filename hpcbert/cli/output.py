@@ -102,6 +102,8 @@ def escaped(document: str) -> str:
 
 def printable(text: str) -> str:
     """Return text without the control characters that could steer a terminal."""
+    if text.isprintable():
+        return text
     return "".join(char if char in "\n\t" or char.isprintable() else "�" for char in text)
 
 

@@ -67,12 +67,14 @@ class Display:
         return contextlib.nullcontext(Sinks(changes=self._changes))
 
     def _changes(self, found: Sequence[Change]) -> None:
-        for change in found:
-            if self.as_json:
-                text = escaped(json.dumps(_event(change), ensure_ascii=False))
-            else:
-                text = printable(line(change))
-            click.echo(text, err=self.err)
+        lines = [
+            escaped(json.dumps(_event(change), ensure_ascii=False))
+            if self.as_json
+            else printable(line(change))
+            for change in found
+        ]
+        if lines:
+            click.echo("\n".join(lines), err=self.err)
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Print what was retried."""

@@ -217,10 +217,10 @@ def _read(text: str, row: Callable[[list[str]], JobRow | None], *, fields: int) 
             continue
         words = line.split("|", fields - 1)
         one = row(words) if len(words) == fields else None
-        if len(words) == fields and _OTHER.fullmatch(words[0].strip()):
+        if one is None and len(words) == fields and _OTHER.fullmatch(words[0].strip()):
             continue  # Another job, and readable, but none of ours.
         if one is not None:
-            rows.append(replace(one, cluster=one.cluster or cluster))
+            rows.append(replace(one, cluster=cluster) if cluster and not one.cluster else one)
         elif line.strip() and len(garbage) < _GARBAGE_KEPT:
             garbage.append(line)
     return Listing(tuple(rows), tuple(garbage))

@@ -116,10 +116,12 @@ def resolve_state(reports: Reports) -> RepeatState:
     if state.exit_code is None and reports.own and reports.own.word == state.word:
         state = replace(state, exit_code=reports.own.exit_code)  # squeue knows none.
     told = reports.record.complete(state, restarts=restarts)
-    rows = ((number, row) for number, row in reports.history if number < told.attempt)
-    earlier = (replace(from_row(row, "sacct"), attempt=number) for number, row in rows)
+    rows = [(number, row) for number, row in reports.history if number < told.attempt]
+    if not rows and not reports.revived:
+        return told
     notes = [one for one in (told.detail, *map(_revival, reports.revived)) if one]
-    return replace(told, earlier=tuple(earlier), detail="; ".join(notes))
+    earlier = tuple(replace(from_row(row, "sacct"), attempt=number) for number, row in rows)
+    return replace(told, earlier=earlier, detail="; ".join(notes))
 
 
 def _revival(row: JobRow) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from hpcbert.slurm import launches, refusals
@@ -258,6 +259,7 @@ _BY_WORD = {name: state for state in STATES for name in (state.word, state.code)
 _PLACE = {state.word: place for place, state in enumerate(STATES)}
 
 
+@lru_cache
 def parse(text: str) -> State:
     """Return the state that Slurm's text stands for.
 

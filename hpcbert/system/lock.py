@@ -13,7 +13,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -58,7 +57,7 @@ class Holder(NamedTuple):
 def here() -> Holder:
     """Return this process as the holder of a lock."""
     return Holder(
-        host=socket.gethostname(),
+        host=os.uname().nodename,
         pid=str(os.getpid()),
         born=str(started(os.getpid()) or _UNKNOWN),
         boot=boot_id() or _UNKNOWN,

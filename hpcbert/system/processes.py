@@ -7,7 +7,6 @@ import ctypes
 import os
 import select
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +79,7 @@ def boot_id() -> str:
 
 def machine() -> str:
     """Return this machine and its boot, which a process id belongs to."""
-    return f"{socket.gethostname()} {boot_id()}"
+    return f"{os.uname().nodename} {boot_id()}"
 
 
 def descendants(pid: int) -> tuple[int, ...]:
