@@ -137,7 +137,7 @@ def _kind(made: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
     name = made.choose(question, made.asked.gpu_type)
     kind = next(one for one in kinds if (one.name or "gpu") == name)
     others = tuple(str(one) for one in kinds if one is not kind)
-    if made.asked.gpu_type:
+    if made.asked.gpu_type or kind is not kinds[0]:
         why = "you said so"
     elif not others:
         why = "the only type"

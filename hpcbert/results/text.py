@@ -78,7 +78,8 @@ def _measures(table: SpeedupTable) -> str:
         for line in (titles, *lines)
     )
     why = {(name, told): None for _, own in rows for name, told in own.unknown}
-    notes = [f"{_GAP}· no {name.replace('_', ' ')}: {plain(told)}" for name, told in why]
+    called = {name: title.partition(",")[0] for title, name, _ in _MEASURES}
+    notes = [f"{_GAP}· no {called[name]}: {plain(told)}" for name, told in why if name in called]
     return "\n".join([click.style(head, dim=True), *rest, *notes])
 
 

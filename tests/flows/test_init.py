@@ -411,6 +411,13 @@ def test_a_job_of_one_node_keeps_to_limits_on_minutes(
     assert (chosen.value, why in chosen.why) == (expected, True), chosen
 
 
+def test_a_type_that_a_person_picks_is_not_called_the_most() -> None:
+    answers = Answers(sinfo=line("gpu*", "gpu:a100:4,gpu:v100:2"))
+    made = proposed(answers, pick=lambda one: "v100" if "GPU" in one.name else one.default)
+    (chosen,) = (one for one in made.choices if one.key == "slurm.gres")
+    assert (chosen.value, chosen.why) == ("gpu:v100", "you said so: 2 nodes with gpu:v100:2")
+
+
 def test_of_two_types_alike_neither_is_called_the_most() -> None:
     made = proposed(Answers(sinfo=line("gpu*", "gpu:tesla:2,gpu:gtx:2")))
     (chosen,) = (one for one in made.choices if one.key == "slurm.gres")

@@ -251,7 +251,7 @@ def test_collect_shows_what_was_sampled(build: Build, here: None) -> None:
     assert metrics.tokens_per_second == pytest.approx(11.0 * 128, rel=1e-3)
     wide = inside("collect", made.directory, "--format", "wide").stdout
     assert "samples/J" in wide
-    assert "no mfu: nothing says what the GPUs are" in wide
+    assert "no MFU: nothing says what the GPUs are" in wide
     told = inside("collect", made.directory, "--json").data["tables"][0]["rows"][0]["metrics"]
     assert told["watts"] == pytest.approx(250.0)
     assert {one["metric"] for one in told["unknown"]} >= {"mfu"}
