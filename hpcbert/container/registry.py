@@ -90,9 +90,8 @@ def _get(address: str, token: str) -> tuple[bytes, str]:
     try:
         return _read(Request(address, headers=headers)), token  # noqa: S310 - http or https, above
     except HTTPError as error:
-        with error:
-            # The part of a refusal that says where to get tokens.
-            header = error.headers.get("WWW-Authenticate") or ""
+        # The part of a refusal that says where to get tokens.
+        header = error.headers.get("WWW-Authenticate") or ""
         challenge = dict(_CHALLENGE.findall(header)) if header.startswith("Bearer ") else {}
         if token or not challenge:
             raise
@@ -109,8 +108,12 @@ def _anonymous(challenge: dict[str, str]) -> str:
 
 
 def _read(request: Request) -> bytes:
-    with urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310 - checked by the callers
-        text: bytes = answer.read(_MOST)
+    try:
+        with urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310 - checked by the callers
+            text: bytes = answer.read(_MOST)
+    except HTTPError as error:
+        error.close()  # It is an answer too.
+        raise
     return text
 
 

@@ -123,11 +123,16 @@ def test_options_say_what_site_and_recipe_do(node: Node) -> None:
 
 
 def test_singularity_is_run_where_there_is_no_apptainer(node: Node) -> None:
+    # This machine's programs, but its own Apptainer.
+    programs = node.root / "programs"
+    programs.mkdir()
+    for one in Path("/usr/bin").iterdir():
+        if one.name not in {"apptainer", "singularity"}:
+            (programs / one.name).symlink_to(one)
     (node.root / "bin" / "apptainer").rename(node.root / "bin" / "singularity")
-    done = node.enter("--", "sh", "-c", "echo $IMAGE_ONLY")
+    done = node.enter("--", "sh", "-c", "echo $IMAGE_ONLY", PATH=f"{node.root}/bin:{programs}")
     assert done.stdout == "image\n", done.stderr
-    (node.root / "bin" / "singularity").unlink()
-    done = node.enter("--", "true", PATH="/usr/bin:/bin")
+    done = node.enter("--", "true", PATH=str(programs))
     assert done.returncode == 125
     assert "n7: there is neither apptainer nor singularity on PATH" in done.stderr
 
