@@ -64,6 +64,7 @@ _TASKS = "hpcbert's --nodes and --gpus-per-node set the ranks of a point"
 _LOGS = "hpcbert keeps logs and output in the campaign"
 _ENVIRONMENT = "[env] of the site.toml sets variables for the ranks"
 _SURROUNDINGS = ("environment", "uenv", "view")
+_OF_PLUGINS = " ".join(("", *_SURROUNDINGS))
 _IMAGE = "--image, --runtime and [container] of the site.toml set the container"
 _NOTHING = "with it, nothing would run; hpcbert submit --dry-run checks without running"
 _BOTH = {
@@ -132,10 +133,13 @@ _PROGRAMS = {
     one.name: one
     for one in (
         _program(
-            *("sbatch", f"{_ALONE} wait", _VALUED + _SBATCH_VALUED),
+            *("sbatch", f"{_ALONE} wait", _VALUED + _SBATCH_VALUED + _OF_PLUGINS),
             *(f"{_SHORT} {_SBATCH_SHORT}", _SBATCH_OWN),
         ),
-        _program("srun", _ALONE, _VALUED + _SRUN_VALUED, _SHORT + _SRUN_SHORT, _SRUN_OWN),
+        _program(
+            *("srun", _ALONE, _VALUED + _SRUN_VALUED + _OF_PLUGINS),
+            *(_SHORT + _SRUN_SHORT, _SRUN_OWN),
+        ),
     )
 }
 

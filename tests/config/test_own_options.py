@@ -23,6 +23,7 @@ ALLOWED = {
     "srun": [
         *(["--cpu-bind=cores"], ["--cpu-bind", "cores"], ["--mpi=pmix"], ["--overlap"], ["-u"]),
         *(["--distribution=block"], ["-m", "block"], ["--container"], ["--exact"]),
+        *(["--environment", "/e d/f.toml"], ["--uenv", "pytorch/v2.6:v1", "--view", "default"]),
     ],
 }
 
