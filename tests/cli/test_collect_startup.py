@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.kit.cli import HEAVY, UNCOUNTED, Cli
+from tests.kit.cli import HEAVY, UNCOUNTED, Cli, of_click
 
 
 def loaded(site: Path, *words: object) -> set[str]:
@@ -17,14 +16,6 @@ def loaded(site: Path, *words: object) -> set[str]:
     done = Cli(site.parent, env)("collect", *words)
     assert done.returncode in (0, 4), done.stderr[-500:]
     return done.modules - of_click()
-
-
-@cache
-def of_click() -> frozenset[str]:
-    """What click itself loads, which differs by its version and Python's."""
-    code = "import sys; before = set(sys.modules); import click; print(*{*sys.modules} - before)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    return frozenset(done.stdout.split())
 
 
 def test_logs_are_collected_without_anything_heavy(tmp_path: Path, repository: Path) -> None:
