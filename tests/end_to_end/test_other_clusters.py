@@ -108,7 +108,8 @@ def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, here: Path) -> None:
     assert (site.slurm.account, site.slurm.mpi, site.slurm.memory) == ("proj", "pmi2", "0")
     said = {one["key"]: f"{one['why']} {one['others']}" for one in done.data["choices"]}
     assert "the default, cpu, has no GPUs" in said["slurm.partition"]
-    assert "ours (1 node with gpu:2080ti:4; for the accounts other only)" in said["slurm.partition"]
+    ours = "ours (1 node with gpu:2080ti:4; it is for the accounts other only)"
+    assert ours in said["slurm.partition"]
     assert "slices of GPUs (MIG)" in said["slurm.gres"]
     shown = hpcbert(
         "submit", "--nodes", "1", "--gpus-per-node", "4", "--rehearse", "--dry-run", "--json"
