@@ -3,9 +3,11 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,33 @@ SMALL = [
     "--batch-size=4",
     "--threads=1",
 ]
+
+# PyTorch is imported once for two ranks, which then are processes of their own.
+_FORK = """
+import os, sys, traceback
+import torch
+from hpcbert.workloads import bert_pretrain as workload
+
+folder, code = sys.argv.pop(), sys.argv.pop()
+ranks = []
+for rank in ("0", "1"):
+    ranks.append(os.fork())
+    if ranks[-1]:
+        continue
+    os.environ.update(SLURM_PROCID=rank, SLURM_LOCALID=rank)
+    for stream, end in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{folder}/{rank}.{end}", os.O_CREAT | os.O_WRONLY), stream)
+    try:
+        exec(code, {"workload": workload})
+    except SystemExit as ended:
+        workload.leave(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        workload.leave(99)
+    workload.leave(0)
+for rank in ranks:
+    print(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]))
+"""
 
 
 @dataclass(frozen=True)
@@ -102,38 +131,34 @@ def start() -> Callable[..., subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def two_ranks(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., list[Ended]]:
+def two_ranks(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> Callable[..., list[Ended]]:
     """Run Python code, by default the program itself, as two ranks over the loopback device."""
 
     def run(*options: str, code: str = "") -> list[Ended]:
-        port = str(free_port())
-        processes = [
-            start(
-                code
-                or "import sys; from hpcbert.workloads import bert_pretrain as workload\n"
-                "sys.exit(workload.main())",
-                *options,
-                environment={
-                    "SLURM_STEP_ID": "0",
-                    "SLURM_PROCID": str(rank),
-                    "SLURM_STEP_NUM_TASKS": "2",
-                    "SLURM_LOCALID": str(rank),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": port,
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-            for rank in range(2)
-        ]
-        try:
-            streams = [process.communicate(timeout=CEILING) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
+        environment = {
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
+        folder = tmp_path / "ranks"
+        folder.mkdir()
+        words = (*options, code or "workload.leave(workload.main())", str(folder))
+        with start(
+            _FORK, *words, environment=environment, stdout=subprocess.PIPE, start_new_session=True
+        ) as process:
+            try:
+                statuses, _ = process.communicate(timeout=CEILING)
+            finally:
+                # The ranks are of its session.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0
         return [
-            Ended(process.returncode, *stream)
-            for process, stream in zip(processes, streams, strict=True)
+            Ended(int(status), *((folder / f"{rank}.{end}").read_text() for end in ("out", "err")))
+            for rank, status in enumerate(statuses.split())
         ]
 
     return run

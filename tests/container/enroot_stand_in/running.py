@@ -6,7 +6,6 @@ import fcntl
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -160,6 +159,8 @@ def _ask(
     told |= {"MOUNTS": runtime / "hooked", "PID": caller}
     environment = {**os.environ, **{f"ENROOT_{name}": str(value) for name, value in told.items()}}
     _add_user(rootfs, remap=remap)
+    import subprocess
+
     done = subprocess.run(["bash", "-c", _ASK, "enroot", conf], env=environment, check=False)
     if done.returncode != 0:
         sys.exit(done.returncode)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -77,6 +76,8 @@ def remove_all(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     open_up(path)
+    import shutil
+
     shutil.rmtree(path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,11 +19,15 @@ def is_image(path: Path) -> bool:
     """Tell whether a file has a squashfs superblock."""
     if not path.is_file():
         return False
+    import subprocess  # To join a container needs none: 32 ranks of a node do so at once.
+
     looked = subprocess.run(["unsquashfs", "-s", path], capture_output=True, check=False)
     return looked.returncode == 0
 
 
 def _call(*words: object) -> None:
+    import subprocess
+
     done = subprocess.run(list(map(str, words)), stdout=sys.stderr, check=False)
     if done.returncode:
         sys.exit(done.returncode)
