@@ -84,11 +84,12 @@ def test_types_are_checked_where_what_is_installed_has_their_annotations(
     (tmp_path / ".setup" / "constraints.txt").write_text(pins)
     (tmp_path / "packages" / "torch").mkdir(parents=True)
     (tmp_path / "packages" / "torch" / "__init__.py").touch()
-    path = f"PYTHONPATH={tmp_path}/packages" if torch else ""
+    path = shlex.quote(f"PYTHONPATH={tmp_path}/packages") if torch else ""
+    python = shlex.quote(sys.executable)
     programs.mkdir()
     for name in ("ruff", "mypy", "lint-imports", "codespell", "python"):
         (programs / name).write_text(
-            f'#!/bin/sh\n[ "$1" != -c ] || exec env {path} {sys.executable} -S "$@"\necho {name}\n'
+            f'#!/bin/sh\n[ "$1" != -c ] || exec env {path} {python} -S "$@"\necho {name}\n'
         )
         (programs / name).chmod(0o755)
     words = ["make", "-C", str(tmp_path), "-o", ".setup/test", "check", "BIN=bin"]

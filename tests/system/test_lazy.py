@@ -133,7 +133,8 @@ def test_no_code_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
     generated: list[str] = []
 
     def note(text: str, *words: Any) -> None:
-        generated.append(text)
+        if "\n def " in text:  # Python 3.13 and later also run a text without a function in it.
+            generated.append(text)
         exec(text, *words)
 
     monkeypatch.setattr(dataclasses, "exec", note, raising=False)
