@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
+from hpcbert.system import runner
 from hpcbert.system.runner import heard
 
 if TYPE_CHECKING:
@@ -26,12 +27,14 @@ class Often:
     some programs would remember.
 
     Args:
-        run: Runs other commands, and all if there is no setpriv that can do it.
+        run: Runs other commands; all if there is no setpriv that can do it, or if it is not the
+            runner that starts processes.
         program: The program.
     """
 
     def __init__(self, run: Runner, program: str) -> None:
-        self._run, self._program = run, program
+        self._run = run
+        self._program = program if run is runner.run else ""
 
     def __call__(
         self,

@@ -5,13 +5,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hpcbert.system import often
 from hpcbert.system.often import Often
-from hpcbert.system.runner import run
+from hpcbert.system.runner import Outcome, run
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
 
@@ -32,10 +33,19 @@ def test_it_does_what_the_runner_does(tmp_path: Path) -> None:
     assert quick(["sh", "-c", "sleep 60"], timeout=0.3).returncode == 124
 
 
-def test_its_program_leads_a_session_and_ignores_no_signal() -> None:
-    line = "cd /proc/$$; cut -d ' ' -f 5,6 stat; grep SigIgn status; echo $$"
-    group, session, _, ignored, pid = quick(["sh", "-c", line]).stdout.split()
-    assert (group, session, int(ignored, 16)) == (pid, pid, 0)
+def test_its_program_leads_a_session_and_ignores_the_signals_that_the_runners_does() -> None:
+    argv = ["sh", "-c", "cd /proc/$$; cut -d ' ' -f 5,6 stat; grep SigIgn status; echo $$"]
+    group, session, _, ignored, pid = quick(argv).stdout.split()
+    assert (group, session) == (pid, pid)
+    assert ignored == run(argv).stdout.split()[3]
+    assert not int(ignored, 16) & 1 << signal.SIGPIPE - 1
+
+
+def test_another_runner_gets_every_command() -> None:
+    def scripted(argv: Sequence[str], **_: object) -> Outcome:
+        return Outcome(tuple(argv), 0, "scripted", "")
+
+    assert Often(scripted, "sh")(["sh", "-c", "echo started"]).stdout == "scripted"
 
 
 @pytest.mark.parametrize("program", ["/no/such/program", "no-such-program", "/etc/passwd"])
