@@ -104,6 +104,8 @@ def test_a_program_of_our_own_takes_every_word(name: str, tmp_path: Path) -> Non
     scripts = [find_file(one, file) for file in one.files if file.endswith(".py")]
     if one.source.repository or not scripts:
         pytest.skip(f"{name} runs a program of others")
+    for module in one.modules:
+        pytest.importorskip(module)
     world = World(name, tmp_path)
     call = world.run(world.render(Case(core(one)[-1].shape, *presets(one)[0]))).calls[0]
     words = split(call)[-1][1]

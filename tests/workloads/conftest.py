@@ -9,14 +9,19 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcbert.workloads.bert_pretrain import Settings, Trainer
 from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
+
+if find_spec("torch"):
+    from hpcbert.workloads.bert_pretrain import Settings, Trainer
+else:  # These can't even be imported without PyTorch.
+    collect_ignore_glob = ["test_bert_*.py"]
 
 LAUNCHER_VARIABLES = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)|PMIX_.*|OMPI_.*|SLURM_.*)"
