@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Any, NoReturn
@@ -161,10 +162,13 @@ def end(error: BaseException) -> NoReturn:
     if isinstance(error, BrokenPipeError):
         streams.forsake(sys.stdout)
         raise SystemExit(0)
+    from hpcbert.cli.output import Result, leave, printable, told, unwritten
+
     if isinstance(error, click.ClickException) and not as_json:
-        error.show()
+        # Older versions of click quote a wrong option as it was typed.
+        error.show(text := io.StringIO())
+        click.echo(printable(text.getvalue()), nl=False, err=True)
         raise SystemExit(2)
-    from hpcbert.cli.output import Result, leave, told, unwritten
 
     if isinstance(error, OSError) and streams.refused(sys.stdout, error):
         unwritten(error)

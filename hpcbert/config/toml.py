@@ -48,15 +48,14 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError("The file is not UTF-8.", where=str(path)) from error
     try:
         values = tomli.loads(text)
+        _refuse_large(values)
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"The file is not valid TOML: {error}.", where=str(path)) from error
+    except Invalid as error:
+        raise ConfigError(str(error), where=str(path)) from None
     except (RecursionError, ValueError) as error:
         # Nested too deeply, or a number of thousands of digits.
         raise ConfigError(f"The file's TOML can't be read: {error}.", where=str(path)) from error
-    try:
-        _refuse_large(values)
-    except Invalid as error:
-        raise ConfigError(str(error), where=str(path)) from None
     decode(_Head, {key: values.pop(key) for key in ("schema",) if key in values}, file=str(path))
     return values
 

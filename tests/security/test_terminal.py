@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from hpcbert.cli.main import end
 from hpcbert.cli.output import escaped, printable
 from tests.kit.cli import Cli
 from tests.kit.nodes import leave, node
@@ -79,6 +81,14 @@ COMMANDS = {
     "wrong framework": ("frameworks", "show", HOSTILE),
     "wrong format": ("collect", "--format", HOSTILE, "--json"),
 }
+
+
+def test_clicks_own_errors_do_not_let_it_through(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        end(click.UsageError(f"No such option: --{HOSTILE}"))
+    said = capsys.readouterr().err
+    assert "No such option: --" in said
+    clean(said)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
