@@ -108,7 +108,7 @@ class Monitor(App[None]):
         self._rows.focus()
         self._bar("title").say("hpcbert monitor: asking for states ...")
         self._bar("keys").say(_KEYS)
-        self.set_interval(0.5, self._read_log)
+        self.set_interval(0.5, lambda: self._unless_closed(self._read_log))
         self._session.begin(
             lambda tree, shown: self._hand(self.picture, tree, shown),
             lambda text: self._hand(self.tell, text),
@@ -118,7 +118,12 @@ class Monitor(App[None]):
     def _hand(self, what: Callable[..., None], *values: object) -> None:
         """Run a function in the screen's own thread, unless the screen has closed."""
         if self.is_running:
-            self.call_later(what, *values)
+            self.call_later(self._unless_closed, what, *values)
+
+    def _unless_closed(self, what: Callable[..., None], *values: object) -> None:
+        """Run a function unless the widgets are gone: when the screen closes, they go first."""
+        if self.query("#beside"):
+            what(*values)
 
     @property
     def _rows(self) -> Scroll:

@@ -145,6 +145,15 @@ def test_every_size_shows_rows_and_keys_and_overflows_nowhere(
     drive(session, story, size)
 
 
+def test_what_comes_while_the_screen_closes_is_dropped(session: Scripted) -> None:
+    async def story(app: screen.Monitor, pilot: Any) -> None:
+        await app.screen.remove_children()
+        session.picture()
+        await pilot.pause(0.7)
+
+    drive(session, story)
+
+
 def test_a_locale_without_unicode_gets_ascii(session: Scripted) -> None:
     async def story(app: screen.Monitor, pilot: Any) -> None:
         await pilot.press("down", "down", "down", "enter")
