@@ -95,8 +95,12 @@ def _leave_here_out() -> None:
     """
     import os
     import sys
+    from contextlib import suppress
 
-    sys.path = [one for one in sys.path if one not in {"", ".", os.path.realpath(".")}]
+    here = {"", "."}
+    with suppress(FileNotFoundError):  # The working directory was removed.
+        here.add(os.path.realpath("."))
+    sys.path = [one for one in sys.path if one not in here]
 
 
 if __name__ == "__main__":

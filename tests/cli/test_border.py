@@ -17,6 +17,7 @@ import pytest
 
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.system.runner import Outcome, run
+from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
@@ -116,6 +117,15 @@ def test_every_command_survives_the_loss_of_its_working_directory(
     told = many([["config"], ["--help"]], gone=True)
     assert "working directory was removed" in told[0].stderr
     assert (told[0].returncode, told[1].returncode) == (1, 0)
+
+
+def test_python_m_survives_the_loss_of_its_working_directory(tmp_path: Path) -> None:
+    line = 'rmdir "$PWD" && exec "$0" -m hpcbert config'
+    asked = ["sh", "-c", line, sys.executable]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(asked, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "working directory was removed" in done.stderr
 
 
 @pytest.fixture
