@@ -18,7 +18,6 @@ from hpcbert.config import site
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import IncompleteError
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.often import Often
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -86,9 +85,8 @@ def retry(
         conflicts.refuse_typed(traits(name).unused, f"on a campaign of the {name} scheduler")
     display = Display(err=True)
     waiting = display.waiting if wait else None
-    floor, quick = here.slurm.poll_floor, Often(run, "sbatch")
     plans = [
-        resubmit(one, policy, run=quick, floor=floor, dry=dry_run, waiting=waiting)
+        resubmit(one, policy, run=run, floor=here.slurm.poll_floor, dry=dry_run, waiting=waiting)
         for one in directories
     ]
     if wait:

@@ -12,7 +12,6 @@ from hpcbert.cli.output import Result, say
 from hpcbert.config import site
 from hpcbert.errors import CheckError, HpcbertError, Interruption
 from hpcbert.scheduler.base import RESUME, World
-from hpcbert.system.often import Often
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -68,11 +67,7 @@ def carried_out(
         first = drafts[0] if drafts and not number else None
         try:
             campaign = submit_pending(
-                directory,
-                run=Often(run, "sbatch"),
-                floor=here.slurm.poll_floor,
-                draft=first,
-                waiting=waiting,
+                directory, run=run, floor=here.slurm.poll_floor, draft=first, waiting=waiting
             )
         except HpcbertError as error:
             if not done and not isinstance(error, Interruption) and len(directories) == 1:

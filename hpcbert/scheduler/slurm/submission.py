@@ -29,6 +29,7 @@ from hpcbert.scheduler.slurm.questions import query
 from hpcbert.slurm import commands, refusals
 from hpcbert.slurm.states import parse
 from hpcbert.system.lazy import regex
+from hpcbert.system.often import Often
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +77,9 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
     open_ = {one.name for one in campaign.unsubmitted}
     there: dict[Point | None, Array] = _first(directory, campaign)
     trust = Trust()
-    world = world._replace(environ=commands.submission_environment(world.environ))
+    world = world._replace(
+        run=Often(world.run, "sbatch"), environ=commands.submission_environment(world.environ)
+    )
     with store.changing(directory, campaign) as ledger:
         watched = TrackedCampaign(directory, campaign)
         left = deque(campaign.in_order)
