@@ -6,16 +6,16 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # Debian's interpreter first: unlike one in a home directory, job users can read it.
-PYTHON ?= $(shell for one in /usr/bin/python3 python3; do \
-    if $$one -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; \
-    then echo $$one; break; fi; done)
-# PyTorch's CPU build. If the package index serves a CUDA build for this, name another source:
-# make demo PIP_ARGS="--index-url https://download.pytorch.org/whl/cpu --extra-index-url ..."
+PYTHON ?= $(shell for program in /usr/bin/python3 python3; do \
+    if $$program -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; \
+    then echo $$program; break; fi; done)
 # Empty: no PyTorch; the tests that need it are skipped.
 TORCH ?= torch==2.13.0
+# `locked` installs what .ci/locks names; `make clean; make test DEPENDENCIES=lowest` (or `newest`)
+# what pyproject.toml allows.
+DEPENDENCIES ?= locked
+# For pip, another index for example.
 PIP_ARGS ?=
-# `make clean; make test LOWEST=1` takes the lowest versions that pyproject.toml allows.
-LOWEST ?=
 # Output directory of `make dist`.
 DIST ?= dist
 # For `make real`: which frameworks, where.
@@ -29,30 +29,29 @@ MATRIX := docs/reference/site-matrix.json
 PYTEST_ARGS ?= --numprocesses=6 --dist=loadgroup --no-loadscope-reorder
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install \
-    --constraint .setup/constraints.txt $(PIP_ARGS)
+INSTALL := PYTHON='$(PYTHON)' TORCH='$(TORCH)' DEPENDENCIES='$(DEPENDENCIES)' \
+    PIP_ARGS='$(PIP_ARGS)' .ci/install
 
-# The tests against a real Slurm cluster need these; `make test` installs them when it runs as root.
-# Of names with a bar between them, it takes the first that this release has.
+# With `make -j`, too, Debian's packages come before what uses them.
+.NOTPARALLEL:
+
+# Tests need these, most of them a real Slurm; `make test` installs them when it runs as root. Of
+# names with a bar between them, it takes the first that this release has; it has not all of them.
 PACKAGES := python3-venv shellcheck hostname iproute2 mount strace tmux util-linux \
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin \
-    groff-base libpmix-dev mariadb-server munge squashfs-tools libopenmpi40|libopenmpi3
-# Installed if this release has them; otherwise the tests that need them are skipped.
-OPTIONAL := apptainer
+    groff-base libpmix-dev mariadb-server munge squashfs-tools libopenmpi40|libopenmpi3 \
+    apptainer
 
 # The programs that check a report. Installing them takes more than a minute in a fresh Debian, so
 # `make test` does without, and skips the tests that need them.
 BROWSER := chromium poppler-utils npm texlive-latex-recommended texlive-science
 AXE := axe-core@4.14.1
 
-# Another apt may be running: wait for its lock instead of failing.
-APT := apt-get -o DPkg::Lock::Timeout=300
-
 # mypy reads the annotations of what is installed, and those of NumPy and pandas differ by version:
 # the newest for Python 3.10 and every lowest one are too old. Without PyTorch its own are missing.
 TYPED := import importlib.util as find, sys; \
     sys.exit(sys.version_info < (3, 11) or find.find_spec("torch") is None)
-IS_TYPED = [[ ! -s .setup/constraints.txt ]] && $(BIN)/python -c '$(TYPED)'
+IS_TYPED = [[ '$(DEPENDENCIES)' != lowest ]] && $(BIN)/python -c '$(TYPED)'
 
 .PHONY: help demo test coverage quick browser fresh matrix check docs dist packages clean real
 
@@ -63,61 +62,26 @@ help:
 	@echo 'make quick  the tests to run between two edits: no Slurm, no containers, no training'
 	@echo 'make real   run every framework that can on this CPU, from prepare to collect (hours at first)'
 	@echo 'make browser  open a report in headless Chromium, check it with axe-core, print it; compile its LaTeX'
-	@echo 'make fresh  make test in a new Debian (as root; SUITE=trixie for Debian 13)'
+	@echo 'make fresh  make check and make test in a new Debian (as root; SUITE=trixie for Debian 13)'
 	@echo 'make matrix  make test in a new root of each Debian (as root); write the page of results'
-	@echo 'make check  linters and types only'
+	@echo 'make check  linters, types and prose'
 	@echo 'make docs   build the documentation site in site/; fail at any warning'
 	@echo 'make dist   build the release into dist/ and check it (TAG=v1.2.3: its version must match)'
 	@echo 'make clean  remove everything that these created'
 
-.setup/venv: pyproject.toml
-	@test -n '$(PYTHON)' || { echo 'error: Python 3.10 or newer is needed' >&2; exit 2; }
-	@$(PYTHON) -m venv .venv 2>/dev/null || \
-	    { echo 'error: no venv module. As root: apt-get install python3-venv' >&2; exit 2; }
-	@mkdir -p .setup
-	@if [[ -n '$(LOWEST)' ]]; then $(BIN)/python .ci/lowest; fi >.setup/constraints.txt
-	@echo "installing hpcbert $(if $(TORCH),and PyTorch (CPU build) )into .venv"
-	@$(PIP) $(if $(TORCH),'$(TORCH)') 'numpy>=1.26'
-	@$(PIP) --editable .
+.setup/demo: pyproject.toml $(wildcard .ci/locks/*) .ci/install
+	@$(INSTALL) demo
 	@touch $@
 
-.setup/test: .setup/venv
-	@echo 'installing what the tests need into .venv'
-	@$(PIP) 'pip>=25.1'
-	@$(PIP) --editable '.[data]' --group test --group lint
+.setup/test: .setup/demo
+	@$(INSTALL) test
 	@touch $@
 
-demo: .setup/venv
+demo: .setup/demo
 	@$(BIN)/hpcbert submit --fw pytorch --nodes 1 --gpus-per-node 2 --scaling --wait
 
 packages:
-	@lacks() { \
-	    IFS='|' read -ra any <<<"$$1"; \
-	    ! { dpkg -s "$${any[@]}" 2>/dev/null || true; } | grep -q '^Status: .* installed$$'; \
-	}; \
-	missing=(); found=(); \
-	for names in $(foreach one,$(PACKAGES),'$(one)'); do \
-	    if lacks "$$names"; then missing+=("$$names"); fi; \
-	done; \
-	if ((UID != 0)); then \
-	    if (($${#missing[@]})); then \
-	        echo "note: not root; without $${missing[*]} some tests are skipped"; \
-	    fi; \
-	    exit 0; \
-	fi; \
-	if (($${#missing[@]})); then $(APT) update -qq; fi; \
-	for names in "$${missing[@]}"; do \
-	    IFS='|' read -ra any <<<"$$names"; \
-	    for name in "$${any[@]}"; do apt-cache show "$$name" >/dev/null 2>&1 && break; done; \
-	    found+=("$$name"); \
-	done; \
-	for name in $(OPTIONAL); do \
-	    if lacks "$$name" && apt-cache show "$$name" >/dev/null 2>&1; then found+=("$$name"); fi; \
-	done; \
-	if ((!$${#found[@]})); then exit 0; fi; \
-	echo "installing $${found[*]}"; \
-	export DEBIAN_FRONTEND=noninteractive; \
-	$(APT) install -y -qq --no-install-recommends "$${found[@]}" >/dev/null
+	@.ci/packages $(foreach name,$(PACKAGES),'$(name)')
 
 check: .setup/test
 	@$(BIN)/ruff check .
@@ -129,9 +93,8 @@ check: .setup/test
 	@$(BIN)/codespell
 	@$(BIN)/python -X utf8 .ci/style
 
-.setup/docs: .setup/venv
-	@$(PIP) 'pip>=25.1'
-	@$(PIP) --group docs
+.setup/docs: .setup/demo
+	@$(INSTALL) docs
 	@touch $@
 
 # Look at site/index.html with any browser: nothing is loaded from elsewhere.
@@ -142,13 +105,12 @@ docs: .setup/docs
 
 # To run between two edits: no Slurm, no containers, no training.
 quick: .setup/test
-	@$(BIN)/ruff check .
 	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup -m 'not slow' --quiet
 
-test: packages .setup/test check
+test: packages .setup/test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-coverage: packages .setup/test check
+coverage: packages .setup/test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov
 
 # Real upstream programs: REAL_ARGS="--fw tf2" for one of them. Their files stay in .real/.
@@ -164,7 +126,7 @@ browser: packages .setup/test .setup/axe
 
 # A package that PACKAGES lacks is missing there too.
 fresh:
-	@SUITE='$(SUITE)' .ci/fresh make test TORCH='$(TORCH)' PIP_ARGS='$(PIP_ARGS)' \
+	@SUITE='$(SUITE)' .ci/fresh make check test TORCH='$(TORCH)' PIP_ARGS='$(PIP_ARGS)' \
 	    PYTEST_ARGS='$(PYTEST_ARGS)'
 
 matrix: .setup/test

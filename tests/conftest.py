@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    for name in ("fixtures", "lab", "matrix"):
+    for name in ("fixtures", "lab", "matrix", "needs"):
         config.pluginmanager.import_plugin(f"tests.kit.{name}")
 
 
@@ -151,12 +150,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order[group_of(item)])
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs PyTorch where it is not installed."""
-    if item.get_closest_marker("torch") and find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed")
-
-
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return REPOSITORY
@@ -165,10 +158,11 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with real logs, where there is one."""
-    path = Path(os.environ.get("HPCBERT_SHARED", REPOSITORY.parent / "shared"))
-    if not (path / "logs" / "INDEX.tsv").is_file():
-        pytest.skip(f"no real logs at {path}: set HPCBERT_SHARED to try them")
-    return path
+    from tests.kit.needs import require
+    from tests.kit.shared import SHARED
+
+    require("logs")
+    return SHARED
 
 
 @pytest.fixture(autouse=True)

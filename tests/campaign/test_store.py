@@ -22,6 +22,7 @@ from hpcbert.script.plan import Request
 from hpcbert.system import lock
 from hpcbert.system.runner import run
 from tests.kit.drafts import drafted
+from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 
@@ -33,8 +34,8 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
     place = tmp_path / "small"
     place.mkdir()
-    if os.getuid() or not run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)]).ok:
-        pytest.skip("only root can mount a small file system")
+    require("namespaces")
+    assert run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)]).ok
     yield place
     run(["umount", str(place)])
 
@@ -219,6 +220,7 @@ def test_who_can_not_be_seen_is_not_dead(
     assert f"remove {tmp_path / store.LOCK}" in caught.value.hint
 
 
+@pytest.mark.needs("namespaces")
 def test_a_holder_in_another_containers_processes_is_not_dead(tmp_path: Path) -> None:
     holder_ = """
 import sys, time
@@ -232,8 +234,6 @@ with store.locked(place):
 """
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    if os.getuid() or not run([*inside, "pass"]).ok:
-        pytest.skip("only root can make a PID namespace")
     with subprocess.Popen([*inside, holder_, str(tmp_path)], env=environment) as holder:
         try:
             until((tmp_path / "held").exists, "nobody holds the lock", pause=0.01)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 
 import click
@@ -58,7 +57,7 @@ def test_no_page_is_of_a_command_that_is_not_there() -> None:
     assert set(PAGES) == {f"{name.replace(' ', '-')}.1" for name in TREE}
 
 
-@pytest.mark.skipif(not shutil.which("groff"), reason="groff is not installed")
+@pytest.mark.needs("groff")
 def test_troff_reads_them_without_a_warning() -> None:
     done = subprocess.run(
         ["groff", "-man", "-Tutf8", "-ww", "-z"], input="".join(PAGES.values()), text=True,

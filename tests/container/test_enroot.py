@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.containers import Image, Person, ended, ordinary_person
+from tests.kit.needs import lacks
 from tests.kit.registry import Registry
 from tests.kit.waiting import CEILING, until
 
@@ -404,7 +405,7 @@ def test_home_is_mounted_when_asked_for(enroot: Enroot, box: str) -> None:
 def test_an_image_file_starts_without_being_created(enroot: Enroot, image: Path) -> None:
     done = enroot.run("start", "--rw", str(image), "sh", "-c", "touch /opt/gone; pwd")
     if done.returncode != 0 and "fuse" in done.stderr:
-        pytest.skip(f"the real enroot needs /dev/fuse for this: {done.stderr.strip()}")
+        lacks("extras", "/dev/fuse", done.stderr.strip())
     assert done.stdout == "/work\n"
     assert enroot.run("start", str(image), "test", "-e", "/opt/gone").returncode == 1
 

@@ -15,7 +15,8 @@ import pytest
 
 from hpcbert.container.cache import SCRIPT
 from hpcbert.lab import Lab
-from tests.kit.containers import SYSTEM_PATH, need_squashfs, open_stand_ins
+from tests.kit.containers import SYSTEM_PATH, open_stand_ins
+from tests.kit.needs import require
 from tests.kit.registry import Registry, serving_tiny
 from tests.kit.waiting import CEILING, until
 from tests.prepare.test_prepare import KEYS, site_text
@@ -35,7 +36,7 @@ def registry(lab: Lab) -> Iterator[Registry]:
 @pytest.fixture
 def job(work: Path, registry: Registry) -> list[str]:
     """The words of `bash -c` that make a task import the image, each node with its own TEMP."""
-    need_squashfs()
+    require("squashfs")
     bins = open_stand_ins(work / "bin")
     for name in ("image.sh", "enroot.sh"):
         shutil.copy(SCRIPT.with_name(name), work / name)

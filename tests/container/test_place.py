@@ -46,7 +46,7 @@ def test_it_has_a_known_name_where_nobody_took_it(tmp_path: Path) -> None:
     assert found.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can play two users")
+@pytest.mark.needs("users")
 @pytest.mark.parametrize("take", [directory, link, file])
 def test_where_it_is_taken_another_is_found_by_every_rank(
     tmp_path: Path, take: Callable[[Path], None]
@@ -66,7 +66,7 @@ def test_where_it_is_taken_another_is_found_by_every_rank(
     assert place(tmp_path, "hpcbert-8") == tmp_path / f"{BASE}.000000000A"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can play two users")
+@pytest.mark.needs("users")
 @pytest.mark.parametrize("take", [directory, link])
 def test_prepare_keeps_out_of_what_somebody_else_made(
     tmp_path: Path, take: Callable[[Path], None]

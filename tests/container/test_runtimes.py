@@ -30,11 +30,11 @@ from tests.kit.containers import (
     HERE,
     SYSTEM_PATH,
     Image,
-    need_squashfs,
     open_stand_ins,
     real_apptainer,
     real_enroot,
 )
+from tests.kit.needs import lacks, require
 from tests.kit.registry import Registry
 from tests.kit.waiting import CEILING, unqueued, until
 
@@ -205,7 +205,7 @@ class Trial:
 
 @pytest.fixture(scope="module")
 def commands(open_directory: Path) -> Path:
-    need_squashfs()
+    require("squashfs")
     return open_stand_ins(open_directory / "stand-ins")
 
 
@@ -219,7 +219,7 @@ def trial(
     """Submit all jobs of a runtime and wait until they are over."""
     runtime: str = request.param
     if runtime == "apptainer" and not real_apptainer():
-        pytest.skip("no apptainer on PATH, and HPCBERT_APPTAINER names none")
+        lacks("extras", "Apptainer", "not on PATH, and HPCBERT_APPTAINER names none")
     lab, user = request.getfixturevalue("lab"), request.getfixturevalue("user")
     folder = Path(tempfile.mkdtemp(prefix=f"{runtime}-", dir=lab.layout.runs))
     os.chown(folder, user.uid, user.gid)

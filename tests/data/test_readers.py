@@ -15,6 +15,7 @@ import pytest
 
 from hpcbert.data.samples import Samples, StreamSettings, synthetic
 from tests.kit.cli import inside
+from tests.kit.needs import lacks
 from tests.kit.waiting import CEILING
 
 MASKED = ("input_ids", "masked_lm_ids", "masked_lm_weights")
@@ -40,8 +41,9 @@ INTERPRETERS = {name: os.environ.get(variable, "") for name, variable in VARIABL
 
 
 def interpreter(framework: str) -> str:
-    named = INTERPRETERS[framework]
-    return named or pytest.skip(f"{VARIABLES[framework]} names no interpreter")
+    if not INTERPRETERS[framework]:
+        lacks("extras", "the framework's own reader", f"{VARIABLES[framework]} is not set")
+    return INTERPRETERS[framework]
 
 
 def expected(one: Samples, name: str) -> np.ndarray:

@@ -13,10 +13,10 @@ import pytest
 
 from hpcbert.lab import Lab
 from tests.kit.cli import Cli
-from tests.kit.tmux import MISSING, Tmux
+from tests.kit.tmux import Tmux
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.skipif(MISSING, reason="tmux is not installed")
+pytestmark = pytest.mark.needs("tmux")
 
 FILE = """\
 schema = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ cpus_per_gpu = 1
 """
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one CPU can't be shared out")
+@pytest.mark.needs("cpus")
 @pytest.mark.parametrize(
     ("args", "shown"),
     [

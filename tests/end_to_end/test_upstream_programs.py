@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from tests.kit.cli import Cli
+from tests.kit.needs import lacks
 
 # Tests run without hpcbert's variables, so this is read before them.
 REPOSITORIES = {"tf2": None, "deepspeed": os.environ.get("HPCBERT_REPOSITORY_DEEPSPEED", "")}
@@ -30,14 +31,14 @@ def test_a_program_trains_on_one_and_two_ranks_from_prepare_to_collect(
 ) -> None:
     repository = REPOSITORIES[framework]
     if repository == "":
-        pytest.skip(f"HPCBERT_REPOSITORY_{framework.upper()} names no archive")
+        lacks("extras", "an archive", f"HPCBERT_REPOSITORY_{framework.upper()} is not set")
     index = {name: value for name, value in os.environ.items() if _INDEX.fullmatch(name)}
     # What is imported is compiled then, most is not; pip wants "no" for --no-compile.
     hpcbert = replace(hpcbert, env={**index, **hpcbert.env, "PIP_NO_COMPILE": "no"})
     about = ("--fw", framework, "--device", "cpu", "--data", "synthetic", "--json")
     prepared = hpcbert("prepare", *about, *(("--repository", repository) if repository else ()))
     if prepared.returncode and _AWAY.search(prepared.output):
-        pytest.skip(f"{framework} can't be installed here: {prepared.output[-300:]}")
+        lacks("extras", f"an index with {framework}", prepared.output[-300:])
     assert prepared.returncode == 0, prepared.output
     parts = {one["kind"]: one for one in prepared.data["parts"]}
     assert {"done"} >= {parts[name]["status"] for name in ("environment", "data")}

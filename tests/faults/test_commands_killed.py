@@ -7,7 +7,6 @@ must leave one job for each repeat, or none after cancel.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from tests.kit.cli import Cli
 from tests.kit.slurm import Programs
 from tests.kit.waiting import CEILING
 
-pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+pytestmark = pytest.mark.needs("strace")
 
 FEW = 4
 SITE = (
@@ -136,7 +135,7 @@ def test_cancel_leaves_nothing(desk: Desk) -> None:
         assert not desk.alive(), (call, number)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
+@pytest.mark.needs("namespaces")
 def test_four_who_resume_at_once_in_pid_namespaces_of_their_own_double_nothing(desk: Desk) -> None:
     """As two containers on one host, or two hosts, that can't see each other's processes."""
     desk.killed("execve", 1, *SUBMIT)

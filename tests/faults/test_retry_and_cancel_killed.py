@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from tests.faults.killing import POINTS, Desk, chosen
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
+    pytest.mark.needs("strace"),
 ]
 
 FEW = 3

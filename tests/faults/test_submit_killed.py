@@ -7,7 +7,6 @@ left must be whole for `submit --resume`: afterwards Slurm has one job for each 
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tests.faults.killing import POINTS, SUBMIT, Desk, chosen
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
+    pytest.mark.needs("strace"),
 ]
 
 FEW = 8

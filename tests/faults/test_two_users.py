@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.faults.killing import POINTS, SUBMIT, Desk, chosen
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
+    pytest.mark.needs("strace"),
 ]
 
 FEW = 3

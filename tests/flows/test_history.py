@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -170,7 +169,7 @@ def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
     assert list(runs.iterdir()) == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.needs("permissions")
 def test_where_nothing_may_be_removed_that_is_said(one: Built) -> None:
     runs = one.directory.parent
     runs.chmod(0o500)

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from hpcbert.system import processes
+from tests.kit.needs import lacks, require
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
@@ -86,19 +85,6 @@ class Image:
         return _RC.format(workdir=self.workdir, entrypoint=self.entrypoint)
 
 
-def lack(reason: str) -> None:
-    """Skip for a missing requirement; fail instead where skipping is not allowed."""
-    if os.environ.get("HPCBERT_REQUIRE_SLURM") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-def need_squashfs() -> None:
-    for command in ("mksquashfs", "unsquashfs"):
-        if shutil.which(command, path=SYSTEM_PATH) is None:
-            lack(f"no {command}: apt-get install squashfs-tools")
-
-
 def real_enroot() -> str:
     """Return the folder of the enroot that HPCBERT_ENROOT or PATH names; empty without one."""
     named = os.environ.get("HPCBERT_ENROOT") or shutil.which("enroot") or ""
@@ -158,13 +144,13 @@ class Person:
     def need_namespaces(self) -> None:
         allowed = ended(self.start("unshare", "-Urm", "true"))
         if allowed.returncode != 0:
-            lack(f"no user namespaces for ordinary users: {allowed.stderr.strip()}")
+            lacks("root", "user namespaces of ordinary users", allowed.stderr.strip())
 
 
 @contextmanager
 def ordinary_person() -> Iterator[Person]:
     """Make a person and their directory, which is not in /tmp: containers have their own."""
-    need_squashfs()
+    require("squashfs")
     folder = Path(tempfile.mkdtemp(prefix="hpcbert-person-", dir="/var/tmp"))
     folder.chmod(0o755)
     root = folder / "person"

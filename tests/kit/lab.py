@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.errors import HpcbertError
-from hpcbert.lab import Lab, LabPlan, check_packages, check_root, down, up
+from hpcbert.lab import Lab, LabPlan, down, up
 from hpcbert.lab.requirements import has_pmix
 from hpcbert.system.runner import Outcome, Runner, run
+from tests.kit.needs import not_applicable, require
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING, until
 
@@ -58,22 +58,15 @@ AsUser = Runner
 
 @pytest.fixture(scope="session")
 def slurm_packages() -> None:
-    """Skip without root or the packages; fail instead where HPCBERT_REQUIRE_SLURM=1."""
-    try:
-        check_root()
-        check_packages(accounting=True)
-    except HpcbertError as error:
-        reason = f"no lab here: {error} {error.hint}"
-        if os.environ.get("HPCBERT_REQUIRE_SLURM") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    """Skip if a lab can't be started here."""
+    require("slurm")
 
 
 @pytest.fixture(scope="session")
 def pmix(slurm_packages: None) -> None:
     """Skip if the release's Slurm lacks the plugin for PMIx."""
     if not has_pmix():
-        pytest.skip("this release's Slurm has no mpi_pmix.so")
+        not_applicable("this release's Slurm has no mpi_pmix.so")
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 
 SCREENS = REPOSITORY / "tests" / "cli" / "view" / "screens"
-MISSING = shutil.which("tmux") is None
 
 
 class Tmux:

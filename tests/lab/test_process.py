@@ -72,7 +72,7 @@ def test_a_process_in_our_own_namespaces_is_inside_nothing(sleeper: subprocess.P
     assert inside([known(sleeper)]) == ()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+@pytest.mark.needs("namespaces")
 def test_a_process_counts_as_a_host_only_if_it_was_born_with_its_namespaces():
     host = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sleep", "3600"]
     with (

@@ -35,11 +35,11 @@ from tests.kit.containers import (
     Image,
     folders_of_enroot,
     kill_session,
-    need_squashfs,
     pointer,
 )
 from tests.kit.drafts import MINIMAL, drafted, settled
 from tests.kit.logs import put
+from tests.kit.needs import require
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
 from tests.kit.registry import Registry, serving_tiny
@@ -182,7 +182,7 @@ def make_sources(folder: Path) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    need_squashfs()
+    require("squashfs")
     (tmp_path / "temp").mkdir()
     make_sources(tmp_path)
     with serving_tiny() as registry:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.logs.grammar import Rule
+from tests.kit.needs import not_applicable
 from tests.kit.recipes import Reader, grammar, sample, setting
 from tests.recipes import variants
 from tests.recipes.test_samples import agrees, rules
@@ -54,7 +55,7 @@ def test_a_clock_that_jumps_gives_the_number_or_a_reason(
     found = variants.records(data, grammar(name))
     stamped = [one for one in inside(name) if one.match.groupdict().get("time")]
     if not stamped:
-        pytest.skip(f"the lines of {name} have no time")
+        not_applicable(f"the lines of {name} have no time")
     jumped = variants.later(data, found, stamped[0], by)
     for rule, value in rules(name):
         reading = Reader(name, tmp_path).read(jumped, rule.name)
@@ -82,7 +83,7 @@ def test_a_window_that_is_nearly_gone_gives_no_number(name: str, tmp_path: Path)
     found = variants.records(data, grammar(name))
     lost = [one for one in inside(name) if one.record.name != "evaluation"]
     if not lost:
-        pytest.skip(f"the sample of {name} prints no iterations inside the window")
+        not_applicable(f"the sample of {name} prints no iterations inside the window")
     rest = data
     for start in sorted({variants.line_of(data, one)[0] for one in lost}, reverse=True):
         rest = rest[:start] + rest[rest.find(b"\n", start) + 1 :]
@@ -101,7 +102,7 @@ def test_a_wrong_setting_is_refused_wherever_the_log_knows_better(
     """By a fact, or because a printed rate and the clock then differ by the factor."""
     one = setting(name)
     if not rules(name):
-        pytest.skip(f"{name} has no throughput")
+        not_applicable(f"{name} has no throughput")
     wrong = one._replace(
         gpus=None, global_batch_size=None, **{field: getattr(one, field) * factor}
     ).settled({})[0]
@@ -141,7 +142,7 @@ def test_a_closing_line_that_disagrees_is_a_contradiction(name: str, tmp_path: P
     closing = [rule for rule, _ in rules(name) if rule.kind == "footer" and rule.cross_check]
     steps = [rule for rule, _ in rules(name) if rule.kind != "footer"]
     if not closing or not steps:
-        pytest.skip(f"{name} has no closing line to hold against its steps")
+        not_applicable(f"{name} has no closing line to hold against its steps")
     for footer in closing:
         match = footer.record.match.search(data)
         assert match is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.script.resolve import find_file
+from tests.kit.needs import lacks, not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import Case, Run, World, core, fringe, load, presets
 from tests.kit.waiting import CEILING
@@ -33,11 +34,11 @@ def runs(name: str, tmp_path: Path) -> list[tuple[Case, Run]]:
 def tables(name: str) -> list[Program]:
     one = load(name)
     if not one.source.flags:
-        pytest.skip(f"{name} names no table of flags")
+        not_applicable(f"{name} names no table of flags")
     found = [table(file) for file in one.source.flags]
     for file, program in zip(one.source.flags, found, strict=True):
         if program is None:
-            pytest.skip(f"the table {file} is not here: set HPCBERT_SHARED")
+            lacks("logs", "tables of flags", f"{file} is not here")
     return [program for program in found if program is not None]
 
 
@@ -46,8 +47,8 @@ def test_an_upstream_program_has_its_table_of_flags(name: str) -> None:
     assert bool(one.source.flags) == bool(one.source.repository), (
         "source.flags names the tables of flags"
     )
-    commits = {program.commit for file in one.source.flags if (program := table(file)) is not None}
-    assert not commits or one.source.commit in commits
+    if one.source.flags:
+        assert one.source.commit in {program.commit for program in tables(name)}
 
 
 def test_every_word_is_a_flag_of_the_program_and_has_a_value_it_takes(
@@ -85,7 +86,7 @@ def _tables_of(program: str, programs: list[Program]) -> list[Program]:
 def test_every_key_of_a_written_configuration_is_known(name: str, tmp_path: Path) -> None:
     programs = [one for one in tables(name) if one.is_json]
     if not programs:
-        pytest.skip(f"{name} writes no configuration that has a table")
+        not_applicable(f"{name} writes no configuration that has a table")
     files = 0
     for case, run in runs(name, tmp_path):
         for file, text in run.files.items():
@@ -103,7 +104,7 @@ def test_a_program_of_our_own_takes_every_word(name: str, tmp_path: Path) -> Non
     one = load(name)
     scripts = [find_file(one, file) for file in one.files if file.endswith(".py")]
     if one.source.repository or not scripts:
-        pytest.skip(f"{name} runs a program of others")
+        not_applicable(f"{name} runs a program of others")
     for module in one.modules:
         pytest.importorskip(module)
     world = World(name, tmp_path)

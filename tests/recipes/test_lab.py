@@ -11,6 +11,7 @@ import pytest
 
 from hpcbert.config import places, recipe
 from hpcbert.lab.requirements import has_pmix
+from tests.kit.needs import not_applicable
 from tests.kit.waiting import unqueued, until
 
 pytestmark = pytest.mark.slurm
@@ -57,7 +58,7 @@ def test_a_rehearsal_has_the_ranks_and_addresses_that_the_launch_wants(
     framework: str, rehearsed: dict[str, Path]
 ) -> None:
     if framework not in rehearsed:
-        pytest.skip("this release's Slurm has no mpi_pmix.so")
+        not_applicable("this release's Slurm has no mpi_pmix.so")
     directory = rehearsed[framework]
     (status,) = (directory / "status").glob("*.jsonl")
     last = json.loads(status.read_text().splitlines()[-1])

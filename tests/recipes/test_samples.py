@@ -12,6 +12,7 @@ import pytest
 from hpcbert.config.recipe import Recipe
 from hpcbert.logs.grammar import FACTS, Rule
 from hpcbert.logs.scan import Reading, read
+from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import Reader, grammar, load, sample, setting
 from tests.recipes import variants
@@ -54,7 +55,7 @@ def test_the_sample_gives_what_the_recipe_declares(name: str, tmp_path: Path) ->
     if one.sample is None:
         if is_bandwidth(one):
             return
-        pytest.skip(f"{name} has no [sample]")
+        not_applicable(f"{name} has no [sample]")
     declared = dict(one.sample.throughput)
     first = grammar(name).rules[0].name
     assert first in declared, f"the default rule {first} has no declared throughput"
@@ -157,7 +158,7 @@ def test_a_loss_that_is_not_finite_gives_no_number(name: str, tmp_path: Path) ->
     inside = variants.within(found, known.skip, known.iters)
     logs = list(variants.not_finite(data, inside or found))
     if not logs:
-        pytest.skip(f"the sample of {name} prints no loss inside the window")
+        not_applicable(f"the sample of {name} prints no loss inside the window")
     for rule, _ in rules(name):
         for bad in logs:
             reading = Reader(name, tmp_path).read(bad, rule.name)

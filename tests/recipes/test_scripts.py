@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -110,7 +109,7 @@ def _unlike(texts: list[str]) -> list[str]:
     return list({re.sub(r"\d+", "0", text): text for text in texts}.values())
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.needs("shellcheck")
 def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
     one = load(name)
     whole = [

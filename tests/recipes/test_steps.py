@@ -7,13 +7,14 @@ from statistics import fmean, harmonic_mean, median
 
 import pytest
 
+from tests.kit.needs import not_applicable
 from tests.kit.recipes import Reader, grammar, load, sample
 
 
 def test_step_times_follow_from_the_number(name: str, tmp_path: Path) -> None:
     declared = load(name).sample
     if declared is None:
-        pytest.skip(f"{name} has no [sample]")
+        not_applicable(f"{name} has no [sample]")
     for rule in declared.throughput:
         reading = Reader(name, tmp_path).read(sample(name), rule)
         steps = reading.steps

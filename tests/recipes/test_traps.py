@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Shape
+from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import Case, World, core, load, presets
 from tests.recipes.flagtables import split
@@ -51,7 +52,7 @@ def test_a_program_that_would_loop_for_ever_on_one_file_is_not_started(
 ) -> None:
     one = load(name)
     if not any("loops forever" in problem for problem in one.problems):
-        pytest.skip(f"{name} tells of no such loop")
+        not_applicable(f"{name} tells of no such loop")
     world = World(name, tmp_path)
     script = world.render(core(one)[0])
     for path in (tmp_path / "data").iterdir():

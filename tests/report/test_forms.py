@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -168,7 +167,7 @@ def test_latex_takes_no_name_for_a_command() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex with booktabs and siunitx")
+@pytest.mark.needs("pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
     bodies = [
         files.latex(grid) for name in HOSTILE for grid in compose(given(name), Words("en")).grids

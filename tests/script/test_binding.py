@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -210,7 +209,7 @@ def test_where_nobody_gives_cpus_each_rank_starts_its_share_of_threads(tmp_path:
     assert node.ranks("1n1g", nodes=nodes, variables={"OMP_NUM_THREADS": "6"}) == [(None, "6")]
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU can't be shared out")
+@pytest.mark.needs("cpus")
 def test_the_kernel_is_told(tmp_path: Path) -> None:
     program = (
         RECORDER.partition("exit ")[0]
@@ -228,7 +227,7 @@ def test_the_kernel_is_told(tmp_path: Path) -> None:
         assert "OMP_NUM_THREADS=1" in environment
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.needs("shellcheck")
 def test_scripts_that_bind_are_clean_for_shellcheck(tmp_path: Path) -> None:
     files = []
     for number, (device, exclusive) in enumerate((("gpu", True), ("gpu", False), ("cpu", True))):

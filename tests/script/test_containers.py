@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,9 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, by_hand
 from hpcbert.script.plan import Request
 from tests.kit import drafts
-from tests.kit.containers import Image, need_squashfs, open_stand_ins, real_enroot
+from tests.kit.containers import Image, open_stand_ins, real_enroot
 from tests.kit.drafts import reference, settled
+from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
 from tests.kit.scripts import events, only_script, records, run_script, slurm_in, tool
 from tests.kit.waiting import CEILING
@@ -237,7 +237,7 @@ def test_nothing_is_asked_of_a_container_without_one(tmp_path: Path) -> None:
 def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    need_squashfs()
+    require("squashfs")
     enroot = real_enroot() or str(open_stand_ins(tmp_path / "stand-ins"))
     image = Image(environment={"PYTORCH_VERSION": "2"}, files={"etc/marker": "inside\n"})
     recorder = (
@@ -281,10 +281,9 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
         assert list(kept.iterdir()) == []
 
 
+@pytest.mark.needs("shellcheck")
 def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
     assert subprocess.run(["bash", "-n", str(ENTER)], check=False).returncode == 0
-    if shutil.which("shellcheck") is None:
-        pytest.skip("shellcheck is not installed")
     scripts = [str(path) for path in sorted(ENTER.parent.glob("*.sh"))]
     found = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
     assert found.stdout == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hpcbert.script.multiple import Multiple
 from hpcbert.script.plan import Request
 from tests.kit import drafts
 from tests.kit.drafts import changed, reference
+from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
 from tests.kit.scripts import events, only_script, run_script, run_written, tool, with_python
@@ -208,7 +208,7 @@ def test_the_kernels_word_counts_on_the_cpu(tmp_path: Path) -> None:
     assert told(made)[-1]["size"] == 40
 
 
-@pytest.mark.skipif(not shutil.which("shellcheck"), reason="needs shellcheck")
+@pytest.mark.needs("shellcheck")
 @pytest.mark.parametrize("rehearse", [False, True], ids=["real", "rehearsal"])
 def test_the_script_is_clean(tmp_path: Path, rehearse: bool) -> None:
     text = only_script(searching(tmp_path, rehearse=rehearse))
@@ -272,7 +272,7 @@ def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str) -> None
         one.match for one in known.records if "iteration" in one.match.groupindex and one.lines == 1
     ]
     if not patterns:
-        pytest.skip("its records take several lines, or count nothing")
+        not_applicable("its records take several lines, or count nothing")
     found = subprocess.run(
         ["grep", "-aiPc", "-e", failures.alternatives(patterns), str(TEMPLATES / name / "sample.log")],
         capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -118,7 +117,7 @@ def test_one_node_has_nothing_to_be_compared_with(
     assert "--preflight" in caught.value.hint
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.needs("shellcheck")
 def test_its_script_is_clean_for_shellcheck(tmp_path: Path) -> None:
     file = tmp_path / "preflight.sbatch"
     file.write_text(script(planned(tmp_path)))

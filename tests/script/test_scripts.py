@@ -28,6 +28,7 @@ from hpcbert.slurm.jobrecord import newest
 from hpcbert.slurm.launches import ABSENT
 from tests.kit import drafts
 from tests.kit.drafts import changed, reference, settled
+from tests.kit.needs import require
 from tests.kit.scripts import (
     RECORDER,
     SRUN,
@@ -308,8 +309,7 @@ def test_scripts_are_clean_for_bash_and_shellcheck(
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     rank = text.split("<<'HPCBERT_RANK' || true\n")[1].split("\nHPCBERT_RANK\n")[0]
     assert subprocess.run(["bash", "-n"], input=rank, text=True, check=False).returncode == 0
-    if shutil.which("shellcheck") is None:
-        pytest.skip("shellcheck is not installed")
+    require("shellcheck")
     assert shellcheck(text) == ""
     assert shellcheck(f"#!/bin/bash\n{rank}\n") == ""
 

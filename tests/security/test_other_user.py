@@ -30,7 +30,7 @@ OWN, THEIRS = "20261121T100000Z-pytorch-aaaaaa", "20991231T235959Z-pytorch-bbbbb
 TO_RUN = (["retry"], ["retry", "--dry-run"], ["submit", "--resume"], ["cancel", "--yes"])
 TO_READ = (["monitor", "--once"], ["logs"], ["collect"], ["audit"])
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can play two users")
+pytestmark = pytest.mark.needs("users")
 
 
 def give_away(path: Path) -> None:

@@ -8,6 +8,7 @@ from statistics import fmean
 
 import pytest
 
+from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
@@ -66,6 +67,6 @@ def test_real_text_is_learnt_as_by_a_plain_bert_in_float64(words, optimizer, pre
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 @pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-4), ("bf16", 0.02)])
 def test_real_text_is_learnt_as_by_transformers(words, curve, optimizer, precision, limit):
-    pytest.importorskip("transformers", reason="pip install transformers to compare with it")
+    require("transformers")
     ours, theirs = curve.curves(words(optimizer, precision))
     assert ours == pytest.approx(theirs, abs=limit)

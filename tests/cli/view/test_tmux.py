@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.kit.tmux import MISSING, Tmux
+from tests.kit.tmux import Tmux
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(MISSING, reason="tmux is not installed"),
+    pytest.mark.needs("tmux"),
 ]
 
 RUN = """exec -- bash {{ files["train.sh"] }} {{ protocol.iters }}
