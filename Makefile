@@ -53,13 +53,14 @@ TYPED := import importlib.util as find, sys; \
     sys.exit(sys.version_info < (3, 11) or find.find_spec("torch") is None)
 IS_TYPED = [[ '$(DEPENDENCIES)' != lowest ]] && $(BIN)/python -c '$(TYPED)'
 
-.PHONY: help demo test coverage quick browser fresh matrix check docs dist packages clean real
+.PHONY: help demo test coverage quick logs browser fresh matrix check docs dist packages clean real
 
 help:
 	@echo 'make demo   train a small BERT on this machine, five repeats at two sizes; print the table'
 	@echo 'make test   install what the tests need (as root: Slurm too) and run all of them'
 	@echo 'make coverage  make test, and fail if it runs a smaller share of hpcbert than pyproject.toml names'
 	@echo 'make quick  the tests to run between two edits: no Slurm, no containers, no training'
+	@echo 'make logs   fetch the public logs that tests read into .shared (git, github.com)'
 	@echo 'make real   run every framework that can on this CPU, from prepare to collect (hours at first)'
 	@echo 'make browser  open a report in headless Chromium, check it with axe-core, print it; compile its LaTeX'
 	@echo 'make fresh  make check and make test in a new Debian (as root; SUITE=trixie for Debian 13)'
@@ -113,6 +114,9 @@ test: packages .setup/test
 coverage: packages .setup/test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov
 
+logs: .setup/test
+	@$(BIN)/python -m tests.kit.public_logs .shared
+
 # Real upstream programs: REAL_ARGS="--fw tf2" for one of them. Their files stay in .real/.
 real: packages .setup/test
 	@$(BIN)/python benchmarks/real.py $(REAL_ARGS)
@@ -147,4 +151,4 @@ dist: .setup/test
 	@$(BIN)/python -m twine check --strict '$(DIST)'/*
 
 clean:
-	rm -rf dist site .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf dist site .shared .venv .setup .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

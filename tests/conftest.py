@@ -159,10 +159,10 @@ def repository() -> Path:
 def shared() -> Path:
     """The folder with real logs, where there is one."""
     from tests.kit.needs import require
-    from tests.kit.shared import SHARED
+    from tests.kit.shared import SHARED, Folder
 
     require("logs")
-    return SHARED
+    return Folder(SHARED)
 
 
 @pytest.fixture(autouse=True)

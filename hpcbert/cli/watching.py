@@ -8,6 +8,7 @@ import json
 import shlex
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,7 @@ from hpcbert.cli import streams
 from hpcbert.cli.campaigns import then
 from hpcbert.cli.live import before, console, draw, draws
 from hpcbert.cli.output import VERSION, Result, escaped, printable, say
-from hpcbert.errors import IncompleteError
+from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.flows import monitor as flow
 from hpcbert.flows.monitor import Sinks
 from hpcbert.slurm.hostlist import fold
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from hpcbert.campaign.repeats import Repeat, TrackedCampaign
+    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.campaign.suspects import RetryPolicy
     from hpcbert.config.site import Site
     from hpcbert.flows.monitor import Change, Detail, View
@@ -64,9 +65,9 @@ class Display:
         lines = self.as_json or self.plain
         if not lines and draws(sys.stderr if self.err else sys.stdout):
             return _on_terminal(err=self.err)
-        return contextlib.nullcontext(Sinks(changes=self._changes))
+        return contextlib.nullcontext(Sinks(changes=self._print_changes))
 
-    def _changes(self, found: Sequence[Change]) -> None:
+    def _print_changes(self, found: Sequence[Change]) -> None:
         lines = [
             escaped(json.dumps(_event(change), ensure_ascii=False))
             if self.as_json
@@ -83,6 +84,55 @@ class Display:
     def waiting(self, reason: str) -> None:
         """Print why a submission waits."""
         say(f"{reason} Waiting for room.", err=True)
+
+
+class WaitingDisplay(Display):
+    """A display on stderr that also prints each point's numbers when its last repeat has ended."""
+
+    def watching(self) -> AbstractContextManager[Sinks]:
+        """Show states until the context ends."""
+        return self._watch()
+
+    @contextlib.contextmanager
+    def _watch(self) -> Iterator[Sinks]:
+        states: dict[Key, RepeatState] = {}
+        with super().watching() as sinks:
+
+            def print_changes(changes: Sequence[Change]) -> None:
+                sinks.changes(changes)
+                states.update({change.repeat.key: change.state for change in changes})
+                for text in finished_points(changes, states):
+                    say(text, err=True)
+
+            yield replace(sinks, changes=print_changes)
+
+
+def finished_points(changes: Sequence[Change], states: Mapping[Key, RepeatState]) -> Iterator[str]:
+    """Yield the numbers of each point whose last repeat has ended with some changes.
+
+    Args:
+        changes: Of one campaign.
+        states: Those of all its repeats so far, the changes included.
+    """
+    from hpcbert.campaign.judge import gather
+    from hpcbert.logs.setting import Window
+    from hpcbert.results.reduce import tabulate
+    from hpcbert.results.text import number
+
+    watched = changes[0].repeat.watched
+    for point in dict.fromkeys(change.repeat.array.point for change in changes):
+        keys = [repeat.key for repeat in watched.repeats if repeat.array.point == point]
+        is_over = all(key in states and states[key].kind.over for key in keys)
+        if watched.campaign.rehearse or not is_over:
+            continue
+        with contextlib.suppress(HpcbertError):  # The table at the end reports it.
+            gathered = gather(
+                watched, rule="", window=Window(), states=lambda _: states, beside=False,
+                point=point.key,
+            )  # fmt: skip
+            (row,) = tabulate(gathered.points)[0].rows
+            rates = f"median {number(row.median)} samples/s, {number(row.min)} .. {number(row.max)}"
+            yield printable(f"{point.key}: {rates}, {row.ok}/{row.asked} repeats")
 
 
 def follow(
@@ -111,7 +161,7 @@ def follow(
 
     tracked = (flow.open_campaign(directory),)
     try:
-        shown = Display(err=True)
+        shown = WaitingDisplay(err=True)
         floor = site.slurm.poll_floor
         return heal.follow(tracked, policy, shown, run=run, floor=floor, pause=pause)
     except KeyboardInterrupt:

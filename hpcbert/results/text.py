@@ -19,7 +19,7 @@ from hpcbert.results.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from hpcbert.model import Provenance, Row, SpeedupTable
 
@@ -146,7 +146,13 @@ def _table(table: SpeedupTable, width: int) -> str:
         lines += [line for one in refusals(row) for line in _refusal(*one, width)]
         lines += _notes(f"{_GAP}· ", [one for run in row.runs for one in earlier(run)], width)
         lines += _notes(f"{_GAP}! ", [*marks(row), *differences(row)], width, colour="yellow")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_notes(f"{_GAP}· ", _likely_cause(table), width)])
+
+
+def _likely_cause(table: SpeedupTable) -> Iterator[str]:
+    """Yield why ranks on CPUs scatter, if they do: a GPU is rarely shared, a CPU often is."""
+    if table.group.device == "cpu" and any("noisy" in row.flags for row in table.rows):
+        yield "noisy: on CPUs, the likely cause is other programs that ran on the machine"
 
 
 def _row(

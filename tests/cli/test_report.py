@@ -56,6 +56,7 @@ def numbers(table: Path) -> list[list[str]]:
     return list(csv.reader(io.StringIO(table.read_text(encoding="utf-8"))))[1:]
 
 
+@pytest.mark.needs("published")
 def test_dlperf_s_set_becomes_the_tables_that_were_published(shared: Path, report: Report) -> None:
     """Its readme has every run by the printed rate, its JSON medians by the time stamps."""
     runs: dict[str, list[float]] = {}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tomli
 import yaml
+from packaging.requirements import Requirement
 
 from tests.kit.matrix import read as read_runs
 from tests.kit.paths import REPOSITORY
@@ -73,15 +74,13 @@ def test_the_hooks_are_the_linters_of_make_check_and_make_itself() -> None:
 
 
 @pytest.mark.parametrize("torch", [True, False], ids=["torch", "no torch"])
-@pytest.mark.parametrize("pins", ["", "numpy==1.26\n"], ids=["newest", "lowest"])
+@pytest.mark.parametrize("dependencies", ["locked", "newest", "lowest"])
 def test_types_are_checked_where_what_is_installed_has_their_annotations(
-    tmp_path: Path, pins: str, torch: bool
+    tmp_path: Path, dependencies: str, torch: bool
 ) -> None:
-    """`make test` on another Python, or with LOWEST=1 or TORCH=, gets as far as the tests."""
+    """`make check` on another Python, with the lowest dependencies, or without PyTorch, passes."""
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
     programs = tmp_path / "bin"
-    (tmp_path / ".setup").mkdir()
-    (tmp_path / ".setup" / "constraints.txt").write_text(pins)
     (tmp_path / "packages" / "torch").mkdir(parents=True)
     (tmp_path / "packages" / "torch" / "__init__.py").touch()
     path = shlex.quote(f"PYTHONPATH={tmp_path}/packages") if torch else ""
@@ -93,9 +92,10 @@ def test_types_are_checked_where_what_is_installed_has_their_annotations(
         )
         (programs / name).chmod(0o755)
     words = ["make", "-C", str(tmp_path), "-o", ".setup/test", "check", "BIN=bin"]
+    words.append(f"DEPENDENCIES={dependencies}")
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    checked = torch and not pins and sys.version_info >= (3, 11)
+    checked = torch and dependencies != "lowest" and sys.version_info >= (3, 11)
     assert ("mypy" in done.stdout.split()) == checked
     assert ("types are not checked" in done.stdout) != checked
     assert {"ruff", "lint-imports", "codespell", "python"} <= set(done.stdout.split())
@@ -107,6 +107,35 @@ def test_the_matrix_is_the_pythons_that_the_project_promises() -> None:
     assert matrix("python", "python") == promised
     assert PROJECT["project"]["requires-python"] == f">={promised[0]}"
     assert PROJECT["tool"]["ruff"]["target-version"] == f"py{promised[0].replace('.', '')}"
+
+
+def test_every_python_has_its_locks() -> None:
+    """Each names every direct dependency that it is for, with the digests of its files."""
+    folder = REPOSITORY / ".ci" / "locks"
+    pythons = matrix("python", "python")
+    assert {path.stem for path in folder.iterdir()} == {
+        f"{use}-{python}" for use in ("demo", "test") for python in pythons
+    }
+    groups = PROJECT["dependency-groups"]
+    needed = {"demo": [*PROJECT["project"]["dependencies"], *groups["demo"]]}
+    extra = PROJECT["project"]["optional-dependencies"]["data"]
+    needed["test"] = [*needed["demo"], *extra, *groups["test"], *groups["lint"]]
+    for path in folder.iterdir():
+        pins = re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:", path.read_text(), re.MULTILINE)
+        names = {Requirement(text).name for text in needed[path.stem.partition("-")[0]]}
+        assert names <= set(pins), path.name
+
+
+@pytest.mark.needs("shellcheck")
+def test_the_scripts_of_ci_are_clean_for_shellcheck() -> None:
+    scripts = [
+        str(path)
+        for path in (REPOSITORY / ".ci").iterdir()
+        if path.is_file() and path.read_bytes().startswith(b"#!/usr/bin/env bash")
+    ]
+    assert len(scripts) > 3
+    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
 
 
 def test_the_matrix_is_the_systems_of_the_page_of_what_ran() -> None:

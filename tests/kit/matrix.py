@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections import Counter
@@ -60,7 +61,8 @@ class Run:
         system: The distribution.
         slurm: Its version; empty if the tests that need it are left out.
         python: Its version.
-        dependencies: `lowest` if each is at the bound in pyproject.toml, else `newest`.
+        dependencies: `lowest` if each is at the bound in pyproject.toml, `locked` if each is as
+            .ci/locks has it, else `newest`.
         selected: pytest's -m; empty: everything.
         date: Of the latest part.
         cgroup: `v1` or `v2`.
@@ -263,8 +265,18 @@ def _version(package: str) -> str:
 def _dependencies() -> str:
     bounds = run([sys.executable, str(REPOSITORY / ".ci" / "lowest")], cwd=REPOSITORY).stdout
     pinned = [one.split("==") for one in bounds.split()]
-    lowest = all(Version(_version(name) or "0") == Version(bound) for name, bound in pinned)
-    return "lowest" if pinned and lowest else "newest"
+    if pinned and _are_installed(pinned):
+        return "lowest"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    lock = REPOSITORY / ".ci" / "locks" / f"demo-{python}.txt"
+    locked = re.findall(
+        r"^([\w.-]+)==(\S+)", lock.read_text() if lock.is_file() else "", re.MULTILINE
+    )
+    return "locked" if locked and _are_installed(locked) else "newest"
+
+
+def _are_installed(versions: Iterable[Sequence[str]]) -> bool:
+    return all(Version(_version(name) or "0") == Version(version) for name, version in versions)
 
 
 # --- The page -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ group of needs, and says how to get them.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -39,7 +40,7 @@ GROUPS = {
     ),
     "logs": (
         "the public logs",
-        'HPCBERT_SHARED=DIRECTORY; CONTRIBUTING.md, "Public logs", says how to get them',
+        'make logs; CONTRIBUTING.md, "Public logs"',
     ),
     "programs": (
         "small programs, a second CPU, or PyTorch",
@@ -150,6 +151,9 @@ NEEDS = {
         "root", "a checkout outside of /tmp", cache(_lack_of_path_for_containers)
     ),
     "logs": Need("logs", "the public logs", partial(_lack_of_file, SHARED / "logs" / "INDEX.tsv")),
+    "published": Need(
+        "logs", "published tables", partial(_lack_of_file, SHARED / "logs" / "published.tsv")
+    ),
     "permissions": Need("permissions", "a user whom permissions bind", cache(_lack_of_permissions)),
     "squashfs": Need("programs", "squashfs", partial(_lack_of_program, "mksquashfs", "unsquashfs")),
     "cpus": Need("programs", "two CPUs", _lack_of_second_cpu),
@@ -179,7 +183,7 @@ def require(name: str) -> None:
 def lacks(group: str, title: str, lack: str) -> NoReturn:
     """Skip a test for a need that only it has."""
     assert group in GROUPS
-    pytest.skip(f"{_SKIPPED}{title} ({group}): {lack}")
+    pytest.skip(f"{_SKIPPED}{group}: {title}: {lack}")
 
 
 def not_applicable(reason: str) -> NoReturn:
@@ -205,10 +209,9 @@ def summarize(reasons: Iterable[str]) -> Iterator[str]:
 
 
 def _group_of(reason: str) -> str:
-    text = reason.removeprefix("Skipped: ")
-    if not text.startswith(_SKIPPED):
-        return ""
-    return next((group for group in GROUPS if f" ({group}): " in text), "")
+    """Return the group that a reason begins with; empty if it names no need."""
+    match = re.match(rf"(?:Skipped: )?{_SKIPPED}({'|'.join(GROUPS)}): ", reason)
+    return match[1] if match else ""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,12 +5,28 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import NamedTuple
 
 from tests.kit.paths import REPOSITORY
 
-SHARED = Path(os.environ.get("HPCBERT_SHARED", REPOSITORY.parent / "shared"))
+# A folder that somebody named, one beside the checkout, or what `make logs` has fetched.
+SHARED = Path(
+    os.environ.get("HPCBERT_SHARED")
+    or next(filter(Path.is_dir, (REPOSITORY.parent / "shared", REPOSITORY / ".shared")), "shared")
+)
+
+
+class Folder(PosixPath):
+    """A folder of which some files may be missing: a test that wants one of those is skipped."""
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> Folder:
+        path = type(self)(super().__truediv__(name))
+        if not path.exists():
+            from tests.kit.needs import lacks
+
+            lacks("logs", "the public logs", f"no {path}")
+        return path
 
 
 class Log(NamedTuple):

@@ -37,6 +37,7 @@ def rule_of(note: str) -> tuple[str, int]:
 @pytest.mark.parametrize(
     ("framework", "count"), [("ngc_tf1", 48), ("ngc_pytorch", 45), ("paddle", 32)]
 )
+@pytest.mark.needs("published")
 def test_logs_of_paddles_reports_reproduce_their_closest_rule(
     shared: Path, framework: str, count: int
 ) -> None:
@@ -100,6 +101,7 @@ def test_mlperf_logs_through_labels_and_pyxis(
     assert reading.throughput == pytest.approx(expected, abs=6e-3)
 
 
+@pytest.mark.needs("published")
 def test_deepspeeds_own_timer_by_rate_and_clock(shared: Path) -> None:
     known = recipe("deepspeed")
     folder = "DeepSpeed-Chat/training/step1_supervised_finetuning/training_log_output"
@@ -113,6 +115,7 @@ def test_deepspeeds_own_timer_by_rate_and_clock(shared: Path) -> None:
     assert clock.throughput == pytest.approx(current.throughput, rel=0.01)
 
 
+@pytest.mark.needs("published")
 def test_a_step_rate_of_paddle_is_no_address(shared: Path) -> None:
     known = recipe("paddle")
     log = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/logs/base_bs48_fp32_gpu8.log"

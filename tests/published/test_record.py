@@ -15,6 +15,7 @@ from hpcbert.published import record
 from hpcbert.published.record import Publication, PublishedTable
 from hpcbert.published.tables import results, runs_of
 from tests.kit.cli import Done, inside
+from tests.kit.needs import require
 from tests.kit.recipes import NAMES, grammar
 
 SOURCES = [record.load(name) for name in record.names()]
@@ -91,6 +92,7 @@ def test_a_published_table_has_the_published_speedups() -> None:
 
 
 def shared_rows(shared: Path) -> Iterator[dict[str, str]]:
+    require("published")
     with (shared / "logs" / "published.tsv").open(newline="") as file:
         yield from (row for row in csv.DictReader(file, delimiter="\t"))
 

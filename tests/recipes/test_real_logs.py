@@ -9,6 +9,7 @@ import pytest
 import tomli
 
 from hpcbert.logs.scan import read
+from tests.kit.needs import lacks
 from tests.kit.recipes import HERE, grammar
 from tests.kit.shared import Log, index
 from tests.recipes.published import (
@@ -30,7 +31,8 @@ _NAMES = sorted({*RECIPES.values(), "mlperf-bert", "perfzero"})
 def own(request: pytest.FixtureRequest, shared: Path) -> list[Log]:
     """The real logs of one recipe."""
     found = [log for log in index(shared) if recipe_of(log) == request.param and is_here(log)]
-    assert found, f"no logs for {request.param}"
+    if not found:
+        lacks("logs", "its logs", f"none of {request.param} in the index")
     return found
 
 
@@ -59,6 +61,7 @@ def test_no_number_is_of_the_wrong_scope(own: list[Log]) -> None:
                     assert 0.6 < reading.throughput / log.published < 1.5, (log.name, rule)
 
 
+@pytest.mark.needs("published")
 def test_a_clock_knows_the_accumulation_or_is_refused(shared: Path) -> None:
     """It was taken for 1 where no flag of Horovod states it: 0.07 instead of 145.33."""
     known = grammar("ngc-tf1")
@@ -102,6 +105,7 @@ def test_published_values_come_out_or_are_explained(own: list[Log]) -> None:
             assert cell.difference <= entry.get("within", 0.02), said
 
 
+@pytest.mark.needs("published")
 def test_the_page_of_published_cells_names_what_no_rule_gives(shared: Path) -> None:
     """If not: `python -m tests.recipes.published --page > docs/reference/published-cells.md`."""
     written = HERE.parent.parent / "docs" / "reference" / "published-cells.md"
@@ -109,6 +113,7 @@ def test_the_page_of_published_cells_names_what_no_rule_gives(shared: Path) -> N
 
 
 @pytest.mark.parametrize("cell", UNEXPLAINED, ids=lambda cell: str(cell["published"]))
+@pytest.mark.needs("published")
 def test_explanations_hold(cell: dict[str, Any], shared: Path) -> None:
     (log,) = {one for one in index(shared) if one.name == cell["log"]}
     assert log.published == cell["published"]

@@ -29,7 +29,7 @@ CHROMIUM = next(
 AXE = Path(
     os.environ.get("HPCBERT_AXE", REPOSITORY / ".setup/axe/node_modules/axe-core/axe.min.js")
 )
-needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium (extras): make browser")
+needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="needs extras: Chromium: make browser")
 DARK = "--blink-settings=preferredColorScheme=0"
 
 
@@ -130,7 +130,7 @@ def test_the_page_loads_nothing_and_the_console_is_silent(
 
 
 @needs_chromium
-@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core (extras): make browser")
+@pytest.mark.skipif(not AXE.is_file(), reason="needs extras: axe-core: make browser")
 @pytest.mark.parametrize("theme", [(), (DARK,)], ids=["light", "dark"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_axe_finds_no_violation(

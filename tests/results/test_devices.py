@@ -185,3 +185,18 @@ def test_audit_names_the_device(
     gathered(made.directory, states=says())
     done = inside("audit", made.directory)
     assert "· CPU · rule" in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("group", "rates", "is_named"),
+    [
+        pytest.param(ON_CPU, (80.0, 100.0), True, id="noisy ranks on CPUs"),
+        pytest.param(ON_CPU, (99.9, 100.0), False, id="ranks on CPUs that agree"),
+        pytest.param(ON_GPU, (80.0, 100.0), False, id="noisy GPUs"),
+    ],
+)
+def test_a_busy_machine_is_named_beside_noisy_ranks_on_cpus(
+    group: Group, rates: tuple[float, float], is_named: bool
+) -> None:
+    tables = tabulate([point(group, "1n1g", list(rates))])
+    assert ("other programs" in FORMS["text"].write(tables, MADE, 0)) == is_named

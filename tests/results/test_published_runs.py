@@ -40,6 +40,7 @@ def tables(path: Path) -> dict[tuple[str, ...], SpeedupTable]:
     return found
 
 
+@pytest.mark.needs("published")
 def test_every_published_median_and_speedup_recomputes_from_its_runs(shared: Path) -> None:
     # OneFlow's report of 2020-08-22 lists more values than the seven runs of a set here, 14 or 8 for a
     # cell: which seven its medians are of can't be told.

@@ -48,6 +48,7 @@ def test_the_speeds_that_dlperf_printed_reduce_to_its_table() -> None:
     assert table[-1].efficiency == pytest.approx(33.146 / 32, abs=1e-4)
 
 
+@pytest.mark.needs("published")
 def test_those_speeds_are_the_published_ones(shared: Path) -> None:
     published: dict[str, list[float]] = {}
     with (shared / "logs" / "published-runs.tsv").open(newline="") as file:
@@ -59,6 +60,7 @@ def test_those_speeds_are_the_published_ones(shared: Path) -> None:
     assert {shape: tuple(numbers) for shape, numbers in published.items()} == DEEPSPEED
 
 
+@pytest.mark.needs("published")
 def test_every_published_median_is_that_of_its_runs(shared: Path) -> None:
     runs: dict[tuple[str, ...], list[float]] = {}
     with (shared / "logs" / "published-runs.tsv").open(newline="") as file:
@@ -204,6 +206,7 @@ def test_an_outlier_is_marked_by_its_repeat() -> None:
     assert "outlier" in row.flags
 
 
+@pytest.mark.needs("published")
 def test_published_tables_have_no_outlier_and_few_are_noisy(shared: Path) -> None:
     sets: dict[tuple[str, ...], list[float]] = {}
     with (shared / "logs" / "published-runs.tsv").open(newline="") as file:

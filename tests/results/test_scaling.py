@@ -17,6 +17,7 @@ from hpcbert.results import saved
 from hpcbert.results.resultset import ResultSet
 from hpcbert.results.scaling import FARTHEST, MARGIN, Curve, asked_for, curve_of
 from tests.kit.cli import inside
+from tests.kit.needs import require
 
 GROUP = Group("oneflow", "bert-base", "fp16", 32, "rate")
 
@@ -126,6 +127,7 @@ def test_numbers_of_nodes(text: str) -> None:
 
 def published(shared: Path) -> dict[tuple[str, ...], dict[Shape, float]]:
     """Return every published table: the speeds of its shapes."""
+    require("published")
     tables: dict[tuple[str, ...], dict[Shape, float]] = defaultdict(dict)
     keys = ("source", "framework", "model", "precision", "batch_per_gpu")
     with (shared / "logs/published.tsv").open(encoding="utf-8") as file:

@@ -1,0 +1,67 @@
+"""What `submit --wait` prints while it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.cli.watching import finished_points
+from hpcbert.flows.monitor import Change, open_campaign
+from hpcbert.slurm.states import RepeatState
+from tests.kit.campaigns import Built
+from tests.kit.collecting import says
+
+
+def changes(watched: TrackedCampaign, *words: str, default: str = "COMPLETED") -> list[Change]:
+    """Return all repeats of a campaign as changes, with a state for each repeat number."""
+    states = says(*words, default=default)(watched)
+    return [Change(repeat, states[repeat.key], 0.0) for repeat in watched.repeats]
+
+
+def print_after(seen: Sequence[Change]) -> list[str]:
+    states: dict[tuple[str, int], RepeatState] = {
+        change.repeat.key: change.state for change in seen
+    }
+    return list(finished_points(seen, states))
+
+
+def test_a_points_numbers_are_printed_when_its_last_repeat_has_ended(
+    build: Callable[..., Built],
+) -> None:
+    built = build("1n1g", "1n2g", repeats=3)
+    for shape, rates in {"1n1g": (100, 110, 90), "1n2g": (200, 180, 190)}.items():
+        for repeat, rate in enumerate(rates, 1):
+            built.complete(shape, repeat, rate)
+    watched = open_campaign(built.directory)
+    ended = changes(watched)
+    first = [change for change in ended if str(change.repeat.array.point.shape) == "1n1g"]
+    assert print_after(first[:2]) == []
+    (line,) = print_after(first)
+    assert line.startswith(f"{first[0].repeat.array.point.key}: median ")
+    assert line.endswith(", 3/3 repeats")
+    assert len(print_after(ended)) == 2
+
+
+@pytest.mark.parametrize("last", ["FAILED", "CANCELLED", "NODE_FAIL"])
+def test_a_repeat_that_failed_leaves_its_point_with_fewer(
+    build: Callable[..., Built], last: str
+) -> None:
+    built = build("1n1g", repeats=2)
+    built.complete("1n1g", 1, 100)
+    (line,) = print_after(changes(open_campaign(built.directory), "COMPLETED", last))
+    assert line.endswith(", 1/2 repeats")
+
+
+@pytest.mark.parametrize("last", ["RUNNING", "PENDING", "REQUEUED", "UNKNOWN"])
+def test_a_point_that_is_not_over_prints_nothing(build: Callable[..., Built], last: str) -> None:
+    built = build("1n1g", repeats=2)
+    built.complete("1n1g", 1, 100)
+    assert print_after(changes(open_campaign(built.directory), "COMPLETED", last)) == []
+
+
+def test_a_rehearsal_prints_no_number(build: Callable[..., Built]) -> None:
+    built = build("1n1g", repeats=1, rehearse=True)
+    built.complete("1n1g", 1, 100)
+    assert print_after(changes(open_campaign(built.directory))) == []
