@@ -555,6 +555,7 @@ class Run:
         attempts: All its attempts, including this one; empty if there was only one.
         environments: Name and digest of each node's fingerprint; equal nodes have equal digests.
         flags: Marks of this repeat, for example `outlier`; its row has them too.
+        notes: What there is to say of a mark: its name, and a clause.
         sampled: Power and memory of its GPUs; None if nothing sampled them.
     """
 
@@ -570,6 +571,7 @@ class Run:
     attempts: tuple[Attempt, ...] = ()
     environments: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
     sampled: Sampled | None = None
 
 

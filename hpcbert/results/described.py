@@ -141,6 +141,7 @@ class _Run(Open):
     log: str
     reasons: tuple[_Reason, ...] = ()
     flags: tuple[str, ...] = ()
+    notes: tuple[_Reason, ...] = ()
     nodes: tuple[str, ...] = ()
     environments: tuple[_Environment, ...] = ()
     attempts: tuple[_Attempt, ...] = ()
@@ -157,6 +158,7 @@ class _Run(Open):
             Run,
             self,
             reasons=tuple(model_of(Reason, one) for one in self.reasons),
+            notes=tuple(model_of(Reason, one) for one in self.notes),
             environments=tuple((one.node, one.digest) for one in self.environments),
             attempts=tuple(model_of(Attempt, one) for one in self.attempts),
             sampled=self.sampled and model_of(Sampled, self.sampled),
