@@ -1,9 +1,10 @@
-"""How often `outlier`, `noisy` and `contradiction` appear, on clean runs and on faults.
+"""How often `outlier`, `noisy`, `uneven` and `contradiction` appear, on clean runs and on faults.
 
     python benchmarks/flags.py                   # prints the tables of docs/explanation/numbers.md
     python benchmarks/flags.py --rounds 200      # a glance
 
-Runs are drawn from a normal distribution around 100 samples/s; the faults are of 5 %. For
+Runs are drawn from a normal distribution around 100 samples/s; the faults are of 5 %. For `uneven`
+the steps of a window are drawn, from a normal distribution of their rates. For
 `contradiction` whole logs of the PyTorch recipe are written, with a clock and a printed rate whose
 steps vary by 1 % on their own, and read by the code for real logs. The seed is fixed, so the
 numbers are always the same.
@@ -20,6 +21,7 @@ from random import Random
 
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import grammar
+from hpcbert.logs.evenness import Part, find_unevenness
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Group, Measured, Row, Run, Shape
@@ -102,6 +104,43 @@ def noises(rounds: int) -> Iterator[tuple[str, ...]]:
         yield (percent(spread), *marked, share(faulty(spread, 0.95), has("noisy"), rounds))
 
 
+def is_uneven(
+    random: Random, spread: float, records: int, factor: Callable[[float], float]
+) -> bool:
+    """Return whether a window is flagged whose steps are slower, by their place from 0 to 1."""
+    rates = [random.gauss(1, spread) / factor(place / records) for place in range(records)]
+    parts = [Part(place, rate, 1 / rate, False, 1) for place, rate in enumerate(rates, 1)]
+    value = records / sum(1 / rate for rate in rates)
+    return find_unevenness(value, parts) is not None
+
+
+def unevens(rounds: int) -> Iterator[tuple[str, ...]]:
+    yield (
+        "steps scatter by",
+        "`uneven`, 5 steps",
+        "20 steps",
+        "100 steps",
+        "100 steps, one takes 10 times as long",
+        "ten take 1.6 times",
+        "the second half takes 1.3 times",
+    )
+    faults: list[tuple[int, Callable[[float], float]]] = [
+        (5, lambda _: 1),
+        (20, lambda _: 1),
+        (100, lambda _: 1),
+        (100, lambda place: 10 if place == 0.5 else 1),
+        (100, lambda place: 1.6 if place < 0.1 else 1),
+        (100, lambda place: 1.3 if place >= 0.5 else 1),
+    ]
+    for spread in (0.01, 0.02, 0.05, 0.1, 0.15):
+        shares = []
+        for records, factor in faults:
+            random = Random(SEED)
+            found = sum(is_uneven(random, spread, records, factor) for _ in range(rounds))
+            shares.append(percent(found / rounds))
+        yield (percent(spread), *shares)
+
+
 def log(random: Random, clock: float) -> str:
     """Return a log whose clock is off by a factor from the rates that it prints."""
     lines = ['hpcbert-config {"batch_size_per_device": 4, "world_size": 1, "accumulation": 1}']
@@ -137,8 +176,8 @@ def table(lines: Iterator[tuple[str, ...]]) -> str:
 
 
 def report(rounds: int, logs: int) -> str:
-    """Return the three tables as Markdown."""
-    parts = (outliers(rounds), noises(rounds), contradictions(logs))
+    """Return the four tables as Markdown."""
+    parts = (outliers(rounds), noises(rounds), unevens(rounds), contradictions(logs))
     return "\n\n".join(map(table, parts)) + "\n"
 
 

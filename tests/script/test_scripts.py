@@ -202,7 +202,12 @@ wait "${{watchers[@]}}"
 
 @pytest.mark.parametrize(
     ("pauses", "seconds", "signal", "noticed"),
-    [(12, "0.45", True, True), (12, "0.45", False, True), (25, "0.2", True, True), (1, "0.1", True, False)],
+    [
+        (12, "0.45", True, True),
+        (12, "0.45", False, True),
+        (25, "0.2", True, True),
+        (1, "0.1", True, False),
+    ],
     ids=["checkpointer", "freezer", "gang-scheduler", "one-hiccup"],
 )
 def test_short_pauses_of_the_measured_step_are_summed(
