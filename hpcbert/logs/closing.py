@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.grammar import Grammar
 
 _NUMBER = rb"(?P<rate>\d[\d.]*(?:[eE][+-]?\d+)?)"
-_UNIT = (
-    rb"(?:samples?|seqs?|sequences?|sentences?|examples?)(?: ?/ ?|[ _]per[ _])s(?:ec(?:ond)?)?\b"
-)
+_UNIT = rb"(?:samples?|seqs?|sequences?|sentences?|examples?)(?: ?/ ?|[ _]per[ _])s(?:ec|econd)?\b"
 # A text of the line, and its form. Sources:
 # Hugging Face transformers, trainer_utils.py (speed_metrics) and trainer_pt_utils.py (log_metrics);
 # NVIDIA/DeepLearningExamples, PyTorch and TensorFlow BERT (DLLogger), TensorFlow (Throughput

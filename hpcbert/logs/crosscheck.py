@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from hpcbert.logs.grammar import Grammar, Record, Rule
     from hpcbert.logs.setting import Setting
+    from hpcbert.model import Note
 
 # Records of one kind to keep; longer logs are compared over these.
 _KEPT = 1 << 16
@@ -188,7 +189,7 @@ class CrossCheck:
         known = setting.accumulation is not None or setting.global_batch_size is not None
         return not counted and not known
 
-    def unevenness(self, value: float, span: Span, setting: Setting) -> Reason | None:
+    def unevenness(self, value: float, span: Span, setting: Setting) -> Note | None:
         """Return how a number differs from the steps that it averages; None if it does not.
 
         Args:

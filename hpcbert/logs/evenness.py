@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import Reason
+from hpcbert.model import Note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Part(NamedTuple):
     steps: int
 
 
-def find_unevenness(value: float, parts: Sequence[Part]) -> Reason | None:
+def find_unevenness(value: float, parts: Sequence[Part]) -> Note | None:
     """Return how a window's number differs from its usual step; None if the steps are alike.
 
     Args:
@@ -61,7 +61,7 @@ def find_unevenness(value: float, parts: Sequence[Part]) -> Reason | None:
         return None
     unlike = [part for part in parts if abs(part.rate / usual - 1) > MEAN]
     detail = f"the window's number is {value:.6g} samples/s, {text}: see {_places(unlike)}"
-    return Reason("uneven", detail)
+    return Note("uneven", detail)
 
 
 def _medians_of_blocks(parts: Sequence[Part]) -> list[float]:

@@ -42,7 +42,7 @@ from hpcbert.logs.skipped import Skipped
 from hpcbert.logs.steps import steps_of
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
-from hpcbert.model import Reason, Steps
+from hpcbert.model import Note, Reason, Steps
 
 if TYPE_CHECKING:
     import re
@@ -69,7 +69,7 @@ class Reading(NamedTuple):
         last: The last record of the rule, in the unit of its window's end.
         flags: Warnings about the number: `short-window` if it covers fewer iterations than
             the recipe requires.
-        notes: What there is to say of a flag: its name and a clause.
+        notes: The numbers behind a flag.
         unchecked: Whether the number would differ, with nothing in the log against it, if more
             nodes or GPUs had been given.
         steps: The durations of its iterations, as far as the rule's records have them.
@@ -86,7 +86,7 @@ class Reading(NamedTuple):
     foreign: bool = False
     last: int = 0
     flags: tuple[str, ...] = ()
-    notes: tuple[Reason, ...] = ()
+    notes: tuple[Note, ...] = ()
     unchecked: bool = False
     steps: Steps | None = None
     beginning: int | None = None
@@ -411,7 +411,7 @@ class _Scan:
             beginning=checksum(self._beginning),
         )
 
-    def _unevenness(self, throughput: float, setting: Setting) -> Reason | None:
+    def _unevenness(self, throughput: float, setting: Setting) -> Note | None:
         return self._cross_check.unevenness(throughput, self.collector.span, setting)
 
     def _is_unchecked(self, throughput: float) -> bool:

@@ -106,7 +106,7 @@ def test_a_mean_of_unlike_steps_is_flagged(read: Reader, form: str, seconds: Sec
     assert found.reasons == ()
     assert found.flags == ("uneven",)
     (note,) = found.notes
-    assert note.code == "uneven"
+    assert note.flag == "uneven"
     assert f"{found.throughput:.6g} samples/s" in note.detail
     assert "512" in note.detail or f"{512 / 4.2:.6g}" in note.detail
 
