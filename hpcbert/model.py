@@ -544,9 +544,6 @@ class Note:
     flag: str
     detail: str
 
-    def __str__(self) -> str:
-        return f"{self.flag}: {self.detail}"
-
 
 @dataclass(frozen=True)
 class Run:

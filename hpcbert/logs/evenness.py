@@ -51,17 +51,15 @@ def find_unevenness(value: float, parts: Sequence[Part]) -> Note | None:
         return None
     middle = median([part.rate for part in parts])
     blocks = _medians_of_blocks(parts)
+    usual, more = middle, ""
     if max(blocks) > min(blocks) * (1 + BLOCKS):
         usual = max(blocks)
-        text = f"its blocks of steps have medians of {min(blocks):.6g} to {usual:.6g}"
-    elif max(value, middle) > min(value, middle) * (1 + MEAN):
-        usual = middle
-        text = f"its median step {middle:.6g}"
-    else:
+        more = f", the medians of its {len(blocks)} blocks {min(blocks):.6g} to {usual:.6g}"
+    elif max(value, middle) <= min(value, middle) * (1 + MEAN):
         return None
     unlike = [part for part in parts if abs(part.rate / usual - 1) > MEAN]
-    detail = f"the window's number is {value:.6g} samples/s, {text}: see {_places(unlike)}"
-    return Note("uneven", detail)
+    numbers = f"the window's number is {value:.6g} samples/s, its median step {middle:.6g}{more}"
+    return Note("uneven", f"{numbers}: see {_places(unlike)}")
 
 
 def _medians_of_blocks(parts: Sequence[Part]) -> list[float]:

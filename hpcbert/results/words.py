@@ -158,7 +158,7 @@ def marks(row: Row) -> tuple[str, ...]:
 
 
 def _notes(run: Run) -> str:
-    return "".join(f" ({note})" for note in run.notes)
+    return "".join(f" ({note.detail})" for note in run.notes)
 
 
 def _distance(run: Run, row: Row) -> str:

@@ -13,7 +13,7 @@ import pytest
 from hpcbert.errors import UsageError
 from hpcbert.model import Group, Measured, Note, Provenance, Reason, Run, Shape, SpeedupTable
 from hpcbert.results import delimited, dlperf, markdown, saved, text
-from hpcbert.results.document import tables_data
+from hpcbert.results.document import FORMAT, tables_data
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.reporters import FORMS, meant_by
 
@@ -214,8 +214,6 @@ def test_every_form_has_the_flag_of_an_uneven_window(
 
 
 def test_saved_results_keep_the_numbers_behind_a_flag(uneven: tuple[SpeedupTable, ...]) -> None:
-    document = json.dumps(
-        {"schema": 1, "format": saved.FORMAT, "tables": tables_data(uneven)["tables"]}
-    )
+    document = json.dumps({"schema": 1, "format": FORMAT, "tables": tables_data(uneven)["tables"]})
     (table,) = saved.parse(document, file="results.json").tables
     assert table.rows[0].runs[0].notes == (Note("uneven", UNEVEN),)
