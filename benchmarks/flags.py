@@ -21,7 +21,7 @@ from random import Random
 
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import grammar
-from hpcbert.logs.evenness import Part, find_unevenness
+from hpcbert.logs.evenness import WindowRecord, find_unevenness
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Group, Measured, Row, Run, Shape
@@ -109,7 +109,7 @@ def is_uneven(
 ) -> bool:
     """Return whether a window is flagged whose steps are slower, by their place from 0 to 1."""
     rates = [random.gauss(1, spread) / factor(place / records) for place in range(records)]
-    parts = [Part(place, rate, 1 / rate, False, 1) for place, rate in enumerate(rates, 1)]
+    parts = [WindowRecord(place, rate, 1 / rate, False, 1) for place, rate in enumerate(rates, 1)]
     value = records / sum(1 / rate for rate in rates)
     return find_unevenness(value, parts) is not None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.logs.arithmetic import CannotReduceError, each, median, number, throughput
 from hpcbert.logs.closing import closing_rules
 from hpcbert.logs.coverage import Span
-from hpcbert.logs.evenness import Part, find_unevenness
+from hpcbert.logs.evenness import WindowRecord, find_unevenness
 from hpcbert.logs.setting import UnknownError
 from hpcbert.logs.times import Clock
 from hpcbert.model import Reason
@@ -62,7 +62,7 @@ class Throughput(NamedTuple):
     """
 
     samples: float
-    parts: tuple[Part, ...]
+    parts: tuple[WindowRecord, ...]
 
 
 class _Track:
@@ -321,7 +321,7 @@ def _by_clock(
     if seconds <= 0:
         return None
     found = tuple(
-        Part(
+        WindowRecord(
             entry.place,
             entry.steps * batch / (later - earlier),
             later - earlier,
@@ -352,7 +352,7 @@ def _by_values(
     time = math.fsum([covered / rate for covered, rate in pairs])
     batch = _batch(rule, setting) if parts else 0
     found = tuple(
-        Part(
+        WindowRecord(
             inside[at].place,
             rate,
             covered * batch / rate if batch else 0.0,

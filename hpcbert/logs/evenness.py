@@ -22,7 +22,7 @@ _FEWEST = 2
 _SHOWN = 3
 
 
-class Part(NamedTuple):
+class WindowRecord(NamedTuple):
     """One record of a window.
 
     Attributes:
@@ -40,7 +40,7 @@ class Part(NamedTuple):
     steps: int
 
 
-def find_unevenness(value: float, parts: Sequence[Part]) -> Note | None:
+def find_unevenness(value: float, parts: Sequence[WindowRecord]) -> Note | None:
     """Return how a window's number differs from its usual step; None if the steps are alike.
 
     Args:
@@ -62,13 +62,13 @@ def find_unevenness(value: float, parts: Sequence[Part]) -> Note | None:
     return Note("uneven", f"{numbers}: see {_places(unlike)}")
 
 
-def _medians_of_blocks(parts: Sequence[Part]) -> list[float]:
+def _medians_of_blocks(parts: Sequence[WindowRecord]) -> list[float]:
     count = max(2, min(_MOST, len(parts) // _RECORDS))
     bounds = [len(parts) * block // count for block in range(count + 1)]
     return [median([part.rate for part in parts[low:high]]) for low, high in pairwise(bounds)]
 
 
-def _places(parts: Sequence[Part]) -> str:
+def _places(parts: Sequence[WindowRecord]) -> str:
     """Return the iterations of some records: `iterations 41 to 60, 81`."""
     spans: list[tuple[int, int]] = []
     for part in parts:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from hpcbert.logs.evenness import Part, find_unevenness
+from hpcbert.logs.evenness import WindowRecord, find_unevenness
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit import recipes
@@ -165,7 +165,7 @@ def test_steps_that_scatter_a_little_are_not_uneven(count: int) -> None:
     random = Random(7)
     for _ in range(200):
         rates = [random.gauss(100, 1) for _ in range(count)]
-        parts = [Part(n, rate, 1.0, False, 1) for n, rate in enumerate(rates, start=1)]
+        parts = [WindowRecord(n, rate, 1.0, False, 1) for n, rate in enumerate(rates, start=1)]
         assert find_unevenness(sum(rates) / count, parts) is None
 
 
