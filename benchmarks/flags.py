@@ -1,9 +1,10 @@
-"""How often `outlier`, `noisy` and `contradiction` appear, on clean runs and on faults.
+"""How often `outlier`, `noisy`, `uneven` and `contradiction` appear, on clean runs and on faults.
 
     python benchmarks/flags.py                   # prints the tables of docs/explanation/numbers.md
     python benchmarks/flags.py --rounds 200      # a glance
 
-Runs are drawn from a normal distribution around 100 samples/s; the faults are of 5 %. For
+Runs are drawn from a normal distribution around 100 samples/s; the faults are of 5 %. For `uneven`
+the steps of a window are drawn, from a normal distribution of their rates. For
 `contradiction` whole logs of the PyTorch recipe are written, with a clock and a printed rate whose
 steps vary by 1 % on their own, and read by the code for real logs. The seed is fixed, so the
 numbers are always the same.
@@ -20,6 +21,7 @@ from random import Random
 
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import grammar
+from hpcbert.logs.evenness import WindowRecord, find_unevenness
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Group, Measured, Row, Run, Shape
@@ -29,7 +31,7 @@ RECIPE = Path(__file__).resolve().parent.parent / "templates" / "pytorch" / "rec
 ROUNDS = 4000
 LOGS = 100
 SEED = 20261121
-SPREADS = (0.001, 0.005, 0.01, 0.02, 0.03)
+SPREADS = (0.005, 0.01, 0.02, 0.03)
 GROUP = Group("f", "m", "fp32", 1, "r")
 Sample = Callable[[Random], list[float]]
 
@@ -66,7 +68,7 @@ def share(sample: Sample, holds: Callable[[Row], bool], rounds: int) -> str:
 
 
 def percent(value: float) -> str:
-    return f"{value:.1%}".replace("%", " %")
+    return f"{value:.1%}"
 
 
 def has(flag: str) -> Callable[[Row], bool]:
@@ -83,9 +85,9 @@ def outliers(rounds: int) -> Iterator[tuple[str, ...]]:
         "false alarm, 3 runs",
         "5 runs",
         "7 runs",
-        "5 % slow",
-        "5 % fast",
-        "10 % slow",
+        "one 5% slow",
+        "5% fast",
+        "10% slow",
     )
     for spread in SPREADS:
         clean = (share(normal(spread, runs), has("outlier"), rounds) for runs in (3, 5, 7))
@@ -96,10 +98,47 @@ def outliers(rounds: int) -> Iterator[tuple[str, ...]]:
 
 
 def noises(rounds: int) -> Iterator[tuple[str, ...]]:
-    yield ("runs scatter by", "`noisy`, 3 runs", "5 runs", "7 runs", "5 runs, one 5 % slow")
-    for spread in (*SPREADS, 0.05, 0.1):
+    yield ("runs scatter by", "all, 3 runs", "5 runs", "7 runs", "5 runs, one 5% slow")
+    for spread in (*SPREADS[1:], 0.05):
         marked = (share(normal(spread, runs), has("noisy"), rounds) for runs in (3, 5, 7))
         yield (percent(spread), *marked, share(faulty(spread, 0.95), has("noisy"), rounds))
+
+
+def is_uneven(
+    random: Random, spread: float, records: int, factor: Callable[[float], float]
+) -> bool:
+    """Return whether a window is flagged whose steps are slower, by their place from 0 to 1."""
+    rates = [random.gauss(1, spread) / factor(place / records) for place in range(records)]
+    parts = [WindowRecord(place, rate, 1 / rate, False, 1) for place, rate in enumerate(rates, 1)]
+    value = records / sum(1 / rate for rate in rates)
+    return find_unevenness(value, parts) is not None
+
+
+def unevens(rounds: int) -> Iterator[tuple[str, ...]]:
+    yield (
+        "steps scatter by",
+        "false alarm, 5 steps",
+        "20 steps",
+        "100 steps",
+        "one of 100 ten times as long",
+        "ten 1.6 times",
+        "half 1.3 times",
+    )
+    faults: list[tuple[int, Callable[[float], float]]] = [
+        (5, lambda _: 1),
+        (20, lambda _: 1),
+        (100, lambda _: 1),
+        (100, lambda place: 10 if place == 0.5 else 1),
+        (100, lambda place: 1.6 if place < 0.1 else 1),
+        (100, lambda place: 1.3 if place >= 0.5 else 1),
+    ]
+    for spread in (0.01, 0.05, 0.1, 0.15):
+        shares = []
+        for records, factor in faults:
+            random = Random(SEED)
+            found = sum(is_uneven(random, spread, records, factor) for _ in range(rounds))
+            shares.append(percent(found / rounds))
+        yield (percent(spread), *shares)
 
 
 def log(random: Random, clock: float) -> str:
@@ -125,7 +164,7 @@ def contradictions(logs: int) -> Iterator[tuple[str, ...]]:
                 path.write_text(log(random, clock))
                 reading = read(path, known, known.rules[0], Setting(nodes=1, gpus_per_node=1))
                 refused += any(reason.code == "contradiction" for reason in reading.reasons)
-            what = "agree" if clock == 1 else f"differ by a factor of {max(clock, 1 / clock):g}"
+            what = "agree" if clock == 1 else f"differ {max(clock, 1 / clock):g}"
             how = "" if clock == 1 else f", the clock {'late' if clock > 1 else 'early'}"
             yield (what + how, percent(refused / logs))
 
@@ -137,8 +176,8 @@ def table(lines: Iterator[tuple[str, ...]]) -> str:
 
 
 def report(rounds: int, logs: int) -> str:
-    """Return the three tables as Markdown."""
-    parts = (outliers(rounds), noises(rounds), contradictions(logs))
+    """Return the four tables as Markdown."""
+    parts = (outliers(rounds), noises(rounds), unevens(rounds), contradictions(logs))
     return "\n\n".join(map(table, parts)) + "\n"
 
 

@@ -538,6 +538,14 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class Note:
+    """A clause about a flag of a run: the numbers behind it."""
+
+    flag: str
+    detail: str
+
+
+@dataclass(frozen=True)
 class Run:
     """One repeat in a table.
 
@@ -555,6 +563,7 @@ class Run:
         attempts: All its attempts, including this one; empty if there was only one.
         environments: Name and digest of each node's fingerprint; equal nodes have equal digests.
         flags: Marks of this repeat, for example `outlier`; its row has them too.
+        notes: The numbers behind its marks.
         sampled: Power and memory of its GPUs; None if nothing sampled them.
     """
 
@@ -570,6 +579,7 @@ class Run:
     attempts: tuple[Attempt, ...] = ()
     environments: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     sampled: Sampled | None = None
 
 

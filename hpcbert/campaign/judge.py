@@ -362,6 +362,7 @@ class _Judge:
             environments=tuple((one.node, one.digest) for one in found),
             attempts=known.listed(directory),
             flags=(*reading.flags, *(("apart",) if chosen.seen.apart else ())),
+            notes=reading.notes,
             sampled=None if reasons else self._sampled(array, one.number, state.attempt, reading),
         )
         return JudgedRepeat(array, known, run, found, reading.told, reading.steps)

@@ -193,6 +193,7 @@ def _run(number: int, read: Read) -> Run:
         state_source="none",
         log=shown(read.log.path),
         flags=read.reading.flags,
+        notes=read.reading.notes,
     )
 
 

@@ -16,7 +16,9 @@ from itertools import dropwhile, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.logs.arithmetic import CannotReduceError, each, median, number, throughput
+from hpcbert.logs.closing import closing_rules
 from hpcbert.logs.coverage import Span
+from hpcbert.logs.evenness import WindowRecord, find_unevenness
 from hpcbert.logs.setting import UnknownError
 from hpcbert.logs.times import Clock
 from hpcbert.model import Reason
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from hpcbert.logs.grammar import Grammar, Record, Rule
     from hpcbert.logs.setting import Setting
+    from hpcbert.model import Note
 
 # Records of one kind to keep; longer logs are compared over these.
 _KEPT = 1 << 16
@@ -55,12 +58,11 @@ class Throughput(NamedTuple):
 
     Attributes:
         samples: Samples per second over the whole of it.
-        parts: Of the chosen rule: the iteration, the samples per second and the seconds of each
-            record, the seconds 0 if unknown; and whether it may be slow.
+        parts: Of the chosen rule: its records.
     """
 
     samples: float
-    parts: tuple[tuple[int, float, float, bool], ...]
+    parts: tuple[WindowRecord, ...]
 
 
 class _Track:
@@ -120,7 +122,7 @@ class CrossCheck:
     def __init__(self, grammar: Grammar, chosen: Rule) -> None:
         self.grammar = grammar
         self.chosen = chosen
-        self.others = grammar.independent(chosen)
+        self.others = (*grammar.independent(chosen), *closing_rules(grammar, chosen))
         ways = (chosen, *self.others)
         self._tracks = {
             rule.record.name: _Track(rule.record)
@@ -187,27 +189,52 @@ class CrossCheck:
         known = setting.accumulation is not None or setting.global_batch_size is not None
         return not counted and not known
 
+    def unevenness(self, value: float, span: Span, setting: Setting) -> Note | None:
+        """Return how a number differs from the steps that it averages; None if it does not.
+
+        Args:
+            value: The number.
+            span: The iterations that it covers.
+            setting: What is known about the run, including the log's facts.
+        """
+        pace = self._pace(self.chosen, span, setting, first=True)
+        if pace is None or self.chosen.average == "median":
+            return None
+        return find_unevenness(
+            value if self.chosen.record.ranks == "one" else pace.samples, pace.parts
+        )
+
     def _agree(self, rule: Rule, own: float, other: float, setting: Setting) -> bool:
-        room = 1 + self._tolerance(rule)
-        low, high = min(own, other), max(own, other)
-        if high <= low * room:
+        if own <= other * self._room(self.chosen, rule) and other <= own * self._room(
+            rule, self.chosen
+        ):
             return True
         if "footer" not in (rule.kind, self.chosen.kind):
             return False
         # A closing line covers the whole run: it may be anywhere from that to the steady rate.
-        steps = rule if self.chosen.kind == "footer" else self.chosen
+        is_closing = self.chosen.kind == "footer"
+        steps, last = (rule, self.chosen) if is_closing else (self.chosen, rule)
+        closing, steady = (own, other) if is_closing else (other, own)
         whole = self._pace(steps, Span(), setting, first=True)
-        closing, steady = (own, other) if self.chosen.kind == "footer" else (other, own)
-        return whole is not None and whole.samples <= closing * room and closing <= steady * room
+        if whole is None or whole.samples > closing * self._room(steps, last):
+            return False
+        if is_closing and whole.parts:
+            # Slow first steps, of which a rule may have a large part, are not its steady rate.
+            steady = max(steady, median([part.rate for part in whole.parts]))
+        return closing <= steady * self._room(last, steps)
 
-    def _tolerance(self, rule: Rule) -> float:
+    def _room(self, high: Rule, low: Rule) -> float:
+        """Return how many times the number of one rule may be that of another."""
         usual = self.grammar.tolerance
-        return max(rule.tolerance or usual, self.chosen.tolerance or usual)
+        above = high.tolerance if high.side != "below" else 0
+        below = low.tolerance if low.side != "above" else 0
+        return 1 + max(above or usual, below or usual)
 
     def _contradiction(self, samples: float, rule: Rule, other: float, setting: Setting) -> Reason:
+        pair = (self.chosen, rule) if samples > other else (rule, self.chosen)
         detail = (
             f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name} {other:.6g} for the"
-            f" same log, which is more than {self._tolerance(rule):.0%} apart"
+            f" same log, which is more than {self._room(*pair) - 1:.0%} apart"
         )
         if self._needs_accumulation(self.chosen, setting):
             return Reason("contradiction", f"{detail}: {_unstated(self.chosen)}")
@@ -229,7 +256,7 @@ class CrossCheck:
             start, inside = track.within(span, first=first)
             if not inside or (span.until is not None and inside[-1].place != span.until):
                 return None
-            parts = rule is self.chosen
+            parts = rule is self.chosen or self.chosen.kind == "footer"
             if rule.kind == "clock":
                 ranks = rule.record.ranks != "one"
                 return None if ranks else _by_clock(rule, start, inside, setting, parts=parts)
@@ -255,9 +282,9 @@ class CrossCheck:
         robust = self.chosen.average == "median" or self.chosen.trim > 0
         if pace is None or len(pace.parts) < _FEW or robust:
             return
-        middle = median([rate for _, rate, _, _ in pace.parts])
-        usual = median([seconds for _, _, seconds, _ in pace.parts])
-        for place, rate, seconds, paused in pace.parts:
+        middle = median([part.rate for part in pace.parts])
+        usual = median([part.seconds for part in pace.parts])
+        for place, rate, seconds, paused, _ in pace.parts:
             slow = middle > rate * self.grammar.factor and not paused
             fast = rate > middle * self.grammar.factor
             if seconds and abs(seconds - usual) < _HICCUP:
@@ -294,7 +321,13 @@ def _by_clock(
     if seconds <= 0:
         return None
     found = tuple(
-        (entry.place, entry.steps * batch / (later - earlier), later - earlier, entry.paused)
+        WindowRecord(
+            entry.place,
+            entry.steps * batch / (later - earlier),
+            later - earlier,
+            entry.paused,
+            entry.steps,
+        )
         for entry, (earlier, later) in zip(
             entries[1:] if parts else (), pairwise(moments), strict=False
         )
@@ -319,7 +352,13 @@ def _by_values(
     time = math.fsum([covered / rate for covered, rate in pairs])
     batch = _batch(rule, setting) if parts else 0
     found = tuple(
-        (inside[at].place, rate, covered * batch / rate if batch else 0.0, inside[at].paused)
+        WindowRecord(
+            inside[at].place,
+            rate,
+            covered * batch / rate if batch else 0.0,
+            inside[at].paused,
+            covered,
+        )
         for at, (covered, rate) in zip(kept if parts else (), pairs, strict=False)
     )
     return Throughput(sum(covered for covered, _ in pairs) / time, found)

@@ -221,6 +221,8 @@ class Rule:
         until: The last one that is.
         caution: How upstream's number is known to be wrong; a warning whenever the rule is used.
         tolerance: Share by which another rule of the same log may differ; 0: the grammar's.
+        side: On which side of the others the tolerance lets its number be: `above`, if it leaves
+            some of the time out, `below`, if it includes more; on the other, the grammar's holds.
         cross_check: Whether to compare it with the others at all.
     """
 
@@ -240,6 +242,7 @@ class Rule:
     until: Annotated[Bound, Written(_BOUND, partial(_bound, "iters"))] = Bound("iteration", "iters")
     caution: str = ""
     tolerance: Annotated[float, Range(0, math.inf)] = 0.0
+    side: Literal["both", "above", "below"] = "both"
     cross_check: bool = True
 
     @classmethod

@@ -36,12 +36,13 @@ from hpcbert.logs.lines import (
     holds,
     rank_of,
 )
+from hpcbert.logs.restart import Restart
 from hpcbert.logs.setting import END, Setting, UnknownError, packing
 from hpcbert.logs.skipped import Skipped
 from hpcbert.logs.steps import steps_of
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
-from hpcbert.model import Reason, Steps
+from hpcbert.model import Note, Reason, Steps
 
 if TYPE_CHECKING:
     import re
@@ -68,6 +69,7 @@ class Reading(NamedTuple):
         last: The last record of the rule, in the unit of its window's end.
         flags: Warnings about the number: `short-window` if it covers fewer iterations than
             the recipe requires.
+        notes: The numbers behind a flag.
         unchecked: Whether the number would differ, with nothing in the log against it, if more
             nodes or GPUs had been given.
         steps: The durations of its iterations, as far as the rule's records have them.
@@ -84,6 +86,7 @@ class Reading(NamedTuple):
     foreign: bool = False
     last: int = 0
     flags: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     unchecked: bool = False
     steps: Steps | None = None
     beginning: int | None = None
@@ -170,6 +173,7 @@ class _Scan:
         # By record: how many of the next ones may be slow without contradicting the others.
         self._paused: dict[str, int] = {}
         self._skipped = Skipped()
+        self._restart = Restart(grammar)
         self._beginning = b""
 
     @property
@@ -256,6 +260,7 @@ class _Scan:
         elif which >= len(facts):
             self._skipped.add(skipped[which - len(facts)], line, inside=inside)
         else:
+            self._restart.add(facts[which], line, self.iteration, inside=self._inside)
             try:
                 self.facts.add(facts[which], line)
             except CannotReduceError as error:
@@ -338,13 +343,13 @@ class _Scan:
         if not rules or self.problem:
             return
         _, tail = ends(path)
-        for rule in rules:
-            for start, _, _, end in find_lines(tail, (rule.record.contains,)):
-                line = cut_line(tail, start, end, rule.record.lines)[0]
-                for match in whole_matches(rule.record.match, line):
-                    fields = read_fields(match, rule.record.numbers)
-                    if rule.field in fields:
-                        self._cross_check.close(rule, fields[rule.field])
+        for start, which, _, end in find_lines(tail, tuple(one.record.contains for one in rules)):
+            rule = rules[which]
+            line = cut_line(tail, start, end, rule.record.lines)[0]
+            for match in whole_matches(rule.record.match, line):
+                fields = read_fields(match, rule.record.numbers)
+                if rule.field in fields:
+                    self._cross_check.close(rule, fields[rule.field])
 
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
         text = fields.get(self.rule.field)
@@ -382,7 +387,9 @@ class _Scan:
         last = self._collector.last if self._collector else 0
         facts = tuple(self.facts.values.items())
         throughput = None if reasons else throughput
+        uneven = self._unevenness(throughput, setting) if throughput else None
         marks = {
+            "uneven": uneven is not None,
             "short-window": self._counted < self.grammar.shortest,
             "overflow-steps": self._skipped.count or (self._collector and self._collector.repeats),
         }
@@ -398,10 +405,14 @@ class _Scan:
             foreign=self.foreign,
             last=last,
             flags=flags,
+            notes=(uneven,) if uneven else (),
             unchecked=throughput is not None and self._is_unchecked(throughput),
             steps=steps_of(self.rule, setting, self.collector) if throughput else None,
             beginning=checksum(self._beginning),
         )
+
+    def _unevenness(self, throughput: float, setting: Setting) -> Note | None:
+        return self._cross_check.unevenness(throughput, self.collector.span, setting)
 
     def _is_unchecked(self, throughput: float) -> bool:
         """Return whether the number depends only on what the user said about nodes and GPUs."""
@@ -444,6 +455,7 @@ class _Scan:
         """Return what else in the log contradicts the number that its rule gives."""
         if self._coverage:
             self._coverage.check(setting)
+        self._restart.check()
         return self._cross_check.reasons(throughput, self.collector.span, setting)
 
     @property

@@ -21,6 +21,7 @@ from hpcbert.model import (
     Group,
     Material,
     Metrics,
+    Note,
     Origin,
     Protocol,
     Provenance,
@@ -129,6 +130,11 @@ class _Metrics(Open):
 
 
 @dataclass(frozen=True)
+class _Note(Note, Open):
+    """The numbers behind a flag."""
+
+
+@dataclass(frozen=True)
 class _Run(Open):
     """One repeat."""
 
@@ -141,6 +147,7 @@ class _Run(Open):
     log: str
     reasons: tuple[_Reason, ...] = ()
     flags: tuple[str, ...] = ()
+    notes: tuple[_Note, ...] = ()
     nodes: tuple[str, ...] = ()
     environments: tuple[_Environment, ...] = ()
     attempts: tuple[_Attempt, ...] = ()
@@ -157,6 +164,7 @@ class _Run(Open):
             Run,
             self,
             reasons=tuple(model_of(Reason, one) for one in self.reasons),
+            notes=tuple(model_of(Note, note) for note in self.notes),
             environments=tuple((one.node, one.digest) for one in self.environments),
             attempts=tuple(model_of(Attempt, one) for one in self.attempts),
             sampled=self.sampled and model_of(Sampled, self.sampled),

@@ -108,6 +108,7 @@ def _run_data(run: Run) -> dict[str, Any]:
         "valid": run.valid,
         "reasons": [{"code": one.code, "detail": one.detail} for one in run.reasons],
         "flags": list(run.flags),
+        "notes": [{"flag": note.flag, "detail": note.detail} for note in run.notes],
         "state": run.state,
         "state_source": run.state_source,
         "log": run.log,

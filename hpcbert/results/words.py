@@ -26,6 +26,7 @@ FLAGS = {
     "mixed-environment": "nodes or software differ in something that can change a number",
     "no-baseline": "there is no valid run of 1n1g of the same experiment, so no speedup",
     "shared-nodes": "another run used one of its nodes while it was measured",
+    "uneven": "the number hides slow or fast steps: it is not that of the window's median step",
     "short-window": "the number covers few iterations, so one slow step changes it",
     "overflow-steps": "optimizer steps in the window were thrown away: their gradients overflowed",
     "unchecked": "the number depends on the given numbers of nodes and GPUs, which no log confirms",
@@ -150,10 +151,14 @@ def percent(share: float) -> str:
 def marks(row: Row) -> tuple[str, ...]:
     """Return a sentence for each valid repeat of a row that has its own marks."""
     return tuple(
-        plain(f"repeat {run.repeat}: {', '.join(run.flags)}{_distance(run, row)}")
+        plain(f"repeat {run.repeat}: {', '.join(run.flags)}{_distance(run, row)}{_notes(run)}")
         for run in row.runs
         if run.valid and run.flags
     )
+
+
+def _notes(run: Run) -> str:
+    return "".join(f" ({note.detail})" for note in run.notes)
 
 
 def _distance(run: Run, row: Row) -> str:

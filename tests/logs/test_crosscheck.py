@@ -201,3 +201,31 @@ def test_what_the_pattern_itself_has_beside_a_number_is_its_own(
 ) -> None:
     (one,) = numbers(pattern, ("rate",))
     assert (one.before, one.after) == (before, after)
+
+
+SIDES = TOML.replace('kind = "rate"\n', 'kind = "rate"\ntolerance = 0.5\nside = "above"\n', 1)
+
+
+@pytest.mark.parametrize("rule", ["clock", "rate"])
+@pytest.mark.parametrize(
+    ("rate", "agrees"), [(32.0, True), (45.0, True), (29.5, True), (22.2, False), (49.0, False)]
+)
+def test_a_rate_that_leaves_time_out_can_only_be_above_the_clock(
+    read: Reader, rule: str, rate: float, *, agrees: bool
+) -> None:
+    found = read(SIDES, steps(120, rate=rate), rule, ONE)
+    assert codes(found) == ([] if agrees else ["contradiction"])
+
+
+@pytest.mark.parametrize(
+    ("side", "closing", "agrees"),
+    [("below", 25.0, True), ("below", 40.0, False), ("above", 40.0, True), ("above", 25.0, False)],
+)
+@pytest.mark.parametrize("rule", RULES)
+def test_the_side_of_a_closing_line(
+    read: Reader, rule: str, side: str, closing: float, *, agrees: bool
+) -> None:
+    text = f'kind = "footer"\ntolerance = 0.3\nside = "{side}"'
+    log = steps(120, rate=32.0) + f"result: {closing}\n"
+    found = read(TOML.replace('kind = "footer"', text), log, rule, ONE)
+    assert codes(found)[:1] == ([] if agrees else ["contradiction"])

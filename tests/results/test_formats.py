@@ -4,15 +4,16 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Group, Measured, Provenance, Reason, Run, Shape, SpeedupTable
-from hpcbert.results import delimited, dlperf, markdown, text
-from hpcbert.results.document import tables_data
+from hpcbert.model import Group, Measured, Note, Provenance, Reason, Run, Shape, SpeedupTable
+from hpcbert.results import delimited, dlperf, markdown, saved, text
+from hpcbert.results.document import FORMAT, tables_data
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.reporters import FORMS, meant_by
 
@@ -107,6 +108,7 @@ def test_the_document_holds_every_number_unrounded(tables: tuple[SpeedupTable, .
         "valid": False,
         "reasons": [{"code": "loss", "detail": "the loss is nan at iteration 7"}],
         "flags": [],
+        "notes": [],
         "state": "COMPLETED",
         "state_source": "sacct",
         "log": "logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_3.log",
@@ -189,3 +191,29 @@ def test_dlperfs_document_can_not_hold_two_tables_of_a_model() -> None:
     tables = tabulate([point(GROUP, "1n1g", [1.0]), point(other, "1n1g", [1.0])])
     with pytest.raises(UsageError, match="has several"):
         dlperf.render(tables, MADE)
+
+
+UNEVEN = "the window's number is 232.727 samples/s, its median step 512: see iterations 41 to 50"
+
+
+@pytest.fixture
+def uneven() -> tuple[SpeedupTable, ...]:
+    (first,) = (run(1, 232.727),)
+    flagged = replace(first, flags=("uneven",), notes=(Note("uneven", UNEVEN),))
+    return tabulate([Measured(GROUP, Shape(1, 1), 1, (flagged,))])
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if name != "dlperf-json"])
+def test_every_form_has_the_flag_of_an_uneven_window(
+    name: str, uneven: tuple[SpeedupTable, ...]
+) -> None:
+    rendered = click.unstyle(FORMS[name].write(uneven, MADE, 0))
+    assert "uneven" in rendered
+    if name in {"text", "markdown", "json"}:
+        assert UNEVEN in rendered.replace("\\", "")
+
+
+def test_saved_results_keep_the_numbers_behind_a_flag(uneven: tuple[SpeedupTable, ...]) -> None:
+    document = json.dumps({"schema": 1, "format": FORMAT, "tables": tables_data(uneven)["tables"]})
+    (table,) = saved.parse(document, file="results.json").tables
+    assert table.rows[0].runs[0].notes == (Note("uneven", UNEVEN),)

@@ -128,14 +128,20 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
     assert found is None if ahead is None else abs(int(str(found)) - ahead) <= 1 + took
 
 
-@pytest.mark.parametrize("seconds", ["0", "3"])
-def test_a_script_notices_that_it_was_suspended(tmp_path: Path, seconds: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "times", "noticed"),
+    [("0", 1, ""), ("3", 1, "signal"), ("0.45", 12, "sum")],
+    ids=["signal-alone", "three-seconds", "twelve-short-ones"],
+)
+def test_a_script_notices_that_it_was_suspended(
+    tmp_path: Path, seconds: str, times: int, noticed: str
+) -> None:
     """CONT alone, which Slurm sends before it ends a job, is none."""
     # Stops the whole job, be it that a rank, the script and all else is stopped at once, for a while.
-    stop = "kill -STOP -- -'\"$GROUP\"'; sleep '\"$SECONDS_OFF\"'; " if seconds != "0" else ""
+    stop = "kill -STOP -- -'\"$GROUP\"'; sleep '\"$SECONDS_OFF\"'; " if noticed else ""
     pause = f"""#!/bin/bash
 if ((SLURM_PROCID == 0)); then
-  setsid --fork bash -c '{stop}kill -CONT -- -'"$GROUP"'; touch '"$GO"
+  setsid --fork bash -c 'for n in {{1..{times}}}; do {stop}kill -CONT -- -'"$GROUP"'; sleep 0.1; done; touch '"$GO"
   until [[ -e $GO ]]; do sleep 0.05; done
 fi
 """
@@ -156,10 +162,10 @@ fi
     told = [one for one in events(made) if one["event"] == "suspended"]
     seen = newest(events(made))
     assert seen.watched
-    if seconds == "0":
+    if not noticed:
         assert (told, seen.suspended) == ([], 0.0)
     else:
-        assert told[0]["noticed"] == "signal"
+        assert told[0]["noticed"] == noticed
         assert seen.suspended > 1
         assert [one["event"] for one in events(made)][-1] == "end"
 
@@ -193,6 +199,53 @@ wait "${{watchers[@]}}"
     assert [set(one.read_text().split()) if one.exists() else set() for one in seen] == [
         {"suspended"}
     ] * 24
+
+
+@pytest.mark.parametrize(
+    ("pauses", "seconds", "signal", "noticed"),
+    [
+        (12, "0.45", True, True),
+        (12, "0.45", False, True),
+        (25, "0.2", True, True),
+        (1, "0.1", True, False),
+    ],
+    ids=["checkpointer", "freezer", "gang-scheduler", "one-hiccup"],
+)
+def test_short_pauses_of_the_measured_step_are_summed(
+    tmp_path: Path, pauses: int, seconds: str, *, signal: bool, noticed: bool
+) -> None:
+    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
+    text = only_script(made)
+    functions = text[text.index("ahead=null") : text.index("status='' step_pid=''")]
+    # A frozen control group gets no signal when it continues.
+    functions = functions if signal else functions.replace("trap 'continued=2' CONT", "")
+    harness = f"""set -euo pipefail
+mark() {{ echo "$@" >>"{tmp_path}/$own"; }}
+{functions}
+for own in step repeat; do
+  watch_time "$own" & watchers+=("$!")
+done
+sleep 0.3
+for ((n = 0; n < {pauses}; n++)); do
+  kill -STOP "${{watchers[@]}}"
+  sleep {seconds}
+  kill -CONT "${{watchers[@]}}"
+  sleep 0.15
+done
+kill -VTALRM "${{watchers[@]}}"
+wait "${{watchers[@]}}"
+"""
+    done = subprocess.run(
+        ["bash", "-c", harness], check=False, capture_output=True, timeout=CEILING
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert not (tmp_path / "repeat").exists()
+    assert (tmp_path / "step").exists() is noticed
+    if noticed:
+        (event,) = (tmp_path / "step").read_text().splitlines()
+        found = re.fullmatch(r'suspended ,"seconds":([0-9.]+),"noticed":"sum"', event)
+        assert found
+        assert 0.5 < float(found[1]) / (pauses * float(seconds)) < 1.3
 
 
 def test_a_failing_rank_gives_the_script_its_exit_status(tmp_path: Path) -> None:
