@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.launches import failure
-from hpcbert.slurm.reasons import reason_sentence
+from hpcbert.slurm.reasons import never_starts, reason_sentence
 from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, parse
 from hpcbert.system.lazy import dataclass
 
@@ -241,7 +241,7 @@ def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatStat
     why = failure(row, silent=silent) if state.word == "FAILED" else None
     waiting, ended = state.kind.queued, state.kind.over
     # sacct keeps a reason after the job has started, and says None if there was none.
-    reason = row.reason if waiting and row.reason != "None" else ""
+    reason = row.reason if (waiting or _forbids(row, state)) and row.reason != "None" else ""
     return RepeatState(
         state.word,
         state.kind,
@@ -256,7 +256,17 @@ def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatStat
         end=row.end if ended else None,
         limit=row.limit,
         suspended=_suspended(row) if ended else 0.0,
+        hopeless=ended and bool(reason),
     )
+
+
+def _forbids(row: JobRow, state: State) -> bool:
+    """Return whether a job ended without nodes, for a reason that needs somebody to act.
+
+    Slurm itself ends such a job: BadConstraints, DependencyNeverSatisfied, DeadLine.
+    """
+    ended = state.kind is Kind.FAILED and not expand(row.nodelist)
+    return ended and never_starts(row.reason)
 
 
 def _suspended(row: JobRow) -> float:
@@ -280,6 +290,8 @@ def _ending(row: JobRow, state: State, why: ReasonText | None) -> str:
         sentence = f"{sentence} ({row.nodelist})"
     _, _, user = row.state.partition(" by ")
     by = f" by {_name(user)}" if user else ""
+    if _forbids(row, state):
+        return f"{sentence}{by} before it started: {reason_sentence(row.reason)} ({row.reason})"
     return f"{sentence}{by}, exit status {row.exit_code}" if row.exit_code else f"{sentence}{by}"
 
 
