@@ -1,10 +1,10 @@
 """The lock of a campaign: one writer at a time, on whichever host and in whichever container.
 
 The lock is a file that `link` makes whole; on NFS too `link` is atomic. The file names its holder
-by host name, process id, start of the process in clock ticks since boot (of the machine, whatever the
-time namespace), boot id, inode of the PID namespace and machine id. A holder can be found dead only from the same boot and PID namespace,
-where ids mean the same (pid_namespaces(7)). Two containers on one host may have the same host name,
-and neither sees the other's processes.
+by host name, process id, start of the process in clock ticks since the machine's boot (whatever the
+time namespace), boot id, inode of the PID namespace and machine id. A holder can be found dead only
+from the same boot and PID namespace, where ids mean the same (pid_namespaces(7)). Two containers on
+one host may have the same host name, and neither sees the other's processes.
 """
 
 from __future__ import annotations
