@@ -32,9 +32,9 @@ _SHORTEST = 6
 def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_file: str) -> Result:
     """Remove campaigns for good.
 
-    CAMPAIGN is a campaign's directory, its id or at least six characters of the id. rm asks the scheduler first: if
-    a job of any of them still waits or runs, it removes none. Archives, and files that you wrote
-    elsewhere, stay.
+    CAMPAIGN is a campaign's directory, its id or at least six characters of the id. rm asks the
+    scheduler first: if a job of any of them still waits or runs, it removes none. Archives, and
+    files that you wrote elsewhere, stay.
     """
     place = Path(runs or load(site_file).runs)
     directories = tuple(

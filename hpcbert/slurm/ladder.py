@@ -262,7 +262,8 @@ def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatStat
         end=row.end if ended else None,
         limit=row.limit,
         suspended=_suspended(row) if ended else 0.0,
-        hopeless=bool(forbidden),
+        # After a failed job before it, a retry may well succeed.
+        hopeless=bool(forbidden) and not row.reason.startswith("Dependency"),
     )
 
 

@@ -32,17 +32,15 @@ def parameters(
 
 
 EVERY = [
-    pytest.param(path, param, command, id=f"{' '.join(path)} {param.name}")
+    case
     for name in COMMANDS
-    for path, command, param in parameters(
-        root.get_command(click.Context(root), name) or root, (name,)
-    )
+    for case in parameters(root.get_command(click.Context(root), name) or root, (name,))
 ]
 
 
 def line(path: tuple[str, ...], command: click.Command, param: click.Parameter, word: str) -> str:
     """Return the arguments in front of the tested one, and this as the user types it."""
-    if isinstance(param, click.Option):
+    if not isinstance(param, click.Argument):
         return "\n".join((*path, f"{param.opts[-1]}={word}"))
     arguments = [one for one in command.params if isinstance(one, click.Argument)]
     front = ["x"] * arguments.index(param)
@@ -51,9 +49,13 @@ def line(path: tuple[str, ...], command: click.Command, param: click.Parameter, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["", " \u3000"], ids=["empty", "blanks"])
-@pytest.mark.parametrize(("path", "param", "command"), EVERY)
+@pytest.mark.parametrize(
+    ("path", "command", "param"),
+    EVERY,
+    ids=[f"{' '.join(path)} {one.name}" for path, _, one in EVERY],
+)
 def test_every_parameter_refuses_an_empty_value(
-    path: tuple[str, ...], param: click.Parameter, command: click.Command, word: str
+    path: tuple[str, ...], command: click.Command, param: click.Parameter, word: str
 ) -> None:
     words = line(path, command, param, word).split("\n")
     if (path[-1], param.name) in EMPTY_MEANS:
@@ -65,7 +67,7 @@ def test_every_parameter_refuses_an_empty_value(
 
 
 def test_what_an_empty_value_means_is_listed_for_parameters_that_exist() -> None:
-    names = {(case.values[0][-1], case.values[1].name) for case in EVERY}
+    names = {(path[-1], param.name) for path, _, param in EVERY}
     assert names >= EMPTY_MEANS.keys()
     assert all(EMPTY_MEANS.values())
 

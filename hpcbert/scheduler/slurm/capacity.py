@@ -329,16 +329,16 @@ def _misplaced(job: Wanted, partition: Partition) -> Iterator[Finding]:
     if len(there) != partition.nodes:  # sinfo does not print the names.
         return
     fitting = partition.fitting(job.resources) if partition.exact else there
-    for nodes, why in (
+    for wrong, why in (
         (set(job.nodelist) - there, f"is not in partition {partition.name}"),
         (set(job.nodelist) & set(job.exclude), "is also excluded"),
         (set(job.nodelist) & there - fitting, "lacks what each node must have"),
     ):
-        if nodes:
+        if wrong:
             yield Finding(
                 "nodes",
                 "fail",
-                f"The node list names {fold(nodes)}, which {why}.",
+                f"The node list names {fold(wrong)}, which {why}.",
                 f"Name others with --nodelist: {fold(fitting - set(job.exclude)) or 'none'} "
                 "would do.",
                 "site.toml: slurm.nodelist",
