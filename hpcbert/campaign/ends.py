@@ -28,7 +28,7 @@ _SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class End(Open):
+class UnwrittenEnd(Open):
     """The end of one attempt.
 
     Attributes:
@@ -48,15 +48,15 @@ class End(Open):
 @dataclass(frozen=True)
 class _Document(Open):
     schema: int
-    ends: tuple[End, ...]
+    ends: tuple[UnwrittenEnd, ...]
 
 
 class Ends(NamedTuple):
     """The ends on record, by array, job and repeat."""
 
-    by_repeat: Mapping[tuple[str, str, int], End]
+    by_repeat: Mapping[tuple[str, str, int], UnwrittenEnd]
 
-    def of(self, array: Array, repeat: int, attempt: int = 0) -> End | None:
+    def of(self, array: Array, repeat: int, attempt: int = 0) -> UnwrittenEnd | None:
         """Return the end of a repeat; None if a later attempt has begun, or none is on record."""
         end = self.by_repeat.get((array.name, array.job_id, repeat))
         return end if end and end.attempt >= attempt else None
@@ -97,7 +97,7 @@ def write(
         ends.pop(name, None)
         own = repeat.newest.ended and repeat.newest.attempt >= state.attempt
         if repeat.key in final and not (state.kind.alive or own):
-            ends[name] = End(*name, state.attempt, state.word, state.detail)
+            ends[name] = UnwrittenEnd(*name, state.attempt, state.word, state.detail)
     if ends != before and not store.stranger(watched.directory):
         document = {"schema": _SCHEMA, "ends": [asdict(one) for one in ends.values()]}
         with contextlib.suppress(HpcbertError):

@@ -79,6 +79,7 @@ def _filled(
         blank = any(isinstance(word, str) and not word.strip() for word in words)
         exempt = (ctx.info_name, param.name) in EMPTY_MEANS or ctx.resilient_parsing
         if source is ParameterSource.COMMANDLINE and blank and not exempt:
+            param.process_value(ctx, value)  # Its own refusal says more.
             raise click.BadParameter("it is empty. Is a shell variable unset?", ctx, param)
         return value, source
 
