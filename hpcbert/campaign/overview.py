@@ -12,7 +12,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from hpcbert.campaign import notes, record, store
+from hpcbert.campaign import ends, notes, record, store
+from hpcbert.campaign.ends import NO_ENDS, Ends
 from hpcbert.campaign.evidence import EVIDENCE, MEASUREMENTS
 from hpcbert.campaign.steps import ENDS
 from hpcbert.config.decode import Open, decode
@@ -20,7 +21,7 @@ from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import MANIFEST, moment, stamped, utc
 from hpcbert.results.interval import suffices
-from hpcbert.slurm.states import UNNEEDED, noted_kind
+from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, noted_kind, whole
 from hpcbert.system.files import open_file
 from hpcbert.system.lazy import dataclass
 
@@ -220,14 +221,21 @@ def _beginning(path: Path) -> tuple[str, bool]:
         os.close(descriptor)
 
 
-def phase(directory: Path, array: Array, repeat: int, begun: set[str] | None = None) -> Phase:
-    """Return a repeat's progress by its own account.
+def phase(
+    directory: Path,
+    array: Array,
+    repeat: int,
+    begun: set[str] | None = None,
+    on_record: Ends = NO_ENDS,
+) -> Phase:
+    """Return a repeat's progress by its own account, or its end as it was recorded.
 
     Args:
         directory: The campaign.
         array: The array that it was submitted in last.
         repeat: Its number.
         begun: Names of all status files, if known; None: look for the file.
+        on_record: The ends that the jobs did not write themselves.
     """
     if array.state == "refused":
         return "refused"
@@ -235,8 +243,10 @@ def phase(directory: Path, array: Array, repeat: int, begun: set[str] | None = N
         return "unsubmitted"
     path = directory / array.status(repeat)
     last = record.last_event(path) if begun is None or path.name in begun else {}
-    attempt = last.get("attempt")
-    if not last or (isinstance(attempt, int) and attempt < array.first_attempt):
+    attempt = whole(last.get("attempt"), LAST_ATTEMPT) or 0
+    if on_record.of(array, repeat, attempt):
+        return "ended"
+    if not last or attempt < array.first_attempt:
         return "waiting"
     return "ended" if last.get("event") in ENDS else "running"
 
@@ -248,8 +258,9 @@ def _state(directory: Path, campaign: Campaign, known: Summary | None) -> State:
     with contextlib.suppress(OSError):
         begun = set(os.listdir(directory / "status"))  # noqa: PTH208 - names are enough
     phases: set[Phase] = set()
+    on_record = ends.read(directory)
     for array, number in campaign.current:
-        phases.add(phase(directory, array, number, begun))
+        phases.add(phase(directory, array, number, begun, on_record))
         if "running" in phases:
             return "running"
     for one in ("waiting", "unsubmitted", "refused"):

@@ -200,7 +200,7 @@ def archived(name: str, runs: Path) -> Path | None:
     return next((path for path in places if path.exists() and not path.is_dir()), None)
 
 
-def resolve(name: str, runs: Path) -> Path:
+def resolve(name: str, runs: Path, *, shortest: int = 1) -> Path:
     """Return the campaign that the user names: by path, id, part of the id, or its name.
 
     An archive is refused: its jobs can't be run, submitted or cancelled. Another user's campaign
@@ -209,9 +209,16 @@ def resolve(name: str, runs: Path) -> Path:
 
     The path is absolute: sbatch runs in the campaign, where a relative one would be wrong.
 
+    Args:
+        name: What the user typed.
+        runs: The directory of the campaigns.
+        shortest: The fewest characters of a part of an id.
+
     Raises:
-        UsageError: No campaign matches, or several do, or an archive does.
+        UsageError: No campaign matches, or several do, or an archive does, or the name is empty.
     """
+    if not name.strip():
+        raise UsageError("The name of a campaign is empty.", hint="Is a shell variable unset?")
     if packed := archived(name, runs):
         raise UsageError(
             "An archive can only be read: nothing of it is run, submitted or cancelled.",
@@ -223,7 +230,9 @@ def resolve(name: str, runs: Path) -> Path:
     if own:
         return own[0].absolute()
     campaigns = find_campaigns(runs)
-    found = [path for path in campaigns if name in path.name]
+    # A part without a letter or digit is in every id.
+    part = len(name) >= shortest and any(map(str.isalnum, name))
+    found = [path for path in campaigns if part and name in path.name]
     found = found or [path for path in campaigns if _called(path) == name]
     if len(found) == 1:
         return found[0]
@@ -235,10 +244,11 @@ def resolve(name: str, runs: Path) -> Path:
             f"{name!r} could be {meant}.", where=str(runs), hint="Give more of its id, or its path."
         )
     there = f"You have: {_listed(campaigns)}." if campaigns else "You have none."
+    least = f" of at least {shortest} characters" if shortest > 1 else ""
     raise UsageError(
         f"There is no campaign {name!r}.",
         where=str(runs),
-        hint=f"{there} Name one by its id, a part of the id, or its path.",
+        hint=f"{there} Name one by its id, a part of the id{least}, or its path.",
     )
 
 

@@ -142,6 +142,14 @@ def obstacles(
             ahead.begin(argv)
     found = {one: None for made in drafts for one in of_submission(made, run=ahead)}
     certain = [one for one in found if one.status == "fail"]
+    if not certain and not ignored:
+        certain = [
+            one
+            for made in drafts
+            for one in scheduler.of(made.campaign.scheduler, World(ahead)).impossible(
+                made.scripts.values()
+            )
+        ]
     if certain and not ignored:
         errors = [UsageError(f"{one.name}: {one.detail}", hint=one.hint) for one in certain]
         last = UsageError("Nothing was submitted.", hint="--force submits anyway.")

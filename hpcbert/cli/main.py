@@ -6,12 +6,16 @@ import importlib
 import io
 import os
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from hpcbert import __version__
 from hpcbert.cli import streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _OTHERS_WRITE = 0o022
 _COMPLETE = "_HPCBERT_COMPLETE"
@@ -49,6 +53,39 @@ COMMANDS = {
 }
 
 
+# Parameters for which an empty value has a meaning, by command, and what it is.
+EMPTY_MEANS = {("note", "text"): "removes the note"}
+
+
+def without_blanks(command: click.Command) -> click.Command:
+    """Let a command and those below it refuse empty values: of an unset shell variable, mostly.
+
+    An option that is not typed keeps its default. An empty one would silently mean the same, an
+    empty argument whatever matches first.
+    """
+    for below in getattr(command, "commands", {}).values():
+        without_blanks(below)
+    for param in command.params:
+        vars(param).setdefault("consume_value", _filled(param, param.consume_value))
+    return command
+
+
+def _filled(
+    param: click.Parameter, consume: Callable[..., tuple[Any, ParameterSource]]
+) -> Callable[..., tuple[Any, ParameterSource]]:
+    def consume_value(ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        value, source = consume(ctx, opts)
+        words = value if isinstance(value, list | tuple) else (value,)
+        blank = any(isinstance(word, str) and not word.strip() for word in words)
+        exempt = (ctx.info_name, param.name) in EMPTY_MEANS or ctx.resilient_parsing
+        if source is ParameterSource.COMMANDLINE and blank and not exempt:
+            param.process_value(ctx, value)  # Its own refusal says more.
+            raise click.BadParameter("it is empty. Is a shell variable unset?", ctx, param)
+        return value, source
+
+    return consume_value
+
+
 class LazyGroup(click.Group):
     """A group that lists its commands here and imports them on use."""
 
@@ -67,7 +104,7 @@ class LazyGroup(click.Group):
             from hpcbert.cli.completing import attach
 
             return attach(command)
-        return command
+        return without_blanks(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands by their first lines without importing them."""

@@ -78,7 +78,7 @@ def pairs(words: Iterable[str], flag: str = "--set") -> dict[str, str]:
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if not equals:
+        if not equals or not name.strip():
             raise UsageError(f"{flag} needs NAME=VALUE, not {word!r}.")
         if flag == "--env" and name.strip() in found:
             hint = f'A campaign.toml can measure several: env = {{ {name} = ["a", "b"] }}'
@@ -88,8 +88,17 @@ def pairs(words: Iterable[str], flag: str = "--set") -> dict[str, str]:
 
 
 def split(text: str) -> tuple[str, ...]:
-    """Return the words of a comma-separated text."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+    """Return the words of a comma-separated text; none of an empty text.
+
+    Raises:
+        UsageError: One of several is empty.
+    """
+    words = tuple(word.strip() for word in text.split(","))
+    if words == ("",):
+        return ()
+    if "" in words:
+        raise UsageError(f"{text!r} has an empty entry.", hint="Remove the comma too many.")
+    return words
 
 
 class RuntimeName(click.Choice[str]):

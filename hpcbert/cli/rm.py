@@ -18,6 +18,9 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Characters of an id's random end: a shorter part of an id could match by accident.
+_SHORTEST = 6
+
 
 @click.command(epilog="\b\nExamples:\n  hpcbert rm 3f9a1c\n  hpcbert rm 3f9a1c 7b20de --yes")
 @click.argument("campaigns", nargs=-1, required=True, metavar="CAMPAIGN...")
@@ -29,12 +32,14 @@ if TYPE_CHECKING:
 def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_file: str) -> Result:
     """Remove campaigns for good.
 
-    CAMPAIGN is a campaign's directory, its id or a part of the id. rm asks the scheduler first: if
-    a job of any of them still waits or runs, it removes none. Archives, and files that you wrote
-    elsewhere, stay.
+    CAMPAIGN is a campaign's directory, its id or at least six characters of the id. rm asks the
+    scheduler first: if a job of any of them still waits or runs, it removes none. Archives, and
+    files that you wrote elsewhere, stay.
     """
     place = Path(runs or load(site_file).runs)
-    directories = tuple(dict.fromkeys(store.resolve(name, place) for name in campaigns))
+    directories = tuple(
+        dict.fromkeys(store.resolve(name, place, shortest=_SHORTEST) for name in campaigns)
+    )
     gone = remove(directories, agreed=lambda: yes or _agreed(directories), run=run, force=force)
     data = {
         "removed": gone,

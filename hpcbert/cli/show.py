@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert.campaign import overview, preflight, store
+from hpcbert.campaign import ends, overview, preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.campaigns import opened
 from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, columns, since_text
@@ -23,6 +23,7 @@ from hpcbert.results.words import repeats_of, until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from hpcbert.campaign.ends import Ends
     from hpcbert.campaign.overview import Overview, PointResult
     from hpcbert.model import Campaign, Point
 
@@ -42,7 +43,10 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
     manifest = store.read_manifest(found.directory)
     seen, now = overview.look(found.directory), time.time()
     numbers = overview.numbers(found.directory, manifest)
-    points = [_point(found.directory, manifest, point, numbers) for point in manifest.of_point]
+    ended = ends.read(found.directory)
+    points = [
+        _point(found.directory, manifest, point, numbers, ended) for point in manifest.of_point
+    ]
     data = {
         **asdict(seen),
         "directory": str(found.shown),
@@ -61,7 +65,11 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
 
 
 def _point(
-    directory: Path, manifest: Campaign, point: Point, numbers: Mapping[Point, PointResult]
+    directory: Path,
+    manifest: Campaign,
+    point: Point,
+    numbers: Mapping[Point, PointResult],
+    ended: Ends,
 ) -> dict[str, Any]:
     mine = [(array, number) for array, number in manifest.current if array.point == point]
     known, adaptive = numbers.get(point), manifest.protocol.precision_of_median is not None
@@ -74,7 +82,12 @@ def _point(
         "batch_size_per_device": None if point.largest else point.batch_size_per_device,
         "device": point.device,
         "jobs": list(dict.fromkeys(array.job_id for array, _ in mine if array.job_id)),
-        "repeats": dict(Counter(overview.phase(directory, *one) for one in mine)),
+        "repeats": dict(Counter(overview.phase(directory, *one, on_record=ended) for one in mine)),
+        "ended": [
+            {"repeat": end.repeat, "state": end.state, "detail": end.detail}
+            for one in mine
+            if (end := ended.of(*one))
+        ],
         "asked": known.asked if known and adaptive else len(mine),
         "valid": known.valid if known else None,
         "median": known.median if known else None,
@@ -114,6 +127,11 @@ def _lines(
     if seen.provisional:
         yield COLLECT_AGAIN
     for point in data["points"]:
+        alike: dict[str, list[str]] = {}
+        for one in () if point["refused"] else point["ended"]:
+            alike.setdefault(f"{one['state']}: {one['detail']}", []).append(str(one["repeat"]))
+        for what, numbers in alike.items():
+            yield f"{point['point']} repeat {', '.join(numbers)}: {what}"
         for one in point["refused"]:
             yield f"{point['point']} repeat {one['repeat']}: {one['why']}"
         if count := len(point["unneeded"]):

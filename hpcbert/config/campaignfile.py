@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from hpcbert.config import adaptive, variables
-from hpcbert.config.decode import Count, Invalid, Range, Written, decode, did_you_mean
+from hpcbert.config.decode import Count, Filled, Invalid, Range, Written, decode, did_you_mean
 from hpcbert.config.overrides import SCALING
 from hpcbert.config.site import nodes
 from hpcbert.config.toml import read as read_toml
@@ -31,7 +31,9 @@ _BatchSize = Annotated[int, Range(1, 1_000_000)]
 _Size = _BatchSize | Literal["max"]
 _Samples = _Size | tuple[_Size, ...]
 _Value = OptionValue | tuple[OptionValue, ...]
-_Text = str | tuple[str, ...]
+_Text = Filled | tuple[Filled, ...]
+# An empty variable is a value.
+_Values = str | tuple[str, ...]
 
 
 class Sizes(NamedTuple):
@@ -159,7 +161,7 @@ _Sizes = Annotated[
 _Options = Annotated[
     tuple[OptionValues, ...], Written(Mapping[str, _Value | Mapping[str, _Value]], _settings)
 ]
-_Env = Annotated[tuple[Variable, ...], Written(Mapping[str, _Text], _variables)]
+_Env = Annotated[tuple[Variable, ...], Written(Mapping[str, _Values], _variables)]
 
 
 @dataclass(frozen=True)
@@ -249,10 +251,10 @@ class SlurmAsked:
         time_limit: Time limit of one repeat.
     """
 
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    reservation: str | None = None
+    partition: Filled | None = None
+    account: Filled | None = None
+    qos: Filled | None = None
+    reservation: Filled | None = None
     nodelist: Annotated[str, nodes] | None = None
     exclude: Annotated[str, nodes] | None = None
     time_limit: TimeLimit | None = None
@@ -318,12 +320,12 @@ class CampaignFile(Selection):
     """
 
     name: Annotated[str, name] | None = None
-    note: str | None = None
-    notify: str | None = None
+    note: Filled | None = None
+    notify: Filled | None = None
     nodes: Count | None = None
     gpus_per_node: Count | None = None
-    device: str | None = None
-    protocol: str | None = None
+    device: Filled | None = None
+    protocol: Filled | None = None
     accumulation: Count | None = None
     global_batch_size: Count | None = None
     xla: bool | None = None

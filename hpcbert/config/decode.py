@@ -119,6 +119,20 @@ class Range:
 Count = Annotated[int, Range(1)]
 
 
+def filled(text: str) -> str:
+    """Return a text that has more than blanks.
+
+    Raises:
+        Invalid: It has not.
+    """
+    if not text.strip():
+        raise Invalid("must not be empty", "Leave it out for the default.")
+    return text
+
+
+Filled = Annotated[str, filled]
+
+
 class Open:
     """Marks a dataclass that ignores keys it doesn't know, as newer versions may add them."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from hpcbert.config import slurmwords
-from hpcbert.config.decode import GIVEN, Count, Invalid, Range, Written, choose, decode
+from hpcbert.config.decode import GIVEN, Count, Filled, Invalid, Range, Written, choose, decode
 from hpcbert.config.overrides import RUNTIMES, Overrides, Runtime, runtime_name
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import known
@@ -41,7 +41,7 @@ def nodes(text: str) -> str:
     Raises:
         Invalid: The text is something else.
     """
-    if text.startswith("-") or not _NODES.fullmatch(text):
+    if text.startswith("-") or not _NODES.fullmatch(text) or "" in text.split(","):
         raise Invalid("must be node names as Slurm lists them, n[01-04],n07", value=text)
     return text
 
@@ -198,7 +198,7 @@ class ContainerSettings:
     """
 
     runtime: Annotated[Runtime, Written(str, _runtime)] = "none"
-    images: str = "images"
+    images: Filled = "images"
     mounts: tuple[str, ...] = ()
     home: bool = False
     remap_root: bool = False
@@ -220,10 +220,10 @@ class Site:
     """
 
     where: Annotated[str, GIVEN]
-    name: str
+    name: Filled
     scheduler: Annotated[str, known]
-    runs: str = "runs"
-    sources: str = "sources"
+    runs: Filled = "runs"
+    sources: Filled = "sources"
     slurm: SlurmSettings = SlurmSettings()
     nodes: NodeSettings = NodeSettings()
     container: ContainerSettings = ContainerSettings()

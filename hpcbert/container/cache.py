@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.errors import UsageError
 from hpcbert.system.files import refusal
 from hpcbert.system.lazy import dataclass, regex
-from hpcbert.system.processes import boot_id, started
+from hpcbert.system.processes import boot_id, lives
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,4 +197,5 @@ def _dead_here(words: Sequence[str]) -> bool:
         space = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return False
-    return place == f"{boot_id()}/{space}/{os.geteuid()}" and str(started(pid)) != born
+    here = f"{boot_id()}/{space}/{os.geteuid()}"
+    return place == here and born.isdecimal() and not lives(pid, int(born))

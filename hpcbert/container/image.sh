@@ -98,11 +98,13 @@ hit() {
 
 # --- The lock: mkdir, a holder, and a heart that beats ----------------------------------------
 # flock means nothing between hosts on many shared file systems; mkdir is atomic on all of them.
-born() { # process id: the moment it was started, in ticks; nothing if it is gone
-  local line words
+born() { # process id: the moment it was started, in ticks of the machine; nothing if it is gone
+  local line words shift=0
   line=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
   read -ra words <<<"${line##*) }"
-  printf '%s' "${words[19]}"
+  # A time namespace shifts it (time_namespaces(7)): 100 ticks a second, on every kernel.
+  shift=$(awk '$1 == "boottime" { print $2 * 100 + int($3 / 10000000) }' /proc/self/timens_offsets 2>/dev/null) || true
+  printf '%s' $((words[19] - ${shift:-0}))
 }
 here() { # kernel, process id space and user
   printf '%s/%s/%s' "$(cat /proc/sys/kernel/random/boot_id)" "$space" "$EUID"

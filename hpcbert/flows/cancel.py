@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.campaign import store
+from hpcbert.campaign import ends, store
 from hpcbert.scheduler.base import World
+from hpcbert.slurm.states import Kind, RepeatState
 
 if TYPE_CHECKING:
     from hpcbert.campaign.repeats import TrackedCampaign
@@ -31,5 +32,12 @@ def cancel(watched: TrackedCampaign, target: Target, *, run: Runner) -> None:
     Raises:
         SchedulerError: The scheduler refused, or the jobs have ended already.
     """
-    if target.jobs:
-        scheduler.of(watched.campaign.scheduler, World(run)).cancel(watched, target)
+    if not target.jobs:
+        return
+    scheduler.of(watched.campaign.scheduler, World(run)).cancel(watched, target)
+    states = {
+        one.key: RepeatState("CANCELLED", Kind.FAILED, "none", detail="was cancelled")
+        for one in target.repeats
+        if one.newest.start is None
+    }
+    ends.write(watched, states, states)

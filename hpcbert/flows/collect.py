@@ -257,7 +257,7 @@ def _of_campaign(
     place: Path,
     states: States,
 ) -> _OfCampaign:
-    from hpcbert.campaign import judge, keeping, preflight, store
+    from hpcbert.campaign import ends, judge, keeping, preflight, store
     from hpcbert.campaign.sources import source_of
 
     directory, campaign = watched.directory, watched.campaign
@@ -271,6 +271,8 @@ def _of_campaign(
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
     notes = (*store.caution(place), *preflight.warnings(watched, over=not alive), *accepted)
     if place == directory and not store.stranger(directory):
+        newest = {one.key: one.known.newest for one in gathered.repeats}
+        ends.write(watched, newest, {key for key, one in newest.items() if one.kind.over})
         notes += keeping.write(watched, gathered, around, now=time.time())
     own = [
         _Point(point, taken).out_of(Origin("campaign", campaign.id, str(place)))

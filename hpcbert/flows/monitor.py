@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.campaign import store
+from hpcbert.campaign import ends, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.search import sized
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
@@ -212,6 +212,9 @@ def watch(
             sinks.changes(changes)
         if sinks.view:
             sinks.view(view)
+        if changes or once or tracker.over():
+            for one in watched:
+                ends.write(one, view.states, _final(one, tracker))
         if once or tracker.over():
             return view
         if tracker.absent or tracker.failures >= tolerance:
@@ -221,6 +224,10 @@ def watch(
         refresh = max(sinks.refresh, (time.thread_time() - began) * _SPARING)
         least = sum(not state.kind.over for state in tracker.states.values()) / _STATS
         quiet = _rest(min(rest, refresh) if sinks.view else rest, tracker, pause, quiet, least)
+
+
+def _final(watched: TrackedCampaign, tracker: Tracker) -> set[Key]:
+    return {one.key for one in watched.repeats if tracker.settled(one.key)}
 
 
 def _rest(

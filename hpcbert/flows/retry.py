@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.campaign import judge, store, suspects
+from hpcbert.campaign import ends, judge, store, suspects
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RepeatOutcome, Suspicion, Verdict
 from hpcbert.config.schedulers import traits
@@ -122,6 +122,7 @@ def look(
     campaign = watched.campaign
     tracker = Tracker([watched], run=run, clock=clock, floor=_REST)
     states, settled = _settled_states(watched, tracker, pause)
+    ends.write(watched, states, settled)
     gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: states)
     judged = {one.key: one for one in gathered.repeats}
     fits = {one.array.point for one in gathered.repeats if one.run.valid}

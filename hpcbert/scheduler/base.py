@@ -325,6 +325,10 @@ class Scheduler(ABC):
         """
         return ()
 
+    def impossible(self, scripts: Iterable[str]) -> Iterable[Finding]:
+        """Return the scripts' requests that it would accept and could never meet."""
+        return ()
+
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether the scheduler can be used as the site says.
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Array
 
 DIRECTIVE = "#SBATCH "
+_NAMES = frozenset({"array", "comment", "error", "job-name", "output"})
 _QUOTED = regex(r"[\\\"']")
 # The comments and empty lines before the first command: sbatch reads no further (sbatch(1)).
 _HEAD = regex(r"(?:[ \t]*(?:#[^\n]*)?\n)*(?:#[^\n]*)?")
@@ -23,6 +24,11 @@ _HEAD = regex(r"(?:[ \t]*(?:#[^\n]*)?\n)*(?:#[^\n]*)?")
 def option(text: str, name: str) -> str:
     """Return the value of an option in a script's `#SBATCH` lines; the last one wins."""
     return _options(text).get(name, "")
+
+
+def request(text: str) -> frozenset[tuple[str, str]]:
+    """Return the options of a script that say what it requests, and not what it is called."""
+    return frozenset(one for one in _options(text).items() if one[0] not in _NAMES)
 
 
 @functools.lru_cache(maxsize=1)

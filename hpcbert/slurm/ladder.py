@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.launches import failure
-from hpcbert.slurm.reasons import reason_sentence
+from hpcbert.slurm.reasons import never_starts, reason_sentence
 from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, parse
 from hpcbert.system.lazy import dataclass
 
@@ -46,6 +46,7 @@ _ROUNDING = 1.0
 # The script notices a pause of this many seconds: Slurm suspends by signals, and the script notices
 # pauses of half this length (base.sbatch.j2).
 _NOTICED = 3.0
+_NO_NODES = "Slurm gave it no nodes; most likely none has what it requests (BadConstraints)"
 _GONE = "neither waits nor runs any more"
 
 
@@ -101,6 +102,8 @@ def doubtful(reports: Reports) -> bool:
     if reports.accounting is None:
         return True
     state = parse(reports.accounting.state)
+    if _never_began(reports.accounting) and not _given(reports.accounting):
+        return True  # squeue still knows why.
     if state.returns or state.kind.queued or state.kind is Kind.UNKNOWN:
         # It may wait again although it ended, and only squeue knows why it waits now.
         return True
@@ -150,6 +153,8 @@ def _single(reports: Reports) -> RepeatState:
         return reports.own or RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=detail)
     if queue is not None and said.kind is Kind.WAITING:
         # sacct has the reason from when it was first recorded.
+        accounting = replace(accounting, reason=queue.reason)
+    if queue is not None and _never_began(accounting) and not _given(accounting):
         accounting = replace(accounting, reason=queue.reason)
     return from_row(accounting, "sacct", silent=reports.silent)
 
@@ -241,22 +246,50 @@ def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatStat
     why = failure(row, silent=silent) if state.word == "FAILED" else None
     waiting, ended = state.kind.queued, state.kind.over
     # sacct keeps a reason after the job has started, and says None if there was none.
-    reason = row.reason if waiting and row.reason != "None" else ""
+    forbidden = _forbids(row, silent=silent)
+    reason = row.reason if (waiting or forbidden) and row.reason != "None" else ""
     return RepeatState(
         state.word,
         state.kind,
         source,
         nodes=expand(row.nodelist),
-        exit_code=row.exit_code if ended and why is None else None,
+        exit_code=row.exit_code if ended and why is None and not forbidden else None,
         reason=reason,
-        detail=reason_sentence(reason) if waiting else _ending(row, state, why),
+        detail=reason_sentence(reason) if waiting else forbidden or _ending(row, state, why),
         elapsed=row.elapsed,
         # For a waiting job squeue has the planned start.
         start=None if waiting else row.start,
         end=row.end if ended else None,
         limit=row.limit,
         suspended=_suspended(row) if ended else 0.0,
+        # After a failed job before it, a retry may well succeed.
+        hopeless=bool(forbidden) and not row.reason.startswith("Dependency"),
     )
+
+
+def _never_began(row: JobRow) -> bool:
+    """Return whether Slurm ended a job that never had nodes: it can't meet its request."""
+    return parse(row.state).word == "FAILED" and not expand(row.nodelist) and not row.elapsed
+
+
+def _given(row: JobRow) -> bool:
+    return bool(reason_sentence(row.reason))
+
+
+def _forbids(row: JobRow, *, silent: bool) -> str:
+    """Return why Slurm ended a job before it started, as a sentence; empty if it did not.
+
+    sacct lacks the reason of such an end (BadConstraints, seen with 22.05.8), and squeue forgets
+    it.
+    """
+    state = parse(row.state)
+    ended = state.kind is Kind.FAILED and not expand(row.nodelist)
+    if not ended or not (never_starts(row.reason) or (_never_began(row) and silent)):
+        return ""
+    why = f"{reason_sentence(row.reason)} ({row.reason})" if _given(row) else _NO_NODES
+    _, _, user = row.state.partition(" by ")
+    by = f" by {_name(user)}" if user else ""
+    return f"{state.sentence}{by} before it started: {why}"
 
 
 def _suspended(row: JobRow) -> float:

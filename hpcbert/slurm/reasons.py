@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WAIT = "wait; no action is needed"
 IMPOSSIBLE = "it can never start: cancel it, correct the request and submit again"
+REFUSED_START = "a retry would end the same way: correct the request and submit again"
 _RELEASE = "release it: scontrol release JOBID"
 _ADMIN = "ask the administrators"
 _LATER = "wait until other jobs have ended"
@@ -349,6 +350,14 @@ def reason_advice(reason: str) -> str:
     advice = dict.fromkeys(why.advice for _, why in found if why)
     acts = [one for one in advice if one not in {WAIT, _LATER}]
     return "; ".join(acts) or next(iter(advice), "")
+
+
+def never_starts(reason: str) -> bool:
+    """Return whether Slurm never starts a job with this reason."""
+    return _given(reason) and any(
+        why and (why.advice == IMPOSSIBLE or "it will never start" in why.sentence)
+        for _, why in find(reason)
+    )
 
 
 def _given(reason: str) -> bool:

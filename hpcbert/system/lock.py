@@ -1,10 +1,10 @@
 """The lock of a campaign: one writer at a time, on whichever host and in whichever container.
 
 The lock is a file that `link` makes whole; on NFS too `link` is atomic. The file names its holder
-by host name, process id, start of the process in clock ticks since boot, boot id, inode of the PID
-namespace and machine id. A holder can be found dead only from the same boot and PID namespace,
-where ids mean the same (pid_namespaces(7)). Two containers on one host may have the same host name,
-and neither sees the other's processes.
+by host name, process id, start of the process in clock ticks since the machine's boot (whatever the
+time namespace), boot id, inode of the PID namespace and machine id. A holder can be found dead only
+from the same boot and PID namespace, where ids mean the same (pid_namespaces(7)). Two containers on
+one host may have the same host name, and neither sees the other's processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.system import files
-from hpcbert.system.processes import boot_id, started
+from hpcbert.system.processes import boot_id, lives, started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,8 +171,8 @@ def _refuse_unless_dead(path: Path, what: str) -> None:
     holder = Holder(*words[: len(Holder._fields)])
     unseen = _unseen(holder, here())
     if unseen is None:
-        now = started(holder.pid)
-        if not now or (holder.born not in {"", _UNKNOWN} and str(now) != holder.born):
+        dated = holder.born.lstrip("-").isdecimal()
+        if not (lives(holder.pid, int(holder.born)) if dated else started(holder.pid)):
             return
     raise UsageError(
         f"Process {holder.pid or '?'} on {holder.host or 'an unknown host'} is working on this "

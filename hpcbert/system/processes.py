@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _PROC = Path("/proc")
 _SET_CHILD_SUBREAPER, _SET_PARENT_DEATH_SIGNAL = 36, 1  # linux/prctl.h
 _DEAD = frozenset({b"Z", b"X"})
+_TICKS, _TICK = os.sysconf("SC_CLK_TCK"), 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Process:
 
     Attributes:
         pid: Its number in this PID namespace.
-        start: Its start time in clock ticks since boot, field 22 of /proc/PID/stat (proc(5)). A
-            reused PID has another start time.
+        start: Its start time in clock ticks since the machine's boot, from field 22 of
+            /proc/PID/stat (proc(5)). A reused PID has another start time.
     """
 
     pid: int
@@ -53,7 +54,30 @@ def started(pid: int | str) -> int:
         pid: Its number, or the text of one in a file.
     """
     fields = _stat(pid)
-    return int(fields[19]) if fields else 0
+    return int(fields[19]) - _shift() if fields else 0
+
+
+def lives(pid: int | str, start: int) -> bool:
+    """Return whether the process lives that another process saw start then, a tick more or less.
+
+    The other process may be in another time namespace, whose offset is no whole number of ticks.
+    """
+    now = started(pid)
+    return bool(now) and abs(now - start) <= 1
+
+
+def _shift() -> int:
+    """Return the ticks by which this process's time namespace shifts all start times.
+
+    time_namespaces(7): there, /proc counts from another boot time. The file has the offsets of the
+    children's namespace, which is this one's after any fork.
+    """
+    for line in read("self", "timens_offsets").splitlines():
+        clock, *offset = line.split()
+        if clock in {b"boottime", b"7"}:
+            seconds, nanoseconds = map(int, offset)
+            return seconds * _TICKS + nanoseconds // _TICK
+    return 0
 
 
 def everyone() -> Iterator[Process]:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,10 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Shape
+from hpcbert.scheduler.local import queue
 from hpcbert.script.plan import Request
 from hpcbert.system import lock
-from hpcbert.system.runner import run
+from hpcbert.system.runner import Outcome, run
 from tests.kit.drafts import drafted
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
@@ -247,3 +248,70 @@ with store.locked(place):
         finally:
             (tmp_path / "go").touch()
     assert holder.returncode == 0
+
+
+@pytest.fixture
+def shifted() -> Callable[..., Outcome]:
+    """Run a line of Python in a time namespace, whose boot time differs by a number of seconds."""
+    if os.getuid() or not run(["unshare", "--time", "--boottime", "9", "--fork", "true"]).ok:
+        pytest.skip("only root can make a time namespace")
+
+    def run_shifted(seconds: str, line: str, *words: object) -> Outcome:
+        code = (
+            "import sys; from pathlib import Path; from hpcbert.campaign import store; "
+            f"from hpcbert.scheduler.local import queue; place = Path(sys.argv[1]); {line}"
+        )
+        argv = ["unshare", "--time", "--boottime", seconds, "--fork", sys.executable, "-c", code]
+        return run([*argv, *map(str, words)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+
+    return run_shifted
+
+
+def test_a_dead_holder_is_dead_from_another_time_namespace(
+    tmp_path: Path, shifted: Callable[..., Outcome]
+) -> None:
+    (tmp_path / store.LOCK).write_text(" ".join(lock.here()._replace(pid=DEAD)) + "\n")
+    assert shifted("3600", "store.locked(place).__enter__()", tmp_path).ok
+
+
+@pytest.mark.parametrize("seconds", ["1", "86400"])
+def test_a_holder_outside_a_time_namespace_is_not_dead(
+    tmp_path: Path, shifted: Callable[..., Outcome], seconds: str
+) -> None:
+    with store.locked(tmp_path):
+        done = shifted(seconds, "store.locked(place).__enter__()", tmp_path)
+        assert (tmp_path / store.LOCK).exists()
+    assert "is working on this campaign" in done.stderr
+
+
+def test_a_holder_inside_a_time_namespace_is_not_dead(
+    tmp_path: Path, shifted: Callable[..., Outcome]
+) -> None:
+    holder = (
+        "import os, subprocess; os.environ['PLACE'] = str(place)\n"
+        "with store.locked(place): subprocess.run([*sys.argv[2:]], check=True)"
+    )
+    visitor = "import os; from hpcbert.campaign import store; from pathlib import Path; "
+    visitor += "store.locked(Path(os.environ['PLACE'])).__enter__()"
+    for seconds in ("0", "777"):  # As the machine's own, and a third one.
+        inner = [
+            "unshare",
+            "--time",
+            "--boottime",
+            seconds,
+            "--fork",
+            sys.executable,
+            "-c",
+            visitor,
+        ]
+        done = shifted("3600", holder, tmp_path, *inner)
+        assert "is working on this campaign" in done.stderr
+
+
+def test_a_local_queue_lives_from_another_time_namespace_too(
+    shifted: Callable[..., Outcome],
+) -> None:
+    job = queue.name_of(os.getpid())
+    assert shifted("3600", "print(queue.alive(sys.argv[1]))", job).stdout == "True\n"
+    dead = f"local-{os.getpid()}-{int(job.rpartition('-')[2]) + 100}"
+    assert shifted("3600", "print(queue.alive(sys.argv[1]))", dead).stdout == "False\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,3 +150,39 @@ def test_a_cluster_that_is_this_machine_alone_may_use_any_directory(
 
 def test_without_an_answer_nothing_is_held_against_a_job() -> None:
     assert list(of_cluster([job("gpus", 99)], Path("/tmp"), read_sinfo("sinfo: error"))) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "changes", "said"),
+    [
+        (4, {"exclude": ("n4",)}, "has 3 nodes that fit and are not excluded; you asked for 4"),
+        (3, {"exclude": ("n1",), "resources": (Resource("gpu", "", 8),)}, "has 2 nodes"),
+        (1, {"nodelist": ("n9", "c1")}, "names c1,n9, which is not in partition gpu"),
+        (1, {"nodelist": ("n2",), "exclude": ("n2",)}, "names n2, which is also excluded"),
+        (1, {"nodelist": ("n4",), "resources": (Resource("gpu", "", 8),)}, "n4, which lacks"),
+    ],
+    ids=["too few", "too few of that kind", "unknown", "both", "too small"],
+)
+def test_nodes_that_a_job_names_or_excludes_must_leave_enough(
+    nodes: int, changes: dict[str, Any], said: str
+) -> None:
+    asked = replace(job(nodes=nodes, gres="gpu:4"), **changes)
+    (finding,) = of_cluster([asked], SHARED, FOUND)
+    assert (finding.name, finding.status) == ("nodes", "fail")
+    assert said in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("partition", "nodes", "changes"),
+    [
+        ("gpu", 3, {"exclude": ("n4", "x7")}),
+        ("gpu", 2, {"nodelist": ("n1", "n2"), "exclude": ("n3",)}),
+        ("gpu,long", 1, {"nodelist": ("m01",)}),
+    ],
+    ids=["of others", "apart", "another partition"],
+)
+def test_nodes_that_leave_enough_are_let_through(
+    partition: str, nodes: int, changes: dict[str, Any]
+) -> None:
+    asked = replace(job(partition, nodes, gres=""), **changes)
+    assert list(of_cluster([asked], SHARED, FOUND)) == []

@@ -18,7 +18,7 @@ from hpcbert.slurm.ladder import (
     resolve_state,
 )
 from hpcbert.slurm.launches import ABSENT
-from hpcbert.slurm.states import STATES, parse
+from hpcbert.slurm.states import STATES, Kind, parse
 
 NOW = 1000.0
 RAN = JobRecord(start=100, nodelist="n[1-2]")
@@ -412,3 +412,48 @@ def test_a_script_that_lacks_its_campaign_says_so(
 def test_a_program_that_ends_with_181_itself_keeps_its_status() -> None:
     state = from_row(row("FAILED", exit_code=181, reason="NonZeroExitCode"), "sacct")
     assert (state.exit_code, state.detail) == (181, "failed, exit status 181")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown", "detail"),
+    [
+        ("BadConstraints", None, "requests something that no node has (BadConstraints)"),
+        ("None", "BadConstraints", "requests something that no node has (BadConstraints)"),
+        ("None", None, "Slurm gave it no nodes"),
+    ],
+    ids=["accounting", "squeue", "nobody"],
+)
+def test_why_slurm_never_started_a_job_is_its_end(
+    said: str, shown: str | None, detail: str
+) -> None:
+    never: dict[str, object] = {"nodelist": "", "elapsed": 0.0, "exit_code": 1}
+    reports = Reports(
+        record=JobRecord(),
+        accounting=row("FAILED", reason=said, **never),
+        queue=row("FAILED", reason=shown, **never) if shown else None,
+        squeue="answered",
+    )
+    assert doubtful(reports) == (said == "None")
+    state = resolve_state(reports)
+    assert (state.word, state.kind, state.exit_code) == ("FAILED", Kind.FAILED, None)
+    assert "before it started" in state.detail
+    assert detail in state.detail
+    assert "retry would end the same way" in state.advice
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [("CANCELLED by 0", "DependencyNeverSatisfied"), ("DEADLINE", "DeadLine")],
+)
+def test_what_slurm_ends_in_the_queue_has_its_reason(word: str, reason: str) -> None:
+    gone = row(word, reason=reason, nodelist="", elapsed=0.0, exit_code=0)
+    state = resolve_state(Reports(record=JobRecord(), accounting=gone, squeue="answered"))
+    assert f"({reason})" in state.detail
+
+
+@pytest.mark.parametrize("reason", ["None", "Priority", "Resources"])
+def test_a_job_that_ran_and_failed_is_not_called_impossible(reason: str) -> None:
+    ran = row("FAILED", reason=reason, nodelist="n1", elapsed=9.0, exit_code=1)
+    state = resolve_state(Reports(record=JobRecord(), accounting=ran, squeue="answered"))
+    assert state.detail == "failed, exit status 1"
+    assert not state.hopeless

@@ -26,7 +26,7 @@ from hpcbert.errors import ConfigError, SchedulerError
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
 from hpcbert.system.lazy import dataclass
-from hpcbert.system.processes import machine, started
+from hpcbert.system.processes import lives, machine, started
 from hpcbert.system.runner import start
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def elsewhere(directory: Path, job_id: str) -> str:
 def alive(job_id: str) -> bool:
     """Return whether the queue process of a job id still runs on this machine."""
     pid, start_time = _parts(job_id)
-    return bool(start_time) and started(pid) == start_time
+    return bool(start_time) and lives(pid, start_time)
 
 
 def states(

@@ -259,6 +259,10 @@ class Slurm(Scheduler):
         large = sizes.of_nodes(jobs, cluster)
         return (*fits, *large, *permitted.of_rights(jobs, cluster))
 
+    def impossible(self, scripts: Iterable[str]) -> Iterable[Finding]:
+        """Let sbatch itself test each different request."""
+        return outlook.impossible(scripts, self.world)
+
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""
         return capacity.examine(site, self.world, nodes)

@@ -15,6 +15,7 @@ from hpcbert.scheduler.slurm.permitted import closed, of_rights
 from hpcbert.scheduler.slurm.wanted import of_site, wanted
 from hpcbert.slurm import commands, nodes
 from hpcbert.slurm.controller import fitting_mpi
+from hpcbert.slurm.hostlist import fold
 from hpcbert.system import machine
 
 if TYPE_CHECKING:
@@ -296,6 +297,8 @@ def _misfits(
             "site.toml: slurm.partition",
             remedy=another or f"--nodes {partition.least_nodes}",
         )
+    else:
+        yield from _misplaced(job, partition)
     if job.limit.seconds is not None and job.limit.exceeds(partition.limit):
         yield Finding(
             "time limit",
@@ -314,6 +317,43 @@ def _misfits(
             "Name another one with --partition, or wait until it is up.",
             "site.toml: slurm.partition",
             remedy=another,
+        )
+
+
+def _misplaced(job: Wanted, partition: Partition) -> Iterator[Finding]:
+    """Yield that the nodes which a job names or excludes leave it too few.
+
+    sbatch accepts such jobs, and Slurm fails them with BadConstraints (seen with 22.05.8).
+    """
+    there = {name for group in partition.groups for name in group.names}
+    if len(there) != partition.nodes:  # sinfo does not print the names.
+        return
+    fitting = partition.fitting(job.resources) if partition.exact else there
+    for wrong, why in (
+        (set(job.nodelist) - there, f"is not in partition {partition.name}"),
+        (set(job.nodelist) & set(job.exclude), "is also excluded"),
+        (set(job.nodelist) & there - fitting, "lacks what each node must have"),
+    ):
+        if wrong:
+            yield Finding(
+                "nodes",
+                "fail",
+                f"The node list names {fold(wrong)}, which {why}.",
+                f"Name others with --nodelist: {fold(fitting - set(job.exclude)) or 'none'} "
+                "would do.",
+                "site.toml: slurm.nodelist",
+            )
+            return
+    left = fitting - set(job.exclude)
+    if len(left) < job.nodes:
+        yield Finding(
+            "nodes",
+            "fail",
+            f"Partition {partition.name} has {_count(len(left))} that fit and are not excluded; "
+            f"you asked for {job.nodes}.",
+            f"Exclude fewer nodes than {fold(set(job.exclude) & there)}, or use fewer --nodes.",
+            "site.toml: slurm.exclude",
+            remedy=f"--nodes {len(left)}" if left else "",
         )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpcbert.config.slurmwords import values
 from hpcbert.script import directives
+from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.partitions import resources
 from hpcbert.system.lazy import dataclass
 from hpcbert.timelimit import TimeLimit
@@ -28,6 +30,8 @@ class Wanted:
         cpus: CPUs of each rank.
         memory: What each node must have, as sbatch takes it; empty or 0 if not specified.
         exclusive: Whether it has its nodes to itself, with everything that they have.
+        nodelist: Nodes that must be part of it.
+        exclude: Nodes that must not.
     """
 
     partition: str
@@ -40,11 +44,14 @@ class Wanted:
     cpus: int = 1
     memory: str = ""
     exclusive: bool = False
+    nodelist: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
 
 def of_site(site: Site, nodes: int) -> Wanted:
     """Return the request of a site's job for some nodes, with all settings that apply to each."""
     slurm, gpus = site.slurm, site.nodes.gpus_per_node
+    place = values(slurm.placement(nodes))
     return Wanted(
         partition=slurm.partition,
         nodes=nodes,
@@ -56,6 +63,8 @@ def of_site(site: Site, nodes: int) -> Wanted:
         cpus=max(1, site.nodes.cpus_per_gpu),
         memory=slurm.node_memory,
         exclusive=slurm.exclusive,
+        nodelist=_names(place.get("nodelist", "")),
+        exclude=_names(place.get("exclude", "")),
     )
 
 
@@ -72,4 +81,11 @@ def wanted(script: str) -> Wanted:
         cpus=int(directives.option(script, "cpus-per-task") or 1),
         memory=directives.option(script, "mem"),
         exclusive=f"\n{directives.DIRECTIVE}--exclusive\n" in script,
+        nodelist=_names(directives.option(script, "nodelist")),
+        exclude=_names(directives.option(script, "exclude")),
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return the nodes of a list; none for the path of a file, which sbatch reads itself."""
+    return () if "/" in text else expand(text)
