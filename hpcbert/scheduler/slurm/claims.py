@@ -105,20 +105,20 @@ def _check(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Cl
 
 
 def unmarked(watched: TrackedCampaign, claims: Sequence[Claim]) -> Claim | None:
-    """Return the submitter's newest job, by the controller's clock, without the mark of any array.
+    """Return the submitter's newest job, by the controller's clock and ids, without the mark of any array.
 
     The campaign has no other array with that id.
     """
     rows = [(claim.shown.row, claim) for claim in claims if claim.shown]
     free = [
-        (row.submit or 0.0, claim)
+        (row.submit or 0.0, int(row.job), claim)
         for row, claim in rows
         if row.job == claim.job.job_id
         and row.job not in watched.of_job
         and watched.owner_fits(row)
         and watched.labelled(row) is None
     ]
-    return max(free, key=lambda pair: pair[0])[1] if free else None
+    return max(free, key=lambda claim: claim[:2])[-1] if free else None
 
 
 def settled(watched: TrackedCampaign, order: Order, claim: Claim, stamp: str) -> Array:
