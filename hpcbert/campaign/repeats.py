@@ -118,9 +118,10 @@ class TrackedCampaign:
     def lists(self, row: JobRow, array: Array) -> bool:
         """Return whether a line is about an array's job: another job may have the same id.
 
-        A job is identified by cluster, id, the controller's time of its submission, and directory of
-        submission. If the directory is unknown or another one, its owner must match, and its label; or, if it has none, what the
-        controller showed when sbatch printed its id, or the id that the job itself recorded.
+        A job is identified by cluster, id, the controller's time of its submission, and directory
+        of submission. If the directory is unknown or another one, its owner must match, and its
+        label; or, if it has none, what the controller showed when sbatch printed its id, or the id
+        that the job itself recorded.
         """
         clusters = array.cluster.split(",")
         if row.cluster and array.cluster not in {"", "all"} and row.cluster not in clusters:

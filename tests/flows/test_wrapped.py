@@ -164,7 +164,6 @@ def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path: Path) -> None:
 ANSWERS = {
     "status 0 and nothing": ("", 0, ""),
     "status 0 and words": ("queued\n", 0, ""),
-    "status 0 and a strangers id": ("7\n", 0, ""),
     "a failure after the id": ("{job}\n", 1, "the quota check timed out"),
     "a time-out after the id": ("{job}\n", 124, "sbatch gave no answer within 60 s"),
     "a lost answer after the id": ("{job}\n", 1, "Socket timed out"),
@@ -292,19 +291,12 @@ def test_an_empty_answer_from_a_cache_is_no_proof(
 
 def test_each_script_has_its_mark_and_the_users_own_comment_stays(tmp_path: Path) -> None:
     here = reference(tmp_path)
-    for words, comment in (
-        ((), None),
-        (("--comment=mine",), "mine"),
-        (("--comm", "my own"), "my own"),
-    ):
-        where = changed(here, slurm={"sbatch_args": words})
-        one = drafted(where)
+    for words in (), ("--comment=mine",), ("--comm", "my own"):
+        one = drafted(changed(here, slurm={"sbatch_args": words}))
         (array,) = one.campaign.arrays
         (text,) = one.scripts.values()
-        comments = [line for line in text.splitlines() if line.startswith("#SBATCH --comm")]
-        assert len(comments) == (2 if words[1:] else 1) - (0 if not words[1:] else 1)
-        assert (f"#SBATCH --comment={array.name}" in comments) == (comment is None)
-        assert f"array_name={array.name} " in text
+        assert (f"\n#SBATCH --comment={array.name}\n" in text) == (not words)
+        assert f"\narray_name={array.name} " in text
 
 
 def test_nobody_elses_job_is_kept_in_doubt(tmp_path: Path) -> None:
@@ -315,6 +307,6 @@ def test_nobody_elses_job_is_kept_in_doubt(tmp_path: Path) -> None:
         return replace(done, stdout=done.stdout.replace("(0)", "(4321)"))
 
     flow.write(one)
-    with pytest.raises(SchedulerError, match="printed 100, 'proj' of someone in /tmp"):
+    with pytest.raises(SchedulerError, match="printed 100, 'proj' of nobody in /tmp"):
         flow.submit(one.directory, hurried(stranger))
     assert slurm.count("sbatch") == 1

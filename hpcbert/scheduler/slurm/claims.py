@@ -105,9 +105,9 @@ def _check(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Cl
 
 
 def unmarked(watched: TrackedCampaign, claims: Sequence[Claim]) -> Claim | None:
-    """Return the submitter's newest job, by the controller's clock and ids, without the mark of any array.
+    """Return the submitter's newest job without the mark of any array; None if there is none.
 
-    The campaign has no other array with that id.
+    The controller's own times and ids say which is the newest. Another array's job stays its own.
     """
     rows = [(claim.shown.row, claim) for claim in claims if claim.shown]
     free = [
