@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _DIRECTIVE = "#SBATCH "
 _ATTEMPT = re.compile(r"first_attempt=\d+\b")
 _ARRAY = re.compile(rf"{_DIRECTIVE}--array=[\d,-]+(?:%(\d+))?")
-_NAME = re.compile(r"array_name=\S+")
+_NAME = re.compile(r"array_name=.*(?= # )")
 _COMMENT = re.compile(rf"{_DIRECTIVE}--comment=.*")
 _TIME = re.compile(rf"{_DIRECTIVE}--time=.*")
 _TOGETHER = re.compile(r"repeats=\([\d ]+\)")

@@ -111,7 +111,8 @@ def _adopt_all(ledger: Ledger, world: World) -> None:
     campaign = ledger.campaign
     watched = TrackedCampaign(ledger.directory, campaign)
     workdir = os.path.realpath(ledger.directory)
-    jobs = list(adopted(watched, campaign.unsubmitted, world, strict=True))
+    doubts = (array for array in campaign.arrays if array.state == "submitted" and array.unsettled)
+    jobs = list(adopted(watched, (*campaign.unsubmitted, *doubts), world, strict=True))
     if jobs:
         record(ledger, *(replace(job, workdir=job.workdir or workdir) for job in jobs))
 
