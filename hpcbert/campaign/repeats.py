@@ -113,7 +113,9 @@ class TrackedCampaign:
             if self.lists(row, known):
                 return known
         label = self.labelled(row)
-        return label if label and self.lists(row, replace(label, job_id="")) else None
+        if label is None or label.job_id == row.job:
+            return None
+        return label if self.lists(row, replace(label, job_id="")) else None
 
     def lists(self, row: JobRow, array: Array) -> bool:
         """Return whether a line is about an array's job: another job may have the same id.

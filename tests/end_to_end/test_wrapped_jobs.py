@@ -32,7 +32,7 @@ SUBMIT = ("submit", "--fw", "pytorch", "--repeats", "2", "--python", "/usr/bin/p
 @pytest.fixture
 def new_jobs(as_user: Any) -> Iterator[Callable[[], set[str]]]:
     """Return the jobs that are there since the test began."""
-    words = ["squeue", "--all", "--noheader", "--states=all", "--format=%A"]
+    words = ["squeue", "--all", "--noheader", "--states=all", "--format=%F"]
 
     def ids() -> set[str]:
         return set(as_user(words).stdout.split())
