@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import store
+from hpcbert.campaign import ledger, store
+from hpcbert.model import MANIFEST
 from tests.kit.cli import Cli
 from tests.kit.scripts import tool
 
@@ -93,7 +94,7 @@ def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(
         array, state="intended", job_id="", called="", submitted="", seen="", workdir="", changed=()
     )
     manifest = replace(store.read_manifest(directory), arrays=(replace(old, submit_time=None),))
-    store.write_manifest(directory, manifest)
+    (directory / MANIFEST).write_text(ledger.whole(store.SCHEMA, manifest))
     hpcbert("submit", "--resume", directory, "--json", status=0)
     (again,) = store.read_manifest(directory).arrays
     assert new_jobs() == {again.job_id} == {array.job_id}
