@@ -99,3 +99,19 @@ def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(
     (again,) = store.read_manifest(directory).arrays
     assert new_jobs() == {again.job_id} == {array.job_id}
     assert hpcbert("cancel", "--yes", directory, "--json", status=0).data["jobs"] == [array.job_id]
+
+
+def test_killed_after_sbatch_where_squeue_and_accounting_lag_the_job_is_not_doubled(
+    hpcbert: Cli, new_jobs: Callable[[], set[str]]
+) -> None:
+    body = f'{COPY} --job-name=proj --chdir=/tmp "$copy"\n/usr/bin/sbatch "$@"; kill -9 $PPID\n'
+    dying = wrapped(hpcbert, body)
+    assert dying(*SUBMIT, "--sbatch-arg=--hold").returncode != 0
+    (directory,) = store.find_campaigns(hpcbert.cwd / "runs")
+    (job,) = new_jobs()
+    for name in ("squeue", "sacct"):
+        tool(hpcbert.cwd, name, "#!/bin/sh\nexit 0\n")
+    again = wrapped(hpcbert, 'exec /usr/bin/sbatch "$@"\n')
+    again("submit", "--resume", directory, "--json", status=0)
+    (array,) = store.read_manifest(directory).arrays
+    assert new_jobs() == {array.job_id} == {job}
