@@ -107,7 +107,7 @@ def test_killed_after_sbatch_where_squeue_and_accounting_lag_the_job_is_not_doub
     body = f'{COPY} --job-name=proj --chdir=/tmp "$copy"\n/usr/bin/sbatch "$@"; kill -9 $PPID\n'
     dying = wrapped(hpcbert, body)
     assert dying(*SUBMIT, "--sbatch-arg=--hold").returncode != 0
-    (directory,) = store.find_campaigns(hpcbert.cwd / "runs")
+    (directory,) = store.everyones(hpcbert.cwd / "runs")
     (job,) = new_jobs()
     for name in ("squeue", "sacct"):
         tool(hpcbert.cwd, name, "#!/bin/sh\nexit 0\n")
