@@ -250,7 +250,10 @@ class Array:
         cluster: The cluster that sbatch submits to, as in `--clusters`, then the one that it named
             in its answer; empty: the default of its own configuration.
         workdir: Directory that sbatch was called in, without symbolic links.
-        seen: When the controller first showed the job, ISO 8601 UTC; empty: it has not yet.
+        seen: When the controller, or the job's own record, first showed that `job_id` is its job,
+            ISO 8601 UTC; empty: neither has yet.
+        submit_time: When its job was submitted by the controller's clock, seconds since the epoch;
+            None if the controller has not shown it.
         offset: The difference between a repeat's number and its array index: indices end at the
             cluster's MaxArraySize, however many repeats a point has.
         changed: Where the controller's settings differ from the request: its name for the setting,
@@ -279,6 +282,7 @@ class Array:
     workdir: str = ""
     seen: str = ""
     changed: tuple[tuple[str, str, str], ...] = ()
+    submit_time: float | None = None
     offset: int = 0
     preflight: bool = False
 
@@ -293,6 +297,16 @@ class Array:
         if self.state == "submitted":
             return bool(self.workdir) and not self.seen
         return bool(self.called)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the job whose id sbatch printed has none of the array's marks."""
+        return self.unsettled and any(what == "JobName" for what, _, _ in self.changed)
+
+    def is_described_by(self, name: str, workdir: str) -> bool:
+        """Return whether the controller showed this name and directory for the job's id."""
+        shown = {what: has for what, _, has in self.changed}
+        return shown.get("JobName") == name and shown.get("WorkDir") in {workdir, None}
 
     def element(self, repeat: int) -> str:
         """Return the job id of one repeat in Slurm, `123_4`; empty before submission."""

@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from hpcbert.campaign.record import RepeatRecord
+    from hpcbert.campaign.record import Event, RepeatRecord
     from hpcbert.model import Array, Campaign, Point
     from hpcbert.slurm.commands import JobRow
     from hpcbert.slurm.jobrecord import JobRecord
 
 Key = tuple[str, int]
 
-# Clocks differ, and a campaign is written before its jobs are submitted.
-SLACK = 3600.0
+# The submit host's clock and the controller's may differ by this many seconds. They are compared
+# only for want of the controller's own time: of a job that it has not shown, and for sacct's -S.
+SLACK = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ class TrackedCampaign:
         return row.user == self.campaign.user
 
     def labelled(self, row: JobRow) -> Array | None:
-        """Return the array of a job, by its name or its script.
+        """Return the array of a job, by its name, its comment or its script.
 
-        Sites add to names, cut them or replace them; the script stays. A name is part of its
+        Sites add to names, cut them or replace them; comment or script stay. A name is part of its
         retries' names, so the longest match counts.
         """
-        if found := self._names.longest(row.name):
+        if found := self._names.longest(row.name) or self._names.longest(row.comment):
             return found
         command = f"{row.command.rstrip()} "
         return next((one for place in self.places if (one := self._run(place, command))), None)
@@ -112,26 +113,54 @@ class TrackedCampaign:
             if self.lists(row, known):
                 return known
         label = self.labelled(row)
-        return label if label and self.lists(row, replace(label, job_id="")) else None
+        if label is None or label.job_id == row.job:
+            return None
+        return label if self.lists(row, replace(label, job_id="")) else None
 
     def lists(self, row: JobRow, array: Array) -> bool:
         """Return whether a line is about an array's job: another job may have the same id.
 
-        A job is identified by cluster, id, time of submission and directory of submission. If the
-        directory is unknown or another one, name and owner must match.
+        A job is identified by cluster, id, the controller's time of its submission, and directory
+        of submission. If the directory is unknown or another one, its owner must match, and its
+        label; or, if it has none, what the controller showed when sbatch printed its id, or the id
+        that the job itself recorded.
         """
         clusters = array.cluster.split(",")
         if row.cluster and array.cluster not in {"", "all"} and row.cluster not in clusters:
             return False
-        if row.submit is not None and row.submit < self.since:
-            return False
-        if array.job_id and row.job != array.job_id:
+        if array.job_id and (row.job != array.job_id or self._is_earlier(row, array)):
             return False
         if array.job_id and row.workdir in self.places:
             return True
-        label = self.labelled(row)
         fits = self.owner_fits(row) or row.workdir in self.places
-        return label is not None and label.name == array.name and fits
+        if label := self.labelled(row):
+            return label.name == array.name and fits
+        if not fits or not array.job_id:
+            return False
+        return array.is_described_by(row.name, row.workdir) or self.begun_job(array) == row.job
+
+    def _is_earlier(self, row: JobRow, array: Array) -> bool:
+        """Return whether a job was submitted before an array's."""
+        first = self.since if array.submit_time is None else array.submit_time
+        return row.submit is not None and row.submit < first
+
+    def begun_job(self, array: Array) -> str:
+        """Return the job that has begun a repeat of an array by its own account, or nothing."""
+        starts = (
+            event
+            for number in array.repeats
+            for attempt, events in sorted(self.record(array, number).attempts.items())
+            for event in events
+            if attempt >= array.first_attempt and event.get("event") == "start"
+        )
+        jobs = (str(event.get("job", "")) for event in starts if _is_of(array, event))
+        return next(filter(None, jobs), "").rpartition("_")[0]
+
+
+def _is_of(array: Array, event: Event) -> bool:
+    """Return whether a job's event is of an array; its parts share its script."""
+    name = str(event.get("array") or array.name)
+    return array.name == name or array.name.startswith(f"{name}.p")
 
 
 class Names:

@@ -148,6 +148,7 @@ def _described(array: Array) -> dict[str, Any]:
         "state": array.state,
         "job_id": array.job_id or None,
         "cluster": array.cluster or None,
+        "doubtful": array.doubtful,
         "changed": [
             {"what": what, "asked": asked, "has": has} for what, asked, has in array.changed
         ],
@@ -162,6 +163,12 @@ def _told(done: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ())
         lines.append("A rehearsal: ranks replay a sample log, so it gives no numbers.")
     else:
         lines.append(f"then:      hpcbert collect {where}")
+    doubts = tuple(
+        _doubt(campaign, array)
+        for _, campaign in done
+        for array in campaign.arrays
+        if array.state == "submitted" and array.unsettled
+    )
     # A site's plugin may change a job's settings.
     changed = tuple(
         f"Job {array.job_id} has {what}={has}, but {asked or 'none'} was requested: a plugin or "
@@ -170,7 +177,19 @@ def _told(done: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ())
         for array in campaign.arrays
         for what, asked, has in array.changed
     )
-    return Result(_data_of(done), "\n".join(lines), warnings=(*warnings, *changed))
+    return Result(_data_of(done), "\n".join(lines), warnings=(*warnings, *doubts, *changed))
+
+
+def _doubt(campaign: Campaign, array: Array) -> str:
+    """Return why a job may not be an array's: the request, and what the controller shows."""
+    shown = {what: has for what, _, has in array.changed}
+    has = "Slurm does not show that job yet"
+    if array.doubtful:
+        has = f"Slurm shows it as {shown['JobName']!r} in {shown.get('WorkDir', array.workdir)}"
+    return (
+        f"sbatch printed {array.job_id} for {array.name!r} in {array.workdir}, but {has}. hpcbert "
+        f"follows it as this array's job; its start will settle it: hpcbert monitor {campaign.id}"
+    )
 
 
 def _lines(campaign: Campaign) -> list[str]:

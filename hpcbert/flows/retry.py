@@ -308,6 +308,7 @@ def _array(
         first_attempt=attempt,
         workdir="",
         seen="",
+        submit_time=None,
         changed=(),
         excluded=verdict.excluded,
         why=tuple((one.number, one.state, one.why) for one in invalid),

@@ -105,6 +105,7 @@ def submit_pending(
                 settle=max(floor, _SETTLE),
                 check=patience.check,
                 again=again,
+                resumed=draft is None,
             )
             return _paced(directory, world, waiting) if waiting else submit(directory, world)
     except KeyboardInterrupt:

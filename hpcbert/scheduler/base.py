@@ -50,6 +50,8 @@ class World(NamedTuple):
         check: Called before each array: raises to stop the submission.
         again: The command that continues where a submission had to stop, without the campaign.
         environ: The environment to derive that of programs from.
+        resumed: Whether the campaign was there before this process: its manifest may be a restored
+            copy, so that jobs may exist whatever it says.
     """
 
     run: Runner
@@ -59,6 +61,7 @@ class World(NamedTuple):
     check: Callable[[], None] = lambda: None
     again: str = RESUME
     environ: Mapping[str, str] = os.environ
+    resumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,22 +70,28 @@ class Job:
 
     Attributes:
         cluster: Empty if unknown.
-        seen: Whether the scheduler showed it; otherwise the job itself reported.
+        seen: Whether it is known to be the array's.
+        changed, submit_time: As of an array.
     """
 
     job_id: str
     cluster: str = ""
     seen: bool = True
+    changed: tuple[tuple[str, str, str], ...] = ()
+    submit_time: float | None = None
 
     def of(self, array: Array, stamp: str) -> Array:
         """Return its array as submitted; `stamp` is the time, ISO 8601 UTC."""
+        known = array if array.job_id == self.job_id else None
         return replace(
             array,
             state="submitted",
             job_id=self.job_id,
             cluster=(self.cluster or array.cluster) if array.cluster else "",
             submitted=array.submitted or stamp,
-            seen=stamp if self.seen else array.seen,
+            seen=stamp if self.seen else "",
+            changed=self.changed or (known.changed if known else ()),
+            submit_time=self.submit_time or (known.submit_time if known else None),
             error="",
         )
 
@@ -404,21 +413,11 @@ class PlainScheduler(Scheduler):
         record(ledger, *(job.of(one, stamp) for one in arrays))
 
     def _left_behind(self, ledger: Ledger, arrays: Sequence[Array]) -> str:
-        if not any(array.called for array in arrays):
+        if not self.world.resumed and not any(array.called for array in arrays):
             return ""
         found = self.find(ledger.directory, arrays)
         if not found:
             self.world.pause(1.0)  # It may just have been started.
             found = self.find(ledger.directory, arrays)
         watched = TrackedCampaign(ledger.directory, ledger.campaign)
-        return found or next(filter(None, (begun_by(watched, one) for one in arrays)), "")
-
-
-def begun_by(watched: TrackedCampaign, array: Array) -> str:
-    """Return the job that has begun a repeat of an array by its own account, or nothing."""
-    for number in array.repeats:
-        record = watched.record(array, number)
-        for attempt in sorted(one for one in record.attempts if one >= array.first_attempt):
-            if jobs := record.attempt(attempt).jobs:
-                return jobs[0].rpartition("_")[0]
-    return ""
+        return found or next(filter(None, map(watched.begun_job, arrays)), "")

@@ -58,7 +58,12 @@ def narrowed(text: str, array: Array) -> list[str]:
     spans, _, most = option(text, "array").partition("%")
     if array.together or spans == indices(array.indices):
         return []
-    return [f"--array={indices(array.indices)}%{most or 1}", f"--job-name={array.name}"]
+    names = ["job-name"]
+    names += ["comment"] if option(text, "comment") == option(text, "job-name") else []
+    return [
+        f"--array={indices(array.indices)}%{most or 1}",
+        *(f"--{name}={array.name}" for name in names),
+    ]
 
 
 def asked(text: str, array: Array) -> dict[str, str]:

@@ -173,9 +173,19 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
         "--requeue" if slurm.requeue else "--no-requeue",
         "--open-mode=append",
         f"--output={folder}{'%j.out' if array.together else '%A_%a.out'}",
+        *_mark(resolved, array),
         *slurm.sbatch_args,
         *slurm.placement(shape.nodes),
     )
+
+
+def _mark(resolved: Resolved, array: Array) -> tuple[str, ...]:
+    """Return the comment by which an array's job is known under any name and in any directory.
+
+    A comment of the user's own stays.
+    """
+    taken = resolved.by_hand or slurmwords.given(resolved.site.slurm.sbatch_args, "comment")
+    return () if taken else (f"--comment={array.name}",)
 
 
 def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
@@ -307,6 +317,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         if resolved.scheduler.srun
         else (),
         "reproduce": _reproduce(resolved, array.point),
+        "array_name": array.name,
         "together": array.together,
         "offset": array.offset,
         "count": len(array.repeats),

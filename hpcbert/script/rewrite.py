@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _DIRECTIVE = "#SBATCH "
 _ATTEMPT = re.compile(r"first_attempt=\d+\b")
 _ARRAY = re.compile(rf"{_DIRECTIVE}--array=[\d,-]+(?:%(\d+))?")
+_NAME = re.compile(r"array_name=.*(?= # )")
+_COMMENT = re.compile(rf"{_DIRECTIVE}--comment=.*")
 _TIME = re.compile(rf"{_DIRECTIVE}--time=.*")
 _TOGETHER = re.compile(r"repeats=\([\d ]+\)")
 
@@ -56,6 +58,9 @@ def retried(
     numbers = ",".join(map(str, repeats))
     together = not any(_ARRAY.match(line) for line in lines)
     _change(lines, re.compile(rf"{_DIRECTIVE}--job-name=.*"), lambda _: _sbatch("job-name", name))
+    _change(lines, _NAME, lambda _: f"array_name={shlex.quote(name)}")
+    if option(text, "comment") == option(text, "job-name"):
+        _change(lines, _COMMENT, lambda _: _sbatch("comment", name))
     _change(lines, _ATTEMPT, lambda _: f"first_attempt={first_attempt}")
     if together:
         _change(lines, _TOGETHER, lambda _: f"repeats=({' '.join(map(str, repeats))})")

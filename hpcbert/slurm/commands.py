@@ -27,14 +27,15 @@ _SACCT_FIELDS = (
     "UID,Cluster,WorkDir,SubmitLine"
 )
 # The name comes late, then what may be any text: neither can shift a field then. No path that a
-# process works in has two consecutive slashes, which identify the last three.
-_SQUEUE_FIELDS = "%i|%u|%T|%V|%S|%e|%M|%l|%N|%j|%r|//%U|//%o|//%Z"
+# process works in has two consecutive slashes, which identify the last four.
+_SQUEUE_FIELDS = "%i|%u|%T|%V|%S|%e|%M|%l|%N|%j|%r|//%U|//%o|//%Z|//%k"
 _SACCT_TAIL = regex(
     r"(?P<name>.*?)\|(?P<uid>\d{1,10})\|(?P<cluster>[^|]*)\|(?P<workdir>/.*?)?"
     r"(?:\|(?P<command>\S*(?:sbatch|srun|salloc)\b.*)?)?"
 )
 _SQUEUE_TAIL = regex(
-    r"(?P<name>[^|]*)\|(?P<reason>.*)\|//(?P<uid>\d{1,10})\|//(?P<command>.*)\|//(?P<workdir>/.*)"
+    r"(?P<name>[^|]*)\|(?P<reason>.*)\|//(?P<uid>\d{1,10})\|//(?P<command>.*?)\|//(?P<workdir>/.*?)"
+    r"(?:\|//(?P<comment>.*))?"
 )
 _CLUSTER = regex(r"CLUSTER: (\S+)")
 _HEADING = "JOBID|"
@@ -76,6 +77,7 @@ class JobRow:
         cluster: Its cluster's name, if several were asked.
         workdir: Directory that it was submitted from; empty if the command does not print it.
         command: Its script, or the command line that submitted it.
+        comment: Its comment; empty if the command does not print it.
     """
 
     job: str
@@ -96,6 +98,7 @@ class JobRow:
     cluster: str = ""
     workdir: str = ""
     command: str = ""
+    comment: str = ""
 
     def covers(self, repeat: int) -> bool:
         """Return whether the line is about an array index, or about a job that is not an array."""

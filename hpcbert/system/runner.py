@@ -1,4 +1,4 @@
-"""Starting processes: only this module and `often` do.
+"""Starting processes: only this module does.
 
 All other modules call a `Runner`; tests pass their own function instead.
 """
@@ -121,7 +121,7 @@ def run(
             )
         except _UNSTARTED as error:
             return _unstarted(words, error)
-    return heard(child, words, timeout)
+    return _outcome(child, words, timeout)
 
 
 class Ahead:
@@ -182,7 +182,7 @@ class Ahead:
         if stdin or cwd or not known:
             return self._run(argv, stdin=stdin, env=env, cwd=cwd, timeout=timeout)
         if child := self._begun.pop(question, None):
-            self._answers[question] = heard(child, question[0], timeout)
+            self._answers[question] = _outcome(child, question[0], timeout)
         return self._answers[question]
 
 
@@ -200,7 +200,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def heard(child: subprocess.Popen[bytes], words: tuple[str, ...], timeout: float) -> Outcome:
+def _outcome(child: subprocess.Popen[bytes], words: tuple[str, ...], timeout: float) -> Outcome:
     """Return the outcome of a command, which has this many seconds from now."""
     with child:
         stdout, stderr, trouble = _listen(child, time.monotonic() + timeout)

@@ -47,28 +47,12 @@ def many(where: Path, count: int = 7) -> Draft:
     return drafted(where, request)
 
 
-def test_of_many_arrays_those_after_the_fourth_are_confirmed_together(tmp_path: Path) -> None:
+def test_each_of_many_arrays_is_confirmed_before_the_next(tmp_path: Path) -> None:
     one, slurm = many(tmp_path), Slurm()
     assert submitted(one, slurm) == [str(100 + number) for number in range(7)]
-    asked = ["sbatch", "scontrol"] * 4 + ["sbatch"] * 3 + ["squeue"]
-    assert [call[0] for call in slurm.calls] == asked
+    assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 7
     arrays = store.read_manifest(one.directory).arrays
     assert all(array.seen and not array.changed for array in arrays)
-
-
-def test_what_differs_is_seen_of_arrays_that_are_confirmed_together(tmp_path: Path) -> None:
-    one, slurm = many(tmp_path), Slurm()
-
-    def run(argv: Sequence[str], **more: object) -> Outcome:
-        done = slurm(argv, **more)  # type: ignore[arg-type]
-        return replace(done, stdout=done.stdout.replace("1:00:00", "0:05:00"))
-
-    flow.write(one)
-    campaign = flow.submit(one.directory, hurried(run))
-    assert [array.changed for array in campaign.arrays] == [
-        *[()] * 4,
-        *[(("TimeLimit", "01:00:00", "0:05:00"),)] * 3,
-    ]
 
 
 @dataclass
@@ -81,46 +65,46 @@ class Turning(Slurm):
         return done if self.count("sbatch") < 5 else Answer("34\n")
 
 
-def test_numbers_that_are_no_ids_are_corrected_when_all_is_submitted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", range(5, 8))
+def test_killed_under_a_wrapper_that_prints_other_numbers_no_point_has_a_strangers_id(
+    tmp_path: Path, last: int
+) -> None:
     one, slurm = many(tmp_path), Turning()
+
+    def kill(program: str) -> None:
+        if program == "sbatch" and slurm.count("sbatch") == last:
+            raise KeyboardInterrupt
+
     flow.write(one)
+    slurm.before = kill
+    with pytest.raises(KeyboardInterrupt):
+        flow.submit(one.directory, hurried(slurm))
+    left = store.read_manifest(one.directory).arrays
+    assert sum(bool(array.job_id) for array in left) == last - 1
+    assert all(slurm.names[array.job_id] == array.name for array in left if array.job_id)
+    waits = [call[2] for call in slurm.calls if call[0] == "sbatch" and len(call) == 4]
+    assert (
+        waits == [f"--dependency=afterany:{job}" for job in slurm.jobs if job != "34"][: last - 1]
+    )
+    slurm.before = lambda _: None
     campaign = flow.submit(one.directory, hurried(slurm))
     assert all(slurm.names[array.job_id] == array.name for array in campaign.arrays)
     assert all(array.seen for array in campaign.arrays)
     assert campaign == store.read_manifest(one.directory)
+    assert len({array.job_id for array in campaign.arrays}) == 7
 
 
-def test_what_nobody_confirmed_is_confirmed_later_by_one_question(tmp_path: Path) -> None:
-    one, slurm = many(tmp_path, 12), Slurm()
-
-    def dying(argv: Sequence[str], **more: object) -> Outcome:
-        if argv[0] == "squeue":
-            raise KeyboardInterrupt
-        return slurm(argv, **more)  # type: ignore[arg-type]
-
+def test_many_unconfirmed_ids_are_confirmed_later_by_one_question(tmp_path: Path) -> None:
+    one, slurm = many(tmp_path, 12), Slurm(away={"scontrol"})
     flow.write(one)
-    with pytest.raises(KeyboardInterrupt):
-        flow.submit(one.directory, hurried(dying))
-    left = store.read_manifest(one.directory)
-    assert [bool(array.seen) for array in left.arrays] == [True] * 4 + [False] * 8
-    assert all(array.job_id for array in left.arrays)
+    left = flow.submit(one.directory, hurried(slurm))
+    assert all(array.job_id and not array.seen for array in left.arrays)
     slurm.calls.clear()
     watched = TrackedCampaign(one.directory, left)
     found = scheduler.of("slurm", World(slurm)).adopted(watched).campaign
     assert [call[0] for call in slurm.calls] == ["squeue"]
     assert all(array.seen for array in found.arrays)
     assert found == store.read_manifest(one.directory)
-
-
-@pytest.mark.parametrize("away", ["squeue", "squeue,scontrol"])
-def test_without_squeue_each_is_asked_about_until_nobody_answers(tmp_path: Path, away: str) -> None:
-    one, slurm = many(tmp_path), Slurm()
-    slurm.before = lambda name: slurm.away.update(away.split(",") if name == "squeue" else ())
-    flow.write(one)
-    campaign = flow.submit(one.directory, hurried(slurm))
-    answers = "scontrol" not in away
-    assert [bool(array.seen) for array in campaign.arrays] == [True] * 4 + [answers] * 3
-    assert slurm.count("scontrol") == (7 if answers else 5)
 
 
 def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Path) -> None:
@@ -234,7 +218,8 @@ def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
     one, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
     assert submitted(one, slurm) == ["100", "101", "102", "103"]
     programs = [call[0] for call in slurm.calls]
-    assert programs[:6] == ["sbatch", "squeue", "sacct", "squeue", "sacct", "sbatch"]
+    asked = ["squeue", "sacct", "squeue", "sacct", "scontrol"]
+    assert programs[:7] == ["sbatch", *asked, "sbatch"]
 
 
 def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ NAME = "hpcbert-camp-bert-tiny_1n1g_fp32_b4"
 _SACCT = "{job}|{user}|{state}|{exit_code}|{reason}|{submit}|{start}|{end}|{elapsed}|{limit}|{nodes}|{name}"
 _SACCT_PLACE = "|{uid}|{cluster}|{place}"
 _SQUEUE = "{job}|{user}|{state}|{submit}|{start}|{end}|{elapsed}|{limit}|{nodes}|{name}|{reason}"
-_SQUEUE_PLACE = "|//{uid}|//{command}|//{place}"
+_SQUEUE_PLACE = "|//{uid}|//{command}|//{place}|//{comment}"
 _SCONTROL = """\
 JobId={job} ArrayJobId={job} ArrayTaskId={tasks} JobName={name}
    UserId={user}({uid}) GroupId=g(1) MCS_label=N/A
@@ -22,26 +22,9 @@ JobId={job} ArrayJobId={job} ArrayTaskId={tasks} JobName={name}
    SubmitTime={submit}
    Command={command}
    WorkDir={place}
+   Comment={comment}
 
 """
-# Columns of squeue for many jobs, padded with blanks.
-_SQUEUE_LIST = "\x1f".join(
-    (
-        *(
-            "{job}",
-            "{name}",
-            "{user}",
-            "{uid}",
-            "{state}",
-            "{submit}",
-            "(null)",
-            "1",
-            "1",
-            "{time}",
-        ),
-        *("{partition}", "a", "normal", "1", "{place}/slurm/x.out", "{command}", "{place}", "\n"),
-    )
-)
 _ALL: dict[str, Any] = {
     "user": "nobody",
     "name": NAME,
@@ -50,6 +33,7 @@ _ALL: dict[str, Any] = {
     "uid": 7,
     "cluster": "c",
     "command": "",
+    "comment": "",
 }
 
 
@@ -74,12 +58,6 @@ def scontrol(job: object, **columns: Any) -> str:
     """Return the output of scontrol for a job."""
     own = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
     return _SCONTROL.format(**{**_ALL, **own, "job": job, **columns})
-
-
-def squeue_list(job: object, state: str, **columns: Any) -> str:
-    """Return a line of squeue for many jobs."""
-    own = {"time": "1:00:00", "place": "/nowhere", "command": "/nowhere/x", "partition": "gpu"}
-    return _SQUEUE_LIST.format(**{**_ALL, **own, "job": f"{job}    ", "state": state, **columns})
 
 
 def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:

@@ -69,6 +69,7 @@ class Job:
     script: str = ""
     place: str = ""
     array: str = "1-5"
+    comment: str = ""
     tasks: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -183,24 +184,19 @@ class Slurm:
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
         text = Path(argv[-1]).read_text()
-        name, array = (_option(one, argv, text) for one in ("job-name", "array"))
+        name, array, comment = (
+            _option(one, argv, text) for one in ("job-name", "array", "comment")
+        )
         number = str(self.first + len(self.jobs))
-        self.jobs[number] = Job(name, argv[-1], cwd or str(Path(argv[-1]).parent.parent), array)
+        self.jobs[number] = Job(
+            name, argv[-1], cwd or str(Path(argv[-1]).parent.parent), array, comment
+        )
         if self.dies:
             raise KeyboardInterrupt
         return Answer(f"{number}\n")
 
     def do_squeue(self, argv: tuple[str, ...], cwd: str) -> Answer:
         rows = []
-        if "-O" in argv:
-            ids = argv[argv.index("-j") + 1].split(",")
-            jobs = [(number, self.jobs[number]) for number in ids if number in self.jobs]
-            form = lines.squeue_list
-            return Answer(
-                "".join(
-                    self._row(form, f"{n}_[{one.array}]", one, "PENDING", "") for n, one in jobs
-                )
-            )
         for number, job in self.jobs.items():
             waiting = [index for index, (state, _) in job.tasks.items() if state == "PENDING"]
             if len(waiting) == len(job.tasks) and waiting != [""]:
@@ -223,6 +219,11 @@ class Slurm:
         )
 
     def do_scontrol(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        if argv[-2:] == ("show", "job"):
+            jobs = self.jobs.items()
+            return Answer(
+                "".join(self._row(lines.scontrol, n, one, "PENDING", "") for n, one in jobs)
+            )
         job = self.jobs.get(argv[-1])
         if job is None:
             return failed("slurm_load_jobs error: Invalid job id specified")
@@ -240,6 +241,7 @@ class Slurm:
     def _row(self, form: Callable[..., str], number: str, job: Job, state: str, node: str) -> str:
         """Return a job's line; without a script it lacks the job's origin."""
         where = {"place": job.place, "command": job.script} if job.script else {}
+        where |= {"comment": job.comment} if job.script and job.comment else {}
         common = {"name": job.name, "submit": int(self.now), "nodes": node, "uid": os.geteuid()}
         own = {} if form is lines.scontrol else {"user": "someone"}
         return form(number, state=state, **{**common, **where, **own})

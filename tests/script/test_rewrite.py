@@ -30,10 +30,12 @@ def changes(old: str, new: str) -> list[str]:
     return [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
 
 
-def test_a_retry_changes_name_indices_attempt_and_nodes_only(tmp_path: Path) -> None:
+def test_a_retry_changes_names_indices_attempt_and_nodes_only(tmp_path: Path) -> None:
     text = rendered(tmp_path)
-    name, array, exclude, attempt = changes(text, again(text))
+    name, array, comment, exclude, attempt, mark = changes(text, again(text))
     assert name == "#SBATCH --job-name=job.t1"
+    assert comment == "#SBATCH --comment=job.t1"
+    assert mark.startswith("array_name=job.t1 # ")
     assert array == "#SBATCH --array=2,4%1"
     assert exclude == "#SBATCH --exclude=n3,n4"
     assert attempt.startswith("first_attempt=3 ")
@@ -43,11 +45,17 @@ def test_a_retry_changes_name_indices_attempt_and_nodes_only(tmp_path: Path) -> 
 def test_repeats_that_share_a_job_share_it_again(tmp_path: Path) -> None:
     text = rendered(tmp_path, together=True)
     found = changes(text, again(text, exclude=()))
-    assert [line.partition("=")[0] for line in found] == ["#SBATCH --job-name", *_REST]
+    assert [line.partition("=")[0] for line in found] == [*_NAMES, *_REST]
     assert "repeats=(2 4)" in found
 
 
-_REST = ["repeats", "first_attempt"]
+_NAMES = ["#SBATCH --job-name", "#SBATCH --comment"]
+_REST = ["repeats", "first_attempt", "array_name"]
+
+
+def test_the_users_own_comment_stays(tmp_path: Path) -> None:
+    text = rendered(tmp_path, "--comment=mine")
+    assert option(again(text), "comment") == "mine"
 
 
 def test_nodes_that_the_script_keeps_away_from_stay_excluded(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, SchedulerError
-from hpcbert.model import utc
-from hpcbert.scheduler.base import Job, begun_by
+from hpcbert.model import moment, utc
+from hpcbert.scheduler.base import Job
+from hpcbert.scheduler.slurm import control
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.slurm import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from hpcbert.campaign.repeats import TrackedCampaign
@@ -27,6 +28,39 @@ if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow
     from hpcbert.system.runner import Outcome
 
+# Large sites answer squeue from a cache that is up to this many seconds old.
+_CACHED = 60.0
+
+
+class Listings:
+    """The submitter's jobs, as squeue and sacct list them: each is asked once per cluster.
+
+    Args:
+        watched: The campaign.
+        world: Asks Slurm.
+    """
+
+    def __init__(self, watched: TrackedCampaign, world: World) -> None:
+        self._owner, self._since, self._world = watched.campaign.owner, watched.since, world
+        self._queues: dict[str, Outcome] = {}
+        self._histories: dict[str, tuple[JobRow, ...]] = {}
+
+    def queue(self, cluster: str) -> Outcome:
+        """Return the answer of squeue: jobs that wait or run, or ended within MinJobAge."""
+        if cluster not in self._queues:
+            argv = commands.squeue_argv(users=[self._owner], cluster=cluster)
+            self._queues[cluster] = query(self._world, argv)
+        return self._queues[cluster]
+
+    def history(self, cluster: str) -> tuple[JobRow, ...]:
+        """Return the lines of sacct; none if it does not answer."""
+        if cluster not in self._histories:
+            argv = commands.sacct_argv([], users=[self._owner], since=self._since, cluster=cluster)
+            answer = query(self._world, argv)
+            rows = commands.read_sacct(answer.stdout).rows if answer.ok else ()
+            self._histories[cluster] = rows
+        return self._histories[cluster]
+
 
 def search(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     """Return the job that an interrupted or unanswered sbatch made, or nothing if there is none.
@@ -34,63 +68,74 @@ def search(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     Raises:
         SchedulerError: Slurm can't say: it is unknown whether the job exists.
     """
-    found = look(watched, array, world)
-    if not found:
+    job = look(watched, array, world)
+    if not job:
         world.pause(world.settle)
         watched.records.refresh(watched.directory)
-        found = look(watched, array, world)
-    return found
+        job = look(watched, array, world)
+    return job or _ask_controller(watched, array, world)
 
 
-def look(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
+def _ask_controller(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
+    """Return an array's job as the controller itself has it; squeue may answer from a cache."""
+    answer = query(world, control.show_argv(cluster=array.cluster))
+    if answer.ok:
+        rows = (shown.row for shown in control.read_all(answer.stdout))
+        return _first_job(watched, array, rows)
+    age = world.now() - (moment(array.called) or 0.0)
+    # The clock may have been set since then.
+    world.pause(min(_CACHED, max(0.0, _CACHED - age)))
+    return look(watched, array, world)
+
+
+def look(
+    watched: TrackedCampaign, array: Array, world: World, listings: Listings | None = None
+) -> Job | None:
     """Do the same as `search`, without waiting."""
-    told = begun_by(watched, array)
-    return Job(told, seen=False) if told else find_job(watched, array, world)
+    if job_id := watched.begun_job(array):
+        return Job(job_id, seen=job_id == array.job_id)
+    return find_job(watched, array, listings or Listings(watched, world), again=world.again)
 
 
 def adopted(
-    watched: TrackedCampaign, world: World, *, strict: bool, known: Mapping[str, Array]
-) -> TrackedCampaign:
-    """Implement `Scheduler.adopted`.
+    watched: TrackedCampaign, arrays: Iterable[Array], world: World, *, strict: bool
+) -> Iterator[Array]:
+    """Yield those of some arrays whose jobs were found, as submitted.
 
-    Args:
-        watched: The campaign.
-        world: Asks Slurm.
-        strict: As there.
-        known: Arrays that were found before, by name.
+    Raises:
+        SchedulerError: If `strict`, Slurm can't say which jobs there are.
     """
-    found = dict(known)
-    watched = replace(watched, campaign=_updated(watched.campaign, found))
-    campaign = watched.campaign
-    try:
-        for array in campaign.arrays:
-            if not array.unsettled or campaign.superseded(array):
-                continue
-            with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-                job = look(watched, array, world)
-                done = job.of(array, utc(world.now())) if job else array
-                if done != array:
-                    found[array.name] = done
-                    # One array's job can't be another's.
-                    watched = replace(watched, campaign=_updated(watched.campaign, found))
-    finally:
-        if found:
-            with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-                _write_down(watched.directory, found)
-    return watched
+    listings = Listings(watched, world)
+    for array in arrays:
+        with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
+            job = look(watched, array, world, listings)
+            submitted = job.of(array, utc(world.now())) if job else array
+            if submitted != array:
+                # One array's job can't be another's.
+                campaign = updated(watched.campaign, {array.name: submitted})
+                watched = replace(watched, campaign=campaign)
+                yield submitted
 
 
-def _write_down(directory: Path, found: Mapping[str, Array]) -> None:
+def write_down(directory: Path, found: Mapping[str, Array]) -> None:
+    """Record arrays in the manifest on disk.
+
+    Raises:
+        HpcbertError: Another process holds the campaign, or the file system refused.
+    """
     with store.locked(directory):
-        campaign = store.read_manifest(directory)
-        store.write_manifest(directory, _updated(campaign, found))
+        store.write_manifest(directory, updated(store.read_manifest(directory), found))
 
 
-def _updated(campaign: Campaign, found: Mapping[str, Array]) -> Campaign:
-    return replace(campaign, arrays=tuple(found.get(one.name, one) for one in campaign.arrays))
+def updated(campaign: Campaign, found: Mapping[str, Array]) -> Campaign:
+    """Return a campaign with arrays replaced by those of the same names."""
+    arrays = tuple(found.get(array.name, array) for array in campaign.arrays)
+    return replace(campaign, arrays=arrays)
 
 
-def find_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
+def find_job(
+    watched: TrackedCampaign, array: Array, listings: Listings, *, again: str
+) -> Job | None:
     """Return the job that Slurm has for an array, or nothing.
 
     squeue lists jobs that wait or run and, for MinJobAge, those that ended; sacct lists older ones.
@@ -99,37 +144,48 @@ def find_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None
     Raises:
         SchedulerError: squeue does not answer: it is unknown whether the job exists.
     """
-    owner, cluster = watched.campaign.owner, array.cluster
-    queue = query(world, commands.squeue_argv(users=[owner], cluster=cluster))
+    queue = listings.queue(array.cluster)
     rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
-    found = _jobs(watched, array, rows)
-    if not found:
-        argv = commands.sacct_argv([], users=[owner], since=watched.since, cluster=cluster)
-        history = query(world, argv)
-        rows = commands.read_sacct(history.stdout).rows if history.ok else ()
-        found = _jobs(watched, array, rows)
-    if not found and not queue.ok:
+    job = _first_job(watched, array, rows)
+    job = job or _first_job(watched, array, listings.history(array.cluster))
+    if not job and not queue.ok:
         name = watched.campaign.id
         raise SchedulerError(
             f"It is unknown whether {array.name} is queued: {complaint(queue)}",
             where=name,
-            hint=f"Once Slurm answers: {world.again} {name}; hpcbert submits nothing twice.",
+            hint=f"Once Slurm answers: {again} {name}; hpcbert submits nothing twice.",
         )
-    return min(found, key=lambda job: int(job.job_id), default=None)
+    return job
 
 
-def _jobs(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> list[Job]:
-    """Return the jobs that belong to an array by their names, or by their directories."""
-    others = {one.job_id for one in watched.campaign.arrays if one.name != array.name}
+def _first_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> Job | None:
+    """Return the first job that belongs to an array by its marks, or by its directory."""
+    others = {other.job_id for other in watched.campaign.arrays if other.name != array.name}
     free = [row for row in rows if row.job not in others]
-    unknown = replace(array, job_id="")
-    named = [row for row in free if watched.lists(row, unknown)]
+    unnumbered = replace(array, job_id="")
+    named = [row for row in free if watched.lists(row, unnumbered)]
     # Renamed beyond recognition, with unknown script: nothing else is submitted from that
     # directory.
-    there = [row for row in free if row.workdir in watched.places and not row.command]
-    there = [row for row in there if bool(row.tasks) != array.together]
-    lines = named or [row for row in there if watched.labelled(row) is None]
-    return [Job(row.job, row.cluster) for row in lines]
+    here = [row for row in free if row.workdir in watched.places and not row.command]
+    here = [row for row in here if array.called and bool(row.tasks) != array.together]
+    lines = named or [row for row in here if watched.labelled(row) is None]
+    if not lines:
+        return None
+    first = min(lines, key=lambda row: int(row.job))
+    # squeue shows when a requeued job was submitted last.
+    time = first.submit if (first.submit or watched.since) < watched.since else None
+    changed = identity(watched, array, first)
+    return Job(first.job, first.cluster, changed=changed, submit_time=time)
+
+
+def identity(
+    watched: TrackedCampaign, array: Array, row: JobRow
+) -> tuple[tuple[str, str, str], ...]:
+    """Return where a job's name and directory differ from the request: what, asked, has."""
+    name = () if row.name in {"", array.name} else (("JobName", array.name, row.name),)
+    if row.workdir in {"", *watched.places}:
+        return name
+    return (*name, ("WorkDir", array.workdir or str(watched.directory), row.workdir))
 
 
 def complaint(outcome: Outcome) -> str:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from hpcbert.campaign.repeats import Lines, Repeat
 from hpcbert.config.slurmwords import given
-from hpcbert.errors import SchedulerError
+from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.scheduler.base import Check, Scheduler, Target
 from hpcbert.scheduler.poller import FLOOR
 from hpcbert.scheduler.slurm import (
     adopt,
     capacity,
-    claims,
     gates,
     outlook,
     permitted,
@@ -62,8 +61,19 @@ class Slurm(Scheduler):
 
     def adopted(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
         """Look for the jobs of unanswered calls of sbatch."""
-        known = claims.shown_by_now(watched, self.world)
-        return adopt.adopted(watched, self.world, strict=strict, known=known)
+        campaign = watched.campaign
+        arrays = [
+            array for array in campaign.arrays if array.unsettled and not campaign.superseded(array)
+        ]
+        found: dict[str, Array] = {}
+        try:
+            for array in adopt.adopted(watched, arrays, self.world, strict=strict):
+                found[array.name] = array
+        finally:
+            if found:
+                with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
+                    adopt.write_down(watched.directory, found)
+        return replace(watched, campaign=adopt.updated(campaign, found))
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Poll once, after a search for jobs that are not in the manifest."""
@@ -157,7 +167,7 @@ class Slurm(Scheduler):
             )
         rows = _going_on(outcome.stdout)
         named = [(row, array) for row in rows if (array := watched.array_of(row))]
-        foreign = {row.job: why for row, _ in named if (why := _foreign(watched, row))}
+        foreign = {row.job: why for row, array in named if (why := _foreign(watched, row, array))}
         found = [(row, array) for row, array in named if row.job not in foreign]
         jobs = dict.fromkeys((row.job, row.cluster if one.cluster else "") for row, one in found)
         meant = dict.fromkeys(
@@ -307,11 +317,12 @@ def _repeats_in(
     )
 
 
-def _foreign(watched: TrackedCampaign, row: JobRow) -> str:
+def _foreign(watched: TrackedCampaign, row: JobRow, array: Array) -> str:
     """Return why a job is not this campaign's, although its manifest names it; empty if it is.
 
-    A job is submitted in its campaign's directory, or by hand with a script from there. Only if
-    that directory is gone may the campaign have been moved.
+    A job is submitted in its campaign's directory, or by hand with a script from there, unless a
+    site's sbatch, called from there, moved it. Only if that directory is gone may the campaign have
+    been moved.
     """
     if row.uid is not None and row.uid != os.geteuid():
         return f"job {row.job} belongs to {ownership.name(row.uid)}"
@@ -319,6 +330,9 @@ def _foreign(watched: TrackedCampaign, row: JobRow) -> str:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         own = {str(here.absolute()), str(here.resolve())}
         by_hand = any(f"{place}/scripts/" in row.command for place in own)
+        moved = any((what, has) == ("WorkDir", row.workdir) for what, _, has in array.changed)
+        if moved and array.workdir and here.samefile(array.workdir):
+            return ""
         if row.workdir and not by_hand and not here.samefile(row.workdir):
             return f"job {row.job} was submitted in {row.workdir}, not in {here}"
     return ""

@@ -1,39 +1,32 @@
 """Match the ids that sbatch printed to an array's job, as the controller has it.
 
-A site may wrap sbatch, and Slurm uses job ids again, so an id is trusted only once the controller
-shows that job as the array's. After it has done so for some arrays of a submission, plain answers
-for the next ones are trusted until all are submitted, and then checked together.
+A site may wrap sbatch, and Slurm uses job ids again, so an id is recorded as the array's only once
+the controller shows that job as the array's. If sbatch ended with status 0 and the controller shows
+a job of the submitter's without any mark of the array, the wrapper changed them all: the id stays,
+in doubt, until the job itself records its start.
 """
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import field, replace
-from itertools import islice
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcbert.errors import SchedulerError
-from hpcbert.model import utc
-from hpcbert.scheduler.base import Job, record
+from hpcbert.scheduler.base import Job
 from hpcbert.scheduler.slurm import control
-from hpcbert.scheduler.slurm.adopt import look
+from hpcbert.scheduler.slurm.adopt import identity
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.script import directives
 from hpcbert.slurm import commands
 from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from hpcbert.campaign.ledger import Ledger
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Array
     from hpcbert.scheduler.base import World
     from hpcbert.scheduler.slurm.gates import Gates
     from hpcbert.system.runner import Outcome
-
-# Plain answers in a row that must be right before later ones are trusted for a while.
-_ENOUGH = 4
 
 
 @dataclass(frozen=True)
@@ -55,6 +48,14 @@ class Claim:
         """Whether the controller gives no information about it at this moment."""
         return self.mine is None and not self.unknown
 
+    @property
+    def text(self) -> str:
+        """The job as the controller describes it."""
+        if not self.shown:
+            return f"{self.job.job_id}, which Slurm does not describe"
+        row = self.shown.row
+        return f"{self.job.job_id}, {row.name!r} of {row.user} in {row.workdir}"
+
 
 @dataclass(frozen=True)
 class Order:
@@ -70,33 +71,11 @@ class Order:
     text: str
 
 
-@dataclass
-class Trust:
-    """How far sbatch's plain answers, an id and nothing else, are trusted in one submission.
-
-    Attributes:
-        right: Number of confirmed answers in a row.
-        open: What was submitted with trusted answers.
-    """
-
-    right: int = 0
-    open: list[Order] = field(default_factory=list)
-
-    @property
-    def earned(self) -> bool:
-        """Whether the next one is trusted until all are submitted."""
-        return self.right >= _ENOUGH
-
-    def heard(self, claim: Claim | None) -> None:
-        """Take note of whether a plain answer was right; None: the answer was not plain."""
-        self.right = self.right + 1 if claim and claim.mine else 0
-
-
-def plain(outcome: Outcome) -> Job | None:
-    """Return the job of a plain answer; None if it is not one."""
-    answers = control.answers(outcome.stdout) if outcome.ok else ()
-    alone = len(answers) == 1 and len(outcome.stdout.split()) == 1
-    return Job(*answers[0]) if alone else None
+def is_plain(outcome: Outcome) -> bool:
+    """Return whether sbatch succeeded and printed one id and nothing else."""
+    lines = [line for line in outcome.stdout.splitlines() if line.strip()]
+    alone = len(control.answers(outcome.stdout)) == 1
+    return outcome.ok and alone and all(map(control.answers, lines))
 
 
 def claims_of(
@@ -105,33 +84,49 @@ def claims_of(
     """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
     claims: list[Claim] = []
     for job_id, cluster in control.answers(outcome.stdout):
-        claims.append(_asked(watched, array, Job(job_id, cluster), world))
+        claims.append(_check(watched, array, Job(job_id, cluster), world))
         if claims[-1].mine:
             break
     return claims
 
 
-def _asked(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Claim:
+def _check(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Claim:
     answer = query(world, control.show_argv(job.job_id, cluster=job.cluster))
     shown = control.read(answer.stdout) if answer.ok else None
     if shown is None:
         unknown = not answer.ok and commands.unknown_to_slurm(answer.stderr)
         return Claim(job, unknown=unknown)
-    return _compared(watched, array, job, shown)
-
-
-def _compared(watched: TrackedCampaign, array: Array, job: Job, shown: control.Shown) -> Claim:
-    # By its directory, or by name or script.
+    # By its directory, or by name, comment or script.
     label = watched.labelled(shown.row)
     named = label is None or label.name == array.name
-    called = replace(array, job_id=job.job_id, cluster=job.cluster)
-    mine = shown.row.job == job.job_id and named and watched.lists(shown.row, called)
+    numbered = replace(array, job_id=job.job_id, cluster=job.cluster, submit_time=shown.row.submit)
+    mine = shown.row.job == job.job_id and named and watched.lists(shown.row, numbered)
     return Claim(job, mine=mine, shown=shown)
 
 
+def unmarked(watched: TrackedCampaign, claims: Sequence[Claim]) -> Claim | None:
+    """Return the submitter's newest job without the mark of any array; None if there is none.
+
+    The controller's own times and ids say which is the newest. Another array's job stays its own.
+    """
+    rows = [(claim.shown.row, claim) for claim in claims if claim.shown]
+    free = [
+        (row.submit or 0.0, int(row.job), claim)
+        for row, claim in rows
+        if row.job == claim.job.job_id
+        and row.job not in watched.of_job
+        and watched.owner_fits(row)
+        and watched.labelled(row) is None
+    ]
+    return max(free, key=lambda claim: claim[:2])[-1] if free else None
+
+
 def settled(watched: TrackedCampaign, order: Order, claim: Claim, stamp: str) -> Array:
-    """Return an array with its own job, and the differences from its request."""
-    return replace(claim.job.of(order.array, stamp), changed=_changed(watched, order, claim))
+    """Return an array with its job, and the differences from its request."""
+    changed = _changed(watched, order, claim)
+    time = claim.shown.row.submit if claim.shown else None
+    job = replace(claim.job, changed=changed, seen=claim.mine is True, submit_time=time)
+    return job.of(order.array, stamp)
 
 
 def _changed(
@@ -140,78 +135,11 @@ def _changed(
     """Return where the controller's settings differ from the request."""
     if claim.shown is None:
         return ()
-    asked = directives.asked(order.text, order.array)
-    found = control.differences(asked, claim.shown)
+    request = directives.asked(order.text, order.array)
+    identities = identity(watched, order.array, claim.shown.row)
+    place = tuple(entry for entry in identities if entry[0] == "WorkDir")
     depends = claim.shown.fields.get("Dependency", "")
-    known = [one.job_id for one in order.gates.jobs]
-    if depends not in {"", "(null)"} and not any(f":{one}" in depends for one in known):
-        found = (*found, ("Dependency", ",".join(known), depends))
-    if claim.shown.row.workdir and claim.shown.row.workdir not in watched.places:
-        found = (*found, ("WorkDir", order.array.workdir, claim.shown.row.workdir))
-    return found
-
-
-def confirm(ledger: Ledger, watched: TrackedCampaign, trust: Trust, world: World) -> None:
-    """Ask about all arrays with trusted answers, and record what the controller has.
-
-    If it does not say, they stay as they are: a later query settles it (`Array.unsettled`).
-
-    Raises:
-        HpcbertError: The file system refused.
-    """
-    if trust.open:
-        found = tuple(_confirmed(watched, trust.open, world))
-        if found:
-            record(ledger, *found)
-
-
-def shown_by_now(watched: TrackedCampaign, world: World) -> dict[str, Array]:
-    """Return the arrays of an interrupted submission with trusted answers, by name.
-
-    For many, squeue is asked about all at once; for few, and for those that it does not show,
-    nothing is returned: they are searched one by one.
-    """
-    arrays = watched.campaign.arrays
-    open_ = [one for one in arrays if one.state == "submitted" and one.unsettled]
-    shown = _listed(open_, world) if len(open_) > _ENOUGH else {}
-    found = {}
-    for array in open_:
-        job = Job(array.job_id, array.cluster)
-        there = shown.get(array.job_id)
-        if there and _compared(watched, array, job, there).mine:
-            found[array.name] = job.of(array, utc(world.now()))
-    return found
-
-
-def _confirmed(
-    watched: TrackedCampaign, believed: Sequence[Order], world: World
-) -> Iterator[Array]:
-    shown, silent = _listed([one.array for one in believed], world), False
-    for order in believed:
-        array = order.array
-        job = Job(array.job_id, array.cluster)
-        there = shown.get(array.job_id)
-        claim = _compared(watched, array, job, there) if there else Claim(job)
-        if not claim.mine and not silent:
-            claim = _asked(watched, array, job, world)
-            silent = claim.silent
-        if claim.mine:
-            yield settled(watched, order, claim, utc(world.now()))
-        elif not claim.silent:
-            with contextlib.suppress(SchedulerError):
-                other = look(watched, array, world)
-                yield from [other.of(array, utc(world.now()))] if other else []
-
-
-def _listed(arrays: Iterable[Array], world: World) -> dict[str, control.Shown]:
-    """Return the jobs of arrays as squeue shows them, by their ids; the others are absent."""
-    found: dict[str, control.Shown] = {}
-    clusters: dict[str, list[str]] = {}
-    for array in arrays:
-        clusters.setdefault(array.cluster, []).append(array.job_id)
-    for cluster, ids in clusters.items():
-        rest = iter(ids)
-        while chunk := list(islice(rest, commands.CHUNK)):
-            answer = query(world, control.list_argv(chunk, cluster=cluster))
-            found |= control.read_list(answer.stdout) if answer.ok else {}
-    return found
+    jobs = [gate.job_id for gate in order.gates.jobs]
+    waits = depends in {"", "(null)"} or any(f":{job}" in depends for job in jobs)
+    gates = () if waits else (("Dependency", ",".join(jobs), depends),)
+    return (*control.differences(request, claim.shown), *gates, *place)

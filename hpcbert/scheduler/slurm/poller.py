@@ -236,7 +236,7 @@ class SlurmPoller(Poller):
             return 0
         # sacct answers, and may yet report an end that only squeue knows.
         alone = state.source == "squeue" and state.kind.over and self._watcher.answer == "answered"
-        if alone and self._world.now() - (state.end or 0.0) < _LAG:
+        if alone and abs(self._world.now() - (state.end or 0.0)) < _LAG:
             return 0
         unaccounted = self._watcher.answer == "absent" and self._squeue != "failed"
         final = state.source in {"sacct", "none"} or unaccounted

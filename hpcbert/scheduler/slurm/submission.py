@@ -4,9 +4,10 @@ The order of writes makes this safe: on disk are the intent to call sbatch for a
 answer, before the call for the next one. A crash in between leaves a job that was submitted in the
 campaign's directory, which the next `submit` of the campaign finds and adopts.
 
-sbatch's answer is not enough: a site may wrap it, and its answer may come too late. An id that it
-prints is trusted once the controller shows that job as the array's (`claims`); after any failure
-the queue is searched before an array counts as refused.
+sbatch's answer is not enough: a site may wrap it, and its answer may come too late. The controller
+is asked about each id that it prints (`claims`), before the next call, which may name it as a
+dependency. After any failure the queue is searched before an array counts as refused. After status
+0 sbatch is never called again for the array.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import utc
 from hpcbert.scheduler.base import RESUME, NoRoomError, record
-from hpcbert.scheduler.slurm.adopt import complaint, look, search
-from hpcbert.scheduler.slurm.claims import Order, Trust, claims_of, confirm, plain, settled
+from hpcbert.scheduler.slurm.adopt import adopted, complaint, look, search
+from hpcbert.scheduler.slurm.claims import Order, claims_of, is_plain, settled, unmarked
 from hpcbert.scheduler.slurm.gates import gates_of, sbatch_argv
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.slurm import commands, refusals
 from hpcbert.slurm.states import parse
 from hpcbert.system.lazy import regex
-from hpcbert.system.often import Often
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,21 +74,20 @@ Verdict = Literal["done", "again", "full"]
 
 def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
     """Implement `Scheduler.submit`, one array after the other."""
-    open_ = {one.name for one in campaign.unsubmitted}
     there: dict[Point | None, Array] = _first(directory, campaign)
-    trust = Trust()
-    world = world._replace(
-        run=Often(world.run, "sbatch"), environ=commands.submission_environment(world.environ)
-    )
+    world = world._replace(environ=commands.submission_environment(world.environ))
     with store.changing(directory, campaign) as ledger:
-        watched = TrackedCampaign(directory, campaign)
-        left = deque(campaign.in_order)
+        if world.resumed:
+            _adopt_all(ledger, world)
+        watched = TrackedCampaign(directory, ledger.campaign)
+        open_ = {array.name for array in watched.campaign.unsubmitted}
+        left = deque(watched.campaign.in_order)
         while left:
             array = left.popleft()
             if array.name in open_:
                 world.check()
                 gates = gates_of(watched, there, array, world)
-                array = _handed_over(ledger, watched, array, world, gates, trust=trust)
+                array = _handed_over(ledger, watched, array, world, gates)
                 if array.state != "submitted":
                     first, rest = _halves(array)
                     ledger.split(array, (first, rest))
@@ -100,8 +99,22 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
                 watched = TrackedCampaign(directory, ledger.campaign)
             elif array.job_id:
                 there |= {None: array, array.point: array}
-        confirm(ledger, watched, trust, world)
     return ledger.campaign
+
+
+def _adopt_all(ledger: Ledger, world: World) -> None:
+    """Record the jobs of all arrays that have one, although the manifest may not know of any call.
+
+    Raises:
+        SchedulerError: Slurm can't say which jobs there are.
+    """
+    campaign = ledger.campaign
+    watched = TrackedCampaign(ledger.directory, campaign)
+    workdir = os.path.realpath(ledger.directory)
+    doubts = (array for array in campaign.arrays if array.state == "submitted" and array.unsettled)
+    jobs = list(adopted(watched, (*campaign.unsubmitted, *doubts), world, strict=True))
+    if jobs:
+        record(ledger, *(replace(job, workdir=job.workdir or workdir) for job in jobs))
 
 
 def _first(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
@@ -119,8 +132,6 @@ def _handed_over(
     array: Array,
     world: World,
     gates: Gates,
-    *,
-    trust: Trust,
 ) -> Array:
     """Return an array as submitted, or one that must be submitted in parts.
 
@@ -138,7 +149,7 @@ def _handed_over(
     tried = replace(array, called=utc(world.now()), workdir=workdir)
     record(ledger, tried)
     order = Order(tried, gates, text)
-    done, verdict = _settled(watched, order, world, trust)
+    done, verdict = _settled(ledger, watched, order, world)
     if verdict == "full" and len(done.repeats) > 1 and not done.together:
         return done
     # This goes to disk with the next call of sbatch, or the manifest: until then the job itself,
@@ -193,19 +204,19 @@ def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
 
 
 def _settled(
-    watched: TrackedCampaign, order: Order, world: World, trust: Trust
+    ledger: Ledger, watched: TrackedCampaign, order: Order, world: World
 ) -> tuple[Array, Verdict]:
     """Call sbatch until the result for the array is known."""
     for seconds in _PAUSES:
-        done, verdict = _call(watched, order, world, trust)
+        done, verdict = _call(ledger, watched, order, world)
         if verdict != "again":
             return done, verdict
         world.pause(seconds)
-    return _call(watched, order, world, trust)
+    return _call(ledger, watched, order, world)
 
 
 def _call(
-    watched: TrackedCampaign, order: Order, world: World, trust: Trust
+    ledger: Ledger, watched: TrackedCampaign, order: Order, world: World
 ) -> tuple[Array, Verdict]:
     """Call sbatch once; return the result for the array, and whether calling again may help."""
     array, directory = order.array, watched.directory
@@ -213,26 +224,24 @@ def _call(
     outcome = world.run(argv, cwd=directory, env=world.environ)
     if outcome.returncode == _NO_PROGRAM:
         return replace(array, state="refused", error=complaint(outcome)), "done"
-    stamp, alone = utc(world.now()), plain(outcome)
-    if alone and trust.earned:
-        done = replace(alone.of(array, stamp), seen="")
-        trust.open.append(replace(order, array=done))
-        return done, "done"
     claims = claims_of(watched, array, outcome, world)
-    only = claims[0] if alone else None
-    trust.heard(only)
-    if ours := next((one for one in claims if one.mine), None):
-        return settled(watched, order, ours, stamp), "done"
+    claim = next((claim for claim in claims if claim.mine), None)
+    if claim:
+        return settled(watched, order, claim, utc(world.now())), "done"
+    # One array's job can't be another's, so all that are on record by now matter.
+    watched = TrackedCampaign(directory, ledger.campaign)
+    only = claims[0] if is_plain(outcome) else None
     # Nothing contradicts it at this moment; a later query settles it (`Array.unsettled`).
     silent = only is not None and only.silent
     # If the controller refused it, don't wait.
     refused = _DECIDED in outcome.stderr and not outcome.ok and not _says(outcome, _UNCERTAIN)
     seek = look if refused else search
-    found = None if silent else seek(watched, array, world)
-    if found:
-        return found.of(array, utc(world.now())), "done"
-    if only and (silent or only.unknown):
-        return replace(only.job.of(array, utc(world.now())), seen=""), "done"
+    job = None if silent else seek(watched, array, world)
+    if job:
+        return job.of(array, utc(world.now())), "done"
+    claim = unmarked(watched, claims) if outcome.ok else None
+    if claim := claim or (only if silent or (only and only.unknown) else None):
+        return settled(watched, order, claim, utc(world.now())), "done"
     return _failed(watched, array, outcome, claims, world)
 
 
@@ -242,12 +251,12 @@ def _failed(
     """Judge a call that left no known job."""
     if not outcome.ok and _is_full(watched, array, outcome, world):
         return replace(array, called="", workdir="", error=complaint(outcome)), "full"
-    if claims and any(one.mine is None for one in claims):
-        ids = ", ".join(one.job.job_id for one in claims)
-        error = f"sbatch printed {ids}, and Slurm does not say now which job is this array's"
-        return replace(array, error=error), "done"
+    if outcome.ok or any(claim.mine is None for claim in claims) or unmarked(watched, claims):
+        printed = "; ".join(claim.text for claim in claims) or "no job id"
+        error = f"sbatch ended with status {outcome.returncode} and printed {printed}: "
+        return replace(array, error=f"{error}Slurm does not show which job is this array's"), "done"
     # A command killed by a signal gives no information.
-    if outcome.ok or outcome.returncode < 0 or _says(outcome, _UNCERTAIN):
+    if outcome.returncode < 0 or _says(outcome, _UNCERTAIN):
         return replace(array, error=complaint(outcome)), "again"
     refused = replace(array, state="refused", error=complaint(outcome))
     return refused, "again" if _says(outcome, TRANSIENT) else "done"

@@ -1,0 +1,117 @@
+"""A site's own sbatch, which changes every job: one job for each array, on a real cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign import ledger, store
+from hpcbert.model import MANIFEST
+from tests.kit.cli import Cli
+from tests.kit.scripts import tool
+
+COPY = 'copy=$(mktemp /tmp/wrapped.XXXXXX); cat "${@: -1}" >"$copy"; set -- "${@:1:$#-1}" '
+WRAPPERS = {
+    "renames": 'exec /usr/bin/sbatch --job-name=proj "$@"\n',
+    "moves": f'{COPY} --chdir=/tmp "$copy"\nexec /usr/bin/sbatch "$@"\n',
+    "renames and moves": f'{COPY} --job-name=p --chdir=/tmp "$copy"\n/usr/bin/sbatch "$@"\n',
+    "comments": 'exec /usr/bin/sbatch --comment=charged "$@"\n',
+    "checks its name": '[[ $0 == */sbatch && $0 != /proc/* ]] || exit 9\n/usr/bin/sbatch "$@"\n',
+    "leaves its folder out of PATH": 'export PATH=${PATH#"${0%/*}:"}\nexec sbatch "$@"\n',
+}
+ALL = (
+    f'{COPY} --job-name=proj --chdir=/tmp --comment=x "$copy"\n'
+    'echo "Welcome"; set -- "${@/--parsable/--verbose}"\n/usr/bin/sbatch "$@"; echo "12 h left"\n'
+)
+SUBMIT = ("submit", "--fw", "pytorch", "--repeats", "2", "--python", "/usr/bin/python3", "--json")
+
+
+@pytest.fixture
+def new_jobs(as_user: Any) -> Iterator[Callable[[], set[str]]]:
+    """Return the jobs that are there since the test began."""
+    words = ["squeue", "--all", "--noheader", "--states=all", "--format=%F"]
+
+    def ids() -> set[str]:
+        return set(as_user(words).stdout.split())
+
+    before = ids()
+    yield lambda: ids() - before
+    as_user(["scancel", *(ids() - before)])
+
+
+def wrapped(hpcbert: Cli, body: str) -> Cli:
+    tool(hpcbert.cwd, "sbatch", f"#!/bin/bash\n{body}")
+    path = f"{hpcbert.cwd}:/usr/bin:/bin:/usr/sbin:/sbin"
+    return replace(hpcbert, env={**hpcbert.env, "PATH": path})
+
+
+@pytest.mark.parametrize("body", [*WRAPPERS.values(), ALL], ids=[*WRAPPERS, "all of it"])
+def test_a_wrapped_submission_makes_one_job_and_cancels_it(
+    hpcbert: Cli, new_jobs: Callable[[], set[str]], body: str
+) -> None:
+    hpcbert = wrapped(hpcbert, body)
+    made = hpcbert(*SUBMIT, "--sbatch-arg=--hold", status=0).document
+    (array,) = made["data"]["arrays"]
+    assert new_jobs() == {array["job_id"]}
+    assert array["doubtful"] == (body == ALL)
+    if body == ALL:
+        assert any("'proj' in /tmp" in warning for warning in made["warnings"])
+    directory = Path(made["data"]["directory"])
+    events = hpcbert("monitor", "--once", directory, "--json", status=0).events
+    assert [event["state"] for event in events] == ["PENDING", "PENDING"]
+    hpcbert("submit", "--resume", directory, "--json", status=0)
+    hpcbert("retry", directory, "--json", status=0)
+    assert new_jobs() == {array["job_id"]}
+    cancelled = hpcbert("cancel", "--yes", directory, "--json", status=0).data
+    assert cancelled["jobs"] == [array["job_id"]]
+
+
+def test_a_job_in_doubt_is_settled_when_it_begins(
+    hpcbert: Cli, new_jobs: Callable[[], set[str]]
+) -> None:
+    hpcbert = wrapped(hpcbert, ALL)
+    made = hpcbert(*SUBMIT, "--rehearse", status=0).data
+    directory = Path(made["directory"])
+    hpcbert("monitor", directory, "--json", status=0)
+    hpcbert("submit", "--resume", directory, "--json", status=0)
+    (array,) = store.read_manifest(directory).arrays
+    assert (bool(array.seen), array.doubtful) == (True, False)
+    assert new_jobs() == {array.job_id}
+
+
+def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(
+    hpcbert: Cli, new_jobs: Callable[[], set[str]]
+) -> None:
+    hpcbert = wrapped(hpcbert, WRAPPERS["renames and moves"])
+    made = hpcbert(*SUBMIT, "--sbatch-arg=--hold", status=0).data
+    directory = Path(made["directory"])
+    (array,) = store.read_manifest(directory).arrays
+    old = replace(
+        array, state="intended", job_id="", called="", submitted="", seen="", workdir="", changed=()
+    )
+    manifest = replace(store.read_manifest(directory), arrays=(replace(old, submit_time=None),))
+    (directory / MANIFEST).write_text(ledger.whole(store.SCHEMA, manifest))
+    hpcbert("submit", "--resume", directory, "--json", status=0)
+    (again,) = store.read_manifest(directory).arrays
+    assert new_jobs() == {again.job_id} == {array.job_id}
+    assert hpcbert("cancel", "--yes", directory, "--json", status=0).data["jobs"] == [array.job_id]
+
+
+def test_killed_after_sbatch_where_squeue_and_accounting_lag_the_job_is_not_doubled(
+    hpcbert: Cli, new_jobs: Callable[[], set[str]]
+) -> None:
+    body = f'{COPY} --job-name=proj --chdir=/tmp "$copy"\n/usr/bin/sbatch "$@"; kill -9 $PPID\n'
+    dying = wrapped(hpcbert, body)
+    assert dying(*SUBMIT, "--sbatch-arg=--hold").returncode != 0
+    (directory,) = store.everyones(hpcbert.cwd / "runs")
+    (job,) = new_jobs()
+    for name in ("squeue", "sacct"):
+        tool(hpcbert.cwd, name, "#!/bin/sh\nexit 0\n")
+    again = wrapped(hpcbert, 'exec /usr/bin/sbatch "$@"\n')
+    again("submit", "--resume", directory, "--json", status=0)
+    (array,) = store.read_manifest(directory).arrays
+    assert new_jobs() == {array.job_id} == {job}
