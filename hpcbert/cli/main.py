@@ -13,7 +13,7 @@ import click
 from hpcbert import __version__
 from hpcbert.cli import streams
 
-_OTHERS_WRITE = 0o022
+_OTHERS_WRITE = 0o002
 _COMPLETE = "_HPCBERT_COMPLETE"
 
 # name -> first line of its help; the module is hpcbert.cli.<name>, the object has the same name.
@@ -139,7 +139,7 @@ def root(ctx: click.Context, color: str) -> None:
 def main() -> None:
     """Run the command line; whatever happens ends with a sentence and a documented exit code."""
     streams.settle()
-    # Others cannot write to our files; a stricter umask stays. sbatch passes it on to jobs.
+    # Only a group can write to our files, if the umask lets it. sbatch passes it on to jobs.
     os.umask(os.umask(_OTHERS_WRITE) | _OTHERS_WRITE)
     try:
         if instruction := os.environ.get(_COMPLETE):
