@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -295,7 +296,10 @@ def claim(directory: Path) -> None:
                 where=str(path),
                 hint="Replace it by the file itself.",
             )
-    trust.refuse([directory, *inside])
+    who = stranger(directory)
+    again = f"hpcbert submit --like {shlex.quote(str(directory))}"
+    advice = f"Ask {who} to do it, or measure the same: {again}"
+    trust.refuse([directory, *inside], advice=advice if who else "")
 
 
 def log_path(directory: Path, array: Array, repeat: int, attempt: int = 0) -> Path:

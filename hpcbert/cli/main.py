@@ -44,6 +44,7 @@ COMMANDS = {
     "explain": "Explain the efficiency of a result.",
     "predict": "Predict the throughput of more nodes.",
     "archive": "Pack a campaign into one file.",
+    "trust": "Allow hpcbert to run files of somebody else.",
     "lab": "Run a real Slurm cluster on this machine.",
     "completion": "Print a completion script for a shell.",
 }

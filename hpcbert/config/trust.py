@@ -87,14 +87,15 @@ def entries_at(path: Path) -> tuple[Entry, ...]:
         UsageError: It does not exist.
     """
     try:
-        return tuple(Entry(one, one.lstat().st_uid) for one in _steps(path))
+        return tuple(Entry(one, one.lstat().st_uid) for one in steps(path))
     except OSError as error:
         raise UsageError(f"Can't examine it: {error.strerror}.", where=str(path)) from error
 
 
-def _steps(path: Path) -> tuple[Path, ...]:
+def steps(path: Path) -> tuple[Path, ...]:
     """Return a path as it is and as its links lead, without links above the last component."""
-    return tuple(dict.fromkeys((path.parent.resolve() / path.name, path.resolve(strict=True))))
+    target = path.resolve()
+    return (path.parent.resolve() / path.name, target) if path.is_symlink() else (target,)
 
 
 def of_command_line(
@@ -107,19 +108,20 @@ def of_command_line(
             searched for it.
         templates: Folders, whoever owns what is in them.
     """
-    named = [Entry(place, None) for one in templates for place in _steps(Path(one))]
+    named = [Entry(place, None) for one in templates for place in steps(Path(one))]
     if site:
-        named += [Entry(place, None) for place in _steps(site)]
+        named += [Entry(place, None) for place in steps(site)]
         named += [Entry(site.parent.resolve(), site.stat().st_uid)]
     return tuple(named)
 
 
-def refuse(paths: Iterable[Path], named: Sequence[Entry] = ()) -> None:
+def refuse(paths: Iterable[Path], named: Sequence[Entry] = (), *, advice: str = "") -> None:
     """Refuse to run files of somebody else, and files that everybody can write to.
 
     Args:
         paths: The files; those of hpcbert itself run already.
         named: What the command line trusts.
+        advice: What to do instead of trusting them.
 
     Raises:
         UsageError: The user neither trusts nor names one; the hint has the command that does.
@@ -135,7 +137,7 @@ def refuse(paths: Iterable[Path], named: Sequence[Entry] = ()) -> None:
         raise UsageError(
             f"{doubts[0].why}: hpcbert does not run it.",
             where=str(doubts[0].path),
-            hint=_remedy(doubts),
+            hint=_remedy(doubts, advice),
         )
 
 
@@ -162,8 +164,8 @@ def _is_hpcberts(target: Path) -> bool:
     return any(target.is_relative_to(one.resolve()) for one in own)
 
 
-def _remedy(doubts: Sequence[_Doubt]) -> str:
-    """Return the command that trusts all files at once, by their folders if those have the owner."""
+def _remedy(doubts: Sequence[_Doubt], advice: str) -> str:
+    """Return the command that trusts all files at once: folders that have their files' owner."""
     kept = [Entry(_unit(one), one.uid) for one in doubts]
     kept = [
         one
@@ -171,12 +173,14 @@ def _remedy(doubts: Sequence[_Doubt]) -> str:
         if not any(one != other and other.covers(*one) for other in kept)
     ]
     words = shlex.join(str(one.path) for one in kept)
-    own = doubts[0].uid == os.geteuid()
-    close = f"Close it: chmod o-w {shlex.quote(str(doubts[0].path))}; or, if" if own else "If"
-    return f"{close} you trust it: hpcbert trust {words}"
+    if doubts[0].uid == os.geteuid():
+        advice = f"Close it: chmod o-w {shlex.quote(str(doubts[0].path))}"
+    remedy = f"you trust it: hpcbert trust {words}"
+    return f"{advice}; or, if {remedy}" if advice else f"If {remedy}"
 
 
 def _unit(doubt: _Doubt) -> Path:
     folder = doubt.path.parent
-    broad = {folder.parent, Path(os.environ.get("HOME", "/"))}
-    return doubt.path if folder in broad or folder.stat().st_uid != doubt.uid else folder
+    broad = folder in {folder.parent, Path(os.environ.get("HOME", "/"))}
+    alone = broad or doubt.path.is_dir() or folder.stat().st_uid != doubt.uid
+    return doubt.path if alone else folder

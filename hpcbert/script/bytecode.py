@@ -1,9 +1,9 @@
 """Compiled templates, kept in the user's cache directory: compiling takes longer than rendering.
 
-Kept code is loaded only from a directory and a file of the user's or root's that not everybody can
-write to, and only if a digest of it, of the template's text and of everything that compiles it is right. Anything cut
-short, from another version or from somebody else is compiled again. If nothing can be kept, as in a
-read-only home, nothing is.
+Kept code is loaded only from a directory and a file that belong to the user or to root and are not
+open to everybody, and only if a digest of it, of the template's text and of everything that
+compiles it is right. Anything cut short, from another version or from somebody else is compiled
+again. If nothing can be kept, as in a read-only home, nothing is.
 """
 
 from __future__ import annotations
