@@ -98,9 +98,7 @@ def steps(path: Path) -> tuple[Path, ...]:
     return (path.parent.resolve() / path.name, target) if path.is_symlink() else (target,)
 
 
-def of_command_line(
-    site: Path | None, templates: Sequence[str | Path] = ()
-) -> tuple[Entry, ...]:
+def of_command_line(site: Path | None, templates: Sequence[str | Path] = ()) -> tuple[Entry, ...]:
     """Return what a command line trusts by naming it: a site.toml, and folders of recipes.
 
     Args:

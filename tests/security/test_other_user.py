@@ -346,9 +346,7 @@ def test_a_user_whom_an_acl_names_is_trusted_as_a_group_is(elsewhere: Path) -> N
 
 
 @pytest.mark.parametrize("target", ["mine", "theirs"])
-def test_a_link_belongs_to_its_maker_and_to_the_targets_owner(
-    elsewhere: Path, target: str
-) -> None:
+def test_a_link_belongs_to_its_maker_and_to_the_targets_owner(elsewhere: Path, target: str) -> None:
     link, file = elsewhere / "site.toml", elsewhere / "work" / "mine.toml"
     link.rename(file)
     link.symlink_to(file)
