@@ -21,20 +21,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
+# In place of a user's number: whoever owns a file.
+_ANYBODY = -1
+
+
 class Entry(NamedTuple):
     """A trusted path.
 
     Attributes:
         path: Absolute, without links above its last component.
-        uid: The owner of what is trusted there; None: anybody.
+        uid: The owner of what is trusted there; -1: anybody.
     """
 
     path: Path
-    uid: int | None
+    uid: int
 
     def covers(self, path: Path, uid: int) -> bool:
         """Return whether a file is at or below the path, and belongs to its owner."""
-        return self.uid in {None, uid} and path.is_relative_to(self.path)
+        return self.uid in {_ANYBODY, uid} and path.is_relative_to(self.path)
 
 
 class _Doubt(NamedTuple):
@@ -106,9 +110,9 @@ def of_command_line(site: Path | None, templates: Sequence[str | Path] = ()) -> 
             searched for it.
         templates: Folders, whoever owns what is in them.
     """
-    named = [Entry(place, None) for one in templates for place in steps(Path(one))]
+    named = [Entry(place, _ANYBODY) for one in templates for place in steps(Path(one))]
     if site:
-        named += [Entry(place, None) for place in steps(site)]
+        named += [Entry(place, _ANYBODY) for place in steps(site)]
         named += [Entry(site.parent.resolve(), site.stat().st_uid)]
     return tuple(named)
 

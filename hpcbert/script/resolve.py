@@ -164,8 +164,8 @@ def resolve(
     """
     sources = _sources(site, recipe, options)
     recipe_files = sorted(one for one in Path(recipe.folder).iterdir() if one.is_file())
-    used = (Path(site.where), *recipe_files, *sources.values())
-    trust.refuse(used, named_entries(site, options))
+    trusted = named_entries(site, options)
+    trust.refuse((Path(site.where), *recipe_files, *sources.values()), trusted)
     by_hand, scheduler = directory == BY_HAND, traits(options.scheduler)
     device = device_of(recipe, site, request.device, options.folders)
     recipe = recipe.for_device(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import shlex
 import shutil
@@ -9,7 +10,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import queue
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.cli import Cli, Done
-from tests.kit.lab import User, _account, runner_of
+from tests.kit.lab import User, account, runner_of
 from tests.kit.paths import REPOSITORY
 from tests.kit.training import WORDS, stand_in
 from tests.kit.waiting import CEILING, unqueued, until
@@ -128,35 +129,27 @@ def local(place: Path) -> Project:
 
 
 @pytest.fixture(scope="module")
-def project_group(user: User, other_user: User) -> Iterator[int]:
-    """A group of the lab's two ordinary users."""
-    import grp
-
+def members(user: User, other_user: User) -> Iterator[tuple[User, ...]]:
+    """The lab's two ordinary users, in one group."""
     name = f"hpcbert-{os.getpid()}-g"
-    _account("groupadd", "--system", name)
+    account("groupadd", "--system", name)
     try:
         for member in (user, other_user):
-            _account("usermod", "--append", "--groups", name, member.name)
-        yield grp.getgrnam(name).gr_gid
+            account("usermod", "--append", "--groups", name, member.name)
+        gid = grp.getgrnam(name).gr_gid
+        yield tuple(replace(member, gid=gid) for member in (user, other_user))
     finally:
-        _account("groupdel", name)
+        account("groupdel", name)
 
 
 @pytest.fixture
-def on_slurm(
-    user: User, other_user: User, lab: Any, checkout: Any, project_group: int, work: Path
-) -> Project:
+def on_slurm(members: tuple[User, ...], lab: Any, checkout: Any, work: Path) -> Project:
     """The group's users on a cluster."""
     work.chmod(0o755)
     folder = work / "project"
-    make_project(folder, project_group)
-
-    def member(who: User) -> Cli:
-        grouped = User(who.name, who.uid, project_group, who.home)
-        env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": "", "HPCBERT_RUNS": ""}
-        return Cli(folder, env, masked(runner_of(grouped, lab)), checkout.python)
-
-    alice, bob = member(user), member(other_user)
+    make_project(folder, members[0].gid)
+    env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": "", "HPCBERT_RUNS": ""}
+    alice, bob = (Cli(folder, env, masked(runner_of(one, lab)), checkout.python) for one in members)
 
     def over(directory: Path) -> None:
         def left() -> bool:
@@ -205,14 +198,14 @@ def work_together(project: Project) -> None:
             assert row["repeats"] == own_row["repeats"] == {"ok": 1, "asked": 1}
             assert row["median"]
             assert any("belongs to" in one for one in theirs.document["warnings"])
-        for words in (("report", "--output", f"report-of-{other.name}"), ("show",), ("explain",)):
-            done = who(*words, other.name)
+        for command in (("report", "--output", f"report-of-{other.name}"), ("show",), ("explain",)):
+            done = who(*command, other.name)
             assert done.returncode in {0, 4}, done
-        for words in (("monitor", "--once"), ("logs",)):
-            assert who(*words, other.name).ok, words
+        for reader in (("monitor", "--once"), ("logs",)):
+            assert who(*reader, other.name).ok, reader
         assert who("audit", other.name).returncode in {0, 4}
-        for words in (("retry",), ("cancel", "--yes"), ("submit", "--resume")):
-            done = who(*words, other.name, "--json")
+        for runner in (("retry",), ("cancel", "--yes"), ("submit", "--resume")):
+            done = who(*runner, other.name, "--json")
             assert done.returncode == 2, done
             assert "belongs to" in done.error["message"]
         assert content(other) == before
@@ -234,16 +227,17 @@ def test_two_users_of_a_group_submit_collect_and_report_locally(local: Project) 
 
 @pytest.mark.slurm
 def test_two_users_of_a_group_submit_collect_and_report_on_slurm(
-    on_slurm: Project, project_group: int
+    on_slurm: Project, members: tuple[User, ...]
 ) -> None:
+    gid = members[0].gid
     work_together(on_slurm)
     for directory in (on_slurm.folder / "runs").iterdir():
         # Slurm lets nobody but the owner write to the files that it makes.
-        assert modes(directory, project_group) == {0o2775, 0o664, 0o644}
+        assert modes(directory, gid) == {0o2775, 0o664, 0o644}
     alice = on_slurm.alice
     private = Cli(alice.cwd, alice.env, masked(alice.run, "077"), alice.python)
     directory = on_slurm.submit(private)
-    assert modes(directory, project_group) == {0o2700, 0o600}
+    assert modes(directory, gid) == {0o2700, 0o600}
     assert list(directory.glob("slurm/*.out"))
 
 

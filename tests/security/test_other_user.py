@@ -25,8 +25,8 @@ from hpcbert.campaign import store
 from hpcbert.cli.main import root
 from hpcbert.config import trust
 from hpcbert.errors import UsageError
-from hpcbert.system import ownership
 from hpcbert.script.render import _environment
+from hpcbert.system import ownership
 from tests.kit.campaigns import Built
 from tests.kit.waiting import CEILING
 
@@ -56,7 +56,7 @@ class Shared:
     def runs(self) -> Path:
         return self.own.directory.parent
 
-    def __call__(self, *words: str) -> Any:
+    def __call__(self, *words: object) -> Any:
         return self.hpcbert(*words)
 
     def started(self) -> list[list[str]]:
@@ -246,7 +246,7 @@ def test_a_script_is_checked_as_it_is_read(shared: Shared) -> None:
     assert ownership.read_own(path).startswith(b"#!/bin/sh")
     for spoil in (open_up, link_to):
         spoil(path)
-        with pytest.raises(OSError, match="changed by everybody|is a link"):
+        with pytest.raises(OSError, match=r"changed by everybody|is a link"):
             ownership.read_own(path)
 
 
@@ -438,15 +438,15 @@ def test_hpcberts_own_files_need_no_trust(tmp_path: Path, repository: Path) -> N
 def test_readers_read_whatever_others_wrote_and_runners_refuse(elsewhere: Path) -> None:
     give_away(copy_recipe(elsewhere))
     point = ["--fw", "pytorch", "--nodes", "1"]
-    runners = (["submit", "--dry-run", *point], ["render", *point], ["plan", *point])
-    runners += (["prepare", "--fw", "pytorch", "--dry-run"],)
+    runners = [["submit", "--dry-run", *point], ["render", *point], ["plan", *point]]
+    runners += [["prepare", "--fw", "pytorch", "--dry-run"]]
     for words in runners:
         done = CliRunner().invoke(root, words)
         assert done.exit_code == 2, words
         assert "It belongs to" in done.stderr, words
     give_away(elsewhere)
     elsewhere.chmod(0o777)
-    runners += (["doctor"], ["images", "remove", "x"])
+    runners += [["doctor"], ["images", "remove", "x"]]
     for words in runners:
         done = CliRunner().invoke(root, words)
         assert done.exit_code == 2, words
