@@ -19,18 +19,18 @@ from hpcbert.system import ownership
     "  hpcbert trust\n"
     "  hpcbert trust --remove /projects/bert/site.toml"
 )
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--remove", is_flag=True, help="Stop trusting PATH.")
+@click.argument("paths", nargs=-1)
+@click.option("--remove", is_flag=True, help="Stop trusting PATHS.")
 @returns_result
 def trust(*, paths: tuple[str, ...], remove: bool) -> Result:
     """Allow hpcbert to run files of somebody else, or show which you allowed.
 
-    PATH is a site.toml, a folder of recipes, a campaign, or a directory with any of them; it covers
-    what its present owner has there. Files of yours and of root's need no trust, unless everybody
-    can write to them.
+    PATHS are a site.toml, folders of recipes, campaigns, or directories with any of them, in which
+    the files of their present owners are trusted. Files of yours and of root's need no trust,
+    unless everybody can write to them.
     """
     if remove and not paths:
-        raise UsageError("--remove needs a PATH.", hint="Without options, trust lists the paths.")
+        raise UsageError("--remove needs a path.", hint="Without options, trust lists the paths.")
     file = trusted.file_of(os.environ)
     before = {one.path: one for one in trusted.read(file)}
     entries = dict(before)
@@ -49,7 +49,7 @@ def trust(*, paths: tuple[str, ...], remove: bool) -> Result:
     return Result({"file": str(file), "trusted": rows}, "\n".join(lines))
 
 
-def _remove(entries: dict[Path, trusted.Entry], path: Path) -> None:
+def _remove(entries: dict[Path, trusted.TrustedPath], path: Path) -> None:
     places = entries.keys() & set(trusted.steps(path))
     if not places:
         hint = "hpcbert trust lists what you trust."

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _ANYBODY = -1
 
 
-class Entry(NamedTuple):
-    """A trusted path.
+class TrustedPath(NamedTuple):
+    """A path that the user trusts.
 
     Attributes:
         path: Absolute, without links above its last component.
@@ -52,7 +52,7 @@ def file_of(env: Mapping[str, str]) -> Path:
     return places.config_home(env) / "hpcbert" / "trusted.json"
 
 
-def read(path: Path) -> tuple[Entry, ...]:
+def read(path: Path) -> tuple[TrustedPath, ...]:
     """Return what the user trusts; nothing if the file does not exist.
 
     Raises:
@@ -64,7 +64,7 @@ def read(path: Path) -> tuple[Entry, ...]:
             message = f"It belongs to {ownership.name(path.stat().st_uid)}, not to you."
             raise ConfigError(message, where=str(path), hint="Set HOME or XDG_CONFIG_HOME.")
         entries = json.loads(files.read(path))
-        return tuple(Entry(Path(name), int(uid)) for name, uid in entries.items())
+        return tuple(TrustedPath(Path(name), int(uid)) for name, uid in entries.items())
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -72,7 +72,7 @@ def read(path: Path) -> tuple[Entry, ...]:
         raise ConfigError(f"Can't read it: {error}.", where=str(path), hint=hint) from error
 
 
-def write(path: Path, entries: Iterable[Entry]) -> None:
+def write(path: Path, entries: Iterable[TrustedPath]) -> None:
     """Write what the user trusts.
 
     Raises:
@@ -84,14 +84,14 @@ def write(path: Path, entries: Iterable[Entry]) -> None:
     files.write_text(path, f"{text}\n")
 
 
-def entries_at(path: Path) -> tuple[Entry, ...]:
+def entries_at(path: Path) -> tuple[TrustedPath, ...]:
     """Return a path with its owner; if it is a link, its target too.
 
     Raises:
         UsageError: It does not exist.
     """
     try:
-        return tuple(Entry(one, one.lstat().st_uid) for one in steps(path))
+        return tuple(TrustedPath(one, one.lstat().st_uid) for one in steps(path))
     except OSError as error:
         raise UsageError(f"Can't examine it: {error.strerror}.", where=str(path)) from error
 
@@ -102,7 +102,9 @@ def steps(path: Path) -> tuple[Path, ...]:
     return (path.parent.resolve() / path.name, target) if path.is_symlink() else (target,)
 
 
-def of_command_line(site: Path | None, templates: Sequence[str | Path] = ()) -> tuple[Entry, ...]:
+def of_command_line(
+    site: Path | None, templates: Sequence[str | Path] = ()
+) -> tuple[TrustedPath, ...]:
     """Return what a command line trusts by naming it: a site.toml, and folders of recipes.
 
     Args:
@@ -110,14 +112,14 @@ def of_command_line(site: Path | None, templates: Sequence[str | Path] = ()) -> 
             searched for it.
         templates: Folders, whoever owns what is in them.
     """
-    named = [Entry(place, _ANYBODY) for one in templates for place in steps(Path(one))]
+    named = [TrustedPath(place, _ANYBODY) for one in templates for place in steps(Path(one))]
     if site:
-        named += [Entry(place, _ANYBODY) for place in steps(site)]
-        named += [Entry(site.parent.resolve(), site.stat().st_uid)]
+        named += [TrustedPath(place, _ANYBODY) for place in steps(site)]
+        named += [TrustedPath(site.parent.resolve(), site.stat().st_uid)]
     return tuple(named)
 
 
-def refuse(paths: Iterable[Path], named: Sequence[Entry] = (), *, advice: str = "") -> None:
+def refuse(paths: Iterable[Path], named: Sequence[TrustedPath] = (), *, advice: str = "") -> None:
     """Refuse to run files of somebody else, and files that everybody can write to.
 
     Args:
@@ -143,7 +145,7 @@ def refuse(paths: Iterable[Path], named: Sequence[Entry] = (), *, advice: str = 
         )
 
 
-def _covered(doubt: _Doubt, entries: Iterable[Entry]) -> bool:
+def _covered(doubt: _Doubt, entries: Iterable[TrustedPath]) -> bool:
     return any(entry.covers(doubt.path, doubt.uid) for entry in entries)
 
 
@@ -168,7 +170,7 @@ def _is_hpcberts(target: Path) -> bool:
 
 def _remedy(doubts: Sequence[_Doubt], advice: str) -> str:
     """Return the command that trusts all files at once: folders that have their files' owner."""
-    kept = [Entry(_unit(one), one.uid) for one in doubts]
+    kept = [TrustedPath(_unit(one), one.uid) for one in doubts]
     kept = [
         one
         for one in dict.fromkeys(kept)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcbert.config.recipe import Recipe
-    from hpcbert.config.trust import Entry
+    from hpcbert.config.trust import TrustedPath
     from hpcbert.model import Array, Point
     from hpcbert.script.resolve import Resolved
 
@@ -138,7 +138,7 @@ def _word(value: Any) -> str:
 
 
 @functools.cache
-def _environment(folders: tuple[Path, ...], named: tuple[Entry, ...]) -> Environment:
+def _environment(folders: tuple[Path, ...], named: tuple[TrustedPath, ...]) -> Environment:
     """Return the sandbox with the templates' filters: one for all scripts of a submission."""
     environment = Environment(folders, finalize=_word, maker=Path(__file__), named=named)
     environment.filters.update(

@@ -233,7 +233,7 @@ def resolve(
     )
 
 
-def named_entries(site: Site, options: SubmitOptions) -> tuple[trust.Entry, ...]:
+def named_entries(site: Site, options: SubmitOptions) -> tuple[trust.TrustedPath, ...]:
     """Return what the command line trusts by naming it."""
     return trust.of_command_line(Path(site.where) if site.named else None, options.named)
 

@@ -42,7 +42,7 @@ class TooLongError(Exception):
 class _Loader(jinja2.FileSystemLoader):
     """Loads templates that the user trusts, also those that another template includes."""
 
-    def __init__(self, folders: Sequence[str], named: Sequence[trust.Entry]) -> None:
+    def __init__(self, folders: Sequence[str], named: Sequence[trust.TrustedPath]) -> None:
         super().__init__(folders)
         self._named = named
 
@@ -73,7 +73,7 @@ class Environment(ImmutableSandboxedEnvironment):
         *,
         finalize: Callable[[Any], str],
         maker: Path,
-        named: Sequence[trust.Entry] = (),
+        named: Sequence[trust.TrustedPath] = (),
     ) -> None:
         kept = folder(os.environ)
         super().__init__(

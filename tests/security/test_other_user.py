@@ -474,7 +474,7 @@ def test_trust_is_remembered_by_path_and_owner(elsewhere: Path) -> None:
     assert trust("--remove", str(site))["data"]["trusted"] == []
     for words, text in (
         (("--remove", str(site)), "do not trust"),
-        (("--remove",), "needs a PATH"),
+        (("--remove",), "needs a path"),
         (("nowhere",), "No such file"),
     ):
         document = trust(*words)
