@@ -131,8 +131,7 @@ def refuse(paths: Iterable[Path], named: Sequence[TrustedPath] = (), *, advice: 
         UsageError: The user neither trusts nor names one; the hint has the command that does.
         ConfigError: As `read`.
     """
-    doubts = [one for path in paths for one in _doubts(path)]
-    doubts = [one for one in doubts if not _covered(one, named)]
+    doubts = [one for path in paths for one in _doubts(path) if not _covered(one, named)]
     if not doubts:
         return
     trusted = read(file_of(os.environ))
@@ -153,12 +152,10 @@ def _doubts(path: Path) -> Iterator[_Doubt]:
     """Yield why a file, its folder if that is a link, or the target of either is not the user's."""
     with contextlib.suppress(OSError):  # Whoever reads a missing file reports it.
         target = path.resolve(strict=True)
-        if _is_hpcberts(target):
-            return
         links = [one for one in (path.parent, path) if one.is_symlink()]
         for place in (*(one.parent.resolve() / one.name for one in links), target):
             status = place.lstat()
-            if why := ownership.doubt(status):
+            if (why := ownership.doubt(status)) and not _is_hpcberts(target):
                 yield _Doubt(place, status.st_uid, why)
 
 
@@ -177,8 +174,9 @@ def _remedy(doubts: Sequence[_Doubt], advice: str) -> str:
         if not any(one != other and other.covers(*one) for other in kept)
     ]
     words = shlex.join(str(one.path) for one in kept)
-    if doubts[0].uid == os.geteuid():
-        advice = f"Close it: chmod o-w {shlex.quote(str(doubts[0].path))}"
+    own = [str(one.path) for one in doubts if one.uid == os.geteuid()]
+    if len(own) == len(doubts):
+        advice = f"Close it: chmod o-w {shlex.join(dict.fromkeys(own))}"
     remedy = f"you trust it: hpcbert trust {words}"
     return f"{advice}; or, if {remedy}" if advice else f"If {remedy}"
 
@@ -186,5 +184,5 @@ def _remedy(doubts: Sequence[_Doubt], advice: str) -> str:
 def _unit(doubt: _Doubt) -> Path:
     folder = doubt.path.parent
     broad = folder in {folder.parent, Path(os.environ.get("HOME", "/"))}
-    alone = broad or doubt.path.is_dir() or folder.stat().st_uid != doubt.uid
-    return doubt.path if alone else folder
+    theirs = doubt.path.is_dir() and doubt.uid != os.geteuid()  # That campaign, not all of theirs.
+    return doubt.path if broad or theirs or folder.stat().st_uid != doubt.uid else folder

@@ -218,6 +218,21 @@ def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared: Shared) ->
     assert f"belongs to user {MALLORY + 1}" in shared("retry", "--dry-run", theirs).stderr
 
 
+def test_a_file_system_that_is_open_to_everybody_is_trusted_once(shared: Shared) -> None:
+    later = shared.runs / "20261122T100000Z-pytorch-dddddd"
+    shutil.copytree(shared.own.directory, later)
+    for path in (shared.runs, *shared.runs.rglob("*")):
+        path.chmod(0o777)
+    done = shared("cancel", "--yes", OWN)
+    assert "It can be changed by everybody" in done.stderr
+    words = shlex.split(done.stderr.rpartition("hpcbert trust ")[2])
+    assert words == [str(shared.runs)]
+    assert shared("trust", *words).ok
+    for name in (OWN, later.name):
+        assert "changed by everybody: " not in shared("cancel", "--yes", name).stderr
+    assert "belongs to" in shared("cancel", "--yes", THEIRS).stderr
+
+
 @pytest.mark.parametrize("words", [("note", "x"), ("audit", "--accept", "x"), ("rm", "--yes")])
 def test_nothing_is_written_into_a_colleagues_campaign(
     shared: Shared, words: tuple[str, ...]

@@ -74,7 +74,7 @@ def adopted(
                     # One array's job can't be another's.
                     watched = replace(watched, campaign=_updated(watched.campaign, found))
     finally:
-        if found and not store.stranger(watched.directory):
+        if found and (strict or not store.stranger(watched.directory)):
             with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
                 _write_down(watched.directory, found)
     return watched
