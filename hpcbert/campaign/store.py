@@ -1,8 +1,8 @@
 """A campaign directory: its files, its manifest, its owner.
 
 Everything is plain JSON or text under one directory, so that a copy of it on a laptop is enough
-to collect again. Only the owner can read or write the directory. Other people's campaigns may be
-next to the user's: they are read if named, but nothing in them is run.
+to collect again. The umask decides who can read it. Other people's campaigns may be next to the
+user's: they are read if named, but nothing in them is run.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import ledger
 from hpcbert.campaign.ledger import Ledger
+from hpcbert.config import trust
 from hpcbert.config.decode import decode
 from hpcbert.config.schedulers import TABLE
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
@@ -60,7 +61,7 @@ def read_json(path: Path) -> Any:
 
 
 def create(directory: Path) -> None:
-    """Make a new campaign directory with its folders, readable by its owner only.
+    """Make a new campaign directory with its folders, with the permissions of the umask.
 
     Raises:
         HpcbertError: It exists already, or can't be made.
@@ -68,9 +69,9 @@ def create(directory: Path) -> None:
     hint = "Choose another place with --runs, or fix the permissions."
     with files.refusal("make the campaign directory", directory, hint=hint):
         directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir(mode=0o700)
+        directory.mkdir()
         for name in _FOLDERS:
-            (directory / name).mkdir(mode=0o700)
+            (directory / name).mkdir()
 
 
 def write_manifest(directory: Path, campaign: Campaign) -> None:
@@ -273,16 +274,16 @@ def caution(directory: Path) -> tuple[str, ...]:
     """Return warnings for readers of a campaign: who else can change its contents."""
     try:
         who = ownership.stranger(directory)
-        others = ownership.writers(directory.stat())
-        around = directory.absolute().parent.stat().st_mode
+        is_open = ownership.is_open(directory.stat())
+        around = directory.absolute().parent.stat()
     except OSError:
         return ()
     found = []
     if who:
         found.append(f"{directory} belongs to {who}, who can change its contents.")
-    elif others:
-        found.append(f"{directory} can be changed by {others}, not only by you.")
-    if around & stat.S_IWOTH and not around & stat.S_ISVTX:
+    elif is_open:
+        found.append(f"{directory} can be changed by everybody, not only by you.")
+    if ownership.is_open(around):
         found.append(
             f"Anybody can put another directory in the place of {directory}: "
             f"chmod +t {directory.absolute().parent}"
@@ -291,30 +292,24 @@ def caution(directory: Path) -> tuple[str, ...]:
 
 
 def claim(directory: Path) -> None:
-    """Refuse a campaign if others could decide what is run, submitted or cancelled.
+    """Refuse to run, submit or cancel a campaign that is not the user's, unless they trust it.
 
     Raises:
-        UsageError: It belongs to somebody else, or others can write to a part of it.
+        UsageError: A part of it belongs to somebody else, or everybody can write to it.
     """
-    who = stranger(directory)
-    if who:
-        raise UsageError(
-            f"The campaign belongs to {who}: hpcbert refuses to run, submit or cancel it.",
-            where=str(directory),
-            hint=f"Ask {who} to do it, or submit the points in a campaign of your own. You can "
-            "monitor, collect and audit it.",
-        )
-    inside = [directory, *(directory / name for name in _FOLDERS)]
-    inside += [directory / MANIFEST, directory / RECIPE, *directory.glob("scripts/*")]
+    inside = [directory / name for name in (*_FOLDERS, MANIFEST, RECIPE)]
+    inside += directory.glob("scripts/*")
     for path in inside:
-        if path.is_symlink() and path != directory:
+        if path.is_symlink():
             raise UsageError(
                 "This is a link: hpcbert does not run or submit what it leads to.",
                 where=str(path),
                 hint="Replace it by the file itself.",
             )
-        if path.exists():
-            ownership.refuse(path.stat(), path)
+    who = stranger(directory)
+    again = f"hpcbert submit --like {shlex.quote(str(directory))}"
+    advice = f"Ask {who} to do it, or measure the same: {again}"
+    trust.refuse([directory, *inside], advice=advice if who else "")
 
 
 def log_path(directory: Path, array: Array, repeat: int, attempt: int = 0) -> Path:
@@ -327,11 +322,11 @@ def read_script(directory: Path, array: Array) -> bytes:
     """Return an array's script as it was rendered.
 
     Raises:
-        UsageError: It differs from what the manifest says was rendered, or others can write to it.
+        UsageError: It differs from what the manifest says was rendered.
     """
     path = directory / array.script
     try:
-        raw = ownership.read_own(path)
+        raw = files.read(path)
     except OSError:
         raw = b""
     if hashlib.sha256(raw).hexdigest() != array.script_sha256:

@@ -304,6 +304,7 @@ def _asked(
     chosen = SubmitOptions(
         scheduler=scheduler,
         folders=known.folders,
+        named=tuple(map(Path, options.templates)),
         concurrent=options.concurrent_repeats,
         concurrent_points=options.concurrent_points,
         together=options.repeats_in == "one-job",

@@ -71,6 +71,8 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
             hint="Accept the changes in the campaign's directory, then archive it again.",
         )
     if accept is not None:
+        if who := store.stranger(found.directory):
+            raise UsageError(f"The campaign belongs to {who}.", where=str(found.directory))
         flow.accept(found.directory, accept, states=ask_scheduler, now=time.time())
     made = flow.audit(found.directory, expected=expect.lower())
     told = f"{made.campaign.id} is {made.status}. {'; '.join(map(str, made.findings))}."

@@ -11,7 +11,7 @@ import click
 from hpcbert.campaign import store
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config import site
+from hpcbert.config import site, trust
 from hpcbert.container import cache
 from hpcbert.errors import HpcbertError, UsageError
 
@@ -72,7 +72,10 @@ def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Res
     """
     if not name and not leftovers:
         raise UsageError("You named no image.", hint="`hpcbert images list` shows the names.")
-    directory = Path(site.load(site_file).container.images)
+    here = site.load(site_file)
+    where = Path(here.where)
+    trust.refuse([where], trust.of_command_line(where if here.named else None))
+    directory = Path(here.container.images)
     chosen = [_named(one, cache.listed(directory)) for one in name]
     for one in chosen:
         cache.remove(directory, one)

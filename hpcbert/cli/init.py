@@ -79,7 +79,7 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
             raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
     values = made.values if made else local_values(said)
     text = site_text(default_site().read_text(encoding="utf-8"), values)
-    write_text(output, text, mode=0o666)
+    write_text(output, text)
     kind = f"the Slurm cluster {made.name}" if made else "this machine"
     others = _outranked(output)
     flag = f" --site {shlex.quote(str(output))}" if others else ""

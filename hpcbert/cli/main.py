@@ -17,7 +17,7 @@ from hpcbert.cli import streams
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_OTHERS_WRITE = 0o022
+_OTHERS_WRITE = 0o002
 _COMPLETE = "_HPCBERT_COMPLETE"
 
 # name -> first line of its help; the module is hpcbert.cli.<name>, the object has the same name.
@@ -48,6 +48,7 @@ COMMANDS = {
     "explain": "Explain the efficiency of a result.",
     "predict": "Predict the throughput of more nodes.",
     "archive": "Pack a campaign into one file.",
+    "trust": "Allow hpcbert to run files of somebody else.",
     "lab": "Run a real Slurm cluster on this machine.",
     "completion": "Print a completion script for a shell.",
 }
@@ -176,7 +177,7 @@ def root(ctx: click.Context, color: str) -> None:
 def main() -> None:
     """Run the command line; whatever happens ends with a sentence and a documented exit code."""
     streams.settle()
-    # Others cannot write to our files; a stricter umask stays. sbatch passes it on to jobs.
+    # Only a group can write to our files, if the umask lets it. sbatch passes it on to jobs.
     os.umask(os.umask(_OTHERS_WRITE) | _OTHERS_WRITE)
     try:
         if instruction := os.environ.get(_COMPLETE):

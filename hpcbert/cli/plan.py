@@ -117,7 +117,7 @@ def _example(path: Path) -> Result:
     if path.exists() or path.is_symlink():
         hint = "Name another file, or remove it."
         raise UsageError("The file exists already.", where=str(path), hint=hint)
-    store.write_text(path, campaignfile.EXAMPLE.read_text(encoding="utf-8"), mode=0o666)
+    store.write_text(path, campaignfile.EXAMPLE.read_text(encoding="utf-8"))
     where = shlex.quote(str(path))
     text = f"{path}: an example. Change it, then: hpcbert plan {where}"
     return Result({"path": str(path)}, text)

@@ -13,7 +13,7 @@ from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import RuntimeName, checked_limit, pairs
 from hpcbert.cli.output import Result, printable, returns_result
-from hpcbert.config import places, recipe, site
+from hpcbert.config import places, recipe, site, trust
 from hpcbert.config.overrides import Overrides
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import (
@@ -121,6 +121,9 @@ def prepare(
         conflicts.refuse_typed(("image",), "with the container runtime none")
     folders = places.recipe_folders(Path(here.where), templates)
     found = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
+    used = [Path(here.where), *(path for one in found for path in Path(one.folder).iterdir())]
+    site_file = Path(here.where) if here.named else None
+    trust.refuse(used, trust.of_command_line(site_file, templates))
     wanted = device(values["device"])
     recipes = [one.for_device(device_of(one, here, wanted, folders)) for one in found]
     if on_node:

@@ -58,7 +58,7 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)
     output.mkdir(parents=True, exist_ok=True)
     for name, text in scripts.items():
-        write_text(output / name, text, mode=0o666)
+        write_text(output / name, text)
     written = [str(output / name) for name in scripts]
     return Result(written, "\n".join(written))
 

@@ -143,7 +143,7 @@ def write_output(path: Path, content: bytes, option: str = "--output") -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
         else:
-            store.write_bytes(path, content, mode=0o666)
+            store.write_bytes(path, content)
     except (HpcbertError, OSError) as error:
         raise HpcbertError(f"{option} can't be written: {error}") from error
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.system import ownership
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 SITE = "site.toml"
 
@@ -39,18 +36,19 @@ def _upward(start: Path, home: Path) -> Iterator[Path]:
             return
 
 
+def config_home(env: Mapping[str, str]) -> Path:
+    """Return the directory of the user's configuration (XDG Base Directory Specification)."""
+    return Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/")) / ".config")
+
+
 def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, str]:
     """Return the site.toml to use, and what selected it.
-
-    If nobody named it, it must belong to the user, to root, or to the owner of hpcbert itself: it
-    says what sbatch is given, and recipes next to it say what ranks run.
 
     The first one found wins: the flag, HPCBERT_SITE, site.toml upward from the working directory,
     $XDG_CONFIG_HOME/hpcbert, $XDG_CONFIG_DIRS, and at last the one that comes with hpcbert.
 
     Raises:
-        ConfigError: The flag or the variable names a file that does not exist, or others can change
-            the file that was found.
+        ConfigError: The flag or the variable names a file that does not exist.
     """
     named = (flag, "--site") if flag else (env.get("HPCBERT_SITE", ""), "HPCBERT_SITE")
     if named[0]:
@@ -62,11 +60,10 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
     home = Path(env.get("HOME", "/"))
     for folder in _upward(cwd, home):
         if (folder / SITE).is_file():
-            return _vetted(folder / SITE), "upward from the working directory"
-    config = env.get("XDG_CONFIG_HOME") or str(home / ".config")
-    for base in (config, *env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")):
+            return folder / SITE, "upward from the working directory"
+    for base in (str(config_home(env)), *env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")):
         if base and (Path(base) / "hpcbert" / SITE).is_file():
-            return _vetted(Path(base) / "hpcbert" / SITE), "XDG configuration"
+            return Path(base) / "hpcbert" / SITE, "XDG configuration"
     return default_site(), "hpcbert's own"
 
 
@@ -77,52 +74,13 @@ def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
 
     Raises:
         UsageError: A named one does not exist.
-        ConfigError: Others than the owner of the site.toml can change those next to it.
     """
     for name in extra:
         if not Path(name).is_dir():
             raise UsageError("There is no such folder.", where=f"--templates={name}")
     named = [path.absolute() for path in map(Path, extra)]
     beside, own = (site.parent / "templates").absolute(), package_templates().absolute()
-    if beside.is_dir() and beside not in {*named, own}:
-        owners = {*_trusted(), site.stat().st_uid} if site.exists() else _trusted()
-        for path in (beside, *sorted(beside.glob("*")), *sorted(beside.glob("*/*"))):
-            _refuse_strange(
-                path,
-                owners,
-                hint=f"Read them. If you trust them, name them: --templates {beside}",
-            )
     return tuple(path for path in dict.fromkeys([*named, beside, own]) if path.is_dir())
-
-
-def _trusted() -> set[int]:
-    """Return the users whose files are used without being named; hpcbert's owner decides anyway."""
-    return {os.geteuid(), 0, package_templates().stat().st_uid}
-
-
-def _vetted(site: Path) -> Path:
-    hint = f"Read it. If you trust it, name it: --site {site}, or HPCBERT_SITE={site}"
-    _refuse_strange(site, _trusted(), hint=hint)
-    return site
-
-
-def _refuse_strange(path: Path, owners: Collection[int], *, hint: str) -> None:
-    """Refuse what others wrote, can write to, or could replace.
-
-    Raises:
-        ConfigError: Others can change the file or directory, the target of a link, or the directory
-            that holds it.
-    """
-    with contextlib.suppress(OSError):
-        for one in (path, path.resolve()):
-            why = ownership.fault(one.lstat(), owners, private=True)
-            around = ownership.writers(one.parent.stat(), private=True)
-            if not why and around:
-                why = f"{one.parent} can be changed by {around}"
-            if why:
-                raise ConfigError(
-                    f"{why}: hpcbert uses it only if you name it.", where=str(path), hint=hint
-                )
 
 
 def list_recipes(folders: tuple[Path, ...]) -> dict[str, Path]:

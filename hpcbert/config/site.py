@@ -213,6 +213,7 @@ class Site:
 
     Attributes:
         where: The file that it was read from.
+        named: Whether the user named that file.
         runs: Directory of the campaigns, absolute.
         sources: Directory of the checkouts that `prepare` makes, absolute.
         env: Environment variables for every rank.
@@ -229,6 +230,7 @@ class Site:
     container: ContainerSettings = ContainerSettings()
     env: Mapping[_Variable, str] = field(default_factory=dict)
     frameworks: Mapping[str, FrameworkSettings] = field(default_factory=dict)
+    named: Annotated[bool, GIVEN] = False
 
     def settings(self, framework: str) -> FrameworkSettings:
         """Return the site's settings for a framework, or only defaults."""
@@ -256,9 +258,11 @@ def load(
     env = os.environ if env is None else env
     cwd = Path.cwd() if cwd is None else cwd
     path, _ = find_site(flag, env=env, cwd=cwd)
+    named = bool(flag or env.get("HPCBERT_SITE"))
     # The embedded default may be in site-packages: its runs belong where the user is.
     base = cwd if path == default_site() and path.parent.name == "_templates" else path.parent
-    return _overridden(read_site(path, base=base, env=env), given or Overrides(), cwd)
+    site = replace(read_site(path, base=base, env=env), named=named)
+    return _overridden(site, given or Overrides(), cwd)
 
 
 def _overridden(site: Site, given: Overrides, cwd: Path) -> Site:

@@ -147,10 +147,6 @@ def _collect(
     if not found.logs:
         _refuse_for_logs(request)
     campaigns, left_out = _own_or_named(found.campaigns, paths)
-    if found.campaigns and not campaigns and not found.logs:
-        raise UsageError(
-            left_out[0], where=str(paths[0]), hint="Name the campaigns' own directories."
-        )
     sources: list[_Point] = []
     refused: list[str] = []
     warnings = [*found.warnings, *left_out]
@@ -210,23 +206,20 @@ def _refuse_for_logs(request: CollectRequest) -> None:
 def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Return the campaigns to collect, and a sentence for each that is left out.
 
-    A directory of campaigns that several people write to may have one from anybody.
+    In a directory that several people share, those are the user's; if none is, everybody's.
     """
     if not campaigns:
         return [], []
     from hpcbert.campaign import store
 
-    count, left_out = [], []
-    named = set(paths)
-    for directory in campaigns:
-        who = "" if directory in named else store.stranger(directory)
-        if who:
-            left_out.append(
-                f"{directory} is left out because it belongs to {who}. Name it to collect it."
-            )
-        else:
-            count.append(directory)
-    return count, left_out
+    owners = {one: "" if one in paths else store.stranger(one) for one in campaigns}
+    if all(owners.values()):
+        return list(campaigns), []
+    return [one for one in campaigns if not owners[one]], [
+        f"{one} is left out because it belongs to {who}. Name it to collect it."
+        for one, who in owners.items()
+        if who
+    ]
 
 
 def _of_campaigns(

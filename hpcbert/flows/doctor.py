@@ -10,7 +10,7 @@ from hpcbert import scheduler
 from hpcbert.checks import containers as doctor_containers
 from hpcbert.checks import obstacles
 from hpcbert.checks.settings import complaints
-from hpcbert.config import places, recipe
+from hpcbert.config import places, recipe, trust
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
 from hpcbert.flows.examination import ExaminationJob
@@ -69,7 +69,9 @@ def examine(
     Raises:
         UsageError: A framework does not exist.
     """
-    folders = places.recipe_folders(Path(site.where))
+    where = Path(site.where)
+    trust.refuse([where], trust.of_command_line(where if site.named else None))
+    folders = places.recipe_folders(where)
     found = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
     named = [one.for_device(device_of(one, site, "")) for one in found]
     yield Finding("site", "ok", site.where)

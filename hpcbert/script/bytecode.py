@@ -1,9 +1,9 @@
 """Compiled templates, kept in the user's cache directory: compiling takes longer than rendering.
 
-Kept code is loaded only from a directory and a file that nobody but the user can write to, and only
-if a digest of it, of the template's text and of everything that compiles it is right. Anything cut
-short, from another version or from somebody else is compiled again. If nothing can be kept, as in a
-read-only home, nothing is.
+Kept code is loaded only from a directory and a file that belong to the user or to root and are not
+open to everybody, and only if a digest of it, of the template's text and of everything that
+compiles it is right. Anything cut short, from another version or from somebody else is compiled
+again. If nothing can be kept, as in a read-only home, nothing is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import jinja2
 from jinja2.bccache import Bucket, BytecodeCache
 
 from hpcbert import __version__
-from hpcbert.errors import UsageError
 from hpcbert.system import ownership
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class Compiled(BytecodeCache):
 
     def load_bytecode(self, bucket: Bucket) -> None:
         """Load a template's code if it belongs to the template, is whole and is the user's own."""
-        with contextlib.suppress(OSError, UsageError):
+        with contextlib.suppress(OSError):
             raw = ownership.read_own(self._path(bucket), most=_MOST)
             digest, code = raw[:_DIGEST], raw[_DIGEST:]
             if digest == self._digest(bucket, code):

@@ -26,7 +26,7 @@ from hpcbert.model import Shape
 from hpcbert.script import adaptive, largest, preflight
 from hpcbert.script.multiple import Multiple
 from hpcbert.script.placing import placing
-from hpcbert.script.resolve import relative
+from hpcbert.script.resolve import named_entries, relative
 from hpcbert.script.sandbox import Environment, bounded
 from hpcbert.slurm.launches import ABSENT
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcbert.config.recipe import Recipe
+    from hpcbert.config.trust import TrustedPath
     from hpcbert.model import Array, Point
     from hpcbert.script.resolve import Resolved
 
@@ -137,9 +138,9 @@ def _word(value: Any) -> str:
 
 
 @functools.cache
-def _environment(folders: tuple[Path, ...]) -> Environment:
+def _environment(folders: tuple[Path, ...], named: tuple[TrustedPath, ...]) -> Environment:
     """Return the sandbox with the templates' filters: one for all scripts of a submission."""
-    environment = Environment(folders, finalize=_word, maker=Path(__file__))
+    environment = Environment(folders, finalize=_word, maker=Path(__file__), named=named)
     environment.filters.update(
         directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
     )
@@ -212,7 +213,8 @@ def render(resolved: Resolved, array: Array) -> str:
         UsageError: A value can't be written safely, or a template is wrong, or reaches for or uses
             too much.
     """
-    environment = _environment(resolved.options.folders)
+    named = named_entries(resolved.site, resolved.options)
+    environment = _environment(resolved.options.folders, named)
     recipe, inputs = resolved.recipe, resolved.inputs
     point, placed = array.point, placing(resolved, array.point)
     context: dict[str, Any] = {

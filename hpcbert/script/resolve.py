@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
+from hpcbert.config import trust
 from hpcbert.config.schedulers import traits
 from hpcbert.config.slurmwords import given
 from hpcbert.container import cache, probe, reference, runtimes
@@ -62,6 +63,7 @@ class SubmitOptions:
     Attributes:
         scheduler: Name of the scheduler of its jobs.
         folders: Folders of recipes and templates.
+        named: Those of them that the command line names.
         concurrent: Number of repeats of a point that may run at the same time.
         concurrent_points: Whether points may run at the same time.
         together: Whether a point's repeats run in one job, on the same nodes.
@@ -79,6 +81,7 @@ class SubmitOptions:
 
     scheduler: str
     folders: tuple[Path, ...]
+    named: tuple[Path, ...] = ()
     concurrent: int = 1
     concurrent_points: bool = False
     together: bool = False
@@ -156,8 +159,13 @@ def resolve(
         directory: The campaign's; without one, scripts are submitted by hand.
 
     Raises:
-        UsageError: Recipe, site and request do not fit together; the hint says what to change.
+        UsageError: Recipe, site and request do not fit together; the hint says what to change. Or
+            the user trusts neither site nor recipe.
     """
+    sources = _sources(site, recipe, options)
+    recipe_files = sorted(one for one in Path(recipe.folder).iterdir() if one.is_file())
+    trusted = named_entries(site, options)
+    trust.refuse((Path(site.where), *recipe_files, *sources.values()), trusted)
     by_hand, scheduler = directory == BY_HAND, traits(options.scheduler)
     device = device_of(recipe, site, request.device, options.folders)
     recipe = recipe.for_device(device)
@@ -217,12 +225,17 @@ def resolve(
         inputs=used,
         mpi=mpi,
         directory=directory,
-        sources=_sources(site, recipe, options),
+        sources=sources,
         plan=measured,
         mounts=inputs.mount_specs(site, used, directory),
         warnings=(*warnings, *(_of_mpi(site, recipe, mpi) if several else ())),
         missing=tuple(missing),
     )
+
+
+def named_entries(site: Site, options: SubmitOptions) -> tuple[trust.TrustedPath, ...]:
+    """Return what the command line trusts by naming it."""
+    return trust.of_command_line(Path(site.where) if site.named else None, options.named)
 
 
 def _mpi(site: Site, recipe: Recipe, there: tuple[str, ...]) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from hpcbert.config import trust
 from hpcbert.errors import UsageError
 from hpcbert.script.bytecode import Compiled, folder
 
@@ -38,6 +39,22 @@ class TooLongError(Exception):
     """A template uses too much time."""
 
 
+class _Loader(jinja2.FileSystemLoader):
+    """Loads templates that the user trusts, also those that another template includes."""
+
+    def __init__(self, folders: Sequence[str], named: Sequence[trust.TrustedPath]) -> None:
+        super().__init__(folders)
+        self._named = named
+
+    def get_source(
+        self, environment: jinja2.Environment, template: str
+    ) -> tuple[str, str, Callable[[], bool]]:
+        """Return a template's text, file, and whether it is still up to date."""
+        source = super().get_source(environment, template)
+        trust.refuse([Path(source[1])], self._named)
+        return source
+
+
 class Environment(ImmutableSandboxedEnvironment):
     """Jinja set up for shell: undefined names are errors, and every value is one word.
 
@@ -45,16 +62,22 @@ class Environment(ImmutableSandboxedEnvironment):
         folders: Folders of templates; the first that has a file wins.
         finalize: Turns a value in `{{ }}` into shell words.
         maker: The file that defines it.
+        named: What the command line trusts.
     """
 
     intercepted_binops = frozenset({"**"})
 
     def __init__(
-        self, folders: Sequence[Path], *, finalize: Callable[[Any], str], maker: Path
+        self,
+        folders: Sequence[Path],
+        *,
+        finalize: Callable[[Any], str],
+        maker: Path,
+        named: Sequence[trust.TrustedPath] = (),
     ) -> None:
         kept = folder(os.environ)
         super().__init__(
-            loader=jinja2.FileSystemLoader([str(folder) for folder in folders]),
+            loader=_Loader([str(folder) for folder in folders], named),
             undefined=jinja2.StrictUndefined,
             finalize=finalize,
             trim_blocks=True,

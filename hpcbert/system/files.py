@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-# Permissions of files that only their owner may read.
-PRIVATE = 0o600
+# Permissions of new files, less the umask's.
+_MODE = 0o666
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 # The size of the largest file that is read whole, bytes.
 MOST = 1 << 26
@@ -120,7 +120,7 @@ def refusal(what: str, where: Path, *, hint: str | None = None) -> Iterator[None
         ) from error
 
 
-def write_text(path: Path, text: str, *, mode: int = PRIVATE) -> None:
+def write_text(path: Path, text: str, *, mode: int = _MODE) -> None:
     """Write a text in UTF-8, as `write_bytes` does."""
     write_bytes(path, text.encode("utf-8"), mode=mode)
 
@@ -143,7 +143,7 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
+def write_bytes(path: Path, content: bytes, *, mode: int = _MODE) -> None:
     """Write a file whole or not at all, so that afterwards it survives a crash.
 
     Args:
@@ -179,7 +179,7 @@ def write_new(contents: Mapping[Path, bytes]) -> None:
         HpcbertError: The file system refused; some files may exist, whole or in part.
     """
     for path, content in contents.items():
-        with refusal("write", path), os.fdopen(os.open(path, _NEW, PRIVATE), "wb") as file:
+        with refusal("write", path), os.fdopen(os.open(path, _NEW, _MODE), "wb") as file:
             file.write(content)
     for path in contents:
         with refusal("write", path):
@@ -189,7 +189,7 @@ def write_new(contents: Mapping[Path, bytes]) -> None:
             _flush_directory(folder)
 
 
-def write_through(path: Path, content: bytes, mode: int) -> None:
+def write_through(path: Path, content: bytes, mode: int = _MODE) -> None:
     """Write a new file and flush it to the disk, without a temporary name.
 
     Raises:

@@ -128,7 +128,7 @@ def _take(path: Path, holder: str, what: str) -> bool:
     own = files.temporary_for(path)
     with files.refusal(f"lock the {what}", path):
         try:
-            files.write_through(own, holder.encode(), files.PRIVATE)
+            files.write_through(own, holder.encode())
             _link(own, path)
         except FileExistsError:
             return False
@@ -146,7 +146,7 @@ def _link(own: Path, path: Path) -> None:
             raise
         # There are no hard links here: make it in place. A process killed in between leaves it
         # empty.
-        files.write_through(path, own.read_bytes(), files.PRIVATE)
+        files.write_through(path, own.read_bytes())
 
 
 def _take_over(path: Path, holder: str, what: str) -> None:

@@ -1,18 +1,14 @@
-"""The owner of a file and its other writers, who decide whether it may be run.
-
-The owner of a file, and anybody who can write to it or to its directory, can change it. The check
-covers POSIX ACLs: the permission bits of the group show their mask (acl(5)).
-"""
+"""Users, their groups, and the owners of files."""
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
 import stat
 from typing import TYPE_CHECKING
 
-from hpcbert.errors import UsageError
 from hpcbert.system import files
 
 if TYPE_CHECKING:
@@ -57,59 +53,27 @@ def stranger(path: Path) -> str:
     return next((name(one) for one in owners if one != os.geteuid()), "")
 
 
-def writers(status: os.stat_result, *, private: bool = False) -> str:
-    """Return who can write to a file or directory besides its owner; empty if nobody can.
+def doubt(status: os.stat_result) -> str:
+    """Return why a user should look at a file before they run it; empty if there is no reason.
 
-    In a directory with the sticky bit, others can't change files that are not theirs.
-
-    Args:
-        status: Of the file or directory.
-        private: Whether to treat the caller's private group as the caller: where umask is 002, as
-            on Fedora and Debian, each user has a private group.
+    Files of the user and of root are theirs to run, unless everybody can write to them. A group is
+    trusted with what it may write to, and so is a user whom an ACL names (acl(5)). In a directory
+    with the sticky bit, others can't change files that are not theirs.
     """
-    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-    if sticky or stat.S_ISLNK(status.st_mode):  # All bits of a link are set, and have no meaning.
-        return ""
-    if status.st_mode & stat.S_IWOTH:
-        return "everybody"
-    if status.st_mode & stat.S_IWGRP and not (private and _is_private(status.st_gid)):
-        return _group(status.st_gid)
-    return ""
-
-
-def _group(gid: int) -> str:
-    try:
-        return f"the group {grp.getgrgid(gid).gr_name}"
-    except KeyError:
-        return f"the group {gid}"
-
-
-def _is_private(gid: int) -> bool:
-    """Return whether a group belongs to the user alone: it has their name and only this member.
-
-    Debian's OpenSSH uses the same rule (openssh, debian/patches/user-group-modes.patch). root's
-    group is never private: on some systems it has members.
-    """
-    if os.geteuid() == _ROOT:
-        return False
-    try:
-        person, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
-    except KeyError:
-        return False
-    own = person.pw_gid == gid and group.gr_name == person.pw_name
-    return own and set(group.gr_mem) <= {person.pw_name}
-
-
-def fault(status: os.stat_result, owners: Collection[int], *, private: bool = False) -> str:
-    """Return why others can change a file or directory; empty if only the owners can."""
-    if status.st_uid not in owners:
+    if status.st_uid not in {os.geteuid(), _ROOT}:
         return f"It belongs to {name(status.st_uid)}"
-    who = writers(status, private=private)
-    return f"It can be changed by {who}" if who else ""
+    return "It can be changed by everybody" if is_open(status) else ""
+
+
+def is_open(status: os.stat_result) -> bool:
+    """Return whether everybody can write to a file, or replace what is in a directory."""
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    # All bits of a link are set, and have no meaning.
+    return bool(status.st_mode & stat.S_IWOTH) and not sticky and not stat.S_ISLNK(status.st_mode)
 
 
 def read_own(path: Path, *, most: int = files.MOST) -> bytes:
-    """Return the content of a file that only the user can have written.
+    """Return the content of a file that only the user, root or a group can have written.
 
     The check uses the open file, so that the checked file is the one that is read.
 
@@ -118,30 +82,12 @@ def read_own(path: Path, *, most: int = files.MOST) -> bytes:
         most: Bytes above which it is not what it is taken for.
 
     Raises:
-        UsageError: It belongs to somebody else, or others can write to it or to its directory.
-        OSError: It is missing, unreadable, larger, or not a regular file.
+        OSError: It belongs to somebody else, everybody can write to it or to its directory, or it
+            is missing, unreadable, larger, or not a regular file.
     """
-    refuse(path.parent.stat(follow_symlinks=False), path.parent)
     descriptor, _ = files.open_file(path, follow=False)
     with os.fdopen(descriptor, "rb") as file:
-        refuse(os.fstat(descriptor), path)
+        for status in (path.parent.stat(follow_symlinks=False), os.fstat(descriptor)):
+            if why := doubt(status):
+                raise PermissionError(errno.EPERM, why, str(path))
         return files.read_open(file, path, most=most)
-
-
-def refuse(status: os.stat_result, path: Path) -> None:
-    """Refuse to run a file that others can change.
-
-    Raises:
-        UsageError: The file or directory belongs to somebody else, or others can write to it.
-    """
-    why = fault(status, {os.geteuid()})
-    if not why:
-        return
-    own = status.st_uid == os.geteuid()
-    raise UsageError(
-        f"{why}: hpcbert refuses to run or submit it.",
-        where=str(path),
-        hint=f"Check its contents, then: chmod go-w {path}"
-        if own
-        else f"Ask {name(status.st_uid)} to do it, or submit the points in a campaign of your own.",
-    )

@@ -312,13 +312,12 @@ def start(
     """Start a command that outlives this process, and return its process id.
 
     It leads a new session, so that neither Ctrl-C nor the end of a terminal reaches it; it reads
-    nothing and appends its output to a file. Only its owner can read that file and all others that
-    it makes.
+    nothing and appends its output to a file.
 
     Raises:
         OSError: The program does not exist, or the file can't be written.
     """
-    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor, "ab") as file:
         child = subprocess.Popen(
             tuple(argv),
@@ -328,7 +327,6 @@ def start(
             env=dict(env),
             cwd=cwd,
             start_new_session=True,
-            umask=0o077,
         )
     # This object never waits for the process, so it must neither warn about that nor reap it.
     child.returncode = 0

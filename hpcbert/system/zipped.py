@@ -15,7 +15,7 @@ import zlib
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpcbert.errors import UsageError
-from hpcbert.system.files import PRIVATE, open_file, refusal
+from hpcbert.system.files import open_file, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,7 +71,7 @@ def unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> Non
     """
     with refusal("unpack to", target):
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, PRIVATE)
+        descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file, archive.open(info) as packed:
         # zipfile stops at the declared size, and compares the checksum there.
         while block := packed.read(_BLOCK):

@@ -16,7 +16,6 @@ declare -A values=()
 for name in "${names[@]}"; do values[$name]=${!name-}; done
 
 LC_ALL=C
-umask 077
 shopt -s nullglob
 exec </dev/null
 

@@ -57,10 +57,8 @@ def test_a_node_without_gpus_tells_its_system_and_its_environment(tmp_path: Path
     assert int(data["host"]["memory_kb"]) > 0
     assert data["image"]["reference"] == "img"
     assert data["image"]["environment"]["NCCL_DEBUG"] == "INFO"
-    assert (tmp_path / "env").stat().st_mode & 0o077 == 0
     (path,) = (tmp_path / "env").iterdir()
     assert path.name == "k.1.0.n1.json"
-    assert path.stat().st_mode & 0o077 == 0
 
 
 VALUES = st.binary(max_size=60).map(lambda raw: raw.replace(b"\0", b""))

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -110,12 +111,20 @@ def test_an_array_is_a_line_of_the_manifest(tmp_path: Path) -> None:
     assert [json.loads(line.rstrip(","))["name"] for line in lines] == [one.name for one in arrays]
 
 
-def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:
-    store.create(tmp_path / "campaign")
-    store.write_text(tmp_path / "campaign" / "manifest.json", "x")
-    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
-    assert modes.pop("manifest.json") == 0o600
-    assert set(modes.values()) == {0o700}
+@pytest.mark.parametrize(("umask", "folders"), [(0o002, 0o2775), (0o022, 0o2755), (0o077, 0o2700)])
+def test_a_campaign_is_as_the_umask_and_its_directory_say(
+    tmp_path: Path, umask: int, folders: int
+) -> None:
+    tmp_path.chmod(0o2775)
+    before = os.umask(umask)
+    try:
+        store.create(tmp_path / "campaign")
+        store.write_text(tmp_path / "campaign" / "manifest.json", "x")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes.pop("manifest.json") == folders & 0o666
+    assert set(modes.values()) == {folders}
     store.write_text(tmp_path / "table.md", "x", mode=0o644)
     assert (tmp_path / "table.md").stat().st_mode & 0o777 == 0o644
 

@@ -107,10 +107,10 @@ def test_an_interval_has_a_range(
 
 
 @pytest.mark.parametrize(
-    ("umask", "most"), [(0, 0o755), (0o002, 0o755), (0o027, 0o750), (0o077, 0o700)]
+    ("umask", "mode_of_folders"), [(0, 0o775), (0o002, 0o775), (0o027, 0o750), (0o077, 0o700)]
 )
-def test_nothing_is_written_for_others_to_change(
-    umask: int, most: int, many: Callable[..., list[Any]], tmp_path: Path, logs: Path
+def test_what_is_written_has_the_permissions_of_the_umask(
+    umask: int, mode_of_folders: int, many: Callable[..., list[Any]], tmp_path: Path, logs: Path
 ) -> None:
     there = set(tmp_path.rglob("*"))
     tools = tmp_path / "tools"
@@ -132,10 +132,9 @@ def test_nothing_is_written_for_others_to_change(
     assert len(made) > 12
     for path in made:
         mode = stat.S_IMODE(path.stat().st_mode)
-        allowed = most if path.is_dir() else most & ~0o111
         if path.name != "its-umask":
-            assert not mode & ~allowed, (path, oct(mode))
-    assert int((tmp_path / "its-umask").read_text(), 8) == umask | 0o022
+            assert mode == (mode_of_folders & ~(0 if path.is_dir() else 0o111)), (path, oct(mode))
+    assert int((tmp_path / "its-umask").read_text(), 8) == umask | 0o002
 
 
 def point(shape: str, precision: str = "fp32", size: int = 32) -> Point:

@@ -66,6 +66,7 @@ LINES = {
     "note": f"note {ONE} quiet-machine",
     "audit": f"audit {ONE}",
     "archive": f"archive {ONE}",
+    "trust": "trust site.toml",
     "lab down": "lab down",
     "completion": "completion bash",
     "rm": f"rm {TWO} --yes",
@@ -80,7 +81,9 @@ _ALIKE: dict[str, Any] = {
     "bytes": 4096,
     "date": "2026-11-21",
     "hpcbert": __version__,
+    "owner": "alice",
     "pid": 4711,
+    "uid": 1001,
     "user": "you",
     "time": "2026-11-21T10:00:00Z",
 }

@@ -118,7 +118,6 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> No
     assert [node for node, _ in array.excluded] == ["n3", "n2"]
     text = (three_of_five.directory / array.script).read_text()
     assert option(text, "exclude") == "n3,n2"
-    assert (three_of_five.directory / array.script).stat().st_mode & 0o777 == 0o600
 
 
 def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> None:

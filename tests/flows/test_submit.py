@@ -490,12 +490,6 @@ def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
     assert all(Path(call[-1]).is_absolute() for call in slurm.calls if call[0] == "sbatch")
 
 
-def test_a_campaign_is_its_owners_alone(tmp_path: Path) -> None:
-    one = curve(tmp_path)
-    flow.write(one)
-    assert one.directory.stat().st_mode & 0o077 == 0
-
-
 def test_dry_run_distinguishes_refusal_from_absence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,12 +164,12 @@ def other_user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
 @contextmanager
 def _new_user(name: str, home: Path) -> Iterator[User]:
     words = ["--system", "--user-group", "--create-home", "--home-dir", str(home)]
-    _account("useradd", *words, "--shell", "/bin/bash", name)
+    account("useradd", *words, "--shell", "/bin/bash", name)
     entry = pwd.getpwnam(name)
     try:
         yield User(name, entry.pw_uid, entry.pw_gid, home)
     finally:
-        _account("userdel", name)
+        account("userdel", name)
 
 
 @pytest.fixture(scope="session")
@@ -253,6 +253,6 @@ def _must(*argv: str) -> None:
         pytest.fail(f"{' '.join(argv)}: {done.stderr}")
 
 
-def _account(*argv: str) -> None:
+def account(*argv: str) -> None:
     # Another run may hold the lock on /etc/passwd for a moment.
     until(lambda: run(argv).ok, lambda: f"{argv[0]}: {run(argv).stderr}", pause=0.25)

@@ -1,4 +1,4 @@
-"""What the scheduler's environment and programs say stays text in a job, and its files private."""
+"""What the scheduler's environment and programs say stays text in a job; who reads its files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -104,48 +106,54 @@ def test_names_that_scontrol_prints_are_never_run(tmp_path: Path, number: int) -
     assert not sprung.exists()
 
 
-@pytest.mark.parametrize("mask", ["000", "022", "077"])
-def test_what_a_campaign_holds_is_its_owners_alone(tmp_path: Path, mask: str) -> None:
-    before = os.umask(int(mask, 8))
-    try:
+@pytest.mark.parametrize("umask", [0o002, 0o022, 0o027, 0o077], ids=oct)
+def test_the_umask_decides_who_reads_a_campaign(tmp_path: Path, umask: int) -> None:
+    tmp_path.chmod(0o2775)
+    with masked(umask):
         done, made = run(tmp_path)
-    finally:
-        os.umask(before)
-    assert done.returncode == 0, done.stderr
-    store.write_json(made.directory / "measurements.json", {})
-    found = {made.directory, *made.directory.rglob("*")}
-    open_ = {
-        str(path.relative_to(tmp_path)): oct(stat.S_IMODE(path.stat().st_mode))
-        for path in found
-        if stat.S_IMODE(path.stat().st_mode) & 0o077
-    }
-    assert open_ == {}
-    names = {path.name for path in found}
+        assert done.returncode == 0, done.stderr
+        store.write_json(made.directory / "measurements.json", {})
+    paths = {made.directory, *made.directory.rglob("*")}
+    assert modes_of(paths) == {0o2777 & ~umask, 0o666 & ~umask}
+    names = {path.name for path in paths}
     assert {"env", "logs", "status", "scripts", "slurm", "manifest.json"} <= names
     assert any(name.endswith(".log") for name in names)
     assert any(name.endswith(".jsonl") for name in names)
 
 
-def test_what_the_script_prints_is_private_too(tmp_path: Path) -> None:
-    """Slurm makes the file, by the mask of whoever called sbatch."""
-    python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python))
-    write(made)
+def test_a_job_leaves_nothing_that_everybody_can_write_to(tmp_path: Path) -> None:
+    """The umask of whoever calls sbatch by hand."""
+    with masked(0o077):
+        python = tool(tmp_path, "python", RECORDER)
+        made = drafted(with_python(reference(tmp_path), python))
+        write(made)
     (array,) = made.campaign.arrays
-    output = tmp_path / "job.out"
-    output.touch(mode=0o644)
-    with output.open("a") as file:
+    before = set(made.directory.rglob("*"))
+    with masked(0):
         subprocess.run(
             ["bash", str(made.directory / array.script)],
             env={"PATH": PATH, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")},
-            stdout=file,
             check=True,
             timeout=CEILING,
         )
-    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    assert modes_of(set(made.directory.rglob("*")) - before) == {0o775, 0o664}
 
 
-def test_the_local_queue_keeps_all_private_whatever_the_mask(tmp_path: Path) -> None:
+@contextmanager
+def masked(umask: int) -> Iterator[None]:
+    before = os.umask(umask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def modes_of(paths: set[Path]) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in paths}
+
+
+@pytest.mark.parametrize(("umask", "modes"), [(0, {0o775, 0o664}), (0o077, {0o700, 0o600})])
+def test_the_local_queue_keeps_the_umask(tmp_path: Path, umask: int, modes: set[int]) -> None:
     python = tool(tmp_path, "python", RECORDER)
     site = (
         f'schema = 1\nname = "t"\nscheduler = "local"\n[frameworks.pytorch]\npython = "{python}"\n'
@@ -161,10 +169,10 @@ def test_the_local_queue_keeps_all_private_whatever_the_mask(tmp_path: Path) -> 
         text=True,
         check=False,
         timeout=CEILING,
-        umask=0,
+        umask=umask,
     )
     assert done.returncode == 4, done.stderr
     (directory,) = (tmp_path / "runs").iterdir()
-    found = {directory, *directory.rglob("*")}
-    assert {"local.json", "local.out", "table.json", "measurements.json"} <= {p.name for p in found}
-    assert [p for p in found if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
+    paths = {directory, *directory.rglob("*")}
+    assert {"local.json", "local.out", "table.json", "measurements.json"} <= {p.name for p in paths}
+    assert modes_of(paths) == modes

@@ -1,15 +1,18 @@
-"""Another user of the cluster writes into the same `runs`: nothing of theirs is run or counted.
+"""Another user of the cluster writes into the same `runs`: what they write is read, never run.
 
 Root plays the victim, for only root can make files that belong to somebody else.
 """
 
 from __future__ import annotations
 
-import grp
 import json
 import os
-import pwd
+import re
+import shlex
 import shutil
+import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +23,12 @@ from click.testing import CliRunner
 
 from hpcbert.campaign import store
 from hpcbert.cli.main import root
-from hpcbert.config import places
-from hpcbert.errors import ConfigError, UsageError
+from hpcbert.config import trust
+from hpcbert.errors import UsageError
+from hpcbert.script.render import _environment
 from hpcbert.system import ownership
 from tests.kit.campaigns import Built
+from tests.kit.waiting import CEILING
 
 MALLORY = 54321
 OWN, THEIRS = "20261121T100000Z-pytorch-aaaaaa", "20991231T235959Z-pytorch-bbbbbb"
@@ -51,7 +56,7 @@ class Shared:
     def runs(self) -> Path:
         return self.own.directory.parent
 
-    def __call__(self, *words: str) -> Any:
+    def __call__(self, *words: object) -> Any:
         return self.hpcbert(*words)
 
     def started(self) -> list[list[str]]:
@@ -132,9 +137,10 @@ def test_a_directory_of_campaigns_is_collected_without_other_peoples(shared: Sha
     assert THEIRS not in json.dumps(document["data"])
     assert any(f"{THEIRS} is left out" in one for one in document["warnings"])
     shutil.rmtree(shared.own.directory)
-    done = shared("collect", str(shared.runs))
-    assert done.returncode == 2
-    assert "is left out" in done.stderr
+    # Without one of the caller's own, nothing is in doubt.
+    document = json.loads(shared("collect", str(shared.runs), "--json").stdout)
+    assert THEIRS in json.dumps(document["data"])
+    assert any(f"belongs to user {MALLORY}" in one for one in document["warnings"])
 
 
 def test_a_link_to_the_callers_own_campaign_is_its_makers(shared: Shared) -> None:
@@ -176,7 +182,7 @@ def link_to(path: Path) -> None:
     path.symlink_to(kept)
 
 
-@pytest.mark.parametrize("spoil", [plant, open_up, open_to_group, link_to])
+@pytest.mark.parametrize("spoil", [plant, open_up, link_to])
 @pytest.mark.parametrize(
     "name", ["scripts/bert-tiny_1n1g_fp32_b4.sbatch", "scripts", "manifest.json", "recipe.toml"]
 )
@@ -190,6 +196,54 @@ def test_nothing_runs_that_others_can_change(
     assert caught.value.hint
 
 
+def test_a_campaign_in_a_groups_hands_runs(shared: Shared) -> None:
+    for path in (shared.runs, shared.own.directory, *shared.own.directory.rglob("*")):
+        path.chmod(0o2775 if path.is_dir() else 0o664)
+    store.claim(shared.own.directory)
+    assert not store.caution(shared.own.directory)
+
+
+def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared: Shared) -> None:
+    theirs = shared.theirs.directory
+    done = shared("retry", "--dry-run", theirs)
+    assert done.returncode == 2
+    assert f"hpcbert submit --like {shlex.quote(str(theirs))}" in done.stderr
+    assert f"hpcbert trust {shlex.quote(str(theirs))}\n" in done.stderr
+    assert shared("trust", theirs).ok
+    ended = "".join(shared.theirs.sacct(number, "FAILED") for number in (1, 2))
+    shared.slurm.answers(sacct=[ended])
+    assert "belongs to" not in shared("retry", "--dry-run", theirs).stderr
+    # It is not the caller's: a new owner is another matter.
+    os.chown(theirs / "manifest.json", MALLORY + 1, -1)
+    assert f"belongs to user {MALLORY + 1}" in shared("retry", "--dry-run", theirs).stderr
+
+
+def test_a_file_system_that_is_open_to_everybody_is_trusted_once(shared: Shared) -> None:
+    later = shared.runs / "20261122T100000Z-pytorch-dddddd"
+    shutil.copytree(shared.own.directory, later)
+    for path in (shared.runs, *shared.runs.rglob("*")):
+        path.chmod(0o777)
+    done = shared("cancel", "--yes", OWN)
+    assert "It can be changed by everybody" in done.stderr
+    words = shlex.split(done.stderr.rpartition("hpcbert trust ")[2])
+    assert words == [str(shared.runs)]
+    assert shared("trust", *words).ok
+    for name in (OWN, later.name):
+        assert "changed by everybody: " not in shared("cancel", "--yes", name).stderr
+    assert "belongs to" in shared("cancel", "--yes", THEIRS).stderr
+
+
+@pytest.mark.parametrize("words", [("note", "x"), ("audit", "--accept", "x"), ("rm", "--yes")])
+def test_nothing_is_written_into_a_colleagues_campaign(
+    shared: Shared, words: tuple[str, ...]
+) -> None:
+    name, *more = words
+    places = (str(shared.theirs.directory), *more) if name != "rm" else (*more, THEIRS)
+    done = shared(name, *places)
+    assert done.returncode == 2
+    assert f"belongs to user {MALLORY}" in done.stderr
+
+
 @pytest.mark.parametrize("words", TO_RUN, ids=" ".join)
 def test_who_opened_a_campaign_to_others_has_to_close_it_first(
     shared: Shared, words: list[str]
@@ -197,7 +251,7 @@ def test_who_opened_a_campaign_to_others_has_to_close_it_first(
     shared.own.directory.chmod(0o777)
     done = shared(*words, OWN)
     assert done.returncode == 2
-    assert f"chmod go-w {shared.own.directory}" in done.stderr
+    assert f"chmod o-w {shlex.quote(str(shared.own.directory))}" in done.stderr
     assert not shared.started()
 
 
@@ -207,7 +261,7 @@ def test_a_script_is_checked_as_it_is_read(shared: Shared) -> None:
     assert ownership.read_own(path).startswith(b"#!/bin/sh")
     for spoil in (open_up, link_to):
         spoil(path)
-        with pytest.raises((OSError, UsageError)):
+        with pytest.raises(OSError, match=r"changed by everybody|is a link"):
             ownership.read_own(path)
 
 
@@ -218,28 +272,6 @@ def test_runs_without_the_sticky_bit_get_a_warning(shared: Shared) -> None:
     # Those of a group: it is trusted not to take each other's away.
     shared.runs.chmod(0o2775)
     assert not store.caution(shared.own.directory)
-
-
-def test_a_private_group_is_its_owner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "site.toml"
-    path.touch()
-    path.chmod(0o664)
-    assert ownership.writers(path.stat(), private=True) == "the group root"
-    person = replace_entry(pwd.getpwuid(0), pw_name="me", pw_gid=7)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(pwd, "getpwuid", lambda _: person)
-    group = grp.getgrgid(0)
-    for members, name, private in (([], "me", True), (["you"], "me", False), ([], "all", False)):
-        entry = replace_entry(group, gr_name=name, gr_gid=7, gr_mem=members)
-        monkeypatch.setattr(grp, "getgrgid", lambda _, entry=entry: entry)
-        status = os.stat_result((0o100664, 0, 0, 1, 1000, 7, 0, 0, 0, 0))
-        assert (ownership.writers(status, private=True) == "") == private
-        assert ownership.writers(status)
-
-
-def replace_entry(entry: Any, **changes: Any) -> Any:
-    fields = [name for name in dir(entry) if name.startswith(("pw_", "gr_"))]
-    return type("Entry", (), {name: getattr(entry, name) for name in fields} | changes)()
 
 
 SITE = 'schema = 1\nname = "theirs"\nscheduler = "local"\n'
@@ -253,75 +285,238 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.chmod(0o1777)
     (place / "site.toml").write_text(SITE)
     monkeypatch.chdir(place / "work")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     return place
 
 
-def found(place: Path) -> Path:
-    return places.find_site("", env={"HOME": "/nowhere"}, cwd=place / "work")[0]
+def refusal(*words: str) -> str:
+    """Return why render refuses what is in and above the working directory; empty if it does not."""
+    _environment.cache_clear()  # A template that was loaded stays in the process.
+    done = CliRunner().invoke(root, ["render", "--fw", "pytorch", "--nodes", "1", *words])
+    assert done.exit_code in {0, 2}, done.output
+    return done.stderr if done.exit_code else ""
 
 
-@pytest.mark.parametrize("spoil", [plant, open_up, open_to_group])
-def test_a_site_that_was_found_is_the_callers_or_roots(
-    elsewhere: Path, spoil: Callable[[Path], None]
+def copy_recipe(place: Path) -> Path:
+    """Copy a recipe next to a site.toml; return the folder of recipes."""
+    templates = place / "templates"
+    shutil.copytree(Path(__file__).parents[2] / "templates/pytorch", templates / "pytorch")
+    return templates
+
+
+@pytest.mark.parametrize("spoil", [plant, open_up])
+def test_a_site_of_others_is_run_only_if_it_is_named_or_trusted(
+    elsewhere: Path, spoil: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = elsewhere / "site.toml"
-    assert found(elsewhere) == site
+    assert not refusal()
     spoil(site)
-    with pytest.raises(ConfigError, match=r"belongs to|changed by") as caught:
-        found(elsewhere)
-    assert caught.value.where == str(site)
-    assert f"--site {site}" in caught.value.hint
-    # Who names it trusts it.
-    for flag, variable in ((str(site), ""), ("", str(site))):
-        env = {"HPCBERT_SITE": variable}
-        assert places.find_site(flag, env=env, cwd=Path("/"))[0] == site
+    text = refusal()
+    assert f"error: {site}: It " in text
+    assert f"user {MALLORY}" in text or f"chmod o-w {site}" in text
+    assert not refusal("--site", str(site))
+    assert not refusal("--site", str(elsewhere))
+    with monkeypatch.context() as patch:
+        patch.setenv("HPCBERT_SITE", str(site))
+        assert not refusal()
+    obey(text)
+    assert not refusal()
 
 
-def test_a_site_that_can_be_replaced_is_refused(elsewhere: Path) -> None:
-    elsewhere.chmod(0o777)
-    with pytest.raises(ConfigError, match="can be changed by everybody"):
-        found(elsewhere)
+def obey(text: str) -> None:
+    """Run the command that a hint ends with, twice."""
+    words = shlex.split(text.rpartition("hpcbert trust ")[2])
+    assert words
+    for _ in range(2):
+        done = CliRunner().invoke(root, ["trust", *words])
+        assert done.exit_code == 0, done.output
 
 
-def test_a_site_by_somebodys_link_is_refused(elsewhere: Path) -> None:
-    (elsewhere / "site.toml").rename(elsewhere / "work" / "mine.toml")
-    (elsewhere / "site.toml").symlink_to(elsewhere / "work" / "mine.toml")
-    assert found(elsewhere)
-    os.chown(elsewhere / "site.toml", MALLORY, MALLORY, follow_symlinks=False)
-    with pytest.raises(ConfigError, match="belongs to"):
-        found(elsewhere)
+@pytest.mark.parametrize("folder", [0o2775, 0o777, 0o1777], ids=oct)
+@pytest.mark.parametrize("spoil", [open_to_group, lambda path: os.chown(path, 0, MALLORY)])
+def test_what_a_group_may_write_to_runs_in_whatever_directory(
+    elsewhere: Path, spoil: Callable[[Path], None], folder: int
+) -> None:
+    templates = copy_recipe(elsewhere)
+    for path in (elsewhere / "site.toml", *templates.rglob("*")):
+        spoil(path)
+    for path in (elsewhere, templates, templates / "pytorch"):
+        path.chmod(folder)
+    os.chown(elsewhere, MALLORY, MALLORY)
+    assert not refusal()
 
 
-@pytest.mark.parametrize("spoil", [plant, open_up, open_to_group])
-@pytest.mark.parametrize("name", ["", "pytorch", "pytorch/recipe.toml", "pytorch/run.sh.j2"])
-def test_recipes_beside_the_site_are_in_the_same_hands(
+def test_a_user_whom_an_acl_names_is_trusted_as_a_group_is(elsewhere: Path) -> None:
+    # acl(5): owner, the user, group, mask, other.
+    entries = ((1, 6, -1), (2, 6, MALLORY), (4, 4, -1), (16, 6, -1), (32, 4, -1))
+    packed = b"".join(struct.pack("<HHi", *one) for one in entries)
+    try:
+        os.setxattr(
+            elsewhere / "site.toml", "system.posix_acl_access", struct.pack("<I", 2) + packed
+        )
+    except OSError as error:
+        pytest.skip(f"no ACLs here: {error}")
+    assert not refusal()
+
+
+@pytest.mark.parametrize("target", ["mine", "theirs"])
+def test_a_link_belongs_to_its_maker_and_to_the_targets_owner(elsewhere: Path, target: str) -> None:
+    link, file = elsewhere / "site.toml", elsewhere / "work" / "mine.toml"
+    link.rename(file)
+    link.symlink_to(file)
+    assert not refusal()
+    os.chown(link if target == "mine" else file, MALLORY, MALLORY, follow_symlinks=False)
+    text = refusal()
+    assert f"error: {link if target == 'mine' else file}: It belongs to" in text
+    obey(text)
+    assert not refusal()
+
+
+def test_a_recipes_folder_by_somebodys_link_is_refused(elsewhere: Path) -> None:
+    folder = copy_recipe(elsewhere) / "pytorch"
+    kept = folder.rename(elsewhere / "work" / "mine")
+    folder.symlink_to(kept)
+    assert not refusal()
+    os.chown(folder, MALLORY, MALLORY, follow_symlinks=False)
+    assert f"{folder}: It belongs to" in refusal()
+
+
+@pytest.mark.parametrize("spoil", [plant, open_up])
+@pytest.mark.parametrize("name", ["recipe.toml", "run.sh.j2", "../base.sbatch.j2", "../x/y.j2"])
+def test_recipes_of_others_run_only_if_they_are_named_or_trusted(
     elsewhere: Path, spoil: Callable[[Path], None], name: str
 ) -> None:
-    templates = elsewhere / "templates"
-    shutil.copytree(Path(__file__).parents[2] / "templates/pytorch", templates / "pytorch")
+    templates = copy_recipe(elsewhere)
+    path = templates / "pytorch" / name
+    if name.endswith("y.j2"):  # Another recipe's, which this one includes.
+        path.parent.resolve().mkdir()
+        path.write_text("")
+        with (templates / "pytorch/run.sh.j2").open("a") as file:
+            file.write('{% include "x/y.j2" %}')
+    elif not path.exists():
+        shutil.copy(Path(__file__).parents[2] / "templates" / path.name, path)
+    assert not refusal()
+    spoil(path)
+    text = refusal()
+    assert re.search("belongs to|changed by everybody", text)
+    assert not refusal("--templates", str(templates))
+    obey(text)
+    assert not refusal()
+
+
+def test_a_site_and_its_recipes_are_refused_once(elsewhere: Path) -> None:
+    give_away(elsewhere)
+    copy_recipe(elsewhere)
+    give_away(elsewhere)
+    text = refusal()
+    assert f"hpcbert trust {elsewhere}\n" in text
+    obey(text)
+    assert not refusal()
+    # A colleague's recipe that is not used is nobody's business.
+    shutil.copytree(elsewhere / "templates/pytorch", elsewhere / "templates/other")
+    os.chown(elsewhere / "templates/other/recipe.toml", MALLORY + 1, -1)
+    assert not refusal()
+    # That owner's files in there were not meant.
+    os.chown(elsewhere / "templates/pytorch/run.sh.j2", MALLORY + 1, -1)
+    assert f"belongs to user {MALLORY + 1}" in refusal()
+
+
+def test_a_named_site_vouches_for_its_owners_recipes(elsewhere: Path) -> None:
+    copy_recipe(elsewhere)
+    give_away(elsewhere)
+    assert not refusal("--site", str(elsewhere))
+
+
+def test_hpcberts_own_files_need_no_trust(tmp_path: Path, repository: Path) -> None:
+    """Root runs a user's checkout, or it is on a file system where everybody can write."""
+    for name in ("hpcbert", "templates"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(repository / name, tmp_path / name, ignore=ignore)
+    shutil.copy(repository / "site.toml", tmp_path)
+    give_away(tmp_path)
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o777)
+    words = ["render", "--fw", "pytorch", "--nodes", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcbert", *words],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": "/nowhere", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CEILING,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_readers_read_whatever_others_wrote_and_runners_refuse(elsewhere: Path) -> None:
+    give_away(copy_recipe(elsewhere))
+    point = ["--fw", "pytorch", "--nodes", "1"]
+    runners = [["submit", "--dry-run", *point], ["render", *point], ["plan", *point]]
+    runners += [["prepare", "--fw", "pytorch", "--dry-run"]]
+    for words in runners:
+        done = CliRunner().invoke(root, words)
+        assert done.exit_code == 2, words
+        assert "It belongs to" in done.stderr, words
+    give_away(elsewhere)
+    elsewhere.chmod(0o777)
+    runners += [["doctor"], ["images", "remove", "x"]]
+    for words in runners:
+        done = CliRunner().invoke(root, words)
+        assert done.exit_code == 2, words
+        assert "It belongs to" in done.stderr, words
+    sample = str(elsewhere / "templates/pytorch/sample.log")
+    for words in (["frameworks"], ["frameworks", "show", "pytorch"], ["config"], ["list"]):
+        assert CliRunner().invoke(root, words).exit_code == 0, words
+    for words in (["collect", sample], ["monitor"], ["logs"], ["audit"], ["show"], ["report"]):
+        assert "hpcbert trust" not in CliRunner().invoke(root, words).output, words
+
+
+def test_trust_is_remembered_by_path_and_owner(elsewhere: Path) -> None:
+    def trust(*words: str) -> Any:
+        done = CliRunner().invoke(root, ["trust", *words, "--json"])
+        return json.loads(done.stdout)
+
     site = elsewhere / "site.toml"
-    assert places.recipe_folders(site)[0] == templates
-    spoil(templates / name)
-    with pytest.raises(ConfigError, match=r"belongs to|changed by") as caught:
-        places.recipe_folders(site)
-    assert f"--templates {templates}" in caught.value.hint
-    assert places.recipe_folders(site, (str(templates),))[0] == templates
+    plant(site)
+    assert trust()["data"]["trusted"] == []
+    for _ in range(2):
+        entry = {"path": str(site), "owner": f"user {MALLORY}", "uid": MALLORY}
+        assert trust("../site.toml")["data"]["trusted"] == [entry]
+    os.chown(site, MALLORY + 1, MALLORY)
+    assert f"belongs to user {MALLORY + 1}" in refusal()
+    assert trust("--remove", str(site))["data"]["trusted"] == []
+    for words, text in (
+        (("--remove", str(site)), "do not trust"),
+        (("--remove",), "needs a path"),
+        (("nowhere",), "No such file"),
+    ):
+        document = trust(*words)
+        assert document["exit_code"] == 2
+        assert text in document["errors"][0]["message"]
 
 
-def test_every_command_refuses_a_planted_site_and_planted_recipes(elsewhere: Path) -> None:
-    templates = elsewhere / "templates"
-    shutil.copytree(Path(__file__).parents[2] / "templates/pytorch", templates / "pytorch")
-    give_away(templates)
-    commands = (["submit", "--dry-run"], ["render"], ["frameworks"], ["collect", "x.log"])
-    for words in commands:
-        done = CliRunner().invoke(root, words)
-        assert done.exit_code == 2, words
-        assert "templates: It belongs to" in done.stderr
-    os.chown(elsewhere / "site.toml", MALLORY, MALLORY)
-    for words in (*commands, ["retry"], ["monitor"], ["doctor"], ["config"], ["logs"], ["audit"]):
-        done = CliRunner().invoke(root, words)
-        assert done.exit_code == 2, words
-        assert "site.toml: It belongs to" in done.stderr
+@pytest.mark.parametrize("content", ["[", "{}x", '{"/a": "b"}', "[1]", "3"])
+def test_a_damaged_memory_of_trust_is_named(elsewhere: Path, content: str) -> None:
+    plant(elsewhere / "site.toml")
+    file = trust.file_of(os.environ)
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    assert f"{file}: Can't read it" in refusal()
+
+
+def test_trust_is_not_inherited_with_somebodys_home(elsewhere: Path) -> None:
+    """As with sudo, where it keeps HOME."""
+    site = elsewhere / "site.toml"
+    plant(site)
+    obey(refusal())
+    file = trust.file_of(os.environ)
+    os.chown(file, MALLORY, MALLORY)
+    assert f"{file}: It belongs to user {MALLORY}, not to you." in refusal()
+    done = CliRunner().invoke(root, ["trust", str(site)])
+    assert done.exit_code == 2
+    assert file.stat().st_uid == MALLORY
 
 
 def test_a_refused_submission_is_not_the_newest(shared: Shared) -> None:

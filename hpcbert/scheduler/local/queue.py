@@ -159,7 +159,6 @@ def enqueue(
     try:
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         (directory / CANCELLED).unlink(missing_ok=True)  # It was for the queue before this one.
-        (directory / PLAN).touch(mode=0o600)
         (directory / PLAN).write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
         pid = start(argv, output=directory / OUTPUT, env=env, cwd=Path("/"))
     except OSError as error:

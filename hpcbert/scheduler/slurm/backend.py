@@ -10,6 +10,7 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Lines, Repeat
 from hpcbert.config.slurmwords import given
 from hpcbert.errors import HpcbertError, SchedulerError
@@ -70,7 +71,8 @@ class Slurm(Scheduler):
             for array in adopt.adopted(watched, arrays, self.world, strict=strict):
                 found[array.name] = array
         finally:
-            if found:
+            # Nothing is written into somebody else's campaign.
+            if found and (strict or not store.stranger(watched.directory)):
                 with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
                     adopt.write_down(watched.directory, found)
         return replace(watched, campaign=adopt.updated(campaign, found))

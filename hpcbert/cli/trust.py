@@ -1,0 +1,58 @@
+"""hpcbert trust."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from hpcbert.cli.output import Result, returns_result
+from hpcbert.config import trust as trusted
+from hpcbert.errors import UsageError
+from hpcbert.system import ownership
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  hpcbert trust /projects/bert/site.toml\n"
+    "  hpcbert trust\n"
+    "  hpcbert trust --remove /projects/bert/site.toml"
+)
+@click.argument("paths", nargs=-1)
+@click.option("--remove", is_flag=True, help="Stop trusting PATHS.")
+@returns_result
+def trust(*, paths: tuple[str, ...], remove: bool) -> Result:
+    """Allow hpcbert to run files of somebody else, or show which you allowed.
+
+    PATHS are a site.toml, folders of recipes, campaigns, or directories with any of them, in which
+    the files of their present owners are trusted. Files of yours and of root's need no trust,
+    unless everybody can write to them.
+    """
+    if remove and not paths:
+        raise UsageError("--remove needs a path.", hint="Without options, trust lists the paths.")
+    file = trusted.file_of(os.environ)
+    before = {one.path: one for one in trusted.read(file)}
+    entries = dict(before)
+    for text in paths:
+        if remove:
+            _remove(entries, Path(text))
+        else:
+            entries |= {one.path: one for one in trusted.entries_at(Path(text))}
+    if entries != before:
+        trusted.write(file, entries.values())
+    rows = [
+        {"path": str(one.path), "owner": ownership.name(one.uid), "uid": one.uid}
+        for one in sorted(entries.values())
+    ]
+    lines = [f"{one['path']}, of {one['owner']}" for one in rows]
+    return Result({"file": str(file), "trusted": rows}, "\n".join(lines))
+
+
+def _remove(entries: dict[Path, trusted.TrustedPath], path: Path) -> None:
+    places = entries.keys() & set(trusted.steps(path))
+    if not places:
+        hint = "hpcbert trust lists what you trust."
+        raise UsageError("You do not trust this path.", where=str(path), hint=hint)
+    for place in places:
+        del entries[place]

@@ -1,0 +1,188 @@
+"""Whose files a command runs: the user's, root's, hpcbert's own, and those that the user trusts.
+
+Reading needs no trust. What the user trusts is kept in their configuration: paths with their
+owners, as of git's safe.directory. A path covers what the same owner has below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.config import places
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.system import files, ownership
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+# In place of a user's number: whoever owns a file.
+_ANYBODY = -1
+
+
+class TrustedPath(NamedTuple):
+    """A path that the user trusts.
+
+    Attributes:
+        path: Absolute, without links above its last component.
+        uid: The owner of what is trusted there; -1: anybody.
+    """
+
+    path: Path
+    uid: int
+
+    def covers(self, path: Path, uid: int) -> bool:
+        """Return whether a file is at or below the path, and belongs to its owner."""
+        return self.uid in {_ANYBODY, uid} and path.is_relative_to(self.path)
+
+
+class _Doubt(NamedTuple):
+    path: Path
+    uid: int
+    why: str
+
+
+def file_of(env: Mapping[str, str]) -> Path:
+    """Return the file that remembers what the user trusts."""
+    return places.config_home(env) / "hpcbert" / "trusted.json"
+
+
+def read(path: Path) -> tuple[TrustedPath, ...]:
+    """Return what the user trusts; nothing if the file does not exist.
+
+    Raises:
+        ConfigError: The file is damaged or unreadable, or belongs to somebody else, as when root
+            has another user's HOME: it does not speak for this user.
+    """
+    try:
+        if path.stat().st_uid != os.geteuid():
+            message = f"It belongs to {ownership.name(path.stat().st_uid)}, not to you."
+            raise ConfigError(message, where=str(path), hint="Set HOME or XDG_CONFIG_HOME.")
+        entries = json.loads(files.read(path))
+        return tuple(TrustedPath(Path(name), int(uid)) for name, uid in entries.items())
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        hint = "Remove the file, and trust again what you need."
+        raise ConfigError(f"Can't read it: {error}.", where=str(path), hint=hint) from error
+
+
+def write(path: Path, entries: Iterable[TrustedPath]) -> None:
+    """Write what the user trusts.
+
+    Raises:
+        HpcbertError: The file system refused.
+    """
+    with files.refusal("make the directory", path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({str(one): uid for one, uid in sorted(entries)}, indent=1)
+    files.write_text(path, f"{text}\n")
+
+
+def entries_at(path: Path) -> tuple[TrustedPath, ...]:
+    """Return a path with its owner; if it is a link, its target too.
+
+    Raises:
+        UsageError: It does not exist.
+    """
+    try:
+        return tuple(TrustedPath(one, one.lstat().st_uid) for one in steps(path))
+    except OSError as error:
+        raise UsageError(f"Can't examine it: {error.strerror}.", where=str(path)) from error
+
+
+def steps(path: Path) -> tuple[Path, ...]:
+    """Return a path as it is and as its links lead, without links above the last component."""
+    target = path.resolve()
+    return (path.parent.resolve() / path.name, target) if path.is_symlink() else (target,)
+
+
+def of_command_line(
+    site: Path | None, templates: Sequence[str | Path] = ()
+) -> tuple[TrustedPath, ...]:
+    """Return what a command line trusts by naming it: a site.toml, and folders of recipes.
+
+    Args:
+        site: The named site.toml, which covers its owner's recipes next to it; None if hpcbert
+            searched for it.
+        templates: Folders, whoever owns what is in them.
+    """
+    named = [TrustedPath(place, _ANYBODY) for one in templates for place in steps(Path(one))]
+    if site:
+        named += [TrustedPath(place, _ANYBODY) for place in steps(site)]
+        named += [TrustedPath(site.parent.resolve(), site.stat().st_uid)]
+    return tuple(named)
+
+
+def refuse(paths: Iterable[Path], named: Sequence[TrustedPath] = (), *, advice: str = "") -> None:
+    """Refuse to run files of somebody else, and files that everybody can write to.
+
+    Args:
+        paths: The files; those of hpcbert itself run already.
+        named: What the command line trusts.
+        advice: What to do instead of trusting them.
+
+    Raises:
+        UsageError: The user neither trusts nor names one; the hint has the command that does.
+        ConfigError: As `read`.
+    """
+    doubts = [one for path in paths for one in _doubts(path) if not _covered(one, named)]
+    if not doubts:
+        return
+    trusted = read(file_of(os.environ))
+    doubts = [one for one in doubts if not _covered(one, trusted)]
+    if doubts:
+        raise UsageError(
+            f"{doubts[0].why}: hpcbert does not run it.",
+            where=str(doubts[0].path),
+            hint=_remedy(doubts, advice),
+        )
+
+
+def _covered(doubt: _Doubt, entries: Iterable[TrustedPath]) -> bool:
+    return any(entry.covers(doubt.path, doubt.uid) for entry in entries)
+
+
+def _doubts(path: Path) -> Iterator[_Doubt]:
+    """Yield why a file, its folder if that is a link, or the target of either is not the user's."""
+    with contextlib.suppress(OSError):  # Whoever reads a missing file reports it.
+        target = path.resolve(strict=True)
+        links = [one for one in (path.parent, path) if one.is_symlink()]
+        for place in (*(one.parent.resolve() / one.name for one in links), target):
+            status = place.lstat()
+            if (why := ownership.doubt(status)) and not _is_hpcberts(target):
+                yield _Doubt(place, status.st_uid, why)
+
+
+def _is_hpcberts(target: Path) -> bool:
+    """Return whether a file is a part of hpcbert: whoever can change it can change this program."""
+    own = (Path(__file__).parent.parent, places.package_templates(), places.default_site())
+    return any(target.is_relative_to(one.resolve()) for one in own)
+
+
+def _remedy(doubts: Sequence[_Doubt], advice: str) -> str:
+    """Return the command that trusts all files at once: folders that have their files' owner."""
+    kept = [TrustedPath(_unit(one), one.uid) for one in doubts]
+    kept = [
+        one
+        for one in dict.fromkeys(kept)
+        if not any(one != other and other.covers(*one) for other in kept)
+    ]
+    words = shlex.join(str(one.path) for one in kept)
+    own = [str(one.path) for one in doubts if one.uid == os.geteuid()]
+    if len(own) == len(doubts):
+        advice = f"Close it: chmod o-w {shlex.join(dict.fromkeys(own))}"
+    remedy = f"you trust it: hpcbert trust {words}"
+    return f"{advice}; or, if {remedy}" if advice else f"If {remedy}"
+
+
+def _unit(doubt: _Doubt) -> Path:
+    folder = doubt.path.parent
+    broad = folder in {folder.parent, Path(os.environ.get("HOME", "/"))}
+    theirs = doubt.path.is_dir() and doubt.uid != os.geteuid()  # That campaign, not all of theirs.
+    return doubt.path if broad or theirs or folder.stat().st_uid != doubt.uid else folder
