@@ -10,6 +10,7 @@ from hpcbert.logs.fields import DIGITS, read_fields, whole_matches
 if TYPE_CHECKING:
     from hpcbert.logs.grammar import Fact
     from hpcbert.logs.lines import Line
+    from hpcbert.logs.setting import Setting
 
 Value = int | str
 WORDS = ("precision", "model", "version", "device", "device_kind")
@@ -49,15 +50,18 @@ class Stated:
                     detail = f"the log says {name} = {known}, and later {value}"
                     raise CannotReduceError("config", detail)
 
-    def with_counts(self) -> dict[str, Value]:
+    def with_counts(self, claims: Setting) -> dict[str, Value]:
         """Return the facts, including those that follow from the number of some lines.
 
+        Args:
+            claims: What is known about the run beforehand.
+
         Raises:
-            CannotReduceError: There are more or fewer such lines than another fact says.
+            CannotReduceError: There are more such lines than another fact says, or far fewer.
         """
         values = dict(self.values)
         for fact, number in self._counted.items():
-            if number < fact.least:
+            if number < fact.least or self._is_torn(fact, number, claims):
                 continue
             known = values.setdefault(fact.counts, number)
             if known != number:
@@ -65,6 +69,17 @@ class Stated:
                 detail = f"the log says {fact.counts} = {known}, but {number} lines say {line!r}"
                 raise CannotReduceError("config", detail)
         return values
+
+
+    def _is_torn(self, fact: Fact, number: int, claims: Setting) -> bool:
+        """Return whether some lines are missing that nothing depends on.
+
+        Ranks that write at once tear each other's lines. A run on half as many is something else.
+        """
+        expected = self.values.get(fact.counts)
+        if expected is None and "global_batch_size" in self.values:
+            expected = getattr(claims, fact.counts)
+        return expected is not None and number < int(expected) < 2 * number
 
 
 def read(fact: Fact, name: str, text: bytes) -> Value | None:

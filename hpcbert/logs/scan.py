@@ -422,7 +422,7 @@ class _Scan:
     def _settled(self, setting: Setting) -> tuple[Setting, tuple[Reason, ...]]:
         """Return a setting with everything that the log states, and their contradictions."""
         try:
-            facts = self.facts.with_counts()
+            facts = self.facts.with_counts(setting)
         except CannotReduceError as error:
             return setting.settled(self.facts.values)[0], (error.reason,)
         # Only if the number does not depend on it: elsewhere it must be known, not guessed.
