@@ -51,7 +51,7 @@ FACTS = (
 )
 REHEARSAL = b"HPCBERT REHEARSAL"
 
-_GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
+_GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "sequence_length", "time")
 _TEXTS = ("precision", "model", "version", "device", "device_kind")
 # The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {

@@ -171,6 +171,8 @@ class _Scan:
         self._paused: dict[str, int] = {}
         self._skipped = Skipped()
         self._beginning = b""
+        # Tokens in a sample, of the window's records that print it.
+        self._lengths: set[int] = set()
 
     @property
     def collector(self) -> Collector:
@@ -320,8 +322,12 @@ class _Scan:
             last, self._last[record.name] = self._last.get(record.name), (iteration, fields)
             if last and is_copy(last, (iteration, fields)):
                 return
+        inside = self._inside
         if record is self.rule.record:
             self._collect(iteration, fields, rank)
+        # The record that the window begins after may be of its first iterations, too.
+        if "sequence_length" in fields and (inside or self._inside):
+            self._lengths.add(whole_number(fields["sequence_length"]))
         if paused := self._paused.get(record.name, 0):
             self._paused[record.name] = paused - 1
         self._cross_check.add(record, iteration, fields, paused=paused > 0)
@@ -359,6 +365,8 @@ class _Scan:
 
     def conclude(self) -> Reading:
         """Return the result of the reading."""
+        if len(self._lengths) == 1:
+            (self.facts.values["sequence_length"],) = self._lengths
         setting, reasons = self._settled(self.setting)
         throughput, missing = None, ""
         if self.rehearsal:
@@ -425,6 +433,10 @@ class _Scan:
             facts = self.facts.with_counts(setting)
         except CannotReduceError as error:
             return setting.settled(self.facts.values)[0], (error.reason,)
+        if len(self._lengths) > 1:
+            lengths = f"{min(self._lengths)} to {max(self._lengths)}"
+            detail = f"samples have {lengths} tokens inside the window: measure where they are equal"
+            return setting, (Reason("config", detail),)
         # Only if the number does not depend on it: elsewhere it must be known, not guessed.
         if self.rule.kind == "footer" and setting.packing is None:
             setting = setting._replace(packing=packing(facts, self.grammar.packing))
