@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.setting import Setting
 
 Value = int | str
-WORDS = ("precision", "model", "version", "device", "device_kind")
+WORDS = ("batch_unit", "precision", "model", "version", "device", "device_kind")
 _KINDS = ("gpu", "cpu")
 # Nodes may differ in these, so the first value stands for the run.
 _FIRST_COUNTS = ("version", "device")
@@ -92,5 +92,4 @@ def read(fact: Fact, name: str, text: bytes) -> Value | None:
         return word.strip()[:_LONGEST] or None
     if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):
         return None
-    number, rest = divmod(int(word), fact.divide)
-    return None if rest else number
+    return int(word)

@@ -37,6 +37,8 @@ FACTS = (
     "context_parallel",
     "data_parallel",
     "batch_size_per_device",
+    "device_batch",
+    "batch_unit",
     "accumulation",
     "global_batch_size",
     "packing",
@@ -52,7 +54,7 @@ FACTS = (
 REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "sequence_length", "time")
-_TEXTS = ("precision", "model", "version", "device", "device_kind")
+_TEXTS = ("batch_unit", "precision", "model", "version", "device", "device_kind")
 # The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {
     "rate": "field factor scope unit over_ranks average trim after until",
@@ -302,13 +304,11 @@ class Fact(LineKind):
 
     Attributes:
         values: The meaning of the log's words: `True` reads as `fp16`.
-        divide: Divisor of the number: 128 if samples are given in tokens.
         counts: `gpus` or `nodes` if each of them prints the line once; empty: no such line.
         least: With fewer such lines, nothing is counted: then not all of them print it.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, hash=False)
-    divide: Count = 1
     counts: Literal["", "nodes", "gpus"] = ""
     least: Count = 1
 

@@ -38,6 +38,8 @@ class Setting(NamedTuple):
             or a sample; their product is a replica. Unknown counts as 1.
         data_parallel: Replicas of the model, each with a batch of its own.
         batch_size_per_device: Samples of a replica in one micro-batch.
+        device_batch: That micro-batch as a program states it, in its unit.
+        batch_unit: `samples` or `tokens`.
         accumulation: Micro-batches in one optimizer step; unknown counts as 1.
         global_batch_size: Samples in one optimizer step over all devices.
         packing: Samples that one of the device's batch holds on average; unknown counts as 1.
@@ -62,6 +64,8 @@ class Setting(NamedTuple):
     context_parallel: int | None = None
     data_parallel: int | None = None
     batch_size_per_device: int | None = None
+    device_batch: int | None = None
+    batch_unit: str | None = None
     accumulation: int | None = None
     global_batch_size: int | None = None
     packing: int | None = None
@@ -160,12 +164,22 @@ def _derived(setting: Setting) -> Setting:
         setting = setting._replace(nodes=gpus // width)
     elif gpus and nodes and width is None and gpus % nodes == 0:
         setting = setting._replace(gpus_per_node=gpus // nodes)
+    if setting.batch_size_per_device is None:
+        setting = setting._replace(batch_size_per_device=_samples_of_batch(setting))
     replicas = (setting.gpus or 0) // setting.gpus_per_replica
     one_step = replicas * (setting.batch_size_per_device or 0) * (setting.packing or 1)
     total = setting.global_batch_size
     if one_step and total and setting.accumulation is None and total % one_step == 0:
         setting = setting._replace(accumulation=total // one_step)
     return setting
+
+
+def _samples_of_batch(setting: Setting) -> int | None:
+    """Return the whole samples in a device's batch as its program states it."""
+    batch, length = setting.device_batch, setting.sequence_length
+    if setting.batch_unit == "tokens":
+        return batch // length if batch and length else None
+    return batch if setting.batch_unit == "samples" else None
 
 
 def _contradictions(setting: Setting) -> tuple[str, ...]:
@@ -178,6 +192,10 @@ def _contradictions(setting: Setting) -> tuple[str, ...]:
         stated = f"{setting.data_parallel} " if setting.data_parallel else ""
         found.append(f"{stated}replicas of {setting.gpus_per_replica} GPUs each are not {gpus} GPUs")
     size, total = setting.batch_size_per_device, setting.global_batch_size
+    if size != (_samples_of_batch(setting) or size):
+        stated = f"a batch of {setting.device_batch} {setting.batch_unit}"
+        length = f" of {setting.sequence_length} tokens" if setting.batch_unit == "tokens" else ""
+        found.append(f"{stated} is not {size} samples{length}")
     factors = (setting.accumulation or 1) * (setting.packing or 1)
     if size and gpus and total and size * replicas * factors != total:
         named = (setting.accumulation, setting.packing)
