@@ -18,6 +18,13 @@ _KINDS = ("gpu", "cpu")
 # Nodes may differ in these, so the first value stands for the run.
 _FIRST_COUNTS = ("version", "device")
 _LONGEST = 80
+# Two kinds of lines state the parts of one precision: FP8 is computed inside a run in 16 bits, and a
+# program without fp16 may have bf16.
+_INSIDE = {
+    pair: inner
+    for outer, inner in (("fp16", "fp8"), ("bf16", "fp8"), ("fp32", "bf16"))
+    for pair in ((outer, inner), (inner, outer))
+}
 
 
 class Stated:
@@ -30,6 +37,7 @@ class Stated:
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
         self._counted: dict[Fact, int] = {}
+        self._stated: dict[tuple[Fact, str], Value] = {}
 
     def add(self, fact: Fact, line: Line) -> None:
         """Take the facts of a line.
@@ -45,8 +53,11 @@ class Stated:
                 value = read(fact, name, text)
                 if value is None:
                     continue
+                before = self._stated.setdefault((fact, name), value)
                 known = self.values.setdefault(name, value)
-                if known != value and name not in _FIRST_COUNTS:
+                if name == "precision" and before == value and (known, value) in _INSIDE:
+                    self.values[name] = _INSIDE[known, value]
+                elif known != value and name not in _FIRST_COUNTS:
                     detail = f"the log says {name} = {known}, and later {value}"
                     raise CannotReduceError("config", detail)
 
