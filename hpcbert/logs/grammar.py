@@ -342,6 +342,17 @@ class Skip(LineKind):
 
 
 @dataclass(frozen=True)
+class OtherProgram(LineKind):
+    """A line of another program with similar records, which the rules would misread.
+
+    Attributes:
+        program: Its name, for the reason.
+    """
+
+    program: Annotated[str, partial(_filled, "which program prints the line")]
+
+
+@dataclass(frozen=True)
 class FailureWords:
     """A sign of what a failed run lacked: words of its log, or an exit status.
 
@@ -386,6 +397,7 @@ class Grammar:
         shortest: A window with fewer iterations is flagged as short.
         accumulation: Micro-batches per step of a program with a fixed number; 0: unknown.
         skipped: Lines about skipped optimizer steps.
+        others: Lines of other programs: a log with one is refused.
         pauses: Texts of lines after which a record, or the next one, may be slow, about a
             checkpoint
         or an evaluation; or texts of a record's own line.
@@ -405,6 +417,7 @@ class Grammar:
     accumulation: Count = 0
     pauses: tuple[_Bytes, ...] = ()
     skipped: tuple[Skip, ...] = ()
+    others: tuple[OtherProgram, ...] = ()
     failures: tuple[FailureWords, ...] = ()
 
     def __post_init__(self) -> None:
@@ -429,8 +442,8 @@ class Grammar:
 
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
-        """The texts to search lines for: of records, facts, skipped steps and pauses, in order."""
-        kinds = (*self.records, *self.facts, *self.skipped)
+        """The texts to search lines for: of all kinds of lines and then pauses, in order."""
+        kinds = (*self.records, *self.facts, *self.skipped, *self.others)
         return (*(one.contains for one in kinds), *self.pauses)
 
     @property

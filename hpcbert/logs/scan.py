@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from hpcbert.logs.grammar import Grammar, Record, Rule
+    from hpcbert.logs.grammar import Grammar, OtherProgram, Record, Rule
     from hpcbert.logs.window import Collector
 
 
@@ -251,10 +251,12 @@ class _Scan:
                 self._aside(which - len(records), cut_line(data, start, end)[0], inside=inside)
 
     def _aside(self, which: int, line: Line, *, inside: bool) -> None:
-        """Take a line that is not a record: a fact, or one about skipped steps or a pause."""
-        facts, skipped = self.grammar.facts, self.grammar.skipped
-        if which >= len(facts) + len(skipped):
+        """Take a line that is not a record."""
+        facts, skipped, others = self.grammar.facts, self.grammar.skipped, self.grammar.others
+        if which >= len(facts) + len(skipped) + len(others):
             self._pause()
+        elif which >= len(facts) + len(skipped):
+            self._refuse(others[which - len(facts) - len(skipped)], line)
         elif which >= len(facts):
             self._skipped.add(skipped[which - len(facts)], line, inside=inside)
         else:
@@ -262,6 +264,12 @@ class _Scan:
                 self.facts.add(facts[which], line)
             except CannotReduceError as error:
                 self.problem = error.reason
+
+    def _refuse(self, other: OtherProgram, line: Line) -> None:
+        """Refuse the log if a line is one of another program."""
+        if matches := whole_matches(other.match, line):
+            detail = f"{show(matches[0][0])!r} is a line of {other.program}, which is not read"
+            self.problem = Reason("format", detail)
 
     def _pause(self) -> None:
         """Note that the next record may be slow, and the first one after that.
