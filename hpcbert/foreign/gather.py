@@ -232,11 +232,11 @@ class Reader:
         If they state several models, they stay together but are not repeats of each other.
         """
         stated: dict[str, set[str]] = {}
-        for read in [read for read in reads if read.valid] or reads:
-            stated.setdefault(read.framework, set()).add(heading_of(read.reading.setting))
+        for log in [log for log in reads if log.valid] or reads:
+            stated.setdefault(log.framework, set()).add(heading_of(log.reading.setting))
         usual = {
             name: " or ".join(sorted(stated.get(name, set()) - {""})) or self._load(name).model
-            for name in {read.framework for read in reads}
+            for name in {log.framework for log in reads}
         }
         return [one if one.model else one._replace(model=usual[one.framework]) for one in reads]
 

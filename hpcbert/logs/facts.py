@@ -18,8 +18,8 @@ _KINDS = ("gpu", "cpu")
 # Nodes may differ in these, so the first value stands for the run.
 _FIRST_COUNTS = ("version", "device")
 _LONGEST = 80
-# Two kinds of lines state the parts of one precision: FP8 is computed inside a run in 16 bits, and a
-# program without fp16 may have bf16.
+# Two kinds of lines state the parts of one precision: FP8 is computed inside a run in 16 bits, and
+# a program without fp16 may have bf16.
 _INSIDE = {
     pair: inner
     for outer, inner in (("fp16", "fp8"), ("bf16", "fp8"), ("fp32", "bf16"))
@@ -80,7 +80,6 @@ class Stated:
                 detail = f"the log says {fact.counts} = {known}, but {number} lines say {line!r}"
                 raise CannotReduceError("config", detail)
         return values
-
 
     def _is_torn(self, fact: Fact, number: int, claims: Setting) -> bool:
         """Return whether some lines are missing that nothing depends on.

@@ -442,8 +442,8 @@ class _Scan:
         except CannotReduceError as error:
             return setting.settled(self.facts.values)[0], (error.reason,)
         if len(self._lengths) > 1:
-            lengths = f"{min(self._lengths)} to {max(self._lengths)}"
-            detail = f"samples have {lengths} tokens inside the window: measure where they are equal"
+            lengths = f"samples have {min(self._lengths)} to {max(self._lengths)} tokens"
+            detail = f"{lengths} inside the window: measure where they are equal"
             return setting, (Reason("config", detail),)
         # Only if the number does not depend on it: elsewhere it must be known, not guessed.
         if self.rule.kind == "footer" and setting.packing is None:

@@ -189,8 +189,9 @@ def _contradictions(setting: Setting) -> tuple[str, ...]:
         found.append(f"{nodes} nodes with {width} GPUs each are not {gpus} GPUs")
     replicas = (gpus or 0) // setting.gpus_per_replica
     if gpus and (setting.data_parallel or replicas) * setting.gpus_per_replica != gpus:
-        stated = f"{setting.data_parallel} " if setting.data_parallel else ""
-        found.append(f"{stated}replicas of {setting.gpus_per_replica} GPUs each are not {gpus} GPUs")
+        count = f"{setting.data_parallel} " if setting.data_parallel else ""
+        each = f"{setting.gpus_per_replica} GPUs each"
+        found.append(f"{count}replicas of {each} are not {gpus} GPUs")
     size, total = setting.batch_size_per_device, setting.global_batch_size
     if size != (_samples_of_batch(setting) or size):
         stated = f"a batch of {setting.device_batch} {setting.batch_unit}"

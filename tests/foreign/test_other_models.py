@@ -50,7 +50,9 @@ _OWN = r"(?:hidden_size|num_layers|num_hidden_layers)[: .=]+\d+|model_name_or_pa
 def test_a_table_of_another_model_is_not_headed_as_berts(
     recipe: str, lines: str, model: str, tmp_path: Path, run: CollectJson
 ) -> None:
-    kept = changed(recipe, _OWN) if "building" not in lines or _SIZES in lines else changed(recipe, "")
+    kept = (
+        changed(recipe, _OWN) if "building" not in lines or _SIZES in lines else changed(recipe, "")
+    )
     put(tmp_path, "logs/run_1.log", lines + kept)
     document = run(tmp_path / "logs", *options_of(recipe))
     assert [heading for heading, _ in headings(document)] == [model]
@@ -92,7 +94,9 @@ def test_a_run_in_fp8_is_not_shown_as_16_bits(
     assert one is not None
     words = ("--fw", recipe, "--pattern", "*_{repeat}.log", "--nodes", "1", "--gpus-per-node", "8")
     assert [precision for _, precision in headings(run(log, *words))] == ["fp8"]
-    assert [precision for _, precision in headings(run(log, *words, "--precision", "fp8"))] == ["fp8"]
+    assert [precision for _, precision in headings(run(log, *words, "--precision", "fp8"))] == [
+        "fp8"
+    ]
     code, detail = reason(run(log, *words, "--precision", "fp16"))
     assert code == "config"
     assert "the log says precision = fp8, --precision says fp16" in detail
@@ -101,5 +105,14 @@ def test_a_run_in_fp8_is_not_shown_as_16_bits(
 def test_deepspeed_in_bf16_is_not_shown_as_fp32(tmp_path: Path, run: CollectJson) -> None:
     stated = "[2023-04-18 01:00:00,000] [INFO] [config.py:1003:print]   bfloat16_enabled ............. True\n"
     log = put(tmp_path, "logs/run_1.log", stated + sample("deepspeed").decode(errors="replace"))
-    words = ("--fw", "deepspeed", "--pattern", "run_{repeat}.log", "--nodes", "4", "--gpus-per-node", "8")
+    words = (
+        "--fw",
+        "deepspeed",
+        "--pattern",
+        "run_{repeat}.log",
+        "--nodes",
+        "4",
+        "--gpus-per-node",
+        "8",
+    )
     assert [precision for _, precision in headings(run(log, *words))] == ["bf16"]

@@ -39,7 +39,7 @@ def read(tmp_path: Path, data: bytes, rule: str, known: Setting = _KNOWN) -> Rea
     ],
 )
 def test_samples_of_a_batch_are_what_the_log_says(
-    rule: str, batch: int, unit: str, length: int, samples: int, tmp_path: Path
+    rule: str, batch: int, unit: str, *, length: int, samples: int, tmp_path: Path
 ) -> None:
     (usual,) = (one for one in [load("paddle18").sample] if one is not None)
     expected = dict(usual.throughput)[rule] * samples / usual.batch_size_per_device
@@ -81,6 +81,8 @@ kind = "step-rate"
 contains = "tokens per batch"
 match = '(?P<device_batch>\\d+) (?P<batch_unit>tokens) per batch of (?P<sequence_length>\\d+)'
 """
-    text = "2048 tokens per batch of 256\n" + "".join(f"step {n}: 2.5 steps/s\n" for n in range(1, 121))
+    text = "2048 tokens per batch of 256\n" + "".join(
+        f"step {n}: 2.5 steps/s\n" for n in range(1, 121)
+    )
     reading = Reader(tmp_path)(toml, text, "", Setting(nodes=1, gpus_per_node=4, gpus=4))
     assert (reading.throughput, reading.setting.batch_size_per_device) == (2.5 * 4 * 8, 8)

@@ -19,7 +19,9 @@ _HEADER = (
 )
 _BOTH = " curriculum seqlen: {0:5d} | actual seqlen: {0:5d} |"
 _OLDER = " curriculum seqlen: {0:5d} |"
-_DROPPED = " curriculum seqlen:   512 | random ltd reserved length: {0:5d} | actual seqlen: {0:5d} |"
+_DROPPED = (
+    " curriculum seqlen:   512 | random ltd reserved length: {0:5d} | actual seqlen: {0:5d} |"
+)
 
 
 def curriculum(form: str, lengths: dict[int, int]) -> str:

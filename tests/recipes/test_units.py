@@ -26,7 +26,15 @@ _BARE = {
     ("mlperf-bert", "tracked"): '"throughput": 53540.83384651906, "epoch_num"',
 }
 # What a program might print instead, or a later version of it: a space or none before it.
-OTHERS = (b" Ktokens/s", b"Ktokens/s", b" tokens/s", b" ktok/s", b" samples/min", b" K samples/s", b" ms")
+OTHERS = (
+    b" Ktokens/s",
+    b"Ktokens/s",
+    b" tokens/s",
+    b" ktok/s",
+    b" samples/min",
+    b" K samples/s",
+    b" ms",
+)
 OTHERS = (*OTHERS, b"/s", b" img/sec", b" (tokens/s)", b" tokens per second", b" tokens_per_sec")
 
 
@@ -62,7 +70,9 @@ def test_a_number_with_another_unit_is_not_read(name: str, unit: bytes, tmp_path
             assert reading.throughput is None, rule.name
 
 
-@pytest.mark.parametrize("unit", ["Ktokens/s", "tokens/s", "tokens/sec", "ktok/s", "Ktok", "(tokens)"])
+@pytest.mark.parametrize(
+    "unit", ["Ktokens/s", "tokens/s", "tokens/sec", "ktok/s", "Ktok", "(tokens)"]
+)
 @pytest.mark.parametrize("recipe", ["oneflow", "oneflow-models"])
 @pytest.mark.parametrize("rule", ["dlperf-time", "rate"])
 def test_oneflows_throughput_is_of_samples_only(
