@@ -24,7 +24,7 @@ _BEFORE_ENDS = b"0123456789.,+-"
 _AFTER = re.compile(rb"(?:[eE][+-]?\d|[\w%]|[.,](?=\d))+| [kKMGT](?!\w)")
 # A unit other than samples per second, or seconds.
 _UNIT = re.compile(
-    rb" ?\(?(?!(?:samples?|seq(?:uence)?s?|sentences|examples)/s(?:ec(?:ond)?)?\b)"
+    rb" ?\(?(?!(?:samples?|seq(?:uence)?s?|sentences|examples)/s(?:ec|econd)?\b)"
     rb"(?:[kKMGT] )?(?:[A-Za-z]*(?:/|[ _]per[ _])"
     rb"(?:[mu]?s|secs?|seconds?|min|minutes?|h|hours?|step|batch|iter\w*|GPU|gpu)|(?<= )[mun]s)\b"
 )

@@ -20,7 +20,7 @@ _FIRST_COUNTS = ("version", "device")
 _LONGEST = 80
 # Two kinds of lines state the parts of one precision: FP8 is computed inside a run in 16 bits, and
 # a program without fp16 may have bf16.
-_INSIDE = {
+_INSIDE: dict[tuple[Value, Value], Value] = {
     pair: inner
     for outer, inner in (("fp16", "fp8"), ("bf16", "fp8"), ("fp32", "bf16"))
     for pair in ((outer, inner), (inner, outer))

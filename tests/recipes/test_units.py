@@ -27,15 +27,9 @@ _BARE = {
 }
 # What a program might print instead, or a later version of it: a space or none before it.
 OTHERS = (
-    b" Ktokens/s",
-    b"Ktokens/s",
-    b" tokens/s",
-    b" ktok/s",
-    b" samples/min",
-    b" K samples/s",
-    b" ms",
+    *(b" Ktokens/s", b"Ktokens/s", b" tokens/s", b" ktok/s", b" samples/min", b" K samples/s"),
+    *(b" ms", b"/s", b" img/sec", b" (tokens/s)", b" tokens per second", b" tokens_per_sec"),
 )
-OTHERS = (*OTHERS, b"/s", b" img/sec", b" (tokens/s)", b" tokens per second", b" tokens_per_sec")
 
 
 def read_fields(name: str) -> list[Rule]:
