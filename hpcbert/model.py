@@ -16,6 +16,8 @@ from hpcbert.system.lazy import dataclass, regex
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
+# Those that a log may state: no recipe runs the others.
+LOG_PRECISIONS = (*PRECISIONS, "fp8")
 # Their names in frameworks, DLPerf's folders and by people; automatic mixed precision is fp16.
 _PRECISIONS = {
     "float32": "fp32",

@@ -67,7 +67,15 @@ _HOST_FACTS = {
 LOG = "log"
 # The number of GPUs that a job sees follows from its request, so it rightly differs between shapes.
 _BY_SHAPE = frozenset(
-    {"GPUs", "nodes", "gpus", "gpus_per_node", "accumulation", "global_batch_size"}
+    {
+        "GPUs",
+        "nodes",
+        "gpus",
+        "gpus_per_node",
+        "data_parallel",
+        "accumulation",
+        "global_batch_size",
+    }
 )
 # Runs that differ in these are different experiments: the device, and the framework's version.
 _DECISIVE = regex(

@@ -10,7 +10,7 @@ from hpcbert.errors import UsageError
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.foreign.said import UserSettings, parse_settings
 from hpcbert.logs.setting import END, Window
-from hpcbert.model import PRECISIONS
+from hpcbert.model import LOG_PRECISIONS
 from hpcbert.model import precision as spelled
 from hpcbert.system.lazy import regex
 
@@ -33,9 +33,9 @@ def _last_iteration(_: click.Context, __: click.Parameter, value: str | None) ->
 
 def _precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """Read a precision in any of its spellings; click's callback."""
-    if value is None or spelled(value) in PRECISIONS:
+    if value is None or spelled(value) in LOG_PRECISIONS:
         return value and spelled(value)
-    raise click.BadParameter(f"{value!r} is not one of {', '.join(PRECISIONS)}.")
+    raise click.BadParameter(f"{value!r} is not one of {', '.join(LOG_PRECISIONS)}.")
 
 
 _OPTIONS = (

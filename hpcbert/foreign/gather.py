@@ -17,7 +17,7 @@ from hpcbert.logs.kind import kinds, unread
 from hpcbert.logs.layout import LeftOut, shown
 from hpcbert.logs.scan import read, read_on
 from hpcbert.logs.setting import END, Setting
-from hpcbert.logs.sizes import name_of
+from hpcbert.logs.sizes import heading_of
 from hpcbert.model import Measured, Point, Shape
 from hpcbert.results.reduce import Curves, group_of
 from hpcbert.system.files import size_of
@@ -232,12 +232,12 @@ class Reader:
         If they state several models, they stay together but are not repeats of each other.
         """
         stated: dict[str, set[str]] = {}
-        for one in reads:
-            stated.setdefault(one.framework, set()).add(name_of(one.reading.setting))
-        usual = {}
-        for name, models in stated.items():
-            named = models - {""}
-            usual[name] = named.pop() if len(named) == 1 else self._load(name).model
+        for log in [log for log in reads if log.valid] or reads:
+            stated.setdefault(log.framework, set()).add(heading_of(log.reading.setting))
+        usual = {
+            name: " or ".join(sorted(stated.get(name, set()) - {""})) or self._load(name).model
+            for name in {log.framework for log in reads}
+        }
         return [one if one.model else one._replace(model=usual[one.framework]) for one in reads]
 
     def _framework(self, log: LogFile) -> Framework:

@@ -3,7 +3,8 @@
 A group like `([\\d.]+)` finds 4.987 in `4.987K`, 1 in `1,234.5` and 5.0 in `5.0abc`. Everything
 that touches a number is therefore taken with it, and the text is then not a number. Only what the
 pattern itself has directly next to the group, as in `([\\d.]+)K`, is known to the recipe and left
-out.
+out. A unit that the pattern does not have there is taken with the number, too, unless it is samples
+per second: `([\\d.]+)` does not read the 65.5 of `65.5 Ktokens/s`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ _BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")
 # The bytes that _BEFORE can end with: what touches most numbers is none of them.
 _BEFORE_ENDS = b"0123456789.,+-"
 _AFTER = re.compile(rb"(?:[eE][+-]?\d|[\w%]|[.,](?=\d))+| [kKMGT](?!\w)")
+# A unit other than samples per second, or seconds.
+_UNIT = re.compile(
+    rb" ?\(?(?!(?:samples?|seq(?:uence)?s?|sentences|examples)/s(?:ec|econd)?\b)"
+    rb"(?:[kKMGT] )?(?:[A-Za-z]*(?:/|[ _]per[ _])"
+    rb"(?:[mu]?s|secs?|seconds?|min|minutes?|h|hours?|step|batch|iter\w*|GPU|gpu)|(?<= )[mun]s)\b"
+)
+# The same in a pattern.
+_STATED = regex(r"/s|/\(|/min|\bms\b|\bs\b|\bsec|per[ _]")
 # Longer than any number in a log, and short enough to show.
 _REACH = 40
 
@@ -31,11 +40,13 @@ class Number(NamedTuple):
     Attributes:
         before, after: Whether to check the line on that side of the group: not if the pattern has a
             letter, a digit or an underscore of its own there.
+        unit: Whether to check for a unit: not if the pattern has one after the group.
     """
 
     name: str
     before: bool
     after: bool
+    unit: bool
 
     def read(self, match: re.Match[bytes]) -> bytes:
         """Return the number with everything that touches it in the line."""
@@ -45,6 +56,8 @@ class Number(NamedTuple):
             found = _BEFORE.search(text[max(0, start - _REACH) : start])
             start -= len(found[0]) if found else 0
         if self.after and (found := _AFTER.match(text, end, end + _REACH)):
+            end = found.end()
+        if self.unit and (found := _UNIT.match(text, end, end + _REACH)):
             end = found.end()
         return text[start:end]
 
@@ -62,7 +75,9 @@ def numbers(pattern: str, names: Container[str]) -> tuple[Number, ...]:
         # An optional letter, as in `(…)K?`, ends nothing.
         states = _is_own(pattern, after) and pattern[after + 1 : after + 2] not in ("?", "*", "{")
         if group[1] in names:
-            found.append(Number(group[1], not _is_own(pattern, group.start() - 1), not states))
+            before = not _is_own(pattern, group.start() - 1)
+            unit = not _STATED.search(pattern, after, after + _REACH)
+            found.append(Number(group[1], before, not states, unit))
     return tuple(found)
 
 

@@ -10,13 +10,21 @@ from hpcbert.logs.fields import DIGITS, read_fields, whole_matches
 if TYPE_CHECKING:
     from hpcbert.logs.grammar import Fact
     from hpcbert.logs.lines import Line
+    from hpcbert.logs.setting import Setting
 
 Value = int | str
-WORDS = ("precision", "model", "version", "device", "device_kind")
+WORDS = ("batch_unit", "precision", "model", "version", "device", "device_kind")
 _KINDS = ("gpu", "cpu")
 # Nodes may differ in these, so the first value stands for the run.
 _FIRST_COUNTS = ("version", "device")
 _LONGEST = 80
+# Two kinds of lines state the parts of one precision: FP8 is computed inside a run in 16 bits, and
+# a program without fp16 may have bf16.
+_INSIDE: dict[tuple[Value, Value], Value] = {
+    pair: inner
+    for outer, inner in (("fp16", "fp8"), ("bf16", "fp8"), ("fp32", "bf16"))
+    for pair in ((outer, inner), (inner, outer))
+}
 
 
 class Stated:
@@ -29,6 +37,7 @@ class Stated:
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
         self._counted: dict[Fact, int] = {}
+        self._stated: dict[tuple[Fact, str], Value] = {}
 
     def add(self, fact: Fact, line: Line) -> None:
         """Take the facts of a line.
@@ -44,20 +53,26 @@ class Stated:
                 value = read(fact, name, text)
                 if value is None:
                     continue
+                before = self._stated.setdefault((fact, name), value)
                 known = self.values.setdefault(name, value)
-                if known != value and name not in _FIRST_COUNTS:
+                if name == "precision" and before == value and (known, value) in _INSIDE:
+                    self.values[name] = _INSIDE[known, value]
+                elif known != value and name not in _FIRST_COUNTS:
                     detail = f"the log says {name} = {known}, and later {value}"
                     raise CannotReduceError("config", detail)
 
-    def with_counts(self) -> dict[str, Value]:
+    def with_counts(self, claims: Setting) -> dict[str, Value]:
         """Return the facts, including those that follow from the number of some lines.
 
+        Args:
+            claims: What is known about the run beforehand.
+
         Raises:
-            CannotReduceError: There are more or fewer such lines than another fact says.
+            CannotReduceError: There are more such lines than another fact says, or far fewer.
         """
         values = dict(self.values)
         for fact, number in self._counted.items():
-            if number < fact.least:
+            if number < fact.least or self._is_torn(fact, number, claims):
                 continue
             known = values.setdefault(fact.counts, number)
             if known != number:
@@ -65,6 +80,16 @@ class Stated:
                 detail = f"the log says {fact.counts} = {known}, but {number} lines say {line!r}"
                 raise CannotReduceError("config", detail)
         return values
+
+    def _is_torn(self, fact: Fact, number: int, claims: Setting) -> bool:
+        """Return whether some lines are missing that nothing depends on.
+
+        Ranks that write at once tear each other's lines. A run on half as many is something else.
+        """
+        expected = self.values.get(fact.counts)
+        if expected is None and "global_batch_size" in self.values:
+            expected = getattr(claims, fact.counts)
+        return expected is not None and number < int(expected) < 2 * number
 
 
 def read(fact: Fact, name: str, text: bytes) -> Value | None:
@@ -77,5 +102,4 @@ def read(fact: Fact, name: str, text: bytes) -> Value | None:
         return word.strip()[:_LONGEST] or None
     if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):
         return None
-    number, rest = divmod(int(word), fact.divide)
-    return None if rest else number
+    return int(word)

@@ -32,7 +32,13 @@ FACTS = (
     "nodes",
     "gpus_per_node",
     "gpus",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "data_parallel",
     "batch_size_per_device",
+    "device_batch",
+    "batch_unit",
     "accumulation",
     "global_batch_size",
     "packing",
@@ -47,8 +53,8 @@ FACTS = (
 )
 REHEARSAL = b"HPCBERT REHEARSAL"
 
-_GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
-_TEXTS = ("precision", "model", "version", "device", "device_kind")
+_GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "sequence_length", "time")
+_TEXTS = ("batch_unit", "precision", "model", "version", "device", "device_kind")
 # The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {
     "rate": "field factor scope unit over_ranks average trim after until",
@@ -301,13 +307,11 @@ class Fact(LineKind):
 
     Attributes:
         values: The meaning of the log's words: `True` reads as `fp16`.
-        divide: Divisor of the number: 128 if samples are given in tokens.
         counts: `gpus` or `nodes` if each of them prints the line once; empty: no such line.
         least: With fewer such lines, nothing is counted: then not all of them print it.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, hash=False)
-    divide: Count = 1
     counts: Literal["", "nodes", "gpus"] = ""
     least: Count = 1
 
@@ -338,6 +342,17 @@ class Skip(LineKind):
             if name not in ("count", "total"):
                 message = f"has a group {name!r}, which is neither `count` nor `total`"
                 raise Invalid(message, key="match")
+
+
+@dataclass(frozen=True)
+class OtherProgram(LineKind):
+    """A line of another program with similar records, which the rules would misread.
+
+    Attributes:
+        program: Its name, for the reason.
+    """
+
+    program: Annotated[str, partial(_filled, "which program prints the line")]
 
 
 @dataclass(frozen=True)
@@ -385,6 +400,7 @@ class Grammar:
         shortest: A window with fewer iterations is flagged as short.
         accumulation: Micro-batches per step of a program with a fixed number; 0: unknown.
         skipped: Lines about skipped optimizer steps.
+        others: Lines of other programs: a log with one is refused.
         pauses: Texts of lines after which a record, or the next one, may be slow, about a
             checkpoint
         or an evaluation; or texts of a record's own line.
@@ -404,6 +420,7 @@ class Grammar:
     accumulation: Count = 0
     pauses: tuple[_Bytes, ...] = ()
     skipped: tuple[Skip, ...] = ()
+    others: tuple[OtherProgram, ...] = ()
     failures: tuple[FailureWords, ...] = ()
 
     def __post_init__(self) -> None:
@@ -428,8 +445,8 @@ class Grammar:
 
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
-        """The texts to search lines for: of records, facts, skipped steps and pauses, in order."""
-        kinds = (*self.records, *self.facts, *self.skipped)
+        """The texts to search lines for: of all kinds of lines and then pauses, in order."""
+        kinds = (*self.records, *self.facts, *self.skipped, *self.others)
         return (*(one.contains for one in kinds), *self.pauses)
 
     @property

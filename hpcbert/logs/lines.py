@@ -3,6 +3,7 @@
 Lines end at a newline or at a carriage return, so that a record glued to a progress bar is a line
 of its own. What is undone, and where it was seen:
 
+* A terminal (`docker run -t`) puts a carriage return before each newline; two of them put two.
 * `srun -l` cuts lines after 1,024 bytes and labels the rest again, possibly after other ranks'
   lines (mlcommons/training_results_v1.0@50619b5, dgxa100_n8_ngc21.05_pytorch, 194 times).
 * ANSI colours around time stamps (PaddlePaddle/Perf@0abb1f6).
@@ -40,6 +41,7 @@ _BREAKS = b"\n\r"
 _COMMON = b" .:-,=/_'0123456789abcdefghijklmnopqrstuvwxyz"
 
 # Patterns are compiled only when a log needs them: most logs need none.
+_RETURNS = rb"\r+\n"
 _ANSI = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])"
 _HOLED = rb"[^\r\n]*\x00[^\r\n]*"
 _SRUN = rb" *(\d+): "
@@ -220,9 +222,9 @@ def bodies(path: Path, chunk: int = CHUNK) -> Generator[bytes]:
                 rest, lost = b"", True
             # Not kept here: memory that a piece has left is there for the next one. To get more of
             # it from the system takes longer than to read into it.
-            yield _clean(labels.join(bytes(memoryview(data)[start:cut])))
+            yield _clean(labels.join(_end_lines(bytes(memoryview(data)[start:cut]))))
         if rest and not lost:
-            yield _clean(rest)
+            yield _clean(_end_lines(rest))
     except UnpackError as error:
         raise NotALogError(str(error)) from error
     except OSError as error:
@@ -289,7 +291,7 @@ def ends(path: Path) -> tuple[bytes, bytes]:
         os.close(descriptor)
     if size > TAIL:
         data = data[_first_break(data) :]
-    return _clean(head), _clean(data)
+    return _clean(_end_lines(head)), _clean(_end_lines(data))
 
 
 def _ends_unpacked(descriptor: int, size: int) -> tuple[bytes, bytes, int]:
@@ -308,6 +310,11 @@ def _first_break(data: bytes) -> int:
     return min(breaks) + 1 if breaks else len(data)
 
 
+def _end_lines(data: bytes) -> bytes:
+    """Return lines that end at a newline alone where a terminal put carriage returns before it."""
+    return re.sub(_RETURNS, b"\n", data) if b"\r\n" in data else data
+
+
 def _clean(data: bytes) -> bytes:
     """Remove colours, and whole lines that contain a hole of zero bytes.
 
@@ -315,7 +322,7 @@ def _clean(data: bytes) -> bytes:
     it belong to different numbers.
     """
     if b"\x1b" in data:
-        data = re.sub(_ANSI, b"", data)
+        data = _end_lines(re.sub(_ANSI, b"", data))
     if b"\x00" in data:
         data = re.sub(_HOLED, b"", data)
     return data

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from hpcbert.logs.grammar import Grammar, Record, Rule
+    from hpcbert.logs.grammar import Grammar, OtherProgram, Record, Rule
     from hpcbert.logs.window import Collector
 
 
@@ -175,6 +175,8 @@ class _Scan:
         self._skipped = Skipped()
         self._restart = Restart(grammar)
         self._beginning = b""
+        # Tokens in a sample, of the window's records that print it.
+        self._lengths: set[int] = set()
 
     @property
     def collector(self) -> Collector:
@@ -253,10 +255,12 @@ class _Scan:
                 self._aside(which - len(records), cut_line(data, start, end)[0], inside=inside)
 
     def _aside(self, which: int, line: Line, *, inside: bool) -> None:
-        """Take a line that is not a record: a fact, or one about skipped steps or a pause."""
-        facts, skipped = self.grammar.facts, self.grammar.skipped
-        if which >= len(facts) + len(skipped):
+        """Take a line that is not a record."""
+        facts, skipped, others = self.grammar.facts, self.grammar.skipped, self.grammar.others
+        if which >= len(facts) + len(skipped) + len(others):
             self._pause()
+        elif which >= len(facts) + len(skipped):
+            self._refuse(others[which - len(facts) - len(skipped)], line)
         elif which >= len(facts):
             self._skipped.add(skipped[which - len(facts)], line, inside=inside)
         else:
@@ -265,6 +269,12 @@ class _Scan:
                 self.facts.add(facts[which], line)
             except CannotReduceError as error:
                 self.problem = error.reason
+
+    def _refuse(self, other: OtherProgram, line: Line) -> None:
+        """Refuse the log if a line is one of another program."""
+        if matches := whole_matches(other.match, line):
+            detail = f"{show(matches[0][0])!r} is a line of {other.program}, which is not read"
+            self.problem = Reason("format", detail)
 
     def _pause(self) -> None:
         """Note that the next record may be slow, and the first one after that.
@@ -325,8 +335,12 @@ class _Scan:
             last, self._last[record.name] = self._last.get(record.name), (iteration, fields)
             if last and is_copy(last, (iteration, fields)):
                 return
+        inside = self._inside
         if record is self.rule.record:
             self._collect(iteration, fields, rank)
+        # The record that the window begins after may be of its first iterations, too.
+        if "sequence_length" in fields and (inside or self._inside):
+            self._lengths.add(whole_number(fields["sequence_length"]))
         if paused := self._paused.get(record.name, 0):
             self._paused[record.name] = paused - 1
         self._cross_check.add(record, iteration, fields, paused=paused > 0)
@@ -364,6 +378,8 @@ class _Scan:
 
     def conclude(self) -> Reading:
         """Return the result of the reading."""
+        if len(self._lengths) == 1:
+            (self.facts.values["sequence_length"],) = self._lengths
         setting, reasons = self._settled(self.setting)
         throughput, missing = None, ""
         if self.rehearsal:
@@ -433,9 +449,13 @@ class _Scan:
     def _settled(self, setting: Setting) -> tuple[Setting, tuple[Reason, ...]]:
         """Return a setting with everything that the log states, and their contradictions."""
         try:
-            facts = self.facts.with_counts()
+            facts = self.facts.with_counts(setting)
         except CannotReduceError as error:
             return setting.settled(self.facts.values)[0], (error.reason,)
+        if len(self._lengths) > 1:
+            lengths = f"samples have {min(self._lengths)} to {max(self._lengths)} tokens"
+            detail = f"{lengths} inside the window: measure where they are equal"
+            return setting, (Reason("config", detail),)
         # Only if the number does not depend on it: elsewhere it must be known, not guessed.
         if self.rule.kind == "footer" and setting.packing is None:
             setting = setting._replace(packing=packing(facts, self.grammar.packing))

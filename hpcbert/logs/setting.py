@@ -34,6 +34,12 @@ class Setting(NamedTuple):
     None means unknown: the log may say.
 
     Attributes:
+        tensor_parallel, pipeline_parallel, context_parallel: GPUs that share a layer, the layers,
+            or a sample; their product is a replica. Unknown counts as 1.
+        data_parallel: Replicas of the model, each with a batch of its own.
+        batch_size_per_device: Samples of a replica in one micro-batch.
+        device_batch: That micro-batch as a program states it, in its unit.
+        batch_unit: `samples` or `tokens`.
         accumulation: Micro-batches in one optimizer step; unknown counts as 1.
         global_batch_size: Samples in one optimizer step over all devices.
         packing: Samples that one of the device's batch holds on average; unknown counts as 1.
@@ -53,7 +59,13 @@ class Setting(NamedTuple):
     nodes: int | None = None
     gpus_per_node: int | None = None
     gpus: int | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    context_parallel: int | None = None
+    data_parallel: int | None = None
     batch_size_per_device: int | None = None
+    device_batch: int | None = None
+    batch_unit: str | None = None
     accumulation: int | None = None
     global_batch_size: int | None = None
     packing: int | None = None
@@ -69,6 +81,12 @@ class Setting(NamedTuple):
     iters: int = 120
     reach: int = 0
     sources: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """GPUs that compute one batch together."""
+        parts = (self.tensor_parallel, self.pipeline_parallel, self.context_parallel)
+        return math.prod(part or 1 for part in parts)
 
     def need(self, name: str) -> int:
         """Return a number.
@@ -96,7 +114,9 @@ class Setting(NamedTuple):
         steps = (1 if micro else self.accumulation or 1) * (self.packing or 1)
         devices = {"global": "gpus", "per-node": "gpus_per_node"}.get(share)
         width = self.need(devices) if devices else 1
-        return width * self.need("batch_size_per_device") * steps
+        if width % self.gpus_per_replica:
+            raise UnknownError("data_parallel")
+        return width // self.gpus_per_replica * self.need("batch_size_per_device") * steps
 
     def doubled(self) -> Iterator[Setting]:
         """Yield wrong claims about nodes and GPUs that are possible: twice each."""
@@ -135,6 +155,8 @@ def _settled(
 
 def _derived(setting: Setting) -> Setting:
     """Fill in what follows from the rest: the third of nodes, GPUs per node and GPUs."""
+    if setting.data_parallel and setting.gpus is None:
+        setting = setting._replace(gpus=setting.data_parallel * setting.gpus_per_replica)
     nodes, width, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
     if nodes and width and gpus is None:
         setting = setting._replace(gpus=nodes * width)
@@ -142,11 +164,22 @@ def _derived(setting: Setting) -> Setting:
         setting = setting._replace(nodes=gpus // width)
     elif gpus and nodes and width is None and gpus % nodes == 0:
         setting = setting._replace(gpus_per_node=gpus // nodes)
-    one_step = (setting.gpus or 0) * (setting.batch_size_per_device or 0) * (setting.packing or 1)
+    if setting.batch_size_per_device is None:
+        setting = setting._replace(batch_size_per_device=_samples_of_batch(setting))
+    replicas = (setting.gpus or 0) // setting.gpus_per_replica
+    one_step = replicas * (setting.batch_size_per_device or 0) * (setting.packing or 1)
     total = setting.global_batch_size
     if one_step and total and setting.accumulation is None and total % one_step == 0:
         setting = setting._replace(accumulation=total // one_step)
     return setting
+
+
+def _samples_of_batch(setting: Setting) -> int | None:
+    """Return the whole samples in a device's batch as its program states it."""
+    batch, length = setting.device_batch, setting.sequence_length
+    if setting.batch_unit == "tokens":
+        return batch // length if batch and length else None
+    return batch if setting.batch_unit == "samples" else None
 
 
 def _contradictions(setting: Setting) -> tuple[str, ...]:
@@ -154,12 +187,22 @@ def _contradictions(setting: Setting) -> tuple[str, ...]:
     nodes, width, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
     if nodes and width and gpus and nodes * width != gpus:
         found.append(f"{nodes} nodes with {width} GPUs each are not {gpus} GPUs")
+    replicas = (gpus or 0) // setting.gpus_per_replica
+    if gpus and (setting.data_parallel or replicas) * setting.gpus_per_replica != gpus:
+        count = f"{setting.data_parallel} " if setting.data_parallel else ""
+        each = f"{setting.gpus_per_replica} GPUs each"
+        found.append(f"{count}replicas of {each} are not {gpus} GPUs")
     size, total = setting.batch_size_per_device, setting.global_batch_size
+    if size != (_samples_of_batch(setting) or size):
+        stated = f"a batch of {setting.device_batch} {setting.batch_unit}"
+        length = f" of {setting.sequence_length} tokens" if setting.batch_unit == "tokens" else ""
+        found.append(f"{stated} is not {size} samples{length}")
     factors = (setting.accumulation or 1) * (setting.packing or 1)
-    if size and gpus and total and size * gpus * factors != total:
+    if size and gpus and total and size * replicas * factors != total:
         named = (setting.accumulation, setting.packing)
         found.append(
-            f"a global batch of {total} is not {size} samples on {gpus} GPUs"
+            f"a global batch of {total} is not {size} samples on {replicas} "
+            + ("GPUs" if replicas == gpus else f"replicas of {setting.gpus_per_replica} GPUs")
             + "".join(f" x {factor}" for factor in named if factor)
         )
     return tuple(found)

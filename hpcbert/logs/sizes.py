@@ -35,12 +35,21 @@ def name_of(setting: Setting) -> str:
     """Return the name of a run's model; empty if unknown."""
     if setting.model:
         return setting.model
-    known = (setting.hidden_size, setting.layers)
-    if known == (None, None):
-        return ""
-    alike = [
+    alike = _models_of(setting)
+    return alike[0] if len(alike) == 1 else ""
+
+
+def heading_of(setting: Setting) -> str:
+    """Return what a log says about its model: its name, else its sizes; empty if nothing."""
+    stated = {"hidden size": setting.hidden_size, "layers": setting.layers}
+    sizes = (f"{name} {size}" for name, size in stated.items() if size)
+    return name_of(setting) or ", ".join(sizes)
+
+
+def _models_of(setting: Setting) -> list[str]:
+    stated = (setting.hidden_size, setting.layers)
+    return [
         name
         for name, sizes in SIZES.items()
-        if all(one in (None, its) for one, its in zip(known, sizes, strict=True))
+        if all(size in (None, its) for size, its in zip(stated, sizes, strict=True))
     ]
-    return alike[0] if len(alike) == 1 else ""

@@ -164,7 +164,7 @@ def test_faults_give_about_the_number_or_a_reason(
         (b"rate 4.987.", b"4.987."),
         (b"rate 4.987K", b"4.987K"),
         (b"rate 4.987 K", b"4.987 K"),
-        (b"rate 4.987 M/s", b"4.987 M"),
+        (b"rate 4.987 M/s", b"4.987 M/s"),
         (b"rate 4.987 MB", b"4.987"),
         (b"rate 1,234.5", b"1,234.5"),
         (b"rate 1e3", b"1e3"),

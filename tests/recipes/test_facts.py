@@ -178,7 +178,7 @@ def test_a_header_with_another_number_refuses_the_run(
     known = setting(recipe)._replace(**asked)
     detail = refusal(recipe, tmp_path, changed, known)
     assert str(2 * one.value) in detail
-    if one.name != "global_batch_size":
+    if one.name not in ("global_batch_size", "device_batch"):
         assert re.search(rf"\b{one.value}\b", detail)
 
 
@@ -206,6 +206,46 @@ def test_ranks_that_speak_are_counted(recipe: str, fact: Fact, tmp_path: Path) -
     if not fact.match.pattern.startswith(b"^") and b".*" not in fact.match.pattern:
         glued = b"".join(line.rstrip(b"\n") for line in own) + b"\n"
         assert not _by_count(recipe, tmp_path, glued + others)
+
+
+def torn(recipe: str, count: int) -> bytes:
+    """Return a sample in which some of the lines that every rank prints are torn apart."""
+    (fact,) = (fact for fact in grammar(recipe).facts if fact.counts)
+    whole = [line for line in sample(recipe).splitlines(True) if fact.match.search(line)]
+    data = sample(recipe)
+    for line in whole[:count]:
+        data = data.replace(line, line.replace(fact.contains, fact.contains[:4] + b"\n:::"), 1)
+    return data
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("silent", [b"", b" n_gpu: 8,"], ids=["stated", "only-told"])
+def test_torn_lines_do_not_refuse_a_run_whose_number_does_not_need_them(
+    count: int, silent: bytes, tmp_path: Path
+) -> None:
+    """Ranks that write at once tear each other's lines: five of eight, of a whole run."""
+    data = torn("mlperf-bert", count)
+    data = data.replace(silent, b"") if silent else data
+    for rule in grammar("mlperf-bert").rules:
+        whole = Reader("mlperf-bert", tmp_path).read(sample("mlperf-bert"), rule.name)
+        reading = Reader("mlperf-bert", tmp_path).read(data, rule.name)
+        assert reading.throughput == whole.throughput, rule.name
+        assert reading.setting.gpus == 8
+
+
+def test_torn_lines_refuse_a_run_whose_number_needs_them(tmp_path: Path) -> None:
+    """Where only they state the GPUs, seven of eight may be a run on seven."""
+    for recipe in ("ngc-tf1", "ngc-pytorch", "oneflow-models"):
+        (fact,) = (fact for fact in grammar(recipe).facts if fact.counts)
+        count = len(fact.match.findall(sample(recipe)))
+        reading = Reader(recipe, tmp_path).read(torn(recipe, 1))
+        assert reading.throughput is None or count - 1 < fact.least, recipe
+
+
+def test_more_lines_than_ranks_refuse_a_run(tmp_path: Path) -> None:
+    data = sample("mlperf-bert")
+    line = next(line for line in data.splitlines(True) if b"init_start" in line)
+    assert "9 lines say" in refusal("mlperf-bert", tmp_path, line + data, setting("mlperf-bert"))
 
 
 def _by_count(recipe: str, tmp_path: Path, data: bytes) -> str:

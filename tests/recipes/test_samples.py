@@ -137,6 +137,38 @@ def test_what_every_cluster_does_to_a_log_still_gives_the_number(
         assert reading.throughput == pytest.approx(value, rel=_SAME), f"{rule.name}: {reading}"
 
 
+_TERMINALS = {
+    "one terminal": lambda lines: [line + b"\r" for line in lines],
+    "two terminals": lambda lines: [line + b"\r\r" for line in lines],
+    "some lines": lambda lines: [line + b"\r" * (n % 3) for n, line in enumerate(lines)],
+    "colours": lambda lines: [b"\x1b[32m" + line + b"\r\x1b[0m" for line in lines],
+}
+
+
+@pytest.mark.parametrize("what", _TERMINALS)
+def test_carriage_returns_before_newlines_change_no_number(
+    name: str, what: str, tmp_path: Path
+) -> None:
+    """A terminal, of `docker run -t`, puts one before each newline."""
+    lines = _TERMINALS[what](sample(name).split(b"\n")[:-1])
+    for rule, value in rules(name):
+        reading = Reader(name, tmp_path).read(b"\n".join([*lines, b""]), rule.name)
+        assert reading.throughput == pytest.approx(value, rel=_SAME), f"{rule.name}: {reading}"
+
+
+def test_carriage_returns_before_newlines_change_nothing_of_labels(
+    name: str, tmp_path: Path
+) -> None:
+    """`srun -l` in a terminal: the parts of a line that it cut end there, too."""
+    data = sample(name)
+    dressed = dict(variants.dressed(data, variants.records(data, grammar(name))))
+    for what in ("labels of srun", "labels of mpirun", "records that srun split"):
+        for rule, _ in rules(name):
+            plain = Reader(name, tmp_path).read(dressed[what], rule.name)
+            typed = dressed[what].replace(b"\n", b"\r\n")
+            assert Reader(name, tmp_path).read(typed, rule.name) == plain, f"{what}: {rule.name}"
+
+
 def test_a_sample_printed_twice_gives_no_other_number(name: str, tmp_path: Path) -> None:
     for rule, value in rules(name):
         for what, twice in variants.doubled(sample(name)):

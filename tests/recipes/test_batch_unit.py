@@ -1,0 +1,88 @@
+"""A batch that a program states in samples or in tokens: what its log says decides, no constant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcbert.logs.scan import Reading
+from hpcbert.logs.setting import Setting
+from tests.kit.logs import Reader, codes
+from tests.kit.recipes import grammar, load, sample, setting
+
+# Nodes and GPUs of the sample; its steps/s times the samples of a node is its throughput.
+_KNOWN = setting("paddle18")._replace(batch_size_per_device=None)
+
+
+def stated(batch: int, unit: str, length: int) -> bytes:
+    """Return the sample of paddle18 with other arguments."""
+    data = sample("paddle18").replace(b"batch_size: 8192", b"batch_size: %d" % batch)
+    data = data.replace(b"in_tokens: True", b"in_tokens: " + unit.encode())
+    return data.replace(b"max_seq_len: 128", b"max_seq_len: %d" % length)
+
+
+def read(tmp_path: Path, data: bytes, rule: str, known: Setting = _KNOWN) -> Reading:
+    return Reader(tmp_path)(grammar("paddle18"), data, rule, known)
+
+
+@pytest.mark.parametrize("rule", ["dlperf-rate", "time"])
+@pytest.mark.parametrize(
+    ("batch", "unit", "length", "samples"),
+    [
+        (8192, "True", 128, 64),
+        (8192, "True", 512, 16),
+        (8200, "True", 128, 64),
+        (64, "False", 128, 64),
+        (64, "False", 512, 64),
+        (8192, "False", 128, 8192),
+    ],
+)
+def test_samples_of_a_batch_are_what_the_log_says(
+    rule: str, batch: int, unit: str, *, length: int, samples: int, tmp_path: Path
+) -> None:
+    (usual,) = (one for one in [load("paddle18").sample] if one is not None)
+    expected = dict(usual.throughput)[rule] * samples / usual.batch_size_per_device
+    data = stated(batch, unit, length)
+    reading = read(tmp_path, data, rule)
+    assert reading.throughput == pytest.approx(expected, rel=5e-5)
+    assert reading.setting.batch_size_per_device == samples
+    # The truth is not refused, and a lie is.
+    truth = _KNOWN._replace(batch_size_per_device=samples)
+    assert read(tmp_path, data, rule, truth).throughput == reading.throughput
+    wrong = read(tmp_path, data, rule, _KNOWN._replace(batch_size_per_device=4 * samples))
+    assert codes(wrong) == ["config"]
+    assert f"is not {4 * samples} samples" in str(wrong.reasons[0])
+
+
+def test_a_campaign_at_another_length_is_refused(tmp_path: Path) -> None:
+    known = setting("paddle18")._replace(sequence_length=128)
+    reading = read(tmp_path, stated(8192, "True", 512), "time", known)
+    assert "sequence_length = 512, expected 128" in str(reading.reasons[0])
+
+
+def test_without_a_unit_a_batch_is_nothing(tmp_path: Path) -> None:
+    data = sample("paddle18").replace(b"in_tokens: True\n", b"")
+    assert read(tmp_path, data, "time").missing == "batch_size_per_device"
+
+
+def test_any_recipe_may_state_a_batch_in_tokens(tmp_path: Path) -> None:
+    toml = """
+[[log.records]]
+name = "step"
+contains = " steps/s"
+match = 'step (?P<iteration>\\d+): (?P<rate>[\\d.]+) steps/s'
+
+[[log.rules]]
+name = "steps"
+kind = "step-rate"
+
+[[log.facts]]
+contains = "tokens per batch"
+match = '(?P<device_batch>\\d+) (?P<batch_unit>tokens) per batch of (?P<sequence_length>\\d+)'
+"""
+    text = "2048 tokens per batch of 256\n" + "".join(
+        f"step {n}: 2.5 steps/s\n" for n in range(1, 121)
+    )
+    reading = Reader(tmp_path)(toml, text, "", Setting(nodes=1, gpus_per_node=4, gpus=4))
+    assert (reading.throughput, reading.setting.batch_size_per_device) == (2.5 * 4 * 8, 8)

@@ -1,0 +1,107 @@
+"""A number is read with its unit: what is printed per second, or per step, is never taken for something else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpcbert.logs.grammar import Rule
+from hpcbert.logs.setting import Setting
+from tests.kit.logs import Reader as LogReader
+from tests.kit.recipes import Reader, grammar, sample, setting
+from tests.recipes import variants
+from tests.recipes.test_samples import agrees, rules
+
+# A unit in a record: its words before the number, or right after it.
+_UNIT = re.compile(
+    r"(?i)(?:samples?|seq\w*|sentences|examples?|exp|steps?|bandwidth)\S{0,3}[ /_]*(?:per)?[ /_]*s(?:ec|\b|')"
+    r"|\(ms\\?\)|\bms(?:/|,)|\bbandwidth\b"
+)
+# Programs that print a number without a unit: the pattern then has all that may follow it.
+_BARE = {
+    ("oneflow", "step"): "throughput: 139.896 1598056537.0029895",
+    ("oneflow-models", "step"): "throughput: 8.639, epoch: 0 1795317070.6374612",
+    ("mlperf-bert", "tracked"): '"throughput": 53540.83384651906, "epoch_num"',
+}
+# What a program might print instead, or a later version of it: a space or none before it.
+OTHERS = (
+    *(b" Ktokens/s", b"Ktokens/s", b" tokens/s", b" ktok/s", b" samples/min", b" K samples/s"),
+    *(b" ms", b"/s", b" img/sec", b" (tokens/s)", b" tokens per second", b" tokens_per_sec"),
+)
+
+
+def read_fields(name: str) -> list[Rule]:
+    return [rule for rule in grammar(name).rules if rule.field != "time" and rule.kind != "custom"]
+
+
+def test_every_record_states_the_unit_of_what_its_rules_read(name: str) -> None:
+    for rule in read_fields(name):
+        record = rule.record
+        text = record.contains.decode() + " " + record.match.pattern.decode()
+        if rule.unit == "GB/s":
+            continue
+        bare = (name, record.name) in _BARE
+        assert bool(_UNIT.search(text)) != bare, f"{name}, {record.name}: {text}"
+
+
+@pytest.mark.parametrize("unit", OTHERS, ids=bytes.decode)
+def test_a_number_with_another_unit_is_not_read(name: str, unit: bytes, tmp_path: Path) -> None:
+    data = sample(name)
+    found = variants.records(data, grammar(name))
+    for rule, value in rules(name):
+        if rule.field == "time":
+            continue
+        own = [one for one in found if one.record is rule.record and one.match[rule.field]]
+        changed = data
+        for one in reversed(own):
+            end = one.match.end(rule.field)
+            changed = changed[:end] + unit + changed[end:]
+        reading = Reader(name, tmp_path).read(changed, rule.name)
+        assert agrees(reading, value), f"{rule.name}: {reading.throughput}, not {value}"
+        if own and rule.kind != "footer":
+            assert reading.throughput is None, rule.name
+
+
+@pytest.mark.parametrize(
+    "unit", ["Ktokens/s", "tokens/s", "tokens/sec", "ktok/s", "Ktok", "(tokens)"]
+)
+@pytest.mark.parametrize("recipe", ["oneflow", "oneflow-models"])
+@pytest.mark.parametrize("rule", ["dlperf-time", "rate"])
+def test_oneflows_throughput_is_of_samples_only(
+    recipe: str, unit: str, rule: str, tmp_path: Path
+) -> None:
+    """65.5 Ktokens/s are 512 samples/s, or 65,536 tokens/s."""
+    epoch = ", epoch: 0" if recipe == "oneflow-models" else ""
+    text = "".join(
+        f"step: {n}, total_loss: 10.0, mlm_loss: 9.3, nsp_loss: 0.7, pred_acc: 0.4,"
+        f" throughput: 65.5 {unit}{epoch} {1598056000 + n / 2:.3f}\n"
+        for n in range(19, 120, 20)
+    )
+    known = setting(recipe)._replace(batch_size_per_device=8)
+    for line in (text, text.replace(f" {unit}", unit)):
+        reading = LogReader(tmp_path)(grammar(recipe), line, rule, known)
+        assert reading.throughput is None
+        assert reading.reasons
+
+
+@pytest.mark.parametrize("shown", ["65.5 Ktokens/s", "65536.0 tokens/s", "65.5 k tokens per sec"])
+def test_a_recipe_without_a_unit_reads_no_other(shown: str, tmp_path: Path) -> None:
+    toml = """
+[[log.records]]
+name = "step"
+contains = "speed "
+match = 'step (?P<iteration>\\d+): speed (?P<rate>[\\d.]+).*? of epoch'
+
+[[log.rules]]
+name = "rate"
+kind = "rate"
+"""
+    known = Setting(nodes=1, gpus_per_node=1, gpus=1)
+    text = "".join(f"step {n}: speed {shown} of epoch 1\n" for n in range(1, 121))
+    assert LogReader(tmp_path)(toml, text, "", known).throughput is None
+    last = toml.replace(".*? of epoch", "")
+    assert LogReader(tmp_path)(last, text, "", known).throughput is None
+    plain = text.replace(shown, "512.0")
+    assert LogReader(tmp_path)(toml, plain, "", known).throughput == 512
