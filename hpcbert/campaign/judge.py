@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from hpcbert.slurm.states import RepeatState
 
 
+# Options that a log may state too, by their kind. 0 and "" leave the choice to the program.
+_RECORDED = {"sequence_length": int, "predictions": int, "vocab_size": int, "optimizer": str}
+
+
 @dataclass(frozen=True)
 class JudgedRepeat:
     """One repeat of a campaign, judged.
@@ -154,14 +158,14 @@ def gather(
         UsageError: The recipe has no such rule, or the directory lacks its recipe.
     """
     directory, protocol = watched.directory, watched.campaign.protocol
-    grammar = _grammar(watched)
+    grammar, defaults = _read_recipe(watched)
     chosen = grammar.rule(rule)
     memory = Memory(directory)
     newest, warnings = standing(watched, states, memory)
     # Before any log is read: a log that is written to from now on has no number.
     stamps = proof.stamps(directory)
     held = Held() if trusted else proof.hold(watched)
-    judge = _Judge(watched, grammar, chosen, window, held.changed)
+    judge = _Judge(watched, grammar, defaults, chosen, window, held.changed)
     known = [
         (one, history(one, newest[one.key], memory))
         for one in watched.repeats
@@ -217,8 +221,8 @@ def gather(
     )
 
 
-def _grammar(watched: TrackedCampaign) -> Grammar:
-    """Return how to read logs, from the campaign's own copy of the recipe."""
+def _read_recipe(watched: TrackedCampaign) -> tuple[Grammar, Mapping[str, object]]:
+    """Return how to read logs, and the options' defaults, from the campaign's copy of the recipe."""
     path = watched.directory / store.RECIPE
     values = read_toml(path)
     grammar = grammars.parse(values.get("log", {}), where=str(path))
@@ -226,11 +230,7 @@ def _grammar(watched: TrackedCampaign) -> Grammar:
     device = watched.campaign.arrays[0].point.device
     if rule := _entry(values, "on", device, "rule"):
         grammar = grammar.preferring(str(rule))
-    # The default of the option of that name.
-    length = _entry(values, "options", "sequence_length", "default")
-    if length and isinstance(length, int):
-        return replace(grammar, sequence_length=length)
-    return grammar
+    return grammar, {name: _entry(values, "options", name, "default") for name in _RECORDED}
 
 
 def _entry(values: object, *keys: str) -> object:
@@ -275,11 +275,13 @@ class _Judge:
     """Judges the repeats of one campaign.
 
     Attributes:
+        defaults: The recipe's defaults of its options that are facts of a log too.
         changed: What differs from the evidence on record.
     """
 
     watched: TrackedCampaign
     grammar: Grammar
+    defaults: Mapping[str, object]
     rule: Rule
     window: Window
     changed: tuple[proof.Deviation, ...]
@@ -392,8 +394,12 @@ class _Judge:
     def _setting(self, asked_for: Point) -> Setting:
         point = sized(self.watched, asked_for)
         protocol = self.watched.campaign.protocol
-        asked = dict(point.options).get("sequence_length")
-        length = asked if isinstance(asked, int) else 0
+        options = {**self.defaults, **dict(point.options)}
+        recorded = {
+            name: options[name]
+            for name, kind in _RECORDED.items()
+            if options.get(name) and isinstance(options[name], kind)
+        }
         return Setting(
             nodes=point.shape.nodes,
             gpus_per_node=point.shape.gpus_per_node,
@@ -402,8 +408,9 @@ class _Judge:
             accumulation=point.accumulation,
             precision=point.precision,
             device_kind=None if point.device == "auto" else point.device,
-            sequence_length=length or self.grammar.sequence_length or None,
+            sequence_length=self.grammar.sequence_length or None,
+            xla="true" if point.xla else "false",
             skip=protocol.skip if self.window.skip is None else self.window.skip,
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
-        )._replace(**stated_by(point.model))
+        )._replace(**stated_by(point.model), **recorded)

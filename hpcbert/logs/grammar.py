@@ -41,6 +41,13 @@ FACTS = (
     "model",
     "hidden_size",
     "layers",
+    "intermediate_size",
+    "vocab_size",
+    "predictions",
+    "real_token_share",
+    "model_flops",
+    "optimizer",
+    "xla",
     "version",
     "device",
     "device_kind",
@@ -48,7 +55,7 @@ FACTS = (
 REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "time")
-_TEXTS = ("precision", "model", "version", "device", "device_kind")
+_TEXTS = ("precision", "model", "optimizer", "xla", "version", "device", "device_kind")
 # The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {
     "rate": "field factor scope unit over_ranks average trim after until",
@@ -322,6 +329,19 @@ class Fact(LineKind):
         return self._numbers(_TEXTS)
 
 
+# The line in which rank 0 of a job states what the ranks were started with: templates/rank.sh.j2.
+STARTED = "hpcbert: ranks start with "
+_STARTED_WITH = "|".join(
+    rf"{name}=(?P<{name}>{form})"
+    for form, names in (
+        (r"\d+", "nodes gpus batch_size_per_device accumulation sequence_length vocab_size predictions"),
+        (r"\w+", "precision xla optimizer"),
+    )
+    for name in names.split()
+)
+STARTED_FACT = Fact(STARTED.encode(), re.compile(rf" (?:{_STARTED_WITH})(?= |$)".encode()))
+
+
 @dataclass(frozen=True)
 class Skip(LineKind):
     """A line about optimizer steps that were executed and thrown away.
@@ -426,8 +446,13 @@ class Grammar:
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
         """The texts to search lines for: of records, facts, skipped steps and pauses, in order."""
-        kinds = (*self.records, *self.facts, *self.skipped)
+        kinds = (*self.records, *self.all_facts, *self.skipped)
         return (*(one.contains for one in kinds), *self.pauses)
+
+    @cached_property
+    def all_facts(self) -> tuple[Fact, ...]:
+        """The recipe's facts, and those that every job of hpcbert prints."""
+        return (*self.facts, STARTED_FACT)
 
     @property
     def accumulates(self) -> bool:

@@ -45,7 +45,7 @@ from hpcbert.model import Reason, Steps
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from hpcbert.logs.grammar import Grammar, Record, Rule
@@ -90,10 +90,11 @@ class Reading(NamedTuple):
 
     @property
     def told(self) -> tuple[tuple[str, int | str], ...]:
-        """What is known about the run: the facts and the length of its samples."""
-        length = self.setting.sequence_length
-        own = {"sequence_length": length} if length else {}
-        return tuple({**own, **dict(self.facts)}.items())
+        """What is known about the run: the facts, and the sizes of its samples."""
+        names = ("sequence_length", "packing", "predictions", "vocab_size")
+        sizes = {name: getattr(self.setting, name) for name in names}
+        known = {name: size for name, size in sizes.items() if size}
+        return tuple({**known, **dict(self.facts)}.items())
 
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -250,7 +251,7 @@ class _Scan:
 
     def _aside(self, which: int, line: Line, *, inside: bool) -> None:
         """Take a line that is not a record: a fact, or one about skipped steps or a pause."""
-        facts, skipped = self.grammar.facts, self.grammar.skipped
+        facts, skipped = self.grammar.all_facts, self.grammar.skipped
         if which >= len(facts) + len(skipped):
             self._pause()
         elif which >= len(facts):
@@ -428,7 +429,12 @@ class _Scan:
         # Only if the number does not depend on it: elsewhere it must be known, not guessed.
         if self.rule.kind == "footer" and setting.packing is None:
             setting = setting._replace(packing=packing(facts, self.grammar.packing))
+        requested = setting.accumulation
         setting, disagreements = setting.settled(facts)
+        fixed = self.grammar.accumulation
+        if fixed and requested not in (None, fixed) and not _stated_step(facts):
+            detail = f"the program has accumulation = {fixed} only, expected {requested}"
+            disagreements = (*disagreements, detail)
         if setting.sequence_length is None and self.grammar.sequence_length:
             setting = setting._replace(sequence_length=self.grammar.sequence_length)
         if setting.accumulation is None and self.grammar.accumulation:
@@ -461,6 +467,11 @@ class _Scan:
         if numbered and self.iteration < self.setting.reach:
             detail = f"the log ends at iteration {self.iteration} of {self.setting.reach}"
             raise CannotReduceError("incomplete", detail)
+
+
+def _stated_step(facts: Mapping[str, int | str]) -> bool:
+    """Return whether a log states how many micro-batches an optimizer step has."""
+    return "accumulation" in facts or "global_batch_size" in facts
 
 
 class Progress(NamedTuple):
