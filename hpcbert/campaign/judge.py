@@ -30,6 +30,7 @@ from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.counted import counted
+from hpcbert.logs.grammar import RECORDED
 from hpcbert.logs.scan import Reading, read, read_on
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.logs.sizes import stated_by
@@ -50,10 +51,6 @@ if TYPE_CHECKING:
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.model import Array, Counted, Point, Sampled, Steps
     from hpcbert.slurm.states import RepeatState
-
-
-# Options that a log may state too, by their kind. 0 and "" leave the choice to the program.
-_RECORDED = {"sequence_length": int, "predictions": int, "vocab_size": int, "optimizer": str}
 
 
 @dataclass(frozen=True)
@@ -230,7 +227,7 @@ def _read_recipe(watched: TrackedCampaign) -> tuple[Grammar, Mapping[str, object
     device = watched.campaign.arrays[0].point.device
     if rule := _entry(values, "on", device, "rule"):
         grammar = grammar.preferring(str(rule))
-    return grammar, {name: _entry(values, "options", name, "default") for name in _RECORDED}
+    return grammar, {name: _entry(values, "options", name, "default") for name in RECORDED}
 
 
 def _entry(values: object, *keys: str) -> object:
@@ -397,7 +394,7 @@ class _Judge:
         options = {**self.defaults, **dict(point.options)}
         recorded = {
             name: options[name]
-            for name, kind in _RECORDED.items()
+            for name, kind in RECORDED.items()
             if options.get(name) and isinstance(options[name], kind)
         }
         return Setting(

@@ -329,13 +329,15 @@ class Fact(LineKind):
         return self._numbers(_TEXTS)
 
 
+# Options of recipes that are facts of a log too, by kind; 0 and "" leave the choice to a program.
+RECORDED = {"sequence_length": int, "predictions": int, "vocab_size": int, "optimizer": str}
 # The line in which rank 0 of a job states what the ranks were started with: templates/rank.sh.j2.
 STARTED = "hpcbert: ranks start with "
 _STARTED_WITH = "|".join(
     rf"{name}=(?P<{name}>{form})"
     for form, names in (
         (r"\d+", "nodes gpus batch_size_per_device accumulation sequence_length vocab_size predictions"),
-        (r"\w+", "precision xla optimizer"),
+        (r"[\w-]+", "precision xla model optimizer"),
     )
     for name in names.split()
 )

@@ -425,7 +425,9 @@ class _Scan:
         try:
             facts = self.facts.with_counts()
         except CannotReduceError as error:
-            return setting.settled(self.facts.values)[0], (error.reason,)
+            setting, disagreements = setting.settled(self.facts.values)
+            detail = "; ".join((error.reason.detail, *disagreements))
+            return setting, (Reason(error.reason.code, detail),)
         # Only if the number does not depend on it: elsewhere it must be known, not guessed.
         if self.rule.kind == "footer" and setting.packing is None:
             setting = setting._replace(packing=packing(facts, self.grammar.packing))

@@ -21,6 +21,10 @@ OTHERS: dict[str, dict[str, dict[str, int | str]]]
 OTHERS = tomli.loads((HERE / "facts.toml").read_text())
 
 
+# What a campaign knows of its model and samples.
+_SIZES = ("sequence_length", "hidden_size", "layers", "intermediate_size", "vocab_size", "predictions")
+
+
 class Said(NamedTuple):
     """A fact in a line of a recipe's log."""
 
@@ -173,7 +177,7 @@ def test_a_header_with_another_number_refuses_the_run(
     asked: dict[str, Any] = {
         other.name: other.value
         for other in own
-        if other.name in ("sequence_length", "hidden_size", "layers")
+        if other.name in _SIZES
     }
     known = setting(recipe)._replace(**asked)
     detail = refusal(recipe, tmp_path, changed, known)
