@@ -250,7 +250,7 @@ def _rank_script(
     if resolved.options.examine:
         name, asks = "examine.sh.j2", _asked(resolved, array)
     elif not array.preflight:
-        more["started"] = _started(context["point"], context["options"])
+        more["started"] = _started(recipe, context["point"], context["options"])
         more["width"] = array.point.shape.gpus_per_node // placing(resolved, array.point).tasks
     body = environment.get_template(name).render(context, **asks)
     _refuse_set(array.point, body, recipe)
@@ -265,13 +265,13 @@ def _rank_script(
     return text.rstrip("\n")
 
 
-def _started(point: Any, options: Mapping[str, Any]) -> str:
+def _started(recipe: Recipe, point: Any, options: Mapping[str, Any]) -> str:
     """Return what the ranks of a point are started with, as `grammar.STARTED_FACT` reads it."""
     known = {
         "batch_size_per_device": point.batch_size_per_device,
         "accumulation": point.accumulation,
         "precision": point.precision,
-        "xla": str(point.xla).lower(),
+        **({"xla": str(point.xla).lower()} if recipe.xla else {}),
         **{name: value for name, value in stated_by(point.model).items() if name == "model"},
         **{name: options[name] for name in RECORDED if options.get(name)},
     }
