@@ -273,9 +273,11 @@ def _started(recipe: Recipe, point: Any, options: Mapping[str, Any]) -> str:
         "precision": point.precision,
         **({"xla": str(point.xla).lower()} if recipe.xla else {}),
         **{name: value for name, value in stated_by(point.model).items() if name == "model"},
+        "sequence_length": recipe.log.get("sequence_length"),
         **{name: options[name] for name in RECORDED if options.get(name)},
     }
-    return STARTED + " ".join(f"{name}={value}" for name, value in known.items())
+    words = (f"{name}={value}" for name, value in known.items() if value is not None)
+    return STARTED + " ".join(words)
 
 
 def _refuse_set(point: Point, body: str, recipe: Recipe) -> None:
