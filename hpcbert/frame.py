@@ -49,8 +49,9 @@ def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     over all devices), cv, speedup, efficiency (ratios): over the valid runs. ok, asked: numbers
     of valid and requested runs. samples_per_second_per_gpu, tokens_per_second,
     real_tokens_per_second, step_seconds, step_seconds_p95, model_flops_per_sample,
-    peak_flops_per_second (of one GPU), mfu, mfu_padded (ratios), gpu_memory_mib, watts (all GPUs), samples_per_joule: as `Metrics`. flags: separated by blanks.
-    window: the measured part of each run. source: the campaign or the logs.
+    peak_flops_per_second (of one GPU), mfu, mfu_padded (ratios),
+    gpu_memory_mib, watts (all GPUs), samples_per_joule: as `Metrics`. flags: separated by
+    blanks. window: the measured part of each run. source: the campaign or the logs.
     """
     points = ((table, row) for table in tables for row in table.rows)
     return _frame(({**_place(*point), **_point(point[1])} for point in points), _ROWS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import adaptive, store
 from hpcbert.campaign import evidence as proof
@@ -219,7 +219,7 @@ def gather(
 
 
 def _read_recipe(watched: TrackedCampaign) -> tuple[Grammar, Mapping[str, object]]:
-    """Return how to read logs, and the options' defaults, from the campaign's copy of the recipe."""
+    """Return the grammar and the options' defaults of the campaign's copy of the recipe."""
     path = watched.directory / store.RECIPE
     values = read_toml(path)
     grammar = grammars.parse(values.get("log", {}), where=str(path))
@@ -392,7 +392,7 @@ class _Judge:
         point = sized(self.watched, asked_for)
         protocol = self.watched.campaign.protocol
         options = {**self.defaults, **dict(point.options)}
-        recorded = {
+        recorded: dict[str, Any] = {
             name: options[name]
             for name, kind in RECORDED.items()
             if options.get(name) and isinstance(options[name], kind)

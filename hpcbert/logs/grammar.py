@@ -334,12 +334,11 @@ RECORDED = {"sequence_length": int, "predictions": int, "vocab_size": int, "opti
 # The line in which rank 0 of a job states what the ranks were started with: templates/rank.sh.j2.
 STARTED = "hpcbert: ranks start with "
 _STARTED_WITH = "|".join(
-    rf"{name}=(?P<{name}>{form})"
-    for form, names in (
-        (r"\d+", "nodes gpus batch_size_per_device accumulation sequence_length vocab_size predictions"),
-        (r"[\w-]+", "precision xla model optimizer"),
+    rf"{name}=(?P<{name}>[\w-]+)"
+    for name in (
+        *("nodes", "gpus", "batch_size_per_device", "accumulation", "precision", "xla", "model"),
+        *RECORDED,
     )
-    for name in names.split()
 )
 STARTED_FACT = Fact(STARTED.encode(), re.compile(rf" (?:{_STARTED_WITH})(?= |$)".encode()))
 

@@ -113,8 +113,9 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _shares(row: Row) -> tuple[str, ...]:
-    known = row.metrics
-    return tuple(_number(one, ".1%") for one in (known.mfu, known.mfu_padded)) if known else ("", "")
+    metrics = row.metrics
+    known = (metrics.mfu, metrics.mfu_padded) if metrics else (None, None)
+    return tuple(_number(share, ".1%") for share in known)
 
 
 def _legend(tables: Sequence[SpeedupTable]) -> list[str]:

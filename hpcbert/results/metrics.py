@@ -189,9 +189,9 @@ def _size(facts: Facts, name: str) -> int | None:
 def _model(point: Measured) -> Model | None:
     """Return the model's sizes: those that the logs state, else those of its name."""
     facts = point.facts
-    sizes = {name: _size(facts, name) for name in ("hidden_size", "layers")}
-    stated = Setting(model=next(iter(_only(facts, "model")), None), **sizes)
-    hidden, layers = stated.hidden_size, stated.layers
+    hidden, layers = _size(facts, "hidden_size"), _size(facts, "layers")
+    name = next(iter(_only(facts, "model")), None)
+    stated = Setting(model=name, hidden_size=hidden, layers=layers)
     usual = model_named(name_of(stated)) or model_named(point.group.model)
     if hidden and layers:
         usual = Model(layers, hidden, 4 * hidden)
@@ -233,7 +233,7 @@ def _work(point: Measured, unknown: dict[str, str]) -> Work | None:
     needed = median(stated) if stated else model_flops(model, real, masked * real / tokens)
     if needed <= whole * _ROUNDED:
         return Work(tokens, real, whole, needed)
-    unknown["mfu"] = f"the logs state {needed:.4g} FLOP a sample, more than {whole:.4g} with padding"
+    unknown["mfu"] = f"the logs state {needed:.4g} FLOP a sample; with padding it has {whole:.4g}"
     return Work(tokens, real, whole)
 
 

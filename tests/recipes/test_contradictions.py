@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,9 +149,7 @@ def test_a_log_states_what_its_ranks_were_started_with(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_a_label_that_the_log_contradicts_refuses_it(
-    name: str, label: str, tmp_path: Path
-) -> None:
+def test_a_label_that_the_log_contradicts_refuses_it(name: str, label: str, tmp_path: Path) -> None:
     """By any rule, with a reason that names both values; a half and a double are other values."""
     known = setting(name)
     for rule, _ in rules(name):
@@ -158,15 +157,16 @@ def test_a_label_that_the_log_contradicts_refuses_it(
         value = getattr(own, label)
         others = [LABELS[label], *([2 * value, value // 2] if isinstance(value, int) else [])]
         for other in filter(None, others if value else ()):
-            alone = {"gpus": None} if label in ("nodes", "gpus_per_node") else {}
-            wrong = known._replace(**alone)._replace(**{label: other}).settled({})[0]
+            shape = label in ("nodes", "gpus_per_node")
+            values: dict[str, Any] = {**({"gpus": None} if shape else {}), label: other}
+            wrong = known._replace(**values).settled({})[0]
             reading = Reader(name, tmp_path).read(sample(name), rule.name, wrong)
             assert reading.throughput is None, f"{rule.name}: {label} = {other}, not {value}"
             detail = "; ".join(map(str, reading.reasons))
             if {one.code for one in reading.reasons} == {"window"}:
                 continue  # More or fewer ranks print than were expected.
             assert {one.code for one in reading.reasons} == {"config"}, detail
-            shown = {str(other), str(other * known.nodes) if label == "gpus_per_node" else ""}
+            shown = {str(other), str(wrong.gpus) if label == "gpus_per_node" else ""}
             assert shown & {*re.findall(r"[\w.-]+", detail)}, detail
 
 

@@ -201,7 +201,7 @@ def test_the_sum_that_a_program_states_is_its_work() -> None:
     wrong = metrics_of(point(facts=stating(**BASE, model_flops=1.1 * whole)), 80.0)
     assert wrong is not None
     assert wrong.mfu is None
-    assert "more than" in dict(wrong.unknown)["mfu"]
+    assert "with padding" in dict(wrong.unknown)["mfu"]
 
 
 # Samples per second at which all four GPUs would be at their peak, padding included.
