@@ -28,8 +28,7 @@ def stated_by(model: str) -> dict[str, Any]:
     if name not in SIZES:
         return {}
     hidden_size, layers = SIZES[name]
-    sizes = {"hidden_size": hidden_size, "layers": layers, "intermediate_size": 4 * hidden_size}
-    return {"model": name, **sizes}
+    return {"model": name, "hidden_size": hidden_size, "layers": layers}
 
 
 def name_of(setting: Setting) -> str:

@@ -52,7 +52,7 @@ def model_named(name: str) -> Model | None:
     sizes = stated_by(name)
     if not sizes:
         return None
-    return Model(sizes["layers"], sizes["hidden_size"], sizes["intermediate_size"])
+    return Model(sizes["layers"], sizes["hidden_size"], 4 * sizes["hidden_size"])
 
 
 class Work(NamedTuple):
