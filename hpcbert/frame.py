@@ -47,10 +47,11 @@ def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     framework, model, precision, variant, rule, device, batch_size_per_device (samples):
     identify its table. nodes, gpus_per_node, gpus: its shape. median, mean, min, max (samples/s
     over all devices), cv, speedup, efficiency (ratios): over the valid runs. ok, asked: numbers
-    of valid and requested runs. samples_per_second_per_gpu, tokens_per_second, step_seconds,
-    step_seconds_p95, model_flops_per_sample, peak_flops_per_second (of one GPU), mfu (a ratio),
-    gpu_memory_mib, watts (all GPUs), samples_per_joule: as `Metrics`. flags: separated by blanks.
-    window: the measured part of each run. source: the campaign or the logs.
+    of valid and requested runs. samples_per_second_per_gpu, tokens_per_second,
+    real_tokens_per_second, step_seconds, step_seconds_p95, model_flops_per_sample,
+    peak_flops_per_second (of one GPU), mfu, mfu_padded (ratios),
+    gpu_memory_mib, watts (all GPUs), samples_per_joule: as `Metrics`. flags: separated by
+    blanks. window: the measured part of each run. source: the campaign or the logs.
     """
     points = ((table, row) for table in tables for row in table.rows)
     return _frame(({**_place(*point), **_point(point[1])} for point in points), _ROWS)

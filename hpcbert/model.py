@@ -527,13 +527,18 @@ class Metrics:
 
     Attributes:
         samples_per_second_per_gpu: The median over the number of GPUs.
-        tokens_per_second: The median times a sample's tokens, padding included.
+        tokens_per_second: The median times a sample's tokens, padding included; of packed
+            sequences, its share of one.
+        real_tokens_per_second: The same without padding.
         step_seconds: Median time of an iteration, as the logs count them, inside the windows of all
             valid runs.
         step_seconds_p95: The time that 95 % of these do not exceed.
-        model_flops_per_sample: Floating-point operations that training on one sample needs.
+        model_flops_per_sample: Floating-point operations that training on one sample needs,
+            padding included.
         peak_flops_per_second: Dense peak of one GPU at the precision, as its vendor states it.
-        mfu: Model FLOP utilization: the share of the GPUs' peak that these operations are.
+        mfu: Model FLOP utilization: the share of the GPUs' peak that the operations for real tokens
+            are.
+        mfu_padded: The same with padding counted as work.
         gpu_memory_mib: The most that a GPU used, MiB.
         watts: Mean power of all GPUs together inside the window; the median of the valid runs.
         samples_per_joule: The median over watts.
@@ -542,11 +547,13 @@ class Metrics:
 
     samples_per_second_per_gpu: float | None = None
     tokens_per_second: float | None = None
+    real_tokens_per_second: float | None = None
     step_seconds: float | None = None
     step_seconds_p95: float | None = None
     model_flops_per_sample: float | None = None
     peak_flops_per_second: float | None = None
     mfu: float | None = None
+    mfu_padded: float | None = None
     gpu_memory_mib: float | None = None
     watts: float | None = None
     samples_per_joule: float | None = None

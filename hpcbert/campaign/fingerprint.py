@@ -77,6 +77,8 @@ _BY_SHAPE = frozenset(
         "global_batch_size",
     }
 )
+# What a run's samples happened to hold; no two runs need agree.
+_BY_RUN = frozenset({"real_token_share", "model_flops"})
 # Runs that differ in these are different experiments: the device, and the framework's version.
 _DECISIVE = regex(
     r"GPU|GPU memory, MiB|GPU MIG mode|GPU partition|machine|"
@@ -282,7 +284,9 @@ def between(base: Iterable[NodeSample], others: Iterable[NodeSample]) -> tuple[D
 
 def _differing(taken: tuple[NodeSample, ...]) -> list[tuple[str, dict[str, list[NodeSample]]]]:
     """Return the facts that have several values, each value with its nodes, repeats or shapes."""
-    names = dict.fromkeys(name for one in taken for name in one.fingerprint.facts)
+    names = dict.fromkeys(
+        name for one in taken for name in one.fingerprint.facts if name not in _BY_RUN
+    )
     found = []
     for name in names:
         values: dict[str, list[NodeSample]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import adaptive, store
 from hpcbert.campaign import evidence as proof
@@ -30,6 +30,7 @@ from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
 from hpcbert.logs.counted import counted
+from hpcbert.logs.grammar import RECORDED
 from hpcbert.logs.scan import Reading, read, read_on
 from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.logs.sizes import stated_by
@@ -154,14 +155,14 @@ def gather(
         UsageError: The recipe has no such rule, or the directory lacks its recipe.
     """
     directory, protocol = watched.directory, watched.campaign.protocol
-    grammar = _grammar(watched)
+    grammar, defaults = _read_recipe(watched)
     chosen = grammar.rule(rule)
     memory = Memory(directory)
     newest, warnings = standing(watched, states, memory)
     # Before any log is read: a log that is written to from now on has no number.
     stamps = proof.stamps(directory)
     held = Held() if trusted else proof.hold(watched)
-    judge = _Judge(watched, grammar, chosen, window, held.changed)
+    judge = _Judge(watched, grammar, defaults, chosen, window, held.changed)
     known = [
         (one, history(one, newest[one.key], memory))
         for one in watched.repeats
@@ -217,8 +218,8 @@ def gather(
     )
 
 
-def _grammar(watched: TrackedCampaign) -> Grammar:
-    """Return how to read logs, from the campaign's own copy of the recipe."""
+def _read_recipe(watched: TrackedCampaign) -> tuple[Grammar, Mapping[str, object]]:
+    """Return the grammar and the options' defaults of the campaign's copy of the recipe."""
     path = watched.directory / store.RECIPE
     values = read_toml(path)
     grammar = grammars.parse(values.get("log", {}), where=str(path))
@@ -226,11 +227,7 @@ def _grammar(watched: TrackedCampaign) -> Grammar:
     device = watched.campaign.arrays[0].point.device
     if rule := _entry(values, "on", device, "rule"):
         grammar = grammar.preferring(str(rule))
-    # The default of the option of that name.
-    length = _entry(values, "options", "sequence_length", "default")
-    if length and isinstance(length, int):
-        return replace(grammar, sequence_length=length)
-    return grammar
+    return grammar, {name: _entry(values, "options", name, "default") for name in RECORDED}
 
 
 def _entry(values: object, *keys: str) -> object:
@@ -275,11 +272,13 @@ class _Judge:
     """Judges the repeats of one campaign.
 
     Attributes:
+        defaults: The recipe's defaults of its options that are facts of a log too.
         changed: What differs from the evidence on record.
     """
 
     watched: TrackedCampaign
     grammar: Grammar
+    defaults: Mapping[str, object]
     rule: Rule
     window: Window
     changed: tuple[proof.Deviation, ...]
@@ -393,8 +392,12 @@ class _Judge:
     def _setting(self, asked_for: Point) -> Setting:
         point = sized(self.watched, asked_for)
         protocol = self.watched.campaign.protocol
-        asked = dict(point.options).get("sequence_length")
-        length = asked if isinstance(asked, int) else 0
+        options = {**self.defaults, **dict(point.options)}
+        recorded: dict[str, Any] = {
+            name: options[name]
+            for name, kind in RECORDED.items()
+            if options.get(name) and isinstance(options[name], kind)
+        }
         return Setting(
             nodes=point.shape.nodes,
             gpus_per_node=point.shape.gpus_per_node,
@@ -403,8 +406,9 @@ class _Judge:
             accumulation=point.accumulation,
             precision=point.precision,
             device_kind=None if point.device == "auto" else point.device,
-            sequence_length=length or self.grammar.sequence_length or None,
+            sequence_length=self.grammar.sequence_length or None,
+            xla="true" if point.xla else "false",
             skip=protocol.skip if self.window.skip is None else self.window.skip,
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
-        )._replace(**stated_by(point.model))
+        )._replace(**stated_by(point.model), **recorded)

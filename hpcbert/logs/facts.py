@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from hpcbert.logs.arithmetic import CannotReduceError
-from hpcbert.logs.fields import DIGITS, read_fields, whole_matches
+from hpcbert.logs.fields import DIGITS, loose_float, read_fields, whole_matches
 
 if TYPE_CHECKING:
     from hpcbert.logs.grammar import Fact
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
     from hpcbert.logs.setting import Setting
 
 Value = int | str
-WORDS = ("batch_unit", "precision", "model", "version", "device", "device_kind")
-_KINDS = ("gpu", "cpu")
+WORDS = ("batch_unit", "precision", "model", "optimizer", "xla", "version", "device", "device_kind")
+# Numbers that are not whole; kept as the log prints them.
+FRACTIONS = ("real_token_share", "model_flops")
+# The only words that these facts may have.
+_CHOICES = {"device_kind": ("gpu", "cpu"), "xla": ("true", "false")}
 # Nodes may differ in these, so the first value stands for the run.
 _FIRST_COUNTS = ("version", "device")
 _LONGEST = 80
@@ -96,8 +100,10 @@ def read(fact: Fact, name: str, text: bytes) -> Value | None:
     """Return a fact in hpcbert's form: a whole number or a word; None if the text is neither."""
     word = text.decode(errors="replace")
     word = fact.values.get(word, word)
-    if name == "device_kind":
-        return word if word in _KINDS else None
+    if name in _CHOICES:
+        return word if word in _CHOICES[name] else None
+    if name in FRACTIONS:
+        return word if 0 < loose_float(text) < math.inf else None
     if name in WORDS:
         return word.strip()[:_LONGEST] or None
     if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):

@@ -47,6 +47,13 @@ FACTS = (
     "model",
     "hidden_size",
     "layers",
+    "intermediate_size",
+    "vocab_size",
+    "predictions",
+    "real_token_share",
+    "model_flops",
+    "optimizer",
+    "xla",
     "version",
     "device",
     "device_kind",
@@ -54,7 +61,9 @@ FACTS = (
 REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "sequence_length", "time")
-_TEXTS = ("batch_unit", "precision", "model", "version", "device", "device_kind")
+_TEXTS = (
+    *("batch_unit", "precision", "model", "optimizer", "xla", "version", "device", "device_kind"),
+)
 # The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {
     "rate": "field factor scope unit over_ranks average trim after until",
@@ -329,6 +338,20 @@ class Fact(LineKind):
         return self._numbers(_TEXTS)
 
 
+# Options of recipes that are facts of a log too, by kind; 0 and "" leave the choice to a program.
+RECORDED = {"sequence_length": int, "predictions": int, "vocab_size": int, "optimizer": str}
+# The line in which rank 0 of a job states what the ranks were started with: templates/rank.sh.j2.
+STARTED = "hpcbert: ranks start with "
+_STARTED_WITH = "|".join(
+    rf"{name}=(?P<{name}>[\w-]+)"
+    for name in (
+        *("nodes", "gpus", "batch_size_per_device", "accumulation", "precision", "xla", "model"),
+        *RECORDED,
+    )
+)
+STARTED_FACT = Fact(STARTED.encode(), re.compile(rf" (?:{_STARTED_WITH})(?= |$)".encode()))
+
+
 @dataclass(frozen=True)
 class Skip(LineKind):
     """A line about optimizer steps that were executed and thrown away.
@@ -446,8 +469,13 @@ class Grammar:
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
         """The texts to search lines for: of all kinds of lines and then pauses, in order."""
-        kinds = (*self.records, *self.facts, *self.skipped, *self.others)
+        kinds = (*self.records, *self.all_facts, *self.skipped, *self.others)
         return (*(one.contains for one in kinds), *self.pauses)
+
+    @cached_property
+    def all_facts(self) -> tuple[Fact, ...]:
+        """The recipe's facts, and those that every job of hpcbert prints."""
+        return (*self.facts, STARTED_FACT)
 
     @property
     def accumulates(self) -> bool:

@@ -46,7 +46,7 @@ from hpcbert.model import Note, Reason, Steps
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from hpcbert.logs.grammar import Grammar, OtherProgram, Record, Rule
@@ -93,10 +93,11 @@ class Reading(NamedTuple):
 
     @property
     def told(self) -> tuple[tuple[str, int | str], ...]:
-        """What is known about the run: the facts and the length of its samples."""
-        length = self.setting.sequence_length
-        own = {"sequence_length": length} if length else {}
-        return tuple({**own, **dict(self.facts)}.items())
+        """What is known about the run: the facts, and the sizes of its samples."""
+        names = ("sequence_length", "packing", "predictions", "vocab_size")
+        sizes = {name: getattr(self.setting, name) for name in names}
+        known = {name: size for name, size in sizes.items() if size}
+        return tuple({**known, **dict(self.facts)}.items())
 
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -256,7 +257,7 @@ class _Scan:
 
     def _aside(self, which: int, line: Line, *, inside: bool) -> None:
         """Take a line that is not a record."""
-        facts, skipped, others = self.grammar.facts, self.grammar.skipped, self.grammar.others
+        facts, skipped, others = self.grammar.all_facts, self.grammar.skipped, self.grammar.others
         if which >= len(facts) + len(skipped) + len(others):
             self._pause()
         elif which >= len(facts) + len(skipped):
@@ -451,7 +452,9 @@ class _Scan:
         try:
             facts = self.facts.with_counts(setting)
         except CannotReduceError as error:
-            return setting.settled(self.facts.values)[0], (error.reason,)
+            setting, disagreements = setting.settled(self.facts.values)
+            detail = "; ".join((error.reason.detail, *disagreements))
+            return setting, (Reason(error.reason.code, detail),)
         if len(self._lengths) > 1:
             lengths = f"samples have {min(self._lengths)} to {max(self._lengths)} tokens"
             detail = f"{lengths} inside the window: measure where they are equal"
@@ -459,7 +462,12 @@ class _Scan:
         # Only if the number does not depend on it: elsewhere it must be known, not guessed.
         if self.rule.kind == "footer" and setting.packing is None:
             setting = setting._replace(packing=packing(facts, self.grammar.packing))
+        requested = setting.accumulation
         setting, disagreements = setting.settled(facts)
+        fixed = self.grammar.accumulation
+        if fixed and requested not in (None, fixed) and not _stated_step(facts):
+            detail = f"the program has accumulation = {fixed} only, expected {requested}"
+            disagreements = (*disagreements, detail)
         if setting.sequence_length is None and self.grammar.sequence_length:
             setting = setting._replace(sequence_length=self.grammar.sequence_length)
         if setting.accumulation is None and self.grammar.accumulation:
@@ -493,6 +501,11 @@ class _Scan:
         if numbered and self.iteration < self.setting.reach:
             detail = f"the log ends at iteration {self.iteration} of {self.setting.reach}"
             raise CannotReduceError("incomplete", detail)
+
+
+def _stated_step(facts: Mapping[str, int | str]) -> bool:
+    """Return whether a log states how many micro-batches an optimizer step has."""
+    return "accumulation" in facts or "global_batch_size" in facts
 
 
 class Progress(NamedTuple):

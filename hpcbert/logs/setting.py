@@ -47,6 +47,13 @@ class Setting(NamedTuple):
         model: Its name, `bert-base`.
         hidden_size: Width of its layers.
         layers: How many it has.
+        intermediate_size: Width inside their feed-forward part.
+        vocab_size: Tokens that its masked-LM head distinguishes.
+        predictions: Masked tokens of a sample that it predicts, at most.
+        real_token_share: Share of a sample's tokens that are not padding, as a text.
+        model_flops: Operations that a sample needs without padding, as a text.
+        optimizer: Its name in the program.
+        xla: Whether the graph compiler is on: `true` or `false`.
         version: Version of the framework or of its image, as the log prints it.
         device: The GPUs, as the log prints them.
         device_kind: What the ranks compute on: `gpu` or `cpu`.
@@ -74,6 +81,13 @@ class Setting(NamedTuple):
     model: str | None = None
     hidden_size: int | None = None
     layers: int | None = None
+    intermediate_size: int | None = None
+    vocab_size: int | None = None
+    predictions: int | None = None
+    real_token_share: str | None = None
+    model_flops: str | None = None
+    optimizer: str | None = None
+    xla: str | None = None
     version: str | None = None
     device: str | None = None
     device_kind: str | None = None

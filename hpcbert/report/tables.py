@@ -21,10 +21,12 @@ _SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+
 _METRICS = {
     "samples_per_second_per_gpu": ".2f",
     "tokens_per_second": ".0f",
+    "real_tokens_per_second": ".0f",
     "step_seconds": ".4f",
     "step_seconds_p95": ".4f",
     "model_flops_per_sample": ".3e",
     "mfu": ".1%",
+    "mfu_padded": ".1%",
     "gpu_memory_mib": ".0f",
     "watts": ".0f",
     "samples_per_joule": ".3f",
@@ -32,7 +34,7 @@ _METRICS = {
 
 
 # These are omitted if nothing ran on GPUs.
-_OF_GPUS = ("mfu", "gpu_memory_mib", "watts", "samples_per_joule")
+_OF_GPUS = ("mfu", "mfu_padded", "gpu_memory_mib", "watts", "samples_per_joule")
 
 
 def results(given: Given, words: Words) -> tuple[Block, ...]:

@@ -16,10 +16,12 @@ _GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant",
 _SHAPE = ("nodes", "gpus_per_node", "gpus")
 # Lines of a spreadsheet are copied out of their file, so each states its origin.
 _MADE = ("window", "hpcbert", "date", "command")
+_MFU = ("mfu", "mfu_padded")
 COLUMNS = (
     *_GROUP,
     *_SHAPE,
     *("median", "mean", "min", "max", "cv", "speedup", "efficiency", "ok", "asked"),
+    *_MFU,
     *("flags", "reasons", "differences"),
     *_MADE,
 )
@@ -89,6 +91,7 @@ def _point(row: Row) -> list[_Cell]:
     return [
         *(row.median, row.mean, row.min, row.max, row.cv, row.speedup, row.efficiency),
         *(row.ok, row.asked),
+        *(getattr(row.metrics, name, None) for name in _MFU),
         *map(cell, (" ".join(row.flags), reasons, "; ".join(differences(row)))),
     ]
 

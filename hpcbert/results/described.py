@@ -113,11 +113,13 @@ class _Metrics(Open):
 
     samples_per_second_per_gpu: Speed | None = None
     tokens_per_second: Speed | None = None
+    real_tokens_per_second: Speed | None = None
     step_seconds: Speed | None = None
     step_seconds_p95: Speed | None = None
     model_flops_per_sample: Speed | None = None
     peak_flops_per_second: Speed | None = None
     mfu: Speed | None = None
+    mfu_padded: Speed | None = None
     gpu_memory_mib: Speed | None = None
     watts: Speed | None = None
     samples_per_joule: Speed | None = None

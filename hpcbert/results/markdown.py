@@ -38,6 +38,8 @@ _COLUMNS = (
     "repeats",
     "flags",
 )
+# Only in tables that have one.
+_MFU = ("MFU", "MFU padded")
 _SPECIAL = regex(r"([\\`*_{}\[\]<>#|~&!])")
 _LEGEND = (
     "samples/s is the median of the valid repeats, over all GPUs; min and max are the slowest and "
@@ -63,14 +65,15 @@ def _table(table: SpeedupTable) -> str:
     variant = f", {group.variant}" if group.variant else ""
     title = f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"
     columns = ("node_num", "rank_num", *_COLUMNS[2:]) if group.device == "cpu" else _COLUMNS
+    mfu = _MFU if any(any(_shares(row)) for row in table.rows) else ()
     lines = [
         f"### {escape(f'{title}, batch size {group.batch} per device{variant}')}",
         "",
         f"Rule {escape(f'{group.rule}; {basis(table)}median')} of the valid repeats.",
         "",
-        _line(columns),
-        _line(["---:"] * (len(_COLUMNS) - 1) + [":---"]),
-        *(_line(_cells(row)) for row in table.rows),
+        _line((*columns, *mfu)),
+        _line(["---:"] * (len(_COLUMNS) - 1) + [":---"] + ["---:"] * len(mfu)),
+        *(_line((*_cells(row), *(_shares(row) if mfu else ()))) for row in table.rows),
     ]
     notes = [
         f"* {row.shape}, {who} {'are' if who[0].isdigit() else 'is'} invalid: {escape(said)}"
@@ -107,6 +110,12 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.ok}/{row.asked}",
         escape(", ".join(row.flags)),
     )
+
+
+def _shares(row: Row) -> tuple[str, ...]:
+    metrics = row.metrics
+    known = (metrics.mfu, metrics.mfu_padded) if metrics else (None, None)
+    return tuple(_number(share, ".1%") for share in known)
 
 
 def _legend(tables: Sequence[SpeedupTable]) -> list[str]:

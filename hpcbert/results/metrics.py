@@ -6,11 +6,14 @@ is None, and `unknown` names what it needs.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.data.names import usual_predictions
 from hpcbert.logs.arithmetic import median
-from hpcbert.logs.sizes import stated_by
+from hpcbert.logs.fields import loose_float
+from hpcbert.logs.setting import Setting
+from hpcbert.logs.sizes import name_of, stated_by
 from hpcbert.model import Metrics
 from hpcbert.results.peaks import peak
 
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
 # The size of BERT's uncased English vocabulary in the programs (google-research/bert@eedf571).
 _VOCABULARY = 30522
 _P95 = 0.95
+# No BERT of the published record comes near: above, a number is to be doubted, above 1 it is wrong.
+HIGH = 0.8
+# How far a printed sum may be above the exact one.
+_ROUNDED = 1.0001
+_ABOVE = "it is above the GPUs' peak"
+_CAUSES = "GPU, precision, sizes or throughput are wrong"
 
 
 class Model(NamedTuple):
@@ -46,7 +55,23 @@ def model_named(name: str) -> Model | None:
     return Model(sizes["layers"], sizes["hidden_size"], 4 * sizes["hidden_size"])
 
 
-def model_flops(model: Model, length: int, masked: int | None = None) -> float:
+class Work(NamedTuple):
+    """What training on one sample takes.
+
+    Attributes:
+        tokens: The sample's share of a sequence, padding included.
+        real_tokens: Those that are not padding; None if unknown.
+        flops: Operations, padding included; None if the model is unknown.
+        real_flops: Those for tokens that are not padding.
+    """
+
+    tokens: float
+    real_tokens: float | None = None
+    flops: float | None = None
+    real_flops: float | None = None
+
+
+def model_flops(model: Model, length: float, masked: float | None = None) -> float:
     """Return the floating-point operations that training on one sample needs.
 
     6 operations for each token and weight of a matrix product (Kaplan et al. 2020,
@@ -61,7 +86,7 @@ def model_flops(model: Model, length: int, masked: int | None = None) -> float:
         length: Tokens of a sample.
         masked: Masked tokens that are predicted; by default, the number in the data sets.
     """
-    predicted = usual_predictions(length) if masked is None else masked
+    predicted = usual_predictions(round(length)) if masked is None else masked
     hidden = model.hidden
     block = 4 * hidden**2 + 2 * hidden * model.intermediate
     return float(
@@ -89,28 +114,58 @@ def metrics_of(point: Measured, speed: float | None) -> Metrics | None:
         return None
     unknown: dict[str, str] = {}
     gpus = point.shape.gpus
-    length = _length(point, unknown)
-    model = model_named(point.group.model)
-    flops = model_flops(model, length) if model and length else None
-    if model is None:
-        why = f"the sizes of {point.group.model} are unknown"
-        unknown |= dict.fromkeys(("model_flops_per_sample", "mfu"), why)
+    work = _work(point, unknown)
+    flops = work.flops if work else None
     best = _peak(point, unknown)
+    rate = speed / (gpus * best) if best else None
+    mfu, why = _utilization(work.real_flops if work else None, rate)
+    padded, why_padded = _utilization(flops, rate)
+    if padded is None and mfu:
+        why_padded = "the program leaves padding out: with it, it is above the GPUs' peak"
+    elif why_padded:
+        why_padded += ", or the program leaves padding out"
+    unknown |= {name: text for name, text in (("mfu", why), ("mfu_padded", why_padded)) if text}
     watts, memory = _sampled(point, unknown)
     steps = _steps(point, unknown)
     return Metrics(
         samples_per_second_per_gpu=speed / gpus,
-        tokens_per_second=speed * length if length else None,
+        tokens_per_second=speed * work.tokens if work else None,
+        real_tokens_per_second=speed * work.real_tokens if work and work.real_tokens else None,
         step_seconds=median(steps) if steps else None,
         step_seconds_p95=percentile(steps, _P95) if steps else None,
         model_flops_per_sample=flops,
         peak_flops_per_second=best,
-        mfu=speed * flops / (gpus * best) if flops and best else None,
+        mfu=mfu,
+        mfu_padded=padded,
         gpu_memory_mib=memory,
         watts=watts,
         samples_per_joule=speed / watts if watts else None,
         unknown=tuple(sorted(unknown.items())),
     )
+
+
+def doubts(metrics: Metrics | None) -> tuple[str, ...]:
+    """Return the flags of a row whose MFU is above what GPUs do."""
+    if metrics is None:
+        return ()
+    reasons = dict(metrics.unknown)
+    if any(reasons.get(name, "").startswith(_ABOVE) for name in ("mfu", "mfu_padded")):
+        return ("impossible-mfu",)
+    share = metrics.mfu or metrics.mfu_padded or 0.0
+    return ("high-mfu",) if share > HIGH else ()
+
+
+def _utilization(flops: float | None, rate: float | None) -> tuple[float | None, str]:
+    """Return an MFU; if it is above 1, none, and why.
+
+    Args:
+        flops: Operations of a sample.
+        rate: Samples per second, over the peak of all GPUs.
+    """
+    if flops is None or rate is None:
+        return None, ""
+    share = flops * rate
+    return (share, "") if share <= 1 else (None, f"{_ABOVE}, at {share:.1%}: {_CAUSES}")
 
 
 def _only(facts: Facts, *names: str) -> tuple[str, ...]:
@@ -119,13 +174,67 @@ def _only(facts: Facts, *names: str) -> tuple[str, ...]:
     return next((known[name] for name in names if known.get(name)), ())
 
 
-def _length(point: Measured, unknown: dict[str, str]) -> int | None:
-    values = _only(point.facts, "sequence_length")
-    if len(values) == 1 and values[0].isdigit() and int(values[0]) > 0:
-        return int(values[0])
-    why = "nothing says how many tokens a sample has"
-    unknown |= dict.fromkeys(("tokens_per_second", "model_flops_per_sample", "mfu"), why)
-    return None
+def _numbers(facts: Facts, name: str) -> list[float]:
+    """Return the values of a fact that are numbers above 0."""
+    found = (loose_float(text.encode()) for text in dict(facts).get(name, ()))
+    return [number for number in found if 0 < number < math.inf]
+
+
+def _size(facts: Facts, name: str) -> int | None:
+    """Return a size on which all runs agree."""
+    values = _numbers(facts, name)
+    return int(values[0]) if len(values) == 1 else None
+
+
+def _model(point: Measured) -> Model | None:
+    """Return the model's sizes: those that the logs state, else those of its name."""
+    facts = point.facts
+    hidden, layers = _size(facts, "hidden_size"), _size(facts, "layers")
+    name = next(iter(_only(facts, "model")), None)
+    stated = Setting(model=name, hidden_size=hidden, layers=layers)
+    usual = model_named(name_of(stated)) or model_named(point.group.model)
+    if hidden and layers:
+        usual = Model(layers, hidden, 4 * hidden)
+    if usual is None:
+        return None
+    return usual._replace(
+        intermediate=_size(facts, "intermediate_size") or usual.intermediate,
+        vocabulary=_size(facts, "vocab_size") or usual.vocabulary,
+    )
+
+
+def _work(point: Measured, unknown: dict[str, str]) -> Work | None:
+    """Return what a sample takes; of packed sequences, its share of one."""
+    facts = point.facts
+    length, packing = _size(facts, "sequence_length"), _size(facts, "packing") or 1
+    shares = [share for share in _numbers(facts, "real_token_share") if share <= 1]
+    model = _model(point)
+    if not shares:
+        why = "the logs do not state how many tokens are real and how many padding"
+        unknown |= dict.fromkeys(("real_tokens_per_second", "mfu"), why)
+    if model is None:
+        why = f"the sizes of {point.group.model} are unknown"
+        unknown |= dict.fromkeys(("model_flops_per_sample", "mfu", "mfu_padded"), why)
+    if length is None:
+        why = "nothing says how many tokens a sample has"
+        names = ("tokens_per_second", "real_tokens_per_second", "model_flops_per_sample")
+        unknown |= dict.fromkeys((*names, "mfu", "mfu_padded"), why)
+        return None
+    tokens = length / packing
+    real = tokens * median(shares) if shares else None
+    if model is None:
+        return Work(tokens, real)
+    masked = (_size(facts, "predictions") or usual_predictions(length)) / packing
+    whole = model_flops(model, tokens, masked)
+    if real is None:
+        return Work(tokens, real, whole)
+    # Without the program's own sum, samples count as equally long: that is the least they need.
+    stated = _numbers(facts, "model_flops")
+    needed = median(stated) if stated else model_flops(model, real, masked * real / tokens)
+    if needed <= whole * _ROUNDED:
+        return Work(tokens, real, whole, needed)
+    unknown["mfu"] = f"the logs state {needed:.4g} FLOP a sample; with padding it has {whole:.4g}"
+    return Work(tokens, real, whole)
 
 
 def _peak(point: Measured, unknown: dict[str, str]) -> float | None:
@@ -141,7 +250,7 @@ def _peak(point: Measured, unknown: dict[str, str]) -> float | None:
     else:
         why = f"no known data sheet states the peak of {names[0]} at {group.precision}"
     if found is None:
-        unknown |= dict.fromkeys(("peak_flops_per_second", "mfu"), why)
+        unknown |= dict.fromkeys(("peak_flops_per_second", "mfu", "mfu_padded"), why)
     return found
 
 

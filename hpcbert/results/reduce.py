@@ -15,7 +15,7 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable, throughputs
 from hpcbert.results.interval import suffices
-from hpcbert.results.metrics import metrics_of
+from hpcbert.results.metrics import doubts, metrics_of
 from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
@@ -226,8 +226,10 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         "mixed-environment": bool(point.differences),
         "no-baseline": base is None,
     }
+    metrics = metrics_of(point, middle)
     own = [flag for run in runs if run.valid for flag in run.flags]
-    flags = [*(name for name, marked in marks.items() if marked), *point.flags, *own]
+    noted = (name for name, marked in marks.items() if marked)
+    flags = [*noted, *point.flags, *own, *doubts(metrics)]
     return Row(
         shape=point.shape,
         median=middle,
@@ -246,7 +248,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         origin=point.origin,
         facts=point.facts,
         steps=point.steps,
-        metrics=metrics_of(point, middle),
+        metrics=metrics,
         adaptive=point.adaptive,
     )
 

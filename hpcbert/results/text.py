@@ -90,10 +90,12 @@ def _scaled(form: str, unit: float = 1.0) -> Callable[[float | None], str]:
 _MEASURES: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("samples/s each", "samples_per_second_per_gpu", _scaled(",.2f")),
     ("tokens/s", "tokens_per_second", _scaled(",.0f")),
+    ("real tokens/s", "real_tokens_per_second", _scaled(",.0f")),
     ("step, ms", "step_seconds", _scaled(",.1f", 1e-3)),
     ("p95, ms", "step_seconds_p95", _scaled(",.1f", 1e-3)),
     ("GFLOP/sample", "model_flops_per_sample", _scaled(",.1f", 1e9)),
     ("MFU", "mfu", _scaled(".1%")),
+    ("padded MFU", "mfu_padded", _scaled(".1%")),
     ("memory, MiB", "gpu_memory_mib", _scaled(",.0f")),
     ("W", "watts", _scaled(",.0f")),
     ("samples/J", "samples_per_joule", _scaled(",.3f")),

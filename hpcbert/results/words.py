@@ -29,6 +29,8 @@ FLAGS = {
     "uneven": "the number hides slow or fast steps: it is not that of the window's median step",
     "short-window": "the number covers few iterations, so one slow step changes it",
     "overflow-steps": "optimizer steps in the window were thrown away: their gradients overflowed",
+    "high-mfu": "the MFU is above 80 %: look for a wrong GPU, precision or size",
+    "impossible-mfu": "the MFU is above 100 %: a wrong GPU, precision or size, or no padding",
     "unchecked": "the number depends on the given numbers of nodes and GPUs, which no log confirms",
     "apart": "each rank saw only a part of its node's GPUs: NCCL may copy through host memory",
     "accumulation": "steps of several micro-batches: one all-reduce for several of them",

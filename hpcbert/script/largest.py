@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.errors import UsageError
+from hpcbert.logs.grammar import STARTED
 from hpcbert.model import Protocol
 from hpcbert.script.multiple import MARK, Multiple
 
@@ -54,7 +55,8 @@ def context(resolved: Resolved, array: Array, script: str) -> dict[str, Any]:
         UsageError: The script does not contain a batch size.
     """
     recipe, rehearse = resolved.recipe, resolved.options.rehearse
-    if MARK not in script:
+    # The line that states what ranks start with has the size of every recipe.
+    if not any(MARK in line for line in script.splitlines() if STARTED not in line):
         raise UsageError(
             f"{recipe.name} does not depend on the batch size here, so there is no largest one.",
             hint="Leave --batch-size out.",

@@ -22,6 +22,8 @@ from hpcbert.campaign import store
 from hpcbert.config import slurmwords
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
+from hpcbert.logs.grammar import RECORDED, STARTED
+from hpcbert.logs.sizes import stated_by
 from hpcbert.model import Shape
 from hpcbert.script import adaptive, largest, preflight
 from hpcbert.script.multiple import Multiple
@@ -259,6 +261,9 @@ def _rank_script(
     name = f"{recipe.name}/{name}"
     if resolved.options.examine:
         name, asks = "examine.sh.j2", _asked(resolved, array)
+    elif not array.preflight:
+        more["started"] = _started(recipe, context["point"], context["options"])
+        more["width"] = array.point.shape.gpus_per_node // placing(resolved, array.point).tasks
     body = environment.get_template(name).render(context, **asks)
     _refuse_set(array.point, body, recipe)
     text = environment.get_template("rank.sh.j2").render(
@@ -270,6 +275,21 @@ def _rank_script(
     if _HEREDOC_END in text.split("\n"):
         raise UsageError(f"A line of the rank script is {_HEREDOC_END}.")
     return text.rstrip("\n")
+
+
+def _started(recipe: Recipe, point: Any, options: Mapping[str, Any]) -> str:
+    """Return what the ranks of a point are started with, as `grammar.STARTED_FACT` reads it."""
+    known = {
+        "batch_size_per_device": point.batch_size_per_device,
+        "accumulation": point.accumulation,
+        "precision": point.precision,
+        **({"xla": str(point.xla).lower()} if recipe.xla else {}),
+        **{name: value for name, value in stated_by(point.model).items() if name == "model"},
+        "sequence_length": recipe.log.get("sequence_length"),
+        **{name: options[name] for name in RECORDED if options.get(name)},
+    }
+    words = (f"{name}={value}" for name, value in known.items() if value is not None)
+    return STARTED + " ".join(words)
 
 
 def _refuse_set(point: Point, body: str, recipe: Recipe) -> None:

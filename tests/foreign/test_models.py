@@ -13,7 +13,7 @@ from hpcbert.logs.setting import Setting
 from hpcbert.logs.sizes import SIZES, name_of, stated_by
 from tests.foreign.test_labels import reason
 from tests.kit.logs import put
-from tests.kit.recipes import load, sample
+from tests.kit.recipes import load, printed, sample
 from tests.kit.tables import CollectJson, only_run
 
 # How programs state a model.
@@ -40,7 +40,7 @@ def log_of(recipe: str, model: str) -> str:
     """Return a recipe's sample, of another model."""
     hidden, layers = SIZES[model]
     line = LINES[recipe].format(model=model, size=model[5:], hidden=hidden, layers=layers)
-    return f"{line}\n{OWN.sub('', sample(recipe).decode(errors='replace'))}"
+    return f"{line}\n{OWN.sub('', printed(recipe).decode(errors='replace'))}"
 
 
 def options_of(recipe: str) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def test_a_model_has_the_name_of_its_sizes() -> None:
 
 def changed(recipe: str, lost: str) -> str:
     """Return a recipe's sample without some lines."""
-    lines = sample(recipe).decode(errors="replace").splitlines()
+    lines = printed(recipe).decode(errors="replace").splitlines()
     kept = [line for line in lines if not (lost and re.search(lost, line))]
     return "\n".join([*kept, ""])
 

@@ -300,6 +300,11 @@ def sample(name: str) -> bytes:
     return (TEMPLATES / name / "sample.log").read_bytes()
 
 
+def printed(name: str) -> bytes:
+    """Return what a recipe's program itself printed: the sample without the job's first line."""
+    return sample(name).partition(b"\n")[2] if load(name).sample else sample(name)
+
+
 def setting(name: str) -> Setting:
     """Return the setting of the run that wrote the recipe's sample log."""
     one = load(name)

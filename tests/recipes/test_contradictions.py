@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcbert.logs.grammar import Rule
+from hpcbert.logs.setting import Setting
 from tests.kit.needs import not_applicable
 from tests.kit.recipes import Reader, grammar, sample, setting
 from tests.recipes import variants
@@ -113,6 +115,76 @@ def test_a_wrong_setting_is_refused_wherever_the_log_knows_better(
         if len(others) == 2 or field in facts:
             assert reading.throughput is None, f"{rule.name}: {reading.throughput}, not {value}"
             assert {one.code for one in reading.reasons} <= {"config", "contradiction", "window"}
+
+
+# What a request or a path says of a run, each with another value than any sample's.
+LABELS: dict[str, int | str] = {
+    "nodes": 3,
+    "gpus_per_node": 7,
+    "gpus": 21,
+    "batch_size_per_device": 77,
+    "accumulation": 5,
+    "global_batch_size": 12345,
+    "precision": "bf16",
+    "sequence_length": 96,
+    "model": "bert-mini",
+    "hidden_size": 999,
+    "layers": 99,
+    "vocab_size": 99,
+    "predictions": 99,
+    "optimizer": "sgd",
+    "xla": "true",
+}
+# What each job's own first line states, whatever its program prints.
+STARTED = {"nodes", "gpus", "batch_size_per_device", "accumulation", "precision", "model"}
+
+
+def test_a_log_states_what_its_ranks_were_started_with(name: str, tmp_path: Path) -> None:
+    if not rules(name):
+        pytest.skip(f"{name} has no throughput")
+    known = setting(name)
+    told = dict(Reader(name, tmp_path).read(sample(name), known=Setting()).told)
+    assert set(told) >= STARTED
+    for field in STARTED & {field for field, value in known._asdict().items() if value}:
+        assert told[field] == getattr(known, field)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_label_that_the_log_contradicts_refuses_it(name: str, label: str, tmp_path: Path) -> None:
+    """By any rule, with a reason that names both values; a half and a double are other values."""
+    known = setting(name)
+    for rule, _ in rules(name):
+        own = Reader(name, tmp_path).read(sample(name), rule.name).setting
+        value = getattr(own, label)
+        others = [LABELS[label], *([2 * value, value // 2] if isinstance(value, int) else [])]
+        for other in filter(None, others if value else ()):
+            shape = label in ("nodes", "gpus_per_node")
+            values: dict[str, Any] = {**({"gpus": None} if shape else {}), label: other}
+            wrong = known._replace(**values).settled({})[0]
+            reading = Reader(name, tmp_path).read(sample(name), rule.name, wrong)
+            assert reading.throughput is None, f"{rule.name}: {label} = {other}, not {value}"
+            detail = "; ".join(map(str, reading.reasons))
+            if {one.code for one in reading.reasons} == {"window"}:
+                continue  # More or fewer ranks print than were expected.
+            assert {one.code for one in reading.reasons} == {"config"}, detail
+            shown = {str(other), str(wrong.gpus) if label == "gpus_per_node" else ""}
+            assert shown & {*re.findall(r"[\w.-]+", detail)}, detail
+
+
+def test_the_first_line_of_a_job_alone_refuses_a_wrong_label(name: str, tmp_path: Path) -> None:
+    """Of programs that print none of it, labels are right or refused all the same."""
+    if not rules(name):
+        pytest.skip(f"{name} has no throughput")
+    line, _, rest = sample(name).partition(b"\n")
+    assert line.startswith(b"hpcbert: ranks start with ")
+    for field in sorted(STARTED - {"model"}):
+        value = re.search(rb" %s=(\w+)" % field.encode(), line)
+        assert value is not None
+        other = b"bf16" if field == "precision" else b"%d" % (2 * int(value[1]))
+        moved = line.replace(value[0], b" %s=%s" % (field.encode(), other)) + b"\n" + rest
+        reading = Reader(name, tmp_path).read(moved)
+        assert reading.throughput is None, field
+        assert other.decode() in str(reading.reasons[0])
 
 
 def broken_numbers(name: str) -> Iterator[tuple[str, bytes, bytes]]:

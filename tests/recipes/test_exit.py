@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hpcbert.logs.grammar import STARTED
+from hpcbert.logs.setting import Setting
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import Reader, World, core, grammar, load, setting
 
@@ -27,6 +29,25 @@ def test_a_program_that_prints_nothing_and_succeeds_gives_no_number(
         reading = Reader(name, tmp_path).read(run.output.encode(), rule.name)
         assert reading.throughput is None
         assert reading.reasons or reading.missing
+
+
+def test_rank_0_states_what_the_ranks_were_started_with(name: str, tmp_path: Path) -> None:
+    """Before its program prints anything, as the grammar reads it; not what the request says."""
+    world = World(name, tmp_path)
+    for case in core(load(name))[::3]:
+        script = world.render(case)
+        # Slurm started other nodes and ranks than were requested.
+        ranks = {"HPCBERT_NODES": "3", "SLURM_NTASKS": "6"}
+        run = world.run(script, env=ranks)
+        first, point = run.output.partition("\n")[0].encode(), script.point
+        assert first.startswith(STARTED.encode())
+        told = dict(Reader(name, tmp_path).read(run.output.encode(), known=Setting()).facts)
+        width = point.shape.gpus_per_node // load(name).tasks_per_node(point.shape)
+        assert (told["nodes"], told["gpus"]) == (3, 6 * width)
+        assert told["batch_size_per_device"] == point.batch_size_per_device
+        assert (told["accumulation"], told["precision"]) == (point.accumulation, point.precision)
+        assert told.get("model") == (point.model if point.model.startswith("bert-") else None)
+        assert STARTED not in world.run(script, env={**ranks, "SLURM_PROCID": "1"}).output
 
 
 def test_a_missing_checkout_or_no_data_is_no_success_with_a_number(

@@ -21,6 +21,17 @@ OTHERS: dict[str, dict[str, dict[str, int | str]]]
 OTHERS = tomli.loads((HERE / "facts.toml").read_text())
 
 
+# What a campaign knows of its model and samples.
+_SIZES = (
+    "sequence_length",
+    "hidden_size",
+    "layers",
+    "intermediate_size",
+    "vocab_size",
+    "predictions",
+)
+
+
 class Said(NamedTuple):
     """A fact in a line of a recipe's log."""
 
@@ -170,11 +181,7 @@ def test_a_header_with_another_number_refuses_the_run(
     assert isinstance(one.value, int)
     # What a campaign expects: the sample's own, where its program prints it.
     own = [other for other in said(recipe) if other.line in sample(recipe)]
-    asked: dict[str, Any] = {
-        other.name: other.value
-        for other in own
-        if other.name in ("sequence_length", "hidden_size", "layers")
-    }
+    asked: dict[str, Any] = {other.name: other.value for other in own if other.name in _SIZES}
     known = setting(recipe)._replace(**asked)
     detail = refusal(recipe, tmp_path, changed, known)
     assert str(2 * one.value) in detail

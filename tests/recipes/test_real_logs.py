@@ -90,6 +90,25 @@ def test_a_wrong_number_of_gpus_contradicts_a_real_log(shared: Path, told: int) 
             assert reading.throughput is None, (log.name, rule)
 
 
+def test_what_a_real_log_states_contradicts_another_request(own: list[Log]) -> None:
+    """Every fact that its header has, except names of versions and devices."""
+    for log in own:
+        known = grammar(recipe_of(log))
+        for rule in known.rules[:2]:
+            whole = read(log.path, known, rule, setting(log, 0, 1 << 40))
+            request = setting(log, 2, whole.iteration)
+            reading = read(log.path, known, rule, request)
+            for name, value in reading.facts:
+                if name in ("version", "device"):
+                    continue
+                wrong = "tf32" if isinstance(value, str) else 3 * value
+                other = request._replace(**{name: wrong})  # type: ignore[arg-type]
+                refused = read(log.path, known, rule, other)
+                assert refused.throughput is None, (log.name, rule.name, name, value)
+                told = str(refused.reasons)
+                assert reading.throughput is None or str(wrong) in told, (log.name, name, told)
+
+
 def test_published_values_come_out_or_are_explained(own: list[Log]) -> None:
     explained = {(cell["log"], cell["published"]): cell for cell in UNEXPLAINED}
     for log in own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
@@ -32,6 +33,8 @@ from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import until
 
 A100 = "NVIDIA A100-SXM4-80GB"
+GPU = (("GPU", (A100,)),)
+LENGTH = (("sequence_length", ("128",)),)
 
 
 def point(**changes: Any) -> Measured:
@@ -43,7 +46,7 @@ def point(**changes: Any) -> Measured:
         "shape": Shape(1, 4),
         "asked": 3,
         "runs": runs,
-        "facts": (("GPU", (A100,)), ("sequence_length", ("128",))),
+        "facts": (*GPU, *LENGTH, ("real_token_share", ("1.0",))),
         "counted": Counted(20, 120, "iterations 21 to 120"),
     }
     return Measured(**{**values, **changes})
@@ -108,7 +111,7 @@ def test_metrics_of_a_point() -> None:
     assert found.step_seconds == pytest.approx(0.18)
     assert found.step_seconds_p95 == 0.2
     assert found.model_flops_per_sample == flops
-    assert found.mfu == pytest.approx(800 * flops / (4 * 312e12))
+    assert found.mfu == found.mfu_padded == pytest.approx(800 * flops / (4 * 312e12))
     assert (found.watts, found.gpu_memory_mib) == (1002.0, 30_000.0)
     assert found.samples_per_joule == pytest.approx(800 / 1002)
     assert found.unknown == ()
@@ -122,6 +125,7 @@ def test_metrics_of_a_point() -> None:
         ({"facts": (("GPU", (f"{A100} MIG 1g.10gb",)), ("sequence_length", ("128",)))}, {"mfu"}, "no known data sheet"),
         ({"facts": (("GPU", (A100, "NVIDIA H200")), ("sequence_length", ("128",)))}, {"mfu"}, "the GPUs differ"),
         ({"facts": (("device", ("Tesla V100-SXM2-16GB",)), ("sequence_length", ("128",)))}, {"mfu"}, "at bf16"),
+        ({"facts": (*GPU, *LENGTH)}, {"mfu", "real_tokens_per_second"}, "how many tokens are real"),
         ({"facts": (("GPU", (A100,)),)}, {"tokens_per_second", "mfu", "model_flops_per_sample"}, "how many tokens"),
         ({"facts": (("GPU", (A100,)), ("sequence_length", ("128", "512")))}, {"tokens_per_second"}, "how many tokens"),
         ({"group": Group("x", "resnet50", "bf16", 32, "rate")}, {"mfu", "model_flops_per_sample"}, "sizes of resnet50"),
@@ -130,7 +134,7 @@ def test_metrics_of_a_point() -> None:
         ({}, {"watts", "gpu_memory_mib", "samples_per_joule"}, "nothing sampled"),
         ({"runs": (replace(point().runs[0], sampled=sampled(9.0, 2)),)}, {"watts"}, "2 of 4 GPUs were sampled"),
     ],
-    ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no length", "two lengths", "model", "CPU", "steps", "power", "half the GPUs"],
+    ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no real tokens", "no length", "two lengths", "model", "CPU", "steps", "power", "half the GPUs"],
 )  # fmt: skip
 def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], why: str) -> None:
     found = metrics_of(point(**changes), 800.0)
@@ -141,6 +145,154 @@ def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], why: 
         assert why in told[name], told
     empty = {name for name in vars(found) if getattr(found, name) is None}
     assert empty == set(told)
+
+
+def stating(**facts: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return (*GPU, *((name, (str(value),)) for name, value in facts.items()))
+
+
+BASE = {"sequence_length": 512, "real_token_share": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("facts", "flops"),
+    [
+        (BASE, model_flops(Model(12, 768, 3072), 512)),
+        ({**BASE, "vocab_size": 8192}, model_flops(Model(12, 768, 3072, 8192), 512)),
+        ({**BASE, "predictions": 20}, model_flops(Model(12, 768, 3072), 512, 20)),
+        ({**BASE, "intermediate_size": 1000}, model_flops(Model(12, 768, 1000), 512)),
+        ({**BASE, "hidden_size": 256, "layers": 3}, model_flops(Model(3, 256, 1024), 512)),
+        ({**BASE, "packing": 2}, model_flops(Model(12, 768, 3072), 256, 38)),
+        ({**BASE, "packing": 2, "predictions": 80}, model_flops(Model(12, 768, 3072), 256, 40)),
+    ],
+    ids=["usual", "vocabulary", "predictions", "feed-forward", "own sizes", "packed", "packed, predictions"],
+)  # fmt: skip
+def test_operations_are_those_of_the_sizes_that_the_run_states(
+    facts: dict[str, Any], flops: float
+) -> None:
+    found = metrics_of(point(facts=stating(**facts)), 80.0)
+    assert found is not None
+    tokens = 512 / facts.get("packing", 1)
+    assert found.model_flops_per_sample == pytest.approx(flops)
+    assert found.mfu_padded == pytest.approx(80 * flops / (4 * 312e12))
+    assert found.tokens_per_second == 80 * tokens
+    assert found.real_tokens_per_second == 40 * tokens
+    # The attention's products fall with the square, all others with the length.
+    assert 0.25 < (found.mfu or 0) / (found.mfu_padded or 0) < 0.51
+
+
+@pytest.mark.parametrize("model", ["bert", "resnet50"])
+def test_a_model_that_the_log_describes_needs_no_name(model: str) -> None:
+    """DLPerf's paths say only `bert`."""
+    group = Group("oneflow", model, "fp32", 32, "rate")
+    facts = stating(sequence_length=128, hidden_size=768, layers=12)
+    found = metrics_of(point(group=group, facts=facts), 80.0)
+    assert found is not None
+    assert found.model_flops_per_sample == model_flops(Model(12, 768, 3072), 128)
+    assert metrics_of(point(group=group, facts=stating(**BASE)), 80.0).mfu_padded is None  # type: ignore[union-attr]
+
+
+def test_the_sum_that_a_program_states_is_its_work() -> None:
+    """Samples differ in length, so their squares are more than that of their mean."""
+    whole = model_flops(Model(12, 768, 3072), 512)
+    found = metrics_of(point(facts=stating(**BASE, model_flops=0.6 * whole)), 80.0)
+    assert found is not None
+    assert found.mfu == pytest.approx(0.6 * (found.mfu_padded or 0))
+    wrong = metrics_of(point(facts=stating(**BASE, model_flops=1.1 * whole)), 80.0)
+    assert wrong is not None
+    assert wrong.mfu is None
+    assert "with padding" in dict(wrong.unknown)["mfu"]
+
+
+# Samples per second at which all four GPUs would be at their peak, padding included.
+PEAK = 4 * 312e12 / model_flops(Model(12, 768, 3072), 512)
+
+
+@pytest.mark.parametrize(
+    ("share", "rate", "mfu", "padded", "flags"),
+    [
+        (0.5, 0.9, True, True, ()),
+        (0.5, 1.03, True, False, ()),
+        (0.9, 0.95, True, True, ("high-mfu",)),
+        (0.9, 1.5, False, False, ("impossible-mfu",)),
+        (None, 0.79, False, True, ()),
+        (None, 0.81, False, True, ("high-mfu",)),
+        (None, 1.01, False, False, ("impossible-mfu",)),
+    ],
+    ids=["padding computed", "padding left out", "high", "impossible", "usual", "high, padded", "impossible, padded"],
+)  # fmt: skip
+def test_an_mfu_above_the_peak_is_no_number(
+    share: float | None, rate: float, mfu: bool, padded: bool, flags: tuple[str, ...]
+) -> None:
+    facts = {"sequence_length": 512, **({"real_token_share": share} if share else {})}
+    runs = tuple(replace(one, throughput=rate * PEAK) for one in point().runs)
+    (table,) = tabulate([point(runs=runs, facts=stating(**facts))])
+    (row,) = table.rows
+    assert row.metrics is not None
+    assert (row.metrics.mfu is not None, row.metrics.mfu_padded is not None) == (mfu, padded)
+    assert {one for one in row.flags if "mfu" in one} == set(flags)
+    why = dict(row.metrics.unknown)
+    if not padded:
+        assert "padding" in why["mfu_padded"]
+    if share and not mfu:
+        assert "%" in why["mfu"]
+
+
+CONFIG = re.compile(r"^hpcbert-config .*$", re.MULTILINE)
+RESULT = re.compile(r"^hpcbert-result .*$", re.MULTILINE)
+
+
+def changed_log(**config: Any) -> str:
+    """Return the reference's sample with another configuration."""
+    text = (REPOSITORY / "templates/pytorch/sample.log").read_text()
+    text = text.partition("\n")[2]
+    lines = {}
+    for form in (CONFIG, RESULT):
+        name, _, data = form.findall(text)[0].partition(" ")
+        values = json.loads(data)
+        values.update((key, value) for key, value in config.items() if key in values)
+        lines[form] = f"{name} {json.dumps(values)}"
+    return RESULT.sub(lines[RESULT], CONFIG.sub(lines[CONFIG], text))
+
+
+def collected(tmp_path: Path, text: str, *more: str) -> dict[str, Any]:
+    folder = tmp_path / "pytorch/bert/bz8/1n1g"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bert_b8_bf16_1.log").write_text(text)
+    found = inside("collect", tmp_path / "pytorch", "--fw", "pytorch", "--json", *more)
+    row: dict[str, Any] = found.data["tables"][0]["rows"][0]
+    return row
+
+
+def test_collect_shows_what_the_reference_states_of_itself(tmp_path: Path) -> None:
+    """Its own words, tokens and operations, on a GPU; `bert` of the path is no model."""
+    own = {"vocab": 8192, "device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16"}
+    row = collected(tmp_path, changed_log(**own, real_token_share=0.5, model_flops_per_sample=2e8))
+    metrics = row["metrics"]
+    assert metrics["model_flops_per_sample"] == model_flops(Model(2, 128, 512, 8192), 128)
+    assert metrics["model_flops_per_sample"] == pytest.approx(4.80e8, rel=1e-2)
+    assert metrics["mfu"] == pytest.approx(row["median"] * 2e8 / 989.5e12)
+    assert metrics["mfu"] < metrics["mfu_padded"]
+    assert metrics["real_tokens_per_second"] == pytest.approx(row["median"] * 64)
+    for form in ("wide", "csv", "markdown"):
+        text = inside("collect", tmp_path / "pytorch", "--fw", "pytorch", "--format", form).stdout
+        assert {"wide": "padded MFU", "csv": ",mfu,mfu_padded,", "markdown": "| MFU padded |"}[
+            form
+        ] in text
+
+
+def test_runs_with_other_real_tokens_are_repeats(tmp_path: Path) -> None:
+    """Their samples are drawn; with another vocabulary they are another experiment."""
+    own = {"device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16"}
+    row = collected(tmp_path, changed_log(**own))
+    path = tmp_path / "pytorch/bert/bz8/1n1g/bert_b8_bf16_2.log"
+    path.write_text(changed_log(**own, real_token_share=0.9, model_flops_per_sample=7e8))
+    row = collected(tmp_path, changed_log(**own))
+    assert row["repeats"]["ok"] == 2
+    assert row["facts"]["real_token_share"] == ["0.9", "0.94701171875"]
+    path.write_text(changed_log(**own, vocab=8192))
+    row = collected(tmp_path, changed_log(**own))
+    assert {one["code"] for run in row["runs"] for one in run["reasons"]} == {"incomparable"}
 
 
 def test_no_number_no_metrics() -> None:
