@@ -75,6 +75,11 @@ def create(directory: Path) -> None:
             (directory / name).mkdir(mode=0o700)
 
 
+def has_folders(directory: Path) -> bool:
+    """Return whether a directory has the folders of a campaign that was submitted."""
+    return all((directory / name).is_dir() for name in _FOLDERS)
+
+
 def write_manifest(directory: Path, campaign: Campaign) -> None:
     """Write manifest.json; it then holds the changes that were next to it."""
     write_text(directory / MANIFEST, ledger.whole(SCHEMA, campaign))
