@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from hpcbert.lab import network, people
-from hpcbert.lab.namespaces import inside, marked
+from hpcbert.lab.namespaces import inside, is_daemon, marked
 from hpcbert.lab.record import MARK, RECORD, UNFINISHED, load, locked
 from hpcbert.lab.requirements import check_root
 from hpcbert.system.files import mounts_below
@@ -91,11 +91,10 @@ def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, .
 
 
 def _members(lab: Lab) -> set[Process]:
-    """Find the lab's living processes: recorded, marked, or in a namespace of a node."""
-    recorded = {
-        each for each in (*lab.hosts.values(), *lab.daemons.values()) if each and each.alive
-    }
-    ours = recorded | set(marked(f"{MARK}={lab.mark}"))
+    """Find the lab's living processes: marked, recorded daemons, or in a namespace of a node."""
+    # A daemon may write its title over its environment; hosts keep theirs.
+    daemons = {one for one in lab.daemons.values() if one and one.alive and is_daemon(one)}
+    ours = daemons | set(marked(f"{MARK}={lab.mark}"))
     return ours | set(inside(ours))
 
 
