@@ -259,7 +259,8 @@ def _without_secrets(data: Any, name: str = "") -> Any:
         return [_without_secrets(one) for one in data]
     if not isinstance(data, str):
         return data
-    return redact.MASK if data and redact.secret_name(name) else redact.text(data)
+    secret = redact.secret_name(name) and not redact.measures(name, data)
+    return redact.MASK if data and secret else redact.text(data)
 
 
 @contextlib.contextmanager

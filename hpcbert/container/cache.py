@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).parent / "image.sh"
 SCHEMA = 1
 _ENDS = (".sqsh", ".sif")
-_HIDDEN = regex(r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(lock|failed|.+\.(partial|json|dead|done))")
+_HIDDEN = regex(
+    r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(lock|failed|.+\.(partial|json|dead|done))"
+)
 # A heart beats every ten seconds; an hour without one is not due to clocks that differ.
 _DEAD_AFTER = 3600.0
 

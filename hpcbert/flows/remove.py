@@ -9,7 +9,6 @@ folder and the campaign, and deletes nothing else.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 from typing import TYPE_CHECKING

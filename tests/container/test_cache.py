@@ -141,7 +141,14 @@ def test_a_pointer_to_something_else_is_no_image(tmp_path: Path, file: str) -> N
     directory = tmp_path / "images"
     (directory / "photos").mkdir(parents=True)
     size = (directory / file).stat().st_size if (directory / file).exists() else 0
-    pointer = {"schema": 1, "file": file, "bytes": size, "reference": "x", "sha256": "", "created": ""}
+    pointer = {
+        "schema": 1,
+        "file": file,
+        "bytes": size,
+        "reference": "x",
+        "sha256": "",
+        "created": "",
+    }
     (directory / "stem.json").write_text(json.dumps(pointer))
     assert cache.find_stem(directory, "stem") is None
     assert cache.listed(directory) == ()

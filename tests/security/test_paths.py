@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -19,7 +18,16 @@ from tests.kit.cli import inside
 
 SECRET = "samples/s of a file that only its reader may read"
 # The commands that read a campaign, or an archive of one.
-READING = ("logs", "collect", "show", "audit", "report --output page", "monitor --once", "explain", "archive")
+READING = (
+    "logs",
+    "collect",
+    "show",
+    "audit",
+    "report --output page",
+    "monitor --once",
+    "explain",
+    "archive",
+)
 
 
 @pytest.fixture
@@ -142,7 +150,7 @@ def test_a_link_out_of_the_campaign_is_refused(
     link.parent.mkdir(exist_ok=True)
     if link.exists():
         link.rename(tmp_path / "aside")
-    os.symlink(secret.parent if name == "folder" else secret, link)
+    link.symlink_to(secret.parent if name == "folder" else secret)
     done = inside(*words.split(), made.directory)
     assert done.returncode == 2
     assert "link to a place outside" in done.stderr
