@@ -39,7 +39,7 @@ _KEY = 1 << 16
 # Files that hold the digests and the seal of the rest: changed, they would be worthless.
 _UNTOUCHED = (MANIFEST, evidence.MEASUREMENTS)
 # Files that go with a campaign, but have no part in its numbers.
-_BESIDE = (evidence.MEASUREMENTS, notes.NOTE, store.LOCKED, campaignfile.NAME)
+_BESIDE = (evidence.MEASUREMENTS, notes.NOTE, campaignfile.NAME)
 # The earliest time that a ZIP file can hold: the time of packing must not change the bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = (stat.S_IFREG | 0o600) << 16

@@ -37,6 +37,8 @@ LOCK = lock.LOCK
 _FOLDERS = ("scripts", "slurm", "status", "logs")
 # Bytes of a file name (NAME_MAX in limits.h).
 _LONGEST = 255
+# Repeats of one campaign, all points and retries together.
+MOST_REPEATS = 50_000
 # Number of campaigns that an error names.
 _SHOWN = 10
 
@@ -132,6 +134,10 @@ def read_manifest(directory: Path) -> Campaign:
     if campaign.scheduler not in TABLE:
         wrong = f"there is no scheduler {campaign.scheduler!r}"
         raise UsageError(f"The manifest is damaged: {wrong}.", where=str(path))
+    count = sum(len(array.repeats) for array in campaign.arrays)
+    if count > MOST_REPEATS:
+        what = f"The manifest has {count:,} repeats; hpcbert reads at most {MOST_REPEATS:,}."
+        raise UsageError(what, where=str(path))
     _refuse_outside(directory, campaign)
     return campaign
 

@@ -131,8 +131,8 @@ def mounts_below(root: Path) -> Iterator[str]:
 
 
 def write_text(path: Path, text: str, *, mode: int = PRIVATE) -> None:
-    """Write a text in UTF-8, as `write_bytes` does."""
-    write_bytes(path, text.encode("utf-8"), mode=mode)
+    """Write a text in UTF-8, as `write_bytes` does; half of a character as JSON's escape."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), mode=mode)
 
 
 def temporary_for(path: Path) -> Path:
