@@ -1,9 +1,9 @@
 """Remove campaigns that have ended, each at once or not at all.
 
 A campaign is moved into a hidden folder first, which takes one call: after that it is not a
-campaign any more. Only then are its files deleted. A process that is killed in between leaves the folder,
-which the next removal in the same place deletes: it recognises it by a file in it that names the
-folder and the campaign, and deletes nothing else.
+campaign any more. Only then are its files deleted. A process that is killed in between leaves the
+folder, which the next removal in the same place deletes: it recognises it by a file in it that
+names the folder and the campaign, and deletes nothing else.
 """
 
 from __future__ import annotations

@@ -74,9 +74,20 @@ def test_half_of_a_character_in_results_is_refused(results: dict[str, Any], tmp_
 
 @pytest.mark.parametrize(
     "words",
-    ["show", "show --json", "collect", "collect --json", "collect --format csv-runs"]
-    + ["collect --format markdown", "collect --format json", "monitor --once", "audit --json"]
-    + ["report --output page", "explain", "archive --output a.zip"],
+    [
+        "show",
+        "show --json",
+        "collect",
+        "collect --json",
+        "collect --format csv-runs",
+        "collect --format markdown",
+        "collect --format json",
+        "monitor --once",
+        "audit --json",
+        "report --output page",
+        "explain",
+        "archive --output a.zip",
+    ],
 )
 def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
     made: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
