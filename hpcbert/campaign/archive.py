@@ -39,7 +39,7 @@ _KEY = 1 << 16
 # Files that hold the digests and the seal of the rest: changed, they would be worthless.
 _UNTOUCHED = (MANIFEST, evidence.MEASUREMENTS)
 # Files that go with a campaign, but have no part in its numbers.
-_BESIDE = (evidence.MEASUREMENTS, ends.ENDS, notes.NOTE, store.LOCKED, campaignfile.NAME)
+_BESIDE = (evidence.MEASUREMENTS, ends.ENDS, notes.NOTE, campaignfile.NAME)
 # The earliest time that a ZIP file can hold: the time of packing must not change the bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = (stat.S_IFREG | 0o600) << 16
@@ -259,7 +259,8 @@ def _without_secrets(data: Any, name: str = "") -> Any:
         return [_without_secrets(one) for one in data]
     if not isinstance(data, str):
         return data
-    return redact.MASK if data and redact.secret_name(name) else redact.text(data)
+    secret = redact.secret_name(name) and not redact.measures(name, data)
+    return redact.MASK if data and secret else redact.text(data)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ _BLOCK = 1 << 20
 _MOST = 1 << 26
 # What numbers come from: these files, and everything in these folders, which a campaign that goes
 # on adds to. Other files in the directory belong to the user.
-_FILES = (MANIFEST, store.RECIPE, store.SAMPLE, TABLE)
+_FILES = (MANIFEST, store.RECIPE, store.SAMPLE, store.LOCKED, TABLE)
 _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
 # What the numbers of all repeats depend on; of scripts, those that no array names.
 _COMMON = (MANIFEST, store.RECIPE, MEASUREMENTS)

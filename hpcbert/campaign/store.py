@@ -36,6 +36,10 @@ LOCK = lock.LOCK
 
 # The first holds what the job script runs or sources, the others what its jobs write.
 _FOLDERS = ("scripts", "slurm", "status", "logs")
+# Bytes of a file name (NAME_MAX in limits.h).
+_LONGEST = 255
+# Repeats of one campaign, all points and retries together.
+MOST_REPEATS = 50_000
 # Number of campaigns that an error names.
 _SHOWN = 10
 
@@ -72,6 +76,11 @@ def create(directory: Path) -> None:
         directory.mkdir()
         for name in _FOLDERS:
             (directory / name).mkdir()
+
+
+def has_folders(directory: Path) -> bool:
+    """Return whether a directory has the folders of a campaign that was submitted."""
+    return all((directory / name).is_dir() for name in _FOLDERS)
 
 
 def write_manifest(directory: Path, campaign: Campaign) -> None:
@@ -126,7 +135,76 @@ def read_manifest(directory: Path) -> Campaign:
     if campaign.scheduler not in TABLE:
         wrong = f"there is no scheduler {campaign.scheduler!r}"
         raise UsageError(f"The manifest is damaged: {wrong}.", where=str(path))
+    count = sum(len(array.repeats) for array in campaign.arrays)
+    if count > MOST_REPEATS:
+        what = f"The manifest has {count:,} repeats; hpcbert reads at most {MOST_REPEATS:,}."
+        raise UsageError(what, where=str(path))
+    _refuse_outside(directory, campaign)
     return campaign
+
+
+def _refuse_outside(directory: Path, campaign: Campaign) -> None:
+    """Refuse a manifest that leads to files outside its campaign: it may be somebody else's.
+
+    Raises:
+        UsageError: A path or a link does.
+    """
+    paths = dict(_paths(campaign))
+    for path, folders in paths.items():
+        if not _is_below(path, folders):
+            raise UsageError(
+                f"The manifest names a file outside the campaign: {path!r}.",
+                where=str(directory / MANIFEST),
+                hint="hpcbert did not write it. Ask its owner for an archive of the campaign.",
+            )
+    places = {path.rpartition("/")[0] for path in paths} | {*_FOLDERS, "env"}
+    parents = {place[:at] for place in places for at, sign in enumerate(place) if sign == "/"}
+    if link := next(_links_outside(directory, places | parents), None):
+        raise UsageError(
+            "This is a link to a place outside the campaign: hpcbert does not follow it.",
+            where=link,
+            hint="Replace it by what it leads to.",
+        )
+
+
+def _paths(campaign: Campaign) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield every path that a manifest names, and the folders that it may be in."""
+    yield campaign.id, ()
+    if campaign.after:
+        yield campaign.after, ()
+    for array in campaign.arrays:
+        yield array.script, ("scripts",)
+        yield array.log, ("logs", "slurm")
+        yield array.status(0), ("status",)
+
+
+def _is_below(path: str, folders: tuple[str, ...]) -> bool:
+    """Return whether a path stays in one of some folders; without folders, is a plain name."""
+    first, *names = path.split("/")
+    names = names if folders else [first]
+    inside = not folders or first in folders
+    return inside and names != [] and all(map(_is_name, names))
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return name not in {"", ".", ".."} and len(name.encode()) <= _LONGEST and "/" not in name
+    except UnicodeEncodeError:  # A lone surrogate.
+        return False
+
+
+def _links_outside(directory: Path, folders: Iterable[str]) -> Iterator[str]:
+    """Yield the links in a campaign, and in some of its folders, that lead out of it."""
+    root = os.path.realpath(directory)
+    for folder in ("", *sorted(folders)):
+        try:
+            with os.scandir(directory / folder) as entries:
+                links = [entry.path for entry in entries if entry.is_symlink()]
+        except OSError:  # Not there, or not readable: whoever needs it reports that.
+            continue
+        for link in links:
+            if not os.path.realpath(link).startswith(f"{root}{os.sep}"):
+                yield link
 
 
 def find_campaigns(runs: Path) -> tuple[Path, ...]:

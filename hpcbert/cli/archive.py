@@ -46,7 +46,10 @@ def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
     if target.is_dir():
         target /= f"{directory.name}{ARCHIVE}"
     made = archives.pack(directory, target)
-    masked = tuple(f"{name}: masked text that looked like a secret." for name in made.masked)
+    masked: tuple[str, ...] = ()
+    if made.masked:
+        more = f" and {len(made.masked) - 1} more" if made.masked[1:] else ""
+        masked = (f"{made.masked[0]}{more}: masked text that looked like a secret.",)
     recorded = evidence.previous(directory) is not None
     lines = [f"{made.path}: {made.files} files, {made.size:,} bytes", f"sha256 {made.sha256}"]
     return Result(

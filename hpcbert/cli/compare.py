@@ -117,7 +117,9 @@ def compare(
     if junit:
         failures = {one.point: one.message for one in made.failures}
         write_output(
-            Path(junit), f"{verdicts.junit(made.comparisons, failures)}\n".encode(), "--junit"
+            Path(junit),
+            f"{verdicts.junit(made.comparisons, failures)}\n".encode(errors="backslashreplace"),
+            "--junit",
         )
     width = streams.width(sys.stdout)
     parts = [

@@ -170,7 +170,11 @@ def width(stream: IO[str]) -> int:
 def write_exactly(stream: TextIO, text: str) -> None:
     """Write a text in UTF-8 in any locale; bytes of a path that are not text stay as they are."""
     stream.flush()
-    stream.buffer.write(text.encode("utf-8", "surrogateescape"))
+    try:
+        content = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # Half of a character: JSON's escape for it.
+        content = text.encode("utf-8", "backslashreplace")
+    stream.buffer.write(content)
 
 
 def forsake(stream: TextIO) -> None:

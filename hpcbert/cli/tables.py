@@ -86,7 +86,9 @@ def collected(
     text += told
     if output and made.tables:
         packed = layout.pack and layout.pack(made.tables, how)
-        write_output(Path(output), packed or f"{click.unstyle(text)}\n".encode())
+        write_output(
+            Path(output), packed or f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
+        )
         text = ""
     files = [
         {"path": shown(one.path), "why": one.why, "wanted": one.wanted} for one in made.left_out

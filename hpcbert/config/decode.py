@@ -208,7 +208,18 @@ def _plain(kind: type, value: Any) -> Any:
         raise Invalid("must be a finite number", value=value)
     if isinstance(value, str) and "\0" in value:
         raise Invalid("contains a NUL character, which paths and variables can't")
+    if isinstance(value, str) and has_surrogate(value):
+        raise Invalid("contains half of a character (a lone surrogate)", value=ascii(value))
     return value
+
+
+def has_surrogate(text: str) -> bool:
+    """Return whether a text has half of a character, which JSON can write and UTF-8 can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def choose(known: tuple[Any, ...], value: Any) -> Any:

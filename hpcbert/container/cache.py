@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).parent / "image.sh"
 SCHEMA = 1
 _ENDS = (".sqsh", ".sif")
-_HIDDEN = regex(r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(?P<what>.+)")
+_HIDDEN = regex(
+    r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(lock|failed|.+\.(partial|json|dead|done))"
+)
 # A heart beats every ten seconds; an hour without one is not due to clocks that differ.
 _DEAD_AFTER = 3600.0
 
@@ -169,7 +171,8 @@ def _unlink(path: Path) -> None:
 def _read(pointer: Path) -> Cached | None:
     try:
         data: Any = json.loads(pointer.read_text(encoding="utf-8"))
-        if data["schema"] != SCHEMA or Path(data["file"]).name != data["file"]:
+        file, stem = data["file"], pointer.name.removesuffix(".json")
+        if data["schema"] != SCHEMA or "/" in file or not file.startswith(f"{stem}+"):
             return None
         path = pointer.parent / data["file"]
         if path.stat().st_size != data["bytes"]:

@@ -103,8 +103,8 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
         IncompleteError: There is no evidence: the campaign was never collected after its end.
         UsageError: Its manifest or its measurements are damaged.
     """
-    document = _recorded(directory)
     campaign = store.read_manifest(directory)
+    document = _recorded(directory)
     watched = TrackedCampaign(directory, campaign)
     found = list(evidence.changes(watched, document, evidence.digests(watched)))
     own = str(document.get(SEAL, ""))

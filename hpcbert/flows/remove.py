@@ -1,14 +1,15 @@
 """Remove campaigns that have ended, each at once or not at all.
 
-A campaign gets a hidden name first, which takes one call: after that it is not a campaign any more.
-Only then are its files deleted. A process that is killed in between leaves a hidden folder, which
-the next removal in the same place deletes.
+A campaign is moved into a hidden folder first, which takes one call: after that it is not a
+campaign any more. Only then are its files deleted. A process that is killed in between leaves the
+folder, which the next removal in the same place deletes: it recognises it by a file in it that
+names the folder and the campaign, and deletes nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import secrets
 import shutil
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from hpcbert.campaign import overview, store
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows.monitor import open_campaign
 from hpcbert.scheduler.base import World
-from hpcbert.system.files import refusal
+from hpcbert.system.files import mounts_below, read, refusal, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.system.runner import Runner
 
-_HIDDEN = ".removed"
+# The hidden folder: its beginning, before a random part, and the file in it.
+_HIDDEN, _MARK = ".hpcbert-removed-", "campaign"
+_SHORT = 4096
 
 
 def remove(
@@ -57,8 +60,8 @@ def remove(
             return False
         hidden = [_hide(one) for one in directories]
     leftovers = {left for one in directories for left in _leftovers(one.parent)}
-    for one in dict.fromkeys((*hidden, *sorted(leftovers))):
-        _delete(one)
+    for folder in dict.fromkeys((*hidden, *sorted(leftovers))):
+        _delete(folder)
     return True
 
 
@@ -71,6 +74,12 @@ def _refuse_foreign(directory: Path) -> None:
         )
     if who := store.stranger(directory):
         raise UsageError(f"The campaign belongs to {who}.", where=str(directory))
+    if mount := next(mounts_below(directory), None):
+        raise UsageError(
+            "Another file system is mounted here; hpcbert does not remove its files.",
+            where=mount,
+            hint="Unmount it first.",
+        )
 
 
 def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
@@ -84,6 +93,12 @@ def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
         doubt = _doubt(open_campaign(directory), run)
     except UsageError as error:
         doubt = error
+        if not store.has_folders(directory):
+            raise UsageError(
+                "hpcbert did not make this directory.",
+                where=str(directory),
+                hint="Nothing was removed. A campaign has the folders that submit makes in it.",
+            ) from error
     if doubt and not force:
         hint = "Nothing was removed. --force removes it nevertheless, and ends no job."
         raise doubt.advising(hint)
@@ -122,27 +137,57 @@ class LivingError(HpcbertError):
 
 
 def _hide(directory: Path) -> Path:
-    hidden = directory.with_name(f".{directory.name}.{os.urandom(3).hex()}{_HIDDEN}")
+    """Move a campaign into a new hidden folder next to it."""
+    folder = directory.with_name(f"{_HIDDEN}{secrets.token_hex(6)}")
     with refusal("remove", directory, hint="None of its files were removed."):
-        return directory.rename(hidden)
+        folder.mkdir(mode=0o700)
+        try:
+            write_text(folder / _MARK, f"{folder.name}\n{directory.name}\n")
+            directory.rename(folder / directory.name)
+        except (OSError, HpcbertError):
+            _clear(folder)
+            raise
+    return folder
 
 
 def _leftovers(runs: Path) -> Iterable[Path]:
     """Yield what killed removals left in a directory, if it belongs to the user."""
     with contextlib.suppress(OSError):
         for path in runs.iterdir():
-            name = path.name
-            mine = name.startswith(".") and name.endswith(_HIDDEN) and not path.is_symlink()
-            if mine and not store.stranger(path):
+            if path.name.startswith(_HIDDEN) and _campaign_in(path):
                 yield path
 
 
-def _delete(hidden: Path) -> None:
-    """Remove a hidden folder and everything in it.
+def _campaign_in(folder: Path) -> Path | None:
+    """Return the campaign that a removal moved into a folder; None: hpcbert did not make it."""
+    if folder.is_symlink() or store.stranger(folder) or store.stranger(folder / _MARK):
+        return None
+    try:
+        place, name, end = read(folder / _MARK, most=_SHORT).decode().split("\n")
+    except (OSError, ValueError):
+        return None
+    whole = place == folder.name and not end and name not in {"", ".", "..", _MARK}
+    return folder / name if whole and "/" not in name else None
+
+
+def _delete(folder: Path) -> None:
+    """Remove the campaign in a hidden folder, then the folder, if nothing else is in it.
 
     Raises:
         HpcbertError: The file system refused.
     """
     hint = "The folder is not a campaign any more. Remove it, or let the next hpcbert rm do it."
-    with refusal("remove all of it", hidden, hint=hint), contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(hidden)
+    campaign = _campaign_in(folder)
+    if campaign is None or next(mounts_below(folder), None):
+        return
+    with refusal("remove all of it", folder, hint=hint):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(campaign)
+        _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove a hidden folder without a campaign; what somebody else put into it stays."""
+    with contextlib.suppress(OSError):
+        (folder / _MARK).unlink(missing_ok=True)
+        folder.rmdir()

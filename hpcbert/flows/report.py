@@ -107,14 +107,14 @@ def _documents(given: Given, language: str) -> Iterator[tuple[str, bytes]]:
     reports = {one: compose(given, Words(one)) for one in LANGUAGES}
     for one, report in reports.items():
         ending = ".md" if one == LANGUAGES[0] else f".{one}.md"
-        yield f"report{ending}", markdown.render(report).encode()
+        yield f"report{ending}", markdown.render(report).encode(errors=_ESCAPE)
     report = reports[language]
     drawings = {one.name: figures.draw(one) for one in report.pictures}
-    yield "index.html", page.render(report, drawings, Words(language)).encode()
+    yield "index.html", page.render(report, drawings, Words(language)).encode(errors=_ESCAPE)
     yield from _figures(drawings)
     yield from _tables(report, language)
     whole = replace(given.results, made=given.results.made or given.made)
-    yield "results.json", f"{saved.render(whole)}\n".encode()
+    yield "results.json", f"{saved.render(whole)}\n".encode(errors=_ESCAPE)
 
 
 def pictures_of(results: ResultSet, made: Provenance, language: str) -> tuple[Picture, ...]:
@@ -125,7 +125,7 @@ def pictures_of(results: ResultSet, made: Provenance, language: str) -> tuple[Pi
 
 def _figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, bytes]]:
     for name, drawing in drawings.items():
-        yield f"figures/{name}.svg", drawing.svg.encode()
+        yield f"figures/{name}.svg", drawing.svg.encode(errors=_ESCAPE)
         if drawing.png and drawing.pdf:
             yield f"figures/{name}.png", drawing.png
             yield f"figures/{name}.pdf", drawing.pdf
@@ -133,7 +133,7 @@ def _figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, bytes]]:
 
 def _tables(report: Report, language: str) -> Iterator[tuple[str, bytes]]:
     for grid in report.grids:
-        yield f"tables/{grid.name}.csv", files.comma_separated(grid).encode()
+        yield f"tables/{grid.name}.csv", files.comma_separated(grid).encode(errors=_ESCAPE)
         tex = files.latex(grid, han=language == "zh")
         yield f"tables/{grid.name}.tex", tex.encode("utf-8", "replace")
 
@@ -300,7 +300,7 @@ def _seal(directory: Path) -> tuple[str, ...]:
     """Record the digest of every file."""
     names = _names(directory)
     lines = [f"{_digest(directory / name)}  {name}\n" for name in names]
-    _write(directory / SUMS, "".join(lines).encode())
+    _write(directory / SUMS, "".join(lines).encode(errors=_ESCAPE))
     return (*names, SUMS)
 
 
@@ -335,6 +335,8 @@ def _refuse_others(place: Path, said: Path) -> None:
         raise UsageError(what, where=str(said), hint=_ELSEWHERE)
 
 
+# What UTF-8 can't write becomes JSON's escape for it.
+_ESCAPE = "backslashreplace"
 _ELSEWHERE = "Name another directory with --output, or move its contents."
 
 

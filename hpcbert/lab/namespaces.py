@@ -12,6 +12,7 @@ from hpcbert.system.processes import Process, everyone, read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+_PROGRAMS = (b"munged", b"mariadbd", b"mysqld", b"slurmdbd", b"slurmctld", b"slurmd")
 NAMESPACES = ("net", "mnt", "uts", "ipc", "pid")
 
 
@@ -30,6 +31,11 @@ def inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
     ours = _namespaces(os.getpid())
     owned = {name for host in hosts if _is_first(host) for name in _namespaces(host.pid)} - ours
     return tuple(each for each in everyone() if owned & _namespaces(each.pid))
+
+
+def is_daemon(process: Process) -> bool:
+    """Return whether a process runs a program of a lab, by its command (proc(5), comm)."""
+    return read(process.pid, "comm").strip() in _PROGRAMS
 
 
 def listens(process: Process, port: int) -> bool:

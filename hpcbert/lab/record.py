@@ -16,7 +16,7 @@ from hpcbert.config.decode import decode
 from hpcbert.errors import CheckError, ConfigError, SchedulerError, UsageError
 from hpcbert.lab.files import Layout
 from hpcbert.lab.plan import LabPlan, Network
-from hpcbert.system import files, lock
+from hpcbert.system import files, lock, ownership
 from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import Process  # noqa: TC001
 
@@ -167,21 +167,43 @@ class Journal:
 def load(directory: Path) -> Lab | None:
     """Read the record of the lab in a directory; None if there is none.
 
+    It decides which processes `down` ends as root, and which configuration `status` uses.
+
     Raises:
-        UsageError: The record was not written by this version of hpcbert.
+        UsageError: The record was not written by this version of hpcbert, or somebody else can
+            change it.
     """
     path = directory.resolve() / RECORD
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return decode(Lab, document, file=str(path))
+        _refuse_foreign(path.parent.stat(), path.parent)
+        _refuse_foreign(path.lstat(), path)
+        document = json.loads(files.read(path))
+        lab = decode(Lab, document, file=str(path))
     except FileNotFoundError:
         return None
-    except PermissionError as error:
+    except OSError as error:
         raise UsageError(error.strerror or "It cannot be read.", where=str(path)) from error
     except (ValueError, ConfigError) as error:
         raise UsageError(
             f"The file is not the record of a lab: {error}", where=str(path)
         ) from error
+    if lab.directory != path.parent:
+        raise UsageError(
+            f"The record belongs to the lab in {lab.directory}.",
+            where=str(path),
+            hint="Name that directory; hpcbert did not put the record here.",
+        )
+    return lab
+
+
+def _refuse_foreign(status: os.stat_result, path: Path) -> None:
+    """Refuse a directory or a record that somebody besides root and the user can change."""
+    if why := ownership.doubt(status):
+        raise UsageError(
+            f"{why}: hpcbert uses and ends only labs that root or you started.",
+            where=str(path),
+            hint="Check what is in it. Name a directory of your own for a new lab.",
+        )
 
 
 @contextlib.contextmanager

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.lab import network, people
-from hpcbert.lab.namespaces import inside, marked
+from hpcbert.lab.namespaces import inside, is_daemon, marked
 from hpcbert.lab.record import MARK, RECORD, UNFINISHED, load, locked
 from hpcbert.lab.requirements import check_root
+from hpcbert.system.files import mounts_below
 from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import boot_id, end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     from hpcbert.lab.record import Lab
     from hpcbert.system.processes import Process
     from hpcbert.system.runner import Runner
 
-_MOUNTS = Path("/proc/self/mountinfo")
 _ROUNDS = 5
 _END_TIMEOUT = 60.0
 
@@ -91,17 +91,16 @@ def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, .
 
 
 def _members(lab: Lab) -> set[Process]:
-    """Find the lab's living processes: recorded, marked, or in a namespace of a node."""
-    recorded = {
-        each for each in (*lab.hosts.values(), *lab.daemons.values()) if each and each.alive
-    }
-    ours = recorded | set(marked(f"{MARK}={lab.mark}"))
+    """Find the lab's living processes: marked, recorded daemons, or in a namespace of a node."""
+    # A daemon may write its title over its environment; hosts keep theirs.
+    daemons = {one for one in lab.daemons.values() if one and one.alive and is_daemon(one)}
+    ours = daemons | set(marked(f"{MARK}={lab.mark}"))
     return ours | set(inside(ours))
 
 
 def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
     """Remove the files, the record last; return what is left."""
-    mounts = tuple(f"mount {mount}" for mount in _mounts_below(lab.root))
+    mounts = tuple(f"mount {mount}" for mount in mounts_below(lab.root))
     if mounts:
         return mounts
     report(f"removing {lab.root}")
@@ -137,12 +136,3 @@ def _remove(path: Path) -> str:
 def _remove_if_empty(directory: Path) -> None:
     with contextlib.suppress(OSError):
         directory.rmdir()
-
-
-def _mounts_below(root: Path) -> Iterator[str]:
-    """Find mounts below the root: a removal would follow them."""
-    for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
-        # Field 5 is the mount point, blanks and backslashes in octal (proc(5)).
-        where = Path(line.split()[4].encode().decode("unicode_escape"))
-        if where.is_relative_to(root):
-            yield str(where)

@@ -25,6 +25,7 @@ from hpcbert.config.decode import (
     did_you_mean,
 )
 from hpcbert.errors import UsageError
+from hpcbert.logs import readers
 from hpcbert.logs.boundary import Number, numbers
 from hpcbert.system.lazy import dataclass
 
@@ -411,8 +412,7 @@ class Grammar:
     Attributes:
         records: All kinds of lines; those with a `loss` are checked with any rule.
         rules: The first is the default.
-        reader: `module:function` or `entry-point:name` that reads a log instead of the
-            grammar; empty for none.
+        reader: Name of the entry point that reads a log instead of the grammar; empty for none.
         sequence_length: Tokens in a sample if the log doesn't say, and the value that a campaign's
         log must have if no option requested another; 0 if unknown.
         packing: Largest average number of samples that may be packed into one; 1 for no packing.
@@ -514,18 +514,20 @@ class Grammar:
         return replace(self, rules=(first, *(rule for rule in self.rules if rule != first)))
 
 
-def _named(reader: str) -> str:
-    module, _, function = reader.partition(":")
-    if reader and not (module and function):
-        raise Invalid(f"must read module:function, or entry-point:name, not {reader!r}")
-    return reader
+def _entry_point(reader: str) -> str:
+    """Return the name of an entry point: nothing else that a recipe names is imported."""
+    name = reader.removeprefix(readers.PREFIX)
+    if not name or name == reader:
+        hint = f"Offer the function as an entry point in the group {readers.GROUP}."
+        raise Invalid(f"must read {readers.PREFIX}NAME, not {reader!r}", hint)
+    return name
 
 
 @dataclass(frozen=True)
 class _Elsewhere:
     """The `[log]` table of a recipe that brings its own reader."""
 
-    grammar: Annotated[str, _named]
+    grammar: Annotated[str, _entry_point]
 
 
 def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
@@ -542,7 +544,7 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
     if table.get("grammar", "") != "":
         reader = decode(_Elsewhere, table, file=where, path="log").grammar
         nothing = Record(b"", re.compile(b""), "")
-        rule = Rule(reader.partition(":")[2], "custom", nothing, "")
+        rule = Rule(reader, "custom", nothing, "")
         return Grammar((), (rule,), reader=reader)
     table.pop("grammar", None)
     read = partial(decode, file=where)

@@ -37,5 +37,5 @@ def rules(values: Mapping[str, Any], *, where: str) -> tuple[RuleOutline, ...]:
         ConfigError: A rule is not named, or is not a table.
     """
     if reader := str(values.get("grammar", "")):
-        return (RuleOutline(reader.partition(":")[2], "custom"),)
+        return (RuleOutline(reader.removeprefix("entry-point:"), "custom"),)
     return decode(tuple[RuleOutline, ...], values.get("rules", ()), file=where, path=_PATH)

@@ -1,13 +1,13 @@
-"""Functions outside hpcbert that read logs: where they may come from.
+"""Functions outside hpcbert that read logs: installed packages offer them as entry points.
 
-A recipe names one, and a recipe may come with somebody's campaign. So a module is searched only in
-the interpreter's installation: not in the working directory, which `python -m` and an empty part of
-PYTHONPATH put first, nor in PYTHONPATH, nor next to the recipe.
+A recipe names one, and a recipe may come with somebody's campaign or archive. So hpcbert imports
+nothing that the recipe names: it looks the name up among the entry points of the interpreter's
+installation. The working directory, which `python -m` and an empty part of PYTHONPATH put first,
+PYTHONPATH and the recipe's folder are not part of it.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import sysconfig
@@ -21,64 +21,39 @@ if TYPE_CHECKING:
 
 # Entry points of this group are readers.
 GROUP = "hpcbert.grammars"
-_ENTRY_POINT = "entry-point:"
+PREFIX = "entry-point:"
 
 
-def find(name: str, *, returns: type) -> Callable[..., Any]:
-    """Return a function that reads logs.
-
-    Args:
-        name: `module:function`, or `entry-point:name` for one that a package offers in the group.
-        returns: The return annotation that it must have.
+def find(name: str) -> Callable[..., Any]:
+    """Return the function that reads logs, by the name of its entry point.
 
     Raises:
-        ConfigError: It is not installed, or is not annotated as a reader of logs.
-    """
-    target = name
-    if name.startswith(_ENTRY_POINT):
-        target = _entry_point(name.removeprefix(_ENTRY_POINT))
-    module, _, attribute = target.partition(":")
-    try:
-        with _installed_only():
-            function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"log.grammar = {name!r} can't be used: {error}.",
-            hint="Install its package in hpcbert's environment.",
-        ) from error
-    # A recipe that came with somebody's campaign may name any function at all: one that is
-    # annotated to return a Reading was written to be named here.
-    returned = getattr(function, "__annotations__", {}).get("return")
-    if returned is not returns and str(returned).rpartition(".")[2] != returns.__name__:
-        raise ConfigError(
-            f"log.grammar = {name!r} can't be used: it is not annotated as a reader of logs.",
-            hint="Annotate the function: it returns a hpcbert.logs.scan.Reading.",
-        )
-    return function
-
-
-def _entry_point(name: str) -> str:
-    """Return the `module:function` that an installed package offers under a name.
-
-    Raises:
-        ConfigError: None does.
+        ConfigError: No installed package offers the name, or what it offers can't be imported.
     """
     from importlib.metadata import distributions
 
-    found = {
-        one.name: one.value
+    offers = {
+        entry.name: entry
         for distribution in distributions(path=installed())
-        for one in distribution.entry_points
-        if one.group == GROUP
+        for entry in distribution.entry_points
+        if entry.group == GROUP
     }
-    if name not in found:
-        known = ", ".join(sorted(found)) or "none"
+    if name not in offers:
+        names = ", ".join(sorted(offers)) or "none"
         raise ConfigError(
-            f"log.grammar = {_ENTRY_POINT + name!r} can't be used: no installed package has an "
+            f"log.grammar = {PREFIX + name!r} can't be used: no installed package has an "
             f"entry point of that name in the group {GROUP}.",
-            hint=f"There are: {known}. Or write module:function.",
+            hint=f"There are: {names}. Install its package in hpcbert's environment.",
         )
-    return found[name]
+    try:
+        with _installed_only():
+            function: Callable[..., Any] = offers[name].load()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"log.grammar = {PREFIX + name!r} can't be used: {error}.",
+            hint="Install its package in hpcbert's environment again.",
+        ) from error
+    return function
 
 
 def installed() -> list[str]:

@@ -112,7 +112,7 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
         setting: What is known beforehand; the log must agree with it.
     """
     if grammar.reader:
-        elsewhere: Reading = readers.find(grammar.reader, returns=Reading)(path, setting)
+        elsewhere: Reading = readers.find(grammar.reader)(path, setting)
         return elsewhere
     scan = _Scan(grammar, rule, setting)
     try:

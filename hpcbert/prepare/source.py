@@ -21,6 +21,7 @@ from hpcbert.script.prepared import (
     source_record,
 )
 from hpcbert.system import redact
+from hpcbert.system.lazy import regex
 from hpcbert.system.processes import started
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # Enough for a large repository over a slow link.
 _PATIENCE = 3600.0
+# The end of the name of a checkout that is not finished: `_fetch` gives it.
+_PRIVATE = regex(r"~(?P<host>[^~]+)~(?P<pid>\d+)~[0-9a-f]{8}(~old)?")
 _QUIET = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
@@ -199,6 +202,6 @@ def _hint(recipe: Recipe, said: str) -> str:
 def _sweep(directory: Path) -> None:
     """Remove the files that killed checkouts of this program on this host left."""
     for path in directory.parent.glob(f".{directory.name}~*"):
-        host, pid = path.name.removeprefix(f".{directory.name}~").split("~")[:2]
-        if host == socket.gethostname() and not started(pid):
+        name = _PRIVATE.fullmatch(path.name.removeprefix(f".{directory.name}"))
+        if name and name["host"] == socket.gethostname() and not started(name["pid"]):
             shutil.rmtree(path, ignore_errors=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fnmatch
 import importlib.util
 import os
+import secrets
 import shutil
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -86,8 +87,7 @@ def _show(folder: Path, view: Path, dataset: Dataset, options: Mapping[str, Opti
     from hpcbert.data.making import FOLDER, VOCABULARY
 
     made = sorted((folder / "made" / FOLDER).iterdir())
-    private = view.with_name(f".data~{os.getpid()}")
-    shutil.rmtree(private, ignore_errors=True)
+    private = view.with_name(f".data~{secrets.token_hex(8)}")
     names = dict(zip(_names(dataset.files.format_map(options), made), made, strict=True))
     for also in (one.format_map(options) for one in dataset.also):
         suffix = PurePosixPath(also).suffix

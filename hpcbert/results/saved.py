@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # Versions of the document that `--json` prints; hpcbert.cli.output writes it.
 _ENVELOPE = 1
+MOST_TABLES = 1000
 _HOW = "Name a file that hpcbert collect --json or --format json has written."
 
 
@@ -77,6 +79,9 @@ def parse(text: str, *, file: str) -> ResultSet:
     except ConfigError as error:
         wrong = f"The results are damaged: {error.message}"
         raise UsageError(wrong, where=file, hint=error.hint) from error
+    if len(found.tables) > MOST_TABLES:
+        many = f"The file has {len(found.tables):,} tables; hpcbert reads at most {MOST_TABLES:,}."
+        raise UsageError(many, where=file)
     _refuse_doubles(found, file)
     return ResultSet(
         tables=tuple(one.table for one in found.tables),
@@ -124,8 +129,8 @@ def _single(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object if each of its keys appears once; JSON takes the last of several."""
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the key {twice!r} appears twice")
     return made
 

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hpcbert import errors
@@ -20,8 +21,8 @@ from hpcbert.errors import HpcbertError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
+_MOUNTS = Path("/proc/self/mountinfo")
 # Permissions of new files, less the umask's.
 _MODE = 0o666
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
@@ -120,9 +121,18 @@ def refusal(what: str, where: Path, *, hint: str | None = None) -> Iterator[None
         ) from error
 
 
+def mounts_below(root: Path) -> Iterator[str]:
+    """Yield the mount points in a directory, itself included: a removal would follow them."""
+    for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
+        # Field 5 is the mount point, blanks and backslashes in octal (proc(5)).
+        where = Path(line.split()[4].encode().decode("unicode_escape"))
+        if where.is_relative_to(root.resolve()):
+            yield str(where)
+
+
 def write_text(path: Path, text: str, *, mode: int = _MODE) -> None:
-    """Write a text in UTF-8, as `write_bytes` does."""
-    write_bytes(path, text.encode("utf-8"), mode=mode)
+    """Write a text in UTF-8, as `write_bytes` does; half of a character as JSON's escape."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), mode=mode)
 
 
 def temporary_for(path: Path) -> Path:

@@ -21,9 +21,17 @@ MASK = "<redacted>"
 # A POSIX extended expression over `_NAME_`: upper case, all but letters and digits as `_`.
 NAMES = (
     "(SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|CREDS?_|TOKEN_|KEYS?_|[^YM]PASS_|[A-Z0-9]_PWD_"
-    "|DBPWD_|CONNECTION_?STRING|AUTH_|AUTHORIZATION|COOKIE|_JWT_|BEARER|_PAT_|_SIG_|SIGNATURE|_DSN_|WEBHOOK)"
+    "|DBPWD_|_PW_|_PSK_|_SAS_|_[HT]?OTP_|_MFA_|_NGCCLI_$|CONNECTION_?STRING|AUTH_|AUTHORIZATION|COOKIE|_JWT_|BEARER|_PAT_|_SIG_|SIGNATURE|_DSN_|WEBHOOK)"
 )
 _NAMES = regex(NAMES)
+# Names in logs that count or describe tokens and keys of a model; what they name is not long.
+_MEASURES = regex(
+    "_(REAL|PAD|MASK|UNK|CLS|SEP|BOS|EOS|SPECIAL|VALID|NUM|N|PER|MISSING|UNEXPECTED|SORT)_"
+    "(TOKEN|KEYS?)_|_TOKEN_(SHARE|IDS?|TYPES?|COUNT|LEN|LENGTH|RATE|PER|EMBEDDINGS?|SIZE|LIMIT|"
+    "BUDGET|ACCURACY|LOSS|RATIO|FRACTION|INDEX|MASK|MEAN|THROUGHPUT|CLASSIFIER|CLASSIFICATION)_"
+    "|_KEY_(PADDING|VALUE|DIM|SIZE|LEN|LENGTH|BIAS|WEIGHT|LAYER|MASK|PROJ)_"
+)
+_SHORT = 16
 
 # Typical forms, POSIX extended expressions; no letter or digit may precede one.
 # A quantifier before further text has a limit, so that the time stays linear.
@@ -67,7 +75,8 @@ _PEM = regex(
 # `user:word@`, or a user so long that it is a token.
 _IN_URL = regex(r"(?<=://)(?:[^\s/@:]*:[^\s/@]*|[^\s/@:]{20,})@")
 _HEADER = regex(
-    r"\b((?:proxy-)?authorization['\"]?\s*[:=]\s*['\"]?(?:[A-Za-z]+\s+)?)[^\s'\",;]+", re.IGNORECASE
+    r"\b((?:proxy-)?authorization['\"]?\s*[:=,]\s*['\"]?(?:[A-Za-z]+\s+)?)[^\s'\",;]+",
+    re.IGNORECASE,
 )
 _SCHEME = regex(r"\b(bearer|basic)(\s+)[\w.~+/=-]{12,}", re.IGNORECASE)
 # NAME=value, NAME="a b", "name": "value", Name: value.
@@ -77,9 +86,23 @@ _OPTION = regex(r"(?<!\S)(--?([\w-]{1,64}))(\s{1,8})(?![-\s])('[^']*'?|\"[^\"]*\
 _LOGIN = regex(
     r"(?<!\S)((?:-u|--user|--proxy-user)(?:\s{1,8}|=)?['\"]?)(?!\+)([^\s:'\"]{1,256}):([^\s'\"]+)"
 )
+# The same as elements of a list: ['--name', 'value'].
+_ELEMENT = regex(r"(['\"])--([\w-]{1,64})\1,\s{0,8}(['\"])(?!-)[^'\"\n]+\3")
+# netrc and enroot's credentials, on one line or several (netrc(5)).
+_NETRC = regex(
+    r"(?<!\S)((?:machine\s{1,8}\S{1,256}|default(?=\s{1,8}login\s))(?:\s{1,8}(?:login|account|port)\s{1,8}\S{1,256})"
+    r"{0,3}\s{1,8}(?:password|passwd)\s{1,8})\S+"
+)
+# docker login -p word, sshpass -p word, wandb login KEY, and setenv NAME value.
+_PROGRAM = regex(
+    r"(?<!\S)((?:(?:docker|podman|singularity|apptainer|oras|helm)\s+(?:remote\s+|registry\s+)?login\b"
+    r"[^\n|;]{0,200}?\s-p\s{0,8}|sshpass\s+-p\s{0,8}|wandb\s+login\s+(?:--relogin\s+)?(?=[0-9a-f]{40}))"
+    r"['\"]?)[^\s'\"]+"
+)
+_SETENV = regex(r"(?<!\S)((?:setenv|ENV)\s{1,8}(\w{1,256})\s{1,8})(?!=)\S+")
 _LOGINS = ("-u", "--user", "--proxy-user")
-# In MLPerf's records, `key` is the key of a name.
-_RECORD = ":::MLLOG"
+# In MLPerf's records, and in the calls that write them, `key` is the key of a name.
+_RECORD = regex(":::MLLOG|mlperf_logger|mllog")
 _VALUE = regex(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
 
 
@@ -87,6 +110,12 @@ def secret_name(name: str) -> bool:
     """Return whether a variable, option or field with this name may hold a secret."""
     plain = re.sub(r"[^A-Z0-9]", "_", name.upper())
     return _NAMES.search(f"_{plain}_") is not None
+
+
+def measures(name: str, value: str) -> bool:
+    """Return whether a name counts or describes tokens or keys, and the value is not a secret."""
+    plain = re.sub(r"[^A-Z0-9]", "_", name.upper())
+    return len(value) < _SHORT and _MEASURES.search(f"_{plain}_") is not None
 
 
 def text(value: str, *, program: bool = False) -> str:
@@ -101,6 +130,10 @@ def text(value: str, *, program: bool = False) -> str:
     masked = _FORMS.sub(MASK, masked)
     masked = _IN_URL.sub(f"{MASK}@", masked)
     masked = _LOGIN.sub(_without_password, masked)
+    masked = _NETRC.sub(rf"\g<1>{MASK}", masked)
+    masked = _PROGRAM.sub(rf"\g<1>{MASK}", masked)
+    masked = _SETENV.sub(_without_variable, masked)
+    masked = _ELEMENT.sub(_without_element, masked)
     masked = _OPTION.sub(_without_value, masked)
     masked = _HEADER.sub(rf"\g<1>{MASK}", masked)
     masked = _without_assigned(masked, program=program)
@@ -120,6 +153,18 @@ def _without_value(found: re.Match[str]) -> str:
     return f"{found[1]}{found[3]}{MASK}" if long and secret_name(found[2]) else found[0]
 
 
+def _without_variable(match: re.Match[str]) -> str:
+    """Mask the value of `setenv NAME value`."""
+    return f"{match[1]}{MASK}" if secret_name(match[2]) else match[0]
+
+
+def _without_element(match: re.Match[str]) -> str:
+    """Mask the value of `'--token', 'value'`."""
+    if not secret_name(match[2]):
+        return match[0]
+    return f"{match[1]}--{match[2]}{match[1]}, {match[3]}{MASK}{match[3]}"
+
+
 def _without_assigned(text: str, *, program: bool) -> str:
     """Mask the value of a name that may hold a secret."""
     pieces: list[str] = []
@@ -128,12 +173,12 @@ def _without_assigned(text: str, *, program: bool) -> str:
         if match.start() < done or not secret_name(match[1]) or _HEADER.match(match[0] + "x"):
             continue
         line = text.rfind("\n", 0, match.start()) + 1
-        if match[1] == "key" and _RECORD in text[line : match.start()]:
+        if match[1] == "key" and _RECORD.search(text, line, match.start()):
             continue
         if program and not match[1].isupper():
             continue
         value = _VALUE.match(text, match.end())
-        if value is not None:
+        if value is not None and not measures(match[1], value[0]):
             pieces += [text[done : match.end()], MASK]
             done = value.end()
     return "".join([*pieces, text[done:]])

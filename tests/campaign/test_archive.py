@@ -185,7 +185,7 @@ def test_links_and_pipes_of_a_campaign_are_not_followed(done: Built, tmp_path: P
         log = done.log_path("1n1g", 2)
         log.unlink()
         make(log)
-        with pytest.raises(HpcbertError, match=r"Can't archive: it is a (link|pipe), not a file"):
+        with pytest.raises(HpcbertError, match=r"Can't archive: it is a pipe|is a link"):
             archive.pack(done.directory, tmp_path / "a.zip")
         assert not [*tmp_path.glob("*.zip*")]
 

@@ -134,3 +134,27 @@ def test_another_base_or_command_is_another_image() -> None:
         cache.built_stem("y", "a", ["b", "c"]),
     }
     assert len(stems) == 4
+
+
+@pytest.mark.parametrize("file", ["..", ".", "", "../photos", "photos", "other+1.sqsh"])
+def test_a_pointer_to_something_else_is_no_image(tmp_path: Path, file: str) -> None:
+    directory = tmp_path / "images"
+    (directory / "photos").mkdir(parents=True)
+    size = (directory / file).stat().st_size if (directory / file).exists() else 0
+    pointer = {
+        "schema": 1,
+        "file": file,
+        "bytes": size,
+        "reference": "x",
+        "sha256": "",
+        "created": "",
+    }
+    (directory / "stem.json").write_text(json.dumps(pointer))
+    assert cache.find_stem(directory, "stem") is None
+    assert cache.listed(directory) == ()
+
+
+def test_files_of_the_user_are_no_leftovers(tmp_path: Path) -> None:
+    for name in (".photos~old", ".vimrc~", ".a~b.c", "photos.tar", "photos"):
+        (tmp_path / name).mkdir()
+    assert cache.leftovers(tmp_path) == ()

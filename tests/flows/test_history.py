@@ -13,6 +13,7 @@ from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.flows.history import Filter, listed
 from hpcbert.flows.remove import LivingError, remove
 from hpcbert.model import moment
+from hpcbert.system import files
 from hpcbert.system.runner import Runner
 from tests.kit.campaigns import Build, Built
 from tests.kit.collecting import gathered, says
@@ -167,6 +168,94 @@ def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
     assert remove([other.directory], agreed=yes, run=quiet())
     assert list(runs.iterdir()) == []
+
+
+# Beside a campaign: folders that hpcbert did not make, whatever their names look like.
+FOREIGN = {
+    "somebody's .removed": (".photos.removed", {}),
+    "an older form": (".20261121-pytorch-abc.a1b2c3.removed", {"manifest.json": "{}"}),
+    "the prefix only": (".hpcbert-removed-photos", {}),
+    "another mark": (".hpcbert-removed-0123456789ab", {"campaign": "photos\n"}),
+    "a copy's mark": (
+        ".hpcbert-removed-0123456789ab",
+        {"campaign": ".hpcbert-removed-ba9876543210\nphotos\n"},
+    ),
+    "a mark that leads out": (
+        ".hpcbert-removed-0123456789ab",
+        {"campaign": ".hpcbert-removed-0123456789ab\n../photos\n"},
+    ),
+    "a mark of the folder": (
+        ".hpcbert-removed-0123456789ab",
+        {"campaign": ".hpcbert-removed-0123456789ab\n..\n"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "contents"), FOREIGN.values(), ids=FOREIGN)
+def test_only_what_a_removal_made_is_removed(
+    one: Built, name: str, contents: dict[str, str]
+) -> None:
+    runs = one.directory.parent
+    for folder in (runs / name, runs / "photos"):
+        (folder / "photos").mkdir(parents=True)
+        (folder / "photos" / "1.jpg").touch()
+    for file, text in contents.items():
+        (runs / name / file).write_text(text)
+    before = sorted(runs.rglob("*"))
+    assert remove([one.directory], agreed=yes, run=quiet())
+    after = [path for path in before if not path.is_relative_to(one.directory)]
+    assert sorted(runs.rglob("*")) == after
+
+
+def test_what_somebody_puts_into_the_hidden_folder_stays(
+    one: Built, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = one.directory.parent
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            remove([one.directory], agreed=yes, run=quiet())
+    (hidden,) = runs.iterdir()
+    (hidden / "photos").mkdir()
+    other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
+    assert remove([other.directory], agreed=yes, run=quiet())
+    assert [path.name for path in hidden.iterdir()] == ["photos"]
+
+
+def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
+    one: Built, build: Build, tmp_path: Path
+) -> None:
+    hidden, photos = one.directory.parent / ".hpcbert-removed-0123456789ab", tmp_path / "photos"
+    for folder in (hidden, photos):
+        folder.mkdir()
+    (photos / "1.jpg").touch()
+    (hidden / "campaign").write_text(f"{hidden.name}\nphotos\n")
+    (hidden / "photos").symlink_to(photos)
+    with pytest.raises(HpcbertError, match="Can't remove all of it"):
+        remove([one.directory], agreed=yes, run=quiet())
+    assert (photos / "1.jpg").exists()
+
+
+def test_a_directory_that_is_no_campaign_is_not_removed_by_force(one: Built) -> None:
+    extension = one.directory.with_name("browser-extension")
+    extension.mkdir()
+    (extension / "manifest.json").write_text('{"manifest_version": 3}')
+    with pytest.raises(UsageError, match="did not make this directory"):
+        remove([extension], agreed=yes, run=quiet(), force=True)
+    assert extension.exists()
+
+
+@pytest.mark.parametrize("place", ["", "logs"])
+def test_a_mounted_file_system_is_not_emptied(
+    one: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    where = str(one.directory / place).replace(" ", "\\040")
+    mounts.write_text(f"36 35 98:0 / {where} rw,noatime - ext3 /dev/root rw\n")
+    monkeypatch.setattr(files, "_MOUNTS", mounts)
+    with pytest.raises(UsageError, match="Another file system is mounted here"):
+        remove([one.directory], agreed=yes, run=quiet())
+    assert one.directory.exists()
 
 
 @pytest.mark.needs("permissions")

@@ -69,7 +69,7 @@ def test_the_outline_of_a_table_has_the_rules_of_its_grammar(name: str) -> None:
 
 
 def test_the_outline_of_a_reader_is_what_its_grammar_has() -> None:
-    log = {"grammar": "module:function"}
+    log = {"grammar": "entry-point:name"}
     (rule,) = grammars.parse(log, where="x").rules
     (found,) = outline.rules(log, where="x")
     assert (found.name, found.kind, found.scope) == (rule.name, rule.kind, rule.scope)
@@ -105,8 +105,10 @@ def test_the_outline_of_a_reader_is_what_its_grammar_has() -> None:
         (RECORD + 'ranks = "gpu"\n' + RULE + "after = { record = 3 }", "several ranks", ""),
         (RECORD + RULE + 'scope = "per-gpu"\nover_ranks = "sum"', "can only sum", ""),
         (RECORD + RULE.replace('"rate"\n', '"speed"\n', 2), "kind must be one of", ""),
-        ('[log]\ngrammar = "module"\n', "must read module:function", ""),
-        ('[log]\ngrammar = "a:b"\nrehearsal = "x"\n', "rehearsal is not known", ""),
+        ('[log]\ngrammar = "module"\n', "must read entry-point:NAME", "hpcbert.grammars"),
+        ('[log]\ngrammar = "module:function"\n', "must read entry-point:NAME", ""),
+        ('[log]\ngrammar = "entry-point:"\n', "must read entry-point:NAME", ""),
+        ('[log]\ngrammar = "entry-point:b"\nrehearsal = "x"\n', "rehearsal is not known", ""),
         (RECORD + RULE + "[[log.facts]]\ncontains = 'x'\nmatch = 'x'", "needs a named group", ""),
         (
             RECORD + RULE + "[[log.facts]]\ncontains = 'x'\nmatch = '(?P<nods>.)'",

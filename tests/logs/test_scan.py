@@ -4,6 +4,7 @@ a reason."""
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -480,16 +481,25 @@ def one_number(path: Path, setting: Setting) -> Reading:
     return Reading(float(path.read_text()) * setting.need("gpus"), setting=setting)
 
 
-def test_a_log_that_no_grammar_describes_is_read_by_a_function(tmp_path: Path) -> None:
+def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run.log"
     path.write_text("12.5")
-    grammar = parse(f'[log]\ngrammar = "{__name__}:one_number"\n')
-    assert grammar.rule().name == "one_number"
+    info = tmp_path / "site" / "brought-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Name: brought\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[hpcbert.grammars]\none-number = {__name__}:one_number\nbroken = hpcbert.absent:read\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path, str(info.parent)])
+    grammar = parse('[log]\ngrammar = "entry-point:one-number"\n')
+    assert grammar.rule().name == "one-number"
     assert scan.read(path, grammar, grammar.rule(), Setting(gpus=4)).throughput == 50
     assert scan.progress(path, grammar) == scan.Progress()
-    absent = parse('[log]\ngrammar = "hpcbert.absent:function"\n')
+    broken = parse('[log]\ngrammar = "entry-point:broken"\n')
     with pytest.raises(ConfigError, match=r"hpcbert\.absent"):
-        scan.read(path, absent, absent.rule(), ONE)
+        scan.read(path, broken, broken.rule(), ONE)
 
 
 # --- Windows of several ranks and of records --------------------------------------------------

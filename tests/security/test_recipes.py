@@ -10,13 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpcbert.logs.scan import Reading
-from hpcbert.logs.setting import Setting
+from hpcbert.campaign import archive
 from tests.kit.cli import inside
-
-
-def reads_logs(path: Path, setting: Setting) -> Reading:
-    return Reading(42.0, 12, 10, setting)
 
 
 def collected(made: Any, reader: str) -> Any:
@@ -37,39 +32,46 @@ def made(build: Any, tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     "reader",
     [
+        "antigravity:x",  # opens $BROWSER
+        "unittest.__main__:main",
+        "test.__main__:main",
+        "this:s",
         "subprocess:call",
-        "os:system",
-        "os:execv",
-        "runpy:run_path",
-        "pickle:load",
-        "builtins:open",
+        "mine:read",
+        "entry-point:antigravity",
+        "entry-point:antigravity:x",
+        "entry-point:mine:read",
     ],
 )
-def test_a_function_that_reads_no_logs_is_not_called(
-    made: Any, tmp_path: Path, reader: str
+@pytest.mark.parametrize("packed", [False, True], ids=["directory", "archive"])
+def test_nothing_that_a_recipe_names_is_imported(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, packed: bool
 ) -> None:
-    result = collected(made, reader)
-    assert result.returncode == 2
-    assert "is not annotated as a reader of logs" in result.stderr
-    assert not (tmp_path / "sprung").exists()
-
-
-def test_a_module_in_the_campaign_is_not_imported(
-    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trap = f"import pathlib; pathlib.Path({str(tmp_path / 'sprung')!r}).touch()"
+    sprung, browser = tmp_path / "sprung", tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\ntouch {sprung}\n")
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    trap = f"import pathlib; pathlib.Path({str(sprung)!r}).touch()"
     for folder in (made.directory, made.directory / "scripts"):
         (folder / "mine.py").write_text(trap)
-    result = collected(made, "mine:read")
+    modules = set(sys.modules)
+    (made.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
+    source = made.directory
+    if packed:
+        source = tmp_path / "stranger.zip"
+        archive.pack(made.directory, source)
+    result = inside("collect", source)
     assert result.returncode == 2
-    assert not (tmp_path / "sprung").exists()
+    assert "log.grammar" in result.stderr
+    assert not sprung.exists()
+    named = {"antigravity", "this", "unittest.__main__", "test.__main__", "mine"}
+    assert not named & (set(sys.modules) - modules)
 
 
 READER = """
 from pathlib import Path
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
-from tests.kit.cli import inside
 def read(path: Path, setting: Setting) -> Reading:
     return Reading(43.0, 12, 10, setting)
 """
@@ -92,7 +94,7 @@ def test_a_module_of_the_working_directory_is_not_imported(
     (info / "entry_points.txt").write_text("[hpcbert.grammars]\nyours = yours:read\n")
     paths = {"-m": "", "PYTHONPATH": str(place), "empty part of PYTHONPATH": f"{place}/none:"}
     environment = {**os.environ, "PYTHONPATH": paths[where]}
-    for reader in ("mine:read", "entry-point:yours"):
+    for reader in ("mine:read", "entry-point:mine", "entry-point:yours"):
         (made.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
         done = subprocess.run(
             [sys.executable, "-m", "hpcbert", "collect", str(made.directory)],
@@ -103,13 +105,12 @@ def test_a_module_of_the_working_directory_is_not_imported(
             check=False,
         )
         assert done.returncode == 2, done.stderr
-        assert "can't be used" in done.stderr
+        assert "log.grammar" in done.stderr
         assert not sprung.exists()
 
 
-@pytest.mark.parametrize("reader", ["installed_reader:read", "entry-point:brought"])
-def test_an_installed_function_or_entry_point_is_called(
-    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+def test_the_entry_point_of_an_installed_package_is_called(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "site-packages"
     (place / "brought-1.0.dist-info").mkdir(parents=True)
@@ -119,7 +120,7 @@ def test_an_installed_function_or_entry_point_is_called(
         "[hpcbert.grammars]\nbrought = installed_reader:read\n"
     )
     monkeypatch.setattr(sys, "path", [*sys.path, str(place)])
-    assert "43.00" in collected(made, reader).stdout
+    assert "43.00" in collected(made, "entry-point:brought").stdout
     sys.modules.pop("installed_reader", None)
 
 
@@ -128,8 +129,3 @@ def test_a_name_that_nobody_offers_lists_what_there_is(made: Any) -> None:
     assert result.returncode == 2
     assert "hpcbert.grammars" in result.stderr
     assert "hint: There are: none" in result.stderr
-
-
-def test_a_function_that_says_so_is_called(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mine", sys.modules[__name__])
-    assert "42.00" in collected(made, "mine:reads_logs").stdout

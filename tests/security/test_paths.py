@@ -1,0 +1,165 @@
+"""A manifest that came from somebody else leads to no file outside its campaign."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign import archive, store
+from hpcbert.errors import UsageError
+from tests.kit.campaigns import Build, Built
+from tests.kit.cli import inside
+
+SECRET = "samples/s of a file that only its reader may read"
+# The commands that read a campaign, or an archive of one.
+READING = (
+    "logs",
+    "collect",
+    "show",
+    "audit",
+    "report --output page",
+    "monitor --once",
+    "explain",
+    "archive",
+)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret.log"
+    path.write_text(SECRET)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def made(build: Build) -> Built:
+    made = build("1n1g", repeats=1, scheduler="local")
+    made.complete("1n1g", 1, 10.0)
+    return made
+
+
+def edit(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    path = directory / "manifest.json"
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def set_path(key: str, value: str) -> Callable[[dict[str, Any]], Any]:
+    """Return what sets a dotted key of a manifest; of the first array, if it begins with a dot."""
+
+    def change(data: dict[str, Any]) -> None:
+        *place, last = key.strip(".").split(".")
+        table = data["arrays"][0] if key.startswith(".") else data
+        for name in place:
+            table = table[name]
+        table[last] = value
+
+    return change
+
+
+def repacked(packed: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the manifest in an archive, and its digest."""
+    with zipfile.ZipFile(packed) as zipped:
+        files = {name: zipped.read(name) for name in zipped.namelist()}
+    (manifest,) = (name for name in files if name.endswith("/manifest.json"))
+    (index,) = (name for name in files if name.endswith("/archive.json"))
+    data, described = json.loads(files[manifest]), json.loads(files[index])
+    change(data)
+    files[manifest] = json.dumps(data).encode()
+    described["files"]["manifest.json"]["sha256"] = sha256(files[manifest]).hexdigest()
+    files[index] = json.dumps(described).encode()
+    with zipfile.ZipFile(packed, "w") as zipped:
+        for name, content in files.items():
+            zipped.writestr(name, content)
+
+
+OUTSIDE = [
+    (".log", "{secret}"),
+    (".log", "logs/../../../secret.log"),
+    (".log", "../../secret.log"),
+    (".log", "logs/./x.log"),
+    (".log", "logs//x.log"),
+    (".log", "notes/x.log"),
+    (".log", "manifest.json"),
+    (".log", "logs"),
+    (".log", ""),
+    (".log", "logs/" + "x" * 300),
+    (".log", "logs/\ud800.log"),
+    (".script", "{secret}"),
+    (".script", "scripts/../../secret.log"),
+    (".script", "logs/x.sbatch"),
+    (".point.model", "../../secret"),
+    (".point.model", "x" * 300),
+    ("id", "../../x"),
+    ("id", "{secret}"),
+    ("after", "../.."),
+    ("after", "{secret}"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), OUTSIDE, ids=[str(n) for n in range(len(OUTSIDE))])
+def test_a_path_outside_the_campaign_is_refused(
+    made: Built, secret: Path, key: str, value: str
+) -> None:
+    edit(made.directory, set_path(key, value.replace("{secret}", str(secret))))
+    with pytest.raises(UsageError, match="names a file outside the campaign") as caught:
+        store.read_manifest(made.directory)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("words", READING)
+@pytest.mark.parametrize("key", [".log", ".script"])
+def test_no_command_reads_a_file_outside(made: Built, secret: Path, key: str, words: str) -> None:
+    edit(made.directory, set_path(key, str(secret)))
+    done = inside(*words.split(), made.directory)
+    assert done.returncode == 2
+    assert "outside the campaign" in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    assert "bug" not in done.stderr
+
+
+@pytest.mark.parametrize("value", ["{secret}", "logs/../../../secret.log"])
+def test_logs_of_an_archive_are_the_archives(
+    made: Built, secret: Path, tmp_path: Path, value: str
+) -> None:
+    packed = tmp_path / "a.zip"
+    archive.pack(made.directory, packed)
+    repacked(packed, set_path(".log", value.replace("{secret}", str(secret))))
+    done = inside("logs", packed)
+    assert done.returncode == 2
+    assert "outside the campaign" in done.stderr
+    assert SECRET not in done.stdout
+
+
+@pytest.mark.parametrize("words", READING)
+@pytest.mark.parametrize("name", ["log", "folder", "status", "recipe.toml", "env/x.1.0.n1.json"])
+def test_a_link_out_of_the_campaign_is_refused(
+    made: Built, secret: Path, tmp_path: Path, name: str, words: str
+) -> None:
+    log = made.log_path("1n1g", 1)
+    places = {"log": log, "folder": log.parent, "status": made.status_path("1n1g", 1)}
+    link = places.get(name, made.directory / name)
+    link.parent.mkdir(exist_ok=True)
+    if link.exists():
+        link.rename(tmp_path / "aside")
+    link.symlink_to(secret.parent if name == "folder" else secret)
+    done = inside(*words.split(), made.directory)
+    assert done.returncode == 2
+    assert "link to a place outside" in done.stderr
+    assert str(link) in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_a_link_within_the_campaign_is_followed(made: Built) -> None:
+    log = made.log_path("1n1g", 1)
+    log.rename(log.with_suffix(".kept"))
+    log.symlink_to(log.with_suffix(".kept"))
+    assert inside("collect", made.directory).returncode == 0
