@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.likeness import twins
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.foreign.pooling import Numbered, Read, joined, measured, numbered
+from hpcbert.foreign.pooling import Numbered, Read, are_numbered, joined, measured, numbered
 from hpcbert.foreign.said import UnknownLogError, contradiction, likely_shape, setting_of, unknown
 from hpcbert.logs import failures
 from hpcbert.logs.counted import counted
@@ -73,6 +73,7 @@ class Reader:
         rule: Name of a rule, empty for each framework's default.
         window: The window, instead of DLPerf's.
         pattern: How the paths are read; then the name of a folder does not contradict `--fw`.
+        as_repeats: Whether all logs of a point are repeats, whatever their names.
     """
 
     known: UserSettings
@@ -81,6 +82,7 @@ class Reader:
     rule: str
     window: Window
     pattern: str = ""
+    as_repeats: bool = False
     _loaded: dict[str, Framework] = field(default_factory=dict, init=False)
     _unfit: list[tuple[LogFile, UsageError]] = field(default_factory=list, init=False)
     _twins: list[LeftOut] = field(default_factory=list, init=False)
@@ -126,7 +128,7 @@ class Reader:
                 likely = [] if one.valid else [point for point in certain if _agrees(one, point)]
                 point = likely[0] if len(likely) == 1 else self._point(one)
                 if not one.valid:
-                    _refuse_clash(one, points.get((point, one.rule), ()))
+                    self._refuse_clash(one, points.get((point, one.rule), ()))
             except UnknownLogError as error:
                 self._unfit.append((one.log, error))
                 continue
@@ -140,7 +142,12 @@ class Reader:
         points = joined(points)
         curves = Curves(point for point, _ in points)
         found = [
-            Numbered(group_of(point, curves, rule), point.shape, self._counted(own), numbered(own))
+            Numbered(
+                group_of(point, curves, rule),
+                point.shape,
+                self._counted(own),
+                numbered(own, as_repeats=self.as_repeats),
+            )
             for (point, rule), own in points.items()
         ]
         return measured(found)
@@ -213,6 +220,19 @@ class Reader:
         except UnknownLogError as error:
             return _Outcome(*used, unknown=(error.message, error.where, error.hint))
         return _Outcome(*used, reading)
+
+    def _refuse_clash(self, read: Read, others: Collection[Read]) -> None:
+        """Leave out an invalid log if it may be another experiment's, or its repeat's other log."""
+        number = read.log.repeat, read.log.attempt
+        for other in others:
+            if not (self.as_repeats or are_numbered(read, other)):
+                clash = f"nothing says that it is a repeat of {shown(other.log.path)}"
+            elif read.log.repeat is not None and (other.log.repeat, other.log.attempt) == number:
+                clash = f"{shown(other.log.path)} is the same repeat"
+            else:
+                continue
+            message = f"It has no number ({_reasons(read)}); {clash}."
+            raise UnknownLogError(message, where=shown(read.log.path))
 
     def _setting(self, log: LogFile) -> Setting:
         said = log.of_point
@@ -311,16 +331,8 @@ class Reader:
         return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
 
 
-def _refuse_clash(read: Read, others: Collection[Read]) -> None:
-    """Leave out an invalid log if the same repeat has another log."""
-    number = read.log.repeat, read.log.attempt
-    if read.valid or read.log.repeat is None:
-        return
-    for other in others:
-        if (other.log.repeat, other.log.attempt) == number:
-            reasons = "; ".join(map(str, read.reading.reasons))
-            message = f"It has no number ({reasons}); {shown(other.log.path)} is the same repeat."
-            raise UnknownLogError(message, where=shown(read.log.path))
+def _reasons(read: Read) -> str:
+    return "; ".join(map(str, read.reading.reasons))
 
 
 def _point(read: Read) -> Point:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.likeness import Account, judged, stated
 from hpcbert.errors import UsageError
-from hpcbert.logs.layout import shown
+from hpcbert.logs.layout import natural, shown
 from hpcbert.model import Measured, Reason, Run, Shape
 from hpcbert.results.reduce import FOREIGN, Evidence, gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from hpcbert.campaign.fingerprint import NodeSample
     from hpcbert.logs.layout import LogFile
@@ -52,26 +54,57 @@ class Numbered(NamedTuple):
     reads: dict[int, Read]
 
 
-def numbered(reads: list[Read]) -> dict[int, Read]:
+def numbered(reads: Sequence[Read], *, as_repeats: bool) -> dict[int, Read]:
     """Return a point's logs by repeat, from 1; of several attempts the last valid one is used.
 
-    OneFlow numbers its runs from 0. A log without a number gets the next free one.
+    OneFlow numbers its runs from 0. Logs without a number, or from several places, are numbered
+    in natural order.
+
+    Args:
+        reads: The logs.
+        as_repeats: Whether the user states that all of them are repeats.
 
     Raises:
-        UsageError: Two logs are the same attempt of the same repeat.
+        UsageError: Two logs are the same attempt of the same repeat, or nothing says that they
+            are repeats.
     """
-    first = min((one.log.repeat for one in reads if one.log.repeat is not None), default=1)
-    shift = 1 if first == 0 else 0
+    ordered = sorted(reads, key=lambda read: natural(str(read.log.path)))
+    for read in () if as_repeats else ordered[1:]:
+        if not are_numbered(ordered[0], read):
+            raise UsageError(
+                f"{_both(ordered[0], read)} are of one point, and nothing says that they are "
+                "repeats of one experiment.",
+                hint="If they are, number them by {repeat} in --pattern, or give --as-repeats. "
+                "If not, name in --pattern what differs, or collect them separately.",
+            )
+    if all(are_numbered(ordered[0], read) for read in ordered):
+        numbers = [read.log.repeat or 0 for read in ordered]
+        shift = 0 if min(numbers) else 1
+        return _by_number(ordered, [number + shift for number in numbers])
+    runs = [(read.log.place, read.log.repeat, _unnumbered(read)) for read in ordered]
+    places = {run: number for number, run in enumerate(dict.fromkeys(runs), start=1)}
+    return _by_number(ordered, [places[run] for run in runs])
+
+
+def _unnumbered(read: Read) -> Path | None:
+    return read.log.path if read.log.repeat is None else None
+
+
+def are_numbered(read: Read, other: Read) -> bool:
+    """Return whether the names of two logs number the repeats of one experiment."""
+    numbers = read.log.repeat, other.log.repeat
+    return read.log == other.log or (None not in numbers and read.log.place == other.log.place)
+
+
+def _both(read: Read, other: Read) -> str:
+    return f"{shown(read.log.path)} and {shown(other.log.path)}"
+
+
+def _by_number(reads: Sequence[Read], numbers: Sequence[int]) -> dict[int, Read]:
     numbered: dict[int, list[Read]] = {}
-    for one in reads:
-        if one.log.repeat is not None:
-            numbered.setdefault(one.log.repeat + shift, []).append(one)
-    free = max(numbered, default=0) + 1
-    for one in reads:
-        if one.log.repeat is None:
-            numbered[free] = [one]
-            free += 1
-    return _level({repeat: _attempt(repeat, ones) for repeat, ones in sorted(numbered.items())})
+    for number, read in sorted(zip(numbers, reads, strict=True), key=itemgetter(0)):
+        numbered.setdefault(number, []).append(read)
+    return _level({repeat: _attempt(repeat, ones) for repeat, ones in numbered.items()})
 
 
 def _level(reads: dict[int, Read]) -> dict[int, Read]:
@@ -96,9 +129,8 @@ def _attempt(repeat: int, reads: list[Read]) -> Read:
     for one in reads:
         other = by_attempt.setdefault(one.log.attempt, one)
         if other is not one:
-            both = f"{shown(other.log.path)} and {shown(one.log.path)}"
             raise UsageError(
-                f"{both} are both repeat {repeat} of one point.",
+                f"{_both(other, one)} are both repeat {repeat} of one point.",
                 hint="Collect them one after the other, or distinguish them with --pattern.",
             )
     newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]

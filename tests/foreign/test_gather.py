@@ -228,7 +228,7 @@ def test_files_without_a_number_are_numbered(tmp_path: Path, collect_json: Colle
         put(tmp_path, f"1n1g/{name}", deepspeed_log([10.0] * 118))
     flags = ("--fw", "deepspeed", "--batch-size", "32", "--precision", "fp32")
     paths = (tmp_path / "1n1g/b.log", tmp_path / "1n1g/a.log")
-    row = rows(collect_json(*paths, *flags))[0]
+    row = rows(collect_json(*paths, *flags, "--as-repeats"))[0]
     assert [(run["repeat"], run["log"][-5:]) for run in row["runs"]] == [(1, "a.log"), (2, "b.log")]
 
 
