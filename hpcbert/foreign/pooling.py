@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.campaign.likeness import Account, judged, stated
+from hpcbert.campaign.likeness import Account, judged, refused, stated
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import natural, shown
 from hpcbert.model import Measured, Reason, Run, Shape
@@ -167,8 +168,9 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSamp
     ]
     verdicts = judged(accounts, keep_first=True)
     measured = []
-    for point, runs, own in zip(points, verdicts, accounts, strict=True):
+    for point, verdict, own in zip(points, verdicts, accounts, strict=True):
         reads = point.reads.values()
+        runs = _without_overlaps(verdict, [*reads])
         whole = _with_gaps(runs)
         made = Measured(
             group=point.group,
@@ -187,6 +189,28 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSamp
         taken = (where for run, account in pairs if run.valid for where in account.taken)
         measured.append((made, tuple(taken)))
     return tuple(measured)
+
+
+def _without_overlaps(runs: Sequence[Run], reads: Sequence[Read]) -> tuple[Run, ...]:
+    """Refuse runs that were measured at the same time: one run's ranks, or runs that interfered."""
+    valid = [at for at, run in enumerate(runs) if run.valid]
+    overlapping: dict[int, int] = {}
+    for at, other in combinations(valid, 2):
+        if reads[at].reading.measured.overlaps(reads[other].reading.measured):
+            overlapping.setdefault(at, other)
+            overlapping.setdefault(other, at)
+    return tuple(
+        refused(run, _overlap(reads[overlapping[at]])) if at in overlapping else run
+        for at, run in enumerate(runs)
+    )
+
+
+def _overlap(other: Read) -> Reason:
+    detail = (
+        f"{shown(other.log.path)} was measured at the same time: logs of several ranks are one run,"
+        " and runs that share nodes slow each other down"
+    )
+    return Reason("shared-nodes", detail)
 
 
 def _account(shape: Shape, number: int, read: Read) -> Account:

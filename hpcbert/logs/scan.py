@@ -38,6 +38,7 @@ from hpcbert.logs.lines import (
 )
 from hpcbert.logs.setting import END, Setting, UnknownError, packing
 from hpcbert.logs.skipped import Skipped
+from hpcbert.logs.stamps import Measured, measured
 from hpcbert.logs.steps import steps_of
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
@@ -72,6 +73,7 @@ class Reading(NamedTuple):
             nodes or GPUs had been given.
         steps: The durations of its iterations, as far as the rule's records have them.
         beginning: As `lines.checksum` returns it; None if unknown.
+        measured: When the window was measured, as far as the log says.
     """
 
     throughput: float | None
@@ -87,6 +89,7 @@ class Reading(NamedTuple):
     unchecked: bool = False
     steps: Steps | None = None
     beginning: int | None = None
+    measured: Measured = Measured()
 
     @property
     def told(self) -> tuple[tuple[str, int | str], ...]:
@@ -171,6 +174,9 @@ class _Scan:
         self._paused: dict[str, int] = {}
         self._skipped = Skipped()
         self._beginning = b""
+        # The line of the current record, and those of the window's ends.
+        self._line = b""
+        self._ends = b"", b""
 
     @property
     def collector(self) -> Collector:
@@ -285,6 +291,7 @@ class _Scan:
         if record.lines > 1:
             # The lines that follow are read again, each as the first of its own record.
             found = [match for match in found[:1] if match.start() <= first_length]
+        self._line = line.text
         # Launchers label lines with a rank; if one rank prints, the label means nothing.
         rank = None if record.ranks == "one" else rank_of(line.text)
         for match in found:
@@ -356,6 +363,8 @@ class _Scan:
             return  # The run goes on to its own end.
         rank = whole_number(fields["rank"]) if "rank" in fields else rank
         known.add(iteration, text, rank)
+        if known.found:
+            self._ends = self._ends[0] or self._line, self._line
 
     def conclude(self) -> Reading:
         """Return the result of the reading."""
@@ -401,7 +410,13 @@ class _Scan:
             unchecked=throughput is not None and self._is_unchecked(throughput),
             steps=steps_of(self.rule, setting, self.collector) if throughput else None,
             beginning=checksum(self._beginning),
+            measured=self._measured() if throughput else Measured(),
         )
+
+    def _measured(self) -> Measured:
+        first, last = self._ends
+        first = b"" if self.rule.kind == "footer" else first
+        return measured(first, last, self.rule.record, self._beginning)
 
     def _is_unchecked(self, throughput: float) -> bool:
         """Return whether the number depends only on what the user said about nodes and GPUs."""

@@ -13,7 +13,7 @@ from hpcbert.logs.setting import Setting
 from hpcbert.logs.sizes import SIZES, name_of, stated_by
 from tests.foreign.test_labels import reason
 from tests.kit.logs import put
-from tests.kit.recipes import load, sample
+from tests.kit.recipes import options_of, sample
 from tests.kit.tables import CollectJson, only_run
 
 # How programs state a model.
@@ -41,17 +41,6 @@ def log_of(recipe: str, model: str) -> str:
     hidden, layers = SIZES[model]
     line = LINES[recipe].format(model=model, size=model[5:], hidden=hidden, layers=layers)
     return f"{line}\n{OWN.sub('', sample(recipe).decode(errors='replace'))}"
-
-
-def options_of(recipe: str) -> tuple[str, ...]:
-    told = load(recipe).sample
-    assert told is not None
-    return (
-        *("--fw", recipe, "--pattern", "run_{repeat}.log", "--nodes", str(told.shape.nodes)),
-        *("--gpus-per-node", str(told.shape.gpus_per_node), "--precision", told.precision),
-        *("--batch-size", str(told.batch_size_per_device)),
-        *("--set", f"accumulation={told.accumulation}"),
-    )
 
 
 @pytest.mark.parametrize("recipe", sorted(LINES))

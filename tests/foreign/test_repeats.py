@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.logs import pytorch, put
+from tests.kit.logs import put, pytorch
+from tests.kit.recipes import options_of, sample
 from tests.kit.tables import CollectJson, first_row, rows
 
 RATES = (100.0, 130.0)
@@ -125,3 +126,57 @@ def test_two_real_logs_with_and_without_accumulation_are_not_pooled(
     document = run(*(folder / name for name in names), *words)
     assert document["exit_code"] == 2
     assert all(name in document["errors"][0]["message"] for name in names)
+
+
+def shifted(root: Path, *seconds: float, hosts: tuple[str, ...] = ()) -> Path:
+    """Write logs of one point that begin so many seconds after the first; each takes about 0.5."""
+    for number, delay in enumerate(seconds, start=1):
+        start, host = 1763717655.5 + delay, hosts[number - 1] if hosts else ""
+        head = f"{host}:71:99 [0] NCCL INFO Bootstrap : Using eth0\n" if host else ""
+        log = head + pytorch("1n1g", 100.0 + number, start=start)
+        put(root, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
+    return root / "pytorch"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hosts", "ok"),
+    [
+        pytest.param((0, 0, 0), (), 0, id="ranks with equal stamps"),
+        pytest.param((0, 0.1, 0.2), (), 0, id="ranks that print one after the other"),
+        pytest.param((0, 3600, 3600.2), (), 1, id="two of three"),
+        pytest.param((0, 3600, 7200), (), 3, id="runs that follow each other"),
+        pytest.param((0, 0.1, 0.2), ("n1", "n2", "n3"), 3, id="on different nodes"),
+        pytest.param((0, 0.1, 0.2), ("n1", "n1", "n2"), 1, id="two on one node"),
+    ],
+)
+def test_runs_that_were_measured_at_the_same_time_are_no_repeats(
+    seconds: tuple[float, ...], hosts: tuple[str, ...], ok: int, tmp_path: Path, run: CollectJson
+) -> None:
+    row = first_row(run(shifted(tmp_path, *seconds, hosts=hosts), *WINDOW))
+    assert row["repeats"] == {"ok": ok, "asked": 3}
+    refused = [one["reasons"] for one in row["runs"] if not one["valid"]]
+    assert all(one["code"] == "shared-nodes" for reasons in refused for one in reasons)
+    assert all("bert_b4_fp32_" in one["detail"] for reasons in refused for one in reasons)
+
+
+RANKS = [
+    pytest.param("oneflow", (), id="epoch"),
+    pytest.param("ngc-tf1", (), id="dates"),
+    pytest.param("tf2", (), id="month and day"),
+    pytest.param("deepspeed", (), id="stamps of lines"),
+    pytest.param("megatron", (), id="stamps of the log's beginning"),
+    pytest.param("ngc-pytorch", ("--rule", "footer"), id="a closing line"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "words"), RANKS)
+def test_logs_of_the_ranks_of_one_run_are_one_run(
+    recipe: str, words: tuple[str, ...], tmp_path: Path, run: CollectJson
+) -> None:
+    for rank in range(3):
+        log = sample(recipe) + f"rank {rank} ended\n".encode()
+        put(tmp_path, f"logs/run_{rank}.log", f"rank {rank}\n".encode() + log)
+    words = (*options_of(recipe), *words)
+    row = first_row(run(tmp_path / "logs", *words))
+    codes = [[one["code"] for one in run["reasons"]] for run in row["runs"]]
+    assert (row["repeats"]["ok"], codes) == (0, [["shared-nodes"]] * 3)
