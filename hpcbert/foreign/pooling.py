@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.campaign.likeness import Account, judged, refused, stated
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import natural, shown
+from hpcbert.logs.setting import LABELS
 from hpcbert.model import Measured, Reason, Run, Shape
 from hpcbert.results.reduce import FOREIGN, Evidence, gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from hpcbert.campaign.fingerprint import NodeSample
@@ -179,6 +180,7 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSamp
             runs=whole,
             flags=tuple(name for name, holds in _MARKS.items() if any(map(holds, reads))),
             counted=point.counted,
+            unchecked=_unchecked(reads),
             steps=tuple(
                 (run.repeat, steps)
                 for run, read in zip(runs, reads, strict=True)
@@ -233,8 +235,14 @@ def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
 
 _MARKS: dict[str, Callable[[Read], bool]] = {
     "accumulation": lambda read: (read.reading.setting.accumulation or 1) > 1,
-    "unchecked": lambda read: read.valid and read.reading.unchecked,
+    "unchecked": lambda read: bool(read.valid and read.reading.unchecked),
 }
+
+
+def _unchecked(reads: Iterable[Read]) -> tuple[str, ...]:
+    """Return the labels that a valid log of the point does not confirm."""
+    found = {label for read in reads if read.valid for label in read.reading.unchecked}
+    return tuple(label for label in LABELS if label in found)
 
 
 def _run(number: int, read: Read) -> Run:

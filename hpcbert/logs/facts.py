@@ -71,6 +71,8 @@ def read(fact: Fact, name: str, text: bytes) -> Value | None:
     """Return a fact in hpcbert's form: a whole number or a word; None if the text is neither."""
     word = text.decode(errors="replace")
     word = fact.values.get(word, word)
+    if fact.lists:
+        word = str(len(set(filter(None, word.split(",")))))
     if name == "device_kind":
         return word if word in _KINDS else None
     if name in WORDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +9,7 @@ from hpcbert.logs import readers
 from hpcbert.logs.arithmetic import CannotReduceError, average, number
 from hpcbert.logs.coverage import Coverage
 from hpcbert.logs.crosscheck import CrossCheck
-from hpcbert.logs.facts import Stated
+from hpcbert.logs.facts import Stated, Value
 from hpcbert.logs.fields import (
     DIGITS,
     check_loss,
@@ -34,9 +33,11 @@ from hpcbert.logs.lines import (
     find_lines,
     first_end,
     holds,
+    labelled_ranks,
     rank_of,
 )
-from hpcbert.logs.setting import END, Setting, UnknownError, packing
+from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, packing
+from hpcbert.logs.sizes import name_of
 from hpcbert.logs.skipped import Skipped
 from hpcbert.logs.stamps import Measured, measured
 from hpcbert.logs.steps import steps_of
@@ -69,8 +70,7 @@ class Reading(NamedTuple):
         last: The last record of the rule, in the unit of its window's end.
         flags: Warnings about the number: `short-window` if it covers fewer iterations than
             the recipe requires.
-        unchecked: Whether the number would differ, with nothing in the log against it, if more
-            nodes or GPUs had been given.
+        unchecked: Those of LABELS that nothing in the log confirms.
         steps: The durations of its iterations, as far as the rule's records have them.
         beginning: As `lines.checksum` returns it; None if unknown.
         measured: When the window was measured, as far as the log says.
@@ -86,7 +86,7 @@ class Reading(NamedTuple):
     foreign: bool = False
     last: int = 0
     flags: tuple[str, ...] = ()
-    unchecked: bool = False
+    unchecked: tuple[str, ...] = ()
     steps: Steps | None = None
     beginning: int | None = None
     measured: Measured = Measured()
@@ -175,6 +175,8 @@ class _Scan:
         self._skipped = Skipped()
         self._beginning = b""
         # The line of the current record, and those of the window's ends.
+        # The ranks that mpirun's labels name.
+        self._ranks: set[bytes] = set()
         self._line = b""
         self._ends = b"", b""
 
@@ -236,6 +238,7 @@ class _Scan:
         # One search for all texts: the text that was found decides how to read its line.
         grammar = self.grammar
         records = grammar.records
+        self._ranks |= labelled_ranks(data)
         self.rehearsal = self.rehearsal or holds(data, grammar.rehearsal)
         if self._held:
             # Continue with the record at the end of the last piece.
@@ -407,7 +410,7 @@ class _Scan:
             foreign=self.foreign,
             last=last,
             flags=flags,
-            unchecked=throughput is not None and self._is_unchecked(throughput),
+            unchecked=self._unchecked() if throughput else (),
             steps=steps_of(self.rule, setting, self.collector) if throughput else None,
             beginning=checksum(self._beginning),
             measured=self._measured() if throughput else Measured(),
@@ -418,17 +421,31 @@ class _Scan:
         first = b"" if self.rule.kind == "footer" else first
         return measured(first, last, self.rule.record, self._beginning)
 
-    def _is_unchecked(self, throughput: float) -> bool:
-        """Return whether the number depends only on what the user said about nodes and GPUs."""
-        if self.rule.is_whole:
-            return False
-        # If the log contradicts twice as many no more than the given number, it confirms neither.
-        for other in self.setting.doubled():
+    def _unchecked(self) -> tuple[str, ...]:
+        """Return the labels that the log neither states nor would contradict if they were wrong."""
+        facts, setting = self.facts.with_counts(), self._settled(self.setting)[0]
+        stated = Setting().settled(self._with_ranks(facts, setting))[0]
+        return tuple(
+            label
+            for label, name in LABELS.items()
+            if getattr(stated, name) is None
+            and (label != "model" or not name_of(stated))
+            and (label != "sequence_length" or setting.sequence_length)
+            and (label != "nodes" or (setting.gpus or 0) > 1)
+            and (label in {"model", "precision"} or self._allows_other(label, setting))
+        )
+
+    def _allows_other(self, label: str, known: Setting) -> bool:
+        """Return whether another value of a label would contradict nothing in the log."""
+        if getattr(known, LABELS[label]) is None:
+            return True  # It is assumed.
+        told = self.setting
+        if getattr(told, LABELS[label]) is None:
+            told = told._replace(**{LABELS[label]: getattr(known, LABELS[label])})
+        for other in told.with_other(label):
             setting, reasons = self._settled(other)
             try:
-                number = throughput if reasons else self.collector.reduce(setting)
-                moved = not math.isclose(number, throughput, rel_tol=1e-9)
-                if moved and not self._doubts(number, setting):
+                if not reasons and not self._doubts(self.collector.reduce(setting), setting):
                     return True
             except (CannotReduceError, UnknownError):
                 continue  # The log knows better.
@@ -444,6 +461,7 @@ class _Scan:
         if self.rule.kind == "footer" and setting.packing is None:
             setting = setting._replace(packing=packing(facts, self.grammar.packing))
         setting, disagreements = setting.settled(facts)
+        disagreements += self._too_few_or_many_ranks(setting)
         if setting.sequence_length is None and self.grammar.sequence_length:
             setting = setting._replace(sequence_length=self.grammar.sequence_length)
         if setting.accumulation is None and self.grammar.accumulation:
@@ -454,6 +472,21 @@ class _Scan:
             hint = f"if samples are packed, use --set packing={packed}"
             disagreements = (*disagreements, hint)
         return setting, (Reason("config", "; ".join(disagreements)),)
+
+    def _with_ranks(self, facts: dict[str, Value], setting: Setting) -> dict[str, Value]:
+        """Return facts with the GPUs, if mpirun labels as many ranks as the setting has."""
+        return facts | {"gpus": setting.gpus} if len(self._ranks) == setting.gpus else facts
+
+    def _too_few_or_many_ranks(self, setting: Setting) -> tuple[str, ...]:
+        """Return how mpirun's ranks contradict a setting; they are one per GPU, or per node."""
+        count, gpus, nodes = len(self._ranks), setting.gpus, setting.nodes
+        # Ranks may be missing from a log, or from the part of it that was read.
+        whole = count > 1 and max(map(int, self._ranks)) == count - 1
+        if not (whole and gpus) or count in {gpus, nodes}:
+            return ()
+        if count < gpus and nodes is None:
+            return ()
+        return (f"mpirun labels {count} ranks, expected one for each of {gpus} GPUs or each node",)
 
     def _doubts(self, throughput: float, setting: Setting) -> tuple[Reason, ...]:
         """Return what else in the log contradicts the number that its rule gives."""

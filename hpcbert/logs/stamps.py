@@ -45,8 +45,11 @@ _STAMP = (
 )
 # Ranks of one run are at the same step within seconds.
 _SKEW = 1.0
-# NCCL's lines: the node, the process and its thread, the device.
-_HOST = rb"\b([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL "
+# NCCL's lines (node, process and its thread, device), MLPerf's, and words before a name.
+_HOST = (
+    rb"\b([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL "
+    rb"|\b(?:Clearing cache on |[Hh]ost(?:name)?[:=] ?['\"]?)([A-Za-z][\w.-]*)"
+)
 _FORMS = {"iso": "date-time", "dated": "date-time", "month": "month-day", "ctime": "ctime"}
 
 
@@ -109,15 +112,17 @@ class Measured(NamedTuple):
     hosts: frozenset[bytes] = frozenset()
 
     def overlaps(self, other: Measured) -> bool:
-        """Return whether two windows may share time on a node; without dates, if they are equal."""
-        if self.hosts and other.hosts and not self.hosts & other.hosts:
-            return False
+        """Return whether two windows are one, or share time on a node."""
         if self.end is None or other.end is None or self.end.form != other.end.form:
             return False
         (begin, end), (first, last) = self._moments, other._moments
-        if self.end.form == "time-of-day":
-            return abs(begin - first) <= _SKEW and abs(end - last) <= _SKEW
-        return (begin, end) == (first, last) or (begin < last and first < end)
+        skew = min(_SKEW, (end - begin) / 4)
+        if abs(begin - first) <= skew and abs(end - last) <= skew:
+            return True
+        # A time without its day says no more.
+        apart = self.hosts and other.hosts and not self.hosts & other.hosts
+        dated = self.end.form != "time-of-day"
+        return dated and not apart and begin < last and first < end
 
     @property
     def _moments(self) -> tuple[float, float]:
@@ -142,7 +147,7 @@ def measured(first: bytes, last: bytes, record: Record, beginning: bytes) -> Mea
     begin, end = (begin or end, end) if end else (earliest, earliest)
     if begin and end and begin.form != end.form:
         begin = end
-    hosts = frozenset(match[1] for match in re.finditer(_HOST, beginning))
+    hosts = frozenset(match[match.lastindex or 0] for match in re.finditer(_HOST, beginning))
     return Measured(begin, end, hosts)
 
 

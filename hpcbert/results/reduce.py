@@ -248,6 +248,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         steps=point.steps,
         metrics=metrics_of(point, middle),
         adaptive=point.adaptive,
+        unchecked=point.unchecked,
     )
 
 

@@ -28,7 +28,7 @@ FLAGS = {
     "shared-nodes": "another run used one of its nodes while it was measured",
     "short-window": "the number covers few iterations, so one slow step changes it",
     "overflow-steps": "optimizer steps in the window were thrown away: their gradients overflowed",
-    "unchecked": "the number depends on the given numbers of nodes and GPUs, which no log confirms",
+    "unchecked": "what the table states about the run is not confirmed by its logs: see the names below",
     "apart": "each rank saw only a part of its node's GPUs: NCCL may copy through host memory",
     "accumulation": "steps of several micro-batches: one all-reduce for several of them",
 }
@@ -148,8 +148,9 @@ def percent(share: float) -> str:
 
 
 def marks(row: Row) -> tuple[str, ...]:
-    """Return a sentence for each valid repeat of a row that has its own marks."""
-    return tuple(
+    """Return what no log of a row confirms, and a sentence for each marked repeat that is valid."""
+    labels = (f"unchecked: {', '.join(row.unchecked)}",) if row.unchecked else ()
+    return labels + tuple(
         plain(f"repeat {run.repeat}: {', '.join(run.flags)}{_distance(run, row)}")
         for run in row.runs
         if run.valid and run.flags

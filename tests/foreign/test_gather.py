@@ -284,7 +284,8 @@ def test_a_log_without_its_header_belongs_to_its_siblings(
     assert table["variant"] == "acc4"
     (row,) = table["rows"]
     assert (row["median"], row["repeats"]) == (32.0, {"ok": 1, "asked": 2})
-    assert row["flags"] == ["single-run", "incomplete", "accumulation"]
+    assert row["flags"] == ["single-run", "incomplete", "accumulation", "unchecked"]
+    assert row["unchecked"] == ["model"]
 
 
 def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:

@@ -150,7 +150,8 @@ def test_a_number_of_gpus_that_nothing_confirms_is_flagged(  # noqa: PLR0917
     document = run(tmp_path / "logs", *options_of(recipe), *told)
     (row,) = document["data"]["tables"][0]["rows"]
     assert row["runs"][0]["valid"], row
-    assert ("unchecked" in row["flags"]) is expected
+    assert ("gpus" in row["unchecked"]) is expected
+    assert "unchecked" in row["flags"] or not row["unchecked"]
 
 
 def test_a_path_confirms_nothing_either(tmp_path: Path, run: CollectJson) -> None:
@@ -162,7 +163,8 @@ def test_a_path_confirms_nothing_either(tmp_path: Path, run: CollectJson) -> Non
 def test_markdown_explains_what_unchecked_is(tmp_path: Path, collect: Any) -> None:
     put(tmp_path, "logs/run_1.log", changed("mindspore", ""))
     text = collect(tmp_path / "logs", *options_of("mindspore"), "--format", "markdown").stdout
-    assert "* unchecked: the number depends on the given numbers of nodes and GPUs" in text
+    assert "* unchecked: what the table states about the run is not confirmed by its logs" in text
+    assert "* 1n8g: unchecked: nodes, gpus, model" in text
 
 
 def test_runs_of_a_campaign_are_never_unchecked(build: Any, collect_json: CollectJson) -> None:

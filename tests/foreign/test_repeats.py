@@ -145,8 +145,9 @@ def shifted(root: Path, *seconds: float, hosts: tuple[str, ...] = ()) -> Path:
         pytest.param((0, 0.1, 0.2), (), 0, id="ranks that print one after the other"),
         pytest.param((0, 3600, 3600.2), (), 1, id="two of three"),
         pytest.param((0, 3600, 7200), (), 3, id="runs that follow each other"),
-        pytest.param((0, 0.1, 0.2), ("n1", "n2", "n3"), 3, id="on different nodes"),
-        pytest.param((0, 0.1, 0.2), ("n1", "n1", "n2"), 1, id="two on one node"),
+        pytest.param((0, 0.15, 0.3), ("n1", "n2", "n3"), 3, id="on different nodes"),
+        pytest.param((0, 0.15, 0.3), ("n1", "n1", "n2"), 1, id="two on one node"),
+        pytest.param((0, 0, 0), ("n1", "n2", "n3"), 0, id="ranks of several nodes"),
     ],
 )
 def test_runs_that_were_measured_at_the_same_time_are_no_repeats(
