@@ -68,7 +68,7 @@ class Stated:
 
 
 def read(fact: Fact, name: str, text: bytes) -> Value | None:
-    """Return a fact in hpcbert's form: a whole number or a word; None if the text is neither."""
+    """Return a fact in hpcbert's form: a whole number, also of `96.000`, or a word; None if neither."""
     word = text.decode(errors="replace")
     word = fact.values.get(word, word)
     if fact.lists:
@@ -77,6 +77,8 @@ def read(fact: Fact, name: str, text: bytes) -> Value | None:
         return word if word in _KINDS else None
     if name in WORDS:
         return word.strip()[:_LONGEST] or None
+    if "." in word:
+        word = word.rstrip("0").removesuffix(".")
     if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):
         return None
     number, rest = divmod(int(word), fact.divide)

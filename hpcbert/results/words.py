@@ -28,7 +28,7 @@ FLAGS = {
     "shared-nodes": "another run used one of its nodes while it was measured",
     "short-window": "the number covers few iterations, so one slow step changes it",
     "overflow-steps": "optimizer steps in the window were thrown away: their gradients overflowed",
-    "unchecked": "what the table states about the run is not confirmed by its logs: see the names below",
+    "unchecked": "its log does not confirm all that the table states: see the names below",
     "apart": "each rank saw only a part of its node's GPUs: NCCL may copy through host memory",
     "accumulation": "steps of several micro-batches: one all-reduce for several of them",
 }
