@@ -68,7 +68,7 @@ class Stated:
 
 
 def read(fact: Fact, name: str, text: bytes) -> Value | None:
-    """Return a fact in hpcbert's form: a whole number, also of `96.000`, or a word; None if neither."""
+    """Return a fact in hpcbert's form: a number, also `96.000`, or a word; None if neither."""
     word = text.decode(errors="replace")
     word = fact.values.get(word, word)
     if fact.lists:

@@ -29,10 +29,10 @@ def collected(
 def test_a_rate_of_the_whole_run_confirms_no_label(
     tmp_path: Path, shared: Path, run: CollectJson
 ) -> None:
-    """32 GPUs, fp16, 64 samples: the closing line is right whatever the name says."""
-    log = shared / f"{TORCH}_without_gradacc_fp16_bs64_gpu32.log"
+    """32 GPUs, fp32, 32 samples: the closing line is right whatever the name says."""
+    log = shared / f"{TORCH}_without_gradacc_fp32_bs32_gpu32.log"
     words = ("--fw", "ngc-pytorch", "--rule", "footer")
-    row = first_row(collected(run, tmp_path / "x", log, "x_fp32_bs7_gpu64.log", *words))
+    row = first_row(collected(run, tmp_path / "x", log, "x_fp16_bs7_gpu64.log", *words))
     assert "unchecked" in row["flags"]
     assert {"nodes", "gpus", "batch", "precision", "model"} <= {*row["unchecked"]}
 
@@ -144,6 +144,6 @@ def test_the_names_are_in_text_and_markdown(tmp_path: Path, collect: Collect) ->
     words = (tmp_path / "logs", *options_of("deepspeed"))
     assert "! unchecked: nodes, gpus, batch, precision, model" in collect(*words).stdout
     assert (
-        "1n8g: unchecked: nodes, gpus, batch, precision, model"
+        ": unchecked: nodes, gpus, batch, precision, model"
         in collect(*words, "--format", "markdown").stdout
     )
