@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.likeness import twins
@@ -12,6 +12,7 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.foreign.pooling import Numbered, Read, are_numbered, joined, measured, numbered
 from hpcbert.foreign.said import UnknownLogError, contradiction, likely_shape, setting_of, unknown
 from hpcbert.logs import failures
+from hpcbert.logs.advice import advice
 from hpcbert.logs.counted import counted
 from hpcbert.logs.kind import kinds, unread
 from hpcbert.logs.layout import LeftOut, shown
@@ -120,7 +121,7 @@ class Reader:
         points: dict[tuple[Point, str], list[Read]] = {}
         certain: set[Point] = set()
         single = self._without_twins(logs)
-        reads = self._called(self._reads(single))
+        reads = self._called(self._advised(self._reads(single)))
         reads = sorted(reads, key=lambda one: not one.valid)
         for one in reads:
             try:
@@ -130,7 +131,7 @@ class Reader:
                 if not one.valid:
                     self._refuse_clash(one, points.get((point, one.rule), ()))
             except UnknownLogError as error:
-                self._unfit.append((one.log, error))
+                self._unfit.append((one.log, _true_reason(one, error)))
                 continue
             if one.valid:
                 certain.add(point)
@@ -191,6 +192,21 @@ class Reader:
             model = self.known.model or log.model or ""
             reads.append(Read(log, one.framework, model, one.rule, one.reading))
         return reads
+
+    def _advised(self, reads: Sequence[Read]) -> list[Read]:
+        """Return the logs; if none of a framework has a number, with what would give one."""
+        valid = {read.framework for read in reads if read.valid}
+        return [read if read.framework in valid else self._with_advice(read) for read in reads]
+
+    def _with_advice(self, read: Read) -> Read:
+        reading, grammar = read.reading, self._load(read.framework).grammar
+        if not reading.reasons or reading.reasons[0].code not in {"incomplete", "window"}:
+            return read
+        first, *more = reading.reasons
+        setting = self._setting(read.log)
+        detail = advice(read.log.path, grammar, grammar.rule(self.rule), setting, first.detail)
+        first = replace(first, detail=detail)
+        return read._replace(reading=reading._replace(reasons=(first, *more)))
 
     def _counted(self, reads: Sequence[Read]) -> Counted:
         usual, asked, first = Setting(), self.window, reads[0]
@@ -328,7 +344,17 @@ class Reader:
         alike = kinds(log.path, grammars, own=framework.name)
         if not (alike or reading.foreign):
             return reading._replace(reasons=blamed)
+        contradictory = any(reason.code == "config" for reason in reading.reasons)
+        if contradictory and not alike:
+            return reading._replace(missing="")
         return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
+
+
+def _true_reason(read: Read, error: UnknownLogError) -> UnknownLogError:
+    """Return why a log is left out: facts that contradict each other hide those that follow."""
+    if any(reason.code == "config" for reason in read.reading.reasons):
+        return UnknownLogError(f"It has no number ({_reasons(read)}).", where=error.where)
+    return error
 
 
 def _reasons(read: Read) -> str:

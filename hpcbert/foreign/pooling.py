@@ -110,14 +110,17 @@ def _by_number(reads: Sequence[Read], numbers: Sequence[int]) -> dict[int, Read]
 
 
 def _level(reads: dict[int, Read]) -> dict[int, Read]:
-    """Refuse runs that were counted to their end and ended before others of their point."""
+    """Refuse runs that were counted to their end and ended before others of their point.
+
+    A log that states the run's end is whole: runs to convergence differ in length.
+    """
     last = max((one.reading.last for one in reads.values() if one.valid), default=0)
     return {repeat: _early(one, last) for repeat, one in reads.items()} if last else reads
 
 
 def _early(read: Read, last: int) -> Read:
     reading = read.reading
-    if not (read.valid and 0 < reading.last < last):
+    if reading.closed or not (read.valid and 0 < reading.last < last):
         return read
     detail = f"the log ends at iteration {reading.last}, that of another repeat at {last}"
     reasons = (Reason("incomplete", detail),)

@@ -28,6 +28,7 @@ class Stated:
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
+        self._sources: dict[str, Fact] = {}
         self._counted: dict[Fact, int] = {}
 
     def add(self, fact: Fact, line: Line) -> None:
@@ -45,8 +46,11 @@ class Stated:
                 if value is None:
                     continue
                 known = self.values.setdefault(name, value)
+                source = self._sources.setdefault(name, fact)
                 if known != value and name not in _FIRST_COUNTS:
                     detail = f"the log says {name} = {known}, and later {value}"
+                    if source.contains != fact.contains:
+                        detail += f", in lines with {_key(source)} and {_key(fact)}"
                     raise CannotReduceError("config", detail)
 
     def with_counts(self) -> dict[str, Value]:
@@ -65,6 +69,10 @@ class Stated:
                 detail = f"the log says {fact.counts} = {known}, but {number} lines say {line!r}"
                 raise CannotReduceError("config", detail)
         return values
+
+
+def _key(fact: Fact) -> str:
+    return repr(fact.contains.decode(errors="replace").strip(" .:|"))
 
 
 def read(fact: Fact, name: str, text: bytes) -> Value | None:

@@ -74,6 +74,7 @@ class Reading(NamedTuple):
         steps: The durations of its iterations, as far as the rule's records have them.
         beginning: As `lines.checksum` returns it; None if unknown.
         measured: When the window was measured, as far as the log says.
+        closed: Whether the log has a line that the program prints at the end of a run.
     """
 
     throughput: float | None
@@ -90,6 +91,7 @@ class Reading(NamedTuple):
     steps: Steps | None = None
     beginning: int | None = None
     measured: Measured = Measured()
+    closed: bool = False
 
     @property
     def told(self) -> tuple[tuple[str, int | str], ...]:
@@ -157,6 +159,7 @@ class _Scan:
         self.iteration = 0
         self.rehearsal = False
         self.foreign = True
+        self.closed = False
         self.facts = Stated()
         self.problem: Reason | None = None
         # A record of the rule came without the field that the rule reads.
@@ -344,7 +347,7 @@ class _Scan:
         Raises:
             NotALogError: The log can't be read any more.
         """
-        rules = self._cross_check.closing
+        rules = [rule for rule in self.grammar.rules if rule.kind == "footer"]
         if not rules or self.problem:
             return
         _, tail = ends(path)
@@ -353,7 +356,8 @@ class _Scan:
                 line = cut_line(tail, start, end, rule.record.lines)[0]
                 for match in whole_matches(rule.record.match, line):
                     fields = read_fields(match, rule.record.numbers)
-                    if rule.field in fields:
+                    self.closed = self.closed or rule.field in fields
+                    if rule.field in fields and rule in self._cross_check.closing:
                         self._cross_check.close(rule, fields[rule.field])
 
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
@@ -414,6 +418,7 @@ class _Scan:
             steps=steps_of(self.rule, setting, self.collector) if throughput else None,
             beginning=checksum(self._beginning),
             measured=self._measured() if throughput else Measured(),
+            closed=self.closed,
         )
 
     def _measured(self) -> Measured:

@@ -73,7 +73,7 @@ def _table(table: SpeedupTable) -> str:
         *(_line(_cells(row)) for row in table.rows),
     ]
     notes = [
-        f"* {row.shape}, {who} {'are' if who[0].isdigit() else 'is'} invalid: {escape(said)}"
+        f"* {row.shape}, {who} {'are' if ' repeats' in who else 'is'} invalid: {escape(said)}"
         for row in table.rows
         for who, said in refusals(row)
     ]
