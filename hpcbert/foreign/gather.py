@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from hpcbert.model import Counted
 
 
+# Logs without a number that are read again by all rules.
+_ADVISED = 32
+
+
 class Framework(NamedTuple):
     """How a framework's logs are read.
 
@@ -196,17 +200,20 @@ class Reader:
     def _advised(self, reads: Sequence[Read]) -> list[Read]:
         """Return the logs; if none of a framework has a number, with what would give one."""
         valid = {read.framework for read in reads if read.valid}
-        return [read if read.framework in valid else self._with_advice(read) for read in reads]
+        lacking = [read for read in reads if read.framework not in valid and _lacks_records(read)]
+        lacking = lacking[:_ADVISED]
+        details = [self._advice(read, to_end=False) for read in lacking]
+        if len(set(details)) > 1:
+            # Runs of several lengths: one window for all of them.
+            details = [self._advice(read, to_end=True) for read in lacking]
+        better = dict(zip([read.log for read in lacking], details, strict=True))
+        return [_with_detail(read, better.get(read.log, "")) for read in reads]
 
-    def _with_advice(self, read: Read) -> Read:
-        reading, grammar = read.reading, self._load(read.framework).grammar
-        if not reading.reasons or reading.reasons[0].code not in {"incomplete", "window"}:
-            return read
-        first, *more = reading.reasons
+    def _advice(self, read: Read, *, to_end: bool) -> str:
+        grammar = self._load(read.framework).grammar
+        rule, detail = grammar.rule(self.rule), read.reading.reasons[0].detail
         setting = self._setting(read.log)
-        detail = advice(read.log.path, grammar, grammar.rule(self.rule), setting, first.detail)
-        first = replace(first, detail=detail)
-        return read._replace(reading=reading._replace(reasons=(first, *more)))
+        return advice(read.log.path, grammar, rule, setting, detail, to_end=to_end)
 
     def _counted(self, reads: Sequence[Read]) -> Counted:
         usual, asked, first = Setting(), self.window, reads[0]
@@ -348,6 +355,20 @@ class Reader:
         if contradictory and not alike:
             return reading._replace(missing="")
         return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
+
+
+def _lacks_records(read: Read) -> bool:
+    reasons = read.reading.reasons
+    return bool(reasons) and reasons[0].code in {"incomplete", "window"}
+
+
+def _with_detail(read: Read, detail: str) -> Read:
+    """Return a log with another detail of its first reason; empty for the same."""
+    if not detail:
+        return read
+    first, *more = read.reading.reasons
+    reasons = (replace(first, detail=detail), *more)
+    return read._replace(reading=read.reading._replace(reasons=reasons))
 
 
 def _true_reason(read: Read, error: UnknownLogError) -> UnknownLogError:

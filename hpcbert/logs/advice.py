@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-def advice(path: Path, grammar: Grammar, rule: Rule, setting: Setting, detail: str) -> str:
+def advice(
+    path: Path, grammar: Grammar, rule: Rule, setting: Setting, detail: str, *, to_end: bool
+) -> str:
     """Return why a log has no number by a rule, and what to type instead.
 
     Never raises because of the file's content.
@@ -31,12 +33,16 @@ def advice(path: Path, grammar: Grammar, rule: Rule, setting: Setting, detail: s
         rule: The chosen rule.
         setting: What the user and the path state.
         detail: The reason, as reading found it.
+        to_end: Whether windows extend to the end of each run, instead of an iteration.
     """
     places = _places(path, grammar)
     others = [f"{name} at {_listed(found)}" for name, found in places.items() if found]
     if others and not places[rule.record.name] and rule.kind != "footer":
         detail = f"the log has no record {rule.record.name}, which rule {rule.name} reads"
-    options = [*_options(path, grammar, setting, places)][:_SHOWN]
+    options = [
+        f"--rule {name}" + (f" --skip {skip} --iters {'end' if to_end else iters}" if iters else "")
+        for name, skip, iters in _options(path, grammar, setting, places)
+    ][:_SHOWN]
     parts = [detail, *([f"it has {', '.join(others)}"] if others else [])]
     return "; ".join([*parts, *([f"type {', or '.join(options)}"] if options else [])])
 
@@ -70,13 +76,15 @@ def _listed(places: Sequence[int]) -> str:
 
 def _options(
     path: Path, grammar: Grammar, setting: Setting, places: Mapping[str, Sequence[int]]
-) -> Iterator[str]:
-    for rule in grammar.rules:
+) -> Iterator[tuple[str, int, int]]:
+    """Yield the rules that give a number, with their windows; those without caution only."""
+    for rule in grammar.rules if not grammar.reader else ():
+        if rule.caution and not rule.cross_check:
+            continue
         for skip, iters in _windows(rule, setting, places[rule.record.name]):
             known = setting._replace(skip=skip, iters=iters, reach=iters)
             if read(path, grammar, rule, known).throughput:
-                window = f" --skip {skip} --iters {iters}" if iters else ""
-                yield f"--rule {rule.name}{window}"
+                yield rule.name, skip, iters
                 break
 
 
