@@ -139,14 +139,15 @@ CONVERGED = (120, 90, 100)
     ids=["a closing line", "none", "killed"],
 )
 def test_runs_that_state_their_end_may_differ_in_length(
-    closing: str, ok: int, tmp_path: Path, collect_json: CollectJson
+    closing: str, ok: int, tmp_path: Path, run: CollectJson
 ) -> None:
     for number, last in enumerate(CONVERGED, start=1):
         lines = "".join(step(n, at=n + number * 1e4, rate=1.0) for n in range(1, last + 1))
         put(tmp_path, f"steps/1n1g/bert_b1_fp32_{number}.log", lines + closing)
     recipe = (Path(__file__).parent.parent / "logs/grammars/steps.toml").read_text()
-    put(tmp_path, "templates/steps/recipe.toml", recipe)
+    head = 'schema = 1\ntitle = "steps"\nlaunch = "per-gpu"\nprecisions = ["fp32"]\n'
+    put(tmp_path, "templates/steps/recipe.toml", f"{head}[batch_sizes]\nfp32 = 1\n{recipe}")
     row = first_row(
-        collect_json(tmp_path / "steps", "--templates", tmp_path / "templates", "--iters", "end")
+        run(tmp_path / "steps", "--templates", tmp_path / "templates", "--iters", "end")
     )
     assert row["repeats"] == {"ok": ok, "asked": 3}, row["runs"]
