@@ -132,7 +132,8 @@ class Setting(NamedTuple):
         known = {name: value for name in powers if (value := getattr(self, name))}
         scaled = {name: value * 2.0 ** powers[name] for name, value in known.items()}
         if scaled and all(value.is_integer() for value in scaled.values()):
-            yield self._replace(**{name: int(value) for name, value in scaled.items()})
+            whole: dict[str, Any] = {name: int(value) for name, value in scaled.items()}
+            yield self._replace(**whole)
 
     def settled(self, facts: Mapping[str, int | str]) -> tuple[Setting, tuple[str, ...]]:
         """Return the setting with a log's facts, and their contradictions.
