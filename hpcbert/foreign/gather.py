@@ -246,16 +246,17 @@ class Reader:
 
     def _refuse_clash(self, read: Read, others: Collection[Read]) -> None:
         """Leave out an invalid log if it may be another experiment's, or its repeat's other log."""
+        first = next(iter(others), read)
         number = read.log.repeat, read.log.attempt
-        for other in others:
-            if not (self.as_repeats or are_numbered(read, other)):
-                clash = f"nothing says that it is a repeat of {shown(other.log.path)}"
-            elif read.log.repeat is not None and (other.log.repeat, other.log.attempt) == number:
-                clash = f"{shown(other.log.path)} is the same repeat"
-            else:
-                continue
-            message = f"It has no number ({_reasons(read)}); {clash}."
-            raise UnknownLogError(message, where=shown(read.log.path))
+        same = (one for one in others if (one.log.repeat, one.log.attempt) == number)
+        if not (self.as_repeats or are_numbered(read, first)):
+            clash = f"nothing says that it is a repeat of {shown(first.log.path)}"
+        elif read.log.repeat is not None and (other := next(same, None)):
+            clash = f"{shown(other.log.path)} is the same repeat"
+        else:
+            return
+        message = f"It has no number ({_reasons(read)}); {clash}."
+        raise UnknownLogError(message, where=shown(read.log.path))
 
     def _setting(self, log: LogFile) -> Setting:
         said = log.of_point

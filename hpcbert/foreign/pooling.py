@@ -95,7 +95,7 @@ def _unnumbered(read: Read) -> Path | None:
 def are_numbered(read: Read, other: Read) -> bool:
     """Return whether the names of two logs number the repeats of one experiment."""
     numbers = read.log.repeat, other.log.repeat
-    return read.log == other.log or (None not in numbers and read.log.place == other.log.place)
+    return read is other or (None not in numbers and read.log.place == other.log.place)
 
 
 def _both(read: Read, other: Read) -> str:

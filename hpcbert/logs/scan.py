@@ -39,7 +39,7 @@ from hpcbert.logs.lines import (
 from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, packing
 from hpcbert.logs.sizes import name_of
 from hpcbert.logs.skipped import Skipped
-from hpcbert.logs.stamps import Measured, measured
+from hpcbert.logs.stamps import MeasuredSpan, measured
 from hpcbert.logs.steps import steps_of
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
@@ -90,7 +90,7 @@ class Reading(NamedTuple):
     unchecked: tuple[str, ...] = ()
     steps: Steps | None = None
     beginning: int | None = None
-    measured: Measured = Measured()
+    measured: MeasuredSpan = MeasuredSpan()
     closed: bool = False
 
     @property
@@ -417,11 +417,11 @@ class _Scan:
             unchecked=self._unchecked() if throughput else (),
             steps=steps_of(self.rule, setting, self.collector) if throughput else None,
             beginning=checksum(self._beginning),
-            measured=self._measured() if throughput else Measured(),
+            measured=self._measured() if throughput else MeasuredSpan(),
             closed=self.closed,
         )
 
-    def _measured(self) -> Measured:
+    def _measured(self) -> MeasuredSpan:
         first, last = self._ends
         first = b"" if self.rule.kind == "footer" else first
         return measured(first, last, self.rule.record, self._beginning)

@@ -99,7 +99,7 @@ class Stamp(NamedTuple):
         return nearest(self.form, self.text, middle + zone) - zone
 
 
-class Measured(NamedTuple):
+class MeasuredSpan(NamedTuple):
     """The time of a log's window, as far as the log has it.
 
     Attributes:
@@ -111,7 +111,7 @@ class Measured(NamedTuple):
     end: Stamp | None = None
     hosts: frozenset[bytes] = frozenset()
 
-    def overlaps(self, other: Measured) -> bool:
+    def overlaps(self, other: MeasuredSpan) -> bool:
         """Return whether two windows are one, or share time on a node."""
         if self.end is None or other.end is None or self.end.form != other.end.form:
             return False
@@ -132,7 +132,7 @@ class Measured(NamedTuple):
         return both[0], both[-1]
 
 
-def measured(first: bytes, last: bytes, record: Record, beginning: bytes) -> Measured:
+def measured(first: bytes, last: bytes, record: Record, beginning: bytes) -> MeasuredSpan:
     """Return when a window was measured; if its lines have no stamps, when the log began.
 
     Args:
@@ -148,7 +148,7 @@ def measured(first: bytes, last: bytes, record: Record, beginning: bytes) -> Mea
     if begin and end and begin.form != end.form:
         begin = end
     hosts = frozenset(match[match.lastindex or 0] for match in re.finditer(_HOST, beginning))
-    return Measured(begin, end, hosts)
+    return MeasuredSpan(begin, end, hosts)
 
 
 def _within(line: bytes, record: Record) -> Iterator[Stamp]:
