@@ -768,6 +768,7 @@ class Measured:
         facts: Facts from the nodes and the logs of its valid runs.
         steps: Durations of the iterations of its runs, by repeat, as far as logs have them.
         adaptive: What ended its repeats; None if their number was fixed.
+        unchecked: Labels of its table that a valid log does not confirm: `gpus`, `batch`.
     """
 
     group: Group
@@ -781,6 +782,7 @@ class Measured:
     facts: Facts = ()
     steps: tuple[tuple[int, Steps], ...] = field(default=(), compare=False, repr=False)
     adaptive: Adaptive | None = None
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -797,7 +799,7 @@ class Row:
         flags: Those of docs/explanation/numbers.md, including the marks of its valid runs.
         differences: The differences behind `mixed-environment`.
         counted: The measured part of its runs.
-        origin, facts, steps, adaptive: As of the point.
+        origin, facts, steps, adaptive, unchecked: As of the point.
         metrics: How good the number is; None if there is none.
     """
 
@@ -820,6 +822,7 @@ class Row:
     steps: tuple[tuple[int, Steps], ...] = field(default=(), compare=False, repr=False)
     metrics: Metrics | None = None
     adaptive: Adaptive | None = None
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,7 @@ def load(
     skip: int | None = None,
     iters: int | None = None,
     require_all: bool = False,
+    as_repeats: bool = False,
     templates: tuple[str, ...] = (),
     site: str = "",
 ) -> LoadedResult:
@@ -171,6 +172,7 @@ def load(
         skip: As above.
         iters: As above.
         require_all: As above.
+        as_repeats: As above.
         templates: As above.
         site: As above.
 
@@ -187,7 +189,7 @@ def load(
         spelled(precision) or None,
         parse_settings(said),
     )
-    request = CollectRequest(rule, pattern, known, Window(skip, iters), require_all)
+    request = CollectRequest(rule, pattern, known, Window(skip, iters), require_all, as_repeats)
     words = [str(path) for path in paths]
     results = load_results(words, find_places(site, templates), request)
     command = f"hpcbert.load({', '.join(map(repr, words))})"

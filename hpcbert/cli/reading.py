@@ -72,6 +72,9 @@ _OPTIONS = (
     click.option(
         "--require-all", is_flag=True, help="Give no number for a point with an invalid repeat."
     ),
+    click.option(
+        "--as-repeats", is_flag=True, help="All logs of a point are repeats, whatever their names."
+    ),
     click.option("--templates", multiple=True, help="A folder with recipes of your own."),
     click.option(
         "--site", "site_file", default="", help="Site whose runs are read without a path."
@@ -94,6 +97,7 @@ class ReadingOptions(TypedDict):
     skip: int | None
     iters: int | None
     require_all: bool
+    as_repeats: bool
 
 
 def reading_options(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,4 +130,5 @@ def requested(**given: Unpack[ReadingOptions]) -> CollectRequest:
         ),
         window=Window(skip, iters),
         require_all=given["require_all"],
+        as_repeats=given["as_repeats"],
     )

@@ -38,6 +38,7 @@ class CollectRequest(NamedTuple):
         rule: Name of a rule; empty for each framework's default.
         pattern: How to read the paths of logs; empty for DLPerf's layout.
         require_all: Whether a point with fewer valid runs than requested gets no number.
+        as_repeats: Whether all logs of a point are repeats, whatever their names.
     """
 
     rule: str = ""
@@ -45,6 +46,7 @@ class CollectRequest(NamedTuple):
     known: UserSettings = UserSettings()
     window: Window = Window()
     require_all: bool = False
+    as_repeats: bool = False
 
 
 class Collected(NamedTuple):
@@ -167,6 +169,7 @@ def _collect(
             rule=request.rule,
             window=request.window,
             pattern=request.pattern,
+            as_repeats=request.as_repeats,
         )
         origin = _logs(paths, found.logs)
         sources += [_Point(*one).out_of(origin) for one in reader.gather(found.logs)]
@@ -194,6 +197,7 @@ def _refuse_for_logs(request: CollectRequest) -> None:
         UsageError: Such an option was given.
     """
     values = {**request.known._asdict(), "pattern": request.pattern}
+    values["as_repeats"] = request.as_repeats
     given = [f"--{_FLAGS.get(name, name).replace('_', '-')}" for name in values if values[name]]
     if given:
         raise UsageError(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.likeness import twins
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.foreign.pooling import Numbered, Read, joined, measured, numbered
+from hpcbert.foreign.pooling import Numbered, Read, are_numbered, joined, measured, numbered
 from hpcbert.foreign.said import UnknownLogError, contradiction, likely_shape, setting_of, unknown
 from hpcbert.logs import failures
+from hpcbert.logs.advice import advice
 from hpcbert.logs.counted import counted
 from hpcbert.logs.kind import kinds, unread
 from hpcbert.logs.layout import LeftOut, shown
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from hpcbert.logs.scan import Reading
     from hpcbert.logs.setting import Window
     from hpcbert.model import Counted
+
+
+# Logs without a number that are read again by all rules.
+_ADVISED = 32
 
 
 class Framework(NamedTuple):
@@ -73,6 +78,7 @@ class Reader:
         rule: Name of a rule, empty for each framework's default.
         window: The window, instead of DLPerf's.
         pattern: How the paths are read; then the name of a folder does not contradict `--fw`.
+        as_repeats: Whether all logs of a point are repeats, whatever their names.
     """
 
     known: UserSettings
@@ -81,6 +87,7 @@ class Reader:
     rule: str
     window: Window
     pattern: str = ""
+    as_repeats: bool = False
     _loaded: dict[str, Framework] = field(default_factory=dict, init=False)
     _unfit: list[tuple[LogFile, UsageError]] = field(default_factory=list, init=False)
     _twins: list[LeftOut] = field(default_factory=list, init=False)
@@ -118,7 +125,7 @@ class Reader:
         points: dict[tuple[Point, str], list[Read]] = {}
         certain: set[Point] = set()
         single = self._without_twins(logs)
-        reads = self._called(self._reads(single))
+        reads = self._called(self._advised(self._reads(single)))
         reads = sorted(reads, key=lambda one: not one.valid)
         for one in reads:
             try:
@@ -126,9 +133,9 @@ class Reader:
                 likely = [] if one.valid else [point for point in certain if _agrees(one, point)]
                 point = likely[0] if len(likely) == 1 else self._point(one)
                 if not one.valid:
-                    _refuse_clash(one, points.get((point, one.rule), ()))
+                    self._refuse_clash(one, points.get((point, one.rule), ()))
             except UnknownLogError as error:
-                self._unfit.append((one.log, error))
+                self._unfit.append((one.log, _true_reason(one, error)))
                 continue
             if one.valid:
                 certain.add(point)
@@ -140,7 +147,12 @@ class Reader:
         points = joined(points)
         curves = Curves(point for point, _ in points)
         found = [
-            Numbered(group_of(point, curves, rule), point.shape, self._counted(own), numbered(own))
+            Numbered(
+                group_of(point, curves, rule),
+                point.shape,
+                self._counted(own),
+                numbered(own, as_repeats=self.as_repeats),
+            )
             for (point, rule), own in points.items()
         ]
         return measured(found)
@@ -185,6 +197,24 @@ class Reader:
             reads.append(Read(log, one.framework, model, one.rule, one.reading))
         return reads
 
+    def _advised(self, reads: Sequence[Read]) -> list[Read]:
+        """Return the logs; if none of a framework has a number, with what would give one."""
+        valid = {read.framework for read in reads if read.valid}
+        lacking = [read for read in reads if read.framework not in valid and _lacks_records(read)]
+        lacking = lacking[:_ADVISED]
+        details = [self._advice(read, to_end=False) for read in lacking]
+        if len(set(details)) > 1:
+            # Runs of several lengths: one window for all of them.
+            details = [self._advice(read, to_end=True) for read in lacking]
+        better = dict(zip([read.log for read in lacking], details, strict=True))
+        return [_with_detail(read, better.get(read.log, "")) for read in reads]
+
+    def _advice(self, read: Read, *, to_end: bool) -> str:
+        grammar = self._load(read.framework).grammar
+        rule, detail = grammar.rule(self.rule), read.reading.reasons[0].detail
+        setting = self._setting(read.log)
+        return advice(read.log.path, grammar, rule, setting, detail, to_end=to_end)
+
     def _counted(self, reads: Sequence[Read]) -> Counted:
         usual, asked, first = Setting(), self.window, reads[0]
         return counted(
@@ -213,6 +243,20 @@ class Reader:
         except UnknownLogError as error:
             return _Outcome(*used, unknown=(error.message, error.where, error.hint))
         return _Outcome(*used, reading)
+
+    def _refuse_clash(self, read: Read, others: Collection[Read]) -> None:
+        """Leave out an invalid log if it may be another experiment's, or its repeat's other log."""
+        first = next(iter(others), read)
+        number = read.log.repeat, read.log.attempt
+        same = (one for one in others if (one.log.repeat, one.log.attempt) == number)
+        if not (self.as_repeats or are_numbered(read, first)):
+            clash = f"nothing says that it is a repeat of {shown(first.log.path)}"
+        elif read.log.repeat is not None and (other := next(same, None)):
+            clash = f"{shown(other.log.path)} is the same repeat"
+        else:
+            return
+        message = f"It has no number ({_reasons(read)}); {clash}."
+        raise UnknownLogError(message, where=shown(read.log.path))
 
     def _setting(self, log: LogFile) -> Setting:
         said = log.of_point
@@ -308,19 +352,35 @@ class Reader:
         alike = kinds(log.path, grammars, own=framework.name)
         if not (alike or reading.foreign):
             return reading._replace(reasons=blamed)
+        contradictory = any(reason.code == "config" for reason in reading.reasons)
+        if contradictory and not alike:
+            return reading._replace(missing="")
         return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
 
 
-def _refuse_clash(read: Read, others: Collection[Read]) -> None:
-    """Leave out an invalid log if the same repeat has another log."""
-    number = read.log.repeat, read.log.attempt
-    if read.valid or read.log.repeat is None:
-        return
-    for other in others:
-        if (other.log.repeat, other.log.attempt) == number:
-            reasons = "; ".join(map(str, read.reading.reasons))
-            message = f"It has no number ({reasons}); {shown(other.log.path)} is the same repeat."
-            raise UnknownLogError(message, where=shown(read.log.path))
+def _lacks_records(read: Read) -> bool:
+    reasons = read.reading.reasons
+    return bool(reasons) and reasons[0].code in {"incomplete", "window"}
+
+
+def _with_detail(read: Read, detail: str) -> Read:
+    """Return a log with another detail of its first reason; empty for the same."""
+    if not detail:
+        return read
+    first, *more = read.reading.reasons
+    reasons = (replace(first, detail=detail), *more)
+    return read._replace(reading=read.reading._replace(reasons=reasons))
+
+
+def _true_reason(read: Read, error: UnknownLogError) -> UnknownLogError:
+    """Return why a log is left out: facts that contradict each other hide those that follow."""
+    if any(reason.code == "config" for reason in read.reading.reasons):
+        return UnknownLogError(f"It has no number ({_reasons(read)}).", where=error.where)
+    return error
+
+
+def _reasons(read: Read) -> str:
+    return "; ".join(map(str, read.reading.reasons))
 
 
 def _point(read: Read) -> Point:

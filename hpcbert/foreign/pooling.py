@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.campaign.likeness import Account, judged, stated
+from hpcbert.campaign.likeness import Account, judged, refused, stated
 from hpcbert.errors import UsageError
-from hpcbert.logs.layout import shown
+from hpcbert.logs.layout import natural, shown
+from hpcbert.logs.setting import LABELS
 from hpcbert.model import Measured, Reason, Run, Shape
 from hpcbert.results.reduce import FOREIGN, Evidence, gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from hpcbert.campaign.fingerprint import NodeSample
     from hpcbert.logs.layout import LogFile
@@ -52,37 +56,71 @@ class Numbered(NamedTuple):
     reads: dict[int, Read]
 
 
-def numbered(reads: list[Read]) -> dict[int, Read]:
+def numbered(reads: Sequence[Read], *, as_repeats: bool) -> dict[int, Read]:
     """Return a point's logs by repeat, from 1; of several attempts the last valid one is used.
 
-    OneFlow numbers its runs from 0. A log without a number gets the next free one.
+    OneFlow numbers its runs from 0. Logs without a number, or from several places, are numbered
+    in natural order.
+
+    Args:
+        reads: The logs.
+        as_repeats: Whether the user states that all of them are repeats.
 
     Raises:
-        UsageError: Two logs are the same attempt of the same repeat.
+        UsageError: Two logs are the same attempt of the same repeat, or nothing says that they
+            are repeats.
     """
-    first = min((one.log.repeat for one in reads if one.log.repeat is not None), default=1)
-    shift = 1 if first == 0 else 0
+    ordered = sorted(reads, key=lambda read: natural(str(read.log.path)))
+    for read in () if as_repeats else ordered[1:]:
+        if not are_numbered(ordered[0], read):
+            raise UsageError(
+                f"{_both(ordered[0], read)} are of one point, and nothing says that they are "
+                "repeats of one experiment.",
+                hint="If they are, number them by {repeat} in --pattern, or give --as-repeats. "
+                "If not, name in --pattern what differs, or collect them separately.",
+            )
+    if all(are_numbered(ordered[0], read) for read in ordered):
+        numbers = [read.log.repeat or 0 for read in ordered]
+        shift = 0 if min(numbers) else 1
+        return _by_number(ordered, [number + shift for number in numbers])
+    runs = [(read.log.place, read.log.repeat, _unnumbered(read)) for read in ordered]
+    places = {run: number for number, run in enumerate(dict.fromkeys(runs), start=1)}
+    return _by_number(ordered, [places[run] for run in runs])
+
+
+def _unnumbered(read: Read) -> Path | None:
+    return read.log.path if read.log.repeat is None else None
+
+
+def are_numbered(read: Read, other: Read) -> bool:
+    """Return whether the names of two logs number the repeats of one experiment."""
+    numbers = read.log.repeat, other.log.repeat
+    return read is other or (None not in numbers and read.log.place == other.log.place)
+
+
+def _both(read: Read, other: Read) -> str:
+    return f"{shown(read.log.path)} and {shown(other.log.path)}"
+
+
+def _by_number(reads: Sequence[Read], numbers: Sequence[int]) -> dict[int, Read]:
     numbered: dict[int, list[Read]] = {}
-    for one in reads:
-        if one.log.repeat is not None:
-            numbered.setdefault(one.log.repeat + shift, []).append(one)
-    free = max(numbered, default=0) + 1
-    for one in reads:
-        if one.log.repeat is None:
-            numbered[free] = [one]
-            free += 1
-    return _level({repeat: _attempt(repeat, ones) for repeat, ones in sorted(numbered.items())})
+    for number, read in sorted(zip(numbers, reads, strict=True), key=itemgetter(0)):
+        numbered.setdefault(number, []).append(read)
+    return _level({repeat: _attempt(repeat, ones) for repeat, ones in numbered.items()})
 
 
 def _level(reads: dict[int, Read]) -> dict[int, Read]:
-    """Refuse runs that were counted to their end and ended before others of their point."""
+    """Refuse runs that were counted to their end and ended before others of their point.
+
+    A log that states the run's end is whole: runs to convergence differ in length.
+    """
     last = max((one.reading.last for one in reads.values() if one.valid), default=0)
     return {repeat: _early(one, last) for repeat, one in reads.items()} if last else reads
 
 
 def _early(read: Read, last: int) -> Read:
     reading = read.reading
-    if not (read.valid and 0 < reading.last < last):
+    if reading.closed or not (read.valid and 0 < reading.last < last):
         return read
     detail = f"the log ends at iteration {reading.last}, that of another repeat at {last}"
     reasons = (Reason("incomplete", detail),)
@@ -96,9 +134,8 @@ def _attempt(repeat: int, reads: list[Read]) -> Read:
     for one in reads:
         other = by_attempt.setdefault(one.log.attempt, one)
         if other is not one:
-            both = f"{shown(other.log.path)} and {shown(one.log.path)}"
             raise UsageError(
-                f"{both} are both repeat {repeat} of one point.",
+                f"{_both(other, one)} are both repeat {repeat} of one point.",
                 hint="Collect them one after the other, or distinguish them with --pattern.",
             )
     newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]
@@ -135,8 +172,9 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSamp
     ]
     verdicts = judged(accounts, keep_first=True)
     measured = []
-    for point, runs, own in zip(points, verdicts, accounts, strict=True):
+    for point, verdict, own in zip(points, verdicts, accounts, strict=True):
         reads = point.reads.values()
+        runs = _without_overlaps(verdict, [*reads])
         whole = _with_gaps(runs)
         made = Measured(
             group=point.group,
@@ -145,6 +183,7 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSamp
             runs=whole,
             flags=tuple(name for name, holds in _MARKS.items() if any(map(holds, reads))),
             counted=point.counted,
+            unchecked=_unchecked(reads),
             steps=tuple(
                 (run.repeat, steps)
                 for run, read in zip(runs, reads, strict=True)
@@ -155,6 +194,28 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSamp
         taken = (where for run, account in pairs if run.valid for where in account.taken)
         measured.append((made, tuple(taken)))
     return tuple(measured)
+
+
+def _without_overlaps(runs: Sequence[Run], reads: Sequence[Read]) -> tuple[Run, ...]:
+    """Refuse runs that were measured at the same time: one run's ranks, or runs that interfered."""
+    valid = [at for at, run in enumerate(runs) if run.valid]
+    overlapping: dict[int, int] = {}
+    for at, other in combinations(valid, 2):
+        if reads[at].reading.measured.overlaps(reads[other].reading.measured):
+            overlapping.setdefault(at, other)
+            overlapping.setdefault(other, at)
+    return tuple(
+        refused(run, _overlap(reads[overlapping[at]])) if at in overlapping else run
+        for at, run in enumerate(runs)
+    )
+
+
+def _overlap(other: Read) -> Reason:
+    detail = (
+        f"{shown(other.log.path)} was measured at the same time: logs of several ranks are one run,"
+        " and runs that share nodes slow each other down"
+    )
+    return Reason("shared-nodes", detail)
 
 
 def _account(shape: Shape, number: int, read: Read) -> Account:
@@ -177,8 +238,14 @@ def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
 
 _MARKS: dict[str, Callable[[Read], bool]] = {
     "accumulation": lambda read: (read.reading.setting.accumulation or 1) > 1,
-    "unchecked": lambda read: read.valid and read.reading.unchecked,
+    "unchecked": lambda read: bool(read.valid and read.reading.unchecked),
 }
+
+
+def _unchecked(reads: Iterable[Read]) -> tuple[str, ...]:
+    """Return the labels that a valid log of the point does not confirm."""
+    found = {label for read in reads if read.valid for label in read.reading.unchecked}
+    return tuple(label for label in LABELS if label in found)
 
 
 def _run(number: int, read: Read) -> Run:

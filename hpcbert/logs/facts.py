@@ -40,6 +40,7 @@ class Stated:
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
+        self._sources: dict[str, Fact] = {}
         self._counted: dict[Fact, int] = {}
         self._stated: dict[tuple[Fact, str], Value] = {}
 
@@ -59,10 +60,13 @@ class Stated:
                     continue
                 before = self._stated.setdefault((fact, name), value)
                 known = self.values.setdefault(name, value)
+                source = self._sources.setdefault(name, fact)
                 if name == "precision" and before == value and (known, value) in _INSIDE:
                     self.values[name] = _INSIDE[known, value]
                 elif known != value and name not in _FIRST_COUNTS:
                     detail = f"the log says {name} = {known}, and later {value}"
+                    if source.contains != fact.contains:
+                        detail += f", in lines with {_key(source)} and {_key(fact)}"
                     raise CannotReduceError("config", detail)
 
     def with_counts(self, claims: Setting) -> dict[str, Value]:
@@ -96,16 +100,24 @@ class Stated:
         return expected is not None and number < int(expected) < 2 * number
 
 
+def _key(fact: Fact) -> str:
+    return repr(fact.contains.decode(errors="replace").strip(" .:|"))
+
+
 def read(fact: Fact, name: str, text: bytes) -> Value | None:
-    """Return a fact in hpcbert's form: a whole number or a word; None if the text is neither."""
+    """Return a fact in hpcbert's form: a number, also `96.000`, or a word; None if neither."""
     word = text.decode(errors="replace")
     word = fact.values.get(word, word)
+    if fact.lists:
+        word = str(len(set(filter(None, word.split(",")))))
     if name in _CHOICES:
         return word if word in _CHOICES[name] else None
     if name in FRACTIONS:
         return word if 0 < loose_float(text) < math.inf else None
     if name in WORDS:
         return word.strip()[:_LONGEST] or None
+    if "." in word:
+        word = word.rstrip("0").removesuffix(".")
     if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):
         return None
     return int(word)

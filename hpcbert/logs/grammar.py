@@ -296,11 +296,6 @@ class Rule:
         return self.kind in ("rate", "footer")
 
     @cached_property
-    def is_whole(self) -> bool:
-        """Whether its number is the whole run's as printed, whatever GPUs and nodes it had."""
-        return self.is_printed and self.scope == "global"
-
-    @cached_property
     def evidence(self) -> tuple[bytes, str]:
         """What it reads: two rules that read the same can't confirm each other."""
         return self.record.contains, self.field
@@ -317,11 +312,13 @@ class Fact(LineKind):
 
     Attributes:
         values: The meaning of the log's words: `True` reads as `fp16`.
+        lists: Whether the text is a list of numbers, `0,1,2,3`, and the fact how many they are.
         counts: `gpus` or `nodes` if each of them prints the line once; empty: no such line.
         least: With fewer such lines, nothing is counted: then not all of them print it.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, hash=False)
+    lists: bool = False
     counts: Literal["", "nodes", "gpus"] = ""
     least: Count = 1
 

@@ -47,11 +47,17 @@ _TEXT = {
     "framework": "[^/]+?",
     "model": "[^/]+?",
 }
+_WORDS = {*_TEXT, "place"}
 _MIXED = "fp16"  # The meaning of `amp` on the GPUs of DLPerf's tables.
 
 
 class LogFile(NamedTuple):
-    """A log and what its path says; None if the path does not say."""
+    """A log and what its path says; None if the path does not say.
+
+    Attributes:
+        place: The path above what names the run: logs of different places are of different
+            experiments.
+    """
 
     path: Path
     framework: str | None = None
@@ -63,11 +69,12 @@ class LogFile(NamedTuple):
     precision: str | None = None
     repeat: int | None = None
     attempt: int = 0
+    place: str = ""
 
     @property
     def of_point(self) -> tuple[object, ...]:
         """All that the path says about the run's point."""
-        return self[1:-2]
+        return self[1:-3]
 
 
 class LeftOut(NamedTuple):
@@ -83,7 +90,7 @@ class LeftOut(NamedTuple):
     wanted: bool
 
 
-FIELDS = tuple(name for name in LogFile._fields if name != "path")
+FIELDS = tuple(name for name in LogFile._fields if name not in {"path", "place"})
 
 
 class Discovery(NamedTuple):
@@ -280,7 +287,7 @@ class _Folders:
         for pattern in (_SHAPE, *_LABELS):
             match = next(filter(None, map(pattern.fullmatch, folders)), None)
             log = _filled(log, match) if match else log
-        return log
+        return log._replace(place=os.path.realpath(path.parent))
 
     def by_dlperf(self, path: Path) -> LogFile | None:
         """Read a path in DLPerf's layout; None if its name is not in that form."""
@@ -289,7 +296,7 @@ class _Folders:
 
 
 def _by_pattern(pattern: str, folders: _Folders) -> Callable[[Path], LogFile | None]:
-    expression = re.compile(r"(?:.*/)?" + _expression(pattern) + _PACKED, re.IGNORECASE)
+    expression = re.compile(r"(?P<place>(?:.*/)?)" + _expression(pattern) + _PACKED, re.IGNORECASE)
     tells_shape = {"nodes", "gpus_per_node", "gpus"} & set(expression.groupindex)
 
     def describe(path: Path) -> LogFile | None:
@@ -327,7 +334,7 @@ def _filled(log: LogFile, match: re.Match[str]) -> LogFile:
     found: dict[str, Any] = {}
     for name, text in match.groupdict().items():
         if text is not None:
-            found[name] = text if name in _TEXT else int(text)
+            found[name] = text if name in _WORDS else int(text)
     if "precision" in found:
         word = str(found["precision"]).lower()
         found["precision"] = _MIXED if word == "amp" else word

@@ -181,6 +181,11 @@ def rank_of(text: bytes) -> int | None:
     return int(next(filter(None, match.groups()))) if match else None
 
 
+def labelled_ranks(data: bytes) -> set[bytes]:
+    """Return the ranks in mpirun's labels."""
+    return set(re.findall(rb"\[\d+,(\d{1,9})\]<std", data)) if b"]<std" in data else set()
+
+
 def open_log(path: Path) -> tuple[int, int]:
     """Open a log for reading; return its descriptor and its size.
 

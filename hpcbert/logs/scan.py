@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +9,7 @@ from hpcbert.logs import readers
 from hpcbert.logs.arithmetic import CannotReduceError, average, number
 from hpcbert.logs.coverage import Coverage
 from hpcbert.logs.crosscheck import CrossCheck
-from hpcbert.logs.facts import Stated
+from hpcbert.logs.facts import Stated, Value
 from hpcbert.logs.fields import (
     DIGITS,
     check_loss,
@@ -34,11 +33,14 @@ from hpcbert.logs.lines import (
     find_lines,
     first_end,
     holds,
+    labelled_ranks,
     rank_of,
 )
 from hpcbert.logs.restart import Restart
-from hpcbert.logs.setting import END, Setting, UnknownError, packing
+from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, packing
+from hpcbert.logs.sizes import name_of
 from hpcbert.logs.skipped import Skipped
+from hpcbert.logs.stamps import MeasuredSpan, measured
 from hpcbert.logs.steps import steps_of
 from hpcbert.logs.times import Clock
 from hpcbert.logs.window import collector
@@ -70,10 +72,11 @@ class Reading(NamedTuple):
         flags: Warnings about the number: `short-window` if it covers fewer iterations than
             the recipe requires.
         notes: The numbers behind a flag.
-        unchecked: Whether the number would differ, with nothing in the log against it, if more
-            nodes or GPUs had been given.
+        unchecked: Those of LABELS that nothing in the log confirms.
         steps: The durations of its iterations, as far as the rule's records have them.
         beginning: As `lines.checksum` returns it; None if unknown.
+        measured: When the window was measured, as far as the log says.
+        closed: Whether the log has a line that the program prints at the end of a run.
     """
 
     throughput: float | None
@@ -87,9 +90,11 @@ class Reading(NamedTuple):
     last: int = 0
     flags: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
-    unchecked: bool = False
+    unchecked: tuple[str, ...] = ()
     steps: Steps | None = None
     beginning: int | None = None
+    measured: MeasuredSpan = MeasuredSpan()
+    closed: bool = False
 
     @property
     def told(self) -> tuple[tuple[str, int | str], ...]:
@@ -158,6 +163,7 @@ class _Scan:
         self.iteration = 0
         self.rehearsal = False
         self.foreign = True
+        self.closed = False
         self.facts = Stated()
         self.problem: Reason | None = None
         # A record of the rule came without the field that the rule reads.
@@ -178,6 +184,11 @@ class _Scan:
         self._beginning = b""
         # Tokens in a sample, of the window's records that print it.
         self._lengths: set[int] = set()
+        # The ranks that mpirun's labels name.
+        self._ranks: set[bytes] = set()
+        # The line of the current record, and those of the window's ends.
+        self._line = b""
+        self._ends = b"", b""
 
     @property
     def collector(self) -> Collector:
@@ -237,6 +248,7 @@ class _Scan:
         # One search for all texts: the text that was found decides how to read its line.
         grammar = self.grammar
         records = grammar.records
+        self._ranks |= labelled_ranks(data)
         self.rehearsal = self.rehearsal or holds(data, grammar.rehearsal)
         if self._held:
             # Continue with the record at the end of the last piece.
@@ -301,6 +313,7 @@ class _Scan:
         if record.lines > 1:
             # The lines that follow are read again, each as the first of its own record.
             found = [match for match in found[:1] if match.start() <= first_length]
+        self._line = line.text
         # Launchers label lines with a rank; if one rank prints, the label means nothing.
         rank = None if record.ranks == "one" else rank_of(line.text)
         for match in found:
@@ -354,17 +367,19 @@ class _Scan:
         Raises:
             NotALogError: The log can't be read any more.
         """
-        rules = self._cross_check.closing
+        footers = (rule for rule in self.grammar.rules if rule.kind == "footer")
+        rules = tuple(dict.fromkeys((*footers, *self._cross_check.closing)))
         if not rules or self.problem:
             return
         _, tail = ends(path)
-        for start, which, _, end in find_lines(tail, tuple(one.record.contains for one in rules)):
-            rule = rules[which]
-            line = cut_line(tail, start, end, rule.record.lines)[0]
-            for match in whole_matches(rule.record.match, line):
-                fields = read_fields(match, rule.record.numbers)
-                if rule.field in fields:
-                    self._cross_check.close(rule, fields[rule.field])
+        for rule in rules:
+            for start, _, _, end in find_lines(tail, (rule.record.contains,)):
+                line = cut_line(tail, start, end, rule.record.lines)[0]
+                for match in whole_matches(rule.record.match, line):
+                    fields = read_fields(match, rule.record.numbers)
+                    self.closed = self.closed or rule.field in fields
+                    if rule.field in fields and rule in self._cross_check.closing:
+                        self._cross_check.close(rule, fields[rule.field])
 
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
         text = fields.get(self.rule.field)
@@ -376,6 +391,8 @@ class _Scan:
             return  # The run goes on to its own end.
         rank = whole_number(fields["rank"]) if "rank" in fields else rank
         known.add(iteration, text, rank)
+        if known.found:
+            self._ends = self._ends[0] or self._line, self._line
 
     def conclude(self) -> Reading:
         """Return the result of the reading."""
@@ -423,25 +440,46 @@ class _Scan:
             last=last,
             flags=flags,
             notes=(uneven,) if uneven else (),
-            unchecked=throughput is not None and self._is_unchecked(throughput),
+            unchecked=self._unchecked() if throughput else (),
             steps=steps_of(self.rule, setting, self.collector) if throughput else None,
             beginning=checksum(self._beginning),
+            measured=self._measured() if throughput else MeasuredSpan(),
+            closed=self.closed,
         )
 
     def _unevenness(self, throughput: float, setting: Setting) -> Note | None:
         return self._cross_check.unevenness(throughput, self.collector.span, setting)
 
-    def _is_unchecked(self, throughput: float) -> bool:
-        """Return whether the number depends only on what the user said about nodes and GPUs."""
-        if self.rule.is_whole:
-            return False
-        # If the log contradicts twice as many no more than the given number, it confirms neither.
-        for other in self.setting.doubled():
+    def _measured(self) -> MeasuredSpan:
+        first, last = self._ends
+        first = b"" if self.rule.kind == "footer" else first
+        return measured(first, last, self.rule.record, self._beginning)
+
+    def _unchecked(self) -> tuple[str, ...]:
+        """Return the labels that the log neither states nor would contradict if they were wrong."""
+        facts, setting = self.facts.with_counts(self.setting), self._settled(self.setting)[0]
+        stated = Setting().settled(self._with_ranks(facts, setting))[0]
+        return tuple(
+            label
+            for label, name in LABELS.items()
+            if getattr(stated, name) is None
+            and (label != "model" or not name_of(stated))
+            and (label != "sequence_length" or setting.sequence_length)
+            and (label != "nodes" or (setting.gpus or 0) > 1)
+            and (label in {"model", "precision"} or self._allows_other(label, setting))
+        )
+
+    def _allows_other(self, label: str, known: Setting) -> bool:
+        """Return whether another value of a label would contradict nothing in the log."""
+        if getattr(known, LABELS[label]) is None:
+            return True  # It is assumed.
+        told = self.setting
+        if getattr(told, LABELS[label]) is None:
+            told = told._replace(**{LABELS[label]: getattr(known, LABELS[label])})
+        for other in told.with_other(label):
             setting, reasons = self._settled(other)
             try:
-                number = throughput if reasons else self.collector.reduce(setting)
-                moved = not math.isclose(number, throughput, rel_tol=1e-9)
-                if moved and not self._doubts(number, setting):
+                if not reasons and not self._doubts(self.collector.reduce(setting), setting):
                     return True
             except (CannotReduceError, UnknownError):
                 continue  # The log knows better.
@@ -468,6 +506,7 @@ class _Scan:
         if fixed and requested not in (None, fixed) and not _stated_step(facts):
             detail = f"the program has accumulation = {fixed} only, expected {requested}"
             disagreements = (*disagreements, detail)
+        disagreements += self._too_few_or_many_ranks(setting)
         if setting.sequence_length is None and self.grammar.sequence_length:
             setting = setting._replace(sequence_length=self.grammar.sequence_length)
         if setting.accumulation is None and self.grammar.accumulation:
@@ -478,6 +517,21 @@ class _Scan:
             hint = f"if samples are packed, use --set packing={packed}"
             disagreements = (*disagreements, hint)
         return setting, (Reason("config", "; ".join(disagreements)),)
+
+    def _with_ranks(self, facts: dict[str, Value], setting: Setting) -> dict[str, Value]:
+        """Return facts with the GPUs, if mpirun labels as many ranks as the setting has."""
+        return facts | {"gpus": setting.gpus} if len(self._ranks) == setting.gpus else facts
+
+    def _too_few_or_many_ranks(self, setting: Setting) -> tuple[str, ...]:
+        """Return how mpirun's ranks contradict a setting; they are one per GPU, or per node."""
+        count, gpus, nodes = len(self._ranks), setting.gpus, setting.nodes
+        # Ranks may be missing from a log, or from the part of it that was read.
+        whole = count > 1 and max(map(int, self._ranks)) == count - 1
+        if not (whole and gpus) or count in {gpus, nodes}:
+            return ()
+        if count < gpus and nodes is None:
+            return ()
+        return (f"mpirun labels {count} ranks, expected one for each of {gpus} GPUs or each node",)
 
     def _doubts(self, throughput: float, setting: Setting) -> tuple[Reason, ...]:
         """Return what else in the log contradicts the number that its rule gives."""

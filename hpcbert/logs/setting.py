@@ -14,6 +14,26 @@ if TYPE_CHECKING:
 END = 1 << 40
 
 
+# What a table states about a run, and the setting that has it.
+LABELS = {
+    "nodes": "nodes",
+    "gpus": "gpus",
+    "batch": "batch_size_per_device",
+    "precision": "precision",
+    "model": "model",
+    "sequence_length": "sequence_length",
+}
+# For each label that is a number, the powers of 2 of settings that change with it.
+_NODES, _GPUS = {"nodes": 1, "gpus": 1}, {"gpus_per_node": 1, "gpus": 1}
+_FEWER, _MORE = {"batch_size_per_device": -1}, {"batch_size_per_device": 1}
+_OTHERS: Mapping[str, tuple[Mapping[str, int], ...]] = {
+    "nodes": ({"nodes": 1, "gpus_per_node": -1},),
+    "gpus": (_NODES, _GPUS, {**_NODES, **_FEWER}, {**_GPUS, **_FEWER}),
+    "batch": (_MORE, {**_NODES, **_FEWER}, {**_GPUS, **_FEWER}),
+    "sequence_length": ({"sequence_length": 1},),
+}
+
+
 class UnknownError(Exception):
     """A setting that a number depends on is unknown; the message is its name."""
 
@@ -132,13 +152,22 @@ class Setting(NamedTuple):
             raise UnknownError("data_parallel")
         return width // self.gpus_per_replica * self.need("batch_size_per_device") * steps
 
-    def doubled(self) -> Iterator[Setting]:
-        """Yield wrong claims about nodes and GPUs that are possible: twice each."""
-        told = [name for name, _ in self.sources if getattr(self, name) is not None]
-        shape = [name for name in told if name in {"nodes", "gpus_per_node"}]
-        for name in shape or [name for name in told if name == "gpus"]:
-            other: dict[str, Any] = {"gpus": None, name: 2 * self.need(name)}
-            yield self._replace(**other).settled({})[0]
+    def with_other(self, label: str) -> Iterator[Setting]:
+        """Yield settings with twice and with half of a label's value.
+
+        Of a product of two, the other factor stays, or balances it.
+        """
+        for twice in (1, -1):
+            for powers in _OTHERS[label]:
+                yield from self._scaled({name: twice * power for name, power in powers.items()})
+
+    def _scaled(self, powers: Mapping[str, int]) -> Iterator[Setting]:
+        """Yield the setting with values times powers of 2, if all are whole numbers."""
+        known = {name: value for name in powers if (value := getattr(self, name))}
+        scaled = {name: value * 2.0 ** powers[name] for name, value in known.items()}
+        if scaled and all(value.is_integer() for value in scaled.values()):
+            whole: dict[str, Any] = {name: int(value) for name, value in scaled.items()}
+            yield self._replace(**whole)
 
     def settled(self, facts: Mapping[str, int | str]) -> tuple[Setting, tuple[str, ...]]:
         """Return the setting with a log's facts, and their contradictions.

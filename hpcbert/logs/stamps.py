@@ -13,14 +13,14 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.logs.fields import show, whole_matches
-from hpcbert.logs.lines import NotALogError, cut_line, ends, find_lines, unlabelled
+from hpcbert.logs.lines import Line, NotALogError, cut_line, ends, find_lines, unlabelled
 from hpcbert.logs.times import DAY, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from hpcbert.logs.grammar import Grammar
+    from hpcbert.logs.grammar import Grammar, Record
 
 # Seconds by which a stamp may lie outside of its step: stamps in whole seconds, clocks of several
 # nodes.
@@ -42,6 +42,13 @@ _STAMP = (
     rb"|[IWEF](?P<dated>\d{8} " + _CLOCK + rb"\.\d{1,9}) "
     rb"|(?P<ctime>\w{3} \w{3} [ \d]\d " + _CLOCK + rb" \d{4})"
     rb'|:::MLL[^\r\n]{1,200}?"time_ms": (?P<epoch>\d{12,14})\b)'
+)
+# Ranks of one run are at the same step within seconds.
+_SKEW = 1.0
+# NCCL's lines (node, process and its thread, device), MLPerf's, and words before a name.
+_HOST = (
+    rb"\b([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL "
+    rb"|\b(?:Clearing cache on |[Hh]ost(?:name)?[:=] ?['\"]?)([A-Za-z][\w.-]*)"
 )
 _FORMS = {"iso": "date-time", "dated": "date-time", "month": "month-day", "ctime": "ctime"}
 
@@ -90,6 +97,65 @@ class Stamp(NamedTuple):
         elif self.zone is not None:
             zone = self.zone
         return nearest(self.form, self.text, middle + zone) - zone
+
+
+class MeasuredSpan(NamedTuple):
+    """The time of a log's window, as far as the log has it.
+
+    Attributes:
+        begin, end: Stamps of its first and its last line.
+        hosts: Names of nodes at the log's beginning.
+    """
+
+    begin: Stamp | None = None
+    end: Stamp | None = None
+    hosts: frozenset[bytes] = frozenset()
+
+    def overlaps(self, other: MeasuredSpan) -> bool:
+        """Return whether two windows are one, or share time on a node."""
+        if self.end is None or other.end is None or self.end.form != other.end.form:
+            return False
+        (begin, end), (first, last) = self._moments, other._moments
+        skew = min(_SKEW, (end - begin) / 4)
+        if abs(begin - first) <= skew and abs(end - last) <= skew:
+            return True
+        # A time without its day says no more.
+        apart = self.hosts and other.hosts and not self.hosts & other.hosts
+        dated = self.end.form != "time-of-day"
+        return dated and not apart and begin < last and first < end
+
+    @property
+    def _moments(self) -> tuple[float, float]:
+        """Its ends in seconds, on the same axis for all logs of one form."""
+        begin, end = ((self.begin or self.end), self.end)
+        both = [nearest(one.form, one.text, 0.0) - (one.zone or 0) for one in (begin, end) if one]
+        return both[0], both[-1]
+
+
+def measured(first: bytes, last: bytes, record: Record, beginning: bytes) -> MeasuredSpan:
+    """Return when a window was measured; if its lines have no stamps, when the log began.
+
+    Args:
+        first: The line of the window's beginning; empty for the log's own.
+        last: That of its end.
+        record: Their kind.
+        beginning: The log's.
+    """
+    earliest = next(filter(_legible, _lines(beginning)), None)
+    begin = next(_within(first, record), None) if first else earliest
+    end = next(_within(last, record), None)
+    begin, end = (begin or end, end) if end else (earliest, earliest)
+    if begin and end and begin.form != end.form:
+        begin = end
+    hosts = frozenset(match[match.lastindex or 0] for match in re.finditer(_HOST, beginning))
+    return MeasuredSpan(begin, end, hosts)
+
+
+def _within(line: bytes, record: Record) -> Iterator[Stamp]:
+    """Yield the stamps of a record: its own before those of its line."""
+    matches = whole_matches(record.match, Line(line)) if record.has("time") else ()
+    own = (Stamp(match["time"], record.time, own=True) for match in matches if match["time"])
+    yield from filter(_legible, (*own, *_lines(line)))
 
 
 def stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:

@@ -240,6 +240,7 @@ class _Row(Open):
     speedup: Speed | None = None
     efficiency: Speed | None = None
     flags: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
     window: _Window | None = None
     differences: tuple[_Difference, ...] = ()
     origin: _Origin | None = None

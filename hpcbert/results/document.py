@@ -60,6 +60,7 @@ def _row_data(row: Row) -> dict[str, Any]:
         "repeats": {"ok": row.ok, "asked": row.asked},
         "adaptive": _adaptive_data(row, row.adaptive) if row.adaptive else None,
         "flags": list(row.flags),
+        "unchecked": list(row.unchecked),
         "window": {
             "skip": row.counted.skip,
             "iters": "end" if row.counted.iters is None else row.counted.iters,

@@ -76,7 +76,7 @@ def _table(table: SpeedupTable) -> str:
         *(_line((*_cells(row), *(_shares(row) if mfu else ()))) for row in table.rows),
     ]
     notes = [
-        f"* {row.shape}, {who} {'are' if who[0].isdigit() else 'is'} invalid: {escape(said)}"
+        f"* {row.shape}, {who} {'are' if ' repeats' in who else 'is'} invalid: {escape(said)}"
         for row in table.rows
         for who, said in refusals(row)
     ]

@@ -250,6 +250,7 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         steps=point.steps,
         metrics=metrics,
         adaptive=point.adaptive,
+        unchecked=point.unchecked,
     )
 
 

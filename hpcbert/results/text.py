@@ -227,6 +227,6 @@ def _coloured(row: Row, line: str) -> str:
 
 
 def _refusal(who: str, why: str, width: int) -> list[str]:
-    sign = f"{_GAP}✗ {who}{':' if who[0].isdigit() else ' '} "
+    sign = f"{_GAP}✗ {who}{':' if ' repeats' in who else ' '} "
     first, *more = fold(sign + why, width, _BELOW)
     return [click.style(first[: len(sign)], fg="red") + first[len(sign) :], *more]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from hpcbert.config.adaptive import FEWEST
 from hpcbert.model import throughputs
 from hpcbert.results.interval import limits, suffices
+from hpcbert.results.reduce import FOREIGN
+from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable
 
 _SHOWN = 3
+_NUMBER = regex(r"\d+")
 # The meaning of each flag, as tables explain it to readers of the table alone.
 FLAGS = {
     "superlinear": "the speedup is above the number of GPUs: look for the cause",
@@ -31,7 +35,7 @@ FLAGS = {
     "overflow-steps": "optimizer steps in the window were thrown away: their gradients overflowed",
     "high-mfu": "the MFU is above 80 %: look for a wrong GPU, precision or size",
     "impossible-mfu": "the MFU is above 100 %: a wrong GPU, precision or size, or no padding",
-    "unchecked": "the number depends on the given numbers of nodes and GPUs, which no log confirms",
+    "unchecked": "its log does not confirm all that the table states: see the names below",
     "apart": "each rank saw only a part of its node's GPUs: NCCL may copy through host memory",
     "accumulation": "steps of several micro-batches: one all-reduce for several of them",
 }
@@ -79,9 +83,19 @@ def refusals(row: Row) -> tuple[tuple[str, str], ...]:
 def _named(runs: list[Run], row: Row) -> str:
     if len(runs) == 1:
         (run,) = runs
-        return f"repeat {run.repeat}" + (f" (attempt {run.attempt})" if run.attempt else "")
-    which = ", ".join(str(run.repeat) for run in runs)
+        return _called(run, row) + (f" (attempt {run.attempt})" if run.attempt else "")
+    which = ", ".join(_called(run, row).removeprefix("repeat ") for run in runs)
     return f"{len(runs)} repeats" + ("" if len(runs) == len(row.runs) else f" ({which})")
+
+
+def _called(run: Run, row: Row) -> str:
+    """Return a run's name: its number, or its log if that is not numbered so."""
+    numbers = _NUMBER.findall(PurePath(run.log).stem)
+    if run.state != FOREIGN or not run.log or numbers[-1:] == [str(run.repeat)]:
+        return f"repeat {run.repeat}"
+    name = PurePath(run.log).name
+    alike = [one for one in row.runs if PurePath(one.log).name == name]
+    return plain(name if len(alike) == 1 else run.log)
 
 
 def basis(table: SpeedupTable) -> str:
@@ -151,9 +165,10 @@ def percent(share: float) -> str:
 
 
 def marks(row: Row) -> tuple[str, ...]:
-    """Return a sentence for each valid repeat of a row that has its own marks."""
-    return tuple(
-        plain(f"repeat {run.repeat}: {', '.join(run.flags)}{_distance(run, row)}{_notes(run)}")
+    """Return what no log of a row confirms, and a sentence for each marked repeat that is valid."""
+    labels = (f"unchecked: {', '.join(row.unchecked)}",) if row.unchecked else ()
+    return labels + tuple(
+        plain(f"{_called(run, row)}: {', '.join(run.flags)}{_distance(run, row)}{_notes(run)}")
         for run in row.runs
         if run.valid and run.flags
     )

@@ -297,7 +297,8 @@ def test_campaigns_and_logs_are_compared(
     for number in range(1, 6):
         built.complete("1n1g", number, 10.0 + number / 100)
         name = f"pytorch/bert/bz4/1n1g/bert_b4_fp32_{number}.log"
-        logs.put(tmp_path / "logs", name, logs.pytorch("1n1g", 9.0 + number / 100))
+        log = logs.pytorch("1n1g", 9.0 + number / 100, start=1.7e9 + 1e4 * number)
+        logs.put(tmp_path / "logs", name, log)
     kept = tmp_path / "kept.json"
     inside("collect", built.directory, "--output", kept)
     (same,) = points(built.directory, kept).values()

@@ -28,11 +28,14 @@ def codes(row: dict[str, Any]) -> dict[int, list[str]]:
 
 
 def deepspeed_log(
-    rates: Iterable[float], *, nan_at: int = 0, first: int = 3, samples: int = 32
+    rates: Iterable[float], *, nan_at: int = 0, first: int = 3, samples: int = 32, run: int = 0
 ) -> str:
-    """Return a log of micro-batches of so many samples over all GPUs, its stamps as its rates."""
+    """Return a log of micro-batches of so many samples over all GPUs, its stamps as its rates.
+
+    Its `run` is the days from the first run to it.
+    """
     lines = []
-    at = datetime(2020, 10, 27, 11, 28, tzinfo=timezone.utc)
+    at = datetime(2020, 10, 27, 11, 28, tzinfo=timezone.utc) + timedelta(days=run)
     for step, rate in enumerate(rates, start=first):
         at += timedelta(seconds=samples / rate)
         moment = f"{at:%Y-%m-%d %H:%M:%S},{at.microsecond // 1000:03}"
@@ -50,7 +53,7 @@ def deepspeed(tmp_path: Path) -> Path:
         for number, speed in enumerate(speeds, start=1):
             # A running average that settles: the warm-up differs, the window's mean is the speed.
             rates = [speed * 0.8] * 18 + [speed - 1, speed + 1] * 50
-            log = deepspeed_log(rates, samples=32 * Shape.parse(shape).gpus)
+            log = deepspeed_log(rates, samples=32 * Shape.parse(shape).gpus, run=number)
             put(root, f"bert/bz32/{shape}/bert_b32_fp32_{number}.log", log)
     return root
 
@@ -167,7 +170,7 @@ def test_one_rehearsal_among_real_runs_is_a_reason(
 def test_runs_from_zero_become_runs_from_one(tmp_path: Path, collect_json: CollectJson) -> None:
     for number in range(3):
         name = f"deepspeed/1n1g/bert_base_b32_fp32_{number}.log"
-        put(tmp_path, name, deepspeed_log([100.0 + number] * 118))
+        put(tmp_path, name, deepspeed_log([100.0 + number] * 118, run=number))
     row = rows(collect_json(tmp_path / "deepspeed"))[0]
     assert [run["repeat"] for run in row["runs"]] == [1, 2, 3]
     assert row["repeats"] == {"ok": 3, "asked": 3}
@@ -206,7 +209,11 @@ def test_patterns_and_flags_supply_what_paths_do_not_tell(
     tmp_path: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
     for number in (1, 2):
-        put(tmp_path, f"x/run{number}-on-2x8.txt", deepspeed_log([10.0] * 118, samples=512))
+        put(
+            tmp_path,
+            f"x/run{number}-on-2x8.txt",
+            deepspeed_log([10.0] * 118, samples=512, run=number),
+        )
     pattern = ("--pattern", "run{repeat}-on-{nodes}x{gpus_per_node}.txt")
     words = (tmp_path / "x", *pattern)
     missing = collect(*words)
@@ -228,7 +235,7 @@ def test_files_without_a_number_are_numbered(tmp_path: Path, collect_json: Colle
         put(tmp_path, f"1n1g/{name}", deepspeed_log([10.0] * 118))
     flags = ("--fw", "deepspeed", "--batch-size", "32", "--precision", "fp32")
     paths = (tmp_path / "1n1g/b.log", tmp_path / "1n1g/a.log")
-    row = rows(collect_json(*paths, *flags))[0]
+    row = rows(collect_json(*paths, *flags, "--as-repeats"))[0]
     assert [(run["repeat"], run["log"][-5:]) for run in row["runs"]] == [(1, "a.log"), (2, "b.log")]
 
 
@@ -277,7 +284,8 @@ def test_a_log_without_its_header_belongs_to_its_siblings(
     assert table["variant"] == "acc4"
     (row,) = table["rows"]
     assert (row["median"], row["repeats"]) == (32.0, {"ok": 1, "asked": 2})
-    assert row["flags"] == ["single-run", "incomplete", "accumulation"]
+    assert row["flags"] == ["single-run", "incomplete", "accumulation", "unchecked"]
+    assert row["unchecked"] == ["model"]
 
 
 def test_the_table_goes_to_a_file_whole(deepspeed: Path, tmp_path: Path, collect: Collect) -> None:

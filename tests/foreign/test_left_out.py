@@ -20,7 +20,7 @@ def logs(tmp_path: Path) -> Path:
     root = tmp_path / "logs" / "deepspeed"
     for number in (1, 2):
         name = f"1n1g/bert_b32_fp32_{number}.log"
-        put(root, name, deepspeed_log([100.0 + number] * 118))
+        put(root, name, deepspeed_log([100.0 + number] * 118, run=number))
     return root
 
 
@@ -150,7 +150,7 @@ def test_links_to_logs_that_are_read_are_named(logs: Path, collect_json: Collect
 def test_a_window_goes_on_to_the_end(logs: Path, collect_json: CollectJson) -> None:
     for number in (1, 2):
         rates = [1.0] * 18 + [100.0 + number] * 100 + [200.0 + number] * 100
-        put(logs, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log(rates))
+        put(logs, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log(rates, run=number))
     row = rows(collect_json(logs, "--iters", "end"))[0]
     assert row["median"] == pytest.approx(151.5)
     assert row["window"] == {"skip": 20, "iters": "end", "counted": "iterations 21 to the end"}
@@ -174,7 +174,11 @@ def test_a_window_without_an_end_is_incomplete(
     logs: Path, collect_json: CollectJson, last: int
 ) -> None:
     for number in (1, 2):
-        put(logs, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log([9.0 + number] * last) + "x\n")
+        put(
+            logs,
+            f"1n1g/bert_b32_fp32_{number}.log",
+            deepspeed_log([9.0 + number] * last, run=number) + "x\n",
+        )
     document = collect_json(logs, "--iters", "end")
     assert document["exit_code"] == 4
     assert "1099511627776" not in json.dumps(document)
@@ -194,7 +198,7 @@ def test_gpus_alone_tell_the_shapes_of_one_folder(
     for gpus in (1, 4, 8, 32):
         for number in (1, 2):
             name = f"x/bs32_fp32_gpu{gpus}_run{number}.log"
-            log = deepspeed_log([100.0 * gpus + number] * 118, samples=32 * gpus)
+            log = deepspeed_log([100.0 * gpus + number] * 118, samples=32 * gpus, run=number)
             put(tmp_path, name, log)
     pattern = "bs{batch_size}_{precision}_gpu{gpus}_run{repeat}.log"
     words = (tmp_path / "x", "--fw", "deepspeed", "--pattern", pattern)

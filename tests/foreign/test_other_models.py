@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.foreign.test_labels import reason
-from tests.foreign.test_models import changed, options_of
+from tests.foreign.test_models import changed
 from tests.kit.logs import put
-from tests.kit.recipes import load, sample
+from tests.kit.recipes import load, options_of, sample
 from tests.kit.tables import CollectJson
 
 

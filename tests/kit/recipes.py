@@ -53,6 +53,18 @@ _RANK = re.compile(r"<<'HPCBERT_RANK' \|\| true\n(.*?)\nHPCBERT_RANK\n", re.DOTA
 load = cache(drafts.load)
 
 
+def options_of(recipe: str) -> tuple[str, ...]:
+    """Return the options that describe a recipe's sample, for logs named run_N.log."""
+    told = load(recipe).sample
+    assert told is not None
+    return (
+        *("--fw", recipe, "--pattern", "run_{repeat}.log", "--nodes", str(told.shape.nodes)),
+        *("--gpus-per-node", str(told.shape.gpus_per_node), "--precision", told.precision),
+        *("--batch-size", str(told.batch_size_per_device)),
+        *("--set", f"accumulation={told.accumulation}"),
+    )
+
+
 @cache
 def grammar(name: str) -> Grammar:
     return parse_grammar(load(name).log, where=name)

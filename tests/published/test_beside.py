@@ -14,7 +14,9 @@ from tests.kit.cli import Done, inside
 def own(tmp_path: Path, here: None) -> Path:
     """Logs of a point that DLPerf published too."""
     for number in range(1, 6):
-        text = logs.pytorch("1n8g", 1000.0 + number, iters=120, batch=32)
+        text = logs.pytorch(
+            "1n8g", 1000.0 + number, iters=120, batch=32, start=1.7e9 + 1e4 * number
+        )
         logs.put(tmp_path / "own", f"pytorch/bert/bz32/1n8g/bert_b32_fp32_{number}.log", text)
     return tmp_path / "own"
 

@@ -176,7 +176,7 @@ def test_a_header_with_another_number_refuses_the_run(
     match = one.fact.match.search(one.line)
     assert match is not None
     start, end = match.span(one.name)
-    doubled = b"%d" % (2 * int(match[one.name]))
+    doubled = b"%d" % (2 * int(float(match[one.name])))
     changed = sample(recipe).replace(one.line, one.line[:start] + doubled + one.line[end:])
     assert isinstance(one.value, int)
     # What a campaign expects: the sample's own, where its program prints it.

@@ -23,7 +23,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "argv", ["/bin/hpcbert", "collect", "my logs", "--token=abc123"])
     root = tmp_path / "logs" / "deepspeed"
     for number, rate in enumerate((100.0, 100.5, 99.5, 90.0), start=1):
-        put(root, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log([rate] * 118))
+        put(root, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log([rate] * 118, run=number))
     put(root, "1n2g/bert_b32_fp32_1.log", deepspeed_log([180.0] * 118, samples=64))
     return root
 

@@ -1,0 +1,153 @@
+"""What is said of logs without a number: the true reason, the file, and what to type instead."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.kit.logs import put, pytorch, step
+from tests.kit.recipes import options_of, sample
+from tests.kit.tables import Collect, CollectJson, first_row, only_run
+
+RN50 = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs/tensorflow/resnet50"
+MLPERF_1 = (
+    "logs/mlcommons+training_results_v1.0/50619b5/NVIDIA/results/dgxa100_ngc21.05_pytorch/bert"
+)
+MLPERF_3 = "logs/mlcommons+training_results_v3.0/63e326c/NVIDIA/results"
+RN50_PATTERN = "{nodes}n{gpus_per_node}g/rn50_b{batch_size}_{precision}_{repeat}.log"
+OF_MLPERF_3 = ("--nodes", 8, "--gpus-per-node", 8, "--batch-size", 72, "--precision", "fp16")
+OF_MLPERF_1 = ("--nodes", 1, "--gpus-per-node", 8, "--batch-size", 56, "--precision", "fp16")
+
+
+def typed(detail: str) -> list[str]:
+    """Return the first options that a message says to type."""
+    (words,) = re.findall(r"type (--rule [^,;]+)", detail)
+    return shlex.split(words)
+
+
+@pytest.mark.parametrize(
+    ("folder", "words", "options", "records"),
+    [
+        pytest.param(RN50, ("--fw", "tf2", "--pattern", RN50_PATTERN),
+                     "--rule time-history --skip 100 --iters 600",
+                     "time-history at iterations 100, 200, …, 600", id="a stride of 100"),
+        pytest.param(MLPERF_3, ("--fw", "mlperf-bert", "--pattern", "result_{repeat}.txt",
+                     *OF_MLPERF_3), "--rule tracked-stats", "tracked at", id="a closing line"),
+        pytest.param(MLPERF_1, ("--fw", "mlperf-bert", "--pattern", "result_{repeat}.txt",
+                     *OF_MLPERF_1), "--rule run-clock --skip 336 --iters end",
+                     "evaluation at iterations 336, 671, …", id="runs of several lengths"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_finds_no_record_names_those_that_give_a_number(  # noqa: PLR0917
+    folder: str,
+    words: tuple[str, ...],
+    options: str,
+    records: str,
+    shared: Path,
+    run: CollectJson,
+) -> None:
+    row = first_row(run(shared / folder, *words))
+    detail = row["runs"][0]["reasons"][0]["detail"]
+    assert detail.startswith("the log has no record ")
+    assert records in detail
+    assert " ".join(typed(detail)) == options
+    row = first_row(run(shared / folder, *words, *typed(detail)))
+    assert row["repeats"]["ok"] == row["repeats"]["asked"] > 0
+
+
+@pytest.mark.parametrize("words", [("--skip", 20, "--iters", 500), ("--skip", 150, "--iters", 300)])
+def test_a_window_that_the_log_does_not_reach_names_one_that_it_has(
+    words: tuple[object, ...], tmp_path: Path, run: CollectJson
+) -> None:
+    put(tmp_path, "logs/run_1.log", sample("pytorch"))
+    options = options_of("pytorch")
+    detail = only_run(run(tmp_path / "logs", *options, *words))["reasons"][0]["detail"]
+    assert detail.startswith("the log ends at iteration 120 of ")
+    assert only_run(run(tmp_path / "logs", *options, *typed(detail)))["valid"]
+
+
+def test_beside_a_valid_log_a_short_one_is_just_short(tmp_path: Path, run: CollectJson) -> None:
+    put(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 100))
+    put(tmp_path, "pytorch/1n1g/bert_b4_fp32_2.log", pytorch("1n1g", 100, last=7, start=1.8e9))
+    row = first_row(run(tmp_path / "pytorch", "--skip", 2, "--iters", 12))
+    details = [one["detail"] for one in row["runs"][1]["reasons"]]
+    assert details == ["the log ends at iteration 7 of 12"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "head", "said"),
+    [
+        pytest.param("oneflow", "num_nodes = 7\n", "the log says nodes = 7, and later 4", id="nodes"),
+        pytest.param("pytorch", 'hpcbert-config {"world_size": 9}\n',
+                     "the log says gpus = 9, and later", id="one kind of line"),
+        pytest.param("ngc-pytorch", "DLL 2021-03-05 14:02:31.4 - PARAMETER batch_size_per_gpu : 7\n",
+                     "'batch_size_per_gpu' and 'PARAMETER Config'", id="two kinds of lines"),
+    ],
+)  # fmt: skip
+def test_facts_that_contradict_each_other_are_the_reason(
+    recipe: str, head: str, said: str, tmp_path: Path, run: CollectJson
+) -> None:
+    """They end the reading: what follows them is unknown, but not because the log lacks it."""
+    put(tmp_path, "logs/run_1.log", head.encode() + sample(recipe))
+    known = options_of(recipe)[:4]
+    document = run(tmp_path / "logs", *known)
+    assert document["exit_code"] in {2, 4}
+    assert said in str(document)
+    assert "Neither the path nor the log" not in str(document)
+    (reason,) = only_run(run(tmp_path / "logs", *options_of(recipe)))["reasons"]
+    assert (reason["code"], said in reason["detail"]) == ("config", True), reason
+
+
+def test_text_names_files_where_numbers_are_others(
+    tmp_path: Path, collect: Collect, run: CollectJson
+) -> None:
+    for number in range(3):
+        last = 12 if number else 5
+        log = pytorch("1n1g", 100 + number, last=last, start=1763717655.5 + 1e4 * number)
+        put(tmp_path, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
+        put(tmp_path, f"named/pytorch/1n1g/bert_b4_fp32_{number + 1}.log", log)
+    window = ("--skip", "2", "--iters", "12")
+    text = collect(tmp_path / "pytorch", *window).stdout
+    assert "✗ bert_b4_fp32_0.log  incomplete: " in text
+    assert "✗ repeat 1  incomplete: " in collect(tmp_path / "named", *window).stdout
+    markdown = collect(tmp_path / "pytorch", *window, "--format", "markdown").stdout
+    assert "_0.log is invalid: incomplete" in markdown.replace("\\", "")
+
+
+def test_files_that_the_user_calls_repeats_keep_their_names(
+    tmp_path: Path, collect: Collect
+) -> None:
+    for number, name in enumerate(("b", "a", "c")):
+        log = pytorch(
+            "1n1g", 100, last=12 if name == "c" else 5 + number, start=1.7e9 + 1e4 * number
+        )
+        put(tmp_path, f"pytorch/1n1g/x{name}/run.log", log)
+    words = ("--pattern", "{nodes}n{gpus_per_node}g/*/run.log", "--as-repeats")
+    text = collect(tmp_path / "pytorch", *words, "--skip", "2", "--iters", "12").stdout
+    assert re.search(r"✗ \S+/xb/run.log  incomplete", text), text
+
+
+CONVERGED = (120, 90, 100)
+
+
+@pytest.mark.parametrize(
+    ("closing", "ok"),
+    [("result: 1.0\n", 3), ("", 1), ("Killed\n", 1)],
+    ids=["a closing line", "none", "killed"],
+)
+def test_runs_that_state_their_end_may_differ_in_length(
+    closing: str, ok: int, tmp_path: Path, run: CollectJson
+) -> None:
+    for number, last in enumerate(CONVERGED, start=1):
+        lines = "".join(step(n, at=n + number * 1e4, rate=1.0) for n in range(1, last + 1))
+        put(tmp_path, f"steps/1n1g/bert_b1_fp32_{number}.log", lines + closing)
+    recipe = (Path(__file__).parent.parent / "logs/grammars/steps.toml").read_text()
+    head = 'schema = 1\ntitle = "steps"\nlaunch = "per-gpu"\nprecisions = ["fp32"]\n'
+    put(tmp_path, "templates/steps/recipe.toml", f"{head}[batch_sizes]\nfp32 = 1\n{recipe}")
+    row = first_row(
+        run(tmp_path / "steps", "--templates", tmp_path / "templates", "--iters", "end")
+    )
+    assert row["repeats"] == {"ok": ok, "asked": 3}, row["runs"]

@@ -1,0 +1,183 @@
+"""Which logs are repeats of one point: those that names number, of runs that followed each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.logs import put, pytorch
+from tests.kit.recipes import options_of, sample
+from tests.kit.tables import CollectJson, first_row, rows
+
+RATES = (100.0, 130.0)
+# Seconds between the beginnings of two runs, far more than each takes.
+APART = 3600.0
+
+
+def written(root: Path, *names: str, apart: float = APART) -> Path:
+    for number, (name, rate) in enumerate(zip(names, RATES, strict=True)):
+        put(root, f"pytorch/{name}", pytorch("1n1g", rate, start=1763717655.5 + number * apart))
+    return root / "pytorch"
+
+
+WINDOW = ("--skip", 2, "--iters", 12)
+PATTERN = "*_{precision}_bs{batch_size}_gpu{gpus}*.log"
+SAME_POINT = [
+    pytest.param(
+        ("tf_fp32_bs4_gpu1_without_gradacc.log", "tf_fp32_bs4_gpu1.log"),
+        ("--pattern", PATTERN),
+        id="text under a star",
+    ),
+    pytest.param(
+        ("A100_LOG/fp32_bs4_gpu1.log", "V100_LOG/fp32_bs4_gpu1.log"),
+        ("--pattern", "{precision}_bs{batch_size}_gpu{gpus}.log"),
+        id="the folder above the pattern",
+    ),
+    pytest.param(
+        ("A100_LOG/run.log", "V100_LOG/run.log"), ("--pattern", "*/run.log"), id="a folder"
+    ),
+    pytest.param(
+        ("A100/1n1g/bert_b4_fp32_1.log", "V100/1n1g/bert_b4_fp32_2.log"),
+        (),
+        id="numbers of two folders in DLPerf's layout",
+    ),
+    pytest.param(
+        ("A100/run1.log", "V100/run2.log"),
+        ("--pattern", "run{repeat}.log"),
+        id="numbers of two folders by a pattern",
+    ),
+]
+GIVEN = ("--nodes", 1, "--gpus-per-node", 1, "--batch-size", 4, "--precision", "fp32", *WINDOW)
+
+
+@pytest.mark.parametrize(("names", "words"), SAME_POINT)
+def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
+    names: tuple[str, str], words: tuple[str, ...], tmp_path: Path, run: CollectJson
+) -> None:
+    words = (
+        *words,
+        "--gpus-per-node",
+        "1",
+        *(("--nodes", "1") if "gpu{" not in str(words) else ()),
+    )
+    words = (*words, *map(str, WINDOW))
+    folder = written(tmp_path, *names)
+    document = run(folder, *words)
+    assert document["exit_code"] == 2
+    message = document["errors"][0]["message"]
+    assert all(name in message for name in names), message
+    assert "--as-repeats" in document["errors"][0]["hint"]
+    (row,) = rows(run(folder, *words, "--as-repeats"))
+    assert row["repeats"] == {"ok": 2, "asked": 2}
+    assert [one["repeat"] for one in row["runs"]] == [1, 2]
+
+
+def test_named_files_are_no_repeats_by_themselves(tmp_path: Path, run: CollectJson) -> None:
+    folder = written(tmp_path, "first.log", "second.log")
+    files = folder / "first.log", folder / "second.log"
+    assert run(*files, *GIVEN)["exit_code"] == 2
+    assert first_row(run(*files, *GIVEN, "--as-repeats"))["repeats"]["ok"] == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (("run1_a.log", "run2_b.log"), "run{repeat}_*.log"),
+        (("run1/a.log", "run2/a.log"), "run{repeat}/*.log"),
+        (("slurm-71_0.out", "slurm-71_1.out"), "slurm-*_{repeat}.out"),
+    ],
+    ids=["a star", "a folder", "an array's tasks"],
+)
+def test_a_number_in_the_pattern_says_that_logs_are_repeats(
+    names: tuple[str, str], pattern: str, tmp_path: Path, run: CollectJson
+) -> None:
+    folder = written(tmp_path, *names)
+    row = first_row(run(folder, *GIVEN, "--pattern", pattern))
+    assert row["repeats"] == {"ok": 2, "asked": 2}
+
+
+def test_an_invalid_log_beside_another_experiment_is_left_out(
+    tmp_path: Path, run: CollectJson
+) -> None:
+    folder = written(tmp_path, "x_fp32_bs4_gpu1.log", "x_fp32_bs4_gpu1_acc.log")
+    put(folder, "x_fp32_bs4_gpu1_acc.log", pytorch("1n1g", 100, last=3))
+    document = run(folder, "--pattern", PATTERN, "--gpus-per-node", 1, *WINDOW)
+    assert document["exit_code"] == 4
+    assert first_row(document)["repeats"] == {"ok": 1, "asked": 1}
+    (left,) = document["data"]["left_out"]
+    assert "nothing says that it is a repeat of" in left["why"]
+    assert "x_fp32_bs4_gpu1.log" in left["why"]
+
+
+def test_options_about_repeats_have_no_effect_on_campaigns(build: object, run: CollectJson) -> None:
+    built = build("1n1g", repeats=1)  # type: ignore[operator]
+    document = run(built.directory, "--as-repeats")
+    assert "--as-repeats has no effect on campaigns" in document["errors"][0]["message"]
+
+
+def test_two_real_logs_with_and_without_accumulation_are_not_pooled(
+    shared: Path, run: CollectJson
+) -> None:
+    folder = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/PyTorch/logs"
+    start = "bert_base_lamb_pretraining.pyt_bert_pretraining_phase1"
+    names = [f"{start}{what}_fp32_bs32_gpu32.log" for what in ("", "_without_gradacc")]
+    words = ("--pattern", PATTERN, "--fw", "ngc-pytorch", "--rule", "footer", "--gpus-per-node", 8)
+    document = run(*(folder / name for name in names), *words)
+    assert document["exit_code"] == 2
+    assert all(name in document["errors"][0]["message"] for name in names)
+
+
+def shifted(root: Path, *seconds: float, hosts: tuple[str, ...] = ()) -> Path:
+    """Write logs of one point that begin so many seconds after the first; each takes about 0.5."""
+    for number, delay in enumerate(seconds, start=1):
+        start, host = 1763717655.5 + delay, hosts[number - 1] if hosts else ""
+        head = f"{host}:71:99 [0] NCCL INFO Bootstrap : Using eth0\n" if host else ""
+        log = head + pytorch("1n1g", 100.0 + number, start=start)
+        put(root, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
+    return root / "pytorch"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hosts", "ok"),
+    [
+        pytest.param((0, 0, 0), (), 0, id="ranks with equal stamps"),
+        pytest.param((0, 0.1, 0.2), (), 0, id="ranks that print one after the other"),
+        pytest.param((0, 3600, 3600.2), (), 1, id="two of three"),
+        pytest.param((0, 3600, 7200), (), 3, id="runs that follow each other"),
+        pytest.param((0, 0.15, 0.3), ("n1", "n2", "n3"), 3, id="on different nodes"),
+        pytest.param((0, 0.15, 0.3), ("n1", "n1", "n2"), 1, id="two on one node"),
+        pytest.param((0, 0, 0), ("n1", "n2", "n3"), 0, id="ranks of several nodes"),
+    ],
+)
+def test_runs_that_were_measured_at_the_same_time_are_no_repeats(
+    seconds: tuple[float, ...], hosts: tuple[str, ...], ok: int, tmp_path: Path, run: CollectJson
+) -> None:
+    row = first_row(run(shifted(tmp_path, *seconds, hosts=hosts), *WINDOW))
+    assert row["repeats"] == {"ok": ok, "asked": 3}
+    refused = [one["reasons"] for one in row["runs"] if not one["valid"]]
+    assert all(one["code"] == "shared-nodes" for reasons in refused for one in reasons)
+    assert all("bert_b4_fp32_" in one["detail"] for reasons in refused for one in reasons)
+
+
+RANKS = [
+    pytest.param("oneflow", (), id="epoch"),
+    pytest.param("ngc-tf1", (), id="dates"),
+    pytest.param("tf2", (), id="month and day"),
+    pytest.param("deepspeed", (), id="stamps of lines"),
+    pytest.param("megatron", (), id="stamps of the log's beginning"),
+    pytest.param("ngc-pytorch", ("--rule", "footer"), id="a closing line"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "words"), RANKS)
+def test_logs_of_the_ranks_of_one_run_are_one_run(
+    recipe: str, words: tuple[str, ...], tmp_path: Path, run: CollectJson
+) -> None:
+    for rank in range(3):
+        log = sample(recipe) + f"rank {rank} ended\n".encode()
+        put(tmp_path, f"logs/run_{rank}.log", f"rank {rank}\n".encode() + log)
+    words = (*options_of(recipe), *words)
+    row = first_row(run(tmp_path / "logs", *words))
+    codes = [[one["code"] for one in run["reasons"]] for run in row["runs"]]
+    assert (row["repeats"]["ok"], codes) == (0, [["shared-nodes"]] * 3)
