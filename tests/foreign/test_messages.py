@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.logs import put, pytorch, step
-from tests.kit.recipes import options_of, sample
+from tests.kit.recipes import options_of, printed, sample
 from tests.kit.tables import Collect, CollectJson, first_row, only_run
 
 RN50 = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs/tensorflow/resnet50"
@@ -91,7 +91,7 @@ def test_facts_that_contradict_each_other_are_the_reason(
     recipe: str, head: str, said: str, tmp_path: Path, run: CollectJson
 ) -> None:
     """They end the reading: what follows them is unknown, but not because the log lacks it."""
-    put(tmp_path, "logs/run_1.log", head.encode() + sample(recipe))
+    put(tmp_path, "logs/run_1.log", head.encode() + printed(recipe))
     known = options_of(recipe)[:4]
     document = run(tmp_path / "logs", *known)
     assert document["exit_code"] in {2, 4}

@@ -10,7 +10,7 @@ import pytest
 from tests.foreign.test_labels import reason
 from tests.foreign.test_models import changed
 from tests.kit.logs import put
-from tests.kit.recipes import load, options_of, sample
+from tests.kit.recipes import load, options_of, printed
 from tests.kit.tables import CollectJson
 
 
@@ -63,7 +63,7 @@ def test_a_table_of_another_model_is_not_headed_as_berts(
 
 
 def test_models_of_two_points_are_both_in_the_heading(tmp_path: Path, run: CollectJson) -> None:
-    base = sample("megatron").decode()
+    base = printed("megatron").decode()
     put(tmp_path, "logs/run_1.log", base)
     put(tmp_path, "logs/run_2.log", (_GPT2 + base).replace("micro_batch_size ................................ 32", "micro_batch_size ................................ 16").replace("global_batch_size ............................... 256", "global_batch_size ............................... 128").replace("batch size:   256", "batch size:   128"))  # fmt: skip
     document = run(
@@ -86,7 +86,7 @@ def test_a_run_in_fp8_is_not_shown_as_16_bits(
     recipe: str, lines: str, *, last: bool, tmp_path: Path, run: CollectJson
 ) -> None:
     """Its program prints `16-bits training: True`, or parameters of 16 bits, all the same."""
-    text = sample(recipe).decode(errors="replace").replace("torch.float32", "torch.bfloat16")
+    text = printed(recipe).decode(errors="replace").replace("torch.float32", "torch.bfloat16")
     stated = "16-bits training: True\n" if recipe == "mlperf-bert" else "torch.bfloat16\n"
     whole = text.replace(stated, stated + lines, 1) if last else lines + text
     log = put(tmp_path, "logs/1n8g/bert_b1_1.log", whole)
@@ -104,7 +104,7 @@ def test_a_run_in_fp8_is_not_shown_as_16_bits(
 
 def test_deepspeed_in_bf16_is_not_shown_as_fp32(tmp_path: Path, run: CollectJson) -> None:
     stated = "[2023-04-18 01:00:00,000] [INFO] [config.py:1003:print]   bfloat16_enabled ............. True\n"
-    log = put(tmp_path, "logs/run_1.log", stated + sample("deepspeed").decode(errors="replace"))
+    log = put(tmp_path, "logs/run_1.log", stated + printed("deepspeed").decode(errors="replace"))
     words = (
         "--fw",
         "deepspeed",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.foreign.test_models import changed
 from tests.kit.logs import put, pytorch
-from tests.kit.recipes import options_of, sample
+from tests.kit.recipes import options_of, printed
 from tests.kit.tables import Collect, CollectJson, first_row, only_run
 
 PERF = "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert"
@@ -140,7 +140,7 @@ def test_a_product_confirms_neither_of_its_factors(tmp_path: Path, run: CollectJ
 
 
 def test_the_names_are_in_text_and_markdown(tmp_path: Path, collect: Collect) -> None:
-    put(tmp_path, "logs/run_1.log", sample("deepspeed"))
+    put(tmp_path, "logs/run_1.log", printed("deepspeed"))
     words = (tmp_path / "logs", *options_of("deepspeed"))
     assert "! unchecked: nodes, gpus, batch, precision, model" in collect(*words).stdout
     assert (
