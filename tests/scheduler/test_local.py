@@ -17,7 +17,7 @@ from hpcbert.campaign import store
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import cancel
 from hpcbert.scheduler.local import queue as local
-from hpcbert.scheduler.local.queue import enqueue, states
+from hpcbert.scheduler.local.queue import enqueue, lock_path, states
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.processes import descendants, machine, started
 from hpcbert.system.runner import Outcome
@@ -383,6 +383,34 @@ def test_a_queue_that_cannot_start_says_why(watched: Build, tmp_path: Path) -> N
             one.campaign,
             time_limit_minutes=1,
             environ={**os.environ, "XDG_STATE_HOME": str(tmp_path / "file")},
+        )
+
+
+@pytest.mark.parametrize("above", ["home", "home/.local", "home/.local/state"])
+def test_a_home_that_is_read_only_has_the_lock_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, above: str
+) -> None:
+    """Also if parts of the way exist; a directory that was named is used, or refused."""
+    (tmp_path / above).mkdir(parents=True)
+    environ = {"HOME": str(tmp_path / "home")}
+    assert lock_path(environ).is_relative_to(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, _: not Path(path).is_relative_to(tmp_path))
+    assert lock_path(environ).is_relative_to(f"/var/tmp/hpcbert-{os.geteuid()}")
+    named = {**environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    assert lock_path(named).is_relative_to(tmp_path / "state")
+
+
+@pytest.mark.needs("users")
+def test_a_place_of_somebody_else_for_the_lock_is_refused(watched: Build, tmp_path: Path) -> None:
+    one = watched("", scheduler="local")
+    (tmp_path / "hpcbert").mkdir()
+    os.chown(tmp_path / "hpcbert", 65534, 65534)
+    with pytest.raises(SchedulerError, match="It belongs to nobody"):
+        enqueue(
+            one.directory,
+            one.campaign,
+            time_limit_minutes=1,
+            environ={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
         )
 
 

@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from hpcbert.config.schedulers import LOCAL
 from hpcbert.errors import ConfigError, SchedulerError
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
+from hpcbert.system import ownership
 from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import lives, machine, started
 from hpcbert.system.runner import start
@@ -124,11 +126,21 @@ def lock_path(environ: Mapping[str, str]) -> Path:
     """Return the lock of this user on this machine.
 
     In the state directory and not in XDG_RUNTIME_DIR: that one disappears with the last login,
-    while a queue runs on. The host's name is in the path because homes are shared.
+    while a queue runs on. The host's name is in the path because homes are shared. If the home is
+    read-only, the lock is in /var/tmp.
     """
     home = environ.get("HOME") or str(Path.home())
-    state = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
-    return Path(state) / "hpcbert" / f"local-{socket.gethostname()}.lock"
+    named = environ.get("XDG_STATE_HOME")
+    state = Path(named or f"{home}/.local/state")
+    if not named and not _is_writable(state):
+        state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  enqueue checks its owner
+    return state / "hpcbert" / f"local-{socket.gethostname()}.lock"
+
+
+def _is_writable(directory: Path) -> bool:
+    """Return whether files can be created in a directory, which may have to be created itself."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    return os.access(existing, os.W_OK)
 
 
 def enqueue(
@@ -158,6 +170,8 @@ def enqueue(
     argv = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if owner := ownership.stranger(lock.parent):
+            raise PermissionError(errno.EPERM, f"It belongs to {owner}", str(lock.parent))
         (directory / CANCELLED).unlink(missing_ok=True)  # It was for the queue before this one.
         (directory / PLAN).write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
         pid = start(argv, output=directory / OUTPUT, env=env, cwd=Path("/"))
