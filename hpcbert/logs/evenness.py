@@ -54,12 +54,12 @@ def find_unevenness(value: float, parts: Sequence[WindowRecord]) -> Note | None:
     usual, more = middle, ""
     if max(blocks) > min(blocks) * (1 + BLOCKS):
         usual = max(blocks)
-        more = f", the medians of its {len(blocks)} blocks {min(blocks):.6g} to {usual:.6g}"
+        more = f", {min(blocks):,.2f} to {usual:,.2f} in its {len(blocks)} parts"
     elif max(value, middle) <= min(value, middle) * (1 + MEAN):
         return None
     unlike = [part for part in parts if abs(part.rate / usual - 1) > MEAN]
-    numbers = f"the window's number is {value:.6g} samples/s, its median step {middle:.6g}{more}"
-    return Note("uneven", f"{numbers}: see {_places(unlike)}")
+    numbers = f"{value:,.2f} samples/s in all, {middle:,.2f} at the median step{more}"
+    return Note("uneven", f"{numbers}; see {_places(unlike)}")
 
 
 def _medians_of_blocks(parts: Sequence[WindowRecord]) -> list[float]:

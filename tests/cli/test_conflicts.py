@@ -253,5 +253,6 @@ def test_every_command_is_known_to_this_table() -> None:
         "report",
         "rm",
         "show",
+        "trust",
     }
     assert {words[0] for words, _, _ in REFUSED} | none == set(COMMANDS)

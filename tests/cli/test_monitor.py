@@ -231,9 +231,11 @@ def test_a_submission_that_waits_shows_changes_on_stderr(
     with follow(hpcbert, story.directory) as child:
         out, lines = child.communicate(timeout=CEILING)
     assert (child.returncode, out) == (0, "")
-    assert [line.split()[4] for line in lines.splitlines()] == [
+    *changes, numbers = lines.splitlines()
+    assert [line.split()[4] for line in changes] == [
         *("RUNNING", "PENDING", "COMPLETED", "RUNNING", "FAILED"),
     ]
+    assert numbers.endswith("median - samples/s, - .. -, 0/2 repeats")
 
 
 def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(

@@ -43,7 +43,8 @@ def logs(tmp_path: Path) -> Path:
     """Logs of two shapes, three runs each."""
     for shape, gpus in (("1n1g", 1), ("1n2g", 2)):
         for repeat in (1, 2, 3):
-            text = pytorch(shape, gpus * (10.0 + repeat / 10), iters=120)
+            rate, start = gpus * (10.0 + repeat / 10), 1763717655.5 + 1000 * (3 * gpus + repeat)
+            text = pytorch(shape, rate, iters=120, start=start)
             put(
                 tmp_path / "logs",
                 f"pytorch/{shape}/bert_b4_fp32_{repeat}.log",

@@ -147,7 +147,7 @@ def test_loops_of_which_one_evaluates_are_flagged(read: Reader) -> None:
     assert found.throughput == pytest.approx(232.727, rel=1e-5)
     assert found.flags == ("uneven",)
     assert found.notes[0].detail == (
-        "the window's number is 232.727 samples/s, its median step 512: see iterations 41 to 50"
+        "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
     )
 
 

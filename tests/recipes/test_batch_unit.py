@@ -9,7 +9,7 @@ import pytest
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.logs import Reader, codes
-from tests.kit.recipes import grammar, load, sample, setting
+from tests.kit.recipes import grammar, load, printed, setting
 
 # Nodes and GPUs of the sample; its steps/s times the samples of a node is its throughput.
 _KNOWN = setting("paddle18")._replace(batch_size_per_device=None)
@@ -17,7 +17,7 @@ _KNOWN = setting("paddle18")._replace(batch_size_per_device=None)
 
 def stated(batch: int, unit: str, length: int) -> bytes:
     """Return the sample of paddle18 with other arguments."""
-    data = sample("paddle18").replace(b"batch_size: 8192", b"batch_size: %d" % batch)
+    data = printed("paddle18").replace(b"batch_size: 8192", b"batch_size: %d" % batch)
     data = data.replace(b"in_tokens: True", b"in_tokens: " + unit.encode())
     return data.replace(b"max_seq_len: 128", b"max_seq_len: %d" % length)
 
@@ -62,7 +62,7 @@ def test_a_campaign_at_another_length_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_unit_a_batch_is_nothing(tmp_path: Path) -> None:
-    data = sample("paddle18").replace(b"in_tokens: True\n", b"")
+    data = printed("paddle18").replace(b"in_tokens: True\n", b"")
     assert read(tmp_path, data, "time").missing == "batch_size_per_device"
 
 

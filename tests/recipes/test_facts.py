@@ -14,7 +14,7 @@ from hpcbert.logs.lines import Line
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.paths import TEMPLATES
-from tests.kit.recipes import HERE, NAMES, Reader, grammar, sample, setting
+from tests.kit.recipes import HERE, NAMES, Reader, grammar, printed, sample, setting
 
 # Lines of facts that a sample's run had no reason to print, each with what it states.
 OTHERS: dict[str, dict[str, dict[str, int | str]]]
@@ -152,8 +152,8 @@ def test_a_line_that_says_otherwise_refuses_the_run(recipe: str, one: Said, tmp_
     """A log with the line is no run with another value, and both are named."""
     wrong = "tf32" if isinstance(one.value, str) else one.value * 2 + 1
     known = setting(recipe)._replace(**{one.name: wrong})  # type: ignore[arg-type]
-    detail = refusal(recipe, tmp_path, one.line + b"\n" + sample(recipe), known)
-    if one.line in sample(recipe):
+    detail = refusal(recipe, tmp_path, one.line + b"\n" + printed(recipe), known)
+    if one.line in printed(recipe):
         assert str(one.value) in detail
         assert str(wrong) in detail
     else:
@@ -166,7 +166,7 @@ def test_a_line_that_says_otherwise_refuses_the_run(recipe: str, one: Said, tmp_
         pytest.param(recipe, one, id=f"{recipe}-{number}-{one}")
         for recipe in NAMES
         for number, one in enumerate(said(recipe))
-        if isinstance(one.value, int) and one.line in sample(recipe)
+        if isinstance(one.value, int) and one.line in printed(recipe)
     ],
 )
 def test_a_header_with_another_number_refuses_the_run(
@@ -177,10 +177,10 @@ def test_a_header_with_another_number_refuses_the_run(
     assert match is not None
     start, end = match.span(one.name)
     doubled = b"%d" % (2 * int(float(match[one.name])))
-    changed = sample(recipe).replace(one.line, one.line[:start] + doubled + one.line[end:])
+    changed = printed(recipe).replace(one.line, one.line[:start] + doubled + one.line[end:])
     assert isinstance(one.value, int)
     # What a campaign expects: the sample's own, where its program prints it.
-    own = [other for other in said(recipe) if other.line in sample(recipe)]
+    own = [other for other in said(recipe) if other.line in printed(recipe)]
     asked: dict[str, Any] = {other.name: other.value for other in own if other.name in _SIZES}
     known = setting(recipe)._replace(**asked)
     detail = refusal(recipe, tmp_path, changed, known)
@@ -200,7 +200,7 @@ def test_a_header_with_another_number_refuses_the_run(
 )
 def test_ranks_that_speak_are_counted(recipe: str, fact: Fact, tmp_path: Path) -> None:
     """A log with half or twice the ranks is not the run that was asked for."""
-    lines = sample(recipe).splitlines(keepends=True)
+    lines = printed(recipe).splitlines(keepends=True)
     own = [line for line in lines if fact.contains in line and fact.match.search(line)]
     known = setting(recipe)
     assert len(own) == (known.gpus or len(own)) > 1
@@ -218,8 +218,8 @@ def test_ranks_that_speak_are_counted(recipe: str, fact: Fact, tmp_path: Path) -
 def torn(recipe: str, count: int) -> bytes:
     """Return a sample in which some of the lines that every rank prints are torn apart."""
     (fact,) = (fact for fact in grammar(recipe).facts if fact.counts)
-    whole = [line for line in sample(recipe).splitlines(True) if fact.match.search(line)]
-    data = sample(recipe)
+    whole = [line for line in printed(recipe).splitlines(True) if fact.match.search(line)]
+    data = printed(recipe)
     for line in whole[:count]:
         data = data.replace(line, line.replace(fact.contains, fact.contains[:4] + b"\n:::"), 1)
     return data
@@ -244,7 +244,7 @@ def test_torn_lines_refuse_a_run_whose_number_needs_them(tmp_path: Path) -> None
     """Where only they state the GPUs, seven of eight may be a run on seven."""
     for recipe in ("ngc-tf1", "ngc-pytorch", "oneflow-models"):
         (fact,) = (fact for fact in grammar(recipe).facts if fact.counts)
-        count = len(fact.match.findall(sample(recipe)))
+        count = len(fact.match.findall(printed(recipe)))
         reading = Reader(recipe, tmp_path).read(torn(recipe, 1))
         assert reading.throughput is None or count - 1 < fact.least, recipe
 
@@ -260,7 +260,7 @@ def _by_count(recipe: str, tmp_path: Path, data: bytes) -> str:
     count = sum(1 for fact in grammar(recipe).facts if fact.counts)
     assert count == 1
     if known.gpus is None:
-        own = len([one for one in sample(recipe).splitlines() if one.startswith(b"#  Rank ")])
+        own = len([one for one in printed(recipe).splitlines() if one.startswith(b"#  Rank ")])
         known = known._replace(gpus=own)
     return refusal(recipe, tmp_path, data, known)
 

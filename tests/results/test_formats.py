@@ -193,7 +193,7 @@ def test_dlperfs_document_can_not_hold_two_tables_of_a_model() -> None:
         dlperf.render(tables, MADE)
 
 
-UNEVEN = "the window's number is 232.727 samples/s, its median step 512: see iterations 41 to 50"
+UNEVEN = "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
 
 
 @pytest.fixture
