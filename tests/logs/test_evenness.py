@@ -107,8 +107,8 @@ def test_a_mean_of_unlike_steps_is_flagged(read: Reader, form: str, seconds: Sec
     assert found.flags == ("uneven",)
     (note,) = found.notes
     assert note.flag == "uneven"
-    assert f"{found.throughput:.6g} samples/s" in note.detail
-    assert "512" in note.detail or f"{512 / 4.2:.6g}" in note.detail
+    assert f"{found.throughput:,.2f} samples/s" in note.detail
+    assert "512" in note.detail or f"{512 / 4.2:,.2f}" in note.detail
 
 
 @pytest.mark.parametrize("form", FORMS)
