@@ -81,7 +81,18 @@ def job(
         job("closed,gpu"),
         job("elsewhere,gpu"),
     ],
-    ids=str,
+    ids=[
+        *(
+            "default",
+            "no-partition",
+            "three-nodes",
+            "fewer-gpus",
+            "a-gpu-type",
+            "a-day",
+            "no-limit",
+        ),
+        *("long", "cpus", "two-partitions", "a-closed-one-too", "an-unknown-one-too"),
+    ],
 )
 def test_what_fits_a_partition_is_let_through(one: Wanted) -> None:
     assert list(of_cluster([one], SHARED, FOUND)) == []

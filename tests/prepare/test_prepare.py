@@ -269,7 +269,7 @@ def test_what_a_death_left_is_cleared_and_made_anew(place: Place) -> None:
     sources = place.folder / "sources"
     (sources / name).mkdir(parents=True)
     (sources / name / "half").write_text("")
-    dead = sources / f".{name}~{os.uname().nodename}~999999999~0"
+    dead = sources / f".{name}~{os.uname().nodename}~999999999~0123abcd"
     dead.mkdir()
     assert place.prepares("source")["source"].status == "done"
     assert sorted(path.name for path in sources.iterdir()) == [name, f"{name}.json"]
@@ -373,10 +373,9 @@ def test_an_image_is_built_where_commands_are_wanted(place: Place) -> None:
     uri = place.registry.uri("bert/base:1.0")
     images = place.folder / "images"
     images.mkdir()
-    base = Image().write(images / "base+0.sqsh")
-    (images / f"{reference.parse(uri).stem}.json").write_text(
-        json.dumps(pointer(base, uri, "1" * 64))
-    )
+    stem = reference.parse(uri).stem
+    base = Image().write(images / f"{stem}+0.sqsh")
+    (images / f"{stem}.json").write_text(json.dumps(pointer(base, uri, "1" * 64)))
     build = f'base = "{uri}"\ncopy = "/opt/program"\ninstall = ["cat train.py > /opt/made"]'
     place.write(build=build)
     found = place.prepares()["image"]

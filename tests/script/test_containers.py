@@ -273,7 +273,9 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
     logs = sorted((made.directory / "logs").rglob("*.log"))
     assert len(logs) == 2
     for log in logs:
-        lines = [line.rsplit(maxsplit=1) for line in log.read_text().splitlines()]
+        first, *rest = sorted(log.read_text().splitlines())
+        assert first.startswith("hpcbert: ranks start with ")
+        lines = [line.rsplit(maxsplit=1) for line in rest]
         assert sorted(said for said, _ in lines) == ["inside 0 2", "inside 1 2"]
         assert len({namespace for _, namespace in lines}) == 1
     for folder in ("data", "state"):
