@@ -240,7 +240,8 @@ class Array:
         log: Path of a repeat's log relative to the campaign, with `{repeat}` in it.
         state: `intended` before sbatch is called, then `submitted` or `refused`.
         job_id: What sbatch answered: the array's job id, without cluster name.
-        submitted: When it answered, ISO 8601 UTC; empty before that.
+        submitted: When it answered, ISO 8601 UTC; empty before that. If `intended`, its job is not
+            known, and sbatch must not be called for it again.
         error: Why it was refused.
         together: Whether `job_id` is one job that runs the repeats one after another on the same
             nodes, instead of an array with an element for each.

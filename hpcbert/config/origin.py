@@ -24,7 +24,7 @@ def settings(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
         env: Environment, for HPCBERT_RUNS.
     """
     written = set(flat(read(Path(site.where))))
-    overridden = {"runs": "HPCBERT_RUNS"} if env.get("HPCBERT_RUNS") else {}
+    overridden = {"runs": "HPCBERT_RUNS"} if env.get("HPCBERT_RUNS", "").strip() else {}
     return {
         key: (value, overridden.get(key) or (site.where if key in written else "default"))
         for key, value in flat(plain(site)).items()

@@ -316,7 +316,7 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
 
     return replace(
         found,
-        runs=absolute(env.get("HPCBERT_RUNS") or found.runs),
+        runs=absolute(env.get("HPCBERT_RUNS", "").strip() or found.runs),
         sources=absolute(found.sources),
         container=replace(found.container, images=absolute(found.container.images)),
         frameworks={name: placed(one, base) for name, one in found.frameworks.items()},

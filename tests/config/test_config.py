@@ -65,6 +65,9 @@ def test_runs_are_relative_to_the_file_and_hpcbert_runs_beats_it(tmp_path: Path)
     path = write(tmp_path / "site.toml", MINIMAL + 'runs = "r"\n')
     assert site.read_site(path, base=tmp_path, env={}).runs == str(tmp_path / "r")
     assert site.read_site(path, base=tmp_path, env={"HPCBERT_RUNS": "/else"}).runs == "/else"
+    default = site.read_site(path, base=tmp_path, env={}).runs
+    for blank in ("", "  ", "\t"):
+        assert site.read_site(path, base=tmp_path, env={"HPCBERT_RUNS": blank}).runs == default
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_what_can_not_be_recognized_is_not_submitted_again_by_itself(
+def test_what_can_not_be_recognized_is_not_submitted_again(
     tmp_path: Path, answer: tuple[str, int, str]
 ) -> None:
     form, code, complaint = answer
@@ -181,7 +181,11 @@ def test_what_can_not_be_recognized_is_not_submitted_again_by_itself(
     flow.write(one)
     with pytest.raises(SchedulerError, match=r"ended with status \d+ and printed"):
         flow.submit(one.directory, hurried(slurm))
-    assert slurm.count("sbatch") == 1
+    for resumed in (False, True):
+        with pytest.raises(SchedulerError, match="Slurm does not show which job") as caught:
+            flow.submit(one.directory, hurried(slurm)._replace(resumed=resumed))
+        assert f"submit --like {one.campaign.id}" in caught.value.hint
+        assert slurm.count("sbatch") == 1
     begin(one, one.campaign.arrays[0], "100")
     with pytest.raises(SchedulerError):
         flow.submit(one.directory, hurried(slurm))

@@ -7,7 +7,8 @@ campaign's directory, which the next `submit` of the campaign finds and adopts.
 sbatch's answer is not enough: a site may wrap it, and its answer may come too late. The controller
 is asked about each id that it prints (`claims`), before the next call, which may name it as a
 dependency. After any failure the queue is searched before an array counts as refused. After status
-0 sbatch is never called again for the array.
+0, or an id of the submitter's, sbatch is never called again for the array, not even by a resumed
+submission.
 """
 
 from __future__ import annotations
@@ -145,6 +146,8 @@ def _handed_over(
         done = found.of(array, utc(world.now()))
         record(ledger, done)
         return done
+    if array.submitted:
+        raise _refusal(array, ledger.campaign, world.again)
     workdir = os.path.realpath(ledger.directory)
     tried = replace(array, called=utc(world.now()), workdir=workdir)
     record(ledger, tried)
@@ -198,6 +201,11 @@ def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
             f"Submit again: {known}. If instead the cause goes away" if known else "Fix the cause"
         )
         hint = f"{better}, then submit the rest: {RESUME} {campaign.id}"
+    elif array.submitted:
+        hint = (
+            "hpcbert finds its job when that starts, and does not call sbatch for it again. If "
+            f"squeue shows that there is none: hpcbert submit --like {campaign.id}"
+        )
     else:
         hint = f"Once Slurm answers: {again} {campaign.id}; hpcbert submits nothing twice."
     return SchedulerError(f"{array.error}.{before}", where=array.name, hint=hint)
@@ -251,10 +259,13 @@ def _failed(
     """Judge a call that left no known job."""
     if not outcome.ok and _is_full(watched, array, outcome, world):
         return replace(array, called="", workdir="", error=complaint(outcome)), "full"
-    if outcome.ok or any(claim.mine is None for claim in claims) or unmarked(watched, claims):
+    accepted = outcome.ok or unmarked(watched, claims) or any(claim.silent for claim in claims)
+    if accepted or any(claim.unknown for claim in claims):
         printed = "; ".join(claim.text for claim in claims) or "no job id"
         error = f"sbatch ended with status {outcome.returncode} and printed {printed}: "
-        return replace(array, error=f"{error}Slurm does not show which job is this array's"), "done"
+        error += "Slurm does not show which job is this array's"
+        stamp = utc(world.now()) if accepted else ""
+        return replace(array, submitted=stamp, error=error), "done"
     # A command killed by a signal gives no information.
     if outcome.returncode < 0 or _says(outcome, _UNCERTAIN):
         return replace(array, error=complaint(outcome)), "again"
