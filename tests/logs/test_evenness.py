@@ -214,6 +214,21 @@ def test_a_header_inside_the_window_is_a_restart(read: Reader, name: str, after:
         assert found.throughput == pytest.approx(512, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize("again", ["header", "job"])
+def test_a_restart_inside_a_job_or_of_it_is_a_restart(
+    read: Reader, name: str, again: str
+) -> None:
+    """A program that a launcher starts again does not print the line of the job."""
+    header, line = HEADERS[name]
+    job = "hpcbert: ranks start with batch_size_per_device=512 accumulation=1"
+    lines = [line(n, float(n)) for n in range(1, 121)]
+    lines.insert(60, {"header": "\n".join(header), "job": job}[again])
+    found = read(recipes.grammar(name), "\n".join([job, *header, *lines, ""]), "", BATCH)
+    assert codes(found) == ["window"]
+    assert "printed again after iteration 60" in str(found.reasons[0])
+
+
 def test_a_rank_that_prints_a_part_of_its_header_late_is_no_restart(read: Reader) -> None:
     header, line = HEADERS["oneflow"]
     lines = [line(n, float(n)) for n in range(1, 121)]
