@@ -26,4 +26,5 @@ def _what(rule: Rule, skip: int, iters: int) -> str:
     end = "the end" if until == END else str(until)
     if rule.after.by == rule.until.by:
         return f"{rule.after.by}s {after + 1} to {end}"
-    return f"{rule.after.by} {after + 1} to {rule.until.by} {end}"
+    end = end if until == END else f"{rule.until.by} {end}"
+    return f"{rule.after.by} {after + 1} to {end}"

@@ -79,4 +79,5 @@ def _places(parts: Sequence[WindowRecord]) -> str:
             spans.append((first, part.place))
     shown = [f"{low}" if low == high else f"{low} to {high}" for low, high in spans[:_SHOWN]]
     more = f" and {len(spans) - _SHOWN} more" if len(spans) > _SHOWN else ""
-    return f"iterations {', '.join(shown)}{more}"
+    single = len(spans) == 1 and spans[0][0] == spans[0][1]
+    return f"iteration{'' if single else 's'} {', '.join(shown)}{more}"

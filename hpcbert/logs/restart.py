@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hpcbert.logs.arithmetic import CannotReduceError
+from hpcbert.logs.grammar import STARTED_FACT
 
 if TYPE_CHECKING:
     from hpcbert.logs.grammar import Fact, Grammar
@@ -16,7 +17,8 @@ class Restart:
     """Compares the facts before the first record, the header, with those inside the window.
 
     A rank that prints its header late repeats some facts, and a line may state one again; a program
-    that starts again prints all of them, as often as before.
+    that starts again prints all of them, as often as before. Not the line of its job, if a launcher
+    starts it again inside the job; that line alone means that the job has begun again.
 
     Args:
         grammar: How the framework's logs are read.
@@ -44,9 +46,13 @@ class Restart:
         Raises:
             CannotReduceError: There is one.
         """
-        if self._header and all(self._again[fact] >= n for fact, n in self._header.items()):
+        program = [fact for fact in self._header if fact is not STARTED_FACT]
+        if self._again[STARTED_FACT] or (program and all(map(self._is_repeated, program))):
             detail = (
                 f"the header is printed again after iteration {self._after}, inside the window:"
                 " the program was started again"
             )
             raise CannotReduceError("window", detail)
+
+    def _is_repeated(self, fact: Fact) -> bool:
+        return self._again[fact] >= self._header[fact]

@@ -372,14 +372,18 @@ class _Scan:
         if not rules or self.problem:
             return
         _, tail = ends(path)
+        last = max((at for at, *_ in find_lines(tail, (self.rule.record.contains,))), default=0)
         for rule in rules:
+            places = []
             for start, _, _, end in find_lines(tail, (rule.record.contains,)):
                 line = cut_line(tail, start, end, rule.record.lines)[0]
                 for match in whole_matches(rule.record.match, line):
                     fields = read_fields(match, rule.record.numbers)
-                    self.closed = self.closed or rule.field in fields
+                    places += [start] if rule.field in fields else []
                     if rule.field in fields and rule in self._cross_check.closing:
                         self._cross_check.close(rule, fields[rule.field])
+            # A rate that is also printed between records does not mean that the run has ended.
+            self.closed = self.closed or (bool(places) and min(places) >= last)
 
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
         text = fields.get(self.rule.field)

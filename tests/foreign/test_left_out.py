@@ -169,6 +169,18 @@ def test_a_run_that_ended_before_the_others_is_not_whole(
     assert "ends at iteration 92, that of another repeat at 120" in bad["reasons"][0]["detail"]
 
 
+@pytest.mark.parametrize("at_end", [True, False], ids=["at-the-end", "now-and-then"])
+def test_only_a_line_after_all_records_closes_a_run(
+    logs: Path, collect_json: CollectJson, *, at_end: bool
+) -> None:
+    rate = "Average throughput: 100.0 samples/s"
+    log = deepspeed_log([100.0] * 90, run=7)
+    lines = log.splitlines() if at_end else [line + "\n" + rate for line in log.splitlines()]
+    put(logs, "1n1g/bert_b32_fp32_3.log", "\n".join([*lines, rate, ""]))
+    document = collect_json(logs, "--iters", "end")
+    assert [run["valid"] for run in rows(document)[0]["runs"]] == [True, True, at_end]
+
+
 @pytest.mark.parametrize("last", [0, 1, 17])
 def test_a_window_without_an_end_is_incomplete(
     logs: Path, collect_json: CollectJson, last: int

@@ -124,7 +124,7 @@ def test_steps_that_are_alike_or_take_turns_are_not(
 @pytest.mark.parametrize("form", ["steps", "tf2", "megatron"])
 def test_one_long_step_is_named(read: Reader, form: str) -> None:
     (note,) = reading(read, form, evaluation).notes
-    assert note.detail.endswith("iterations 70")
+    assert note.detail.endswith("see iteration 70")
 
 
 LOOPS = """
@@ -212,6 +212,19 @@ def test_a_header_inside_the_window_is_a_restart(read: Reader, name: str, after:
         assert "printed again after iteration 60" in str(found.reasons[0])
     else:
         assert found.throughput == pytest.approx(512, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize("again", ["header", "job"])
+def test_a_restart_inside_a_job_or_of_it_is_a_restart(read: Reader, name: str, again: str) -> None:
+    """A program that a launcher starts again does not print the line of the job."""
+    header, line = HEADERS[name]
+    job = "hpcbert: ranks start with batch_size_per_device=512 accumulation=1"
+    lines = [line(n, float(n)) for n in range(1, 121)]
+    lines.insert(60, {"header": "\n".join(header), "job": job}[again])
+    found = read(recipes.grammar(name), "\n".join([job, *header, *lines, ""]), "", BATCH)
+    assert codes(found) == ["window"]
+    assert "printed again after iteration 60" in str(found.reasons[0])
 
 
 def test_a_rank_that_prints_a_part_of_its_header_late_is_no_restart(read: Reader) -> None:
