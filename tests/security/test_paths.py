@@ -92,7 +92,6 @@ OUTSIDE = [
     (".log", "logs"),
     (".log", ""),
     (".log", "logs/" + "x" * 300),
-    (".log", "logs/\ud800.log"),
     (".script", "{secret}"),
     (".script", "scripts/../../secret.log"),
     (".script", "logs/x.sbatch"),
@@ -113,6 +112,13 @@ def test_a_path_outside_the_campaign_is_refused(
     with pytest.raises(UsageError, match="names a file outside the campaign") as caught:
         store.read_manifest(made.directory)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("key", [".log", ".script", ".point.model", "id", "after"])
+def test_a_path_with_half_of_a_character_is_refused(made: Built, key: str) -> None:
+    edit(made.directory, set_path(key, "logs/\ud800.log"))
+    with pytest.raises(UsageError, match="half of a character"):
+        store.read_manifest(made.directory)
 
 
 @pytest.mark.parametrize("words", READING)
