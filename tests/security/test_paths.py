@@ -114,8 +114,9 @@ def test_a_path_outside_the_campaign_is_refused(
     assert caught.value.hint
 
 
-def test_half_of_a_character_in_a_path_is_refused(made: Built) -> None:
-    edit(made.directory, set_path(".log", "logs/\ud800.log"))
+@pytest.mark.parametrize("key", [".log", ".script", ".point.model", "id", "after"])
+def test_a_path_with_half_of_a_character_is_refused(made: Built, key: str) -> None:
+    edit(made.directory, set_path(key, "logs/\ud800.log"))
     with pytest.raises(UsageError, match="half of a character"):
         store.read_manifest(made.directory)
 
