@@ -100,6 +100,8 @@ def list_(
         "source": "files",
         "campaigns": [{**asdict(one), "age_seconds": age(one.created, now=now)} for one in found],
     }
+    if not found and not everyone and listed(directory, wanted._replace(everyone=True), now=now):
+        return Result(data, f"None of yours in {directory}; --everyone lists those of others.")
     return Result(data, _text(found, directory, now, narrowed=wanted != Filter()))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.kit.campaigns import Build, Built
@@ -134,3 +136,12 @@ def test_on_a_terminal_a_long_note_is_cut(one: Built, hpcbert: Cli) -> None:
     _, said = hpcbert.on_terminal("list", "--runs", one.directory.parent, columns=150)
     assert max(map(len, said.splitlines())) <= 150
     assert "…" in said
+
+
+@pytest.mark.needs("users")
+def test_a_directory_with_campaigns_of_others_only_says_so(one: Built) -> None:
+    os.chown(one.directory, 65534, 65534)
+    assert "None of yours" in inside("list").stdout
+    assert "--everyone" in inside("list", "--fw", "pytorch").stdout
+    assert "matches" in inside("list", "--fw", "oneflow").stdout
+    assert one.campaign.id in inside("list", "--everyone").stdout
