@@ -27,7 +27,6 @@ def test_who_is_no_ordinary_user_is_refused(name: str) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="no interpreter of the system's")
 def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
     slurm_packages: None, open_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

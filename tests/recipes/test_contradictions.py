@@ -141,7 +141,7 @@ STARTED = {"nodes", "gpus", "batch_size_per_device", "accumulation", "precision"
 
 def test_a_log_states_what_its_ranks_were_started_with(name: str, tmp_path: Path) -> None:
     if not rules(name):
-        pytest.skip(f"{name} has no throughput")
+        not_applicable(f"{name} has no throughput")
     known = setting(name)
     told = dict(Reader(name, tmp_path).read(sample(name), known=Setting()).told)
     assert set(told) >= STARTED
@@ -174,7 +174,7 @@ def test_a_label_that_the_log_contradicts_refuses_it(name: str, label: str, tmp_
 def test_the_first_line_of_a_job_alone_refuses_a_wrong_label(name: str, tmp_path: Path) -> None:
     """Of programs that print none of it, labels are right or refused all the same."""
     if not rules(name):
-        pytest.skip(f"{name} has no throughput")
+        not_applicable(f"{name} has no throughput")
     line, _, rest = sample(name).partition(b"\n")
     assert line.startswith(b"hpcbert: ranks start with ")
     for field in sorted(STARTED - {"model"}):

@@ -11,6 +11,7 @@ import pytest
 
 from hpcbert.model import Shape
 from tests.kit.drafts import reference
+from tests.kit.needs import not_applicable
 from tests.kit.recipes import Case, World, load, presets
 from tests.kit.scripts import (
     RECORDER,
@@ -48,7 +49,7 @@ def test_a_port_that_somebody_has_is_passed_over(address: str, rank: int, tmp_pa
         try:
             taken.bind((address, first + rank))
         except OSError as error:
-            pytest.skip(str(error))
+            not_applicable(f"{address}: {error}")
         taken.listen()
         found = port(text, job)
     assert found not in {first, first + rank}

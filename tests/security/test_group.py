@@ -22,6 +22,7 @@ from hpcbert.scheduler.local import queue
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.cli import Cli, Done
 from tests.kit.lab import User, account, runner_of
+from tests.kit.needs import lacks, require
 from tests.kit.paths import REPOSITORY
 from tests.kit.training import WORDS, stand_in
 from tests.kit.waiting import CEILING, unqueued, until
@@ -105,12 +106,11 @@ def make_project(folder: Path, gid: int) -> None:
 @pytest.fixture
 def local(place: Path) -> Project:
     """The group's users on one machine without Slurm."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can play several users")
+    require("users")
     look = [sys.executable, "-c", "import hpcbert"]
     reach = numbered(ALICE, GROUP)(look, env={"PYTHONPATH": str(REPOSITORY)}, cwd=Path("/"))
     if not reach.ok:
-        pytest.skip(f"ordinary users can't read {REPOSITORY}, or its interpreter")
+        lacks("root", "a checkout that ordinary users can read", f"{REPOSITORY} is closed")
     folder = place / "project"
     make_project(folder, GROUP)
     alice, bob = (local_user(folder, uid, GROUP) for uid in (ALICE, BOB))

@@ -17,7 +17,7 @@ from hpcbert.system.processes import boot_id, identify
 from hpcbert.system.runner import run
 
 MALLORY = 4321
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root ends labs")
+pytestmark = pytest.mark.needs("users")
 
 
 @pytest.fixture

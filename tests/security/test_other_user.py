@@ -28,6 +28,7 @@ from hpcbert.errors import UsageError
 from hpcbert.script.render import _environment
 from hpcbert.system import ownership
 from tests.kit.campaigns import Built
+from tests.kit.needs import lacks
 from tests.kit.waiting import CEILING
 
 MALLORY = 54321
@@ -356,7 +357,7 @@ def test_a_user_whom_an_acl_names_is_trusted_as_a_group_is(elsewhere: Path) -> N
             elsewhere / "site.toml", "system.posix_acl_access", struct.pack("<I", 2) + packed
         )
     except OSError as error:
-        pytest.skip(f"no ACLs here: {error}")
+        lacks("root", "ACLs", str(error))
     assert not refusal()
 
 
