@@ -182,15 +182,16 @@ mark() {{ echo "$1" >>"{tmp_path}/$own"; }}
 {functions}
 eval "$(declare -f look_at_time | sed '1s/.*/look()/')"
 look_at_time() {{ look && : >"{tmp_path}/$own.looked"; }}
-watchers=()
+watchers=() ends=()
 for own in {{1..24}}; do
-  watch_time & watchers+=("$!")
+  exec {{pause}}<> <(:)
+  watch_time & watchers+=("$!") ends+=("$pause")
 done
 until [[ $(find "{tmp_path}" -name '*.looked' | wc -l) == 24 ]]; do sleep 0.1; done
 kill -STOP "${{watchers[@]}}"
 sleep 2
 kill -CONT "${{watchers[@]}}"
-kill -VTALRM "${{watchers[@]}}"
+for pause in "${{ends[@]}}"; do printf '\\n\\n' >&"$pause"; done
 wait "${{watchers[@]}}"
 """
     done = subprocess.run(
@@ -201,6 +202,37 @@ wait "${{watchers[@]}}"
     assert [set(one.read_text().split()) if one.exists() else set() for one in seen] == [
         {"suspended"}
     ] * 24
+
+
+def test_a_watch_ends_whenever_it_is_told_to(tmp_path: Path) -> None:
+    """Before the watcher has begun, and while its time for reading is up: it loses nothing, and says
+    nothing."""
+    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
+    text = only_script(made)
+    watch = text[text.index("watch() {") : text.index("end() { # exit")]
+    functions = text[text.index("ahead=null") : text.index("status='' step_pid=''")]
+    harness = f"""set -euo pipefail
+mark() {{ :; }}
+{watch}
+{functions}
+repeats() {{
+  local watcher='' n wait moment
+  exec {{wait}}<> <(:)
+  for n in {{1..20}}; do
+    watch step
+    for moment in 0.09 0.10 0.11; do read -rt "$moment" -u "$wait" || true; done
+    unwatch
+    watch repeat
+    unwatch
+  done
+}}
+for n in {{1..8}}; do repeats & done
+wait
+"""
+    done = subprocess.run(
+        ["bash", "-c", harness], check=False, capture_output=True, timeout=CEILING
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +257,8 @@ def test_short_pauses_of_the_measured_step_are_summed(
 mark() {{ echo "$@" >>"{tmp_path}/$own"; }}
 {functions}
 for own in step repeat; do
-  watch_time "$own" & watchers+=("$!")
+  exec {{pause}}<> <(:)
+  watch_time "$own" & watchers+=("$!") ends+=("$pause")
 done
 sleep 0.3
 for ((n = 0; n < {pauses}; n++)); do
@@ -234,7 +267,7 @@ for ((n = 0; n < {pauses}; n++)); do
   kill -CONT "${{watchers[@]}}"
   sleep 0.15
 done
-kill -VTALRM "${{watchers[@]}}"
+for pause in "${{ends[@]}}"; do printf '\\n\\n' >&"$pause"; done
 wait "${{watchers[@]}}"
 """
     done = subprocess.run(
