@@ -91,8 +91,9 @@ def checkout(slurm_packages: None, user: User) -> Iterator[Checkout]:
     """This checkout; if its path is closed to ordinary users, an open view of it.
 
     The view is a read-only bind mount: so nothing can be deleted through it. The nodes see it
-    because it is made before them.
+    because it is made before them. In /tmp they would not: each node has its own.
     """
+    require("open checkout")
     inside = Path(sys.executable).absolute()
     reach = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups", "--"]
     if run([*reach, str(inside), "-c", REACH], cwd=Path("/")).ok:
