@@ -44,8 +44,15 @@ def stop_slurmdbd(lab: Lab, *, number: int = signal.SIGTERM) -> None:
             start_daemon(lab, "slurmctld", run=run)
         return _as_root(lab, "scontrol", "ping").ok
 
+    def takes_jobs() -> bool:
+        # A controller that ended between the two orders comes back with a drained n1.
+        _as_root(lab, "scontrol", "update", "nodename=n1", "state=resume")
+        state = _as_root(lab, "sinfo", "-h", "-n", "n1", "-o", "%T").stdout.split()
+        return bool(state) and {"idle", "mixed", "allocated"}.issuperset(state)
+
     until(noticed, "slurmctld still holds its connection to slurmdbd", pause=0.5)
     until(answers, "slurmctld does not answer")
+    until(takes_jobs, "n1 takes no jobs")
 
 
 def start_requeued(run_as_root: Callable[..., Outcome], job: str) -> None:
