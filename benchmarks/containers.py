@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ENTER = Path(__file__).resolve().parent.parent / "hpcbert" / "container" / "enter.sh"
+ENTER = Path(__file__).resolve().parent.parent / "hpcbert" / "shell" / "enter.sh"
 SAY_WHEN = ("bash", "-c", "echo $EPOCHREALTIME")
 
 

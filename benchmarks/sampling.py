@@ -24,7 +24,7 @@ from pathlib import Path
 
 from hpcbert.workloads import bert_pretrain as workload
 
-SCRIPT = Path(__file__).parent.parent / "hpcbert" / "workloads" / "sample.sh"
+SCRIPT = Path(__file__).parent.parent / "hpcbert" / "shell" / "sample.sh"
 STAND_IN = """#!/bin/bash
 exec {pause}<> <(:)
 while true; do

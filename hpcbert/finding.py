@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hpcbert.system.lazy import dataclass, regex
+import re
+from dataclasses import dataclass
 
 # The end of a check's name: where it was made, or about what.
-_OF = regex(r" \(.*\)$| of (?!the )\S+$")
+_OF = re.compile(r" \(.*\)$| of (?!the )\S+$")
 _OF_RECIPES = {"recipe": "recipe", "what": "needs"}
 
 

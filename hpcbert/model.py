@@ -5,14 +5,14 @@ site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: docs/re
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence  # noqa: TC003 - readers of documents look annotations up
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from hpcbert.errors import UsageError
-from hpcbert.system.lazy import dataclass, regex
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -62,8 +62,8 @@ OptionValue = str | int | float | bool
 Scope = Literal["nodes", "repeats", "points"]
 
 # How a campaign's name begins.
-_STAMP, _STAMPED = "%Y%m%dT%H%M%SZ", regex(r"\d{8}T\d{6}Z")
-_SHAPE = regex(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
+_STAMP, _STAMPED = "%Y%m%dT%H%M%SZ", re.compile(r"\d{8}T\d{6}Z")
+_SHAPE = re.compile(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
 
 
 def utc(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from hpcbert.logs.setting import Window
 from hpcbert.model import Provenance, utc
 from hpcbert.model import precision as spelled
 from hpcbert.system import redact
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     import os

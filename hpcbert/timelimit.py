@@ -8,13 +8,11 @@ time_str2secs).
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from hpcbert.system.lazy import dataclass, regex
-
 _WORDS = {"UNLIMITED", "INFINITE", "-1"}
-_LIMIT = regex(
+_LIMIT = re.compile(
     r"(?P<days>\d{1,9})-(?P<h>\d{1,9})(?::(?P<m>\d{1,9})(?::(?P<s>\d{1,9}))?)?"
     r"|(?P<hours>\d{1,9}):(?P<minutes>\d{1,9}):(?P<seconds>\d{1,9})"
     r"|(?P<alone>\d{1,9})(?::(?P<rest>\d{1,9}))?",

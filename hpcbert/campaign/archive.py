@@ -14,6 +14,7 @@ import os
 import stat
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -24,7 +25,6 @@ from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
 from hpcbert.system import redact, zipped
 from hpcbert.system.files import open_file, refusal, temporary_for
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

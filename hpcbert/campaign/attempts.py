@@ -7,13 +7,12 @@ verdict once reached is final: no later answer, or lack of one, makes an attempt
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.model import Attempt
 from hpcbert.slurm.states import UNKNOWN, Kind, RepeatState
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

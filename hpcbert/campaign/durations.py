@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

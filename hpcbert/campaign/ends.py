@@ -7,13 +7,12 @@ scheduler forgets. No number depends on it.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.config.decode import Open, decode
 from hpcbert.errors import HpcbertError
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +23,6 @@ from hpcbert.campaign.masking import Masking, masks
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST, utc
 from hpcbert.system.files import open_file, read, size_of
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.workers import spread
 
 if TYPE_CHECKING:

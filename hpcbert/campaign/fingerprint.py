@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.model import Difference
-from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,19 +26,19 @@ _UNSET = "not set"
 _ABSENT = "none"
 
 # Variables that change the behaviour of libraries; not those that an allocation sets.
-_RELEVANT = regex(
+_RELEVANT = re.compile(
     r"(?:NCCL|RCCL|HIP|HSA|ROCM|ROCBLAS|MIOPEN|HCCL|HABANA|PT_HPU|OMP|KMP|MKL|OPENBLAS|GOMP|CUDA|CUDNN|CUBLAS|NVTE|UCX|OMPI_MCA|FI|GLOO|TORCH|"
     r"PYTORCH|TF|XLA|FLAGS|JAX|HOROVOD|ONEFLOW|MXNET|MS|DALI)_\w+|LD_PRELOAD|LD_LIBRARY_PATH|"
     r"\w+_VERSION|NVIDIA_BUILD_ID",
     re.ASCII,
 )
-_ALLOCATED = regex(
+_ALLOCATED = re.compile(
     r"(?:CUDA|HIP|HABANA)_VISIBLE_(?:DEVICES|MODULES)|CUDA_MPS_\w+|CUDA_DEVICE_ORDER_\w+|SLURM\w*|HPCBERT_\w+|BASH_VERSION|"
     r"(?:NCCL|GLOO)_SOCKET_IFNAME"
 )
-_PACKAGE = regex(r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^-]*)(?:-.*)?")
-_LIBRARY = regex(r"(?P<name>[A-Za-z0-9_]+)\.so\.(?P<version>[\w.]+)")
-_DIGEST = regex(r"@sha256:([0-9a-f]{64})|\+([0-9a-f]{12})\.sqsh")
+_PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^-]*)(?:-.*)?")
+_LIBRARY = re.compile(r"(?P<name>[A-Za-z0-9_]+)\.so\.(?P<version>[\w.]+)")
+_DIGEST = re.compile(r"@sha256:([0-9a-f]{64})|\+([0-9a-f]{12})\.sqsh")
 # The relevant fields of nvidia-smi, by the names used here.
 _GPU_FACTS = {
     "name": "GPU",
@@ -80,7 +80,7 @@ _BY_SHAPE = frozenset(
 # What a run's samples happened to hold; no two runs need agree.
 _BY_RUN = frozenset({"real_token_share", "model_flops"})
 # Runs that differ in these are different experiments: the device, and the framework's version.
-_DECISIVE = regex(
+_DECISIVE = re.compile(
     r"GPU|GPU memory, MiB|GPU MIG mode|GPU partition|machine|"
     r"package (?:deepspeed|jax|megatron_core|mindspore\w*|mxnet\w*|"
     r"oneflow\w*|paddlepaddle\w*|tensorflow\w*|torch)",

@@ -8,7 +8,7 @@ Reasons are only ever added; nothing makes an invalid run valid.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,6 @@ from hpcbert.model import Measured, Reason, Run, throughputs
 from hpcbert.results.interval import suffices
 from hpcbert.results.reduce import Curves, Evidence, gate, group_of
 from hpcbert.slurm.states import Kind
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.workers import spread
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign.record import RepeatRecord
 from hpcbert.model import moment
 from hpcbert.slurm.ladder import VISIBLE
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ may have slowed the node down.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
@@ -17,7 +17,6 @@ from hpcbert.campaign.vicinity import About, attempts, statuses
 from hpcbert.errors import UsageError
 from hpcbert.model import Reason
 from hpcbert.system.files import read
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

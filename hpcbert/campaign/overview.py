@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from hpcbert.campaign import ends, notes, record, store
@@ -23,7 +23,6 @@ from hpcbert.model import MANIFEST, moment, stamped, utc
 from hpcbert.results.interval import suffices
 from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, noted_kind, whole
 from hpcbert.system.files import open_file
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

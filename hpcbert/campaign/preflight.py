@@ -5,10 +5,10 @@ The job itself writes it into its status file (templates/preflight.sh.j2), one l
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign.record import read
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign.steps import Step, steps
 from hpcbert.slurm.jobrecord import JobRecord, newest
 from hpcbert.system.files import open_file, read_open
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

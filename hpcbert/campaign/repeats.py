@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign.record import Records
 from hpcbert.model import moment
 from hpcbert.slurm.states import parse
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

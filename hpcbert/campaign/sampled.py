@@ -11,12 +11,12 @@ import calendar
 import contextlib
 import csv
 import math
+import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.model import Sampled
 from hpcbert.system import files
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +28,8 @@ _LARGEST = 1 << 26
 _LEAST = 5
 # Watts and MiB above which a reading is invalid.
 _WATTS, _MEMORY = 1e5, 1e8
-_STAMP = regex(r"(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(\.\d{1,6})?")
-_EPOCH = regex(r"\d{9,11}\.\d{1,9}")
+_STAMP = re.compile(r"(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(\.\d{1,6})?")
+_EPOCH = re.compile(r"\d{9,11}\.\d{1,9}")
 _MIB = 1 << 20
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,9 +11,10 @@ import contextlib
 import heapq
 import math
 import os
+import re
 import time
 from bisect import bisect_left, insort
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +24,6 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.steps import ENDS
 from hpcbert.errors import UsageError
 from hpcbert.model import stamped
-from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hpcbert.campaign.repeats import Repeat
     from hpcbert.campaign.steps import Step
 
-_NAME = regex(r".+\.\d{1,9}\.jsonl")
+_NAME = re.compile(r".+\.\d{1,9}\.jsonl")
 
 
 @dataclass(frozen=True)

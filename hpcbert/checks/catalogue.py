@@ -5,15 +5,15 @@ What containers need stands in `hpcbert.container.probe`.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # look.sh ends a detail so where another interface would do.
-_THERE = regex(r"; there are: (\S+)")
+_THERE = re.compile(r"; there are: (\S+)")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hpcbert.checks.catalogue import CHECKS, remedy
@@ -9,15 +10,14 @@ from hpcbert.checks.containers import advised
 from hpcbert.container import probe, symptoms
 from hpcbert.finding import Finding
 from hpcbert.slurm.hostlist import expand, fold
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _NODES = "nodes"
 # What a job says when it goes wrong: its script, srun, Slurm's daemon on a node.
-_COMPLAINT = regex(r"(?:hpcbert: |\S+: error: |slurmstepd[\w.-]*: |srun: .*\boption\b).*")
-_USUAL = regex(r"hpcbert: repeat \d+ attempt \d+ on |slurmstepd\S* error: couldn't chdir")
+_COMPLAINT = re.compile(r"(?:hpcbert: |\S+: error: |slurmstepd[\w.-]*: |srun: .*\boption\b).*")
+_USUAL = re.compile(r"hpcbert: repeat \d+ attempt \d+ on |slurmstepd\S* error: couldn't chdir")
 _MOST = 5
 
 

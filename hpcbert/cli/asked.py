@@ -6,7 +6,7 @@ import os
 import pwd
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +21,6 @@ from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, device, precision
 from hpcbert.script.plan import Request, device_of, shapes
 from hpcbert.slurm import mail
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import click
@@ -14,7 +15,6 @@ from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.overrides import RUNTIMES, SCALING, Overrides, runtime_name
 from hpcbert.config.schedulers import TABLE
 from hpcbert.errors import UsageError
-from hpcbert.system.lazy import dataclass
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +24,6 @@ from hpcbert.errors import (
     UsageError,
     refusal,
 )
-from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 VERSION = 1
 INTERRUPTED = Interruption.exit_code
 # What pathlib and the calls below it raise instead of an OSError.
-_PATHLIB = regex(r"(Symlink loop from .*|embedded null (?:byte|character))", re.DOTALL)
+_PATHLIB = re.compile(r"(Symlink loop from .*|embedded null (?:byte|character))", re.DOTALL)
 # Codes that click.style adds to a text.
-_COLOURS = regex(r"(\x1b\[[0-9;]*m)")
+_COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 @dataclass(frozen=True)

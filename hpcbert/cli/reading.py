@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
@@ -12,14 +13,13 @@ from hpcbert.foreign.said import UserSettings, parse_settings
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import LOG_PRECISIONS
 from hpcbert.model import precision as spelled
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Unpack
 
-_COUNT = regex(r"0*[1-9][0-9]{0,9}")
+_COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 
 
 def _last_iteration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:

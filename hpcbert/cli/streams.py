@@ -15,14 +15,12 @@ import re
 import sys
 from typing import IO, TYPE_CHECKING, TextIO, cast
 
-from hpcbert.system.lazy import regex
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 # The locale that Python sets LC_CTYPE to if the locale is C (PEP 538).
 _COERCED = {"C.UTF-8", "C.utf8", "UTF-8"}
-_UTF8 = regex(r"utf-?8", re.IGNORECASE)
+_UTF8 = re.compile(r"utf-?8", re.IGNORECASE)
 _ASCII = str.maketrans(
     {
         "·": "-",

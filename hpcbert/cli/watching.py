@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +23,6 @@ from hpcbert.flows import monitor as flow
 from hpcbert.flows.monitor import Sinks
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
 from hpcbert.config.decode import Invalid
-from hpcbert.system.lazy import regex
 
 AUTO = "auto"
 # No table is published of fewer; more than the last is a typing error: a year of runs of an
@@ -11,7 +12,7 @@ AUTO = "auto"
 FEWEST, MOST = 5, 10_000
 # Defaults: maximum number of runs, and widest interval of the median.
 MAX_REPEATS, PRECISION = 15, 0.01
-_SHARE = regex(r"(?P<number>\d{1,6}(?:\.\d{0,12})?|\.\d{1,12})\s*(?P<sign>%?)")
+_SHARE = re.compile(r"(?P<number>\d{1,6}(?:\.\d{0,12})?|\.\d{1,12})\s*(?P<sign>%?)")
 
 
 def share(text: str) -> float:

@@ -8,6 +8,7 @@ nothing ever writes to it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -18,7 +19,6 @@ from hpcbert.config.site import nodes
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, OptionValue, Shape, precision
-from hpcbert.system.lazy import dataclass
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import re
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from hpcbert.config.decode import Count  # noqa: TC001  annotations are read
 from hpcbert.data.names import FormatName  # noqa: TC001  annotations are read
 from hpcbert.errors import UsageError
-from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcbert.model import OptionValue
 
-_NAMED = regex(r"\{(\w+)\}")
+_NAMED = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ checks what involves several keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
 from math import isfinite
 from types import MappingProxyType, NoneType, UnionType
@@ -30,7 +30,6 @@ from typing import (
 )
 
 from hpcbert.errors import ConfigError
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

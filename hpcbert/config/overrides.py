@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, get_args
-
-from hpcbert.system.lazy import dataclass
 
 Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
 RUNTIMES: tuple[str, ...] = get_args(Runtime)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,14 +15,13 @@ from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_
 from hpcbert.config.toml import read
 from hpcbert.config.variation import Preferred, Variation, VirtualEnvironment  # noqa: TC001  annotations are read
 from hpcbert.model import Device, OptionValue, Precision, Shape
-from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
 KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
-_MODULE = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 # Samples per device if a recipe only names a precision.
 _BATCH = 32
 

@@ -5,8 +5,9 @@ A scheduler is added by a class in hpcbert/scheduler/ and a line in TABLE.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hpcbert.config.decode import choose
-from hpcbert.system.lazy import dataclass
 
 
 @dataclass(frozen=True)

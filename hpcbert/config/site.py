@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,12 +21,11 @@ from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  annotations are read
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.lazy import dataclass, regex
 from hpcbert.timelimit import TimeLimit
 
 CpuBind = Literal["gpu", "none", "cluster"]
 _HOUR = TimeLimit.parse("01:00:00")
-_NODES = regex(r"[\w.,\[\]-]+", re.ASCII)
+_NODES = re.compile(r"[\w.,\[\]-]+", re.ASCII)
 
 
 def _handed_on(program: str, words: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,15 +8,14 @@ hpcbert's.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 # A name, and what follows `=` or a blank: a word with a blank in it was meant to be two.
-_LONG = regex(r"--([^=\s]+)(?:[=\s](.*))?", re.DOTALL)
+_LONG = re.compile(r"--([^=\s]+)(?:[=\s](.*))?", re.DOTALL)
 # Without a value, or with one only after `=`.
 _ALONE = """
     async bcast compress consolidate-segments contiguous debugger-test disable-status exact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tomli
@@ -9,7 +10,6 @@ import tomli
 from hpcbert.config.decode import MOST_INTEGER, Invalid, decode
 from hpcbert.errors import ConfigError
 from hpcbert.system.files import read as read_file
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

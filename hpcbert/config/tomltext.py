@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_BARE = regex(r"[A-Za-z0-9_-]+")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def written(values: Mapping[str, Any]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from hpcbert.config.decode import Invalid
 from hpcbert.system import redact
-from hpcbert.system.lazy import regex
 
-_NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")
-_CONTROL = regex(r"[\x00-\x1f\x7f]")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Variables by which Slurm, its PMI and hpcbert's scripts inform the ranks (sbatch(1) and srun(1),
 # OUTPUT ENVIRONMENT VARIABLES; base.sbatch.j2, launch/), and those that steer Slurm's own commands.
 _PREFIXES = {

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from hpcbert.config.decode import Invalid, Written
 from hpcbert.model import Precision  # noqa: TC001  annotations are read
-from hpcbert.system.lazy import dataclass
 
 
 def _release(text: str) -> str:

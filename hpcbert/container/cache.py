@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.errors import UsageError
 from hpcbert.system.files import refusal
-from hpcbert.system.lazy import dataclass, regex
 from hpcbert.system.processes import boot_id, lives
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
     from hpcbert.container.reference import Image
 
-SCRIPT = Path(__file__).parent / "image.sh"
+SCRIPT = Path(__file__).parent.parent / "shell" / "image.sh"
 SCHEMA = 1
 _ENDS = (".sqsh", ".sif")
-_HIDDEN = regex(
+_HIDDEN = re.compile(
     r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(lock|failed|.+\.(partial|json|dead|done))"
 )
 # A heart beats every ten seconds; an hour without one is not due to clocks that differ.

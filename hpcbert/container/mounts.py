@@ -6,8 +6,9 @@ flags are joined with `+` and added to the defaults; a missing DST is SRC.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hpcbert.errors import UsageError
-from hpcbert.system.lazy import dataclass
 
 _DEFAULTS = {"tmpfs": "x-create=dir", "umount": "x-detach"}
 _HINT = 'Write "SRC", "SRC:DST", "SRC:DST:FLAG+FLAG", "tmpfs:DST" or "umount:DST".'

@@ -6,16 +6,16 @@ NVIDIA/pyxis 0.24.0; `hpcbert.container.symptoms` has those that appear only lat
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.container import symptoms
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SCRIPT = Path(__file__).parent / "probe.sh"
+SCRIPT = Path(__file__).parent.parent / "shell" / "probe.sh"
 _FIELDS = 4
 
 

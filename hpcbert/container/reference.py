@@ -10,11 +10,11 @@ as an image of Docker Hub; both read `docker://[USER@]REGISTRY#IMAGE:TAG` alike 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hpcbert.errors import UsageError
-from hpcbert.system.lazy import dataclass, regex
 
 # What enroot before 4.2 wants the hub to be called, in the URI and in the file of credentials.
 HUB = "registry-1.docker.io"
@@ -28,17 +28,17 @@ _OTHERS = ("oras", "library")
 
 # Names, tags and digests as the distribution project defines them
 # (distribution/reference, regexp.go), a little wider for names, as enroot is.
-_USER = regex(r"[A-Za-z0-9_.!~*'()%;:&=+$,-]+")
-_REGISTRY = regex(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
-_NAME = regex(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*")
-_TAG = regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_DIGEST = regex(r"sha256:[0-9a-f]{64}")
+_USER = re.compile(r"[A-Za-z0-9_.!~*'()%;:&=+$,-]+")
+_REGISTRY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _HINT = "Write docker://[USER@]REGISTRY#IMAGE:TAG, or the path of a .sqsh or .sif file."
-_ORAS = regex(
+_ORAS = re.compile(
     r"oras://(?P<registry>[A-Za-z0-9.-]+(:[0-9]{1,5})?)/(?P<name>[a-z0-9._/-]+?)"
     r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
-_LIBRARY = regex(
+_LIBRARY = re.compile(
     r"library://((?P<registry>[A-Za-z0-9.-]+(\.[A-Za-z0-9-]+|:[0-9]{1,5}))/)?"
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._/-]*?)(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
 )

@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
-
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from hpcbert.container.reference import Image
@@ -29,7 +28,7 @@ _ACCEPT = (
     "application/vnd.oci.image.index.v1+json"
 )
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
-_CHALLENGE = regex(r'(\w+)="([^"]*)"')
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _PATIENCE = 20.0
 _UNTOLD = (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError)
 # A manifest is kilobytes.

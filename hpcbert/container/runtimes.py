@@ -5,11 +5,11 @@ A site's file names a runtime. A runtime has a tool that fetches images; pyxis u
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from hpcbert.container.mounts import Mount

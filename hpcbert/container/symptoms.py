@@ -7,8 +7,7 @@ themselves (NVIDIA/enroot 4.1.2, NVIDIA/pyxis 0.24.0) and the issues named in ea
 from __future__ import annotations
 
 import re
-
-from hpcbert.system.lazy import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ scheduler is asked: the states are those on record.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,6 @@ from hpcbert.logs.setting import Window
 from hpcbert.results.document import tables_data
 from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.states import recalled
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import UsageError
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

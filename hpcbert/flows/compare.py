@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import RegressionError, UsageError
@@ -13,7 +13,6 @@ from hpcbert.model import MANIFEST, SpeedupTable
 from hpcbert.published import record
 from hpcbert.results.compare import DIMENSIONS, Comparison, compare
 from hpcbert.results.verdicts import case, share, some
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

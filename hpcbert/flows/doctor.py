@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from hpcbert.scheduler.base import World
 from hpcbert.script import inputs
 from hpcbert.script.plan import device_of
 from hpcbert.script.prepared import options_for_data
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,6 @@ from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.slurm.hostlist import fold
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.patience import patient
 from hpcbert.timelimit import TimeLimit
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
@@ -15,7 +16,6 @@ from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import Kind
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.scheduler.slurm.permitted import closed
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from hpcbert.scheduler.slurm.cluster import Cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
@@ -15,7 +16,6 @@ from hpcbert.flows.prepare import prepare
 from hpcbert.prepare.parts import Context
 from hpcbert.scheduler.base import Start, World
 from hpcbert.script import cost
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.runner import follow
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.results import load
 from hpcbert.results.scaling import curve_of
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from hpcbert.foreign.recipes import Recipes
 from hpcbert.logs.layout import shown
 from hpcbert.model import MANIFEST
 from hpcbert.results.resultset import ResultSet
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
@@ -25,7 +25,6 @@ from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script import directives, limits, rewrite
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import LOST
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

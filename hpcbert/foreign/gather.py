@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign.likeness import twins
@@ -22,7 +22,6 @@ from hpcbert.logs.sizes import heading_of
 from hpcbert.model import Measured, Point, Shape
 from hpcbert.results.reduce import Curves, group_of
 from hpcbert.system.files import size_of
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.workers import spread
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from hpcbert.config.decode import decode
 from hpcbert.config.toml import read
 from hpcbert.foreign.gather import Framework
 from hpcbert.logs import grammar
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError, UsageError
@@ -13,7 +14,6 @@ from hpcbert.lab.namespaces import listens
 from hpcbert.lab.plan import command
 from hpcbert.lab.record import SWITCH
 from hpcbert.lab.shell import spawn
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import end, identify
 
 if TYPE_CHECKING:

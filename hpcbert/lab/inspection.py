@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
 from hpcbert.lab.daemons import node_states
 from hpcbert.lab.plan import command
 from hpcbert.lab.record import load
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import boot_id
 
 if TYPE_CHECKING:

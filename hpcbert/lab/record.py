@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,6 @@ from hpcbert.errors import CheckError, ConfigError, SchedulerError, UsageError
 from hpcbert.lab.files import Layout
 from hpcbert.lab.plan import LabPlan, Network
 from hpcbert.system import files, lock, ownership
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import Process  # noqa: TC001
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.lab import network, people
@@ -11,7 +12,6 @@ from hpcbert.lab.namespaces import inside, is_daemon, marked
 from hpcbert.lab.record import MARK, RECORD, UNFINISHED, load, locked
 from hpcbert.lab.requirements import check_root
 from hpcbert.system.files import mounts_below
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import boot_id, end
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpcbert.model import Reason
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcbert.logs.grammar import Rule
     from hpcbert.logs.setting import Setting
 
-_NUMBER = regex(rb"[+-]?\d{1,18}(?:\.\d*)?(?:[eE][+-]?\d{1,3})?")
+_NUMBER = re.compile(rb"[+-]?\d{1,18}(?:\.\d*)?(?:[eE][+-]?\d{1,3})?")
 
 
 class CannotReduceError(Exception):

@@ -12,12 +12,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.system.lazy import regex
-
 if TYPE_CHECKING:
     from collections.abc import Container
 
-_GROUP = regex(r"\(\?P<(\w+)>")
+_GROUP = re.compile(r"\(\?P<(\w+)>")
 _BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")
 # The bytes that _BEFORE can end with: what touches most numbers is none of them.
 _BEFORE_ENDS = b"0123456789.,+-"
@@ -29,7 +27,7 @@ _UNIT = re.compile(
     rb"(?:[mu]?s|secs?|seconds?|min|minutes?|h|hours?|step|batch|iter\w*|GPU|gpu)|(?<= )[mun]s)\b"
 )
 # The same in a pattern.
-_STATED = regex(r"/s|/\(|/min|\bms\b|\bs\b|\bsec|per[ _]")
+_STATED = re.compile(r"/s|/\(|/min|\bms\b|\bs\b|\bsec|per[ _]")
 # Longer than any number in a log, and short enough to show.
 _REACH = 40
 

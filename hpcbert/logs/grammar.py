@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
@@ -27,7 +27,6 @@ from hpcbert.config.decode import (
 from hpcbert.errors import UsageError
 from hpcbert.logs import readers
 from hpcbert.logs.boundary import Number, numbers
-from hpcbert.system.lazy import dataclass
 
 FACTS = (
     "nodes",

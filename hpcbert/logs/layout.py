@@ -17,31 +17,30 @@ from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.logs.packed import SUFFIXES
 from hpcbert.model import ARCHIVE, MANIFEST
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _Identity = tuple[int, int, str]
 _PACKED = rf"(?:\.(?:{'|'.join(SUFFIXES)}))?"
-_NAME = regex(
+_NAME = re.compile(
     r"(?P<model>[A-Za-z][\w.-]*?)_b(?P<batch_size>\d+)_(?P<precision>fp32|tf32|fp16|bf16|amp)"
     r"_(?P<repeat>\d+)(?:\.r(?P<attempt>\d+))?\.(?:log|txt|out)" + _PACKED
 )
 # What marks other logs by name: the ending, or all that precedes it in DLPerf's names.
-_LOG = regex(
+_LOG = re.compile(
     r"\.(?:log|out)(?:[.~_-]\w*)?$|_b\d+_(?:fp32|tf32|fp16|bf16|amp)_\w+(?:\.txt)?$",
     re.IGNORECASE,
 )
 # Folders of DLPerf that describe all logs below them.
 _LABELS = (
-    regex(r"(?:logs-)?(?P<precision>fp32|tf32|fp16|bf16|amp)"),
-    regex(r"(?P<precision>fp32|fp16|amp)_ngc_bert_b(?P<batch_size>\d+)"),
-    regex(r"bz(?P<batch_size>\d+)"),
+    re.compile(r"(?:logs-)?(?P<precision>fp32|tf32|fp16|bf16|amp)"),
+    re.compile(r"(?P<precision>fp32|fp16|amp)_ngc_bert_b(?P<batch_size>\d+)"),
+    re.compile(r"bz(?P<batch_size>\d+)"),
 )
-_SHAPE = regex(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g")
-_TOKEN = regex(r"\{(\w*)\}|(\*)|([^{*]+|\{)")
-_DIGITS = regex(r"(\d+)")
+_SHAPE = re.compile(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g")
+_TOKEN = re.compile(r"\{(\w*)\}|(\*)|([^{*]+|\{)")
+_DIGITS = re.compile(r"(\d+)")
 _TEXT = {
     "precision": "(?:fp32|tf32|fp16|bf16|amp)",
     "framework": "[^/]+?",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
-
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from hpcbert.logs.setting import Setting
@@ -18,7 +17,7 @@ SIZES = {
     "bert-base": (768, 12),
     "bert-large": (1024, 24),
 }
-_SPELLING = regex(r"(?:bert[-_])?([a-z]+)(?:[-_](?:un)?cased)?")
+_SPELLING = re.compile(r"(?:bert[-_])?([a-z]+)(?:[-_](?:un)?cased)?")
 
 
 def stated_by(model: str) -> dict[str, Any]:

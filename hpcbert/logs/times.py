@@ -5,21 +5,19 @@ Importing the standard library's strptime takes longer than reading thirty logs.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from hpcbert.system.lazy import regex
-
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable
 
 DAY = 86400.0
 _TIME = rb"(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
-_TIME_OF_DAY = regex(_TIME)
-_DATE_TIME = regex(rb"(\d{4})-(\d\d)-(\d\d)[T -]+" + _TIME)
-_MONTH_DAY = regex(rb"(\d\d)(\d\d) +" + _TIME)
-_CTIME = regex(rb"(?:\w{3} )?(\w{3}) +(\d{1,2}) " + _TIME + rb" (\d{4})")
-_NUMBER = regex(rb"\d{1,17}(?:\.\d{1,12})?")
+_TIME_OF_DAY = re.compile(_TIME)
+_DATE_TIME = re.compile(rb"(\d{4})-(\d\d)-(\d\d)[T -]+" + _TIME)
+_MONTH_DAY = re.compile(rb"(\d\d)(\d\d) +" + _TIME)
+_CTIME = re.compile(rb"(?:\w{3} )?(\w{3}) +(\d{1,2}) " + _TIME + rb" (\d{4})")
+_NUMBER = re.compile(rb"\d{1,17}(?:\.\d{1,12})?")
 _MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
 _BEFORE_MONTH = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)  # of a leap year
 _LEAP_YEAR = 366

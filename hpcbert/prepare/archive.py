@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import stat
 import tarfile
 import zipfile
@@ -11,14 +12,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import IncompleteError
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 _SUFFIXES = (*_TARS, ".zip")
-_COMMIT = regex(r"[0-9a-f]{40}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +28,6 @@ from hpcbert.script.prepared import (
 )
 from hpcbert.system import redact
 from hpcbert.system.files import refusal
-from hpcbert.system.lazy import regex
 from hpcbert.system.lock import locked
 
 if TYPE_CHECKING:
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 # Time limit of one call of pip, seconds: some packages are compiled.
 _PATIENCE = 7200.0
 # Variables that would make pip install elsewhere, or Python read elsewhere.
-_FOREIGN = regex(r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV")
+_FOREIGN = re.compile(r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV")
 _USUAL = {"PIP_RETRIES": "2", "PIP_TIMEOUT": "20"}
 _SHOWN = 3
-_ERROR = regex(r"(?i)^\s*(fatal: |error: )+")
+_ERROR = re.compile(r"(?i)^\s*(fatal: |error: )+")
 # Output of pip or git, its meaning, and what to do about it.
 _SYMPTOMS = (
     (
-        regex(r"No space left on device|Errno 28\]|Disk quota exceeded"),
+        re.compile(r"No space left on device|Errno 28\]|Disk quota exceeded"),
         "the file system is full",
         "Free some space in {sources}, or for temporary files, and try again.",
     ),
     (
-        regex(
+        re.compile(
             r"NewConnectionError|[Tt]emporary failure in name resolution|Connection refused|"
             r"ConnectTimeoutError|[Rr]ead ?timed ?out|ReadTimeoutError|Network is unreachable|"
             r"No route to host|Max retries exceeded|ProxyError|Connection reset"
@@ -62,7 +62,7 @@ _SYMPTOMS = (
         "Prepare on a host that can reach it, or name another one: PIP_INDEX_URL, PIP_FIND_LINKS.",
     ),
     (
-        regex(r"No module named (venv|ensurepip)|ensurepip is not available"),
+        re.compile(r"No module named (venv|ensurepip)|ensurepip is not available"),
         "this Python cannot make virtual environments",
         "On Debian: apt-get install {name}-venv. Or name another Python with --python.",
     ),

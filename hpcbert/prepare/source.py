@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -21,7 +22,6 @@ from hpcbert.script.prepared import (
     source_record,
 )
 from hpcbert.system import redact
-from hpcbert.system.lazy import regex
 from hpcbert.system.processes import started
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Enough for a large repository over a slow link.
 _PATIENCE = 3600.0
 # The end of the name of a checkout that is not finished: `_fetch` gives it.
-_PRIVATE = regex(r"~(?P<host>[^~]+)~(?P<pid>\d+)~[0-9a-f]{8}(~old)?")
+_PRIVATE = re.compile(r"~(?P<host>[^~]+)~(?P<pid>\d+)~[0-9a-f]{8}(~old)?")
 _QUIET = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 

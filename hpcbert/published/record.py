@@ -7,8 +7,9 @@ table with an edition.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping  # noqa: TC003 - the reader of documents looks it up
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,10 +18,9 @@ from hpcbert.config import toml
 from hpcbert.config.decode import GIVEN, Count, decode, did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.results.described import ShapeText, Speed, Whole  # noqa: TC001 - likewise
-from hpcbert.system.lazy import dataclass, regex
 
 DATA = Path(__file__).parent / "data"
-_NAME = regex(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
+_NAME = re.compile(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
 
 
 @dataclass(frozen=True)

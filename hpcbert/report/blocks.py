@@ -5,7 +5,7 @@ All texts are plain: each form escapes them by its own rules.
 
 from __future__ import annotations
 
-from hpcbert.system.lazy import dataclass
+from dataclasses import dataclass
 
 NOTHING = ""
 Cell = str | int | float | None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
-
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

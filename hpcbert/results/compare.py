@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Group
 from hpcbert.results import interval
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,7 +6,7 @@ The numbers of the tables are compared with their runs: a changed table is refus
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - the reader of documents looks it up
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from math import isclose
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -34,7 +34,6 @@ from hpcbert.model import (
     SpeedupTable,
 )
 from hpcbert.results.resultset import NodeFacts, Source
-from hpcbert.system.lazy import dataclass
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ Each sentence is either a finding or names the run that would give one.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcbert.logs.arithmetic import median
@@ -13,7 +13,6 @@ from hpcbert.model import Shape
 from hpcbert.results.metrics import model_named
 from hpcbert.results.reduce import BASELINE
 from hpcbert.results.words import device_of, plain
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,6 +6,7 @@ DLPerf's header is `| node_num | gpu_num | samples/s | speedup |`, where gpu_num
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hpcbert.results.words import (
@@ -19,7 +20,6 @@ from hpcbert.results.words import (
     protocol,
     refusals,
 )
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ _COLUMNS = (
 )
 # Only in tables that have one.
 _MFU = ("MFU", "MFU padded")
-_SPECIAL = regex(r"([\\`*_{}\[\]<>#|~&!])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!])")
 _LEGEND = (
     "samples/s is the median of the valid repeats, over all GPUs; min and max are the slowest and "
     "the fastest of them, of five the range that holds the true median with 93.75 % confidence. "

@@ -8,7 +8,7 @@ precision and batch size per device. Nothing is rounded here.
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
@@ -16,7 +16,6 @@ from hpcbert.logs.arithmetic import median
 from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable, throughputs
 from hpcbert.results.interval import suffices
 from hpcbert.results.metrics import doubts, metrics_of
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - the reader of documents looks it up
+from dataclasses import dataclass
 from typing import Literal
 
 from hpcbert.model import Material, Protocol, Provenance, SpeedupTable  # noqa: TC001 - likewise
-from hpcbert.system.lazy import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ is as wide as their predictions differ; docs/explanation/prediction.md says how 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from hpcbert.logs.arithmetic import median
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,6 @@ from hpcbert.config.adaptive import FEWEST
 from hpcbert.model import throughputs
 from hpcbert.results.interval import limits, suffices
 from hpcbert.results.reduce import FOREIGN
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable
 
 _SHOWN = 3
-_NUMBER = regex(r"\d+")
+_NUMBER = re.compile(r"\d+")
 # The meaning of each flag, as tables explain it to readers of the table alone.
 FLAGS = {
     "superlinear": "the speedup is above the number of GPUs: look for the cause",

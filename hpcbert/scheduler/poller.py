@@ -6,10 +6,8 @@ A shared scheduler is asked seldom while nothing changes, and not in step with o
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
-
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import store
@@ -10,7 +10,6 @@ from hpcbert.config.toml import read
 from hpcbert.errors import UsageError
 from hpcbert.script import lockfile
 from hpcbert.script.plan import Request, RequestCell, plan
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.redact import MASK
 
 if TYPE_CHECKING:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
 from hpcbert.script import directives
-from hpcbert.system.lazy import dataclass
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from typing import TYPE_CHECKING
 
 from hpcbert.config.slurmwords import values
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 DIRECTIVE = "#SBATCH "
 _NAMES = frozenset({"array", "comment", "error", "job-name", "output"})
-_QUOTED = regex(r"[\\\"']")
+_QUOTED = re.compile(r"[\\\"']")
 # The comments and empty lines before the first command: sbatch reads no further (sbatch(1)).
-_HEAD = regex(r"(?:[ \t]*(?:#[^\n]*)?\n)*(?:#[^\n]*)?")
+_HEAD = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*(?:#[^\n]*)?")
 
 
 def option(text: str, name: str) -> str:

@@ -6,7 +6,7 @@ the campaign's manifest.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ from hpcbert.script.prepared import (
     runs_in_environment,
     source_record,
 )
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping  # noqa: TC003  annotations are read
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.config import origin, tomltext
@@ -18,7 +18,6 @@ from hpcbert.errors import ConfigError
 from hpcbert.model import Array, Campaign, OptionValue, Point, Protocol
 from hpcbert.script.render import exported
 from hpcbert.system import redact
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

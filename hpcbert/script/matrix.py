@@ -7,7 +7,7 @@ can't be measured is refused at once.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.config.decode import did_you_mean
@@ -15,7 +15,6 @@ from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.script.cells import combinations
 from hpcbert.script.plan import Request, RequestCell, plan
 from hpcbert.script.settings import UnfitError
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

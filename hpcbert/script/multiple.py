@@ -7,10 +7,10 @@ makes of that number, so it may only be multiplied by whole numbers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NoReturn
 
 from hpcbert.errors import UsageError
-from hpcbert.system.lazy import dataclass
 
 # The text that the job looks for, followed by the factor and an at sign.
 MARK = "@hpcbert.batch."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcbert.config import places
@@ -13,7 +13,6 @@ from hpcbert.config.recipe import load
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import DEVICES, LARGEST, OptionValue, Point, Protocol, Shape
 from hpcbert.script.settings import UnfitError, identity_of, option_values
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from hpcbert.script import inputs
 from hpcbert.script.plan import MOST_INDICES, device_of, plan
 from hpcbert.script.prepared import runs_in_environment
 from hpcbert.slurm.controller import fitting_mpi
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
 
 # Directory of a script to submit by hand: the one in which sbatch is called.
 BY_HAND = "."
-_WORKLOADS = Path(__file__).parent.parent / "workloads"
+_PACKAGE = Path(__file__).parent.parent
+_WORKLOADS, _SHELL = _PACKAGE / "workloads", _PACKAGE / "shell"
 # Files of every campaign, which describe the nodes and sample the power of their GPUs.
 _EVERY = ("describe.sh", "sample.sh")
 # Further files of an examination's ranks and nodes, and of containers.
@@ -274,12 +274,12 @@ def sample_log(recipe: Recipe) -> Path:
 
 
 def find_file(recipe: Recipe, name: str) -> Path:
-    """Return a file that a recipe names: in its folder, else among hpcbert's workloads.
+    """Return a file that a recipe names: in its folder, else among hpcbert's own files.
 
     Raises:
         UsageError: It is in neither.
     """
-    for folder in (Path(recipe.folder), _WORKLOADS):
+    for folder in (Path(recipe.folder), _WORKLOADS, _SHELL):
         if (folder / name).is_file():
             return folder / name
     raise UsageError(f"The recipe's file {name!r} is missing.", where=recipe.folder)

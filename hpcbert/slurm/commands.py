@@ -7,15 +7,14 @@ nothing. Formats seen with 22.05.8; field names are those that every release fro
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.system.lazy import dataclass, regex
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 CHUNK = 200
@@ -29,15 +28,15 @@ _SACCT_FIELDS = (
 # The name comes late, then what may be any text: neither can shift a field then. No path that a
 # process works in has two consecutive slashes, which identify the last four.
 _SQUEUE_FIELDS = "%i|%u|%T|%V|%S|%e|%M|%l|%N|%j|%r|//%U|//%o|//%Z|//%k"
-_SACCT_TAIL = regex(
+_SACCT_TAIL = re.compile(
     r"(?P<name>.*?)\|(?P<uid>\d{1,10})\|(?P<cluster>[^|]*)\|(?P<workdir>/.*?)?"
     r"(?:\|(?P<command>\S*(?:sbatch|srun|salloc)\b.*)?)?"
 )
-_SQUEUE_TAIL = regex(
+_SQUEUE_TAIL = re.compile(
     r"(?P<name>[^|]*)\|(?P<reason>.*)\|//(?P<uid>\d{1,10})\|//(?P<command>.*?)\|//(?P<workdir>/.*?)"
     r"(?:\|//(?P<comment>.*))?"
 )
-_CLUSTER = regex(r"CLUSTER: (\S+)")
+_CLUSTER = re.compile(r"CLUSTER: (\S+)")
 _HEADING = "JOBID|"
 # Everything else with this prefix changes what the commands select or print (sacct(1), squeue(1)).
 _CHANGING = ("SLURM_", "SACCT_", "SQUEUE_", "SCANCEL_")
@@ -48,12 +47,12 @@ _LEAKING = (
 )
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 
-_JOB = regex(r"(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)(?:%\d{1,18})?\]))?")
+_JOB = re.compile(r"(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)(?:%\d{1,18})?\]))?")
 # Steps (`12.batch`, `12_3.0`) and parts of heterogeneous jobs (`12+1`, `12+0.batch`, `12+[0-2].0`).
-_OTHER = regex(r"\d{1,18}(?:_\d{1,18})?(?:\+(?:\d{1,9}|\[[\d,-]+\])(?:\.\w+)?|\.\w+)")
-_SPAN = regex(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?")
-_CLOCK = regex(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:\.\d+)?")
-_EXIT = regex(r"(\d{1,9}):(\d{1,9})")
+_OTHER = re.compile(r"\d{1,18}(?:_\d{1,18})?(?:\+(?:\d{1,9}|\[[\d,-]+\])(?:\.\w+)?|\.\w+)")
+_SPAN = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?")
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:\.\d+)?")
+_EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
 
 
 @dataclass(frozen=True)

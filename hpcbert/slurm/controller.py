@@ -7,14 +7,13 @@ from src/common/plugrack.c, plugrack_print_mpi_plugins (on stderr before 22.05).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_KEY = regex(r"^(\w+) *= (.*)$", re.MULTILINE)
+_KEY = re.compile(r"^(\w+) *= (.*)$", re.MULTILINE)
 _NOTHING = {"", "none", "(null)", "n/a"}
 _UNLIMITED = {"unlimited", "0", *_NOTHING}
 # What `AccountingStorageEnforce` makes Slurm check of a job (slurm.conf(5)); `all` means all these.

@@ -6,8 +6,6 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from hpcbert.system.lazy import regex
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -15,8 +13,8 @@ if TYPE_CHECKING:
 LIMIT = 65_536
 _CHARACTERS = 1 << 22  # of all names together, for the same reason
 _NOBODY = frozenset({"", "None assigned", "(null)", "None", "N/A", "n/a"})
-_RANGE = regex(r"(\d{1,18})(?:-(\d{1,18}))?")
-_TAIL = regex(r"(.*?)(\d{0,18})", re.DOTALL)
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_TAIL = re.compile(r"(.*?)(\d{0,18})", re.DOTALL)
 
 
 def expand(text: str, *, limit: int = LIMIT) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ base.sbatch.j2 writes the events, except `finished`, which the local queue write
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.slurm.hostlist import expand
@@ -18,7 +18,6 @@ from hpcbert.slurm.states import (
     parse,
     whole,
 )
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ Success is never guessed. These are the reasons to go one step down the ladder:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pwd import getpwuid
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +22,6 @@ from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.launches import failure
 from hpcbert.slurm.reasons import never_starts, reason_sentence
 from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, parse
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from hpcbert.slurm.commands import JobRow

@@ -7,23 +7,23 @@ src/interfaces/gres.c, _foreach_node_state_log, and src/common/slurmdb_defs.c fo
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.lazy import dataclass, regex
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FIELDS = "%P|%a|%D|%l|%s|%G|%N"
-_COUNT = regex(r"(\d{1,6})([KMG]?)")
+_COUNT = re.compile(r"(\d{1,6})([KMG]?)")
 _THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _MOST_GPUS = 1024
 # A resource that jobs see and do not use up; no type has this name.
 _UNCONSUMED = "no_consume"
 # `1g.10gb`, `a100_3g.20gb`, `nvidia_h100_80gb_hbm3_1g.10gb+me`, as slurmd names NVIDIA's slices.
-_SLICE = regex(r"(?:.*[_-])?\d+g\.\d+gb(?:[.+].*)?", re.IGNORECASE)
+_SLICE = re.compile(r"(?:.*[_-])?\d+g\.\d+gb(?:[.+].*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

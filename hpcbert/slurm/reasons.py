@@ -15,8 +15,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.system.lazy import regex
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -203,13 +201,13 @@ TEXTS: dict[str, ReasonText] = {
     ),
 }
 # Whom a partition takes: `(gpu allows a,b not c)`, `groups allowed: a,b`.
-_WHO = regex(r"\(([^()]* (?:allows|denies) [^()]*)\)|(groups allowed: .+)")
+_WHO = re.compile(r"\(([^()]* (?:allows|denies) [^()]*)\)|(groups allowed: .+)")
 # The shortest beginning of a text that was cut off which is still taken for it.
 _CUT = 6
 
 # `AssocGrpCpuLimit`, `QOSMaxGRESMinutesPerJob`, `MaxNodePerAccount`, `QOSMinMemory`: whose limit,
 # of what kind, on what, and over what it is counted.
-_LIMIT = regex(
+_LIMIT = re.compile(
     r"(?P<whose>Assoc|QOS|)(?P<kind>Grp|Max|Min)"
     r"(?P<what>CPU|Cpu|Mem(?:ory)?|Node|Jobs?|SubmitJobs?|Wall(?:Duration)?|GRES|Energy|License|BB"
     r"|Billing|Unknown)s?"

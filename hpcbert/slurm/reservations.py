@@ -6,19 +6,19 @@ constraints is that of sbatch(1), `--constraint`.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from hpcbert.system.lazy import dataclass, regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PAIR = regex(r"(?:^|\s)([A-Z]\w*)=(\S*)")
+_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
 _NONE = {"", "(null)"}
 _FIELDS = "%P|%f|%D"
 # A feature, without the count of nodes after it: `[a*2&b*1]`.
-_FEATURE = regex(r"(?<![\w*.-])([A-Za-z_][\w.:-]*)")
-_PLAIN = regex(r"[\w.:-]+(?:&[\w.:-]+)*")
+_FEATURE = re.compile(r"(?<![\w*.-])([A-Za-z_][\w.:-]*)")
+_PLAIN = re.compile(r"[\w.:-]+(?:&[\w.:-]+)*")
 
 
 @dataclass(frozen=True)

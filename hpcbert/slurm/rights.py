@@ -7,12 +7,11 @@ that it is set on, and limits of a single job with every association that inheri
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from hpcbert.slurm.caps import Cap, read_limits, tres
-from hpcbert.system.lazy import dataclass
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

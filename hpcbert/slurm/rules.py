@@ -7,16 +7,16 @@ src/api/partition_info.c, 22.05 to 26.05. Users also see it if nodes are private
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 
 from hpcbert.slurm.caps import tres
 from hpcbert.slurm.controller import memory_per_gpu
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.partitions import NodeGroup, Partition, Resource, resources
-from hpcbert.system.lazy import dataclass, regex
 from hpcbert.timelimit import TimeLimit
 
-_PAIR = regex(r"(?:^|\s)([A-Z]\w*)=(\S*)")
+_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
 _NONE = {"", "N/A", "NONE", "(null)"}
 
 

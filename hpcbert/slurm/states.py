@@ -8,14 +8,13 @@ GETENV_FAILED now; EXPEDITING came with 25.11.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from hpcbert.slurm import launches, refusals
 from hpcbert.slurm.reasons import IMPOSSIBLE, REFUSED_START, WAIT, reason_advice
-from hpcbert.system.lazy import dataclass
 
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"

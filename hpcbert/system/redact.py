@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpcbert.system.lazy import regex
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -23,9 +21,9 @@ NAMES = (
     "(SECRET|PASSW|PASSPHRASE|PASSCODE|CREDENTIAL|CREDS?_|TOKEN_|KEYS?_|[^YM]PASS_|[A-Z0-9]_PWD_"
     "|DBPWD_|_PW_|_PSK_|_SAS_|_[HT]?OTP_|_MFA_|_NGCCLI_$|CONNECTION_?STRING|AUTH_|AUTHORIZATION|COOKIE|_JWT_|BEARER|_PAT_|_SIG_|SIGNATURE|_DSN_|WEBHOOK)"
 )
-_NAMES = regex(NAMES)
+_NAMES = re.compile(NAMES)
 # Names in logs that count or describe tokens and keys of a model; what they name is not long.
-_MEASURES = regex(
+_MEASURES = re.compile(
     "_(REAL|PAD|MASK|UNK|CLS|SEP|BOS|EOS|SPECIAL|VALID|NUM|N|PER|MISSING|UNEXPECTED|SORT)_"
     "(TOKEN|KEYS?)_|_TOKEN_(SHARE|IDS?|TYPES?|COUNT|LEN|LENGTH|RATE|PER|EMBEDDINGS?|SIZE|LIMIT|"
     "BUDGET|ACCURACY|LOSS|RATIO|FRACTION|INDEX|MASK|MEAN|THROUGHPUT|CLASSIFIER|CLASSIFICATION)_"
@@ -65,45 +63,47 @@ _KINDS = (
     "https?://api[.]softlayer[.]com/soap/v3([.]1)?/[a-z0-9]{32,}",
 )
 FORMS = "|".join(_KINDS)
-_FORMS = regex(f"(?<![A-Za-z0-9])(?:{FORMS})", re.ASCII)
-_PEM = regex(
+_FORMS = re.compile(f"(?<![A-Za-z0-9])(?:{FORMS})", re.ASCII)
+_PEM = re.compile(
     r"(?P<dashes>-{4,5}) ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?(?P=dashes)"
     r".*?(?:(?P=dashes) ?END [A-Z0-9 ]{0,40}(?P=dashes)|\Z)"
     r"|PuTTY-User-Key-File-\d.*?(?:Private-MAC: \w*|\Z)",
     re.DOTALL,
 )
 # `user:word@`, or a user so long that it is a token.
-_IN_URL = regex(r"(?<=://)(?:[^\s/@:]*:[^\s/@]*|[^\s/@:]{20,})@")
-_HEADER = regex(
+_IN_URL = re.compile(r"(?<=://)(?:[^\s/@:]*:[^\s/@]*|[^\s/@:]{20,})@")
+_HEADER = re.compile(
     r"\b((?:proxy-)?authorization['\"]?\s*[:=,]\s*['\"]?(?:[A-Za-z]+\s+)?)[^\s'\",;]+",
     re.IGNORECASE,
 )
-_SCHEME = regex(r"\b(bearer|basic)(\s+)[\w.~+/=-]{12,}", re.IGNORECASE)
+_SCHEME = re.compile(r"\b(bearer|basic)(\s+)[\w.~+/=-]{12,}", re.IGNORECASE)
 # NAME=value, NAME="a b", "name": "value", Name: value.
-_SIGN = regex(r"(?<![\w.-])([\w.-]+)(?:['\"]?\s{0,8}=\s{0,8}|\s{0,8}:\s{1,8}|['\"]\s{0,8}:\s{0,8})")
+_SIGN = re.compile(
+    r"(?<![\w.-])([\w.-]+)(?:['\"]?\s{0,8}=\s{0,8}|\s{0,8}:\s{1,8}|['\"]\s{0,8}:\s{0,8})"
+)
 # `--name value` on a command line, and the user and password for curl.
-_OPTION = regex(r"(?<!\S)(--?([\w-]{1,64}))(\s{1,8})(?![-\s])('[^']*'?|\"[^\"]*\"?|\S+)")
-_LOGIN = regex(
+_OPTION = re.compile(r"(?<!\S)(--?([\w-]{1,64}))(\s{1,8})(?![-\s])('[^']*'?|\"[^\"]*\"?|\S+)")
+_LOGIN = re.compile(
     r"(?<!\S)((?:-u|--user|--proxy-user)(?:\s{1,8}|=)?['\"]?)(?!\+)([^\s:'\"]{1,256}):([^\s'\"]+)"
 )
 # The same as elements of a list: ['--name', 'value'].
-_ELEMENT = regex(r"(['\"])--([\w-]{1,64})\1,\s{0,8}(['\"])(?!-)[^'\"\n]+\3")
+_ELEMENT = re.compile(r"(['\"])--([\w-]{1,64})\1,\s{0,8}(['\"])(?!-)[^'\"\n]+\3")
 # netrc and enroot's credentials, on one line or several (netrc(5)).
-_NETRC = regex(
+_NETRC = re.compile(
     r"(?<!\S)((?:machine\s{1,8}\S{1,256}|default(?=\s{1,8}login\s))(?:\s{1,8}(?:login|account|port)\s{1,8}\S{1,256})"
     r"{0,3}\s{1,8}(?:password|passwd)\s{1,8})\S+"
 )
 # docker login -p word, sshpass -p word, wandb login KEY, and setenv NAME value.
-_PROGRAM = regex(
+_PROGRAM = re.compile(
     r"(?<!\S)((?:(?:docker|podman|singularity|apptainer|oras|helm)\s+(?:remote\s+|registry\s+)?login\b"
     r"[^\n|;]{0,200}?\s-p\s{0,8}|sshpass\s+-p\s{0,8}|wandb\s+login\s+(?:--relogin\s+)?(?=[0-9a-f]{40}))"
     r"['\"]?)[^\s'\"]+"
 )
-_SETENV = regex(r"(?<!\S)((?:setenv|ENV)\s{1,8}(\w{1,256})\s{1,8})(?!=)\S+")
+_SETENV = re.compile(r"(?<!\S)((?:setenv|ENV)\s{1,8}(\w{1,256})\s{1,8})(?!=)\S+")
 _LOGINS = ("-u", "--user", "--proxy-user")
 # In MLPerf's records, and in the calls that write them, `key` is the key of a name.
-_RECORD = regex(":::MLLOG|mlperf_logger|mllog")
-_VALUE = regex(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
+_RECORD = re.compile(":::MLLOG|mlperf_logger|mllog")
+_VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
 
 
 def secret_name(name: str) -> bool:

@@ -13,9 +13,8 @@ import signal
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
-
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -22,7 +22,7 @@ from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = REPOSITORY / "hpcbert" / "workloads" / "describe.sh"
+SCRIPT = REPOSITORY / "hpcbert" / "shell" / "describe.sh"
 TOOLS = f"{Path(shutil.which('bash') or '/bin/bash').parent}:/usr/bin:/bin"
 
 

@@ -16,7 +16,7 @@ from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = REPOSITORY / "hpcbert" / "workloads" / "describe.sh"
+SCRIPT = REPOSITORY / "hpcbert" / "shell" / "describe.sh"
 
 # ROCm/amdsmi, docs/how-to/amdsmi-cli-tool.md ("Example output from amd-smi static"), an MI300A.
 MI300A = """\

@@ -51,7 +51,7 @@ SINFO = "".join(
 
 def looked(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
     """Run look.sh as a node would, with no patience."""
-    text = (WORKLOADS / "look.sh").read_text().replace("LATE=10", "LATE=0")
+    text = (REPOSITORY / "hpcbert/shell/look.sh").read_text().replace("LATE=10", "LATE=0")
     script = tmp_path / "look.sh"
     script.write_text(text)
     argv = ["bash", "-c", f'{start} exec bash "$0" "$@"', str(script), *words]

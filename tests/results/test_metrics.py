@@ -419,7 +419,7 @@ def test_the_sampler_writes_what_the_tool_prints(tmp_path: Path) -> None:
         'echo "2026/11/22 03:00:00.000, 0, 70.00, 500"\nexec sleep 600\n'
     )
     (tools / "nvidia-smi").chmod(0o755)
-    script = (REPOSITORY / "hpcbert/workloads/sample.sh").read_text()
+    script = (REPOSITORY / "hpcbert/shell/sample.sh").read_text()
     words = ["bash", "-c", script, "sample", str(tmp_path), "key.1.0", "2"]
     environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURMD_NODENAME": "n/1"}
     with subprocess.Popen(words, env=environment) as sampler:

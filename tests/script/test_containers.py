@@ -30,7 +30,7 @@ from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-ENTER = REPOSITORY / "hpcbert" / "container" / "enter.sh"
+ENTER = REPOSITORY / "hpcbert" / "shell" / "enter.sh"
 
 
 def pytorch() -> Recipe:

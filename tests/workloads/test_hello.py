@@ -98,7 +98,16 @@ def test_gpus_are_counted_against_what_was_asked(
         (tools / "nvidia-smi").chmod(0o755)
     env = {"PATH": f"{tools}:/usr/bin:/bin", "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"}
     env |= {"SLURM_PROCID": "0"} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
-    words = ["bash", str(WORKLOADS / "look.sh"), "rank", "hello.py", "true", "", "4", "no"]
+    words = [
+        "bash",
+        str(REPOSITORY / "hpcbert/shell/look.sh"),
+        "rank",
+        "hello.py",
+        "true",
+        "",
+        "4",
+        "no",
+    ]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
     (found,) = [one for one in done.stdout.splitlines() if "\tGPUs\t" in one]
     assert found.split("\t", 2)[2].replace("\t", " ") == detail

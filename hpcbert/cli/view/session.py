@@ -18,7 +18,6 @@ from hpcbert.errors import HpcbertError
 from hpcbert.flows import cancel, heal
 from hpcbert.flows import monitor as flow
 from hpcbert.slurm.states import Kind
-from hpcbert.system import lazy
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -112,7 +111,6 @@ class Session:
             fail: Called if it can't continue; `error` has the reason.
         """
         self._show, self._tell, self._fail = show, tell, fail
-        lazy.make_all_ready()
         thread = threading.Thread(target=self._follow, name="hpcbert-view", daemon=True)
         thread.start()
         return thread

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,6 @@ from hpcbert.errors import ConfigError, SchedulerError
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
 from hpcbert.system import ownership
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import lives, machine, started
 from hpcbert.system.runner import start
 

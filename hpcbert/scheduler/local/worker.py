@@ -18,13 +18,13 @@ import select
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.model import utc
 from hpcbert.scheduler.local.queue import CANCELLED, name_of, read_plan
 from hpcbert.system import lock
-from hpcbert.system.lazy import dataclass
 from hpcbert.system.processes import (
     adopt_orphans,
     die_with,

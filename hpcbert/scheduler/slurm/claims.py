@@ -8,7 +8,7 @@ in doubt, until the job itself records its start.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.scheduler.base import Job
@@ -17,7 +17,6 @@ from hpcbert.scheduler.slurm.adopt import identity
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.script import directives
 from hpcbert.slurm import commands
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.slurm import commands, controller, nodes, partitions, rights, rules
 from hpcbert.system import ownership
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

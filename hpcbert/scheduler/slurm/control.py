@@ -6,22 +6,23 @@ Keys are those of SchedMD/slurm, src/api/job_info.c, 22.05 to 26.05.
 from __future__ import annotations
 
 import contextlib
+import re
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
-from hpcbert.system.lazy import dataclass, regex
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 # These stand alone on a line or at its end, so that they may contain blanks.
-_WHOLE = regex(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
-_PAIR = regex(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
-_USER = regex(r"(.*)\((\d{1,10})\)")
-_ANSWER = regex(r"(?:Submitted batch job )?(\d{1,18})(?:(?:;| on cluster )([\w.-]+))?")
+_WHOLE = re.compile(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
+_PAIR = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
+_USER = re.compile(r"(.*)\((\d{1,10})\)")
+_ANSWER = re.compile(r"(?:Submitted batch job )?(\d{1,18})(?:(?:;| on cluster )([\w.-]+))?")
 _IGNORED = {"", "(null)", "N/A", "Unknown"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import preflight, store
@@ -10,7 +11,6 @@ from hpcbert.scheduler.slurm.questions import query
 from hpcbert.script import directives
 from hpcbert.slurm import nodes
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

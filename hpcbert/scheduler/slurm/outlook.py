@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,6 @@ from hpcbert.scheduler.slurm.cluster import HINTS, sentence, silence
 from hpcbert.scheduler.slurm.submission import TRANSIENT
 from hpcbert.script import directives
 from hpcbert.slurm import commands, refusals
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # sbatch: Job 12 to start at 1795331940 using 16 processors on nodes n[1-4] in partition gpu
 # (SchedMD/slurm, src/sbatch/sbatch.c and src/plugins/select; the time as SLURM_TIME_FORMAT says).
-_START = regex(r"to start at (\d{1,12})\b(?:.*? on (?:nodes )?(\S+))?")
+_START = re.compile(r"to start at (\d{1,12})\b(?:.*? on (?:nodes )?(\S+))?")
 # What no change of load or of a node's state helps against (src/common/slurm_errno.c).
 _NEVER = (
     "Requested node configuration is not available",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -30,7 +31,6 @@ from hpcbert.scheduler.slurm.gates import gates_of, sbatch_argv
 from hpcbert.scheduler.slurm.questions import query
 from hpcbert.slurm import commands, refusals
 from hpcbert.slurm.states import parse
-from hpcbert.system.lazy import regex
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ _UNCERTAIN = (
 # Its message for a submission that exceeds a limit, and the limit's name, which releases since
 # 20.11 print before it (src/common/slurm_protocol_defs.c, job_state_reason_string).
 _POLICY = "job submit limit"
-_LIMIT = regex(r"\b(?:Assoc|QOS)\w+")
+_LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
 # The controller was reached, and this is its answer.
 _DECIDED = "Batch job submission failed:"
 _PAUSES = (1.0, 2.0, 4.0)

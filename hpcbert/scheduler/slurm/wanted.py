@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.config.slurmwords import values
 from hpcbert.script import directives
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.partitions import resources
-from hpcbert.system.lazy import dataclass
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
