@@ -53,26 +53,28 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
             f"--repeats {AUTO} reads a campaign's logs, but a script to submit by hand has none.",
             hint="Use hpcbert submit, or replace --repeats auto with a number.",
         )
-    scripts = _rendered(options)
+    scripts, library = _rendered(options)
     if output is None:
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)
-    output.mkdir(parents=True, exist_ok=True)
+    (output / "scripts").mkdir(parents=True, exist_ok=True)
     for name, text in scripts.items():
         write_text(output / name, text)
+    for name, path in library.items():
+        write_text(output / name, path.read_text(encoding="utf-8"))
     written = [str(output / name) for name in scripts]
     return Result(written, "\n".join(written))
 
 
-def _rendered(options: PointOptions) -> dict[str, str]:
+def _rendered(options: PointOptions) -> tuple[dict[str, str], dict[str, Path]]:
+    """Return the scripts, and the files that they read beside them, by name."""
     from hpcbert.script.draft import by_hand  # imports Jinja, which --help does not need
 
-    return {
-        name: text
-        for asked in read(options, dry=True)
-        for name, text in by_hand(
-            asked.request, asked.site, asked.recipe, options=asked.options
-        ).items()
-    }
+    scripts, library = {}, {}
+    for asked in read(options, dry=True):
+        texts, files = by_hand(asked.request, asked.site, asked.recipe, options=asked.options)
+        scripts.update(texts)
+        library.update(files)
+    return scripts, library
 
 
 def _check(folder: Path) -> Result:
@@ -110,7 +112,7 @@ def _again(path: Path, text: str) -> str:
         raise UsageError("The script's header has no command to render it again.", where=str(path))
     with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
         options = PointOptions.of(context.params)
-    return _rendered(options).get(path.name, "")
+    return _rendered(options)[0].get(path.name, "")
 
 
 command = render

@@ -79,7 +79,9 @@ class Runtime:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of this package that a job runs."""
-        return ("enter.sh", "image.sh", f"{self.tool.name}.sh") if self.enters else ()
+        if not self.enters:
+            return ("pyxis.bash",)
+        return ("joined.bash", "enter.sh", "image.sh", f"{self.tool.name}.sh")
 
 
 _ENROOT = Tool(

@@ -1,4 +1,4 @@
-"""What a script needs to end by itself if its repeat is not needed: base.sbatch.j2."""
+"""What a script needs to end by itself if its repeat is not needed: hpcbert/shell/enough.bash."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ _PACKAGE = Path(__file__).parent.parent
 _DECIDER = "hpcbert.campaign.enough"
 
 
-def context(resolved: Resolved, array: Array) -> dict[str, Any]:
-    """Return the values to render base.sbatch.j2 with; nothing if the number of repeats is fixed.
+def decides(resolved: Resolved, array: Array) -> bool:
+    """Return whether a repeat may find that it is not needed: their number is not fixed."""
+    return resolved.plan.protocol.precision_of_median is not None and not array.preflight
+
+
+def settings(resolved: Resolved, array: Array) -> list[tuple[str, Any]]:
+    """Return the variables that enough.bash reads; none if the number of repeats is fixed.
 
     Nodes run the submitting hpcbert, with its own interpreter, if they have both in the same place.
     """
-    if resolved.plan.protocol.precision_of_median is None or array.preflight:
-        return {"adaptive": False}
-    return {
-        "adaptive": True,
-        "fewest": FEWEST,
-        "package": str(_PACKAGE.parent),
-        "decider": (sys.executable, "-B", "-m", _DECIDER),
-    }
+    if not decides(resolved, array):
+        return []
+    count = str(len(array.repeats)) if resolved.scheduler.srun and not array.together else ""
+    return [
+        ("fewest", FEWEST),
+        ("count", count),
+        ("package", str(_PACKAGE.parent)),
+        ("decider", (sys.executable, "-B", "-m", _DECIDER)),
+    ]

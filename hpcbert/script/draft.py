@@ -136,8 +136,10 @@ def draft(
 
 def by_hand(
     request: Request, site: Site, recipe: Recipe, *, options: SubmitOptions
-) -> dict[str, str]:
-    """Return scripts to submit by hand, by file name; logs go to the directory of submission.
+) -> tuple[dict[str, str], dict[str, Path]]:
+    """Return scripts to submit by hand, and the files that they read beside them, by path.
+
+    Logs go to the directory of submission.
 
     Raises:
         UsageError: As `draft`.
@@ -149,7 +151,8 @@ def by_hand(
             hint="hpcbert submit splits more repeats into several arrays.",
         )
     resolved = resolve(request, site, recipe, options)
-    return {array.script: text for array, text in _written(resolved)}
+    files = {f"scripts/{name}": path for name, path in resolved.sources.items()}
+    return {array.script: text for array, text in _written(resolved)}, files
 
 
 def _written(resolved: Resolved) -> Iterator[tuple[Array, str]]:

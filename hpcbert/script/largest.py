@@ -1,4 +1,4 @@
-"""What a script needs to find the largest batch by itself: largest.sh.j2."""
+"""What a script needs to find the largest batch by itself: hpcbert/shell/largest.bash."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.errors import UsageError
-from hpcbert.logs.grammar import STARTED
 from hpcbert.model import Protocol
-from hpcbert.script.multiple import MARK, Multiple
+from hpcbert.script.multiple import Multiple
 
 if TYPE_CHECKING:
     from hpcbert.model import Array, Point
@@ -37,26 +36,26 @@ def probing(protocol: Protocol) -> Protocol:
     return Protocol(1, iters, min(protocol.skip, _SKIP, iters - 1))
 
 
-def stand_in(resolved: Resolved, array: Array) -> dict[str, Any]:
+def stand_in(resolved: Resolved, array: Array) -> list[Any]:
     """Return how a rehearsed probe ends: with a lack of memory if it has more than the room."""
     room = _ROOM * _start(resolved, array) // 2
-    return {"room": room, "size": str(Multiple()), "lack": _LACK[array.point.device == "cpu"]}
+    lack = _LACK[array.point.device == "cpu"]
+    return ["--room", room, "--lack", lack]
 
 
-def context(resolved: Resolved, array: Array, script: str) -> dict[str, Any]:
-    """Return the values to render largest.sh.j2 with.
+def settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
+    """Return the variables that largest.bash reads.
 
     Args:
         resolved: What was decided.
         array: The array with the unknown batch size.
-        script: The rank script of a probe.
+        program: The commands of a rank.
 
     Raises:
-        UsageError: The script does not contain a batch size.
+        UsageError: The program does not contain a batch size.
     """
     recipe, rehearse = resolved.recipe, resolved.options.rehearse
-    # The line that states what ranks start with has the size of every recipe.
-    if not any(MARK in line for line in script.splitlines() if STARTED not in line):
+    if not re.search(r"\$\(\(\d+ \* batch\)\)", program):
         raise UsageError(
             f"{recipe.name} does not depend on the batch size here, so there is no largest one.",
             hint="Leave --batch-size out.",
@@ -71,15 +70,15 @@ def context(resolved: Resolved, array: Array, script: str) -> dict[str, Any]:
         for one in known.records
         if "iteration" in one.match.groupindex
     )
-    return {
-        "probe_script": script,
-        "iterations": "" if rehearse else failures.alternatives(patterns),
-        "memory": lacking.words,
-        "exits": " ".join(map(str, lacking.exits)),
-        "granularity": recipe.batch_granularity,
-        "start": _start(resolved, array),
-        "most": _MOST,
-    }
+    return [
+        ("search", array.point.search),
+        ("iterations", "" if rehearse else failures.alternatives(patterns)),
+        ("memory", lacking.words),
+        ("exits", " ".join(map(str, lacking.exits))),
+        ("granularity", recipe.batch_granularity),
+        ("start", _start(resolved, array)),
+        ("most", _MOST),
+    ]
 
 
 def _start(resolved: Resolved, array: Array) -> int:

@@ -1,8 +1,8 @@
 """A multiple of a batch size that only the job finds, for a recipe's template to calculate with.
 
-In the rank script it is `@hpcbert.batch.8@`, in which no character is special to a shell or to
-JSON, and the job replaces it by the number (largest.sh.j2). The result must be what a template
-makes of that number, so it may only be multiplied by whole numbers.
+A template writes it as the shell's arithmetic, and the job sets `batch` (hpcbert/shell/largest.bash).
+The result must be what a template makes of that number, so it may only be multiplied by whole
+numbers.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from typing import NoReturn
 
 from hpcbert.errors import UsageError
 
-# The text that the job looks for, followed by the factor and an at sign.
-MARK = "@hpcbert.batch."
-
 
 @dataclass(frozen=True, eq=False)
 class Multiple:
@@ -23,7 +20,7 @@ class Multiple:
     factor: int = 1
 
     def __str__(self) -> str:
-        return f"{MARK}{self.factor}@"
+        return f"$(({self.factor} * batch))"
 
     def __mul__(self, other: int) -> Multiple:
         if not isinstance(other, int):

@@ -22,7 +22,7 @@ from hpcbert.campaign import store
 from hpcbert.config import slurmwords
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
-from hpcbert.logs.grammar import RECORDED, STARTED
+from hpcbert.logs.grammar import RECORDED
 from hpcbert.logs.sizes import stated_by
 from hpcbert.model import Shape
 from hpcbert.script import adaptive, largest, preflight
@@ -33,14 +33,14 @@ from hpcbert.script.sandbox import Environment, bounded
 from hpcbert.slurm.launches import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.trust import TrustedPath
     from hpcbert.model import Array, Point
+    from hpcbert.script.placing import Placing
     from hpcbert.script.resolve import Resolved
 
-_HEREDOC_END = "HPCBERT_RANK"
 # Ranks on the CPU see no GPU, even if the node has some.
 _HIDDEN = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -130,7 +130,9 @@ def _word(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return quote(value)
-    if isinstance(value, int | float | Multiple):
+    if isinstance(value, Multiple):
+        return f'"{value}"'  # the job calculates it
+    if isinstance(value, int | float):
         return quote(str(value))
     if isinstance(value, list | tuple):
         return " ".join(_word(element) for element in value)
@@ -228,57 +230,108 @@ def render(resolved: Resolved, array: Array) -> str:
         "python": inputs.python,
         "files": resolved.files,
     }
-    env = exported(resolved, point)
     with bounded(Path(recipe.folder) / "run.sh.j2"):
-        words = {"env": list(env.items()), "placing": placed}
-        rank_script = _rank_script(environment, resolved, array, context, **words)
-        search: dict[str, Any] = {}
+        programs = [("train", _program(environment, resolved, array, context))]
         if point.largest:
             probing = {**context, "protocol": largest.probing(resolved.plan.protocol)}
-            room = largest.stand_in(resolved, array) if resolved.options.rehearse else {}
-            probe = _rank_script(environment, resolved, array, probing, **words, **room)
-            search = largest.context(resolved, array, probe)
+            programs.append(("probe", _program(environment, resolved, array, probing)))
         return environment.get_template("base.sbatch.j2").render(
             **{**context, "point": point},
             **_base_context(resolved, array),
-            **search,
-            **adaptive.context(resolved, array),
-            rank_environment=[f"{name}={text}" for name, text in env.items()],
-            rank_script=rank_script,
+            libraries=_libraries(resolved, array),
+            settings=_settings(resolved, array, programs[0][1]),
+            rank_environment=[f"{name}={text}" for name, text in exported(resolved, point).items()],
+            rank_options=_rank_options(resolved, array, placed),
+            started=_started(resolved, array, context["point"]),
+            programs=programs,
         )
 
 
-def _rank_script(
-    environment: Environment,
-    resolved: Resolved,
-    array: Array,
-    context: Mapping[str, Any],
-    **more: Any,
+def _program(
+    environment: Environment, resolved: Resolved, array: Array, context: Mapping[str, Any]
 ) -> str:
-    """Return the program of each rank, a text within the script."""
+    """Return the commands of each rank."""
     recipe, asks = resolved.recipe, {}
     name = preflight.body(recipe) if array.preflight else "run.sh.j2"
     name = f"{recipe.name}/{name}"
     if resolved.options.examine:
         name, asks = "examine.sh.j2", _asked(resolved, array)
-    elif not array.preflight:
-        more["started"] = _started(recipe, context["point"], context["options"])
-        more["width"] = array.point.shape.gpus_per_node // placing(resolved, array.point).tasks
-    body = environment.get_template(name).render(context, **asks)
-    _refuse_set(array.point, body, recipe)
-    text = environment.get_template("rank.sh.j2").render(
-        rehearse=resolved.options.rehearse,
-        sample=f"{resolved.directory}/{store.SAMPLE}",
-        body=body,
-        **more,
-    )
-    if _HEREDOC_END in text.split("\n"):
-        raise UsageError(f"A line of the rank script is {_HEREDOC_END}.")
+    text = environment.get_template(name).render(context, **asks)
+    _refuse_set(array.point, text, recipe)
     return text.rstrip("\n")
 
 
-def _started(recipe: Recipe, point: Any, options: Mapping[str, Any]) -> str:
+def _libraries(resolved: Resolved, array: Array) -> tuple[str, ...]:
+    """Return the files that a script sources before anything else."""
+    needs = {
+        "slurm.bash": resolved.scheduler.srun,
+        "local.bash": not resolved.scheduler.srun,
+        "preflight.bash": array.preflight,
+        "examine.bash": resolved.options.examine is not None,
+        "largest.bash": array.point.largest,
+        "enough.bash": adaptive.decides(resolved, array),
+    }
+    return ("job.bash", *(name for name, needed in needs.items() if needed))
+
+
+def _settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
+    """Return the variables that only some scripts set, each with a word or a list of words."""
+    site, placed = resolved.site, placing(resolved, array.point)
+    around = (
+        slurmwords.surroundings(site.slurm.srun_args)
+        if resolved.scheduler.srun and site.container.runtime != "none"
+        else ()
+    )
+    sampled = site.nodes.sampling > 0 and placed.on_gpus and not array.preflight
+    settings: list[tuple[str, Any]] = [
+        ("interface", site.nodes.interface if resolved.scheduler.srun else ""),
+        ("baseline", _baseline(resolved, array)),
+        ("sampling", str(site.nodes.sampling) if sampled else ""),
+        ("handed_over", site.container.env),
+        ("caches", site.nodes.drop_caches if not array.preflight else ()),
+        ("surroundings", around),
+        *adaptive.settings(resolved, array),
+    ]
+    if array.preflight:
+        settings += [
+            ("least_percent", preflight.SHARE),
+            ("limit", resolved.site.slurm.time_limit.bound),
+        ]
+    if array.point.largest:
+        settings += largest.settings(resolved, array, program)
+    if examine := resolved.options.examine:
+        settings += [("looked", looked(resolved)), ("probed", examine.probe)]
+    return [
+        (name, Verbatim(f"({_word(value)})") if isinstance(value, tuple) else value)
+        for name, value in settings
+        if value not in ("", ())
+    ]
+
+
+def _rank_options(resolved: Resolved, array: Array, placed: Placing) -> list[Any]:
+    """Return the options of rank.bash."""
+    options: list[Any] = ["--tasks", placed.tasks, "--devices", placed.gpus_of_task]
+    options += ["--share", placed.share]
+    if placed.on_gpus:
+        options.append("--on-gpus")
+    if placed.tasks_share and placed.cpus:
+        options += ["--cpus", placed.cpus]
+    if placed.bind:
+        options.append("--bind")
+        if placed.confined_only:
+            options.append("--confined-only")
+    if resolved.options.rehearse:
+        options += ["--rehearse", f"{resolved.directory}/{store.SAMPLE}"]
+        if array.point.largest:
+            options += largest.stand_in(resolved, array)
+    return options
+
+
+def _started(resolved: Resolved, array: Array, point: Any) -> Verbatim | str:
     """Return what the ranks of a point are started with, as `grammar.STARTED_FACT` reads it."""
+    if resolved.options.examine or array.preflight:
+        return ""
+    recipe, options = resolved.recipe, resolved.plan.options
     known = {
         "batch_size_per_device": point.batch_size_per_device,
         "accumulation": point.accumulation,
@@ -288,8 +341,9 @@ def _started(recipe: Recipe, point: Any, options: Mapping[str, Any]) -> str:
         "sequence_length": recipe.log.get("sequence_length"),
         **{name: options[name] for name in RECORDED if options.get(name)},
     }
-    words = (f"{name}={value}" for name, value in known.items() if value is not None)
-    return STARTED + " ".join(words)
+    text = " ".join(f"{name}={value}" for name, value in known.items() if value is not None)
+    calculated = str(Multiple())
+    return Verbatim(f'"{calculated}"'.join(quote(part) for part in text.split(calculated)))
 
 
 def _refuse_set(point: Point, body: str, recipe: Recipe) -> None:
@@ -322,22 +376,16 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     folder, _, name = array.log.rpartition("/")
     image, placed = resolved.inputs.image, placing(resolved, array.point)
     runtime = runtimes.RUNTIMES.get(resolved.site.container.runtime)
-    sampling = resolved.site.nodes.sampling > 0
     return {
         "site": resolved.site,
         "recipe": resolved.recipe,
         "scheduler": resolved.scheduler,
         "placing": placed,
-        "sampled": sampling and placed.on_gpus and not array.preflight,
         "preflight": array.preflight,
-        "baseline": _baseline(resolved, array),
-        "share": preflight.SHARE,
-        "limit": resolved.site.slurm.time_limit.bound,
+        "rehearse": resolved.options.rehearse,
         "directives": _directives(resolved, array),
         "srun_options": _srun_options(resolved, array),
-        "surroundings": slurmwords.surroundings(resolved.site.slurm.srun_args)
-        if resolved.scheduler.srun
-        else (),
+        "device": _device(placed, array.point),
         "reproduce": _reproduce(resolved, array.point),
         "array_name": array.name,
         "together": array.together,
@@ -347,7 +395,6 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "tasks_per_node": placed.tasks,
         "directory": resolved.directory,
         "absent": ABSENT,
-        "log_folder": folder,
         "log_stem": f"{folder}/{name.replace('_{repeat}.log', '')}",
         "runtime": runtime,
         "image": runtimes.uri(image, resolved.site.container.runtime),
@@ -355,9 +402,14 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         if runtime and image and image.kind != "file"
         else "",
         "mounts": resolved.mounts,
-        "looked": looked(resolved),
-        "probed": examine.probe if (examine := resolved.options.examine) else (),
     }
+
+
+def _device(placed: Placing, point: Point) -> str:
+    """Return the device of the ranks for job.bash: a TPU is driven from the CPU, but is none."""
+    if placed.on_gpus:
+        return "gpu"
+    return "cpu" if point.device == "cpu" else "tpu"
 
 
 def looked(resolved: Resolved) -> tuple[str, ...]:

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 BY_HAND = "."
 _PACKAGE = Path(__file__).parent.parent
 _WORKLOADS, _SHELL = _PACKAGE / "workloads", _PACKAGE / "shell"
-# Files of every campaign, which describe the nodes and sample the power of their GPUs.
-_EVERY = ("describe.sh", "sample.sh")
+# Files of every campaign: the library of its scripts, and what describes the nodes and samples the
+# power of their GPUs.
+_EVERY = ("job.bash", "watch.bash", "rank.bash", "bind.bash", "describe.sh", "sample.sh")
 # Further files of an examination's ranks and nodes, and of containers.
-_EXAMINING = ("look.sh", "hello.py")
+_EXAMINING = ("examine.bash", "look.sh", "hello.py")
+_FEATURES = ("largest.bash", "enough.bash", "preflight.bash")
 _MISSING = "/path/to/"
 
 
@@ -141,9 +143,8 @@ class Resolved:
     @property
     def files(self) -> dict[str, str]:
         """The paths of the files in a job, by name."""
-        if self.by_hand:
-            return {name: relative(path, Path.cwd()) for name, path in self.sources.items()}
-        return {name: f"{self.directory}/scripts/{name}" for name in self.sources}
+        folder = "scripts" if self.by_hand else f"{self.directory}/scripts"
+        return {name: f"{folder}/{name}" for name in self.sources}
 
 
 def resolve(
@@ -287,7 +288,9 @@ def find_file(recipe: Recipe, name: str) -> Path:
 
 def _sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Path]:
     looking = _EXAMINING if options.examine else ()
-    own = {name: find_file(recipe, name) for name in (*recipe.files, *_EVERY, *looking)}
+    launching = "slurm.bash" if traits(options.scheduler).srun else "local.bash"
+    names = (*recipe.files, *_EVERY, launching, *_FEATURES, *looking)
+    own = {name: find_file(recipe, name) for name in names}
     runtime = site.container.runtime
     entering = () if runtime == "none" else runtimes.of(runtime).files
     entering += (probe.SCRIPT.name,) if options.examine and options.examine.probe else ()

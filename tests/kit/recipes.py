@@ -37,6 +37,7 @@ name = "rate"
 kind = "rate"
 record = "step"
 """
+SHELL = REPOSITORY / "hpcbert" / "shell"
 HERE = REPOSITORY / "tests" / "recipes"
 NAMES = sorted(path.parent.name for path in TEMPLATES.glob("*/recipe.toml"))
 SHAPES = tuple(map(Shape.parse, ("1n1g", "1n8g", "2n8g", "4n8g")))
@@ -47,7 +48,9 @@ _USUAL_DATA = (
     *(f"training_{number}.hdf5" for number in range(64)),
     *(f"part-{number}" for number in range(64)),
 )
-_RANK = re.compile(r"<<'HPCBERT_RANK' \|\| true\n(.*?)\nHPCBERT_RANK\n", re.DOTALL)
+_TRAIN = re.compile(r"^train\(\) \{.*?^\}$", re.DOTALL | re.MULTILINE)
+_WORDS = re.compile(r"^(?:environment|rank_options)=\(.*?\)(?: # of every rank)?$", re.DOTALL | re.MULTILINE)
+_STARTED = re.compile(r"( --started .*) -- \\$", re.MULTILINE)
 
 
 load = cache(drafts.load)
@@ -139,10 +142,24 @@ class Script:
 
     @property
     def rank(self) -> str:
-        """The command of each rank."""
-        match = _RANK.search(self.text)
-        assert match is not None
-        return match[1]
+        """The command of each rank, which the environment must let find rank.bash."""
+        return rank_command(self.text)
+
+
+def rank_command(script: str) -> str:
+    """Return a shell's commands that start one rank as the script does."""
+    train = _TRAIN.search(script)
+    assert train is not None
+    started = _STARTED.search(script)
+    return "\n".join(
+        [
+            *(match[0] for match in _WORDS.finditer(script)),
+            train[0],
+            f'exec bash {SHELL / "rank.bash"} "${{rank_options[@]}}" "${{environment[@]}}" '
+            f"{started[1] if started else ''} -- "
+            'bash -euo pipefail -c "$(declare -f train); train"',
+        ]
+    )
 
 
 def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Script:

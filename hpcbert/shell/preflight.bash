@@ -1,9 +1,17 @@
-{# The functions that a preflight runs instead of measured steps; base.sbatch.j2 includes them before
-   anything can fail. The findings go into its status file, one line per node. #}
+# What a preflight runs instead of repeats; its script sources this after job.bash.
+#
+#   measure_group, measure_all      all-reduces by the script's `measure`, each on some of the nodes
+#   rate, median, judge             read the logs, record each node, find slow ones
+#   waiting, up_nodes, leave_out    exclude slow nodes from the campaign's jobs
+#   give_up, run_preflight          the job; it cancels the others if nodes could not be measured
+#
+# The script sets `least_percent`, of the median of all nodes, and `limit`, the job's in seconds.
+# shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
+
 # --- Preflight: an all-reduce inside each node, between neighbours, and over all of them ------
 # The nodes form a ring, of which every second pair is measured at the same time. A node is rated by
 # the better of its two pairs, so that a slow one doesn't make its neighbours look slow.
-measure() { # numbers of its nodes; called in the background, so that its variables stay its own
+measure_group() { # numbers of its nodes; called in the background, so that its variables stay its own
   local at code=0 names=() ips=()
   for at; do names+=("${node_names[at]}") ips+=("${node_ips[at]}"); done
   if (($# < nodes)); then log=${log%.log}.$(IFS=+ && echo "${names[*]}").log; fi
@@ -17,10 +25,10 @@ measure() { # numbers of its nodes; called in the background, so that its variab
 measure_all() {
   local at round turn every=()
   for ((at = 0; at < nodes; at++)); do every+=("$at"); done
-{% if tasks_per_node > 1 %}
-  for at in "${every[@]}"; do measure "$at" & done
-  wait
-{% endif %}
+  if ((tasks_per_node > 1)); then
+    for at in "${every[@]}"; do measure_group "$at" & done
+    wait
+  fi
   # An odd ring's last pair has a round of its own.
   for round in 0 1 2; do
     MASTER_PORT=$((MASTER_PORT + 1))
@@ -29,11 +37,11 @@ measure_all() {
       if ((at == nodes - 1)); then turn=$((nodes == 2 ? 3 : nodes % 2 ? 2 : 1)); fi
       if ((turn != round)); then continue; fi
       # Slurm numbers ranks by the nodes' own order: the first one has rank 0.
-      if ((at + 1 < nodes)); then measure "$at" $((at + 1)) & else measure 0 "$at" & fi
+      if ((at + 1 < nodes)); then measure_group "$at" $((at + 1)) & else measure_group 0 "$at" & fi
     done
     wait
   done
-  if ((nodes > 2)); then MASTER_PORT=$((MASTER_PORT + 1)) && measure "${every[@]}"; fi
+  if ((nodes > 2)); then MASTER_PORT=$((MASTER_PORT + 1)) && measure_group "${every[@]}"; fi
 }
 
 rate() { # log: prints MB/s of bus bandwidth as nccl-tests defines it, 0 if the log has none
@@ -67,12 +75,10 @@ judge() {
     if ((value > between[next])); then between[next]=$value; fi
   done
   middle_between=$(median "${between[@]}")
-{% if tasks_per_node > 1 %}
-  middle_inside=$(median "${inside[@]}")
-{% endif %}
+  if ((tasks_per_node > 1)); then middle_inside=$(median "${inside[@]}"); fi
   for ((at = 0; at < nodes; at++)); do
     bad=false
-    if ((inside[at] * 100 < {{ share }} * middle_inside || between[at] * 100 < {{ share }} * middle_between)); then
+    if ((inside[at] * 100 < least_percent * middle_inside || between[at] * 100 < least_percent * middle_between)); then
       bad=true
       slow+=("${node_names[at]}")
     fi
@@ -80,7 +86,7 @@ judge() {
     mark node ",\"name\":$REPLY,\"inside\":${inside[at]},\"between\":${between[at]},\"slow\":$bad"
   done
   mark fabric ",\"inside\":$middle_inside,\"between\":$middle_between,\"all\":$(rate "$log")"
-  ((middle_between > 0{% if tasks_per_node > 1 %} && middle_inside > 0{% endif %}))
+  ((middle_between > 0 && (middle_inside > 0 || tasks_per_node == 1)))
 }
 
 # The campaign's jobs that wait for this one: id, number of nodes, nodes that they already exclude, and
@@ -126,27 +132,26 @@ leave_out() {
 }
 
 # No job of the campaign runs on nodes that could not be measured.
-# shellcheck disable=SC2317,SC2329 # called when the script ends
 give_up() {
   local job
   while IFS='|' read -r job _; do scancel "$job" || true; done < <(waiting)
 }
 
-preflight() {
+run_preflight() { # reads limit, seconds of the job
   measure_all </dev/null &
   step_pid=$!
   wait_for_step || true
   step_pid=''
   if [[ -n $stopped ]]; then
     # A job that reached its time limit is not requeued; one that lost a node may be.
-    if ((SECONDS + 30 >= {{ limit }})); then give_up; fi
+    if ((SECONDS + 30 >= limit)); then give_up; fi
     exit 143
   fi
   if ! judge; then
     echo "hpcbert: too few nodes were measured: see ${log%.log}*" >&2
     exit 1
   fi
-{# `submit` reads the status file first, but one that is submitting at this moment has not seen it. #}
+  # `submit` reads the status file first, but one that is submitting at this moment has not seen it.
   settled=()
   if [[ -n ${slow[*]-} ]]; then leave_out && sleep 2 && leave_out; fi
   end 0

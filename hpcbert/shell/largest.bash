@@ -1,25 +1,23 @@
-# --- The largest batch: the first repeat finds it, one probe after another on its nodes ----------
-{# Each probe is a fresh start of the program for a few iterations. Each probe's result is recorded, so that a repeat
-   continues where an ended job stopped, and later repeats read the result. #}
-search="$campaign"/{{ point.search }}
-mkdir -p "$campaign"/logs/search
-measured_script=$rank_script
-IFS= read -r -d '' probe_script <<'HPCBERT_RANK' || true
-{{ probe_script | verbatim }}
-HPCBERT_RANK
-iterations={{ iterations }}
-memory={{ memory }}
-exits={{ exits }}
-size=0
+# The largest batch: the first repeat finds it, one probe after another on its nodes. A script with
+# `--batch-size max` sources this after job.bash.
+#
+#   plain, says, too_large, last_words   read a probe's log
+#   tell, run_probe, recall              record a probe's result, run one, read the record
+#   find_largest                         the search: sets `batch`, which the script's ranks start with
+#   record_shortage                      a measured step that lacked memory all the same
+#
+# Each probe is a fresh start of the program for a few iterations: of `probe` in the script. Each result
+# is recorded, so that a repeat continues where an ended job stopped, and later repeats read the result.
+# The script sets:
+#   search               the record, a path in the campaign
+#   iterations, memory   expressions of an iteration, and of too little memory
+#   exits                exit statuses that mean too little memory
+#   granularity, start, most   step of sizes, the first one to try, the largest one
+# shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
 
-# Sets the batch size in a rank script in place of its marks.
-sized() { # samples per device, rank script
-  local text=$2
-  while [[ $text =~ @hpcbert[.]batch[.]([0-9]+)@ ]]; do
-    text=${text//"${BASH_REMATCH[0]}"/$((BASH_REMATCH[1] * $1))}
-  done
-  rank_script=$text
-}
+: "${iterations:=}" "${exits:=}"
+search=$campaign/$search
+mkdir -p "$campaign"/logs/search
 
 # Prints a log without colours, and each update of a progress bar on its own line.
 plain() { # log
@@ -51,9 +49,8 @@ last_words() { # log
   echo "${line:0:200}"
 }
 
-probe() { # samples per device; fails if its end does not show whether they fit
-  local code=0 log="$campaign"/logs/search/{{ point.key }}.b$1.log said
-  sized "$1" "$probe_script"
+run_probe() { # samples per device; fails if its end does not show whether they fit
+  local code=0 log=$campaign/logs/search/$point.b$1.log said batch=$1 program=probe
   launch {pause}>&- &
   step_pid=$!
   wait_for_step || code=$?
@@ -99,8 +96,8 @@ recall() {
 }
 
 # Doubles from the recipe's own size until one is too large, then halves the gap.
-find_largest() {
-  local low high known next granularity={{ granularity }} start={{ start }} most={{ most }}
+find_largest() { # sets batch; reads granularity, start, most
+  local low high known next
   if ! LC_ALL=C grep -qP x <<<x; then
     echo "hpcbert: grep on this node does not support -P, which the search for the largest batch needs" >&2
     return 1
@@ -123,11 +120,18 @@ find_largest() {
       tell stopped "\"size\":$next,\"reason\":\"$why\""
       return 1
     fi
-    probe "$next" || return 1
+    run_probe "$next" || return 1
   done
-  size=$low
-  if ((known != size)); then tell found "\"size\":$size"; fi
-  echo "hpcbert: the largest batch is $size samples per device"
-  sized "$size" "$measured_script"
+  batch=$low
+  if ((known != batch)); then tell found "\"size\":$batch"; fi
+  echo "hpcbert: the largest batch is $batch samples per device"
 }
 
+# The search ran a few iterations only, and all of them may need more memory.
+record_shortage() { # exit status of the measured step; reads log, batch
+  local said
+  if said=$(too_large "$1" "$log"); then
+    quoted "${said:0:200}"
+    tell probe "\"size\":$batch,\"fits\":false,\"said\":$REPLY"
+  fi
+}

@@ -1,20 +1,28 @@
-# --- Ranks on this machine, with the variables that srun would set for them -------------------
-export HPCBERT_NODE_IPS=127.0.0.1 HPCBERT_NODES=1
-export MASTER_ADDR=127.0.0.1 MASTER_PORT
-MASTER_PORT=$(free_port $$)
-step=() # one node, this one
-{% if sampled %}
-beside=()
-{% endif %}
+# Ranks on this machine, with the variables that srun would set for them. A script of the local queue
+# sources this after job.bash.
+#
+#   prepare_nodes   the node's address and port
+#   launch, settle  start the ranks by the script's `measure`; the status of the step
+# shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
 
-launch() {
+patience=0 # seconds that the file system may be late
+
+prepare_nodes() { # sets step, addresses for the ranks
+  step=() # one node, this one
+  beside=()
+  job_name=p$$
+  export HPCBERT_NODE_IPS=127.0.0.1 HPCBERT_NODES=1
+  export MASTER_ADDR=127.0.0.1 MASTER_PORT
+  MASTER_PORT=$(free_port $$)
+}
+
+launch() { # reads tasks, log, repeat; returns the status of the rank that failed first
   local rank pid status code=0 pids=()
   trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' TERM INT
   : >"$log"
   for ((rank = 0; rank < tasks; rank++)); do
     SLURM_JOB_ID=$$ SLURM_STEP_ID=$repeat SLURM_NODEID=0 SLURM_NNODES=1 SLURM_NTASKS=$tasks \
-      SLURM_PROCID=$rank SLURM_LOCALID=$rank HPCBERT_DEVICE=$rank "${enter[@]}" bash -c "$rank_script" \
-      </dev/null >>"$log" 2>&1 &
+      SLURM_PROCID=$rank SLURM_LOCALID=$rank HPCBERT_DEVICE=$rank measure </dev/null >>"$log" 2>&1 &
     pids+=("$!")
   done
   # Like srun --kill-on-bad-exit: the first rank that fails ends the others.

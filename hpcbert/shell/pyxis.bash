@@ -1,0 +1,75 @@
+# Containers by pyxis, with every flag explicit, whatever the site's defaults. A script sources this
+# after `begin_job`, sets `mounts` and `enter`, and calls `create_container IMAGE`.
+#
+#   check_mounts       refuse what pyxis can't mount
+#   join               words as a list with commas
+#   create_container   make it on every node
+#   leave              remove it when the job ends
+#
+# Sets marker, a path that exists only inside the container; adds to handed_over.
+# shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
+
+# Variables for pyxis or enroot in the caller's environment would override the flags on the nodes.
+for variable in "${!PYXIS_@}" "${!ENROOT_@}"; do unset "$variable"; done
+marker=/.hpcbert-$SLURM_JOB_ID
+# enroot starts a login shell, and the system's profile would replace the image's PATH.
+export ENROOT_LOGIN_SHELL=n
+# By default PMIx 5 keeps a node's data in shared memory, in files outside the container.
+export PMIX_MCA_gds=hash
+handed_over=(PMIX_MCA_gds HPCBERT_NODES HPCBERT_NODE_IPS MASTER_ADDR MASTER_PORT "${handed_over[@]}")
+if [[ $device == gpu ]] && ((tasks * devices_per_task > 1)); then handed_over+=(HPCBERT_NCCL_LOG); fi
+if [[ $device == cpu ]]; then
+  # Leave the driver and its devices out of the container.
+  export NVIDIA_VISIBLE_DEVICES=void
+  handed_over+=(NVIDIA_VISIBLE_DEVICES)
+fi
+
+join() { # word ...
+  local IFS=,
+  echo "$*"
+}
+
+check_mounts() { # reads mounts
+  local mount
+  for mount in "${mounts[@]}"; do
+    if [[ $mount == *[,\"\$\`\\]* || $mount == *:*:*:* ]]; then
+      echo "hpcbert: pyxis can't mount $mount: it has a comma, a colon, or a character that a shell would expand" >&2
+      exit 125
+    fi
+  done
+}
+
+# The first step creates the container on every node; no measurement includes its time. A node without
+# the plugin would silently run it, and all that follows, on the bare host (NVIDIA/pyxis#29).
+create_container() { # image; reads step, enter, marker, status
+  check_mounts
+  # shellcheck disable=SC2016 # the inner shell's words
+  "${step[@]}" --kill-on-bad-exit=0 --container-image="$1" "${enter[@]}" bash -c '
+    if [[ -e $1 ]]; then exit 0; fi
+    echo "hpcbert: ${SLURMD_NODENAME:-$(uname -n)}: not in the container: this node has no pyxis in its plugstack.conf" >&2
+    exit 125' marker "$marker/${status##*/}" </dev/null || {
+    echo "hpcbert: the container was not entered on every node (srun ended with $?)" >&2
+    exit 125
+  }
+  mark container
+}
+
+# A named container outlives its job, unless plugstack.conf has container_scope=job. This removes the
+# job's own, and those of cancelled jobs, in which no step can start any more.
+leave() { # reads step
+  # shellcheck disable=SC2016 # the inner shell's words
+  timeout --kill-after=10 60 "${step[@]}" bash -c '
+    lives() { # job; also true if Slurm does not answer
+      local answer
+      answer=$(squeue --noheader --states=all --format=%T --jobs="$1" 2>&1) || {
+        [[ $answer != *"Invalid job id"* ]]
+        return
+      }
+      [[ $answer =~ PENDING|RUNNING|SUSPENDED|CONFIGURING|REQUEUE|RESIZING|SIGNALING|STOPPED ]]
+    }
+    enroot list | while IFS= read -r name; do
+      id=${name##*hpcbert-}
+      [[ $name =~ ^pyxis_([0-9]+_)?hpcbert-[0-9]+$ ]] || continue
+      if [[ $id == "$SLURM_JOB_ID" ]] || ! lives "$id" </dev/null; then enroot remove -f -- "$name" </dev/null; fi
+    done' leave </dev/null >/dev/null 2>&1
+}

@@ -1,0 +1,162 @@
+# Nodes, addresses and ranks: all from Slurm. A script of a Slurm job sources this after job.bash.
+#
+#   prepare_nodes                the job's nodes, and what ranks need to find each other
+#   clock_ahead                  how far the controller's clock is ahead
+#   usable, resolved, choose_addresses              addresses of the nodes' names
+#   ask_interfaces, lacking, choose_on_interface    those of an interface that the site names
+#   launch, settle               start the ranks by the script's `measure`; the status of the step
+#
+# The script may set `interface`, the nodes' network interface for the ranks' traffic.
+# shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
+
+: "${interface:=}"
+patience=5 # seconds that the file system may be late
+group=''   # some of the job's nodes, if a step takes only these
+
+prepare_nodes() { # sets node_names, step, beside, clock, addresses for the ranks
+  # Some centres require or set --export=NONE for jobs. Then steps would get neither PATH nor the
+  # variables exported below; with this, they get this script's environment.
+  export SLURM_EXPORT_ENV=ALL
+  unset HPCBERT_DEVICE
+  job_name=$SLURM_JOB_ID
+  node_names=("$SLURM_JOB_NODELIST")
+  if ((tasks > 1)); then mapfile -t node_names < <(scontrol show hostnames "$SLURM_JOB_NODELIST"); fi
+  step=(srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --kill-on-bad-exit=1 --mpi=none)
+  # A step that overlaps the measured one; on a single node the script itself runs the sampler.
+  if ((nodes > 1)); then beside=("${step[@]}" --overlap); fi
+  if declare -F examine_nodes >/dev/null; then examine_nodes; fi
+  if ! declare -F run_preflight >/dev/null; then exec {clock}< <(clock_ahead </dev/null); fi
+  node_ips=(127.0.0.1)
+  if [[ -n $interface ]]; then
+    choose_on_interface
+  elif ((nodes > 1)); then
+    choose_addresses
+  fi
+  export HPCBERT_NODE_IPS HPCBERT_NODES=$nodes
+  printf -v HPCBERT_NODE_IPS '%s,' "${node_ips[@]}"
+  HPCBERT_NODE_IPS=${HPCBERT_NODE_IPS%,}
+  export MASTER_ADDR=${node_ips[0]} MASTER_PORT
+  MASTER_PORT=$(free_port "$SLURM_JOB_ID") # rank 0 is on this node
+}
+
+# The controller's answer begins with its own time, in whole seconds. It may take seconds, so the step
+# that describes the nodes does not wait for it.
+clock_ahead() { # prints the seconds
+  local answer now
+  read -r answer < <(SLURM_TIME_FORMAT=%s timeout 10 scontrol show config 2>/dev/null) || true
+  if [[ $answer =~ ^Configuration\ data\ as\ of\ ([0-9]{1,12})$ ]]; then
+    printf -v now '%(%s)T' -1
+    echo $((BASH_REMATCH[1] - now))
+  fi
+}
+
+# --- Addresses of one kind for all nodes: IPv4 if every node has one, else IPv6 ---------------
+
+usable() { # the address of each node
+  local address
+  for address; do
+    case $address in '' | - | 127.* | ::1 | ::ffff:127.* | fe80:*) return 1 ;; esac
+  done
+}
+
+resolved() { # ahostsv4 or ahostsv6 -> the first usable address of each node; reads node_names
+  local name address first
+  for name in "${node_names[@]}"; do
+    first=''
+    while read -r address _; do
+      if usable "$address" && [[ $address != ::ffff:* ]]; then
+        first=$address
+        break
+      fi
+      first=${first:-$address}
+    done < <(getent "$1" "$name")
+    echo "$first"
+  done
+}
+
+choose_addresses() { # sets node_ips
+  local sixes=()
+  mapfile -t node_ips < <(resolved ahostsv4)
+  if ! usable "${node_ips[@]}"; then mapfile -t sixes < <(resolved ahostsv6); fi
+  if [[ -n ${sixes[*]-} ]] && usable "${sixes[@]}"; then node_ips=("${sixes[@]}"); fi
+  if ((${#node_ips[@]} == nodes)) && usable "${node_ips[@]}"; then return 0; fi
+  echo "hpcbert: ${node_names[*]} resolve to ${node_ips[*]}: set nodes.interface in the site.toml" >&2
+  exit 1
+}
+
+# One line per node: its number, its addresses on the interface, all its interfaces.
+ask_interfaces() {
+  # shellcheck disable=SC2016 # the inner shell's words
+  "${step[@]}" bash -c '
+    read -r _ _ _ four _ < <(ip -4 -o addr show dev "$1")
+    read -r _ _ _ six _ < <(ip -6 -o addr show dev "$1" scope global)
+    four=${four%/*} six=${six%/*}
+    echo "$SLURM_NODEID ${four:--} ${six:--} $(cd /sys/class/net && echo *)"' rank "$interface" </dev/null | sort -n
+}
+
+# On one node ranks do not need an address, but frameworks look for the interface.
+lacking() { # lines of ask_interfaces on stdin; prints what is missing
+  local number four six names
+  while read -r number four six names; do
+    if usable "$four" || usable "$six"; then continue; fi
+    if [[ " $names " != *" $interface "* ]]; then
+      echo "hpcbert: ${node_names[number]} has no interface $interface (nodes.interface in the site.toml), but $names"
+    elif ((nodes > 1)); then
+      echo "hpcbert: ${node_names[number]} has no address on its interface $interface (nodes.interface in the site.toml)"
+    fi
+  done
+}
+
+choose_on_interface() { # sets node_ips, and the frameworks' variables for the interface
+  local lines=() sixes=() lacks
+  export GLOO_SOCKET_IFNAME=$interface
+  handed_over+=(GLOO_SOCKET_IFNAME)
+  if [[ $device != cpu ]]; then
+    export NCCL_SOCKET_IFNAME=$interface
+    handed_over+=(NCCL_SOCKET_IFNAME)
+  fi
+  if ((tasks == 1)); then return 0; fi
+  mapfile -t lines < <(ask_interfaces)
+  lacks=$(printf '%s\n' "${lines[@]}" | lacking)
+  if [[ -n $lacks ]]; then
+    echo "$lacks" >&2
+    exit 1
+  fi
+  if ((nodes == 1)); then return 0; fi
+  mapfile -t node_ips < <(printf '%s\n' "${lines[@]}" | cut -d' ' -f2)
+  if ! usable "${node_ips[@]}"; then mapfile -t sixes < <(printf '%s\n' "${lines[@]}" | cut -d' ' -f3); fi
+  if [[ -n ${sixes[*]-} ]] && usable "${sixes[@]}"; then node_ips=("${sixes[@]}"); fi
+  if ((${#node_ips[@]} == nodes)) && usable "${node_ips[@]}"; then return 0; fi
+  echo "hpcbert: ${node_names[*]} have ${node_ips[*]-no addresses} on $interface (nodes.interface in the site.toml): all nodes need one of the same kind, IPv4 or IPv6" >&2
+  exit 1
+}
+
+# --- The measured step ----------------------------------------------------------------------
+
+launch() { # reads nodes, tasks, log, group; is replaced by srun
+  # No -l: labels split lines at 1,024 bytes.
+  local step_options=(
+    --nodes="$nodes" --ntasks="$tasks" --ntasks-per-node="$tasks_per_node" --distribution=block
+    --kill-on-bad-exit=1 --wait=60 --open-mode=truncate
+  )
+  if [[ -n $group ]]; then step_options+=(--nodelist="$group" --time=5); fi
+  measure </dev/null 2>"${log%.log}.srun"
+}
+
+# srun exits with the highest status of all tasks, even of those that it terminated because the first
+# one failed. The status of the step is that of the task that srun names first.
+settle() { # status of srun; reads log
+  local messages=${log%.log}.srun first=''
+  if (($1 != 0)); then first=$(grep -Em1 '^srun: error: .*: tasks? [0-9,-]+: ' "$messages") || true; fi
+  if [[ -s $messages ]]; then cat -- "$messages" >&2 || true; fi
+  rm -f -- "$messages"
+  case $1:$first in
+    0:*) return 0 ;;
+    *'Exited with exit code '*) return "${first##* }" ;;
+    *': Killed'*) return 137 ;;
+    *': Segmentation fault'*) return 139 ;;
+    *': Aborted'*) return 134 ;;
+    *': Bus error'*) return 135 ;;
+    *) return "$1" ;;
+  esac
+}
