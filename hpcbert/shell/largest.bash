@@ -15,6 +15,7 @@
 #   granularity, start, most   step of sizes, the first one to try, the largest one
 # shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
 
+program=train # the function that a rank runs
 : "${iterations:=}" "${exits:=}"
 search=$campaign/$search
 mkdir -p "$campaign"/logs/search

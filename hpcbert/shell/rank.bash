@@ -61,15 +61,15 @@ correct_amd_list() { # sets HIP_VISIBLE_DEVICES
 # some or one (`--gpus-per-task`, `--gpu-bind`, cgroups). Only the launcher knows more, and sets the
 # variable: if ranks share one list, a number beyond its end must fail.
 find_device() { # sets HPCBERT_DEVICE
-  local visible
+  local shown gpus visible
   if [[ -n ${ROCR_VISIBLE_DEVICES:-} ]]; then
     correct_amd_list
-    visible=${HIP_VISIBLE_DEVICES:-}
+    shown=${HIP_VISIBLE_DEVICES:-}
   else
-    visible=${CUDA_VISIBLE_DEVICES:-${HIP_VISIBLE_DEVICES:-}}
+    shown=${CUDA_VISIBLE_DEVICES:-${HIP_VISIBLE_DEVICES:-}}
   fi
-  IFS=, read -r -a visible <<<"$visible"
-  visible=${#visible[@]}
+  IFS=, read -r -a gpus <<<"$shown"
+  visible=${#gpus[@]}
   if ((devices > 1)); then
     HPCBERT_DEVICE=0
     if ((visible > 0 && visible < devices)); then

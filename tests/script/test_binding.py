@@ -16,13 +16,13 @@ from hpcbert.script.plan import Request
 from tests.kit import drafts
 from tests.kit.drafts import reference
 from tests.kit.logs import put
+from tests.kit.recipes import SHELL, rank_command
 from tests.kit.scripts import RECORDER, only_script, run_script, tool, with_python
 from tests.kit.scripts import drafted as drafted_script
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
-RANK = r"<<'HPCBERT_RANK' \|\| true\n(.*?)\nHPCBERT_RANK\n"
 TASKSET = '#!/bin/bash\nprintf %s "$2" >"$BOUND"\n'
 PRINTER = '#!/bin/bash\nprintf %s "${OMP_NUM_THREADS:-unset}" >"$THREADS"\n'
 NVIDIA, AMD, BMC, SWITCH = (
@@ -77,13 +77,15 @@ class Node:
         site = with_python(reference(self.folder, **settings), self.folder / "tools" / "python")
         request = Request(Shape.parse(shape), device=device, repeats=1)
         made = drafts.drafted(site, request, options={"dry": True})
-        (text,) = re.findall(RANK, only_script(made), re.DOTALL)
+        library = self.folder / "library"
+        library.mkdir(exist_ok=True)
         status = put(
             self.folder, "status", f"Name:\tbash\nCpus_allowed_list:\t{allowed or self.allowed}\n"
         )
-        text = text.replace("/sys/", f"{self.folder}/sys/").replace(
-            "/proc/self/status", str(status)
-        )
+        for name in ("rank.bash", "bind.bash"):
+            text = (SHELL / name).read_text().replace("/sys/", f"{self.folder}/sys/")
+            (library / name).write_text(text.replace("/proc/self/status", str(status)))
+        text = rank_command(only_script(made)).replace(str(SHELL), str(library))
         return [self._rank(text, n, variables) for n in range(request.shape.gpus_per_node)]
 
     def _rank(

@@ -39,9 +39,9 @@ def run(
     tool(tmp_path / "bin", "decide", f"#!/bin/bash\n{decider}\n")
     for array in draft.campaign.arrays:
         text = draft.scripts[array.name]
-        start, _, rest = text.partition("timeout --kill-after=10 300 \\\n    ")
+        start, _, rest = text.partition("\ndecider=(")
         assert rest
-        rest = f"{tmp_path}/bin/decide{rest[rest.index(' -B') :]}"
+        rest = f"\ndecider=({tmp_path}/bin/decide{rest[rest.index(' -B') :]}"
         draft = replace(draft, scripts={array.name: f"{start}{rest}"})
     write(draft)
     (array,) = draft.campaign.arrays

@@ -220,7 +220,7 @@ def test_the_script_is_clean(tmp_path: Path, rehearse: bool) -> None:
 
 def test_marks_are_multiplied_and_nothing_else() -> None:
     size = Multiple()
-    assert str(2 * size * 8) == "@hpcbert.batch.16@"
+    assert str(2 * size * 8) == "$((16 * batch))"
     for wrong in (
         lambda: size + 1,
         lambda: size > 2,
@@ -252,14 +252,14 @@ def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(
         return only_script(drafts.drafted(here, request, found=found, options=options))
 
     def rank(whole: str) -> str:
-        return whole.partition("<<'HPCBERT_RANK' || true\n")[2].partition("\nHPCBERT_RANK")[0]
+        return whole.partition("train() {")[2].partition("\n}\n")[0]
 
     if name in _WITHOUT:
         with pytest.raises(UsageError, match="does not depend on the batch size"):
             text(LARGEST)
         return
-    marks = re.compile(re.escape(multiple.MARK) + r"(\d+)@")
-    filled = marks.sub(lambda one: str(24 * int(one[1])), rank(text(LARGEST)))
+    sums = re.compile(r'"?\$\(\((\d+) \* batch\)\)"?')
+    filled = sums.sub(lambda one: str(24 * int(one[1])), rank(text(LARGEST)))
     assert filled == rank(text(24))
 
 

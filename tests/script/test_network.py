@@ -12,7 +12,7 @@ import pytest
 from hpcbert.model import Shape
 from tests.kit.drafts import reference
 from tests.kit.needs import not_applicable
-from tests.kit.recipes import Case, World, load, presets
+from tests.kit.recipes import SHELL, Case, World, load, presets
 from tests.kit.scripts import (
     RECORDER,
     drafted,
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.slow
 
 def port(text: str, job: int) -> int:
     """Return the port that a script's own function gives a job."""
-    (function,) = re.findall(r"^free_port\(\) \{.*?^\}$", text, re.DOTALL | re.MULTILINE)
+    (sizes,) = re.findall(r"^nodes=.*$", text, re.MULTILINE)
     done = subprocess.run(
-        ["bash", "-euc", f"{function}\nfree_port {job}"],
+        ["bash", "-euc", f"{sizes}\n. {SHELL}/job.bash\nfree_port {job}"],
         capture_output=True, text=True, check=True, timeout=CEILING,
     )  # fmt: skip
     return int(done.stdout)

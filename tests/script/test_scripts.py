@@ -29,6 +29,7 @@ from hpcbert.slurm.launches import ABSENT
 from tests.kit import drafts
 from tests.kit.drafts import changed, reference, settled
 from tests.kit.needs import require
+from tests.kit.recipes import SHELL, rank_command
 from tests.kit.scripts import (
     RECORDER,
     SRUN,
@@ -174,9 +175,7 @@ fi
 
 def test_a_pause_that_ends_with_the_repeat_is_seen_by_every_watcher(tmp_path: Path) -> None:
     """CONT and the word that the repeat is over may both wait when a watcher gets a processor again."""
-    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
-    text = only_script(made)
-    functions = text[text.index("ahead=null") : text.index("status='' step_pid=''")]
+    functions = (SHELL / "watch.bash").read_text()
     harness = f"""set -euo pipefail
 mark() {{ echo "$1" >>"{tmp_path}/$own"; }}
 {functions}
@@ -207,13 +206,9 @@ wait "${{watchers[@]}}"
 def test_a_watch_ends_whenever_it_is_told_to(tmp_path: Path) -> None:
     """Before the watcher has begun, and while its time for reading is up: it loses nothing, and says
     nothing."""
-    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
-    text = only_script(made)
-    watch = text[text.index("watch() {") : text.index("end() { # exit")]
-    functions = text[text.index("ahead=null") : text.index("status='' step_pid=''")]
+    functions = (SHELL / "watch.bash").read_text()
     harness = f"""set -euo pipefail
 mark() {{ :; }}
-{watch}
 {functions}
 repeats() {{
   local watcher='' n wait moment
@@ -248,9 +243,7 @@ wait
 def test_short_pauses_of_the_measured_step_are_summed(
     tmp_path: Path, pauses: int, seconds: str, *, signal: bool, noticed: bool
 ) -> None:
-    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
-    text = only_script(made)
-    functions = text[text.index("ahead=null") : text.index("status='' step_pid=''")]
+    functions = (SHELL / "watch.bash").read_text()
     # A frozen control group gets no signal when it continues.
     functions = functions if signal else functions.replace("trap 'continued=2' CONT", "")
     harness = f"""set -euo pipefail
@@ -395,7 +388,7 @@ def test_scripts_are_clean_for_bash_and_shellcheck(
     made = drafted(where, framework, shape, "slurm", rehearse=rehearse)
     text = only_script(made).replace(made.directory.name, "campaign")
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
-    rank = text.split("<<'HPCBERT_RANK' || true\n")[1].split("\nHPCBERT_RANK\n")[0]
+    rank = rank_command(text)
     assert subprocess.run(["bash", "-n"], input=rank, text=True, check=False).returncode == 0
     require("shellcheck")
     assert shellcheck(text) == ""
