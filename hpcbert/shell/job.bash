@@ -48,8 +48,8 @@ set_path() { # sets PATH
 }
 
 # File names and bash's arithmetic contain these, and arithmetic would run a command in brackets. A
-# variable of pyxis overrides the script's options, and puts the script itself in the container.
-check_environment() {
+# variable of pyxis would override srun's options, and may have put this script in a container.
+check_environment() { # unsets PYXIS_CONTAINER_*
   local name
   for name in SLURM_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_JOB_START_TIME; do
     if [[ ! ${!name-0} =~ ^[0-9]*$ ]]; then
@@ -57,10 +57,11 @@ check_environment() {
       exit 125
     fi
   done
-  for name in "${!PYXIS_CONTAINER_@}"; do
-    echo "hpcbert: $name is set and would change the job: unset it, then submit the job again" >&2
+  if [[ -n ${PYXIS_CONTAINER_IMAGE:-}${PYXIS_CONTAINER_NAME:-} && -n ${SLURM_JOB_ID:-} ]] && ! command -v srun >/dev/null; then
+    echo "hpcbert: PYXIS_CONTAINER_IMAGE or PYXIS_CONTAINER_NAME put the job's script in a container without srun: unset it and submit again" >&2
     exit 125
-  done
+  fi
+  for name in "${!PYXIS_CONTAINER_@}"; do unset "$name"; done
 }
 
 # Starts the record of the first repeat, then asks whether it is needed at all. From here on the record

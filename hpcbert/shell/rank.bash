@@ -147,7 +147,9 @@ rehearse() { # file
 
 main() {
   local tasks=1 devices=1 share=1 cpus=0 started='' rehearse='' room='' size=0 lack='' words
-  local on_gpus='' bind='' confined_only=''
+  local on_gpus='' bind=''
+  # shellcheck disable=SC2034 # bind.bash reads it
+  local confined_only=''
   read_options "$@"
   shift "$words"
   HPCBERT_DEVICE=${HPCBERT_DEVICE:-}

@@ -48,8 +48,8 @@ _USUAL_DATA = (
     *(f"training_{number}.hdf5" for number in range(64)),
     *(f"part-{number}" for number in range(64)),
 )
-_TRAIN = re.compile(r"^train\(\) \{.*?^\}$", re.DOTALL | re.MULTILINE)
-_WORDS = re.compile(r"^(?:environment|rank_options)=\(.*?\)(?: # of every rank)?$", re.DOTALL | re.MULTILINE)
+_TRAIN = re.compile(r"^train\(\) \{.*?^\}$(?=\n(?:probe|measure)\(\) \{)", re.DOTALL | re.MULTILINE)
+_WORDS = re.compile(r"^(?:python=.*? environment|rank_options)=\(.*?\)$", re.DOTALL | re.MULTILINE)
 _STARTED = re.compile(r"( --started .*) -- \\$", re.MULTILINE)
 
 
@@ -181,7 +181,10 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
     site = drafts.changed(where, frameworks={name: settings})
     made = drafts.drafted(site, request, found=load(name), options={"dry": True})
     (array,) = made.campaign.arrays
-    return Script(case, array.point, made.scripts[array.name])
+    text = made.scripts[array.name]
+    for file, path in made.resolved.files.items():
+        text = text.replace(path, str(made.resolved.sources[file]))
+    return Script(case, array.point, text)
 
 
 # A program that stands in for those of the rank script: it records its words, and keeps the JSON
@@ -265,7 +268,7 @@ class World:
 
     def run(
         self, script: Script, *, code: int = 0, prints: Path | None = None,
-        env: Mapping[str, str | None] | None = None,
+        env: Mapping[str, str | None] | None = None, library: Path = SHELL,
     ) -> Run:  # fmt: skip
         """Run rank 0 of a script; with another environment, another rank. None takes a variable away."""
         record = self.folder / "record"
@@ -300,7 +303,7 @@ class World:
         }
         environment = {k: v for k, v in {**environment, **(env or {})}.items() if v is not None}
         done = subprocess.run(
-            ["bash", "-c", script.rank],
+            ["bash", "-c", script.rank.replace(str(SHELL), str(library))],
             env=environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,

@@ -25,6 +25,7 @@ from tests.kit.containers import Image, open_stand_ins, real_enroot
 from tests.kit.drafts import reference, settled
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
+from tests.kit.recipes import SHELL
 from tests.kit.scripts import events, only_script, records, run_script, slurm_in, tool
 from tests.kit.waiting import CEILING
 
@@ -113,11 +114,11 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
         (
             "enroot",
             (
-                "--with enroot",
+                "tool=enroot",
                 "--home --remap-root",
                 "--no-writable --entrypoint",
                 "--workdir '/work dir'",
-                "--scratch '/raid x'",
+                "scratch='/raid x'",
             ),
         ),
     ):
@@ -137,17 +138,17 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
         text = only_script(made)
         for words in expected:
             assert words in text
-        assert "handed_over+=(NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME)" in text
+        assert "interface=ib0\n" in text
 
 
 def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: Path) -> None:
     where = reference(tmp_path, container={"runtime": "enroot", "scratch": "/raid"})
     text = only_script(drafted(where, "nvcr.io/nvidia/pytorch:25.04-py3"))
     uri = "'docker://nvcr.io#nvidia/pytorch:25.04-py3'"
-    assert f"import {uri} '{tmp_path}/a b/images' nvcr.io+nvidia+pytorch+25.04-py3" in text
+    assert f"import_image {uri} '{tmp_path}/a b/images' nvcr.io+nvidia+pytorch+25.04-py3" in text
     text = only_script(drafted(where, "/images/x.sqsh"))
     assert "image=/images/x.sqsh\n" in text
-    assert " import " not in text.split("--- Container")[1].split("mark container")[0]
+    assert "import_image" not in text
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot", "apptainer", "none"])
@@ -168,15 +169,16 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
     where = reference(tmp_path, container={"runtime": runtime})
-    (text,) = by_hand(
+    (texts, files) = by_hand(
         Request(Shape(1, 1)),
         settled(where, image="/i.sqsh"),
         pytorch(),
         options=drafts.OPTIONS,
-    ).values()
+    )
+    (text,) = texts.values()
     assert "workdir" in text
     assert '"$campaign:$campaign"' in text
-    assert ("enter_script=hpcbert/container/enter.sh" in text) == (runtime == "enroot")
+    assert ("scripts/enter.sh" in files) == (runtime == "enroot")
 
 
 def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path) -> None:
@@ -211,8 +213,12 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     found = replace(pytorch(), image=RecipeImage(workdir=workdir))
     here = settled(where, image=image)
     made = drafts.drafted(here, Request(Shape(1, 1), repeats=1), found=found)
-    part = only_script(made).split("--- Container")[1].split("# Every node creates and enters")[0]
-    words = f"SLURM_JOB_ID=5 campaign=/c\n#{part}\nprintf '%s\\0' \"${{enter[@]}}\""
+    part = only_script(made).split("begin_job\n")[1].split("\ncreate_container")[0]
+    words = (
+        f"campaign={SHELL} device=gpu tasks=1 devices_per_task=1 job_name=5 handed_over=()\n"
+        f"{part.replace('/scripts/', '/')}\n"
+        "printf '%s\\0' \"${container[@]}\" \"${enter[@]}\""
+    )
     done = subprocess.run(["bash", "-u"], input=words.encode(), capture_output=True, check=True)
     said = done.stdout.decode().split("\0")[:-1]
     pairs = dict(itertools.pairwise(said))
@@ -230,8 +236,7 @@ def test_nothing_is_asked_of_a_container_without_one(tmp_path: Path) -> None:
     assert resolved.mounts == ()
     assert "enter.sh" not in resolved.sources
     text = only_script(made)
-    assert "leave" not in text
-    assert "enter=()" in text
+    assert "joined.bash" not in text
 
 
 def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
@@ -286,7 +291,7 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
 @pytest.mark.needs("shellcheck")
 def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
     assert subprocess.run(["bash", "-n", str(ENTER)], check=False).returncode == 0
-    scripts = [str(path) for path in sorted(ENTER.parent.glob("*.sh"))]
+    scripts = [str(path) for path in sorted(SHELL.iterdir()) if path.suffix in (".sh", ".bash")]
     found = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
     assert found.stdout == ""
 
@@ -342,6 +347,6 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(
 
 def test_without_a_plugin_one_step_describes_node_and_interpreter(tmp_path: Path) -> None:
     where = reference(tmp_path, slurm={"srun_args": ("--label",)})
-    text = only_script(drafted(where))
-    assert "describe both" in text
-    assert "describe image" not in text
+    code, errors, calls = run(drafted(where), tmp_path)
+    assert code == 0, errors
+    assert [call[call.index("describe") + 1] for call in calls if "describe" in call] == ["both"]

@@ -165,7 +165,7 @@ def test_the_cpu_is_part_of_a_points_names(tmp_path: Path) -> None:
     assert other.point == replace(one.point, device="cpu")
     assert (one.point.key + "_cpu", one.name + "_cpu") == (other.point.key, other.name)
     assert other.script == "scripts/bert-tiny_1n2g_fp32_b4_cpu.sbatch"
-    (name,) = by_hand(asked("cpu"), site, drafts.load(), options=drafts.OPTIONS)
+    ((name,), _) = by_hand(asked("cpu"), site, drafts.load(), options=drafts.OPTIONS)
     assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     write(on_cpu)
     manifest = json.loads((on_cpu.directory / "manifest.json").read_text())
@@ -179,9 +179,8 @@ def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(tmp_path: Path, runtime: s
     assert "--gres=gpu:2" in on_gpu
     for word in ("--gres", "NCCL", "per-gpu"):
         assert word not in on_cpu
-    assert "GLOO_SOCKET_IFNAME" in on_cpu
-    assert "export CUDA_VISIBLE_DEVICES=''" in on_cpu
-    assert ("NVIDIA_VISIBLE_DEVICES=void" in on_cpu) == (runtime != "none")
+    assert " device=cpu\n" in on_cpu
+    assert " CUDA_VISIBLE_DEVICES= " in on_cpu
     assert "VISIBLE_DEVICES=" not in on_gpu
     assert "--device cpu" in on_cpu
     assert "--device cuda" in on_gpu
@@ -204,8 +203,8 @@ def test_a_template_is_told_the_device_and_gets_the_recipe_as_it_is_there(
     assert "exec train --on gpu" in on_gpu
     assert "--ntasks-per-node=2" in on_cpu
     assert "--ntasks-per-node=1" in on_gpu
-    assert "export WORKERS=1" in on_cpu
-    assert "export WORKERS=4" in on_gpu
+    assert "WORKERS=1" in on_cpu
+    assert "WORKERS=4" in on_gpu
 
 
 def test_the_local_queue_shows_no_gpu_to_ranks_on_the_cpu(tmp_path: Path) -> None:
@@ -223,7 +222,7 @@ def test_a_script_names_the_command_that_renders_it_again(
     for on in ("cpu", "gpu"):
         done: Done = inside("render", "--device", on, "--output", tmp_path / "out")
         assert done.returncode == 0, done
-    assert len(list((tmp_path / "out").iterdir())) == 2
+    assert len(list((tmp_path / "out").glob("*.sbatch"))) == 2
     assert inside("render", "--check", tmp_path / "out").returncode == 0
 
 

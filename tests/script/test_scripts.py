@@ -453,8 +453,7 @@ def test_an_interface_is_asked_on_every_node(tmp_path: Path, shape: str) -> None
     text = only_script(
         drafted(reference(tmp_path, nodes={"interface": "ib0"}), "pytorch", shape, "slurm")
     )
-    assert "rank ib0 </dev/null" in text
-    assert "NCCL_SOCKET_IFNAME=ib0" in text
+    assert "\ninterface=ib0\n" in text
 
 
 def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
