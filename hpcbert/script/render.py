@@ -276,17 +276,15 @@ def _libraries(resolved: Resolved, array: Array) -> tuple[str, ...]:
 
 def _settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
     """Return the variables that only some scripts set, each with a word or a list of words."""
-    site, placed = resolved.site, placing(resolved, array.point)
+    site = resolved.site
     around = (
         slurmwords.surroundings(site.slurm.srun_args)
         if resolved.scheduler.srun and site.container.runtime != "none"
         else ()
     )
-    sampled = site.nodes.sampling > 0 and placed.on_gpus and not array.preflight
     settings: list[tuple[str, Any]] = [
         ("interface", site.nodes.interface if resolved.scheduler.srun else ""),
         ("baseline", _baseline(resolved, array)),
-        ("sampling", str(site.nodes.sampling) if sampled else ""),
         ("handed_over", site.container.env),
         ("caches", site.nodes.drop_caches if not array.preflight else ()),
         ("surroundings", around),
@@ -381,6 +379,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
         "recipe": resolved.recipe,
         "scheduler": resolved.scheduler,
         "placing": placed,
+        "sampling": resolved.site.nodes.sampling if placed.on_gpus and not array.preflight else 0,
         "preflight": array.preflight,
         "rehearse": resolved.options.rehearse,
         "directives": _directives(resolved, array),

@@ -49,7 +49,9 @@ _USUAL_DATA = (
     *(f"part-{number}" for number in range(64)),
 )
 _TRAIN = re.compile(r"^train\(\) \{.*?^\}$(?=\n(?:probe|measure)\(\) \{)", re.DOTALL | re.MULTILINE)
-_WORDS = re.compile(r"^(?:python=.*? environment|rank_options)=\(.*?\)$", re.DOTALL | re.MULTILINE)
+_WORDS = re.compile(
+    r"(?<= )environment=\(.*?\)$|^rank_options=\([^()]*\)", re.DOTALL | re.MULTILINE
+)
 _STARTED = re.compile(r"( --started .*) -- \\$", re.MULTILINE)
 
 

@@ -2,7 +2,7 @@
 # Writes into a directory what the program reads: itself with two changes, the vocabulary, and the
 # configurations of the model and of DeepSpeed.
 #
-#   configure.sh DIRECTORY NAME=VALUE ...
+#   deepspeed_config.sh DIRECTORY NAME=VALUE ...
 #
 #   program, vocabulary        files
 #   hidden, layers             of the model

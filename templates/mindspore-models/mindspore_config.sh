@@ -1,7 +1,7 @@
 #!/bin/bash
 # Prints the program's own configuration with the point's network instead of its "base".
 #
-#   configure.sh FILE LENGTH HIDDEN LAYERS HEADS TYPE
+#   mindspore_config.sh FILE LENGTH HIDDEN LAYERS HEADS TYPE
 set -euo pipefail
 config=$(sed -E '/^base_net_cfg:/,/^# nezha/{
   s/^( +seq_length):.*/\1: '"$2"'/

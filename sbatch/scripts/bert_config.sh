@@ -1,0 +1,1 @@
+../../hpcbert/shell/bert_config.sh

@@ -1,0 +1,1 @@
+../../templates/deepspeed/deepspeed_config.sh

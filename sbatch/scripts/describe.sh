@@ -1,0 +1,1 @@
+../../hpcbert/shell/describe.sh

@@ -1,0 +1,1 @@
+../../templates/mxnet/gloo.py

@@ -1,0 +1,1 @@
+../../templates/mindspore-models/mindspore_config.sh

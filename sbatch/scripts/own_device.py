@@ -1,0 +1,1 @@
+../../hpcbert/workloads/own_device.py
