@@ -28,6 +28,7 @@ from hpcbert.model import Shape
 from hpcbert.script import adaptive, largest, preflight
 from hpcbert.script.multiple import Multiple
 from hpcbert.script.placing import placing
+from hpcbert.script.request import read_request
 from hpcbert.script.resolve import named_entries, relative
 from hpcbert.script.sandbox import Environment, bounded
 from hpcbert.slurm.launches import ABSENT
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.trust import TrustedPath
-    from hpcbert.model import Array, Point
+    from hpcbert.model import Array, JobRequest, Point
     from hpcbert.script.resolve import Resolved
 
 _HEREDOC_END = "HPCBERT_RANK"
@@ -180,6 +181,11 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
         *slurm.sbatch_args,
         *slurm.placement(shape.nodes),
     )
+
+
+def job_request(resolved: Resolved, array: Array) -> JobRequest:
+    """Return what the `#SBATCH` lines of an array's script request."""
+    return read_request(_directives(resolved, array))
 
 
 def _mark(resolved: Resolved, array: Array) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ from hpcbert.scheduler.slurm import (
 )
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.scheduler.slurm.wanted import wanted
-from hpcbert.script import directives
 from hpcbert.script.plan import MOST_INDICES
+from hpcbert.script.request import unnamed
 from hpcbert.slurm import commands, controller, nodes, partitions
 from hpcbert.slurm.states import parse
 from hpcbert.system import ownership
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.finding import Finding
-    from hpcbert.model import Array, Campaign, Point
+    from hpcbert.model import Array, Campaign, JobRequest, Point
     from hpcbert.scheduler.base import Start, Supply
     from hpcbert.scheduler.slurm.poller import SlurmPoller
     from hpcbert.script.resolve import SubmitOptions
@@ -222,11 +222,11 @@ class Slurm(Scheduler):
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
         return Cluster(self.world, _cluster(site)).settings.most_indices or MOST_INDICES
 
-    def nodes(self, script: str) -> Mapping[str, bool] | None:
-        """Ask sinfo for the nodes of a script's partition; none if it does not answer."""
+    def nodes(self, request: JobRequest) -> Mapping[str, bool] | None:
+        """Ask sinfo for the nodes of a job's partition; none if it does not answer."""
         outcome = questions.query(self.world, nodes.sinfo_argv())
         text = outcome.stdout if outcome.ok else ""
-        return nodes.read_sinfo(text, directives.option(script, "partition"))
+        return nodes.read_sinfo(text, request.partition)
 
     def describe(self, directory: Path, array: Array) -> str:
         """Return the sbatch command line."""
@@ -250,30 +250,29 @@ class Slurm(Scheduler):
         ok = None if outlook.away(test) else test.ok
         return Check(f"sbatch --test-only {path}", ok, adopt.complaint(test))
 
-    def supply(self, script: str) -> tuple[Supply, ...]:
-        """Ask sinfo for the partitions of a script."""
-        where = directives.option(script, "clusters").partition(",")[0]
-        return capacity.supply(script, Cluster(self.world, where))
+    def supply(self, request: JobRequest) -> tuple[Supply, ...]:
+        """Ask sinfo for the partitions of a job."""
+        where = request.clusters.partition(",")[0]
+        return capacity.supply(wanted(request), Cluster(self.world, where))
 
     def forecast(self, script: str) -> Start:
         """Ask sbatch itself when a script's job would start."""
         return outlook.forecast(script, self.world)
 
-    def obstacles(self, directory: Path, scripts: Sequence[str]) -> Iterable[Finding]:
-        """Compare the scripts' requests with the partitions; other clusters' are unknown."""
-        jobs = []
-        for text in scripts:
-            if directives.option(text, "clusters"):
-                return ()
-            jobs.append(wanted(text))
+    def obstacles(self, directory: Path, requests: Sequence[JobRequest]) -> Iterable[Finding]:
+        """Compare the requests with the partitions; other clusters' are unknown."""
+        if any(request.clusters for request in requests):
+            return ()
+        jobs = [wanted(request) for request in requests]
         cluster = Cluster(self.world)
         fits = capacity.of_cluster(jobs, directory, cluster.partitions)
         large = sizes.of_nodes(jobs, cluster)
         return (*fits, *large, *permitted.of_rights(jobs, cluster))
 
-    def impossible(self, scripts: Iterable[str]) -> Iterable[Finding]:
+    def impossible(self, arrays: Iterable[Array], scripts: Mapping[str, str]) -> Iterable[Finding]:
         """Let sbatch itself test each different request."""
-        return outlook.impossible(scripts, self.world)
+        texts = {unnamed(array.request): scripts[array.name] for array in arrays}
+        return outlook.impossible(texts.values(), self.world)
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""

@@ -12,7 +12,7 @@ from hpcbert.scheduler.slurm import sizes
 from hpcbert.scheduler.slurm.availability import of_choices
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster, sentence, silence
 from hpcbert.scheduler.slurm.permitted import closed, of_rights
-from hpcbert.scheduler.slurm.wanted import of_site, wanted
+from hpcbert.scheduler.slurm.wanted import of_site
 from hpcbert.slurm import commands, nodes
 from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.slurm.hostlist import fold
@@ -34,9 +34,9 @@ _MPI = ("pmix", "pmi2")
 _UP, _DOWN = " is UP", " is DOWN"
 
 
-def supply(script: str, cluster: Cluster) -> tuple[Supply, ...]:
-    """Return what the partitions of a script have; nothing if Slurm does not answer."""
-    found, job = cluster.partitions, wanted(script)
+def supply(job: Wanted, cluster: Cluster) -> tuple[Supply, ...]:
+    """Return what the partitions of a job have; nothing if Slurm does not answer."""
+    found = cluster.partitions
     told = cluster.states if found else ""
     return tuple(
         Supply(

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.config.slurmwords import values
-from hpcbert.script import directives
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.partitions import resources
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from hpcbert.config.site import Site
+    from hpcbert.model import JobRequest
     from hpcbert.slurm.partitions import Resource
 
 
@@ -68,21 +68,21 @@ def of_site(site: Site, nodes: int) -> Wanted:
     )
 
 
-def wanted(script: str) -> Wanted:
-    """Return the request of a rendered script."""
+def wanted(request: JobRequest) -> Wanted:
+    """Return what an array requests of the cluster."""
     return Wanted(
-        partition=directives.option(script, "partition"),
-        nodes=int(directives.option(script, "nodes") or 1),
-        limit=TimeLimit.reported(directives.option(script, "time")),
-        resources=resources(directives.option(script, "gres")),
-        account=directives.option(script, "account"),
-        qos=directives.option(script, "qos"),
-        tasks=int(directives.option(script, "ntasks-per-node") or 0),
-        cpus=int(directives.option(script, "cpus-per-task") or 1),
-        memory=directives.option(script, "mem"),
-        exclusive=f"\n{directives.DIRECTIVE}--exclusive\n" in script,
-        nodelist=_names(directives.option(script, "nodelist")),
-        exclude=_names(directives.option(script, "exclude")),
+        partition=request.partition,
+        nodes=request.nodes,
+        limit=TimeLimit.reported(request.time_limit),
+        resources=resources(request.gres),
+        account=request.account,
+        qos=request.qos,
+        tasks=request.tasks_per_node,
+        cpus=request.cpus_per_task,
+        memory=request.memory,
+        exclusive=request.exclusive,
+        nodelist=_names(request.nodelist),
+        exclude=_names(request.exclude),
     )
 
 
