@@ -49,7 +49,7 @@ def story(slurm: Any, watched: Build) -> Built:
 )
 @pytest.mark.parametrize("words", [("--once",), ()], ids=["once", "until-it-ends"])
 def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(
-    hpcbert: Any, slurm: Any, watched: Build, reason: str, remedy: str, words: tuple[str, ...]
+    hpcbert: Any, slurm: Any, watched: Build, reason: str, remedy: str, *, words: tuple[str, ...]
 ) -> None:
     made = watched(repeats=1)
     ended = made.sacct(1, "CANCELLED by 0")

@@ -17,17 +17,15 @@ from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.scheduler.base import Check, Scheduler, Target
 from hpcbert.scheduler.poller import FLOOR
 from hpcbert.scheduler.slurm import (
+    admission,
     adopt,
-    capacity,
+    examine,
     gates,
     outlook,
-    permitted,
     questions,
-    sizes,
     submission,
 )
 from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.scheduler.slurm.wanted import wanted
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.request import unnamed
 from hpcbert.slurm import commands, controller, nodes, partitions
@@ -253,7 +251,7 @@ class Slurm(Scheduler):
     def supply(self, request: JobRequest) -> tuple[Supply, ...]:
         """Ask sinfo for the partitions of a job."""
         where = request.clusters.partition(",")[0]
-        return capacity.supply(wanted(request), Cluster(self.world, where))
+        return admission.supply(admission.demand_of(request), Cluster(self.world, where))
 
     def forecast(self, script: str) -> Start:
         """Ask sbatch itself when a script's job would start."""
@@ -263,11 +261,8 @@ class Slurm(Scheduler):
         """Compare the requests with the partitions; other clusters' are unknown."""
         if any(request.clusters for request in requests):
             return ()
-        jobs = [wanted(request) for request in requests]
-        cluster = Cluster(self.world)
-        fits = capacity.of_cluster(jobs, directory, cluster.partitions)
-        large = sizes.of_nodes(jobs, cluster)
-        return (*fits, *large, *permitted.of_rights(jobs, cluster))
+        jobs = [admission.demand_of(request) for request in requests]
+        return admission.find_obstacles(jobs, directory, Cluster(self.world))
 
     def impossible(self, arrays: Iterable[Array], scripts: Mapping[str, str]) -> Iterable[Finding]:
         """Let sbatch itself test each different request."""
@@ -276,7 +271,7 @@ class Slurm(Scheduler):
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""
-        return capacity.examine(site, self.world, nodes)
+        return examine.examine(site, self.world, nodes)
 
 
 def _cluster(site: Site) -> str:
