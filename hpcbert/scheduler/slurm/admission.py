@@ -433,11 +433,11 @@ def find_missing_rights(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Fi
     for job in dict.fromkeys(jobs):
         names = partitions_of(job, cluster)
         wrong = tuple(_account(job, cluster, names))
+        if not wrong and "qos" in enforced:
+            wrong = tuple(_qos(job, cluster, names))
+        if not wrong and "limits" in enforced:
+            wrong = tuple(_time(job, cluster, names))
         yield from wrong
-        if wrong:
-            continue
-        yield from _qos(job, cluster, names) if "qos" in enforced else ()
-        yield from _time(job, cluster, names) if "limits" in enforced else ()
 
 
 def closed(rule: Rules, reservation: str = "") -> str:
