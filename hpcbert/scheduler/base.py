@@ -296,9 +296,9 @@ class Scheduler(ABC):
         """
         return None
 
-    def describe(self, directory: Path, array: Array) -> str:
-        """Return how an array is handed over, to show in a dry run."""
-        return f"({self.traits.name} queue)"
+    def submit_argv(self, directory: Path, array: Array) -> Sequence[str]:
+        """Return the command that submits an array; empty if no command does."""
+        return ()
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Try scripts, by path, without writing or submitting anything."""

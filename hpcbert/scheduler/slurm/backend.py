@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shlex
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -226,9 +225,9 @@ class Slurm(Scheduler):
         text = outcome.stdout if outcome.ok else ""
         return nodes.read_sinfo(text, request.partition)
 
-    def describe(self, directory: Path, array: Array) -> str:
-        """Return the sbatch command line."""
-        return shlex.join(gates.sbatch_argv(directory, array))
+    def submit_argv(self, directory: Path, array: Array) -> Sequence[str]:
+        """Return the command line of sbatch."""
+        return gates.sbatch_argv(directory, array)
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Check syntax, and let sbatch itself check the scripts if it is installed."""
