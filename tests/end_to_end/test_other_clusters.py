@@ -157,7 +157,7 @@ POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--
     ],
 )
 def test_what_slurm_holds_back_is_shown_with_a_remedy(
-    hpcbert: Cli, cluster: Lab, here: Path, limit: str, reason: str, advice: str
+    hpcbert: Cli, cluster: Lab, here: Path, *, limit: str, reason: str, advice: str
 ) -> None:
     hpcbert("init", status=0)
     other = hpcbert(*POINT, "--partition", "ours", status=2)
