@@ -229,6 +229,53 @@ class Protocol:
 
 
 @dataclass(frozen=True)
+class JobRequest:
+    """What the `#SBATCH` lines of an array's script request, each value as sbatch reads it.
+
+    Attributes:
+        job_name, comment: Marks by which the job is found.
+        array: Indices and throttle, `1-5%1`; empty for one job.
+        nodes, tasks_per_node, cpus_per_task: 0 tasks if they are not requested.
+        partition, account, qos, clusters: Empty for the default ones.
+        gres, memory: Per node; empty if they are not requested.
+        time_limit: Of one job; empty for the partition's.
+        exclusive: Whether the job has its nodes to itself.
+        nodelist, exclude: Nodes that it must and must not have, as Slurm writes them.
+        requeue: Whether Slurm may start it again.
+        output: Pattern of the path of its output.
+    """
+
+    job_name: str = ""
+    comment: str = ""
+    array: str = ""
+    nodes: int = 1
+    tasks_per_node: int = 0
+    cpus_per_task: int = 1
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    clusters: str = ""
+    gres: str = ""
+    memory: str = ""
+    time_limit: str = ""
+    exclusive: bool = True
+    nodelist: str = ""
+    exclude: str = ""
+    requeue: bool = False
+    output: str = ""
+
+    @property
+    def indices(self) -> str:
+        """The array's indices, `1-5`."""
+        return self.array.partition("%")[0]
+
+    @property
+    def throttle(self) -> str:
+        """The number of elements that run at a time; empty for one job."""
+        return self.array.partition("%")[2]
+
+
+@dataclass(frozen=True)
 class Array:
     """One point as submitted: one script, one `sbatch` call, one job array.
 
@@ -237,6 +284,7 @@ class Array:
         repeats: Numbers of its repeats, from 1.
         script: Path of the rendered script, relative to the campaign.
         script_sha256: Its digest, hexadecimal.
+        request: What the script requests.
         log: Path of a repeat's log relative to the campaign, with `{repeat}` in it.
         state: `intended` before sbatch is called, then `submitted` or `refused`.
         job_id: What sbatch answered: the array's job id, without cluster name.
@@ -271,6 +319,7 @@ class Array:
     script: str
     script_sha256: str
     log: str
+    request: JobRequest = field(default_factory=JobRequest)
     state: Literal["intended", "submitted", "refused"] = "intended"
     job_id: str = ""
     submitted: str = ""

@@ -38,7 +38,6 @@ def mistimed(
         return ()  # A record in whole seconds that has no length does not say when it was.
     detail = _set(step) or _older(record, log, step.begin + step.ahead)
     if not detail:
-        # Older scripts recorded no zone.
         zones = QUARTERS if contained or not step.zones else step.zones
         found = stamps(log, grammar)
         details = [outside(found, span) for span in _spans(step, zones)]

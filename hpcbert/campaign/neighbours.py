@@ -16,7 +16,6 @@ from hpcbert.campaign.steps import meetings
 from hpcbert.campaign.vicinity import About, attempts, statuses
 from hpcbert.errors import UsageError
 from hpcbert.model import Reason
-from hpcbert.system.files import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,14 +23,12 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.repeats import Key, TrackedCampaign
     from hpcbert.campaign.vicinity import Ran, Vicinity
-    from hpcbert.model import Array, Run
+    from hpcbert.model import Run
 
 # Seconds by which the clocks of nodes and file servers may differ.
 _SLACK = 3600.0
 SHARED = "shared-nodes"
 _SHOWN = 3
-# Bytes of a script.
-_MOST = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def undisturbed(
         array = arrays[key]
         shared = found.get((array.point.key, run.repeat))
         then = before.get((array.name, run.repeat, run.attempt))
-        own = shared is not None and shared.own and exclusive(watched.directory, array)
+        own = shared is not None and shared.own and array.request.exclusive
         refused = then or (shared.detail if shared and own else "")
         if refused:
             reasons = (*run.reasons, Reason("shared-nodes", refused))
@@ -134,15 +131,6 @@ def noted(directory: Path) -> dict[tuple[str, int, int], str]:
             if reasons or SHARED in run["flags"]:
                 found[run["array"], run["repeat"], run["attempt"]] = "".join(reasons[:1])
     return found
-
-
-def exclusive(directory: Path, array: Array) -> bool:
-    """Return whether the jobs of an array requested nodes of their own, as they do by default."""
-    try:
-        script = read(directory / array.script, most=_MOST)
-    except OSError:
-        return True
-    return b"\n#SBATCH --exclusive\n" in script
 
 
 def _said(shared: Sequence[tuple[Ran, tuple[str, ...]]]) -> Sharing:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from hpcbert.campaign import ends, notes, record, store
 from hpcbert.campaign.ends import NO_ENDS, Ends
-from hpcbert.campaign.evidence import EVIDENCE, MEASUREMENTS
+from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.steps import ENDS
 from hpcbert.config.decode import Open, decode
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
@@ -155,7 +155,7 @@ def summary(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> S
     )
 
 
-def collected(directory: Path, campaign: Campaign) -> Summary | None:
+def collected(directory: Path) -> Summary | None:
     """Return the summary of a collected campaign; None: it was not collected.
 
     If the file begins with a summary, no more of it is read.
@@ -175,8 +175,7 @@ def collected(directory: Path, campaign: Campaign) -> Summary | None:
         if key and whole:
             data, _ = json.JSONDecoder().raw_decode(rest)
             return decode(Summary, data, file=str(path))
-    document = _document(path)
-    return summary(campaign, document, over=_has_evidence(campaign, document))
+    raise UsageError("The measurements are damaged: no summary.", where=str(path))
 
 
 def numbers(directory: Path, campaign: Campaign) -> dict[Point, PointResult]:
@@ -194,15 +193,6 @@ def _document(path: Path) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise UsageError("The measurements are damaged: no table.", where=str(path))
     return document
-
-
-def _has_evidence(campaign: Campaign, document: Mapping[str, Any]) -> bool:
-    """Return whether measurements of an older version have evidence of everything there is now."""
-    try:
-        names = document[EVIDENCE]["manifest"]["arrays"].keys()
-    except (KeyError, TypeError, AttributeError):
-        return False
-    return {one.name for one in campaign.arrays} == set(names)
 
 
 def over(campaign: Campaign, known: Summary | None) -> bool:
@@ -323,7 +313,7 @@ def look(directory: Path) -> Overview:
         return replace(found, note=note, problem=str(error))
     known, problem = None, ""
     try:
-        known = collected(directory, campaign)
+        known = collected(directory)
     except HpcbertError as error:
         problem = str(error)
     points = list(campaign.of_point)

@@ -43,7 +43,7 @@ class Memory:
         path = directory / MEASUREMENTS
         try:
             data = store.read_json(path) if path.exists() else {}
-            if data.get("schema") == SCHEMA and data.get(SEAL, seal(data)) == seal(data):
+            if data.get("schema") == SCHEMA and data.get(SEAL) == seal(data):
                 self._states = dict(one for run in data["runs"] for one in _recall(run))
         except (UsageError, KeyError, TypeError, AttributeError):
             self._states = {}
@@ -65,9 +65,8 @@ class Memory:
 
 
 def _recall(run: Mapping[str, Any]) -> Iterator[tuple[_Key, RepeatState]]:
-    """Yield the records of a repeat's attempts; older versions recorded only one."""
-    old = {"array": run["array"], "job_id": run["job_id"], "state": run["scheduler"]}
-    for one in run.get("verdicts", [old]):
+    """Yield the records of a repeat's attempts."""
+    for one in run["verdicts"]:
         state = recalled(one["state"])
         yield (one["array"], one["job_id"], run["repeat"], state.attempt), state
 

@@ -105,8 +105,8 @@ def steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
     """Return the measured steps in a status file, one per attempt, in order.
 
     Args:
-        events: Events of one repeat, oldest first. Records of older scripts have whole seconds and
-            no zones; one without a mark of the step itself has its script's begin and end.
+        events: Events of one repeat, oldest first. Without those of the step itself, its begin and
+            end are the script's.
     """
     found: dict[int, Step] = {}
     for event in events:

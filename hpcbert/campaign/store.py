@@ -27,7 +27,7 @@ from hpcbert.system import files, lock, ownership
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-SCHEMA = 1
+SCHEMA = 2
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
 # Everything that was decided for a submission.
@@ -112,7 +112,7 @@ def read_manifest(directory: Path) -> Campaign:
     """Read manifest.json, and the changes next to it that are not yet part of it.
 
     Raises:
-        UsageError: There is none, it is damaged, or a newer hpcbert wrote it.
+        UsageError: There is none, it is damaged, or it has another schema.
     """
     path = directory / MANIFEST
     try:
@@ -123,9 +123,9 @@ def read_manifest(directory: Path) -> Campaign:
     schema = data.pop("schema", None) if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise UsageError(
-            f"The manifest has schema {schema}; this hpcbert reads {SCHEMA}.",
+            f"The campaign has schema {schema}; this hpcbert reads only schema {SCHEMA}.",
             where=str(path),
-            hint="Use the version of hpcbert that wrote it, or a newer one.",
+            hint="Read it with the version of hpcbert that wrote it, or submit its points again.",
         )
     try:
         campaign: Campaign = decode(Campaign, data, file=str(path))

@@ -171,7 +171,7 @@ OF_SLURM: Mapping[str, str] = {
     "time limit": "Do partition, account and QOS allow the time limit?",
     "account": "Are you in the account, and may it use the partition?",
     "QOS": "May you use the QOS, and may it use the partition?",
-    "limits": "Does one job alone exceed a limit of its account or QOS, and so never start?",
+    "limits": "Does account or QOS allow the time of a job (GrpTRESRunMins, GrpWall)?",
     "reservation": "Does the reservation exist, is it active and large enough, and may you use it?",
     "constraint": "Do enough nodes have the features?",
     "nodes of the partition": "Are enough of its nodes in service, and which are drained or down?",

@@ -52,8 +52,8 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
         UsageError: As `wanted`.
     """
     campaign = draft.campaign
-    texts = [draft.scripts[array.name] for array in campaign.arrays]
-    asked = scheduler.of(campaign.scheduler, World(run)).obstacles(draft.directory, texts)
+    requests = [array.request for array in campaign.arrays]
+    asked = scheduler.of(campaign.scheduler, World(run)).obstacles(draft.directory, requests)
     # Before the interpreter is waited for.
     last = tuple(asked)
     found = tuple(

@@ -127,7 +127,7 @@ def refuse_costly(drafts: Sequence[Draft], most: float, *, tries: int) -> None:
     """
     from hpcbert.script import cost
 
-    costs = [each for one in drafts for each in cost.of_arrays(one.campaign.arrays, one.scripts)]
+    costs = [each for one in drafts for each in cost.of_arrays(one.campaign.arrays)]
     cost.refuse(costs, most, tries=tries)
 
 
@@ -147,7 +147,7 @@ def obstacles(
             one
             for made in drafts
             for one in scheduler.of(made.campaign.scheduler, World(ahead)).impossible(
-                made.scripts.values()
+                made.campaign.arrays, made.scripts
             )
         ]
     if certain and not ignored:

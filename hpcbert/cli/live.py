@@ -121,7 +121,9 @@ def _point(view: View, repeats: Sequence[Repeat], *, unicode: bool) -> tuple[Tex
         mark, plain, style, _ = MARKS[view.states[repeat.key].kind]
         marks.append(mark if unicode else plain, style=style)
     waiting = [view.states[one.key] for one in repeats if view.states[one.key].kind == Kind.WAITING]
-    why = f"waiting: {waiting[0].detail}" if waiting and waiting[0].detail else ""
+    first = waiting[0] if waiting else None
+    words = "; ".join(filter(None, (first.detail, first.advice))) if first else ""
+    why = f"waiting: {words}" if words else ""
     return Text(printable(name)), marks, Text(printable(why), style="dim")
 
 

@@ -31,6 +31,7 @@ def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> 
     on it.
     """
     directory = store.resolve(campaign, Path(runs or load(site_file).runs))
+    store.read_manifest(directory)
     if text:
         if who := store.stranger(directory):
             raise UsageError(f"The campaign belongs to {who}.", where=str(directory))

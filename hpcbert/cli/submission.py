@@ -103,23 +103,23 @@ def _one_or_all(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _dry(made: Draft) -> tuple[dict[str, Any], list[str], list[CheckError]]:
-    from hpcbert.scheduler.slurm.gates import sbatch_argv
-
     arrays = made.campaign.in_order
     runs_on = scheduler.of(made.campaign.scheduler, World(run))
     checks = runs_on.checks({array.script: made.scripts[array.name] for array in arrays})
     failed = [check for check in checks if check.ok is False]
     errors = [CheckError(f"{check.name}: {check.detail}") for check in failed]
     lines = []
+    commands = {array.name: runs_on.submit_argv(made.directory, array) for array in arrays}
     for array in arrays:
-        lines += [f"$ {runs_on.describe(made.directory, array)}", made.scripts[array.name]]
+        command = shlex.join(commands[array.name]) or f"({made.campaign.scheduler} queue)"
+        lines += [f"$ {command}", made.scripts[array.name]]
     lines += [f"{_MARKS[check.ok]} {check.name} {check.detail}".rstrip() for check in checks]
     data = {
         **_head(made.directory, made.campaign),
         "arrays": [
             {
                 **_described(array),
-                "argv": sbatch_argv(made.directory, array),
+                "argv": list(commands[array.name]),
                 "script_text": made.scripts[array.name],
             }
             for array in arrays

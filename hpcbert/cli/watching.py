@@ -327,6 +327,7 @@ def line(change: Change) -> str:
         state.word,
         fold(state.nodes),
         f"({state.detail})" if state.detail else "",
+        f"({state.advice})" if state.kind is Kind.WAITING and state.advice else "",
         f"({failure})" if failure else "",
         f"({before(state)})" if state.earlier else "",
         f"[{state.source}]",

@@ -34,6 +34,7 @@ from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.slurm.hostlist import fold
+from hpcbert.slurm.reasons import never_starts
 from hpcbert.system.patience import patient
 from hpcbert.timelimit import TimeLimit
 
@@ -185,7 +186,9 @@ def _ended(
         watched = _tracked(directory)
         (state,) = scheduler.of(watched.campaign.scheduler, World(run)).states(watched).values()
         waited = time.monotonic() - begun
-        if state.kind.over or (state.kind.queued and (state.hopeless or waited > patience)):
+        if state.kind.over or (
+            state.kind.queued and (never_starts(state.reason) or waited > patience)
+        ):
             return state
         if waited > patience + _LIMIT.bound:
             return None

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcbert.scheduler.slurm.permitted import closed
+from hpcbert.scheduler.slurm.admission import closed
 
 if TYPE_CHECKING:
     from hpcbert.scheduler.slurm.cluster import Cluster

@@ -125,18 +125,20 @@ def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
     """
     campaign = draft.campaign
     runs_on = scheduler.of(campaign.scheduler, World(run))
-    costs = cost.of_arrays(campaign.arrays, draft.scripts)
+    costs = cost.of_arrays(campaign.arrays)
     known = durations.earlier(
         before,
         [one.point for one in costs if not one.preflight],
         iters=campaign.protocol.iters,
         rehearse=campaign.rehearse,
     )
-    texts = {array.point: draft.scripts[array.name] for array in reversed(campaign.arrays)}
+    arrays = {array.point: array for array in reversed(campaign.arrays)}
     starts: dict[Point, Start] = {}
     unanswered: SchedulerError | None = None
     try:
-        starts = {point: runs_on.forecast(text) for point, text in texts.items()}
+        starts = {
+            point: runs_on.forecast(draft.scripts[array.name]) for point, array in arrays.items()
+        }
     except SchedulerError as error:
         unanswered = error
     answers = unanswered is None
@@ -151,7 +153,7 @@ def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
             )
             for one in costs
         ),
-        supplies=runs_on.supply(texts[costs[-1].point]) if answers else (),
+        supplies=runs_on.supply(arrays[costs[-1].point].request) if answers else (),
         lacks=tuple(lack for one in draft.uses for lack in _lacks(one, own[one.recipe.name], run)),
         obstacles=tuple(one for one in others if one.status == "fail"),
         doubts=tuple(one for one in others if one.status != "fail"),

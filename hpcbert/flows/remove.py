@@ -125,7 +125,7 @@ def _doubt(watched: TrackedCampaign, run: Runner) -> HpcbertError | None:
         doubt: HpcbertError = UsageError("A job of it may still run.", where=where)
     except SchedulerError as error:
         doubt = error
-    known = overview.collected(watched.directory, watched.campaign)
+    known = overview.collected(watched.directory)
     return None if overview.over(watched.campaign, known) else doubt
 
 

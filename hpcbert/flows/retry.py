@@ -1,8 +1,8 @@
 """Retry: resubmit only the invalid repeats, away from nodes that failed.
 
 A retry is one more array of the same point, in the manifest like the first: the intent is on disk
-before sbatch is called, and the script differs from the first only in its name, the repeats that it
-runs, the nodes, and the number of its first attempt. Nothing that exists is overwritten.
+before sbatch is called, and the script differs from the first only in some `#SBATCH` lines that are
+added and the number of its first attempt. Nothing that exists is overwritten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcbert.logs import failures
 from hpcbert.logs.setting import Window
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
-from hpcbert.script import directives, limits, rewrite
+from hpcbert.script import limits, rewrite
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import LOST
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.repeats import Key
     from hpcbert.campaign.suspects import RetryPolicy
-    from hpcbert.model import Array, Campaign
+    from hpcbert.model import Array, Campaign, JobRequest
     from hpcbert.slurm.states import RepeatState
     from hpcbert.system.runner import Runner
 
@@ -134,7 +134,7 @@ def look(
         if judged[key].unneeded or array.point in complete:
             continue
         on_purpose = outcome.state in {"CANCELLED", LOST} or limits.pointless(
-            directory, array, outcome.state, policy.time_limit
+            array, outcome.state, policy.time_limit
         )
         if on_purpose and not policy.cancelled:
             continue
@@ -225,10 +225,10 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
                 where=str(watched.directory),
                 hint="Retry it where it was submitted, or submit the points again.",
             )
-        partition = directives.option(text, "partition")
+        partition = first.request.partition
         if partition not in suspicions:
-            suspicions[partition] = _suspicion(findings, text, policy, run)
-        named = expand(directives.option(text, "nodelist"))
+            suspicions[partition] = _suspicion(findings, first.request, policy, run)
+        named = expand(first.request.nodelist)
         verdict = _verdict(watched.campaign, first, policy, suspicions[partition], named)
         time_limit = policy.time_limit or limits.kept(watched, first)
         array, again = _array(findings, first, invalid, text, verdict, time_limit=time_limit)
@@ -238,10 +238,12 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
     return RetryPlan(findings, tuple(arrays), texts, tuple(spared.items()))
 
 
-def _suspicion(findings: Findings, text: str, policy: RetryPolicy, run: Runner) -> Suspicion | None:
-    """Return the evidence against the nodes of a script's partition; None if unknown."""
+def _suspicion(
+    findings: Findings, request: JobRequest, policy: RetryPolicy, run: Runner
+) -> Suspicion | None:
+    """Return the evidence against the nodes of a job's partition; None if unknown."""
     runs_on = scheduler.of(findings.watched.campaign.scheduler, World(run))
-    known = runs_on.nodes(text) if policy.suspect else None
+    known = runs_on.nodes(request) if policy.suspect else None
     return None if known is None else Suspicion(findings.tries, known)
 
 
@@ -284,20 +286,22 @@ def _array(
     known = [findings.attempts.get((one.array.name, one.number), 0) for one in invalid]
     attempt = 1 + max(*known, *(one.first_attempt for one in same), 0)
     name = f"{first.name}.t{retry}"
-    again = rewrite.retried(
-        text,
+    indices = [repeat.number - first.offset for repeat in invalid]
+    request = rewrite.retry_request(
+        first.request,
         name=name,
-        repeats=[one.number - first.offset for one in invalid],
-        first_attempt=attempt,
+        indices=indices,
         exclude=[node for node, _ in verdict.excluded],
         time_limit=time_limit,
     )
+    again = rewrite.retried(text, first.request, request, repeats=indices, first_attempt=attempt)
     array = replace(
         first,
         name=name,
         repeats=tuple(one.number for one in invalid),
         script=first.script.removesuffix(".sbatch") + f".t{retry}.sbatch",
         script_sha256=hashlib.sha256(again.encode()).hexdigest(),
+        request=request,
         state="intended",
         job_id="",
         submitted="",

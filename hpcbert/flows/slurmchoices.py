@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
 from hpcbert.flows.choices import Choice, Question
 from hpcbert.flows.offers import offers
 from hpcbert.model import Protocol
-from hpcbert.scheduler.slurm import alone
-from hpcbert.scheduler.slurm.wanted import Wanted
+from hpcbert.scheduler.slurm.admission import Demand, most_time
 from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.slurm.partitions import resources
 from hpcbert.timelimit import TimeLimit
@@ -232,19 +230,10 @@ def time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     partition = offer.name if offer else ""
     most = offer.partition.limit if offer else TimeLimit(None)
     whose = f"partition {partition}"
-    rule = cluster.rules.get(partition)
     if "limits" in cluster.settings.enforced:
-        who, own = cluster.rights.most_time(
-            made.said("slurm.account"),
-            partition,
-            made.said("slurm.qos"),
-            of_partition=rule.own_qos if rule else "",
-        )
-        if own.seconds is not None and most.exceeds(own):
-            most, whose = own, who
-        own, who = _affordable(made, cluster, partition)
-        if most.exceeds(own):
-            most, whose = own, who
+        who, longest = most_time(_smallest_job(made, partition), cluster, partition)
+        if most.exceeds(longest):
+            most, whose = longest, who
     if made.asked.time_limit:
         limit, why = TimeLimit.parse(made.asked.time_limit), "you said so"
         if limit.exceeds(most):
@@ -256,10 +245,10 @@ def time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     made.take(Choice("slurm.time_limit", str(limit), why, (), "--time"))
 
 
-def _affordable(made: Proposal, cluster: Cluster, partition: str) -> tuple[TimeLimit, str]:
-    """Return the longest run of a job on one node under limits on minutes, and their owner."""
+def _smallest_job(made: Proposal, partition: str) -> Demand:
+    """Return a job on one whole node, with what was chosen for it."""
     count, gres = made.said("nodes.gpus_per_node"), made.said("slurm.gres")
-    job = Wanted(
+    return Demand(
         partition,
         1,
         _HOUR,
@@ -267,16 +256,7 @@ def _affordable(made: Proposal, cluster: Cluster, partition: str) -> tuple[TimeL
         made.said("slurm.account"),
         made.said("slurm.qos"),
         tasks=int(count or 1),
-        exclusive=True,
     )
-    whose = ""
-    while excess := alone.exceeded(job, cluster, (partition,)):
-        cap, minutes = excess[0].cap, (job.limit.seconds or 0) // 60
-        fewer = minutes * excess[0].most // excess[0].asked
-        if cap.kind.measure not in {"minutes", "wall"} or not fewer:
-            break
-        job, whose = replace(job, limit=TimeLimit(fewer * 60)), f"{cap.whose} ({cap.key})"
-    return (job.limit if whose else TimeLimit(None)), whose
 
 
 def arrays(made: Proposal, cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hpcbert.config.schedulers import Traits
     from hpcbert.config.site import Site
     from hpcbert.finding import Finding
-    from hpcbert.model import Array, Campaign
+    from hpcbert.model import Array, Campaign, JobRequest
     from hpcbert.scheduler.poller import Poller
     from hpcbert.script.resolve import SubmitOptions
     from hpcbert.slurm.states import RepeatState
@@ -289,16 +289,16 @@ class Scheduler(ABC):
         """Return the maximum number of repeats of one array; None: there is no limit."""
         return None
 
-    def nodes(self, script: str) -> Mapping[str, bool] | None:
-        """Return the nodes that a script may run on, and whether each is usable now.
+    def nodes(self, request: JobRequest) -> Mapping[str, bool] | None:
+        """Return the nodes that a job may run on, and whether each is usable now.
 
-        None: its jobs can't exclude nodes.
+        None: jobs can't exclude nodes.
         """
         return None
 
-    def describe(self, directory: Path, array: Array) -> str:
-        """Return how an array is handed over, to show in a dry run."""
-        return f"({self.traits.name} queue)"
+    def submit_argv(self, directory: Path, array: Array) -> Sequence[str]:
+        """Return the command that submits an array; empty if no command does."""
+        return ()
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Try scripts, by path, without writing or submitting anything."""
@@ -309,8 +309,8 @@ class Scheduler(ABC):
         outcome = self.world.run(["bash", "-n"], stdin=script)
         return Check(f"bash -n {path}", outcome.ok, outcome.stderr.strip())
 
-    def supply(self, script: str) -> tuple[Supply, ...]:
-        """Return what the partitions of a script have; none if there are no partitions."""
+    def supply(self, request: JobRequest) -> tuple[Supply, ...]:
+        """Return what the partitions of a job have; none if there are no partitions."""
         return ()
 
     def forecast(self, script: str) -> Start:
@@ -321,20 +321,22 @@ class Scheduler(ABC):
         """
         return Start()
 
-    def obstacles(self, directory: Path, scripts: Sequence[str]) -> Iterable[Finding]:
+    def obstacles(self, directory: Path, requests: Sequence[JobRequest]) -> Iterable[Finding]:
         """Return what would keep jobs from running, as far as known in advance.
 
         Args:
             directory: The campaign.
-            scripts: Texts of its arrays' scripts.
-
-        Raises:
-            UsageError: A script's time limit has none of the known forms.
+            requests: Those of its arrays.
         """
         return ()
 
-    def impossible(self, scripts: Iterable[str]) -> Iterable[Finding]:
-        """Return the scripts' requests that it would accept and could never meet."""
+    def impossible(self, arrays: Iterable[Array], scripts: Mapping[str, str]) -> Iterable[Finding]:
+        """Return the requests that it would accept and could never meet.
+
+        Args:
+            arrays: What is submitted.
+            scripts: The text of each array's script, by the array's name.
+        """
         return ()
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
-from hpcbert.script import directives
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from hpcbert.model import Array, Point
 
@@ -57,16 +56,15 @@ class Cost:
         return None if hours is None else hours * self.point.shape.gpus
 
 
-def of_arrays(arrays: Iterable[Array], scripts: Mapping[str, str]) -> tuple[Cost, ...]:
+def of_arrays(arrays: Iterable[Array]) -> tuple[Cost, ...]:
     """Return the cost of each point of a campaign, in the order of the points.
 
     Args:
         arrays: What is submitted.
-        scripts: Text of each array's script, by the array's name.
     """
     found: dict[Point, Cost] = {}
     for array in arrays:
-        limit = TimeLimit.reported(directives.option(scripts[array.name], "time"))
+        limit = TimeLimit.reported(array.request.time_limit)
         nothing = Cost(array.point, 0, 0, limit, array.preflight)
         before = found.get(array.point, nothing)
         count = len(array.repeats)

@@ -17,7 +17,7 @@ from hpcbert.model import Array, Campaign, stamp, utc
 from hpcbert.script import preflight
 from hpcbert.script.lockfile import lock_of
 from hpcbert.script.plan import MOST_INDICES
-from hpcbert.script.render import render
+from hpcbert.script.render import job_request, render
 from hpcbert.script.resolve import resolve, sample_log
 from hpcbert.system import redact
 
@@ -166,9 +166,10 @@ def _written(resolved: Resolved) -> Iterator[tuple[Array, str]]:
 
 
 def _rendered(resolved: Resolved, array: Array) -> tuple[Array, str]:
-    """Return an array with its script's digest, and the script."""
+    """Return an array with its request and its script's digest, and the script."""
     text = render(resolved, array)
-    return replace(array, script_sha256=hashlib.sha256(text.encode()).hexdigest()), text
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return replace(array, request=job_request(resolved, array), script_sha256=digest), text
 
 
 def labels(points: Sequence[Point]) -> tuple[str, ...]:

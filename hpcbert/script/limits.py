@@ -5,31 +5,27 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from hpcbert.campaign import store
 from hpcbert.errors import UsageError
-from hpcbert.script import directives
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Array
 
 
-def pointless(directory: Path, array: Array, state: str, wanted: str) -> bool:
+def pointless(array: Array, state: str, wanted: str) -> bool:
     """Return whether a repeat reached its time limit and would not have a longer one now.
 
     Args:
-        directory: The campaign.
         array: What the repeat was submitted with.
         state: How it ended.
         wanted: The time limit from now on; empty for the present one.
     """
     if state != "TIMEOUT":
         return False
-    had = of(directory, array)
+    had = of(array)
     longer = bool(wanted) and TimeLimit.parse(wanted).exceeds(had)
     return had.seconds is not None and not longer
 
@@ -47,14 +43,10 @@ def refuse_pointless(
     Raises:
         UsageError: A repeat did; the hint is the command that gives it a longer one.
     """
-    late = [
-        (array, number)
-        for array, number, state in ended
-        if pointless(watched.directory, array, state, wanted)
-    ]
+    late = [(array, number) for array, number, state in ended if pointless(array, state, wanted)]
     if not late:
         return
-    had = max(of(watched.directory, array).seconds or 0 for array, _ in late)
+    had = max(of(array).seconds or 0 for array, _ in late)
     names = ", ".join(f"{array.point.key} repeat {number}" for array, number in late)
     new = TimeLimit(min(2 * had, TimeLimit.MOST))
     where = shlex.quote(str(watched.directory))
@@ -68,13 +60,9 @@ def refuse_pointless(
 def kept(watched: TrackedCampaign, first: Array) -> str:
     """Return the time limit that an earlier retry gave a point; empty for the first one."""
     last = [one for one in watched.campaign.arrays if one.point == first.point][-1]
-    return "" if last == first else _text(watched.directory, last)
+    return "" if last == first else last.request.time_limit
 
 
-def _text(directory: Path, array: Array) -> str:
-    return directives.option(store.read_script(directory, array).decode(), "time")
-
-
-def of(directory: Path, array: Array) -> TimeLimit:
-    """Return the time limit in an array's script."""
-    return TimeLimit.parse(_text(directory, array))
+def of(array: Array) -> TimeLimit:
+    """Return the time limit that an array requested."""
+    return TimeLimit.parse(array.request.time_limit)

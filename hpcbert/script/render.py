@@ -28,16 +28,17 @@ from hpcbert.model import Shape
 from hpcbert.script import adaptive, largest, preflight
 from hpcbert.script.multiple import Multiple
 from hpcbert.script.placing import placing
+from hpcbert.script.request import read_request
 from hpcbert.script.resolve import named_entries, relative
 from hpcbert.script.sandbox import Environment, bounded
 from hpcbert.slurm.launches import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.trust import TrustedPath
-    from hpcbert.model import Array, Point
+    from hpcbert.model import Array, JobRequest, Point
     from hpcbert.script.placing import Placing
     from hpcbert.script.resolve import Resolved
 
@@ -182,6 +183,11 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
         *slurm.sbatch_args,
         *slurm.placement(shape.nodes),
     )
+
+
+def job_request(resolved: Resolved, array: Array) -> JobRequest:
+    """Return what the `#SBATCH` lines of an array's script request."""
+    return read_request(_directives(resolved, array))
 
 
 def _mark(resolved: Resolved, array: Array) -> tuple[str, ...]:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
-from hpcbert.script.directives import option
+from hpcbert.script.request import is_marked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-_DIRECTIVE = "#SBATCH "
-_ATTEMPT = re.compile(r"first_attempt=\d+\b")
-_ARRAY = re.compile(rf"{_DIRECTIVE}--array=[\d,-]+(?:%(\d+))?")
-_NAME = re.compile(r"array_name=.*(?= # )")
-_COMMENT = re.compile(rf"{_DIRECTIVE}--comment=.*")
-_TIME = re.compile(rf"{_DIRECTIVE}--time=.*")
-_TOGETHER = re.compile(r"repeats=\([\d ]+\)")
+    from hpcbert.model import JobRequest
+
+_DIRECTIVES = re.compile(r"(?:^#SBATCH .*\n)+", re.MULTILINE)
+_ATTEMPT = re.compile(r"\bfirst_attempt=\d+\b")
+_NAME = re.compile(r"\barray_name=\S+")
+_TOGETHER = re.compile(r"\brepeats=\([\d ]+\)")
 
 
 def writes_to(text: str, directory: Path) -> bool:
@@ -32,68 +32,81 @@ def writes_to(text: str, directory: Path) -> bool:
     return False
 
 
-def retried(
-    text: str,
+def retry_request(
+    request: JobRequest,
     *,
     name: str,
-    repeats: Sequence[int],
-    first_attempt: int,
+    indices: Sequence[int],
     exclude: Sequence[str],
     time_limit: str = "",
+) -> JobRequest:
+    """Return the request of a retry.
+
+    Args:
+        request: That of the point's first submission.
+        name: The new job's.
+        indices: The array's indices.
+        exclude: Nodes to exclude, in addition to those of the first request.
+        time_limit: Limit of one repeat; empty for the first one's.
+    """
+    nodes = [*filter(None, [request.exclude]), *exclude]
+    array = f"{','.join(map(str, indices))}%{request.throttle or 1}"
+    return replace(
+        request,
+        job_name=name,
+        comment=name if is_marked(request) else request.comment,
+        array=array if request.array else "",
+        exclude=",".join(nodes),
+        time_limit=time_limit or request.time_limit,
+    )
+
+
+def retried(
+    text: str,
+    before: JobRequest,
+    now: JobRequest,
+    *,
+    repeats: Sequence[int],
+    first_attempt: int,
 ) -> str:
     """Return a script that runs some repeats again, and is the same otherwise, byte for byte.
 
+    What differs in the request follows the script's own `#SBATCH` lines: sbatch takes the last.
+
     Args:
         text: The script of the point's first submission.
-        name: The new job's.
+        before: The request of that submission.
+        now: The request of the retry.
         repeats: The repeats to run, as an array's indices.
         first_attempt: Number of their first attempt.
-        exclude: Nodes to exclude, in addition to those that the script itself excludes.
-        time_limit: Limit of one repeat; empty for the script's own.
 
     Raises:
         UsageError: It is not a script of this version's.
     """
-    lines = text.splitlines(keepends=True)
-    numbers = ",".join(map(str, repeats))
-    together = not any(_ARRAY.match(line) for line in lines)
-    _change(lines, re.compile(rf"{_DIRECTIVE}--job-name=.*"), lambda _: _sbatch("job-name", name))
-    _change(lines, _NAME, lambda _: f"array_name={shlex.quote(name)}")
-    if option(text, "comment") == option(text, "job-name"):
-        _change(lines, _COMMENT, lambda _: _sbatch("comment", name))
-    _change(lines, _ATTEMPT, lambda _: f"first_attempt={first_attempt}")
-    if together:
-        _change(lines, _TOGETHER, lambda _: f"repeats=({' '.join(map(str, repeats))})")
-    else:
-        _change(lines, _ARRAY, lambda old: f"{_DIRECTIVE}--array={numbers}%{old[1] or 1}")
-    if time_limit:
-        _change(lines, _TIME, lambda _: _sbatch("time", time_limit))
-    if exclude:
-        known = [node for node in [option(text, "exclude")] if node]
-        last = max(at for at, line in enumerate(lines) if line.startswith(_DIRECTIVE))
-        lines.insert(last + 1, _sbatch("exclude", ",".join([*known, *exclude])) + "\n")
-    return "".join(lines)
-
-
-def _sbatch(name: str, value: str) -> str:
     from hpcbert.script.render import directive  # imports Jinja, which watching does not need
 
-    return f"{_DIRECTIVE}{directive(f'--{name}={value}')}"
-
-
-def _change(
-    lines: list[str], pattern: re.Pattern[str], new: Callable[[re.Match[str]], str]
-) -> None:
-    """Replace the beginning of the first line that matches a pattern.
-
-    Raises:
-        UsageError: No line does.
-    """
-    for at, line in enumerate(lines):
-        if match := pattern.match(line):
-            lines[at] = new(match) + line[match.end() :]
-            return
-    raise UsageError(
-        f"The campaign's script has no line like {pattern.pattern}.",
-        hint="Another version of hpcbert made it: submit the point again.",
+    options = {
+        "job-name": (before.job_name, now.job_name),
+        "comment": (before.comment, now.comment),
+        "array": (before.array, now.array),
+        "time": (before.time_limit, now.time_limit),
+        "exclude": (before.exclude, now.exclude),
+    }
+    lines = "".join(
+        f"#SBATCH {directive(f'--{name}={new}')}\n"
+        for name, (old, new) in options.items()
+        if old != new
     )
+    head = _DIRECTIVES.search(text)
+    if head is None or not _ATTEMPT.search(text):
+        raise UsageError(
+            "The campaign's script has no #SBATCH lines, or no first_attempt=.",
+            hint="Another version of hpcbert made it: submit the point again.",
+        )
+    text = text[: head.end()] + lines + text[head.end() :]
+    text = _ATTEMPT.sub(f"first_attempt={first_attempt}", text, count=1)
+    text = _NAME.sub(f"array_name={shlex.quote(now.job_name)}", text, count=1)
+    if now.array:
+        return text
+    numbers = " ".join(map(str, repeats))
+    return _TOGETHER.sub(f"repeats=({numbers})", text, count=1)

@@ -20,6 +20,10 @@ _FIELDS = "%P|%a|%D|%l|%s|%G|%N"
 _COUNT = re.compile(r"(\d{1,6})([KMG]?)")
 _THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _MOST_GPUS = 1024
+_TRES = re.compile(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
+# For memory, in MiB; for others Slurm counts in thousands.
+_MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_COUNTS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 10**9, "T": 10**12, "P": 10**15}
 # A resource that jobs see and do not use up; no type has this name.
 _UNCONSUMED = "no_consume"
 # `1g.10gb`, `a100_3g.20gb`, `nvidia_h100_80gb_hbm3_1g.10gb+me`, as slurmd names NVIDIA's slices.
@@ -158,3 +162,17 @@ def _resource(word: str) -> Resource | None:
     if match is None or (name == "gpu" and len(rest) == 1 and count > _MOST_GPUS):
         return Resource(name, ":".join(rest), 1)
     return Resource(name, ":".join(rest[:-1]), count)
+
+
+def tres(text: str) -> dict[str, int]:
+    """Read trackable resources: `cpu=16,mem=500G,node=2,gres/gpu=4,gres/gpu:a100=4`.
+
+    Memory is in MiB; parts that can't be read are skipped.
+    """
+    found = {}
+    for word in text.split(","):
+        if match := _TRES.fullmatch(word.strip()):
+            name, number, unit = match.groups()
+            factor = _MEMORY[unit] if name == "mem" else _COUNTS[unit]
+            found[name] = int(float(number) * factor)
+    return found

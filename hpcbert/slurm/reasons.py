@@ -1,4 +1,4 @@
-"""ReasonText Slurm lets a job wait: its reasons as sentences, each with what to do.
+"""Why Slurm lets a job wait: its reasons as sentences, each with what to do.
 
 The words: SchedMD/slurm@284c3b9 (26.05), src/common/job_state_reason.c, and those that releases
 from 22.05 on also had, src/common/slurm_protocol_defs.c. The limits of associations and QOS are
@@ -19,11 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WAIT = "wait; no action is needed"
-IMPOSSIBLE = "it can never start: cancel it, correct the request and submit again"
+_NEVER = "it can never start: cancel it"
+IMPOSSIBLE = f"{_NEVER}, correct the request and submit again"
 REFUSED_START = "a retry would end the same way: correct the request and submit again"
 _RELEASE = "release it: scontrol release JOBID"
 _ADMIN = "ask the administrators"
 _LATER = "wait until other jobs have ended"
+_ANOTHER = "another --account or --qos"
+
+
+def _submit_with(remedy: str) -> str:
+    """Return the advice about a job that never starts as it is."""
+    return f"{_NEVER}, and submit again with {remedy}"
 
 
 class ReasonText(NamedTuple):
@@ -38,6 +45,13 @@ class ReasonText(NamedTuple):
     advice: str = WAIT
 
 
+def _busy(remedy: str) -> str:
+    """Return the advice about a limit over several jobs, which one job may exceed by itself."""
+    alone = f"{remedy}, or with {_ANOTHER}" if remedy else _ANOTHER
+    return f"{_LATER}; if none of them runs, cancel it, and submit again with {alone}"
+
+
+_USED_UP = f"{_ADMIN}, or cancel it, and submit again with {_ANOTHER}"
 REASONS: dict[str, ReasonText] = {
     "Priority": ReasonText("jobs with a higher priority come first"),
     "Resources": ReasonText("waits until enough nodes are free"),
@@ -77,32 +91,64 @@ REASONS: dict[str, ReasonText] = {
     "PartitionDown": ReasonText("its partition is down", _ADMIN),
     "PartitionInactive": ReasonText("its partition is inactive", _ADMIN),
     "PartitionNodeLimit": ReasonText(
-        "requests more or fewer nodes than its partition allows", IMPOSSIBLE
+        "requests more or fewer nodes than its partition allows",
+        _submit_with("other --nodes, or in another --partition"),
     ),
-    "PartitionTimeLimit": ReasonText("requests more time than its partition allows", IMPOSSIBLE),
+    "PartitionTimeLimit": ReasonText(
+        "requests more time than its partition allows",
+        _submit_with("a shorter --time, or in another --partition"),
+    ),
     "PartitionConfig": ReasonText(
-        "requests something that its partition does not allow", IMPOSSIBLE
+        "requests something that its partition does not allow",
+        _submit_with(
+            "fewer --nodes, less slurm.memory or a shorter --time, or in another --partition"
+        ),
     ),
-    "BadConstraints": ReasonText("requests something that no node has", IMPOSSIBLE),
+    "BadConstraints": ReasonText(
+        "requests something that no node has",
+        _submit_with("fewer --gpus-per-node, another slurm.gres, slurm.constraint or slurm.memory"),
+    ),
     "Constraints": ReasonText(
         "requests something that no node has at present", "wait, or request less"
     ),
     "DeadLine": ReasonText("can't finish before its deadline", IMPOSSIBLE),
-    "InvalidAccount": ReasonText("its account is invalid", IMPOSSIBLE),
-    "InvalidQOS": ReasonText("its QOS is invalid", IMPOSSIBLE),
-    "AccountNotAllowed": ReasonText("its account may not use this partition", IMPOSSIBLE),
-    "QOSNotAllowed": ReasonText("its QOS may not use this partition", IMPOSSIBLE),
-    "AccountingPolicy": ReasonText("has reached a limit set in accounting", _LATER),
-    "MaxMemPerLimit": ReasonText("requests more memory than its partition allows", IMPOSSIBLE),
-    "AssociationJobLimit": ReasonText("your account has as many jobs as it is allowed", _LATER),
-    "AssociationResourceLimit": ReasonText(
-        "your account has reached a limit on its resources", _LATER
+    "InvalidAccount": ReasonText(
+        "its account is invalid",
+        _submit_with("another --account"),
     ),
-    "AssociationTimeLimit": ReasonText("your account has used up its time", _ADMIN),
-    "AssocMaxJobsLimit": ReasonText("you have as many jobs running as your account allows", _LATER),
-    "QOSJobLimit": ReasonText("the QOS has as many jobs as it is allowed", _LATER),
-    "QOSResourceLimit": ReasonText("the QOS has reached a limit on its resources", _LATER),
-    "QOSTimeLimit": ReasonText("the QOS has used up its time", _ADMIN),
+    "InvalidQOS": ReasonText(
+        "its QOS is invalid",
+        _submit_with("another --qos"),
+    ),
+    "AccountNotAllowed": ReasonText(
+        "its account may not use this partition",
+        _submit_with("another --account or --partition"),
+    ),
+    "QOSNotAllowed": ReasonText(
+        "its QOS may not use this partition",
+        _submit_with("another --qos or --partition"),
+    ),
+    "AccountingPolicy": ReasonText(
+        "has reached a limit set in accounting", _busy("fewer --nodes or a shorter --time")
+    ),
+    "MaxMemPerLimit": ReasonText(
+        "requests more memory than its partition allows",
+        _submit_with("less slurm.memory, or in another --partition"),
+    ),
+    "AssociationJobLimit": ReasonText("your account has as many jobs as it is allowed", _busy("")),
+    "AssociationResourceLimit": ReasonText(
+        "your account has reached a limit on its resources",
+        _busy("fewer --nodes or a shorter --time"),
+    ),
+    "AssociationTimeLimit": ReasonText("your account has used up its time", _USED_UP),
+    "AssocMaxJobsLimit": ReasonText(
+        "you have as many jobs running as your account allows", _busy("")
+    ),
+    "QOSJobLimit": ReasonText("the QOS has as many jobs as it is allowed", _busy("")),
+    "QOSResourceLimit": ReasonText(
+        "the QOS has reached a limit on its resources", _busy("fewer --nodes or a shorter --time")
+    ),
+    "QOSTimeLimit": ReasonText("the QOS has used up its time", _USED_UP),
     "QOSUsageThreshold": ReasonText("the QOS has exceeded its usage threshold", _LATER),
     "BurstBufferResources": ReasonText("waits for room in the burst buffer"),
     "BurstBufferStageIn": ReasonText("its data are being staged in"),
@@ -178,8 +224,8 @@ TEXTS: dict[str, ReasonText] = {
         "its reservation has ended, was deleted, or cannot be used",
         "cancel it, and submit again without the reservation",
     ),
-    "Job is at or exceeds QOS": ReasonText("the QOS has used up its time", _ADMIN),
-    "Job is at or exceeds association": ReasonText("your account has used up its time", _ADMIN),
+    "Job is at or exceeds QOS": ReasonText("the QOS has used up its time", _USED_UP),
+    "Job is at or exceeds association": ReasonText("your account has used up its time", _USED_UP),
     "Memory resize to ": ReasonText("Slurm could not change its memory", _ADMIN),
     "Unable to load job ": ReasonText(
         "Slurm has lost the job's script or environment", "cancel it, and submit again"
@@ -233,6 +279,21 @@ _WHAT = {
     "BB": "burst buffer",
     "Billing": "billed units",
     "Unknown": "some resource",
+}
+
+# What to type for less of it, of a job and of each node; nothing makes one job fewer.
+_REMEDIES = {
+    "CPUs": "fewer --nodes or a smaller nodes.cpus_per_gpu",
+    "memory": "fewer --nodes or less slurm.memory",
+    "jobs": "",
+    "submitted jobs": "",
+    "time": "a shorter --time",
+    "GPUs": "fewer --nodes or --gpus-per-node",
+}
+_REMEDIES_PER_NODE = {
+    "CPUs": "a smaller nodes.cpus_per_gpu",
+    "memory": "less slurm.memory",
+    "GPUs": "fewer --gpus-per-node",
 }
 
 
@@ -298,24 +359,25 @@ def _word(word: str) -> ReasonText | None:
 
 def _limit(match: re.Match[str]) -> ReasonText:
     whose, what, word = _WHOSE[match["whose"]], _WHAT[match["what"]], match[0]
+    remedy = _REMEDIES.get(what, "fewer --nodes")
     if match["minutes"]:
-        what += " x minutes"
+        what, remedy = f"{what} x minutes", "a shorter --time or fewer --nodes"
     if match["kind"] == "Min":
-        return ReasonText(
-            f"requests less than the {what} that {whose} demands ({word})", IMPOSSIBLE
-        )
+        sentence = f"requests less than the {what} that {whose} demands ({word})"
+        return ReasonText(sentence, _submit_with(f"more, or with {_ANOTHER}"))
     if match["per"] in {"Job", "Node"}:
         each = "job" if match["per"] == "Job" else "node"
-        return ReasonText(
-            f"requests more {what} per {each} than {whose} allows ({word})", IMPOSSIBLE
-        )
+        sentence = f"requests more {what} per {each} than {whose} allows ({word})"
+        remedy = _REMEDIES_PER_NODE.get(what, remedy) if each == "node" else remedy
+        return ReasonText(sentence, _submit_with(f"{remedy}, or with {_ANOTHER}"))
     if match["per"] == "User":
-        return ReasonText(
-            f"you have reached the limit on {what} per user that {whose} sets ({word})", _LATER
-        )
-    if match["minutes"] == "Minutes":
-        return ReasonText(f"{whose} has used up its limit of {what} ({word})", _ADMIN)
-    return ReasonText(f"{whose} has reached its limit on {what} over all its jobs ({word})", _LATER)
+        sentence = f"you have reached the limit on {what} per user that {whose} sets ({word})"
+        return ReasonText(sentence, _busy(remedy))
+    total = match["kind"] == "Grp" and what == "time"  # GrpWall counts jobs that ended, too
+    if total or match["minutes"] == "Minutes":
+        return ReasonText(f"{whose} has used up its limit of {what} ({word})", _USED_UP)
+    sentence = f"{whose} has reached its limit on {what} over all its jobs ({word})"
+    return ReasonText(sentence, _busy(remedy))
 
 
 def reason_sentence(reason: str) -> str:
@@ -346,14 +408,15 @@ def reason_advice(reason: str) -> str:
     """
     found = find(reason) if _given(reason) else ()
     advice = dict.fromkeys(why.advice for _, why in found if why)
-    acts = [one for one in advice if one not in {WAIT, _LATER}]
-    return "; ".join(acts) or next(iter(advice), "")
+    acts = [text for text in advice if not text.startswith((WAIT, _LATER))]
+    later = [text for text in advice if text.startswith(_LATER)]
+    return "; ".join(acts) or next(iter([*later, *advice]), "")
 
 
 def never_starts(reason: str) -> bool:
     """Return whether Slurm never starts a job with this reason."""
     return _given(reason) and any(
-        why and (why.advice == IMPOSSIBLE or "it will never start" in why.sentence)
+        why and (why.advice.startswith(_NEVER) or "it will never start" in why.sentence)
         for _, why in find(reason)
     )
 

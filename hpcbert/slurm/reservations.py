@@ -1,7 +1,6 @@
 """scontrol's output about reservations, and sinfo's about features; pure.
 
-Keys are those of SchedMD/slurm, src/api/reservation_info.c, 22.05 to 26.05; the grammar of
-constraints is that of sbatch(1), `--constraint`.
+Keys are those of SchedMD/slurm, src/api/reservation_info.c, 22.05 to 26.05.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ _NONE = {"", "(null)"}
 _FIELDS = "%P|%f|%D"
 # A feature, without the count of nodes after it: `[a*2&b*1]`.
 _FEATURE = re.compile(r"(?<![\w*.-])([A-Za-z_][\w.:-]*)")
-_PLAIN = re.compile(r"[\w.:-]+(?:&[\w.:-]+)*")
 
 
 @dataclass(frozen=True)
@@ -99,11 +97,3 @@ def read_features(text: str, partition: str) -> list[tuple[frozenset[str], int]]
 def wanted_features(constraint: str) -> Iterator[str]:
     """Yield the features that a constraint names, in any of its forms."""
     yield from dict.fromkeys(_FEATURE.findall(constraint))
-
-
-def fitting_nodes(constraint: str, found: list[tuple[frozenset[str], int]]) -> int | None:
-    """Return how many nodes have all features of `a` or `a&b`; None for another form."""
-    if not _PLAIN.fullmatch(constraint):
-        return None
-    wanted = set(constraint.split("&"))
-    return sum(count for names, count in found if wanted <= names)

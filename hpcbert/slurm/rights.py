@@ -1,4 +1,4 @@
-"""The rights of a user in accounting: accounts, QOS and their limits, as sacctmgr prints them.
+"""The rights of a user in accounting: accounts, QOS and times, as sacctmgr prints them.
 
 Columns are those of SchedMD/slurm, src/sacctmgr/common.c, 22.05 to 26.05. A limit on a group binds
 all jobs of an account and of the accounts below it together; sacctmgr shows it with the account
@@ -7,29 +7,35 @@ that it is set on, and limits of a single job with every association that inheri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.slurm.caps import Cap, read_limits, tres
+from hpcbert.slurm.partitions import tres
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_ASSOCIATION = (
-    "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall,GrpTRES,MaxTRES,"
-    "MaxTRESPerNode,MaxTRESMins,GrpTRESRunMins,GrpTRESMins,GrpWall,GrpJobs,MaxJobs"
-)
-_QOS = (
-    "Name,Flags,MaxWall,GrpTRES,MaxTRES,MaxTRESPU,MaxTRESPA,MinTRES,"
-    "MaxTRESPerNode,MaxTRESMins,GrpTRESRunMins,GrpTRESMins,GrpWall,GrpJobs,MaxJobsPU,MaxJobsPA"
-)
-# The required columns; others are empty if the line lacks them.
-_LEAST = {_ASSOCIATION: 9, _QOS: 8}
-# Flags of QOS (sacctmgr(1)): those that let jobs exceed their partition's limit, and those whose
-# limits take precedence over those of the partition's QOS.
-_OUTLASTS, _OUTRANKS = "PartitionTimeLimit", "OverPartQOS"
+_ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall,GrpTRESRunMins,GrpWall"
+_QOS = "Name,Flags,MaxWall,GrpTRESRunMins,GrpWall"
+# A flag of QOS whose limits take precedence over those of the partition's QOS (sacctmgr(1)).
+_OUTRANKS = "OverPartQOS"
+# The name under which `minutes` has a limit on the time of all jobs, whatever they request.
+WALL = "wall"
+
+
+class MinutesCap(NamedTuple):
+    """A limit on the minutes of all jobs together.
+
+    Attributes:
+        whose: Its owner: `account proj`, `QOS normal`.
+        name: The resource that it counts: `gres/gpu`, `node`, or `WALL`.
+        minutes: The maximum of resource x minutes.
+    """
+
+    whose: str
+    name: str
+    minutes: int
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Association:
         qos: The QOS that it may use.
         default_qos: The QOS of its jobs by default; empty: the cluster's.
         limit: Time limit of one job.
-        most: Its other limits by column of `hpcbert.slurm.caps.KINDS`, as far as set.
+        minutes: Its limits on minutes of all jobs together, by resource.
     """
 
     account: str
@@ -54,13 +60,7 @@ class Association:
     qos: tuple[str, ...] = ()
     default_qos: str = ""
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
-    most: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    def caps(self, whose: str, *, group: bool) -> Iterator[Cap]:
-        """Yield its limits on all jobs together, or those on each user and each job."""
-        for key, most in self.most.items():
-            if key.startswith("Grp") is group:
-                yield Cap(whose, key, most)
+    minutes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,13 @@ class Qos:
         name: Its name.
         flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
         limit: Time limit of one job.
-        caps: Its limits on jobs' resources.
-        least: MinTRES: the least that a job must request.
+        minutes: As of an association.
     """
 
     name: str
     flags: tuple[str, ...] = ()
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
-    caps: tuple[Cap, ...] = ()
-    least: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def outlasts(self) -> bool:
-        """Whether its jobs may exceed their partition's time limit."""
-        return _OUTLASTS in self.flags
+    minutes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,13 +115,10 @@ class Rights:
             return ""
         return found.default_qos or (found.qos[0] if len(found.qos) == 1 else "")
 
-    def caps(
+    def minutes_caps(
         self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
-    ) -> list[Cap]:
-        """Return the limits that apply to a job.
-
-        A QOS's limit replaces an account's: the partition's QOS comes first, then the job's, then
-        the user's association, then the accounts' (slurm.schedmd.com/resource_limits.html).
+    ) -> Iterator[MinutesCap]:
+        """Yield the limits on minutes that bind a job; a QOS's replaces an account's.
 
         Args:
             account: The job's account; empty for the default one.
@@ -136,25 +126,21 @@ class Rights:
             qos: Its QOS; empty for the default one.
             of_partition: The partition's own QOS; empty if it has none.
         """
-        taken: set[tuple[str, str]] = set()
-        found: list[Cap] = []
-        for cap in self._ranked(account, partition, qos, of_partition):
-            left = {name: most for name, most in cap.most.items() if (cap.key, name) not in taken}
-            if left:
-                found.append(replace(cap, most=left))
-            if cap.ranks:
-                taken |= {(cap.key, name) for name in left}
-        return found
-
-    def _ranked(self, account: str, partition: str, qos: str, of_partition: str) -> Iterator[Cap]:
+        limited: set[str] = set()
         for name in self.ranked_qos(account, partition, qos, of_partition):
-            yield from self.qos[name].caps
-        own = self.of(account, partition)
-        if own is not None:
-            yield from own.caps(f"account {own.account}", group=False)
-            yield from own.caps(f"your part of account {own.account}", group=True)
-            for one in self.above(own.account):
-                yield from one.caps(f"account {one.account}", group=True)
+            for resource, minutes in self.qos[name].minutes.items():
+                if resource not in limited:
+                    yield MinutesCap(f"QOS {name}", resource, minutes)
+            limited |= self.qos[name].minutes.keys()
+        association = self.of(account, partition)
+        if association is None:
+            return
+        holders = [(f"your part of account {association.account}", association)]
+        holders += [(f"account {row.account}", row) for row in self.above(association.account)]
+        for whose, row in holders:
+            for resource, minutes in row.minutes.items():
+                if resource not in limited:
+                    yield MinutesCap(whose, resource, minutes)
 
     def ranked_qos(
         self, account: str = "", partition: str = "", qos: str = "", of_partition: str = ""
@@ -169,7 +155,7 @@ class Rights:
     def most_time(
         self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
     ) -> tuple[str, TimeLimit]:
-        """Return the owner of the time limit of a job, and the limit; arguments as of `caps`."""
+        """Return the owner of a job's time limit, and the limit; arguments as of `minutes_caps`."""
         for name in self.ranked_qos(account, partition, qos, of_partition):
             if self.qos[name].limit.seconds is not None:
                 return f"QOS {name}", self.qos[name].limit
@@ -218,7 +204,7 @@ def read_associations(text: str) -> tuple[Association, ...]:
             qos=_names(one["QOS"]),
             default_qos=one["DefaultQOS"],
             limit=TimeLimit.reported(one["MaxWall"]),
-            most=read_limits(one),
+            minutes=_minutes(one),
         )
         for one in _rows(text, _ASSOCIATION)
     )
@@ -232,13 +218,18 @@ def read_default(text: str, user: str) -> str:
 
 def read_qos(text: str) -> dict[str, Qos]:
     """Read the output of `qos_argv`, by name."""
-    found = {}
-    for one in _rows(text, _QOS):
-        name = one["Name"]
-        caps = (Cap(f"QOS {name}", key, most, ranks=True) for key, most in read_limits(one).items())
-        wall = TimeLimit.reported(one["MaxWall"])
-        found[name] = Qos(name, _names(one["Flags"]), wall, tuple(caps), tres(one["MinTRES"]))
-    return found
+    return {
+        row["Name"]: Qos(
+            row["Name"], _names(row["Flags"]), TimeLimit.reported(row["MaxWall"]), _minutes(row)
+        )
+        for row in _rows(text, _QOS)
+    }
+
+
+def _minutes(row: Mapping[str, str]) -> dict[str, int]:
+    minutes = tres(row["GrpTRESRunMins"])
+    wall = TimeLimit.reported(row["GrpWall"]).seconds
+    return minutes if wall is None else {**minutes, WALL: wall // 60}
 
 
 def _rows(text: str, columns: str) -> Iterator[dict[str, str]]:
@@ -246,8 +237,8 @@ def _rows(text: str, columns: str) -> Iterator[dict[str, str]]:
     names = columns.split(",")
     for line in text.splitlines():
         row = line.split("|")
-        if _LEAST[columns] <= len(row) <= len(names) and row[0]:
-            yield dict(zip_longest(names, row, fillvalue=""))
+        if len(row) >= len(names) and row[0]:
+            yield dict(zip(names, row, strict=False))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from hpcbert.slurm.caps import tres
 from hpcbert.slurm.controller import memory_per_gpu
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.partitions import NodeGroup, Partition, Resource, resources
+from hpcbert.slurm.partitions import NodeGroup, Partition, Resource, resources, tres
 from hpcbert.timelimit import TimeLimit
 
 _PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from hpcbert.slurm import launches, refusals
-from hpcbert.slurm.reasons import IMPOSSIBLE, REFUSED_START, WAIT, reason_advice
+from hpcbert.slurm.reasons import REFUSED_START, WAIT, reason_advice
 
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"
@@ -303,8 +303,7 @@ class RepeatState:
             nobody says.
         step_exit: Exit status of the measured step, from the job's own status file. The scheduler
             may call a job COMPLETED whose step failed: who judges numbers looks at both.
-        hopeless: Whether it waits for what it alone exceeds, so that it never starts, or ended
-            for that.
+        hopeless: Whether Slurm ended it because it could never start.
         earlier: What the scheduler says of attempts before this one, oldest first.
     """
 
@@ -331,7 +330,7 @@ class RepeatState:
         if self.detail in {UNSUBMITTED, UNHEARD}:
             return _RESUME
         if self.hopeless:
-            return REFUSED_START if self.kind.over else IMPOSSIBLE
+            return REFUSED_START
         if known := launches.advice(self.detail):
             return known
         if self.word == "REFUSED" and (known := refusals.advice(self.detail)):

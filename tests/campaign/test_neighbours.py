@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,13 @@ def measured(
         made.log(shape, repeat, text, attempt=attempt)
 
 
-def shared(made: Built, **more: Any) -> None:
-    """Make the scripts of jobs that ask for no nodes of their own."""
-    for array in made.campaign.arrays:
-        path = made.directory / array.script
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("#!/bin/bash\n#SBATCH --nodes=1\n" + more.get("line", ""))
+def shared(made: Built) -> Built:
+    """Let a campaign's jobs request no nodes of their own."""
+    arrays = (
+        replace(array, request=replace(array.request, exclusive=False))
+        for array in made.campaign.arrays
+    )
+    return made.change(arrays=tuple(arrays))
 
 
 def test_repeats_that_ran_at_once_on_a_node_have_no_number(
@@ -87,21 +89,6 @@ def test_where_the_site_lets_jobs_share_nodes_the_row_is_marked(
     assert "shared-nodes" in found["flags"]
     assert all(run["flags"] == ["shared-nodes"] for run in found["runs"])
     assert any("shared nodes" in text for text in document["warnings"])
-
-
-@pytest.mark.parametrize(
-    ("line", "refused"),
-    [("#SBATCH --exclusive\n", True), ("#SBATCH --exclusive=user\n", False)],
-    ids=["exclusive", "exclusive-to-the-user"],
-)
-def test_only_who_has_nodes_alone_asked_for_it(
-    build: Build, collect_json: CollectJson, line: str, refused: bool
-) -> None:
-    made = build("1n1g", repeats=2)
-    shared(made, line=line)
-    measured(made, 1, 0, 60)
-    measured(made, 2, 59, 90)
-    assert (first_row(collect_json(made.directory))["median"] is None) is refused
 
 
 @pytest.mark.parametrize(

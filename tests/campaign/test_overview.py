@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,15 +40,6 @@ def test_what_was_collected_is_counted_and_its_highest_median_shown(finished: Bu
 
 def test_a_campaign_of_which_all_counts_is_complete(finished: Built) -> None:
     assert collected(finished).state == "complete"
-
-
-def test_measurements_of_an_older_version_say_the_same(finished: Built) -> None:
-    found = collected(finished)
-    path = finished.directory / "measurements.json"
-    document = json.loads(path.read_text())
-    del document["summary"]
-    path.write_text(json.dumps(document))
-    assert look(finished.directory) == found
 
 
 def test_a_retry_makes_what_was_collected_wait_again(finished: Built) -> None:

@@ -39,7 +39,7 @@ def test_every_check_that_is_told_is_known_and_every_known_one_is_told() -> None
 
 def test_every_finding_about_slurm_is_of_a_known_check() -> None:
     folder = REPOSITORY / "hpcbert/scheduler/slurm"
-    names = ("alone", "availability", "capacity", "permitted", "sizes")
+    names = ("admission", "examine")
     texts = [(folder / f"{name}.py").read_text() for name in names]
     told = {
         name for text in texts for name in re.findall(r'(?:Finding|_judged)\(\s*"([^"]+)"', text)

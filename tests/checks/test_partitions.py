@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.scheduler.slurm.capacity import of_cluster
-from hpcbert.scheduler.slurm.wanted import Wanted
+from hpcbert.scheduler.slurm.admission import Demand, find_misfits
 from hpcbert.slurm.partitions import Resource, read_sinfo, resources
 from hpcbert.timelimit import TimeLimit
 
@@ -59,8 +58,8 @@ def test_groups_of_a_partition_are_added_up() -> None:
 
 def job(
     partition: str = "gpu", nodes: int = 1, minutes: int | None = 60, gres: str = "gpu:8"
-) -> Wanted:
-    return Wanted(
+) -> Demand:
+    return Demand(
         partition, nodes, TimeLimit(None if minutes is None else minutes * 60), resources(gres)
     )
 
@@ -94,8 +93,8 @@ def job(
         *("long", "cpus", "two-partitions", "a-closed-one-too", "an-unknown-one-too"),
     ],
 )
-def test_what_fits_a_partition_is_let_through(one: Wanted) -> None:
-    assert list(of_cluster([one], SHARED, FOUND)) == []
+def test_what_fits_a_partition_is_let_through(one: Demand) -> None:
+    assert list(find_misfits([one], SHARED, FOUND)) == []
 
 
 @pytest.mark.parametrize(
@@ -124,12 +123,12 @@ def test_what_fits_a_partition_is_let_through(one: Wanted) -> None:
         (job("cpu", minutes=31, gres=""), "time limit", "at most 00:30:00", "--time 00:30:00"),
         (job("closed"), "partition", "closed is down", "--partition"),
     ],
-    ids=lambda value: value.partition if isinstance(value, Wanted) else None,
+    ids=lambda value: value.partition if isinstance(value, Demand) else None,
 )
 def test_what_fits_none_is_named_with_what_would(
-    one: Wanted, name: str, detail: str, hint: str
+    one: Demand, name: str, detail: str, hint: str
 ) -> None:
-    (found,) = of_cluster([one], SHARED, WIDE if one.partition == "wide" else FOUND)
+    (found,) = find_misfits([one], SHARED, WIDE if one.partition == "wide" else FOUND)
     assert (found.name, found.status) == (name, "fail")
     assert detail in found.detail
     assert hint in found.hint
@@ -137,14 +136,14 @@ def test_what_fits_none_is_named_with_what_would(
 
 @pytest.mark.parametrize("place", ["/tmp/x/runs", "/dev/shm/runs", "/run/user/1/runs"])
 def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(place: str) -> None:
-    (found,) = of_cluster([job()], Path(place), FOUND)
+    (found,) = find_misfits([job()], Path(place), FOUND)
     assert found.name == "runs directory"
     assert "local to each machine" in found.detail
 
 
 def test_a_link_does_not_hide_where_a_directory_lies(tmp_path: Path) -> None:
     (tmp_path / "runs").symlink_to("/dev/shm")
-    (found,) = of_cluster([job()], tmp_path / "runs", FOUND)
+    (found,) = find_misfits([job()], tmp_path / "runs", FOUND)
     assert "/dev/shm" in found.detail
 
 
@@ -156,11 +155,11 @@ def test_a_cluster_that_is_this_machine_alone_may_use_any_directory(
 
     monkeypatch.setattr("os.uname", Here)
     alone = read_sinfo("gpu*|up|1|infinite|1-infinite|gpu:8|c1\n")
-    assert list(of_cluster([job()], Path("/tmp/runs"), alone)) == []
+    assert list(find_misfits([job()], Path("/tmp/runs"), alone)) == []
 
 
 def test_without_an_answer_nothing_is_held_against_a_job() -> None:
-    assert list(of_cluster([job("gpus", 99)], Path("/tmp"), read_sinfo("sinfo: error"))) == []
+    assert list(find_misfits([job("gpus", 99)], Path("/tmp"), read_sinfo("sinfo: error"))) == []
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,7 @@ def test_nodes_that_a_job_names_or_excludes_must_leave_enough(
     nodes: int, changes: dict[str, Any], said: str
 ) -> None:
     asked = replace(job(nodes=nodes, gres="gpu:4"), **changes)
-    (finding,) = of_cluster([asked], SHARED, FOUND)
+    (finding,) = find_misfits([asked], SHARED, FOUND)
     assert (finding.name, finding.status) == ("nodes", "fail")
     assert said in finding.detail
 
@@ -196,4 +195,4 @@ def test_nodes_that_leave_enough_are_let_through(
     partition: str, nodes: int, changes: dict[str, Any]
 ) -> None:
     asked = replace(job(partition, nodes, gres=""), **changes)
-    assert list(of_cluster([asked], SHARED, FOUND)) == []
+    assert list(find_misfits([asked], SHARED, FOUND)) == []

@@ -17,7 +17,7 @@ from hpcbert.container import probe
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm.capacity import examine
+from hpcbert.scheduler.slurm.examine import examine
 from hpcbert.script import inputs
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts, planted

@@ -38,6 +38,30 @@ def story(slurm: Any, watched: Build) -> Built:
     return one
 
 
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("QOSMaxNodePerJobLimit", "submit again with fewer --nodes"),
+        ("AssocGrpGRES", "submit again with fewer --nodes or --gpus-per-node"),
+        ("AssocMaxWallDurationPerJobLimit", "submit again with a shorter --time"),
+        ("MaxMemPerLimit", "submit again with less slurm.memory"),
+    ],
+)
+@pytest.mark.parametrize("words", [("--once",), ()], ids=["once", "until-it-ends"])
+def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(
+    hpcbert: Any, slurm: Any, watched: Build, reason: str, remedy: str, *, words: tuple[str, ...]
+) -> None:
+    made = watched(repeats=1)
+    ended = made.sacct(1, "CANCELLED by 0")
+    slurm.answers(
+        sacct=[made.sacct(1, "PENDING"), ended, ended],
+        squeue=[made.squeue(1, "PENDING", reason=reason), "", ""],
+    )
+    lines = hpcbert("monitor", made.campaign.id, *words).stdout.splitlines()
+    assert "PENDING" in lines[0]
+    assert remedy in lines[0]
+
+
 def test_piped_each_change_is_a_line(hpcbert: Any, story: Built) -> None:
     done = hpcbert("monitor", story.campaign.id)
     assert done.returncode == 0, done.stderr

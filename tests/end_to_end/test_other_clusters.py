@@ -148,23 +148,31 @@ def waiting(hpcbert: Cli, campaign: str, word: str) -> dict[str, Any]:
 POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--rehearse", "--json")
 
 
-@pytest.mark.site("GrpTRES of an account", "a partition for some accounts")
-def test_what_never_starts_is_refused_and_told(hpcbert: Cli, cluster: Lab, here: Path) -> None:
+@pytest.mark.site("GrpTRES and MaxTRES of an account", "a partition for some accounts")
+@pytest.mark.parametrize(
+    ("limit", "reason", "advice"),
+    [
+        ("GrpTRES=gres/gpu", "AssocGrpGRES", "if none of them runs, cancel it"),
+        ("MaxTRESPerJob=gres/gpu", "AssocMaxGRESPerJob", "it can never start: cancel it"),
+    ],
+)
+def test_what_slurm_holds_back_is_shown_with_a_remedy(
+    hpcbert: Cli, cluster: Lab, here: Path, *, limit: str, reason: str, advice: str
+) -> None:
     hpcbert("init", status=0)
-    limit = ["sacctmgr", "-i", "modify", "account", "proj", "set"]
+    other = hpcbert(*POINT, "--partition", "ours", status=2)
+    assert "Account proj may not use partition ours" in other.error["message"]
+    modify = ["sacctmgr", "-i", "modify", "account", "proj", "set"]
     try:
-        assert run([*limit, "GrpTRES=gres/gpu=3"], env=cluster.daemon_environment).ok
-        refused = hpcbert(*POINT, status=2)
-        assert "account proj may have 3 at a time (GrpTRES)" in refused.error["message"]
-        other = hpcbert(*POINT, "--partition", "ours", status=2)
-        assert "Account proj may not use partition ours" in other.error["message"]
-        forced = hpcbert(*POINT, "--force", status=0)
-        state = waiting(hpcbert, forced.data["campaign"], "never starts")
-        assert "account proj may have 3" in state["detail"]
-        assert "it can never start" in state["advice"]
-        hpcbert("cancel", forced.data["campaign"], "--yes")
+        assert run([*modify, f"{limit}=3"], env=cluster.daemon_environment).ok
+        made = hpcbert(*POINT, status=0)
+        state = waiting(hpcbert, made.data["campaign"], reason)
+        assert "GPUs" in state["detail"]
+        assert advice in state["advice"]
+        assert "--gpus-per-node" in state["advice"]
+        hpcbert("cancel", made.data["campaign"], "--yes")
     finally:
-        run([*limit, "GrpTRES=gres/gpu=-1"], env=cluster.daemon_environment)
+        run([*modify, f"{limit}=-1"], env=cluster.daemon_environment)
 
 
 @pytest.mark.site("a directory that nodes lack")

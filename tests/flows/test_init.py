@@ -391,11 +391,11 @@ def test_what_is_chosen_is_said_with_the_reason_and_the_rest() -> None:
 @pytest.mark.parametrize(
     ("accounts", "config", "expected", "why"),
     [
-        ("|||||||gres/gpu=240", ENFORCED, "00:30:00", "account proj (GrpTRESRunMins)"),
-        ("|||||||node=10", ENFORCED, "00:10:00", "account proj (GrpTRESRunMins)"),
-        ("|||||||gres/gpu=240", ENFORCED.replace("limits,", ""), "01:00:00", "no limit is lower"),
-        ("|||||||gres/gpu=1", ENFORCED, "01:00:00", "no limit is lower"),  # no time would do
-        ("|||||||||00:20:00", ENFORCED.replace("qos", "qos,safe"), "00:20:00", "(GrpWall)"),
+        ("|||gres/gpu=240|", ENFORCED, "00:30:00", "account proj (GrpTRESRunMins)"),
+        ("|||node=10|", ENFORCED, "00:10:00", "account proj (GrpTRESRunMins)"),
+        ("|||gres/gpu=240|", ENFORCED.replace("limits,", ""), "01:00:00", "no limit is lower"),
+        ("|||gres/gpu=1|", ENFORCED, "01:00:00", "no limit is lower"),  # no time would do
+        ("||||00:20:00", ENFORCED.replace("qos", "qos,safe"), "00:20:00", "(GrpWall)"),
     ],
     ids=["GPUs", "nodes", "not enforced", "too little", "budget"],
 )

@@ -18,12 +18,13 @@ from hpcbert.flows import retry, submit
 from hpcbert.model import Array, Campaign, Shape
 from hpcbert.scheduler.base import World
 from hpcbert.script import limits
-from hpcbert.script.directives import option
 from hpcbert.script.plan import Request
+from hpcbert.script.request import read_request
 from tests.kit import status
 from tests.kit.asking import adopted
 from tests.kit.clock import Clock
 from tests.kit.drafts import changed, drafted, reference
+from tests.kit.scripts import sbatch_options
 from tests.kit.slurm import PROGRAMS, Slurm
 from tests.kit.training import log
 
@@ -117,7 +118,8 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> No
     assert "in the measured step" in array.why[0][2]
     assert [node for node, _ in array.excluded] == ["n3", "n2"]
     text = (three_of_five.directory / array.script).read_text()
-    assert option(text, "exclude") == "n3,n2"
+    assert array.request.exclude == "n3,n2"
+    assert read_request(sbatch_options(text)) == array.request
 
 
 def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> N
     assert [node for node, _ in bench.plan().spared] == ["n2"]
     array = bench.retry()
     text = (bench.directory / array.script).read_text()
-    assert (option(text, "nodelist"), option(text, "exclude")) == ("n2", "")
+    assert (array.request.nodelist, array.request.exclude) == ("n2", "")
     assert array.point.env == (("NCCL_ALGO", "Ring"),)
     assert "\nexport NCCL_ALGO=Ring\n" in text
 
@@ -293,7 +295,7 @@ def test_a_longer_time_limit_is_the_new_scripts_own(late: Bench, limit: str) -> 
     made = late.plan(RetryPolicy(time_limit=limit))
     (array,) = made.arrays
     assert array.repeats == (2, 3, 4)
-    assert option((made.scripts or {})[array.name], "time") == limit
+    assert array.request.time_limit == limit
 
 
 def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
@@ -303,7 +305,7 @@ def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
         late.ended(repeat, "FAILED" if repeat < 4 else "COMPLETED", attempt=1)
     made = late.plan()
     (array,) = made.arrays
-    assert option((made.scripts or {})[array.name], "time") == "2:00:00"
+    assert array.request.time_limit == "2:00:00"
     late.ended(2, "TIMEOUT", attempt=1)
     with pytest.raises(UsageError, match="02:00:00") as refused:
         _refuse_pointless(late.look(), "")

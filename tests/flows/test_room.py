@@ -16,7 +16,6 @@ from hpcbert.flows import submit as flow
 from hpcbert.flows.retry import Findings, InvalidRepeat, plan
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import NoRoomError, World
-from hpcbert.script.directives import option
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import MOST_INDICES, Request
 from hpcbert.system.runner import Outcome, run
@@ -100,11 +99,11 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
     assert len({array.name for array in arrays}) == len({array.script for array in arrays}) == 3
     assert [max(array.indices) for array in arrays] == [1000, 1000, 500]
     assert sorted(number for array in arrays for number in array.repeats) == list(range(1, 2501))
-    assert option(one.scripts[first.name], "array") == "1-1000%1"
+    assert first.request.array == "1-1000%1"
     last = replace(arrays[2], job_id="7")
     assert (last.element(2001), last.element(2500)) == ("7_1", "7_500")
     text = one.scripts[last.name]
-    assert option(text, "array") == "1-500%1"
+    assert arrays[2].request.array == "1-500%1"
     line = next(line for line in text.splitlines() if line.startswith("repeats="))
     offset = next(line for line in text.splitlines() if line.startswith("offset="))
     done = run(["bash", "-c", f'SLURM_ARRAY_TASK_ID=17; {offset}\n{line}\necho "${{repeats[0]}}"'])
@@ -152,6 +151,5 @@ def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path
     findings = Findings(watched, invalid, (), 0, (), {})
     made_ = plan(findings, RetryPolicy(suspect=False), run=Slurm())
     assert [(array.repeats, array.offset) for array in made_.arrays] == [((2,), 0), ((5,), 3)]
-    script = (made_.scripts or {})[made_.arrays[1].name]
-    assert option(script, "array") == "2%1"
+    assert made_.arrays[1].request.array == "2%1"
     assert made_.arrays[1].script == second.script.removesuffix(".sbatch") + ".t1.sbatch"

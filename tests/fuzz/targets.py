@@ -188,4 +188,4 @@ def _results() -> bytes:
 
 def _manifest() -> bytes:
     made = campaign("x", array("x", repeats=2))
-    return json.dumps({"schema": 1, **asdict(made)}).encode()
+    return json.dumps({"schema": store.SCHEMA, **asdict(made)}).encode()

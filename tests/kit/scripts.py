@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,17 @@ if [[ -n ${out:-} ]]; then exec >"$out" 2>&1; fi
 export SLURMD_NODENAME=${NODE:-${SLURMD_NODENAME:-}}
 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 "$@"
 """
+
+
+def sbatch_options(text: str) -> list[str]:
+    """Return the options in a script as sbatch reads them: those before the first command."""
+    options: list[str] = []
+    for line in text.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        if line.startswith("#SBATCH "):
+            options += shlex.split(line)[1:]
+    return options
 
 
 def drafted(

@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm.capacity import examine
+from hpcbert.scheduler.slurm.examine import examine
 from hpcbert.slurm import reservations
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
@@ -101,13 +101,11 @@ def test_more_gpus_than_a_node_has_are_told_with_what_it_has(tmp_path: Path) -> 
     assert findings(tmp_path, text)["GPUs"].remedy == "--gpus-per-node 8"
 
 
-def test_a_reservation_or_feature_of_fewer_nodes_is_told(tmp_path: Path) -> None:
+def test_a_reservation_of_fewer_nodes_is_told(tmp_path: Path) -> None:
     text = '[slurm]\ngres = "gpu:v100"\nreservation = "mine"\nconstraint = "ib&volta"\n'
     assert not findings(tmp_path, text, nodes=2)
     found = findings(tmp_path, text, nodes=4, states="")
     assert "has 2 nodes; you asked for 4" in found["reservation"].detail
-    assert "3 nodes have ib&volta; you asked for 4" in found["constraint"].detail
-    assert found["constraint"].remedy == 'site.toml: slurm.constraint = "volta"'
 
 
 def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -> None:
@@ -127,18 +125,14 @@ def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("constraint", "names", "nodes"),
+    ("constraint", "names"),
     [
-        ("ib", ["ib"], 3),
-        ("volta&ib", ["volta", "ib"], 3),
-        ("volta|hopper", ["volta", "hopper"], None),
-        ("[rack1*2&rack2*1]", ["rack1", "rack2"], None),
-        ("(volta|ampere)&ib", ["volta", "ampere", "ib"], None),
+        ("ib", ["ib"]),
+        ("volta&ib", ["volta", "ib"]),
+        ("volta|hopper", ["volta", "hopper"]),
+        ("[rack1*2&rack2*1]", ["rack1", "rack2"]),
+        ("(volta|ampere)&ib", ["volta", "ampere", "ib"]),
     ],
 )
-def test_constraints_are_read_in_every_form(
-    constraint: str, names: list[str], nodes: int | None
-) -> None:
-    found = reservations.read_features(FEATURES, "gpu")
+def test_constraints_name_features_in_every_form(constraint: str, names: list[str]) -> None:
     assert list(reservations.wanted_features(constraint)) == names
-    assert reservations.fitting_nodes(constraint, found) == nodes

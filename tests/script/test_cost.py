@@ -22,7 +22,7 @@ def costs(
     site = reference(tmp_path, slurm={"time_limit": TimeLimit.parse(limit)})
     asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
     made = drafted(site, asked, options=options)
-    return list(cost.of_arrays(made.campaign.arrays, made.scripts))
+    return list(cost.of_arrays(made.campaign.arrays))
 
 
 def hours(found: list[Cost]) -> tuple[float | None, float | None]:

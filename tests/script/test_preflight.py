@@ -13,7 +13,6 @@ import pytest
 from hpcbert.errors import UsageError
 from hpcbert.flows.submit import write
 from hpcbert.model import Shape
-from hpcbert.script import directives
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from hpcbert.timelimit import TimeLimit
@@ -80,8 +79,8 @@ def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(
     assert {array.point for array, _ in made.campaign.current} == set(made.campaign.of_point)
     assert check is not None
     assert check.point not in made.campaign.of_point
-    asked = {one: directives.option(script(made), one) for one in ("nodes", "array", "time")}
-    assert asked == {"nodes": "4", "array": "", "time": "00:30:00"}
+    request = check.request
+    assert (request.nodes, request.array, request.time_limit) == (4, "", "00:30:00")
     assert "/opt/a b/all_reduce_perf" in script(made)
     assert "--minbytes 32M --maxbytes 256M" in script(made)
 
@@ -99,7 +98,7 @@ def test_without_gpus_for_certain_the_reference_program_measures(
 
 def test_a_shorter_time_limit_is_kept(tmp_path: Path) -> None:
     made = planned(tmp_path, "2n1g", "cpu", limit="00:10:00")
-    assert directives.option(script(made), "time") == "00:10:00"
+    assert made.campaign.arrays[-1].request.time_limit == "00:10:00"
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,28 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.script.directives import option
-from hpcbert.script.rewrite import retried, writes_to
+from hpcbert.model import Array, JobRequest
+from hpcbert.script.request import read_request
+from hpcbert.script.rewrite import retried, retry_request, writes_to
 from hpcbert.system.runner import run
 from tests.kit.drafts import drafted, reference
+from tests.kit.scripts import sbatch_options
 
 
-def rendered(tmp_path: Path, *words: str, together: bool = False) -> str:
+def rendered(tmp_path: Path, *words: str, together: bool = False) -> tuple[Array, str]:
     where = reference(tmp_path, slurm={"sbatch_args": words})
     made = drafted(where, options={"together": together})
-    (text,) = made.scripts.values()
-    return text
+    (array,) = made.campaign.arrays
+    return array, made.scripts[array.name]
 
 
-def again(text: str, *, exclude: tuple[str, ...] = ("n3", "n4")) -> str:
-    return retried(text, name="job.t1", repeats=(2, 4), first_attempt=3, exclude=exclude)
+def again(
+    array: Array, text: str, *, exclude: tuple[str, ...] = ("n3", "n4"), time_limit: str = ""
+) -> tuple[JobRequest, str]:
+    request = retry_request(
+        array.request, name="job.t1", indices=(2, 4), exclude=exclude, time_limit=time_limit
+    )
+    return request, retried(text, array.request, request, repeats=(2, 4), first_attempt=3)
 
 
 def changes(old: str, new: str) -> list[str]:
@@ -30,48 +37,93 @@ def changes(old: str, new: str) -> list[str]:
     return [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
 
 
-def test_a_retry_changes_names_indices_attempt_and_nodes_only(tmp_path: Path) -> None:
-    text = rendered(tmp_path)
-    name, array, comment, exclude, attempt, mark = changes(text, again(text))
-    assert name == "#SBATCH --job-name=job.t1"
-    assert comment == "#SBATCH --comment=job.t1"
-    assert mark.startswith("array_name=job.t1 # ")
-    assert array == "#SBATCH --array=2,4%1"
-    assert exclude == "#SBATCH --exclude=n3,n4"
-    assert attempt.startswith("first_attempt=3 ")
-    assert run(["bash", "-n"], stdin=again(text)).ok
+def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: Path) -> None:
+    array, text = rendered(tmp_path)
+    _, script = again(array, text, time_limit="02:00:00")
+    *options, attempt = [line for line in changes(text, script) if "array_name=" not in line]
+    assert options == [
+        "#SBATCH --job-name=job.t1",
+        "#SBATCH --comment=job.t1",
+        "#SBATCH --array=2,4%1",
+        "#SBATCH --time=02:00:00",
+        "#SBATCH --exclude=n3,n4",
+    ]
+    assert "first_attempt=3 " in attempt
+    assert run(["bash", "-n"], stdin=script).ok
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    ["first_attempt=0 # a comment\n", "nodes=4 tasks_per_node=8 first_attempt=0\n"],
+    ids=["alone", "among-others"],
+)
+def test_the_first_attempt_is_changed_wherever_a_line_assigns_it(
+    tmp_path: Path, assignments: str
+) -> None:
+    array, _ = rendered(tmp_path)
+    _, script = again(array, f"#!/bin/bash\n#SBATCH --nodes=1\nset -e\n{assignments}")
+    assert script.endswith(assignments.replace("first_attempt=0", "first_attempt=3"))
+    assert "#SBATCH --job-name=job.t1\n" in script.partition("set -e")[0]
 
 
 def test_repeats_that_share_a_job_share_it_again(tmp_path: Path) -> None:
-    text = rendered(tmp_path, together=True)
-    found = changes(text, again(text, exclude=()))
-    assert [line.partition("=")[0] for line in found] == [*_NAMES, *_REST]
-    assert "repeats=(2 4)" in found
+    array, text = rendered(tmp_path, together=True)
+    request, script = again(array, text, exclude=())
+    assert request.array == ""
+    assert "repeats=(2 4)" in changes(text, script)
+    assert "--array" not in script
 
 
-_NAMES = ["#SBATCH --job-name", "#SBATCH --comment"]
-_REST = ["repeats", "first_attempt", "array_name"]
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--comment=mine",),
+        ('--comment=a b "c"',),
+        ("--exclude=n[7-8]",),
+        ("-x", "n7", "-t", "10", "-p", "long"),
+        ("-A", "project", "--qos=high", "--gres=gpu:a100:2", "--mem=4G", "-c8"),
+        ("--exclusive=user",),
+        ("--exclusive",),
+        ("--clusters=other", "--partit=long"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "shared"])
+def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
+    tmp_path: Path, words: tuple[str, ...], exclusive: bool
+) -> None:
+    where = reference(
+        tmp_path, slurm={"sbatch_args": words, "exclusive": exclusive, "partition": "gpu"}
+    )
+    made = drafted(where)
+    (array,) = made.campaign.arrays
+    text = made.scripts[array.name]
+    assert read_request(sbatch_options(text)) == array.request
+    assert array.request.nodes == 1
+    request, script = again(array, text, time_limit="2-0")
+    assert read_request(sbatch_options(script)) == request
 
 
 def test_the_users_own_comment_stays(tmp_path: Path) -> None:
-    text = rendered(tmp_path, "--comment=mine")
-    assert option(again(text), "comment") == "mine"
+    array, text = rendered(tmp_path, "--comment=mine")
+    assert again(array, text)[0].comment == "mine"
 
 
 def test_nodes_that_the_script_keeps_away_from_stay_excluded(tmp_path: Path) -> None:
-    text = rendered(tmp_path, "--exclude=n[7-8]")
-    assert option(again(text), "exclude") == "n[7-8],n3,n4"
-    assert option(again(text, exclude=()), "exclude") == "n[7-8]"
+    array, text = rendered(tmp_path, "--exclude=n[7-8]")
+    assert again(array, text)[0].exclude == "n[7-8],n3,n4"
+    assert again(array, text, exclude=())[0].exclude == "n[7-8]"
 
 
 def test_a_script_of_another_version_is_refused(tmp_path: Path) -> None:
-    text = rendered(tmp_path).replace("first_attempt=", "attempt_from=")
-    with pytest.raises(UsageError, match="no line like"):
-        again(text)
+    array, text = rendered(tmp_path)
+    with pytest.raises(UsageError, match="first_attempt"):
+        again(array, text.replace("first_attempt=", "attempt_from="))
 
 
 def test_a_script_says_which_campaign_it_writes_to(tmp_path: Path) -> None:
-    text = rendered(tmp_path)
+    _, text = rendered(tmp_path)
     (line,) = (one for one in text.splitlines() if one.startswith("campaign="))
     directory = Path(line.partition("=")[2].strip("'"))
     assert not writes_to(text, tmp_path)
@@ -79,13 +131,3 @@ def test_a_script_says_which_campaign_it_writes_to(tmp_path: Path) -> None:
     assert writes_to(text, directory)
     assert not writes_to(text, tmp_path)
     assert not writes_to("", directory)
-
-
-def test_options_are_read_as_sbatch_does() -> None:
-    text = '#SBATCH --time=01:00:00\n#SBATCH --partition="a b"\n#SBATCH --time=02:00:00\n'
-    assert (option(text, "time"), option(text, "partition"), option(text, "qos")) == (
-        *("02:00:00", "a b", ""),
-    )
-    head = "#!/bin/bash\n\n  # a comment\n#SBATCH --qos=low\n"
-    assert option(f"{head}set -e\n#SBATCH --qos=high\n", "qos") == "low"
-    assert option(f"{head}#SBATCH --qos=high", "qos") == "high"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.slurm.caps import Demand, tres
 from hpcbert.slurm.controller import Controller, fitting_mpi, read_config, read_mpi
-from hpcbert.slurm.partitions import resources
+from hpcbert.slurm.partitions import resources, tres
 from hpcbert.slurm.rights import (
     Rights,
     read_associations,
@@ -171,9 +170,9 @@ def test_trackable_resources() -> None:
 
 
 RIGHTS = Rights(
-    own=read_associations("proj|me||gpu|normal,long||00:20:00||node=2\nproj|me|||normal|normal|||\n"),
-    accounts=read_associations("root|||||||||\nproj||top||normal|||gres/gpu=3|\ntop||root|||||node=1|"),
-    qos=read_qos("normal|DenyOnLimit,OverPartQOS|1-00:00:00|gres/gpu=8|node=2|||cpu=1\nlong|PartitionTimeLimit||||||\n"),
+    own=read_associations("proj|me||gpu|normal,long||00:20:00|node=2|\nproj|me|||normal|normal|||\n"),
+    accounts=read_associations("root||||||||\nproj||top||normal|||gres/gpu=3|\ntop||root|||||node=1|00:30:00"),
+    qos=read_qos("normal|DenyOnLimit,OverPartQOS|1-00:00:00|gres/gpu=8|\nlong|PartitionTimeLimit|||\n"),
     default=read_default("you|x\nme|proj\n", "me"),
     known=True,
 )  # fmt: skip
@@ -183,10 +182,9 @@ def test_associations_of_a_user() -> None:
     assert RIGHTS.default == "proj"
     found = RIGHTS.of("", "gpu")
     assert found is not None
-    assert (found.qos, found.limit, found.most) == (
-        ("normal", "long"),
-        TimeLimit(1200),
-        {"MaxTRES": {"node": 2}},
+    assert (found.qos, found.limit, found.minutes) == (
+        *(("normal", "long"), TimeLimit(1200)),
+        {"node": 2},
     )
     assert RIGHTS.of("proj", "other") == RIGHTS.own[1]
     assert RIGHTS.of("none") is None
@@ -196,37 +194,25 @@ def test_associations_of_a_user() -> None:
 
 def test_qos_and_their_limits() -> None:
     normal = RIGHTS.qos["normal"]
-    assert (normal.flags, normal.limit, normal.least) == (
-        *(("DenyOnLimit", "OverPartQOS"), TimeLimit(86400)),
-        {"cpu": 1},
-    )
-    assert [(one.key, one.most) for one in normal.caps] == [
-        ("GrpTRES", {"gres/gpu": 8}),
-        ("MaxTRES", {"node": 2}),
-    ]
-    assert RIGHTS.qos["long"].outlasts
+    assert normal.flags == ("DenyOnLimit", "OverPartQOS")
+    assert (normal.limit, normal.minutes) == (TimeLimit(86400), {"gres/gpu": 8})
 
 
 def test_limits_of_accounts_above_bind_too() -> None:
-    found = RIGHTS.caps("proj", "gpu")
-    assert [(one.whose, one.key, one.most) for one in found] == [
-        ("account proj", "MaxTRES", {"node": 2}),
-        ("account proj", "GrpTRES", {"gres/gpu": 3}),
-        ("account top", "GrpTRES", {"node": 1}),
-    ]
-    asked = Demand({"node": 2, "gres/gpu": 8})
-    assert [one for cap in found for one in cap.exceeded(asked)] == [
-        ("gres/gpu", 8, 3),
-        ("node", 2, 1),
+    assert list(RIGHTS.minutes_caps("proj", "gpu")) == [
+        ("your part of account proj", "node", 2),
+        ("account proj", "gres/gpu", 3),
+        ("account top", "node", 1),
+        ("account top", "wall", 30),
     ]
 
 
 def test_what_a_qos_limits_no_account_does() -> None:
-    found = RIGHTS.caps("proj", "gpu", "normal")
-    assert [(one.whose, one.key, one.most) for one in found] == [
-        ("QOS normal", "GrpTRES", {"gres/gpu": 8}),
-        ("QOS normal", "MaxTRES", {"node": 2}),
-        ("account top", "GrpTRES", {"node": 1}),
+    assert list(RIGHTS.minutes_caps("proj", "gpu", "normal")) == [
+        ("QOS normal", "gres/gpu", 8),
+        ("your part of account proj", "node", 2),
+        ("account top", "node", 1),
+        ("account top", "wall", 30),
     ]
     assert RIGHTS.most_time("proj", "gpu", "normal") == ("QOS normal", TimeLimit(86400))
     assert RIGHTS.most_time("proj", "gpu", "long") == ("account proj", TimeLimit(1200))

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.slurm.jobrecord import JobRecord, newest
-from hpcbert.slurm.reasons import REASONS, TEXTS, WAIT, find, reason_advice, reason_sentence
+from hpcbert.slurm.reasons import (
+    REASONS,
+    TEXTS,
+    WAIT,
+    find,
+    never_starts,
+    reason_advice,
+    reason_sentence,
+)
 from hpcbert.slurm.states import (
     STATES,
     UNKNOWN,
@@ -170,6 +178,79 @@ def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice() -> None:
         assert [text for text, why in find(word) if why] == [word]
         assert reason_sentence(word)
         assert reason_advice(word)
+
+
+NEVER, LATER = "it can never start: cancel it", "wait until other jobs have ended; if none of them"
+USED_UP = "ask the administrators, or cancel it"
+ANOTHER = "another --account or --qos"
+# What a submission does not foresee: the limit that Slurm names, and what to do about it.
+LIMITS = [
+    ("QOSMaxNodePerJobLimit", "more nodes per job than the QOS allows", NEVER, "--nodes"),
+    ("MaxNodePerJob", "more nodes per job", NEVER, "--nodes"),
+    ("QOSMaxCpuPerJobLimit", "more CPUs per job", NEVER, "nodes.cpus_per_gpu"),
+    ("QOSMaxGRESPerJob", "more GPUs per job", NEVER, "--gpus-per-node"),
+    ("QOSMaxGRESPerNode", "more GPUs per node", NEVER, "fewer --gpus-per-node"),
+    ("QOSMaxCpuPerNode", "more CPUs per node", NEVER, "nodes.cpus_per_gpu"),
+    ("QOSMaxMemoryPerJob", "more memory per job", NEVER, "slurm.memory"),
+    ("QOSMaxWallDurationPerJobLimit", "more time per job", NEVER, "a shorter --time"),
+    ("QOSMaxGRESMinutesPerJob", "more GPUs x minutes per job", NEVER, "a shorter --time"),
+    ("QOSMinGRES", "less than the GPUs that the QOS demands", NEVER, "more"),
+    ("AssocMaxNodePerJobLimit", "more nodes per job than your account allows", NEVER, "--nodes"),
+    ("AssocMaxWallDurationPerJobLimit", "more time per job", NEVER, "a shorter --time"),
+    ("AssocMaxGRESPerJob", "more GPUs per job", NEVER, "--gpus-per-node"),
+    ("AssocMaxCpuMinutesPerJobLimit", "more CPUs x minutes", NEVER, "a shorter --time"),
+    ("AssocGrpGRES", "limit on GPUs over all its jobs", LATER, "--gpus-per-node"),
+    ("AssocGrpNodeLimit", "limit on nodes over all its jobs", LATER, "fewer --nodes"),
+    ("AssocGrpCpuLimit", "limit on CPUs", LATER, "nodes.cpus_per_gpu"),
+    ("AssocGrpMemLimit", "limit on memory", LATER, "slurm.memory"),
+    ("AssocGrpGRESRunMinutes", "limit on GPUs x minutes", LATER, "a shorter --time"),
+    ("AssocGrpCPURunMinutesLimit", "limit on CPUs x minutes", LATER, "a shorter --time"),
+    ("AssocGrpJobsLimit", "limit on jobs", LATER, "--account"),
+    ("AssocMaxJobsLimit", "as many jobs running as your account", LATER, "--account"),
+    ("AssocGrpWallLimit", "has used up its limit of time", USED_UP, "--account"),
+    ("AssocGrpGRESMinutes", "has used up its limit of GPUs x minutes", USED_UP, "--account"),
+    ("QOSGrpGRES", "the QOS has reached its limit on GPUs", LATER, "--gpus-per-node"),
+    ("QOSGrpNodeLimit", "limit on nodes", LATER, "fewer --nodes"),
+    ("QOSGrpWallLimit", "the QOS has used up its limit of time", USED_UP, "--qos"),
+    ("QOSMaxGRESPerUser", "limit on GPUs per user", LATER, "--gpus-per-node"),
+    ("QOSMaxNodePerUserLimit", "limit on nodes per user", LATER, "fewer --nodes"),
+    ("QOSMaxCpuPerUserLimit", "limit on CPUs per user", LATER, "nodes.cpus_per_gpu"),
+    ("QOSMaxJobsPerUserLimit", "limit on jobs per user", LATER, "--qos"),
+    ("MaxGRESPerAccount", "limit on GPUs", LATER, "--gpus-per-node"),
+    ("MaxJobsPerAccount", "limit on jobs", LATER, "--qos"),
+]
+
+
+@pytest.mark.parametrize(("reason", "part", "begins", "remedy"), LIMITS, ids=lambda text: text[:30])
+def test_a_limit_that_holds_a_job_back_has_words_and_a_remedy(
+    reason: str, part: str, begins: str, remedy: str
+) -> None:
+    assert part in reason_sentence(reason)
+    advice = reason_advice(reason)
+    assert advice.startswith(begins)
+    assert remedy in advice
+    assert ANOTHER in advice
+    assert never_starts(reason) is (begins == NEVER)
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("PartitionNodeLimit", "other --nodes"),
+        ("PartitionTimeLimit", "a shorter --time"),
+        ("PartitionConfig", "another --partition"),
+        ("BadConstraints", "slurm.constraint"),
+        ("InvalidAccount", "another --account"),
+        ("InvalidQOS", "another --qos"),
+        ("AccountNotAllowed", "another --account or --partition"),
+        ("QOSNotAllowed", "another --qos or --partition"),
+        ("MaxMemPerLimit", "less slurm.memory"),
+    ],
+)
+def test_a_request_that_never_starts_has_a_remedy(reason: str, remedy: str) -> None:
+    assert reason_advice(reason).startswith(NEVER)
+    assert remedy in reason_advice(reason)
+    assert never_starts(reason)
 
 
 def test_reasons_are_shown_as_they_are_where_nobody_knows_them() -> None:

@@ -29,7 +29,7 @@ class Local(PlainScheduler):
 
     def start(self, directory: Path, campaign: Campaign) -> str:
         """Start a queue; it needs a time limit, and uses the longest if there is none."""
-        limit = limits.of(directory, campaign.arrays[0]).bound
+        limit = limits.of(campaign.arrays[0]).bound
         return queue.enqueue(
             directory, campaign, time_limit_minutes=limit / 60, environ=self.world.environ
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shlex
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,19 +16,17 @@ from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.scheduler.base import Check, Scheduler, Target
 from hpcbert.scheduler.poller import FLOOR
 from hpcbert.scheduler.slurm import (
+    admission,
     adopt,
-    capacity,
+    examine,
     gates,
     outlook,
-    permitted,
     questions,
-    sizes,
     submission,
 )
 from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.scheduler.slurm.wanted import wanted
-from hpcbert.script import directives
 from hpcbert.script.plan import MOST_INDICES
+from hpcbert.script.request import unnamed
 from hpcbert.slurm import commands, controller, nodes, partitions
 from hpcbert.slurm.states import parse
 from hpcbert.system import ownership
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.finding import Finding
-    from hpcbert.model import Array, Campaign, Point
+    from hpcbert.model import Array, Campaign, JobRequest, Point
     from hpcbert.scheduler.base import Start, Supply
     from hpcbert.scheduler.slurm.poller import SlurmPoller
     from hpcbert.script.resolve import SubmitOptions
@@ -222,15 +219,15 @@ class Slurm(Scheduler):
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
         return Cluster(self.world, _cluster(site)).settings.most_indices or MOST_INDICES
 
-    def nodes(self, script: str) -> Mapping[str, bool] | None:
-        """Ask sinfo for the nodes of a script's partition; none if it does not answer."""
+    def nodes(self, request: JobRequest) -> Mapping[str, bool] | None:
+        """Ask sinfo for the nodes of a job's partition; none if it does not answer."""
         outcome = questions.query(self.world, nodes.sinfo_argv())
         text = outcome.stdout if outcome.ok else ""
-        return nodes.read_sinfo(text, directives.option(script, "partition"))
+        return nodes.read_sinfo(text, request.partition)
 
-    def describe(self, directory: Path, array: Array) -> str:
-        """Return the sbatch command line."""
-        return shlex.join(gates.sbatch_argv(directory, array))
+    def submit_argv(self, directory: Path, array: Array) -> Sequence[str]:
+        """Return the command line of sbatch."""
+        return gates.sbatch_argv(directory, array)
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Check syntax, and let sbatch itself check the scripts if it is installed."""
@@ -250,34 +247,30 @@ class Slurm(Scheduler):
         ok = None if outlook.away(test) else test.ok
         return Check(f"sbatch --test-only {path}", ok, adopt.complaint(test))
 
-    def supply(self, script: str) -> tuple[Supply, ...]:
-        """Ask sinfo for the partitions of a script."""
-        where = directives.option(script, "clusters").partition(",")[0]
-        return capacity.supply(script, Cluster(self.world, where))
+    def supply(self, request: JobRequest) -> tuple[Supply, ...]:
+        """Ask sinfo for the partitions of a job."""
+        where = request.clusters.partition(",")[0]
+        return admission.supply(admission.demand_of(request), Cluster(self.world, where))
 
     def forecast(self, script: str) -> Start:
         """Ask sbatch itself when a script's job would start."""
         return outlook.forecast(script, self.world)
 
-    def obstacles(self, directory: Path, scripts: Sequence[str]) -> Iterable[Finding]:
-        """Compare the scripts' requests with the partitions; other clusters' are unknown."""
-        jobs = []
-        for text in scripts:
-            if directives.option(text, "clusters"):
-                return ()
-            jobs.append(wanted(text))
-        cluster = Cluster(self.world)
-        fits = capacity.of_cluster(jobs, directory, cluster.partitions)
-        large = sizes.of_nodes(jobs, cluster)
-        return (*fits, *large, *permitted.of_rights(jobs, cluster))
+    def obstacles(self, directory: Path, requests: Sequence[JobRequest]) -> Iterable[Finding]:
+        """Compare the requests with the partitions; other clusters' are unknown."""
+        if any(request.clusters for request in requests):
+            return ()
+        jobs = [admission.demand_of(request) for request in requests]
+        return admission.find_obstacles(jobs, directory, Cluster(self.world))
 
-    def impossible(self, scripts: Iterable[str]) -> Iterable[Finding]:
+    def impossible(self, arrays: Iterable[Array], scripts: Mapping[str, str]) -> Iterable[Finding]:
         """Let sbatch itself test each different request."""
-        return outlook.impossible(scripts, self.world)
+        texts = {unnamed(array.request): scripts[array.name] for array in arrays}
+        return outlook.impossible(texts.values(), self.world)
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""
-        return capacity.examine(site, self.world, nodes)
+        return examine.examine(site, self.world, nodes)
 
 
 def _cluster(site: Site) -> str:

@@ -15,7 +15,7 @@ from hpcbert.scheduler.base import Job
 from hpcbert.scheduler.slurm import control
 from hpcbert.scheduler.slurm.adopt import identity
 from hpcbert.scheduler.slurm.questions import query
-from hpcbert.script import directives
+from hpcbert.script.request import controller_fields
 from hpcbert.slurm import commands
 
 if TYPE_CHECKING:
@@ -62,12 +62,10 @@ class Order:
 
     Attributes:
         gates: What its job waits for.
-        text: The script.
     """
 
     array: Array
     gates: Gates
-    text: str
 
 
 def is_plain(outcome: Outcome) -> bool:
@@ -134,7 +132,7 @@ def _changed(
     """Return where the controller's settings differ from the request."""
     if claim.shown is None:
         return ()
-    request = directives.asked(order.text, order.array)
+    request = controller_fields(order.array)
     identities = identity(watched, order.array, claim.shown.row)
     place = tuple(entry for entry in identities if entry[0] == "WorkDir")
     depends = claim.shown.fields.get("Dependency", "")

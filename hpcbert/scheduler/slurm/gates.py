@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcbert.campaign import preflight, store
+from hpcbert.campaign import preflight
 from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.slurm.questions import query
-from hpcbert.script import directives
+from hpcbert.script.request import part_options
 from hpcbert.slurm import nodes
 from hpcbert.slurm.hostlist import expand
 
@@ -64,7 +64,6 @@ def gates_of(
 
     Raises:
         SchedulerError: The preflight failed.
-        UsageError: The array's script was changed.
     """
     after = _before(there, array, watched.campaign)
     if array.preflight:
@@ -79,8 +78,7 @@ def gates_of(
             hint=f"See {preflight.log(watched, check.array)}; submit the points in a campaign of "
             "their own, without --preflight if need be.",
         )
-    text = store.read_script(watched.directory, array).decode() if check.slow else ""
-    kept = _kept_away(check.slow, text, array, world)
+    kept = _kept_away(check.slow, array, world)
     return Gates(after, None if check.state == "done" else check.array, kept)
 
 
@@ -93,25 +91,24 @@ def _before(there: Mapping[Point | None, Array], array: Array, campaign: Campaig
     return there.get(array.point if campaign.concurrent_points else None)
 
 
-def _kept_away(slow: Iterable[str], text: str, array: Array, world: World) -> tuple[str, ...]:
+def _kept_away(slow: Iterable[str], array: Array, world: World) -> tuple[str, ...]:
     """Return the slow nodes, unless the array names one, or too few others could run it."""
     names = tuple(slow)
-    if set(names) & set(expand(directives.option(text, "nodelist"))):
+    if set(names) & set(expand(array.request.nodelist)):
         return ()
     answer = query(world, nodes.sinfo_argv()) if names else None
-    known = nodes.read_sinfo(answer.stdout, directives.option(text, "partition")) if answer else {}
+    known = nodes.read_sinfo(answer.stdout, array.request.partition) if answer else {}
     left = sum(usable for name, usable in known.items() if name not in names)
     return names if not known or left >= array.point.shape.nodes else ()
 
 
-def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE, text: str = "") -> list[str]:
+def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE) -> list[str]:
     """Return the command that submits one array; all other options are in the script.
 
     Args:
         directory: The campaign.
         array: The array to submit.
         gates: What it waits for.
-        text: The script, if the array is a part of it, or excludes more nodes.
     """
     cluster = next((one.cluster for one in gates.jobs), array.cluster)
     words = [f"--clusters={cluster}"] if cluster else []
@@ -119,7 +116,7 @@ def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE, text: str
     # A job that can't start any more must not wait forever.
     words += ["--kill-on-invalid-dep=yes"] if gates.preflight else []
     if gates.exclude:
-        known = [node for node in [directives.option(text, "exclude")] if node]
+        known = [array.request.exclude] if array.request.exclude else []
         words += [f"--exclude={','.join([*known, *gates.exclude])}"]
-    words += directives.narrowed(text, array) if text else []
+    words += part_options(array)
     return ["sbatch", "--parsable", *words, str(directory / array.script)]

@@ -13,7 +13,6 @@ from hpcbert.scheduler.base import Start
 from hpcbert.scheduler.slurm.adopt import complaint
 from hpcbert.scheduler.slurm.cluster import HINTS, sentence, silence
 from hpcbert.scheduler.slurm.submission import TRANSIENT
-from hpcbert.script import directives
 from hpcbert.slurm import commands, refusals
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def impossible(scripts: Iterable[str], world: World) -> Iterator[Finding]:
     """
     if not _is_program(shutil.which("sbatch") or ""):
         return
-    for text in {directives.request(script): script for script in scripts}.values():
+    for text in scripts:
         try:
             why = forecast(text, world).refused
         except SchedulerError:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from hpcbert.campaign.repeats import Lines
 from hpcbert.scheduler.poller import Haste, Pace, Poller, differ
 from hpcbert.scheduler.slurm import questions
-from hpcbert.scheduler.slurm.alone import Hopeless
 from hpcbert.scheduler.slurm.submitit import Watcher
 from hpcbert.slurm import commands
 from hpcbert.slurm.ladder import Reports, awaited, doubtful, resolve_state
@@ -64,7 +63,6 @@ class SlurmPoller(Poller):
         self._ended: dict[Key, Repeat] = {}
         self._calm: dict[Key, int] = {}
         self._known: set[str] = set()
-        self._hopeless = Hopeless(world)
         self._squeue: Answer = "unasked"
         self._queue_garbage: tuple[str, ...] = ()
 
@@ -167,16 +165,9 @@ class SlurmPoller(Poller):
     def _judge(self, repeat: Repeat, heard: Reports) -> None:
         """Set the state of a repeat, and the number of polls it has stood."""
         judged = awaited(resolve_state(heard), heard.record, now=self._world.now())
-        state = self._in_vain(repeat, _unsubmitted(repeat, heard) or judged)
+        state = _unsubmitted(repeat, heard) or judged
         self.states[repeat.key] = state
         self._calm[repeat.key] = self._calmer(repeat, state, heard)
-
-    def _in_vain(self, repeat: Repeat, state: RepeatState) -> RepeatState:
-        """Return a state; if the job exceeds a limit by itself, with that limit."""
-        waits, array = state.kind is Kind.WAITING, repeat.array
-        known = waits and array.job_id
-        why = self._hopeless.why(array.job_id, array.cluster, state.reason) if known else ""
-        return replace(state, detail=f"{why}: it never starts", hopeless=True) if why else state
 
     def _doubts(self, repeat: Repeat, heard: Reports) -> bool:
         """Return whether squeue has to be asked; now and then about all, because sacct may lag."""

@@ -139,7 +139,7 @@ def _handed_over(
     Raises:
         SchedulerError, NoRoomError: As `Scheduler.submit`.
     """
-    text = store.read_script(ledger.directory, array).decode()
+    store.read_script(ledger.directory, array)
     # An earlier try may have made its job, even if sbatch seemed to refuse it.
     known = TrackedCampaign(ledger.directory, ledger.campaign) if array.called else watched
     if array.called and (found := search(known, array, world)):
@@ -151,7 +151,7 @@ def _handed_over(
     workdir = os.path.realpath(ledger.directory)
     tried = replace(array, called=utc(world.now()), workdir=workdir)
     record(ledger, tried)
-    order = Order(tried, gates, text)
+    order = Order(tried, gates)
     done, verdict = _settled(ledger, watched, order, world)
     if verdict == "full" and len(done.repeats) > 1 and not done.together:
         return done
@@ -228,7 +228,7 @@ def _call(
 ) -> tuple[Array, Verdict]:
     """Call sbatch once; return the result for the array, and whether calling again may help."""
     array, directory = order.array, watched.directory
-    argv = sbatch_argv(directory, array, gates=order.gates, text=order.text)
+    argv = sbatch_argv(directory, array, gates=order.gates)
     outcome = world.run(argv, cwd=directory, env=world.environ)
     if outcome.returncode == _NO_PROGRAM:
         return replace(array, state="refused", error=complaint(outcome)), "done"

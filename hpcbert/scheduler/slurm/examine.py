@@ -1,31 +1,37 @@
-"""Which of a site's choices are not available now: reservation, features, nodes, arrays.
-
-sbatch refuses some of them without naming alternatives, and lets a job wait for the others.
-"""
+"""doctor's questions to Slurm: is it here, does it have what a site says, would it take a job."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.config.slurmwords import given
 from hpcbert.finding import Finding
+from hpcbert.scheduler.slurm import admission
+from hpcbert.scheduler.slurm.cluster import HINTS, Cluster, sentence, silence
 from hpcbert.scheduler.slurm.questions import query
-from hpcbert.scheduler.slurm.wanted import of_site
-from hpcbert.slurm import nodes, reservations
+from hpcbert.slurm import commands, nodes, reservations
 from hpcbert.slurm.commands import submission_environment
+from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.refusals import advice
 from hpcbert.system import ownership
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hpcbert.config.site import Site
     from hpcbert.scheduler.base import World
-    from hpcbert.scheduler.slurm.cluster import Cluster
+    from hpcbert.scheduler.slurm.admission import Demand
+    from hpcbert.slurm.partitions import Partition
     from hpcbert.slurm.reservations import Reservation
+    from hpcbert.system.runner import Outcome
 
+# The kinds of MPI to advise, the usual one first.
+_MPI = ("pmix", "pmi2")
+# The words of `scontrol ping` for each controller.
+_UP, _DOWN = " is UP", " is DOWN"
 _RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
 # Repeats of a point that fit in one array; DLPerf's protocol has five.
 _REPEATS = 5
@@ -33,6 +39,151 @@ _TEST = "#!/bin/sh\ntrue\n"
 _NAMED = 8
 # A site's plugin that requires jobs to drop the caller's environment.
 _EXPORT = "--export=NONE"
+
+
+def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
+    """Yield whether Slurm answers and has what the site says.
+
+    Args:
+        site: The site to check.
+        world: Its `run` starts Slurm's commands.
+        nodes: Number of nodes that a job would use.
+    """
+
+    def ask(*argv: str) -> Outcome:
+        environment = commands.submission_environment(world.environ)
+        return world.run(argv, env=environment, timeout=30)
+
+    version = ask("sbatch", "--version")
+    yield _judged("sbatch", version, version.stdout.strip(), "Run this on a login node.")
+    if not version.ok:
+        return
+    ping = ask("scontrol", "ping")
+    why = silence(ping)
+    if why == "unsigned":
+        yield Finding("munge", "fail", sentence(why, ping), HINTS[why], "service munge")
+    hint = "Ask the cluster's administrators, or check SLURM_CONF."
+    yield _judged("slurmctld", ping, " ".join(ping.stdout.split()), hint)
+    if why == "unsigned":
+        return  # Every other command would fail the same way.
+    sacct = ask("sacct", "-n", "-X", "-o", "JobID")
+    hint = "Without accounting, states come from squeue and from the jobs' own status files."
+    yield _judged("accounting", sacct, "sacct answers", hint, bad="warn")
+    cluster = Cluster(world)
+    if _UP in ping.stdout or _DOWN not in ping.stdout:  # A backup may be up.
+        yield from _partition(site, cluster, nodes)
+    if ping.ok:
+        yield from _versions(version.stdout, cluster.settings.version)
+        yield from of_choices(site, cluster, world, nodes)
+    if site.slurm.mpi:
+        yield _mpi(site.slurm.mpi, cluster.mpi)
+    if site.container.runtime == "pyxis":
+        usage = ask("srun", "--help")
+        ok = "--container-image" in usage.stdout
+        hint = "" if ok else 'Install pyxis, or set container.runtime = "none".'
+        remedy = "" if ok else "--runtime none"
+        status = "ok" if ok else "fail"
+        yield Finding("pyxis", status, "srun --container-image", hint, "", (), remedy)
+
+
+def _mpi(wanted: str, there: Sequence[str]) -> Finding:
+    """Return whether srun has the kind of MPI that a site names."""
+    if fitting_mpi([wanted], there):
+        return Finding("MPI", "ok", f"srun --mpi={wanted}")
+    better = fitting_mpi(_MPI, there)
+    return Finding(
+        "MPI",
+        "fail",
+        f"srun has no {wanted}",
+        f"srun has {', '.join(there)}: name one of these." if there else "See srun --mpi=list.",
+        "site.toml: slurm.mpi",
+        remedy=f'site.toml: slurm.mpi = "{better}"' if better else "",
+    )
+
+
+def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
+    """Yield whether a job of this site fits its partition."""
+    found = cluster.partitions
+    if not found:
+        detail = cluster.complaint or "sinfo lists no partitions"
+        yield Finding("partition", "warn", detail, HINTS[cluster.silence or "failed"])
+        return
+    job = admission.demand_of_site(site, nodes)
+    wrong = (
+        *admission.find_misfits([job], Path(site.runs), found),
+        *_of_users(job, cluster, site.slurm.reservation),
+        *admission.find_oversized([job], cluster),
+        *admission.find_memory_excess(job, cluster),
+        *admission.find_missing_rights([job], cluster),
+    )
+    each = ", ".join(f"{one.name} ({one.nodes} nodes)" for one in found.values())
+    yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {each}"),)
+    if not site.slurm.gres:
+        yield from _unasked(job, found)
+
+
+def _of_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Finding]:
+    """Yield whom a job's partitions are for, if none of them is for this user."""
+    why = {
+        name: admission.closed(cluster.rules[name], reservation) if name in cluster.rules else ""
+        for name in admission.named_partitions(job, cluster.partitions)
+    }
+    if not why or not all(why.values()):
+        return
+    name = next(iter(why))
+    open_to_all = {
+        other: cluster.partitions[other]
+        for other, rule in cluster.rules.items()
+        if other in cluster.partitions and not admission.closed(rule, reservation)
+    }
+    yield Finding(
+        "partition",
+        "fail",
+        f"Partition {name} is not for you: {why[name]}.",
+        "Name another one with --partition, or ask the administrators.",
+        "site.toml: slurm.partition",
+        remedy=admission.fitting_partition(job, open_to_all),
+    )
+
+
+def _unasked(job: Demand, found: Mapping[str, Partition]) -> Iterator[Finding]:
+    """Yield a finding if nodes have GPUs but no job requests them."""
+    groups = (
+        group for name in admission.named_partitions(job, found)[:1] for group in found[name].groups
+    )
+    there = dict.fromkeys(one for group in groups for one in group.resources if one.name == "gpu")
+    if there:
+        kinds = {one.kind for one in there}
+        gres = ":".join(filter(None, ("gpu", next(iter(there)).kind if len(kinds) > 1 else "")))
+        detail = f"slurm.gres is empty, but nodes have {', '.join(map(str, there))}"
+        hint = "Without it, no job gets a GPU; leave it empty only to measure CPUs."
+        remedy = f'site.toml: slurm.gres = "{gres}"'
+        yield Finding("GPUs", "warn", detail, hint, "site.toml: slurm.gres", (), remedy)
+
+
+def _judged(name: str, outcome: Outcome, detail: str, hint: str, *, bad: str = "fail") -> Finding:
+    if outcome.ok:
+        return Finding(name, "ok", detail)
+    lines = (outcome.stderr.strip() or outcome.stdout.strip()).splitlines()
+    return Finding(name, bad, lines[-1] if lines else f"status {outcome.returncode}", hint)
+
+
+def _versions(said: str, controller: str) -> Iterator[Finding]:
+    """Yield a finding if commands and controller have incompatible releases.
+
+    Commands may be older than the controller, but not newer (slurm.schedmd.com/upgrades.html).
+    """
+    own = said.split()[-1:] or [""]
+    mine, theirs = (tuple(one.split(".")[:2]) for one in (own[0], controller))
+    if controller and len(mine) == len(theirs) and mine > theirs:
+        yield Finding(
+            "slurmctld",
+            "warn",
+            f"Slurm's commands here are {own[0]}, newer than the controller's {controller}: it may "
+            "refuse them.",
+            "Put the cluster's own commands first on PATH: `type -a sbatch` lists all.",
+            "PATH",
+        )
 
 
 def of_choices(site: Site, cluster: Cluster, world: World, count: int) -> Iterator[Finding]:
@@ -100,12 +251,8 @@ def _of_constraint(constraint: str, partition: str, world: World, count: int) ->
     there = f"Its nodes have {', '.join(sorted(known))}." if known else "Its nodes have none."
     enough = [name for name in sorted(known) if known[name] >= count]
     remedy = f'{_CONSTRAINT} = "{enough[0] if enough else ""}"'
-    fitting = reservations.fitting_nodes(constraint, found)
     if lacking:
         detail = f"No node of the partition has the feature {', '.join(lacking)}."
-        yield Finding("constraint", "fail", detail, there, _CONSTRAINT, (), remedy)
-    elif fitting is not None and fitting < count:
-        detail = f"{fitting} nodes have {constraint}; you asked for {count}."
         yield Finding("constraint", "fail", detail, there, _CONSTRAINT, (), remedy)
     else:
         yield Finding("constraint", "ok", constraint)
@@ -117,7 +264,7 @@ def _of_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     states = nodes.read_states(cluster.states, named)
     if not states:
         return
-    job, fits = of_site(site, count), set(states)
+    job, fits = admission.demand_of_site(site, count), set(states)
     for one in cluster.partitions.values():
         if one.exact and (one.name == named or (one.default and not named)):
             fits &= one.fitting(job.resources)

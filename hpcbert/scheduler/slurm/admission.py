@@ -1,0 +1,569 @@
+"""Admission: what is certain before a submission to keep its jobs from running.
+
+Partition, nodes, GPUs, CPUs, memory and time against what the partitions have and allow; account
+and QOS against the user's rights. sbatch accepts such jobs where EnforcePartLimits is NO, its
+default, and they wait forever (seen with 22.05.8). What a cluster does not enforce, or does not
+show to users, is skipped: Slurm says it later, as the reason for which a job waits.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert.config.slurmwords import values
+from hpcbert.finding import Finding
+from hpcbert.scheduler.base import Supply
+from hpcbert.slurm import nodes
+from hpcbert.slurm.hostlist import expand, fold
+from hpcbert.slurm.partitions import resources, tres
+from hpcbert.slurm.rights import WALL
+from hpcbert.system import machine, ownership
+from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from hpcbert.config.site import Site
+    from hpcbert.model import JobRequest
+    from hpcbert.scheduler.slurm.cluster import Cluster
+    from hpcbert.slurm.partitions import Partition, Resource
+    from hpcbert.slurm.rules import Rules
+
+_ACCOUNT, _QOS = "site.toml: slurm.account", "site.toml: slurm.qos"
+_CPUS, _MEMORY = "site.toml: nodes.cpus_per_gpu", "site.toml: slurm.memory"
+_TIME = "site.toml: slurm.time_limit"
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A request.
+
+    Attributes:
+        partition: Its name, several joined by commas; empty for the default one.
+        nodes: Number of nodes.
+        limit: None in seconds if it requests none of its own.
+        resources: What each node must have.
+        account, qos: Empty for the default one.
+        tasks: Ranks per node; 0 if unknown.
+        cpus: CPUs of each rank.
+        memory: What each node must have, as sbatch takes it; empty or 0 if not specified.
+        exclusive: Whether it has its nodes to itself, with everything that they have.
+        nodelist: Nodes that must be part of it.
+        exclude: Nodes that must not.
+    """
+
+    partition: str
+    nodes: int
+    limit: TimeLimit
+    resources: tuple[Resource, ...]
+    account: str = ""
+    qos: str = ""
+    tasks: int = 0
+    cpus: int = 1
+    memory: str = ""
+    exclusive: bool = False
+    nodelist: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+def demand_of_site(site: Site, nodes: int) -> Demand:
+    """Return the request of a site's job for some nodes, with all settings that apply to each."""
+    slurm, gpus = site.slurm, site.nodes.gpus_per_node
+    place = values(slurm.placement(nodes))
+    return Demand(
+        partition=slurm.partition,
+        nodes=nodes,
+        limit=slurm.time_limit,
+        resources=resources(f"{slurm.gres}:{gpus}" if slurm.gres else ""),
+        account=slurm.account,
+        qos=slurm.qos,
+        tasks=gpus,
+        cpus=max(1, site.nodes.cpus_per_gpu),
+        memory=slurm.node_memory,
+        exclusive=slurm.exclusive,
+        nodelist=_names(place.get("nodelist", "")),
+        exclude=_names(place.get("exclude", "")),
+    )
+
+
+def demand_of(request: JobRequest) -> Demand:
+    """Return what an array requests of the cluster."""
+    return Demand(
+        partition=request.partition,
+        nodes=request.nodes,
+        limit=TimeLimit.reported(request.time_limit),
+        resources=resources(request.gres),
+        account=request.account,
+        qos=request.qos,
+        tasks=request.tasks_per_node,
+        cpus=request.cpus_per_task,
+        memory=request.memory,
+        exclusive=request.exclusive,
+        nodelist=_names(request.nodelist),
+        exclude=_names(request.exclude),
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return the nodes of a list; none for the path of a file, which sbatch reads itself."""
+    return () if "/" in text else expand(text)
+
+
+def supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
+    """Return what the partitions of a job have; nothing if Slurm does not answer."""
+    found = cluster.partitions
+    told = cluster.states if found else ""
+    return tuple(
+        Supply(
+            name=name,
+            state=found[name].state,
+            limit=found[name].limit,
+            most_nodes=found[name].most_nodes,
+            nodes=found[name].nodes,
+            fitting=_fitting(job, found[name]),
+            usable=sum(nodes.read_sinfo(told, name).values()) if told else None,
+            free=nodes.free(told, name) if told else None,
+            resources=tuple(
+                dict.fromkeys(str(one) for part in found[name].groups for one in part.resources)
+            ),
+        )
+        for name in named_partitions(job, found)
+    )
+
+
+def find_obstacles(jobs: Sequence[Demand], runs: Path, cluster: Cluster) -> Iterator[Finding]:
+    """Yield what keeps jobs from running: partitions, sizes of nodes, rights.
+
+    Args:
+        jobs: What each job requests.
+        runs: The directory of campaigns.
+        cluster: Their cluster.
+    """
+    yield from find_misfits(jobs, runs, cluster.partitions)
+    yield from find_oversized(jobs, cluster)
+    yield from find_missing_rights(jobs, cluster)
+
+
+def find_misfits(
+    jobs: Sequence[Demand], runs: Path, found: Mapping[str, Partition]
+) -> Iterator[Finding]:
+    """Yield what prevents jobs from running on the cluster.
+
+    If the partitions are unknown, there are no findings: sbatch will report the reason.
+
+    Args:
+        jobs: What each job requests.
+        runs: The directory of campaigns.
+        found: The cluster's partitions by name.
+    """
+    if not found:
+        return
+    for one in dict.fromkeys(jobs):
+        yield from _fits(one, found)
+    named = {part for one in jobs for part in named_partitions(one, found)}
+    yield from _shared(runs, [found[name] for name in sorted(named)])
+
+
+def named_partitions(job: Demand, found: Mapping[str, Partition]) -> tuple[str, ...]:
+    """Return the existing partitions that a job may run in."""
+    names = [name.strip() for name in job.partition.split(",") if name.strip()]
+    names = names or [one.name for one in found.values() if one.default]
+    return tuple(name for name in names if name in found)
+
+
+def _fits(job: Demand, found: Mapping[str, Partition]) -> Iterator[Finding]:
+    """Yield why a job fits none of its partitions; nothing if it fits one."""
+    names = named_partitions(job, found)
+    if job.partition and not names:
+        known = ", ".join(sorted(found))
+        yield Finding(
+            "partition",
+            "fail",
+            f"There is no partition {job.partition!r}.",
+            f"The cluster has {known}: name one with --partition, or in the site.toml.",
+            "site.toml: slurm.partition",
+            remedy=fitting_partition(job, found),
+        )
+    findings = [tuple(_misfits(job, found[name], found)) for name in names]
+    if findings and all(findings):
+        yield from findings[0]
+
+
+def _misfits(
+    job: Demand, partition: Partition, found: Mapping[str, Partition]
+) -> Iterator[Finding]:
+    """Yield the requests of a job that exceed a partition."""
+    fitting = _fitting(job, partition)
+    others = [name for name, one in found.items() if _fitting(job, one) >= job.nodes]
+    another = fitting_partition(job, found)
+    elsewhere = f" Partitions with such nodes: {', '.join(sorted(others))}." if others else ""
+    gpus = " and ".join(str(one) for one in job.resources)
+    if not partition.exact:
+        fitting = partition.nodes  # The resources of its nodes are an estimate.
+    if not fitting and job.resources:
+        there = {str(one) for group in partition.groups for one in group.resources}
+        has = ", ".join(sorted(there)) or "none"
+        yield Finding(
+            "GPUs",
+            "fail",
+            f"No node of partition {partition.name} has {gpus}; its nodes have {has}.",
+            f"Request fewer with --gpus-per-node, or use another partition.{elsewhere}",
+            "site.toml: slurm.gres, nodes.gpus_per_node",
+            remedy=_other_gpus(job, partition) or another,
+        )
+    elif job.nodes > fitting:
+        with_gpus = f" with {gpus}" if gpus and fitting != partition.nodes else ""
+        yield Finding(
+            "nodes",
+            "fail",
+            f"Partition {partition.name} has {_count(fitting)}{with_gpus}; "
+            f"you asked for {job.nodes}.",
+            f"Use at most --nodes {fitting}, or another partition.{elsewhere}",
+            "site.toml: slurm.partition",
+            remedy=another or f"--nodes {fitting}",
+        )
+    elif partition.most_nodes is not None and job.nodes > partition.most_nodes:
+        yield Finding(
+            "nodes",
+            "fail",
+            f"Partition {partition.name} allows a job at most {_count(partition.most_nodes)}; "
+            f"you asked for {job.nodes}.",
+            f"Use at most --nodes {partition.most_nodes}, or another partition.",
+            "site.toml: slurm.partition",
+            remedy=f"--nodes {partition.most_nodes}",
+        )
+    elif job.nodes < partition.least_nodes:
+        yield Finding(
+            "nodes",
+            "fail",
+            f"Partition {partition.name} allows no job with fewer than "
+            f"{_count(partition.least_nodes)}; you asked for {job.nodes}.",
+            f"Use at least --nodes {partition.least_nodes}, or another partition.",
+            "site.toml: slurm.partition",
+            remedy=another or f"--nodes {partition.least_nodes}",
+        )
+    else:
+        yield from _misplaced(job, partition)
+    if job.limit.seconds is not None and job.limit.exceeds(partition.limit):
+        yield Finding(
+            "time limit",
+            "fail",
+            f"Partition {partition.name} allows a job at most {partition.limit}; "
+            f"you asked for {job.limit}.",
+            f"Use at most --time {partition.limit}, or another partition.",
+            _TIME,
+            remedy=f"--time {partition.limit}",
+        )
+    if partition.state != "up":
+        yield Finding(
+            "partition",
+            "fail",
+            f"Partition {partition.name} is {partition.state}: no job starts there.",
+            "Name another one with --partition, or wait until it is up.",
+            "site.toml: slurm.partition",
+            remedy=another,
+        )
+
+
+def _misplaced(job: Demand, partition: Partition) -> Iterator[Finding]:
+    """Yield that the nodes which a job names or excludes leave it too few.
+
+    sbatch accepts such jobs, and Slurm fails them with BadConstraints (seen with 22.05.8).
+    """
+    there = {name for group in partition.groups for name in group.names}
+    if len(there) != partition.nodes:  # sinfo does not print the names.
+        return
+    fitting = partition.fitting(job.resources) if partition.exact else there
+    for wrong, why in (
+        (set(job.nodelist) - there, f"is not in partition {partition.name}"),
+        (set(job.nodelist) & set(job.exclude), "is also excluded"),
+        (set(job.nodelist) & there - fitting, "lacks what each node must have"),
+    ):
+        if wrong:
+            yield Finding(
+                "nodes",
+                "fail",
+                f"The node list names {fold(wrong)}, which {why}.",
+                f"Name others with --nodelist: {fold(fitting - set(job.exclude)) or 'none'} "
+                "would do.",
+                "site.toml: slurm.nodelist",
+            )
+            return
+    left = fitting - set(job.exclude)
+    if len(left) < job.nodes:
+        yield Finding(
+            "nodes",
+            "fail",
+            f"Partition {partition.name} has {_count(len(left))} that fit and are not excluded; "
+            f"you asked for {job.nodes}.",
+            f"Exclude fewer nodes than {fold(set(job.exclude) & there)}, or use fewer --nodes.",
+            "site.toml: slurm.exclude",
+            remedy=f"--nodes {len(left)}" if left else "",
+        )
+
+
+def fitting_partition(job: Demand, found: Mapping[str, Partition]) -> str:
+    """Return the option for a partition in which a job would fit; empty if there is none."""
+    fits = (
+        name
+        for name, one in found.items()
+        if _fitting(job, one) >= job.nodes
+        and one.state == "up"
+        and one.least_nodes <= job.nodes
+        and (one.most_nodes is None or one.most_nodes >= job.nodes)
+        and not (job.limit.seconds is not None and job.limit.exceeds(one.limit))
+    )
+    name = next(fits, "")
+    return f"--partition {name}" if name else ""
+
+
+def _other_gpus(job: Demand, partition: Partition) -> str:
+    """Return what to type to request the GPUs that a partition's nodes do have."""
+    asked = job.resources[0]
+    there = [one for group in partition.groups for one in group.resources if one.name == asked.name]
+    enough = [one for one in there if one.count >= asked.count]
+    if asked.kind and enough:
+        named = ":".join(filter(None, (asked.name, enough[0].kind)))
+        return f'site.toml: slurm.gres = "{named}"'
+    same = [one.count for one in there if not asked.kind or one.kind == asked.kind]
+    return f"--gpus-per-node {max(same)}" if same else ""
+
+
+def _fitting(job: Demand, partition: Partition) -> int:
+    """Return how many nodes of a partition have what a job requests of each."""
+    return sum(one.count for one in partition.groups if all(map(one.has, job.resources)))
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node" + ("" if nodes == 1 else "s")
+
+
+def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:
+    """Yield a finding if campaigns would be on a file system that only this machine sees.
+
+    Slurm fails such a job with 0:53 and leaves no log.
+    """
+    place = os.path.realpath(runs)
+    private = machine.private(place)
+    here = os.uname().nodename.partition(".")[0]
+    nodes = {node for part in found for group in part.groups for node in group.names}
+    if private and nodes - {here}:
+        yield Finding(
+            "runs directory",
+            "fail",
+            f"{place} lies below {private}, which is local to each machine: "
+            "the nodes don't see it.",
+            "Name a directory that all nodes share with --runs, HPCBERT_RUNS or runs in the "
+            "site.toml.",
+            "site.toml: runs",
+        )
+
+
+def find_oversized(jobs: Sequence[Demand], cluster: Cluster) -> Iterator[Finding]:
+    """Yield what jobs request of a node that the largest node of their partitions lacks.
+
+    The cluster is asked only about jobs with a number of CPUs for each rank, or with memory.
+    """
+    for job in dict.fromkeys(jobs):
+        memory = _memory(job)
+        if job.cpus <= 1 and not memory:
+            continue
+        names = partitions_of(job, cluster)
+        there = [size for name in names for size in nodes.read_sizes(cluster.sizes, name)]
+        if not there:
+            continue
+        most, largest = max(one.cpus for one in there), max(one.memory for one in there)
+        if job.cpus * job.tasks > most:
+            yield Finding(
+                "CPUs",
+                "fail",
+                f"No node has {job.cpus * job.tasks} CPUs for {job.tasks} ranks of {job.cpus} "
+                f"CPUs; the largest has {most}.",
+                "Lower nodes.cpus_per_gpu; 0 requests no number.",
+                _CPUS,
+                remedy=f"{_CPUS} = {most // job.tasks}",
+            )
+        if memory > largest:
+            yield Finding(
+                "memory",
+                "fail",
+                f"No node has the memory {job.memory}; the largest has {largest} MiB.",
+                "Lower slurm.memory; 0 requests all that a node has.",
+                _MEMORY,
+                remedy=f'{_MEMORY} = "0"',
+            )
+
+
+def find_memory_excess(job: Demand, cluster: Cluster) -> Iterator[Finding]:
+    """Yield that a job requests more memory of a node than its partitions allow (MaxMemPerNode)."""
+    limits = {
+        name: cluster.rules[name].most_memory if name in cluster.rules else None
+        for name in partitions_of(job, cluster)
+    }
+    most = max((one or 0 for one in limits.values()), default=0)
+    if not most or None in limits.values() or not job.memory:
+        return
+    if 0 < _memory(job) <= most:
+        return
+    all_of_it = "all memory" if not _memory(job) else job.memory
+    yield Finding(
+        "memory",
+        "fail",
+        f"Partition {next(iter(limits))} allows a job {most} MiB of a node (MaxMemPerNode); "
+        f"slurm.memory requests {all_of_it}.",
+        "Request less with slurm.memory, or name another partition with --partition.",
+        _MEMORY,
+        remedy=f'{_MEMORY} = "{most}"',
+    )
+
+
+def _memory(job: Demand) -> int:
+    """Return the memory that a job requests of each node, in MiB; 0: all of it, or no number."""
+    return tres(f"mem={job.memory}").get("mem", 0)
+
+
+def find_missing_rights(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Finding]:
+    """Yield the accounts, QOS and limits that prevent jobs from starting."""
+    enforced = cluster.settings.enforced
+    if "associations" not in enforced or not (cluster.rights.known and cluster.rights.own):
+        return
+    for job in dict.fromkeys(jobs):
+        names = partitions_of(job, cluster)
+        wrong = tuple(_account(job, cluster, names))
+        if not wrong and "qos" in enforced:
+            wrong = tuple(_qos(job, cluster, names))
+        if not wrong and "limits" in enforced:
+            wrong = tuple(_time(job, cluster, names))
+        yield from wrong
+
+
+def closed(rule: Rules, reservation: str = "") -> str:
+    """Return whom a partition is for if this user is none of them; empty if it is for all.
+
+    Args:
+        rule: The partition's rules.
+        reservation: The reservation of the job; empty for none.
+    """
+    if rule.for_root and not ownership.member(()):
+        return "it is for root only"
+    if rule.reserved and not reservation:
+        return "it is for reservations only"
+    if rule.groups and not ownership.member(rule.groups):
+        return f"it is for the groups {', '.join(rule.groups)} only"
+    return ""
+
+
+def most_time(job: Demand, cluster: Cluster, partition: str) -> tuple[str, TimeLimit]:
+    """Return who limits the time of a job in a partition, and to how much; empty if nobody does.
+
+    The limits are those of the account and the QOS: on the time of one job (MaxWall), on the
+    resource x minutes of all running jobs (GrpTRESRunMins) as far as this job uses them, and where
+    it is enforced, on the time of all jobs (GrpWall).
+    """
+    rights, rule = cluster.rights, cluster.rules.get(partition)
+    own_qos = rule.own_qos if rule else ""
+    whose, most = rights.most_time(job.account, partition, job.qos, of_partition=own_qos)
+    counts = {"node": job.nodes, "cpu": job.nodes * job.tasks * job.cpus}
+    if "safe" in cluster.settings.enforced:
+        counts[WALL] = 1
+    for resource in job.resources:
+        for name in {f"gres/{resource.name}", f"gres/{resource.name}:{resource.kind}".rstrip(":")}:
+            counts[name] = counts.get(name, 0) + resource.count * job.nodes
+    for cap in rights.minutes_caps(job.account, partition, job.qos, of_partition=own_qos):
+        longest = TimeLimit(cap.minutes // max(1, counts.get(cap.name, 0)) * 60)
+        # With less than a minute, no --time helps, and Slurm says what the job waits for.
+        if counts.get(cap.name) and longest.seconds and most.exceeds(longest):
+            column = "GrpWall" if cap.name == WALL else "GrpTRESRunMins"
+            whose, most = f"{cap.whose} ({column})", longest
+    return whose, most
+
+
+def _time(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
+    """Yield that accounting allows a job less time, if it does in each of its partitions."""
+    limits = [most_time(job, cluster, name) for name in partitions or ("",)]
+    if job.limit.seconds is None or not all(job.limit.exceeds(most) for _, most in limits):
+        return
+    whose, most = limits[0]
+    yield Finding(
+        "limits" if "Grp" in whose else "time limit",
+        "fail",
+        f"{whose} allows a job at most {most}; you asked for {job.limit}.",
+        f"Use at most --time {most}, or another --account or --qos.",
+        _TIME,
+        remedy=f"--time {most}",
+    )
+
+
+def partitions_of(job: Demand, cluster: Cluster) -> tuple[str, ...]:
+    """Return the existing partitions that a job may run in."""
+    return named_partitions(job, cluster.partitions)
+
+
+def _account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
+    rights = cluster.rights
+    known = sorted({one.account for one in rights.own})
+    name = (job.account or rights.default).lower()
+    hint = f"Your accounts are {', '.join(known)}: name one with --account, or in the site.toml."
+    if name not in known:
+        what = f"You are not in account {name}." if name else "Jobs here must name an account."
+        remedy = f"--account {_first(known, rights.default)}" if known else ""
+        yield Finding("account", "fail", what, hint, _ACCOUNT, remedy=remedy)
+        return
+    rules = [cluster.rules[one] for one in partitions if one in cluster.rules]
+    # Since 23.02 an account also stands for all below it (src/slurmctld/partition_mgr.c).
+    inherits = cluster.settings.version >= "23.02"
+    above = [name, *(one.account for one in rights.above(name) if inherits)]
+    if rules and not any(_takes(one, above) for one in rules):
+        others = [one for one in known if any(rule.takes_account(one) for rule in rules)]
+        may = f"Of your accounts, {', '.join(others)} may: give --account." if others else ""
+        yield Finding(
+            "account",
+            "fail",
+            f"Account {name} may not use partition {', '.join(partitions)}{_allowed(rules[0])}.",
+            may or "Name another partition with --partition, or ask the administrators.",
+            _ACCOUNT,
+            remedy=f"--account {others[0]}" if others else "",
+        )
+
+
+def _first(known: Sequence[str], default: str) -> str:
+    """Return the default account if it is among some, else the first of them."""
+    return default if default in known else known[0]
+
+
+def _takes(rule: Rules, accounts: Sequence[str]) -> bool:
+    """Return whether a partition accepts an account, by any of the names that stand for it."""
+    if any(one in rule.denied_accounts for one in accounts):
+        return False
+    return not rule.accounts or any(one in rule.accounts for one in accounts)
+
+
+def _allowed(rule: Rules) -> str:
+    return f" (AllowAccounts={','.join(rule.accounts)})" if rule.accounts else ""
+
+
+def _qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
+    rights = cluster.rights
+    found = [rights.of(job.account, one) for one in partitions or ("",)]
+    usable = sorted({name for one in found if one for name in one.qos})
+    name = job.qos or next((rights.qos_of(job.account, one) for one in partitions), "")
+    if job.qos and usable and job.qos not in usable:
+        hint = f"You may use {', '.join(usable)}: name one with --qos, or in the site.toml."
+        what = f"You may not use QOS {job.qos}."
+        yield Finding("QOS", "fail", what, hint, _QOS, remedy=f"--qos {usable[0]}")
+        return
+    rules = [cluster.rules[one] for one in partitions if one in cluster.rules]
+    if name and rules and not any(one.takes_qos(name) for one in rules):
+        others = [one for one in usable if any(rule.takes_qos(one) for rule in rules)]
+        may = f"Of your QOS, {', '.join(others)} may: give --qos." if others else ""
+        yield Finding(
+            "QOS",
+            "fail",
+            f"QOS {name} may not use partition {', '.join(partitions)}.",
+            may or "Name another partition with --partition, or ask the administrators.",
+            _QOS,
+            remedy=f"--qos {others[0]}" if others else "",
+        )

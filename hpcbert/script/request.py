@@ -1,0 +1,88 @@
+"""The request of an array: from sbatch's options, and back for sbatch and for a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcbert.config.slurmwords import values
+from hpcbert.model import JobRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcbert.model import Array
+
+
+def read_request(words: Sequence[str]) -> JobRequest:
+    """Return what options of sbatch request; of several values, the last."""
+    options = values(words)
+    return JobRequest(
+        job_name=options.get("job-name", ""),
+        comment=options.get("comment", ""),
+        array=options.get("array", ""),
+        nodes=_number(options.get("nodes", ""), 1),
+        tasks_per_node=_number(options.get("ntasks-per-node", ""), 0),
+        cpus_per_task=_number(options.get("cpus-per-task", ""), 1),
+        partition=options.get("partition", ""),
+        account=options.get("account", ""),
+        qos=options.get("qos", ""),
+        clusters=options.get("clusters", ""),
+        gres=options.get("gres", ""),
+        memory=options.get("mem", ""),
+        time_limit=options.get("time", ""),
+        exclusive=options.get("exclusive") == "",  # `--exclusive=user` shares nodes
+        nodelist=options.get("nodelist", ""),
+        exclude=options.get("exclude", ""),
+        requeue="requeue" in options,
+        output=options.get("output", ""),
+    )
+
+
+def _number(text: str, default: int) -> int:
+    return int(text) if text.isdecimal() else default
+
+
+def unnamed(request: JobRequest) -> JobRequest:
+    """Return a request without the job's names: equal for jobs that need the same nodes."""
+    return replace(request, job_name="", comment="", array="", output="")
+
+
+def format_indices(numbers: Sequence[int]) -> str:
+    """Return array indices as sbatch takes them: `1-5` or `2,4,7`."""
+    first, last = min(numbers), max(numbers)
+    if len(numbers) > 1 and sorted(numbers) == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    return ",".join(map(str, numbers))
+
+
+def part_options(array: Array) -> list[str]:
+    """Return sbatch's options for an array that is a part of its script's repeats."""
+    request, indices = array.request, format_indices(array.indices)
+    if array.together or request.indices == indices:
+        return []
+    options = [f"--array={indices}%{request.throttle or 1}", f"--job-name={array.name}"]
+    return [*options, f"--comment={array.name}"] if is_marked(request) else options
+
+
+def is_marked(request: JobRequest) -> bool:
+    """Return whether the comment is the job's name, and not the user's own."""
+    return request.comment == request.job_name
+
+
+def controller_fields(array: Array) -> dict[str, str]:
+    """Return the request of an array by the controller's names of its fields."""
+    request = array.request
+    tasks = request.nodes * request.tasks_per_node
+    return {
+        "JobName": array.name,
+        "ArrayTaskThrottle": request.throttle,
+        "NumNodes": str(request.nodes),
+        "NumTasks": str(tasks) if tasks else "",
+        "TimeLimit": request.time_limit,
+        "Partition": request.partition,
+        "Account": request.account,
+        "QOS": request.qos,
+        "Requeue": str(int(request.requeue)),
+        "StdOut": request.output.replace("%%", "%"),
+    }

@@ -1,0 +1,135 @@
+"""A campaign of another schema: every command that reads campaigns refuses it in one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hpcbert import load
+from hpcbert.campaign import store
+from hpcbert.campaign.masking import INDEX
+from hpcbert.errors import UsageError
+from hpcbert.model import MANIFEST
+from tests.kit.campaigns import Build, Built
+from tests.kit.cli import inside
+from tests.kit.collecting import gathered, says
+
+OTHERS = [
+    pytest.param(store.SCHEMA - 1, id="older"),
+    pytest.param(store.SCHEMA + 1, id="newer"),
+    pytest.param(None, id="none"),
+]
+# Each command that takes a campaign; {} is its directory.
+READERS = [
+    "monitor {} --once",
+    "logs {}",
+    "cancel {}",
+    "retry {}",
+    "retry {} --dry-run",
+    "collect {}",
+    "collect {} --require-all",
+    "compare {} {}",
+    "report {} --output page.html",
+    "show {}",
+    "note {}",
+    "note {} faster",
+    "audit {}",
+    "explain {}",
+    "predict {} --nodes 2",
+    "archive {}",
+    "submit --resume {}",
+    "submit --like {} --dry-run",
+]
+
+
+@pytest.fixture
+def done(build: Build, monkeypatch: pytest.MonkeyPatch) -> Built:
+    """A campaign at its end, collected."""
+    made = build("1n1g", "1n2g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c")
+    made.finish()
+    gathered(made.directory, states=says())
+    monkeypatch.chdir(made.directory.parent.parent)
+    Path("site.toml").write_text('schema = 1\nname = "t"\nscheduler = "slurm"\n')
+    return made
+
+
+def rewrite_schema(directory: Path, schema: int | None) -> None:
+    path = directory / MANIFEST
+    document = json.loads(path.read_text())
+    document = {"schema": schema, **{key: one for key, one in document.items() if key != "schema"}}
+    if schema is None:
+        del document["schema"]
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("schema", OTHERS)
+@pytest.mark.parametrize("command", READERS)
+def test_a_command_refuses_it(done: Built, command: str, schema: int | None) -> None:
+    rewrite_schema(done.directory, schema)
+    before = sorted(done.directory.rglob("*"))
+    words = [word.format(done.directory) for word in command.split()]
+    refused = inside(*words, "--json")
+    refused.check(as_json=True)
+    assert refused.returncode == 2, refused
+    assert f"schema {schema}; this hpcbert reads only schema" in refused.error["message"]
+    assert "version of hpcbert that wrote it" in refused.error["hint"]
+    assert sorted(done.directory.rglob("*")) == before
+
+
+def test_it_is_removed_only_by_force(done: Built) -> None:
+    rewrite_schema(done.directory, store.SCHEMA - 1)
+    refused = inside("rm", done.directory, "--yes", "--json")
+    assert refused.returncode == 2
+    assert "reads only schema" in refused.error["message"]
+    assert "--force" in refused.error["hint"]
+    assert inside("rm", done.directory, "--yes", "--force").returncode == 0
+    assert not done.directory.exists()
+
+
+def test_a_notebook_refuses_it(done: Built) -> None:
+    rewrite_schema(done.directory, store.SCHEMA - 1)
+    with pytest.raises(UsageError, match="reads only schema"):
+        load(done.directory)
+
+
+@pytest.mark.parametrize("command", ["collect", "audit", "monitor --once", "submit --like"])
+def test_an_archive_of_it_is_refused(done: Built, command: str) -> None:
+    assert inside("archive", done.directory, "--output", "a.zip").returncode == 0
+    with zipfile.ZipFile("a.zip") as packed:
+        contents = {name: packed.read(name) for name in packed.namelist()}
+    index, manifest = f"{done.directory.name}/{INDEX}", f"{done.directory.name}/{MANIFEST}"
+    schema = f'"schema": {store.SCHEMA}'.encode()
+    assert schema in contents[manifest]
+    contents[manifest] = contents[manifest].replace(schema, b'"schema": 1')
+    described = json.loads(contents[index])
+    digest = hashlib.sha256(contents[manifest]).hexdigest()
+    described["files"][MANIFEST]["sha256"] = digest
+    contents[index] = json.dumps(described).encode()
+    with zipfile.ZipFile("old.zip", "w") as packed:
+        for name, content in contents.items():
+            packed.writestr(name, content)
+    refused = inside(*command.split(), "old.zip", "--json")
+    assert refused.returncode == 2, refused
+    assert "reads only schema" in refused.error["message"]
+
+
+@pytest.mark.parametrize("schema", OTHERS)
+def test_a_list_names_it_and_shows_the_others(
+    done: Built, build: Build, schema: int | None
+) -> None:
+    other = build("1n1g", repeats=2, name="20261122T100000Z-pytorch-7b20de", jobs=("90",))
+    rewrite_schema(other.directory, schema)
+    first, second = inside("list", "--json").data["campaigns"]
+    assert (first["state"], second["state"]) == ("damaged", "complete")
+    assert f"schema {schema}" in inside("list").stdout
+
+
+def test_it_does_not_disturb_the_commands_about_others(done: Built, build: Build) -> None:
+    other = build("1n1g", repeats=2, name="20261120T100000Z-pytorch-7b20de", jobs=("90",))
+    rewrite_schema(other.directory, store.SCHEMA - 1)
+    for command in ("collect", "show", "audit", "list", "collect 3f9a1c"):
+        assert inside(*command.split(), "--json").returncode == 0, command
