@@ -21,7 +21,7 @@ class Tool:
     """A program that fetches images and enters containers.
 
     Attributes:
-        name: Its name in scripts: `hpcbert/container/NAME.sh` has its actions.
+        name: Its name in scripts: `hpcbert/shell/NAME.sh` has its actions.
         commands: Programs that it may be installed as, the preferred one first.
         schemes: Kinds of registries that it fetches from.
         ends: Suffixes of image files that it can't enter, because they are another tool's.
@@ -33,7 +33,6 @@ class Tool:
         magic: The bytes that identify such a file, and their place.
         http: Variable that allows registries without TLS.
         folders: Variables for its directories, and their names below a directory of its own.
-            directory of its own.
     """
 
     name: str
@@ -79,7 +78,9 @@ class Runtime:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of this package that a job runs."""
-        return ("enter.sh", "image.sh", f"{self.tool.name}.sh") if self.enters else ()
+        if self.enters:
+            return ("enter.sh", "join.sh", "sweep.sh", "image.sh", f"{self.tool.name}.sh")
+        return ("pyxis.sh", "sweep.sh")
 
 
 _ENROOT = Tool(

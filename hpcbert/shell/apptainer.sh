@@ -43,11 +43,10 @@ tool_usable() {
   printed=$("$apptainer" version 2>&1) || fail "$apptainer can't be used: ${printed##*$'\n'}"
 }
 
-tool_list() { :; }
-tool_has() { [[ -e $states/$1/root ]]; }
-tool_remove() {
-  chmod -fR u+rwX -- "$states/$1/unpacked" 2>/dev/null || true
-  rm -rf -- "${states:?}/$1"/{root,unpacked,directory,home}
+tool_has() { [[ -e $state/root ]]; }
+tool_retire() { # into the directory that goes with the job's container, if not before
+  rm -f -- "$state/root"
+  retire "$state/unpacked"
 }
 
 # Whether the image can be mounted here: by a setuid starter, or by users with FUSE. Otherwise
@@ -70,18 +69,16 @@ working_directory() {
     done | tail -n 1
 }
 
-tool_make() { # container
-  local own=$states/$1
-  tool_remove "$1"
-  mkdir -p -- "$own/home" || return # below a directory that is the user's alone
-  working_directory >"$own/directory"
-  [[ -s $own/directory ]] || echo / >"$own/directory"
+tool_make() {
+  mkdir -p -- "$state/home" || return # below a directory that is the user's alone
+  working_directory >"$state/directory"
+  [[ -s $state/directory ]] || echo / >"$state/directory"
   if mountable; then
-    ln -sfn -- "$(readlink -e -- "$image")" "$own/root"
+    ln -sfn -- "$(readlink -e -- "$image")" "$state/root"
   else
     say "images can't be mounted here: $image is unpacked"
-    quietly "$apptainer" build --sandbox "$own/unpacked" "$image" || return
-    ln -sfn unpacked "$own/root"
+    quietly "$apptainer" build --sandbox "$state/unpacked" "$image" || return
+    ln -sfn unpacked "$state/root"
   fi
 }
 

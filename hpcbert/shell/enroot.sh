@@ -28,10 +28,9 @@ tool_usable() {
   printed=$(enroot list 2>&1) || fail "enroot can't be used: ${printed##*$'\n'} (container.scratch in the site.toml names a place for its files)"
 }
 
-tool_list() { enroot list 2>/dev/null; }
-tool_has() { enroot list 2>/dev/null | grep -Fxq -- "$1"; }
-tool_make() { quietly enroot create --name "$1" -- "$image"; }
-tool_remove() { quietly enroot remove -f -- "$1"; }
+tool_has() { enroot list 2>/dev/null | grep -Fxq -- "$container"; }
+tool_make() { quietly enroot create --name "$container" -- "$image"; }
+tool_retire() { if add_enroot; then retire "$enroot_data/$container"; fi; }
 
 escaped() { # text: as a field of fstab
   local text=${1//\\/\\134}
