@@ -182,19 +182,19 @@ tool_import() {
   if [[ -n ${APPTAINER_CACHEDIR:-${SINGULARITY_CACHEDIR:-}} ]]; then options=(); fi
   export APPTAINER_TMPDIR=$scratch SINGULARITY_TMPDIR=$scratch
   run "$apptainer" pull ${options[@]+"${options[@]}"} "$partial" "$uri" ||
-    fail "${apptainer##*/} pull $reference ended with status $?"
+    fail "${apptainer##*/} pull $reference ended with status $?" "$?"
 }
 
 # As in a Dockerfile: no entrypoint, no GPU, the first command that fails ends it.
 tool_build() {
   local mount tree=$scratch/tree options=(--fakeroot --writable --cleanenv --no-home --no-mount 'cwd,tmp' --pwd /)
   export APPTAINER_TMPDIR=$scratch SINGULARITY_TMPDIR=$scratch
-  run "$apptainer" build --sandbox "$tree" "$base" || fail "unpacking ${base##*/} ended with status $?"
+  run "$apptainer" build --sandbox "$tree" "$base" || fail "unpacking ${base##*/} ended with status $?" "$?"
   for mount in ${mounts[@]+"${mounts[@]}"}; do
     mkdir -p -- "$tree/${mount##*:}"
     options+=(--mount "type=bind,$(csv "source=${mount%:*}"),$(csv "destination=${mount##*:}"),ro")
   done
   run "$apptainer" exec "${options[@]}" "$tree" bash -euo pipefail -c "$commands" ||
-    fail "an install command ended with status $?"
-  run "$apptainer" build "$partial" "$tree" || fail "packing the image ended with status $?"
+    fail "an install command ended with status $?" "$?"
+  run "$apptainer" build "$partial" "$tree" || fail "packing the image ended with status $?" "$?"
 }

@@ -122,6 +122,26 @@ dead() { # glimpse: whether its process ran on this kernel and is gone
   [[ -n $start && $place == "$(here)" && $(born "$pid") != "$start" ]]
 }
 
+# Kill all processes of a session. A group is not enough: GNU parallel gives each job its own.
+end_session() { # id, the moment its leader was born
+  local file line words
+  # A leader that was born at another time is somebody else's; while a session has members, no new
+  # process gets its number.
+  [[ ! -d /proc/$1 || $(born "$1") == "$2" ]] || return 0
+  for file in /proc/[0-9]*/stat; do
+    { read -r line <"$file"; } 2>/dev/null || continue
+    read -ra words <<<"${line##*) }"
+    if [[ ${words[3]} == "$1" ]]; then kill -KILL "${file//[!0-9]/}" 2>/dev/null || true; fi
+  done
+}
+
+# Kill what a dead importer's tool has started, which outlives both.
+end_orphans() { # lock, token of its holder
+  local session start whose
+  { read -r session start <"$1"/session && read -r whose _ <"$1"/holder; } 2>/dev/null || return 0
+  if [[ $whose == "$2" ]]; then end_session "$session" "$start"; fi
+}
+
 take_over() { # glimpse of a holder that is dead
   local grave=$directory/.$stem~$token.dead
   mv -T -- "$lock" "$grave" 2>/dev/null || return 0 # another was faster
@@ -131,6 +151,7 @@ take_over() { # glimpse of a holder that is dead
     return 0
   fi
   say "the importer before died (${1%%$'\n'*}): starting again"
+  if dead "$1"; then end_orphans "$grave" "${1%% *}"; fi
   rm -rf -- "$grave"
 }
 
@@ -183,7 +204,10 @@ beat() {
   while true; do
     read -r line <"/proc/$BASHPID/stat" || return 0
     read -ra words <<<"${line##*) }"
-    [[ ${words[1]} == "$parent" ]] || return 0
+    if [[ ${words[1]} != "$parent" ]]; then
+      end_orphans "$lock" "$token"
+      return 0
+    fi
     touch -c -- "$lock"/holder || true
     read -rt "$((stale > 12 ? stale / 6 : 1))" -u "$silence" || true
   done
@@ -207,8 +231,11 @@ remove_tree() { # layers may hold directories that their owner can't enter
 # shellcheck disable=SC2317,SC2329 # called by the trap
 clean_up() {
   trap '' TERM INT HUP
-  if [[ -n $child ]] && kill -TERM -- "-$child" 2>/dev/null; then
+  if [[ -n $child ]]; then
+    # Its session may not have begun yet.
+    kill -TERM -- "-$child" 2>/dev/null || kill -TERM "$child" 2>/dev/null || true
     wait "$child" 2>/dev/null || true # the tool removes what it made
+    end_session "$child" ''
   fi
   if [[ $verb == build && -n $held ]]; then tool_clean "$container"; fi
   if [[ -n $scratch ]]; then remove_tree "$scratch"; fi
@@ -219,9 +246,10 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 143' TERM INT HUP
 
-fail() { # sentence: why there is no image, for this process and for those that wait
+# A tool that was killed says nothing about the image: those that wait try it themselves.
+fail() { # sentence: why there is no image, for this process and for those that wait; the tool's status
   say "$1"
-  if [[ -n $held ]] && {
+  if [[ -n $held && ${2:-1} != 137 && ${2:-1} != 143 ]] && {
     printf '%s\n1\n%s\n' "$token" "hpcbert: $1"
     if [[ -s $scratch/log ]]; then tail -n 20 -- "$scratch"/log; fi
   } >"$draft"; then
@@ -259,14 +287,16 @@ redact() {
     -e 's#([?&](token|access_token|password|sig|signature)=)[^&[:space:]"]+#\1***#gI'
 }
 
-# Run a command in a process group of its own: a signal is seen at once and reaches all it starts.
-group() {
-  local code=0
-  set -m
-  "$@" &
+# Run a program in a session of its own: a signal is seen at once and reaches all it starts, and nothing
+# of it survives it. If enroot alone is killed, its mksquashfs would go on for minutes.
+follow() {
+  local code=0 start
+  setsid "$@" <&0 &
   child=$!
-  set +m
+  start=$(born "$child")
+  printf '%s %s\n' "$child" "$start" >"$lock"/session || true
   wait "$child" || code=$?
+  end_session "$child" "$start"
   child=''
   return "$code"
 }
@@ -275,7 +305,7 @@ run() { # a program of the tool's
   local code=0 reader
   redact <"$scratch"/fifo | tee -a -- "$scratch"/log >&2 &
   reader=$!
-  group "$@" >"$scratch"/fifo 2>&1 </dev/null || code=$?
+  follow "$@" >"$scratch"/fifo 2>&1 </dev/null || code=$?
   wait "$reader" || true
   return "$code"
 }
@@ -307,8 +337,8 @@ publish() {
   local sum name size
   say "checking and naming the image"
   tool_whole "$partial" || fail "$tool did not write a valid image"
-  group sync -- "$partial" || true
-  group sha256sum -- "$partial" >"$scratch"/sum
+  follow sync -- "$partial" || true
+  follow sha256sum -- "$partial" >"$scratch"/sum
   read -r sum _ <"$scratch"/sum
   sum=${sum#\\} # a name with a backslash is escaped, and said to be
   name=$stem+${sum:0:12}$tool_end
