@@ -170,7 +170,6 @@ tool_brings() { # name, value
 # Layers are unpacked in TMPDIR. They are kept only if a variable names a place: by default it would be
 # the home directory, which is small on most clusters, and only the finished image is needed.
 tool_temp() { printf '%s' "${APPTAINER_TMPDIR:-${SINGULARITY_TMPDIR:-${TMPDIR:-/tmp}}}"; }
-tool_cache() { printf '%s' "${APPTAINER_CACHEDIR:-${SINGULARITY_CACHEDIR:-$(tool_temp)}}"; }
 tool_version() { "$apptainer" version 2>/dev/null; }
 tool_clean() { :; } # what a build makes lies in its scratch directory
 

@@ -122,9 +122,8 @@ setting() { # of enroot: its own report if it gives one, else as it would find i
   printf '%s' "${value:-$2}"
 }
 
-# enroot unpacks in TEMP and writes the image from there; downloads wait in CACHE.
+# enroot unpacks there and writes the image from there.
 tool_temp() { setting ENROOT_TEMP_PATH "${ENROOT_TEMP_PATH:-${TMPDIR:-/tmp}}"; }
-tool_cache() { setting ENROOT_CACHE_PATH "${ENROOT_CACHE_PATH:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/enroot}"; }
 tool_version() { enroot version 2>/dev/null; }
 tool_whole() { unsquashfs -s "$1" >/dev/null 2>&1; }
 

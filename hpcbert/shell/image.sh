@@ -1,11 +1,11 @@
 #!/bin/bash
 # Puts one container image into a directory that many hosts share: once, however often it is called.
 #
-#   image.sh [--with TOOL] import URI DIRECTORY STEM [BYTES]
+#   image.sh [--with TOOL] import URI DIRECTORY STEM
 #   image.sh [--with TOOL] build REFERENCE DIRECTORY STEM BASE [MOUNT...] <commands
 #
 # TOOL is enroot (if left out) or apptainer: the file TOOL.sh next to this one has its actions.
-# import fetches URI; BYTES is the image's unpacked size, if known. build runs the commands on stdin,
+# import fetches URI; build runs the commands on stdin,
 # as root in a writable container made from the image file BASE, and keeps that; a MOUNT is SRC:DST.
 # Both print the path of the finished file, <STEM>+<12 digits of its SHA-256>, which ends in .sqsh
 # (enroot) or .sif (apptainer); everything else goes to stderr. The file's pointer, <STEM>.json, is in
@@ -36,7 +36,7 @@ beside=$(dirname -- "${BASH_SOURCE[0]}")
 [[ $tool =~ ^[a-z]+$ && -r $beside/$tool.sh ]] || usage "there is no $tool.sh next to image.sh"
 # shellcheck source=/dev/null # enroot.sh or apptainer.sh
 . "$beside/$tool.sh"
-(($# >= 4)) || usage 'use: image.sh import URI DIRECTORY STEM [BYTES]'
+(($# >= 4)) || usage 'use: image.sh import URI DIRECTORY STEM'
 verb=$1 uri=$2 directory=$3 stem=$4
 shift 4
 [[ $verb == import || $verb == build ]] || usage "$verb: neither import nor build"
@@ -56,11 +56,8 @@ without_user() {
   fi
 }
 reference=$(without_user) || exit
-bytes=0 base='' mounts=()
-if [[ $verb == import ]]; then
-  bytes=${1:-0}
-  [[ $bytes =~ ^[0-9]+$ ]] || usage "$bytes: no number of bytes"
-else
+base='' mounts=()
+if [[ $verb == build ]]; then
   base=${1:?image.sh build wants the image to build on}
   shift
   mounts=("$@")
@@ -258,26 +255,6 @@ fail() { # sentence: why there is no image, for this process and for those that 
   exit 1
 }
 
-# --- Room -----------------------------------------------------------------------------------
-human() { numfmt --to=iec-i --suffix=B --round=nearest --format=%.1f -- "$1"; }
-free() { df -Pk -- "$1" | awk 'NR == 2 { printf "%d", $4 * 1024 }'; }
-check_room() { # folder for TEMP, folder for CACHE
-  local -A need=() path=()
-  local folder device share
-  for share in "$directory:$bytes" "$1:$bytes" "$2:$((bytes / 2))"; do
-    folder=${share%:*}
-    device=$(stat -c %d -- "$folder")
-    need[$device]=$((${need[$device]:-0} + ${share##*:}))
-    path[$device]+=${path[$device]:+ and }$folder
-  done
-  for device in "${!need[@]}"; do
-    local there
-    there=$(free "${path[$device]%% and *}")
-    ((there >= need[$device])) ||
-      fail "no space: $stem needs about $(human "${need[$device]}") in ${path[$device]}, $(human "$there") are free"
-  done
-}
-
 # --- Work -----------------------------------------------------------------------------------
 # No credential that a program may print leaves this script; nor does mksquashfs's summary.
 redact() {
@@ -359,7 +336,7 @@ publish() {
 JSON
   sync -- "$draft" 2>/dev/null || true
   mv -T -- "$draft" "$pointer"
-  say "$name: $(human "$size")"
+  say "$name: $(numfmt --to=iec-i --suffix=B --round=nearest --format=%.1f -- "$size")"
 }
 
 if hit; then exit 0; fi
@@ -372,13 +349,10 @@ beat </dev/null >/dev/null 2>&1 &
 heart=$!
 if hit; then exit 0; fi
 temp=$(tool_temp)
-cache=$(tool_cache)
-while [[ ! -d $cache ]]; do cache=$(dirname -- "$cache"); done
 sweep "$temp"
 scratch=$temp/$own.$$.$RANDOM
 mkdir -m 700 -- "$scratch" || fail "$tool's TEMP, $temp, can't be written"
 mkfifo -- "$scratch"/fifo
-check_room "$temp" "$cache"
 "$verb"
 publish
 hit
