@@ -17,8 +17,9 @@
 # shellcheck disable=SC2034,SC2154 # shared with those
 # shellcheck disable=SC2317,SC2329 # they call what they need
 
-readonly removed=hpcbert-removed
-places=()
+# With the node, because many may share a directory, and would all delete the same.
+readonly removed=hpcbert-removed.$node
+places=() silent=''
 
 # --- Processes: one is known by its id and the moment it was started -------------------------
 # While they wait, ranks look without starting processes: on a node of many they would add up.
@@ -94,7 +95,9 @@ lives() { # job
     p*) [[ -d /proc/${1#p} ]] && return 0 || return 1 ;;
     *[!0-9]*) return 0 ;;
   esac
-  answer=$(squeue --noheader --states=all --format=%T --jobs="$1" 2>&1 </dev/null) || {
+  if [[ -n $silent ]]; then return 0; fi
+  answer=$(timeout 10 squeue --noheader --states=all --format=%T --jobs="$1" 2>&1 </dev/null) || {
+    if (($? == 124)); then silent=yes; fi # nor will it answer the next question
     [[ $answer != *'Invalid job id'* ]]
     return
   }

@@ -136,11 +136,12 @@ def test_a_job_removes_what_dead_jobs_of_any_runtime_left(place: Place, runtime:
     data, own, state = place.data, place.base / "data", place.base / "state"
     dead = [
         *(data / "pyxis_hpcbert-7", data / "pyxis_8_hpcbert-8", own / f"hpcbert-7-{NODE}"),
-        *(state / f"hpcbert-8-{NODE}" / "unpacked", data / "hpcbert-removed.hpcbert-4.1-2"),
+        *(state / f"hpcbert-8-{NODE}" / "unpacked", data / f"hpcbert-removed.{NODE}.hpcbert-4.1-2"),
     ]
     alive = [
         *(data / "pyxis_hpcbert-6", own / f"hpcbert-6-{NODE}", data / "hpcbert-7-n8"),
         *(data / "pyxis_mine", data / "hpcbert-build.x", data / "pyxis_hpcbert-99"),
+        data / "hpcbert-removed.n8.hpcbert-4.1-2",
     ]
     for path in (*dead, *alive):
         place.container(path)
@@ -159,7 +160,7 @@ def test_what_the_limit_cuts_has_no_usable_name_and_goes_with_the_next_job(
     (left,) = [
         *place.data.glob("*"), *(place.base / "data").glob("*"), *(place.base / "state").glob("*"),
     ]  # fmt: skip
-    assert left.name.startswith("hpcbert-removed.")
+    assert left.name.startswith(f"hpcbert-removed.{NODE}.")
     (line,) = report.splitlines()
     assert line.startswith(f"hpcbert: {NODE}: removal was cut after 0 s: your next job")
     assert str(left) in line
@@ -175,7 +176,7 @@ def test_a_deletion_that_takes_too_long_is_cut_and_reported(place: Place) -> Non
     place.tool("rm", "#!/bin/bash\nexec sleep 600\n")
     report = place.remove("pyxis", HPCBERT_REMOVAL_LIMIT="1")
     assert "removal was cut after" in report
-    assert place.listed(place.data).pop().startswith("hpcbert-removed.pyxis_hpcbert-5.")
+    assert place.listed(place.data).pop().startswith(f"hpcbert-removed.{NODE}.pyxis_hpcbert-5.")
 
 
 @pytest.mark.needs("users")
@@ -197,7 +198,7 @@ def test_an_enroot_that_does_not_work_is_reported(place: Place) -> None:
 
 def test_two_jobs_that_sweep_at_once_remove_everything_once(place: Place) -> None:
     for number in range(100, 120):
-        place.container(place.data / f"hpcbert-removed.{number}")
+        place.container(place.data / f"hpcbert-removed.{NODE}.{number}")
     for number in range(20):
         place.container(place.base / "data" / f"hpcbert-7-{NODE}" / f"{number}")
     words = ["bash", "-p", str(SHELL / "pyxis.sh"), "remove", "hpcbert-5", str(place.scratch)]
@@ -209,6 +210,17 @@ def test_two_jobs_that_sweep_at_once_remove_everything_once(place: Place) -> Non
     children = [subprocess.Popen(words, env=environment) for _ in range(4)]
     assert [child.wait() for child in children] == [0] * 4
     assert place.listed(place.data) | place.listed(place.base / "data") == set()
+
+
+def test_a_slurm_that_does_not_answer_is_asked_once(place: Place) -> None:
+    for number in range(200, 205):
+        place.container(place.data / f"pyxis_hpcbert-{number}")
+    asked = place.folder / "asked"
+    words = f"[[ $2 == squeue ]] || exec /usr/bin/timeout \"$@\"\necho >>'{asked}'\nexit 124\n"
+    place.tool("timeout", f"#!/bin/bash\n{words}")
+    assert place.remove("pyxis") == ""
+    assert len(place.listed(place.data)) == 5
+    assert asked.read_text() == "\n"
 
 
 def test_a_container_in_use_is_ended_and_removed(place: Place) -> None:
@@ -229,7 +241,7 @@ def test_a_container_in_use_is_ended_and_removed(place: Place) -> None:
 
 
 def test_a_job_sweeps_before_it_makes_its_container(place: Place) -> None:
-    left = place.container(place.data / "hpcbert-removed.old")
+    left = place.container(place.data / f"hpcbert-removed.{NODE}.old")
     image = place.folder / "image.sqsh"
     image.write_text("")
     words = ("--name", "hpcbert-5", "--scratch", str(place.scratch), "--image", str(image))
