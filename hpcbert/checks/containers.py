@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.config.schedulers import traits
-from hpcbert.container import cache, probe, registry, runtimes, symptoms
+from hpcbert.container import cache, probe, runtimes, symptoms
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
 from hpcbert.script.inputs import find_image
@@ -52,7 +51,7 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[F
         weight = "warn" if one.status == "fail" and one.name in mild else one.status
         yield advised("here", one.name, weight, one.detail)
     for image in images:
-        if image.kind != "file":
+        if image.kind != "file" and runtimes.of(site.container.runtime).tool.digest:
             yield _registry(image, site, run)
 
 
@@ -119,16 +118,9 @@ def _registry(image: Image, site: Site, run: Runner) -> Finding:
     """Ask the registry for the image's digest, as the import would begin."""
     tool = runtimes.of(site.container.runtime).tool
     name = f"registry ({image.registry or image.kind})"
-    there = Finding(name, "ok", f"{image.name}:{image.tag or image.digest} is there")
-    if not tool.digest:
-        if registry.digest(image, http=bool(os.environ.get(tool.http))):
-            return there
-        detail = f"{image.slashed}: the registry gives no answer without an account"
-        hint = "Prepare the image once: `hpcbert prepare` logs in as Apptainer does."
-        return Finding(name, "warn", detail, hint, "")
     asked = run([*tool.digest, image.uri], timeout=_DIGEST_SECONDS)
     if asked.ok:
-        return there
+        return Finding(name, "ok", f"{image.name}:{image.tag or image.digest} is there")
     printed = asked.stdout + asked.stderr
     lines = [line for line in printed.splitlines() if line.strip()] or [""]
     known = symptoms.explain(printed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hpcbert.errors import UsageError
 
-_DEFAULTS = {"tmpfs": "x-create=dir", "umount": "x-detach"}
+_KINDS = ("tmpfs", "umount")
 _HINT = 'Write "SRC", "SRC:DST", "SRC:DST:FLAG+FLAG", "tmpfs:DST" or "umount:DST".'
 
 
@@ -33,11 +33,6 @@ class Mount:
         """The mount as pyxis takes it."""
         return ":".join((self.source, self.target, *(["+".join(self.flags)] if self.flags else [])))
 
-    @property
-    def options(self) -> str:
-        """All options of the mount as enroot's configuration takes them: defaults, then flags."""
-        return ",".join((_DEFAULTS.get(self.source, "x-create=auto,rbind"), *self.flags))
-
 
 def parse(text: str) -> Mount:
     """Read one mount.
@@ -57,7 +52,7 @@ def parse(text: str) -> Mount:
         raise UsageError(f"The mount {text!r} contains a comma, which mounts can't.", hint=_HINT)
     if not text.isprintable():
         raise UsageError(f"The mount {text!r} contains a control character.", hint=_HINT)
-    if source not in _DEFAULTS and not source.startswith((".", "/")):
+    if source not in _KINDS and not source.startswith((".", "/")):
         raise UsageError(
             f"The mount {text!r} must begin with a path, tmpfs or umount.",
             hint="A path must begin with / or ./ here.",

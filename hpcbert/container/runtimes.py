@@ -21,8 +21,7 @@ class Tool:
     """A program that fetches images and enters containers.
 
     Attributes:
-        name: Its name in scripts: `hpcbert/container/NAME.sh` has its actions.
-        commands: Programs that it may be installed as, the preferred one first.
+        name: Its name in scripts: `hpcbert/shell/NAME.sh` has its actions.
         schemes: Kinds of registries that it fetches from.
         ends: Suffixes of image files that it can't enter, because they are another tool's.
         prefix: The beginning of its prepared images' names, so that no tool takes another's.
@@ -31,13 +30,10 @@ class Tool:
         digest: Command that prints a registry's digest of a URI; none: ask the registry.
         form: The name of its kind of image file.
         magic: The bytes that identify such a file, and their place.
-        http: Variable that allows registries without TLS.
         folders: Variables for its directories, and their names below a directory of its own.
-            directory of its own.
     """
 
     name: str
-    commands: tuple[str, ...]
     schemes: tuple[str, ...]
     ends: tuple[str, ...]
     prefix: str = ""
@@ -46,7 +42,6 @@ class Tool:
     digest: tuple[str, ...] = ()
     form: str = "squashfs image"
     magic: tuple[int, bytes] = (0, b"hsqs")
-    http: str = ""
     folders: tuple[tuple[str, str], ...] = ()
 
     def reads(self, path: str) -> bool:
@@ -79,18 +74,17 @@ class Runtime:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of this package that a job runs."""
-        if not self.enters:
-            return ("pyxis.bash",)
-        return ("joined.bash", "enter.sh", "image.sh", f"{self.tool.name}.sh")
+        if self.enters:
+            shell = ("enter.sh", "join.sh", "sweep.sh", "image.sh", f"{self.tool.name}.sh")
+            return ("joined.bash", *shell)
+        return ("pyxis.bash", "pyxis.sh", "sweep.sh")
 
 
 _ENROOT = Tool(
     "enroot",
-    ("enroot",),
     schemes=("docker",),
     ends=(".sif",),
     digest=("enroot", "digest"),
-    http="ENROOT_ALLOW_HTTP",
     folders=(
         ("ENROOT_DATA_PATH", "data"),
         ("ENROOT_CACHE_PATH", "cache"),
@@ -101,7 +95,6 @@ _ENROOT = Tool(
 # Apptainer does this to all of a user's mounts (nosuid, nodev), so requests for it are accepted.
 _APPTAINER = Tool(
     "apptainer",
-    ("apptainer", "singularity"),
     schemes=("docker", "oras", "library"),
     ends=(".sqsh", ".squashfs", ".sqfs"),
     prefix="sif@",
@@ -110,7 +103,6 @@ _APPTAINER = Tool(
     form="SIF image",
     # A launch line of 32 bytes stands before it (apptainer/sif, pkg/sif/sif.go).
     magic=(32, b"SIF_MAGIC"),
-    http="APPTAINER_NOHTTPS",
     folders=(
         ("APPTAINER_CACHEDIR", "cache"),
         ("APPTAINER_TMPDIR", "temp"),

@@ -67,7 +67,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     ),
     Symptom(
         "no-space",
-        r"No space left on device|Disk quota exceeded|hpcbert: no space:",
+        r"No space left on device|Disk quota exceeded",
         "There is not enough space.",
         "The peak is three to four times the unpacked image, over enroot's CACHE, TEMP, DATA and "
         "the directory of images: free some, or move them (container.images, container.scratch).",

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert.container import cache, reference, registry, runtimes, symptoms
+from hpcbert.container import cache, reference, runtimes, symptoms
 from hpcbert.prepare.parts import Context, Part, make_directory
 from hpcbert.script.inputs import built_stem, prepared_image
 from hpcbert.script.prepared import beside, record, source_record
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # A whole image is gigabytes: only the last lines of output before a failure are kept.
 _TAIL = 12
-# Assumption: layers unpack to two and a half times their size.
-_UNPACKED = 2.5
 
 
 def image(recipe: Recipe, site: Site, context: Context) -> Part:
@@ -79,27 +77,17 @@ def _import(wanted: reference.Image, site: Site, context: Context) -> Cached | O
         context.say(f"{wanted.name}: {named}")
         env = {**env, "HPCBERT_PROVENANCE": json.dumps({"digest": named})}
     stem, uri = tool.prefix + wanted.stem, runtimes.uri(wanted, site.container.runtime)
-    words = ["import", uri, site.container.images, stem, *_size(wanted, tool, context)]
+    words = ["import", uri, site.container.images, stem]
     return _script(words, site, stem, context, env=env)
 
 
 def _digest(wanted: reference.Image, tool: Tool, context: Context, env: Mapping[str, str]) -> str:
-    """Return a registry's digest of an image; empty if unknown."""
-    if not tool.digest:
-        return registry.digest(wanted, http=bool(context.env.get(tool.http)))
+    """Return a registry's digest of an image; empty if its tool can't tell."""
+    if wanted.digest or not tool.digest:
+        return wanted.digest
     asked = context.run([*tool.digest, wanted.uri], env=env, timeout=120.0)
     named = asked.stdout.strip() if asked.ok else ""
     return named if named.startswith("sha256:") else ""
-
-
-def _size(wanted: reference.Image, tool: Tool, context: Context) -> list[str]:
-    """Return the space that an unpacked image needs, if its registry gives the size."""
-    size = registry.compressed_bytes(wanted, http=bool(context.env.get(tool.http)))
-    if size is None:
-        context.say(f"{wanted.name}: the registry gives its size only with an account")
-        return []
-    context.say(f"{wanted.name}: {size / 2**30:.1f} GiB to fetch")
-    return [str(int(size * _UNPACKED))]
 
 
 def _built(recipe: Recipe, site: Site, context: Context) -> Part:

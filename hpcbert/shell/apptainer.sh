@@ -43,11 +43,10 @@ tool_usable() {
   printed=$("$apptainer" version 2>&1) || fail "$apptainer can't be used: ${printed##*$'\n'}"
 }
 
-tool_list() { :; }
-tool_has() { [[ -e $states/$1/root ]]; }
-tool_remove() {
-  chmod -fR u+rwX -- "$states/$1/unpacked" 2>/dev/null || true
-  rm -rf -- "${states:?}/$1"/{root,unpacked,directory,home}
+tool_has() { [[ -e $state/root ]]; }
+tool_retire() { # into the directory that goes with the job's container, if not before
+  rm -f -- "$state/root"
+  retire "$state/unpacked"
 }
 
 # Whether the image can be mounted here: by a setuid starter, or by users with FUSE. Otherwise
@@ -70,18 +69,16 @@ working_directory() {
     done | tail -n 1
 }
 
-tool_make() { # container
-  local own=$states/$1
-  tool_remove "$1"
-  mkdir -p -- "$own/home" || return # below a directory that is the user's alone
-  working_directory >"$own/directory"
-  [[ -s $own/directory ]] || echo / >"$own/directory"
+tool_make() {
+  mkdir -p -- "$state/home" || return # below a directory that is the user's alone
+  working_directory >"$state/directory"
+  [[ -s $state/directory ]] || echo / >"$state/directory"
   if mountable; then
-    ln -sfn -- "$(readlink -e -- "$image")" "$own/root"
+    ln -sfn -- "$(readlink -e -- "$image")" "$state/root"
   else
     say "images can't be mounted here: $image is unpacked"
-    quietly "$apptainer" build --sandbox "$own/unpacked" "$image" || return
-    ln -sfn unpacked "$own/root"
+    quietly "$apptainer" build --sandbox "$state/unpacked" "$image" || return
+    ln -sfn unpacked "$state/root"
   fi
 }
 
@@ -173,7 +170,6 @@ tool_brings() { # name, value
 # Layers are unpacked in TMPDIR. They are kept only if a variable names a place: by default it would be
 # the home directory, which is small on most clusters, and only the finished image is needed.
 tool_temp() { printf '%s' "${APPTAINER_TMPDIR:-${SINGULARITY_TMPDIR:-${TMPDIR:-/tmp}}}"; }
-tool_cache() { printf '%s' "${APPTAINER_CACHEDIR:-${SINGULARITY_CACHEDIR:-$(tool_temp)}}"; }
 tool_version() { "$apptainer" version 2>/dev/null; }
 tool_clean() { :; } # what a build makes lies in its scratch directory
 
@@ -185,19 +181,19 @@ tool_import() {
   if [[ -n ${APPTAINER_CACHEDIR:-${SINGULARITY_CACHEDIR:-}} ]]; then options=(); fi
   export APPTAINER_TMPDIR=$scratch SINGULARITY_TMPDIR=$scratch
   run "$apptainer" pull ${options[@]+"${options[@]}"} "$partial" "$uri" ||
-    fail "${apptainer##*/} pull $reference ended with status $?"
+    fail "${apptainer##*/} pull $reference ended with status $?" "$?"
 }
 
 # As in a Dockerfile: no entrypoint, no GPU, the first command that fails ends it.
 tool_build() {
   local mount tree=$scratch/tree options=(--fakeroot --writable --cleanenv --no-home --no-mount 'cwd,tmp' --pwd /)
   export APPTAINER_TMPDIR=$scratch SINGULARITY_TMPDIR=$scratch
-  run "$apptainer" build --sandbox "$tree" "$base" || fail "unpacking ${base##*/} ended with status $?"
+  run "$apptainer" build --sandbox "$tree" "$base" || fail "unpacking ${base##*/} ended with status $?" "$?"
   for mount in ${mounts[@]+"${mounts[@]}"}; do
     mkdir -p -- "$tree/${mount##*:}"
     options+=(--mount "type=bind,$(csv "source=${mount%:*}"),$(csv "destination=${mount##*:}"),ro")
   done
   run "$apptainer" exec "${options[@]}" "$tree" bash -euo pipefail -c "$commands" ||
-    fail "an install command ended with status $?"
-  run "$apptainer" build "$partial" "$tree" || fail "packing the image ended with status $?"
+    fail "an install command ended with status $?" "$?"
+  run "$apptainer" build "$partial" "$tree" || fail "packing the image ended with status $?" "$?"
 }

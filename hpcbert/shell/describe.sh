@@ -10,8 +10,7 @@
 # Bytes above 127 are written as \u0080 to \u00ff, one by one, so that any value is valid JSON.
 # If a variable's name or form suggests a secret, only the name is written.
 
-names=()
-while IFS= read -r name; do names+=("$name"); done < <(compgen -e)
+mapfile -t names < <(compgen -e)
 declare -A values=()
 for name in "${names[@]}"; do values[$name]=${!name-}; done
 
@@ -52,15 +51,6 @@ json() { # text -> "text"
   REPLY="\"$text\""
 }
 
-list() { # text ... -> ["text", ...]
-  local out='' text
-  for text; do
-    json "$text"
-    out+=",$REPLY"
-  done
-  REPLY="[${out:1}]"
-}
-
 # An object is made by begin, add and end; an empty text is not added.
 object=''
 add() { # key text
@@ -71,8 +61,7 @@ add() { # key text
 
 content() { # file -> its first line
   REPLY=''
-  [[ -r $1 ]] && IFS= read -r REPLY 2>/dev/null <"$1"
-  return 0
+  { IFS= read -r REPLY <"$1"; } 2>/dev/null || true
 }
 
 add_file() { # key file
@@ -82,9 +71,12 @@ add_file() { # key file
 
 add_list() { # key text ...
   (($# > 1)) || return 0
-  local name=$1
-  list "${@:2}"
-  object+=",\"$name\":$REPLY"
+  local out='' text
+  for text in "${@:2}"; do
+    json "$text"
+    out+=",$REPLY"
+  done
+  object+=",\"$1\":[${out:1}]"
 }
 
 # --- What holds inside and outside -------------------------------------------------------------
@@ -145,28 +137,24 @@ environment() {
 # --- Inside the image ---------------------------------------------------------------------------
 distribution() {
   local line
-  [[ -r /etc/os-release ]] || return 0
   while IFS= read -r line; do
     if [[ $line == PRETTY_NAME=* ]]; then
       line=${line#PRETTY_NAME=}
-      line=${line#\"}
-      add os "${line%\"}"
+      add os "${line//\"/}"
     fi
   done </etc/os-release
 }
 
+# The site's "Python" may be a program that does more than Python: it is added by its name alone.
 found_python='' # its path; `command -v` would need a process to keep what it says
 find_python() {
+  local path
   if [[ $python == */* ]]; then
     if [[ -x $python && ! -d $python ]]; then found_python=$python; fi
   elif hash -- "$python"; then
     found_python=${BASH_CMDS[$python]}
   fi
-}
-
-# By its name alone: the site's "Python" may be a program that does more than Python.
-interpreter() {
-  local path=$found_python
+  path=$found_python
   if [[ -L $path ]]; then path=$(readlink -f -- "$path"); fi
   add python "${path##*/}"
 }
@@ -204,13 +192,11 @@ libraries() {
 image_part() {
   object=''
   find_python
-  # No variable has this name.
-  values[.reference]=$reference
+  values[.reference]=$reference # no variable has this name
   find_secrets .reference "${names[@]}"
   if [[ -n ${secret[.reference]-} ]]; then reference='<redacted>'; fi
   add reference "$reference"
   distribution
-  interpreter
   packages
   libraries
   add_file rocm /opt/rocm/.info/version
@@ -234,7 +220,6 @@ processor() {
   add numa_nodes "${#domains[@]}"
   while IFS= read -r line; do
     if [[ $line == MemTotal:* ]]; then
-      line=${line#MemTotal:}
       add memory_kb "${line//[^0-9]/}"
       break
     fi
@@ -270,7 +255,7 @@ network() {
 readonly FIELDS=index,name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory
 readonly MORE=clocks.sm,clocks.mem,temperature.gpu,power.draw,persistence_mode,ecc.mode.current,mig.mode.current,compute_mode,vbios_version
 nvidia() {
-  local full version topology lines=() fields=$FIELDS,$MORE
+  local full version topology line lines=() fields=$FIELDS,$MORE
   exec {full}< <(ask --query-gpu="$fields" --format=csv,noheader,nounits)
   exec {version}< <(ask --version)
   exec {topology}< <(ask topo -m)
@@ -284,7 +269,6 @@ nvidia() {
     add_list gpus "${lines[@]}"
   fi
   mapfile -t -n 16 lines <&"$version"
-  local line
   for line in "${lines[@]}"; do
     if [[ ${line^^} == *CUDA*VERSION*:* ]]; then add cuda_driver "${line##*: }"; fi
   done
@@ -364,14 +348,13 @@ gaudi() {
   fi
 }
 
-there() { command -v "$1" >/dev/null; }
 gpus() {
   if [[ $device == cpu ]]; then return 0; fi
-  if there nvidia-smi; then nvidia; fi
+  if hash nvidia-smi; then nvidia; fi
   [[ $object != *'"gpus":'* ]] || return 0
-  if there amd-smi && amd; then return 0; fi
-  if there rocm-smi && rocm; then return 0; fi
-  if there hl-smi; then gaudi; fi
+  if hash amd-smi && amd; then return 0; fi
+  if hash rocm-smi && rocm; then return 0; fi
+  if hash hl-smi; then gaudi; fi
 }
 
 host_part() {

@@ -28,10 +28,9 @@ tool_usable() {
   printed=$(enroot list 2>&1) || fail "enroot can't be used: ${printed##*$'\n'} (container.scratch in the site.toml names a place for its files)"
 }
 
-tool_list() { enroot list 2>/dev/null; }
-tool_has() { enroot list 2>/dev/null | grep -Fxq -- "$1"; }
-tool_make() { quietly enroot create --name "$1" -- "$image"; }
-tool_remove() { quietly enroot remove -f -- "$1"; }
+tool_has() { enroot list 2>/dev/null | grep -Fxq -- "$container"; }
+tool_make() { quietly enroot create --name "$container" -- "$image"; }
+tool_retire() { if add_enroot; then retire "$enroot_data/$container"; fi; }
 
 escaped() { # text: as a field of fstab
   local text=${1//\\/\\134}
@@ -123,15 +122,33 @@ setting() { # of enroot: its own report if it gives one, else as it would find i
   printf '%s' "${value:-$2}"
 }
 
-# enroot unpacks in TEMP and writes the image from there; downloads wait in CACHE.
+# enroot unpacks there and writes the image from there.
 tool_temp() { setting ENROOT_TEMP_PATH "${ENROOT_TEMP_PATH:-${TMPDIR:-/tmp}}"; }
-tool_cache() { setting ENROOT_CACHE_PATH "${ENROOT_CACHE_PATH:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/enroot}"; }
 tool_version() { enroot version 2>/dev/null; }
 tool_whole() { unsquashfs -s "$1" >/dev/null 2>&1; }
 
+# Two imports of an image shall be the same file, but enroot writes some of its own, as /etc/rc, with the
+# time of the import. With SOURCE_DATE_EPOCH it gives one time to all files: then Python finds that no
+# .pyc file fits its source, and compiles at each start (import torch: 2.6 s, not 1.2). So mksquashfs gets
+# the variable, which lowers later times only, without enroot: the time of the image's newest file.
+settle_times() {
+  local real
+  real=$(command -v mksquashfs) || return 0
+  mkdir -- "$scratch/bin"
+  touch -d '1 second ago' -- "$scratch/began"
+  cat >"$scratch/bin/mksquashfs" <<SCRIPT
+#!/bin/bash
+if [[ \$* == *-time* ]]; then exec ${real@Q} "\$@"; fi # somebody's own choice
+newest=\$(find "\$1" ! -newer ${scratch@Q}/began -printf '%Ts\n' 2>/dev/null | sort -n | tail -n 1)
+SOURCE_DATE_EPOCH=\${newest:-0} exec ${real@Q} "\$@"
+SCRIPT
+  chmod 700 -- "$scratch/bin/mksquashfs"
+}
+
 tool_import() {
-  ENROOT_TEMP_PATH=$scratch run enroot import --output "$partial" -- "$uri" ||
-    fail "enroot import $reference ended with status $?"
+  settle_times
+  PATH=$scratch/bin:$PATH ENROOT_TEMP_PATH=$scratch run enroot import --output "$partial" -- "$uri" ||
+    fail "enroot import $reference ended with status $?" "$?"
 }
 
 # As in a Dockerfile: no entrypoint, no GPU, the first command that fails ends it.
@@ -141,10 +158,10 @@ tool_build() {
   printf 'cd /\nexec "$@"\n' >"$scratch"/rc
   for mount in ${mounts[@]+"${mounts[@]}"}; do options+=(--mount "$mount:x-create=dir,rbind,ro"); done
   export NVIDIA_VISIBLE_DEVICES=void
-  run enroot create --name "$container" -- "$base" || fail "enroot create ended with status $?"
+  run enroot create --name "$container" -- "$base" || fail "enroot create ended with status $?" "$?"
   run enroot start --rw --root --rc "$scratch"/rc ${options[@]+"${options[@]}"} -- "$container" \
-    bash -euo pipefail -c "$commands" || fail "an install command ended with status $?"
-  run enroot export --output "$partial" -- "$container" || fail "enroot export ended with status $?"
+    bash -euo pipefail -c "$commands" || fail "an install command ended with status $?" "$?"
+  run enroot export --output "$partial" -- "$container" || fail "enroot export ended with status $?" "$?"
   run enroot remove -f -- "$container" || true
 }
 

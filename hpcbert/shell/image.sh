@@ -1,11 +1,11 @@
 #!/bin/bash
 # Puts one container image into a directory that many hosts share: once, however often it is called.
 #
-#   image.sh [--with TOOL] import URI DIRECTORY STEM [BYTES]
+#   image.sh [--with TOOL] import URI DIRECTORY STEM
 #   image.sh [--with TOOL] build REFERENCE DIRECTORY STEM BASE [MOUNT...] <commands
 #
 # TOOL is enroot (if left out) or apptainer: the file TOOL.sh next to this one has its actions.
-# import fetches URI; BYTES is the image's unpacked size, if known. build runs the commands on stdin,
+# import fetches URI; build runs the commands on stdin,
 # as root in a writable container made from the image file BASE, and keeps that; a MOUNT is SRC:DST.
 # Both print the path of the finished file, <STEM>+<12 digits of its SHA-256>, which ends in .sqsh
 # (enroot) or .sif (apptainer); everything else goes to stderr. The file's pointer, <STEM>.json, is in
@@ -36,7 +36,7 @@ beside=$(dirname -- "${BASH_SOURCE[0]}")
 [[ $tool =~ ^[a-z]+$ && -r $beside/$tool.sh ]] || usage "there is no $tool.sh next to image.sh"
 # shellcheck source=/dev/null # enroot.sh or apptainer.sh
 . "$beside/$tool.sh"
-(($# >= 4)) || usage 'use: image.sh import URI DIRECTORY STEM [BYTES]'
+(($# >= 4)) || usage 'use: image.sh import URI DIRECTORY STEM'
 verb=$1 uri=$2 directory=$3 stem=$4
 shift 4
 [[ $verb == import || $verb == build ]] || usage "$verb: neither import nor build"
@@ -56,11 +56,8 @@ without_user() {
   fi
 }
 reference=$(without_user) || exit
-bytes=0 base='' mounts=()
-if [[ $verb == import ]]; then
-  bytes=${1:-0}
-  [[ $bytes =~ ^[0-9]+$ ]] || usage "$bytes: no number of bytes"
-else
+base='' mounts=()
+if [[ $verb == build ]]; then
   base=${1:?image.sh build wants the image to build on}
   shift
   mounts=("$@")
@@ -122,6 +119,26 @@ dead() { # glimpse: whether its process ran on this kernel and is gone
   [[ -n $start && $place == "$(here)" && $(born "$pid") != "$start" ]]
 }
 
+# Kill all processes of a session. A group is not enough: GNU parallel gives each job its own.
+end_session() { # id, the moment its leader was born
+  local file line words
+  # A leader that was born at another time is somebody else's; while a session has members, no new
+  # process gets its number.
+  [[ ! -d /proc/$1 || $(born "$1") == "$2" ]] || return 0
+  for file in /proc/[0-9]*/stat; do
+    { read -r line <"$file"; } 2>/dev/null || continue
+    read -ra words <<<"${line##*) }"
+    if [[ ${words[3]} == "$1" ]]; then kill -KILL "${file//[!0-9]/}" 2>/dev/null || true; fi
+  done
+}
+
+# Kill what a dead importer's tool has started, which outlives both.
+end_orphans() { # lock, token of its holder
+  local session start whose
+  { read -r session start <"$1"/session && read -r whose _ <"$1"/holder; } 2>/dev/null || return 0
+  if [[ $whose == "$2" ]]; then end_session "$session" "$start"; fi
+}
+
 take_over() { # glimpse of a holder that is dead
   local grave=$directory/.$stem~$token.dead
   mv -T -- "$lock" "$grave" 2>/dev/null || return 0 # another was faster
@@ -131,6 +148,7 @@ take_over() { # glimpse of a holder that is dead
     return 0
   fi
   say "the importer before died (${1%%$'\n'*}): starting again"
+  if dead "$1"; then end_orphans "$grave" "${1%% *}"; fi
   rm -rf -- "$grave"
 }
 
@@ -183,7 +201,10 @@ beat() {
   while true; do
     read -r line <"/proc/$BASHPID/stat" || return 0
     read -ra words <<<"${line##*) }"
-    [[ ${words[1]} == "$parent" ]] || return 0
+    if [[ ${words[1]} != "$parent" ]]; then
+      end_orphans "$lock" "$token"
+      return 0
+    fi
     touch -c -- "$lock"/holder || true
     read -rt "$((stale > 12 ? stale / 6 : 1))" -u "$silence" || true
   done
@@ -207,8 +228,11 @@ remove_tree() { # layers may hold directories that their owner can't enter
 # shellcheck disable=SC2317,SC2329 # called by the trap
 clean_up() {
   trap '' TERM INT HUP
-  if [[ -n $child ]] && kill -TERM -- "-$child" 2>/dev/null; then
+  if [[ -n $child ]]; then
+    # Its session may not have begun yet.
+    kill -TERM -- "-$child" 2>/dev/null || kill -TERM "$child" 2>/dev/null || true
     wait "$child" 2>/dev/null || true # the tool removes what it made
+    end_session "$child" ''
   fi
   if [[ $verb == build && -n $held ]]; then tool_clean "$container"; fi
   if [[ -n $scratch ]]; then remove_tree "$scratch"; fi
@@ -219,35 +243,16 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 143' TERM INT HUP
 
-fail() { # sentence: why there is no image, for this process and for those that wait
+# A tool that was killed says nothing about the image: those that wait try it themselves.
+fail() { # sentence: why there is no image, for this process and for those that wait; the tool's status
   say "$1"
-  if [[ -n $held ]] && {
+  if [[ -n $held && ${2:-1} != 137 && ${2:-1} != 143 ]] && {
     printf '%s\n1\n%s\n' "$token" "hpcbert: $1"
     if [[ -s $scratch/log ]]; then tail -n 20 -- "$scratch"/log; fi
   } >"$draft"; then
     mv -T -- "$draft" "$failure"
   fi
   exit 1
-}
-
-# --- Room -----------------------------------------------------------------------------------
-human() { numfmt --to=iec-i --suffix=B --round=nearest --format=%.1f -- "$1"; }
-free() { df -Pk -- "$1" | awk 'NR == 2 { printf "%d", $4 * 1024 }'; }
-check_room() { # folder for TEMP, folder for CACHE
-  local -A need=() path=()
-  local folder device share
-  for share in "$directory:$bytes" "$1:$bytes" "$2:$((bytes / 2))"; do
-    folder=${share%:*}
-    device=$(stat -c %d -- "$folder")
-    need[$device]=$((${need[$device]:-0} + ${share##*:}))
-    path[$device]+=${path[$device]:+ and }$folder
-  done
-  for device in "${!need[@]}"; do
-    local there
-    there=$(free "${path[$device]%% and *}")
-    ((there >= need[$device])) ||
-      fail "no space: $stem needs about $(human "${need[$device]}") in ${path[$device]}, $(human "$there") are free"
-  done
 }
 
 # --- Work -----------------------------------------------------------------------------------
@@ -259,14 +264,16 @@ redact() {
     -e 's#([?&](token|access_token|password|sig|signature)=)[^&[:space:]"]+#\1***#gI'
 }
 
-# Run a command in a process group of its own: a signal is seen at once and reaches all it starts.
-group() {
-  local code=0
-  set -m
-  "$@" &
+# Run a program in a session of its own: a signal is seen at once and reaches all it starts, and nothing
+# of it survives it. If enroot alone is killed, its mksquashfs would go on for minutes.
+follow() {
+  local code=0 start
+  setsid "$@" <&0 &
   child=$!
-  set +m
+  start=$(born "$child")
+  printf '%s %s\n' "$child" "$start" >"$lock"/session || true
   wait "$child" || code=$?
+  end_session "$child" "$start"
   child=''
   return "$code"
 }
@@ -275,7 +282,7 @@ run() { # a program of the tool's
   local code=0 reader
   redact <"$scratch"/fifo | tee -a -- "$scratch"/log >&2 &
   reader=$!
-  group "$@" >"$scratch"/fifo 2>&1 </dev/null || code=$?
+  follow "$@" >"$scratch"/fifo 2>&1 </dev/null || code=$?
   wait "$reader" || true
   return "$code"
 }
@@ -307,8 +314,8 @@ publish() {
   local sum name size
   say "checking and naming the image"
   tool_whole "$partial" || fail "$tool did not write a valid image"
-  group sync -- "$partial" || true
-  group sha256sum -- "$partial" >"$scratch"/sum
+  follow sync -- "$partial" || true
+  follow sha256sum -- "$partial" >"$scratch"/sum
   read -r sum _ <"$scratch"/sum
   sum=${sum#\\} # a name with a backslash is escaped, and said to be
   name=$stem+${sum:0:12}$tool_end
@@ -329,7 +336,7 @@ publish() {
 JSON
   sync -- "$draft" 2>/dev/null || true
   mv -T -- "$draft" "$pointer"
-  say "$name: $(human "$size")"
+  say "$name: $(numfmt --to=iec-i --suffix=B --round=nearest --format=%.1f -- "$size")"
 }
 
 if hit; then exit 0; fi
@@ -342,13 +349,10 @@ beat </dev/null >/dev/null 2>&1 &
 heart=$!
 if hit; then exit 0; fi
 temp=$(tool_temp)
-cache=$(tool_cache)
-while [[ ! -d $cache ]]; do cache=$(dirname -- "$cache"); done
 sweep "$temp"
 scratch=$temp/$own.$$.$RANDOM
 mkdir -m 700 -- "$scratch" || fail "$tool's TEMP, $temp, can't be written"
 mkfifo -- "$scratch"/fifo
-check_room "$temp" "$cache"
 "$verb"
 publish
 hit

@@ -140,9 +140,12 @@ check_enroot() {
 check_leftovers() { # names of containers
   local name found=() id answer
   while IFS= read -r name; do
-    [[ $name =~ ^(hpcbert-|pyxis_)([0-9]+) ]] || continue
-    id=${BASH_REMATCH[2]}
-    answer=$(squeue --noheader --format=%i --jobs="$id" 2>&1) && [[ -n $answer ]] && continue
+    if [[ $name =~ ^(hpcbert-|pyxis_|pyxis_hpcbert-)([0-9]+) ]]; then
+      id=${BASH_REMATCH[2]}
+      answer=$(squeue --noheader --format=%i --jobs="$id" 2>&1) && [[ -n $answer ]] && continue
+    elif [[ $name != hpcbert-removed.* ]]; then
+      continue
+    fi
     found+=("$name")
   done <<<"$1"
   if ((${#found[@]})); then tell leftovers warn "containers of jobs that are over: ${found[*]}"; fi

@@ -12,6 +12,7 @@
 # Variables for pyxis or enroot in the caller's environment would override the flags on the nodes.
 for variable in "${!PYXIS_@}" "${!ENROOT_@}"; do unset "$variable"; done
 marker=/.hpcbert-$SLURM_JOB_ID
+scratch='' # container.scratch, where jobs of other runtimes may have left something
 # enroot starts a login shell, and the system's profile would replace the image's PATH.
 export ENROOT_LOGIN_SHELL=n
 # By default PMIx 5 keeps a node's data in shared memory, in files outside the container.
@@ -43,6 +44,9 @@ check_mounts() { # reads mounts
 # the plugin would silently run it, and all that follows, on the bare host (NVIDIA/pyxis#29).
 create_container() { # image; reads step, enter, marker, status
   check_mounts
+  # A job that was requeued in the middle of the first step has left half a container, which pyxis
+  # would enter.
+  if ((${SLURM_RESTART_COUNT:-0})); then leave || true; fi
   # shellcheck disable=SC2016 # the inner shell's words
   "${step[@]}" --kill-on-bad-exit=0 --container-image="$1" "${enter[@]}" bash -c '
     if [[ -e $1 ]]; then exit 0; fi
@@ -54,22 +58,8 @@ create_container() { # image; reads step, enter, marker, status
   mark container
 }
 
-# A named container outlives its job, unless plugstack.conf has container_scope=job. This removes the
-# job's own, and those of cancelled jobs, in which no step can start any more.
-leave() { # reads step
-  # shellcheck disable=SC2016 # the inner shell's words
-  timeout --kill-after=10 60 "${step[@]}" bash -c '
-    lives() { # job; also true if Slurm does not answer
-      local answer
-      answer=$(squeue --noheader --states=all --format=%T --jobs="$1" 2>&1) || {
-        [[ $answer != *"Invalid job id"* ]]
-        return
-      }
-      [[ $answer =~ PENDING|RUNNING|SUSPENDED|CONFIGURING|REQUEUE|RESIZING|SIGNALING|STOPPED ]]
-    }
-    enroot list | while IFS= read -r name; do
-      id=${name##*hpcbert-}
-      [[ $name =~ ^pyxis_([0-9]+_)?hpcbert-[0-9]+$ ]] || continue
-      if [[ $id == "$SLURM_JOB_ID" ]] || ! lives "$id" </dev/null; then enroot remove -f -- "$name" </dev/null; fi
-    done' leave </dev/null >/dev/null 2>&1
+# A named container outlives its job, unless plugstack.conf has container_scope=job. pyxis.sh removes
+# the job's own, and those of the user's dead jobs.
+leave() { # reads step, scratch
+  timeout --kill-after=10 60 "${step[@]}" bash -p "$library/pyxis.sh" remove "hpcbert-$SLURM_JOB_ID" ${scratch:+"$scratch"} </dev/null
 }

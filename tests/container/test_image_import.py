@@ -5,19 +5,23 @@ Tried with the enroot that HPCBERT_ENROOT or PATH names, else with the stand-in;
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from hpcbert.container.cache import SCRIPT
+from hpcbert.system import processes
 from tests.kit.containers import Image, Person, ended, kill_session, ordinary_person
 from tests.kit.registry import Registry, serving_tiny
 from tests.kit.waiting import CEILING, until
@@ -169,6 +173,105 @@ def test_an_importer_killed_half_way_is_repaired_by_the_next(
     ended(child)
 
 
+def test_two_imports_of_an_image_are_the_same_file_with_the_times_of_its_layers(
+    host: Host, registry: Registry, tmp_path: Path
+) -> None:
+    for name, year in (("old.py", 2019), ("new.py", 2022)):
+        (tmp_path / name).write_text("")
+        moment = datetime(year, 6, 1, tzinfo=timezone.utc).timestamp()
+        os.utime(tmp_path / name, (moment, moment))
+    registry.push("bert/dated:1.0", [tmp_path])
+    uri = registry.uri("bert/dated:1.0")
+    first = host.gets(uri)
+    kept = first.rename(first.with_name("first"))
+    (host.images / f"{STEM}.json").unlink()
+    until(lambda: time.time() > kept.stat().st_mtime + 1, "time stands still")
+    second = host.gets(uri)
+    assert registry.pulls("bert/dated") == 2
+    assert second.name == first.name
+    assert second.read_bytes() == kept.read_bytes()
+    lines = said("unsquashfs", "-UTC", "-lls", second).splitlines()
+    days = {line.split()[-1].rpartition("/")[2]: line.split()[3] for line in lines if "/" in line}
+    assert days["old.py"] == "2019-06-01"
+    assert days["new.py"] == days["rc"] == "2022-06-01"
+
+
+def slowly(host: Host, registry: Registry) -> tuple[str, dict[str, str]]:
+    """Push an image whose packing takes minutes; return its reference, and the tool's settings."""
+    registry.push("bert/slow:1.0", [{"opt/big": os.urandom(1 << 20) * 24}])
+    return registry.uri("bert/slow:1.0"), {"ENROOT_SQUASH_OPTIONS": "-comp gzip -throttle 99"}
+
+
+def packers(host: Host) -> list[int]:
+    """Return the processes that write an image of this host's."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if b"mksquashfs" in words[0] and str(host.root).encode() in b" ".join(words):
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_import(
+    host: Host, registry: Registry
+) -> None:
+    uri, slow = slowly(host, registry)
+    child = host.ask(uri, **slow)
+    until(lambda: packers(host), "no mksquashfs")
+    waiting = host.ask(uri)
+    assert waiting.stderr is not None
+    assert "waiting for" in waiting.stderr.readline()
+    killed = [one.pid for one in processes.everyone() if is_import(one.pid, host)]
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    result = ended(child)
+    assert result.returncode == 1
+    assert "enroot import" in result.stderr
+    assert "status 137" in result.stderr
+    path = Path(done(waiting).stdout.strip())
+    assert "Found a valid" in said("unsquashfs", "-s", path)
+    assert packers(host) == []
+    assert host.hidden() == host.temporary() == []
+
+
+def is_import(pid: int, host: Host) -> bool:
+    """Return whether a process is `enroot import`, and not one that it started."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"import" in words and any(word.endswith(b"/enroot") for word in words[:3])
+
+
+def test_when_the_importer_is_killed_the_next_ends_what_it_started(
+    host: Host, registry: Registry
+) -> None:
+    uri, slow = slowly(host, registry)
+    child = host.ask(uri, **slow)
+    until(lambda: packers(host), "no mksquashfs")
+    orphans = packers(host)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(timeout=LIMIT)
+    result = done(host.ask(uri))
+    assert "the importer before died" in result.stderr
+    assert not set(orphans) & set(packers(host))
+    assert host.hidden() == host.temporary() == []
+    ended(child)
+
+
+def test_without_a_next_one_the_orphans_end_as_well(host: Host, registry: Registry) -> None:
+    uri, slow = slowly(host, registry)
+    child = host.ask(uri, HPCBERT_STALE_AFTER="2", **slow)
+    until(lambda: packers(host), "no mksquashfs")
+    os.kill(child.pid, signal.SIGKILL)
+    until(lambda: not packers(host), "the orphans go on")
+    ended(child)
+    (partial,) = host.images.glob(".*.partial")
+    whole = subprocess.run(["unsquashfs", "-s", partial], capture_output=True, check=False)
+    assert whole.returncode != 0  # they were ended, and did not end
+
+
 def test_one_killed_on_another_host_is_told_by_its_silence(
     host: Host, registry: Registry, uri: str
 ) -> None:
@@ -227,16 +330,6 @@ def test_a_damaged_image_is_imported_again(host: Host, registry: Registry, uri: 
     again = host.gets(uri)
     assert "Found a valid" in said("unsquashfs", "-s", again)
     assert registry.pulls("bert/tiny") == 2
-
-
-def test_want_of_room_is_told_before_anything_is_fetched(
-    host: Host, registry: Registry, uri: str
-) -> None:
-    result = ended(host.ask(uri, str(1 << 60)))
-    assert result.returncode == 1
-    assert "needs about" in result.stderr
-    assert "are free" in result.stderr
-    assert registry.requests == []
 
 
 def test_a_directory_that_can_not_be_locked_is_told(

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.container import cache, mounts, registry, runtimes
+from hpcbert.container import cache, mounts, runtimes
 from hpcbert.container.reference import parse
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit.containers import pointer
 from tests.kit.drafts import site_of
-from tests.kit.registry import TINY, serving_tiny
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -136,13 +135,3 @@ def test_a_sif_file_is_known_by_its_header(tmp_path: Path) -> None:
     assert not tool.reads(str(other))
     assert not tool.reads(str(tmp_path / "gone.sif"))
     assert runtimes.of("enroot").tool.reads(str(other))
-
-
-def test_a_registry_tells_the_digest_of_a_tag() -> None:
-    with serving_tiny() as served:
-        image = parse(f"{served.host}/{TINY}")
-        made = registry.digest(image, http=True)
-        assert served.manifest("bert/tiny", made)
-        assert registry.digest(parse(f"{served.host}/bert/none:1"), http=True) == ""
-    assert registry.digest(parse(f"{served.host}/a@{DIGEST}")) == DIGEST
-    assert registry.digest(parse("library://a/b/c:1")) == ""
