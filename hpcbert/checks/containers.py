@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.config.schedulers import traits
-from hpcbert.container import cache, probe, registry, runtimes, symptoms
+from hpcbert.config.slurmwords import given
+from hpcbert.container import cache, probe, pyxis, registry, runtimes, symptoms
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
 from hpcbert.script.inputs import find_image
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from hpcbert.container.reference import Image
     from hpcbert.system.runner import Runner
 
+# srun lists the options of its plugins too.
+SRUN_HELP = ("srun", "--help")
+_HELP_SECONDS = 30.0
+# What changes if srun's pyxis lacks an option.
+OLD_PYXIS = "package pyxis"
 # Seconds that a step on the nodes may wait and run.
 _PATIENCE = 300.0
 _DIGEST_SECONDS = 60.0
@@ -44,6 +50,8 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[F
     if site.container.runtime == "none":
         yield Finding("containers", "ok", "none: ranks run on the host")
         return
+    if site.container.runtime == "pyxis":
+        yield examine_pyxis(site, recipes, run=run)
     images, problems = _images(site, recipes)
     yield from problems
     own = run(["bash", str(probe.SCRIPT), *_words(site, recipes, images)], timeout=_PATIENCE)
@@ -54,6 +62,43 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[F
     for image in images:
         if image.kind != "file":
             yield _registry(image, site, run)
+
+
+def examine_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Finding:
+    """Return whether srun here has every option of pyxis that the job scripts use.
+
+    Args:
+        site: Where they run.
+        recipes: What runs; the options of a usual recipe if empty.
+        run: Starts srun.
+    """
+    elsewhere = given(site.slurm.sbatch_args, "clusters")
+    if elsewhere:
+        hint = "Run hpcbert doctor on a login node of that cluster."
+        return Finding("pyxis", "warn", f"not checked: jobs run on cluster {elsewhere}", hint)
+    usage = run(SRUN_HELP, timeout=_HELP_SECONDS)
+    if not usage.ok:
+        lines = [line for line in usage.stderr.splitlines() if line.strip()]
+        detail = f"srun --help gives no answer: {lines[-1] if lines else 'no output'}"
+        hint = "hpcbert can't see whether srun has pyxis: run this on a login node."
+        return Finding("pyxis", "warn", detail, hint)
+    if not pyxis.is_installed(usage.stdout):
+        hint = 'Install pyxis, or set container.runtime = "none".'
+        detail = "srun has no --container-image"
+        return Finding("pyxis", "fail", detail, hint, "", (), "--runtime none")
+    box = site.container
+    wanted: dict[str, None] = {}
+    for writable in {recipe.image.writable for recipe in recipes} or {True}:
+        switches = {"home": box.home, "remap_root": box.remap_root, "entrypoint": box.entrypoint}
+        wanted |= dict.fromkeys(pyxis.flags(**switches, writable=writable))
+    missing = pyxis.missing(usage.stdout, wanted)
+    if missing:
+        options = " and ".join(f"--{flag}" for flag in missing)
+        detail = f"srun's pyxis is older than {pyxis.SINCE[missing[-1]]}: it has no {options}"
+        hint = f"Ask the administrator for pyxis {pyxis.SINCE[missing[-1]]} or newer, or enter by "
+        hint += 'the enroot command: container.runtime = "enroot".'
+        return Finding("pyxis", "fail", detail, hint, OLD_PYXIS, (), "--runtime enroot")
+    return Finding("pyxis", "ok", f"srun has --{', --'.join(wanted)}")
 
 
 def words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:

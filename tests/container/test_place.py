@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert.prepare.image import _private
 
-ENTER = Path(__file__).resolve().parents[2] / "hpcbert/container/enter.sh"
+ENTER = Path(__file__).resolve().parents[2] / "hpcbert/shell/enter.sh"
 OTHER = 54321
 BASE = f"hpcbert-{os.geteuid()}"
 
