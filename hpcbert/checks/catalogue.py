@@ -178,7 +178,7 @@ OF_SLURM: Mapping[str, str] = {
     "arrays": "Does MaxArraySize allow an array of all repeats of a point?",
     "sbatch --test-only": "Would sbatch accept the job? The site's own plugin decides too.",
     "MPI": "Does srun support that kind of MPI?",
-    "pyxis": "Does srun have pyxis' options?",
+    "pyxis": "Does srun have every option of pyxis (0.15 or newer) that the scripts use?",
     "runs directory": "Can you write to it, and can other machines see it?",
 }
 
