@@ -166,5 +166,3 @@ def test_only_pyxis_imports_on_every_node(tmp_path: Path) -> None:
     draft = draft_of(tmp_path, runtime="enroot")
     findings, calls = of_pyxis(draft, outcome(14))
     assert (findings, calls) == ([], [])
-
-

@@ -306,7 +306,7 @@ def _file_of_settings(enroot: Path) -> str:
     match = re.search(r"^Config file: (.+)$", printed, re.MULTILINE)
     if match:
         return match[1]
-    match = re.search(r'ENROOT_SYSCONF_PATH:-([^}"]+)', enroot.read_text())
+    match = re.search(r'ENROOT_SYSCONF_PATH\s+"([^"]+)"', enroot.read_text())
     return f"{match[1] if match else '/etc/enroot'}/enroot.conf"
 
 
@@ -314,7 +314,7 @@ def _file_of_settings(enroot: Path) -> str:
     ("program", "file"),
     [
         ('echo "Config file: /opt/etc/enroot.conf"', "/opt/etc/enroot.conf"),
-        ('# ENROOT_SYSCONF_PATH="${ENROOT_SYSCONF_PATH:-/usr/etc/enroot}"\nexit 1', "/usr/etc/enroot/enroot.conf"),
+        ('# config::export ENROOT_SYSCONF_PATH     "/usr/etc/enroot"\nexit 1', "/usr/etc/enroot/enroot.conf"),
         ("exit 1", "/etc/enroot/enroot.conf"),
     ],
     ids=["4.0", "3.4", "unknown"],
