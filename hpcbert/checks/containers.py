@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcbert.checks.nodes import checks, container_finding, read_rows
 from hpcbert.config.schedulers import traits
 from hpcbert.config.slurmwords import given
-from hpcbert.container import cache, probe, pyxis, registry, runtimes, symptoms
+from hpcbert.container import cache, pyxis, registry, runtimes, symptoms
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
 from hpcbert.script.inputs import find_image
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hpcbert.container.reference import Image
     from hpcbert.system.runner import Runner
 
+_PROBE = Path(__file__).parent.parent / "shell" / "probe.sh"
 # srun lists the options of its plugins too.
 SRUN_HELP = ("srun", "--help")
 _HELP_SECONDS = 30.0
@@ -54,11 +56,11 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[F
         yield examine_pyxis(site, recipes, run=run)
     images, problems = _images(site, recipes)
     yield from problems
-    own = run(["bash", str(probe.SCRIPT), *_words(site, recipes, images)], timeout=_PATIENCE)
+    own = run(["bash", str(_PROBE), *_words(site, recipes, images)], timeout=_PATIENCE)
     mild = () if traits(site.scheduler).here else _JOBS_ONLY
-    for one in probe.read(own.stdout):
-        weight = "warn" if one.status == "fail" and one.name in mild else one.status
-        yield advised("here", one.name, weight, one.detail)
+    for row in read_rows(own.stdout):
+        status = "warn" if row.status == "fail" and row.name in mild else row.status
+        yield container_finding("here", row.name, status, row.detail)
     for image in images:
         if image.kind != "file":
             yield _registry(image, site, run)
@@ -106,22 +108,6 @@ def words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:
     if site.container.runtime == "none":
         return ()
     return tuple(_words(site, recipes, _images(site, recipes)[0]))
-
-
-def advised(
-    where: str, name: str, status: str, detail: str, nodes: tuple[str, ...] = ()
-) -> Finding:
-    """Return what probe.sh found, with what to do about it.
-
-    Args:
-        where: What to call the place.
-        name: The check, as probe.sh printed it.
-        status: The status from probe.sh, or a milder one.
-        detail: The detail from probe.sh.
-        nodes: The nodes that it was found on.
-    """
-    advice = probe.remedy(probe.Probed(where, name, status, detail))
-    return Finding(f"{name} ({where})", status, detail, advice.hint, advice.change, nodes)
 
 
 def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], tuple[Finding, ...]]:
@@ -178,7 +164,7 @@ def _registry(image: Image, site: Site, run: Runner) -> Finding:
     lines = [line for line in printed.splitlines() if line.strip()] or [""]
     known = symptoms.explain(printed)
     what = known.what if known else lines[-1]
-    general = probe.REMEDIES["registry"]
+    general = checks("containers")["registry"]
     change = general.change if known and known.name in _OF_LOGIN else ""
     hint = known.hint if known else general.hint
     return Finding(name, "warn", f"{image.uri}: {what}", hint, change)

@@ -49,6 +49,6 @@ def is_installed(usage: str) -> bool:
 
 
 def missing(usage: str, wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the wanted options that the output of `srun --help` lacks, the newest last."""
+    """Return the wanted options that the output of `srun --help` lacks, the newest last."""
     options = frozenset(_OPTION.findall(usage))
     return tuple(flag for flag in SINCE if flag in frozenset(wanted) and flag not in options)

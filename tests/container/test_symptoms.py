@@ -57,6 +57,8 @@ def test_a_row_is_known_by_what_is_printed(name: str) -> None:
     assert found.hint
 
 
+MANIFEST = "https://r.io:5000/v2/a/b/manifests/sha256:0"
+_401 = "returned error code: 401 Unauthorized"
 USING = "[INFO] Using credentials from file: /home/bob/.config/enroot/.credentials\n"
 
 
@@ -75,13 +77,11 @@ USING = "[INFO] Using credentials from file: /home/bob/.config/enroot/.credentia
         (f"{USING}[ERROR] URL https://quay.io/v2/auth returned error code: 401", "unauthorized"),
         (f"{USING}[ERROR] URL https://r.io/token returned error code: 401", "unauthorized"),
         (
-            f"{USING}[INFO] Authentication succeeded\n"
-            "[ERROR] URL https://r.io/v2/a/manifests/1 returned error code: 401 Unauthorized",
+            f"{USING}[INFO] Authentication succeeded\n[ERROR] URL {MANIFEST} {_401}",
             "unauthorized",
         ),
         (
-            f"pyxis:     {USING}pyxis:     [INFO] Fetching image manifest\npyxis:     [ERROR] URL "
-            "https://r.io:5000/v2/a/b/manifests/sha256:0 returned error code: 401",
+            f"pyxis:     {USING}pyxis:     [INFO] Fetching\npyxis:     [ERROR] URL {MANIFEST} {_401}",
             "basic-over-http2",
         ),
         ("curl: (60) SSL certificate problem: self-signed certificate in chain", "unknown-authority"),
