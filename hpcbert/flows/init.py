@@ -1,8 +1,8 @@
 """Write a first site.toml: the reference file with the values of this machine or cluster.
 
-Each value comes from the command line, from what the cluster has, or from the user at a terminal, who
-chooses the partition, the type of GPU, the account and the container runtime. If only the user can
-know a value (which account pays, the names of private partitions), nothing is guessed.
+Each value comes from the command line, from what the cluster has, or from the user at a terminal,
+who chooses the partition, the type of GPU, the account and the container runtime. If only the user
+can know a value (which account pays, the names of private partitions), nothing is guessed.
 """
 
 from __future__ import annotations
