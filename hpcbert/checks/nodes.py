@@ -32,7 +32,7 @@ _MOST = 5
 
 
 @dataclass(frozen=True)
-class Check:
+class NodeCheck:
     """One check of nodes or ranks.
 
     Attributes:
@@ -65,7 +65,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Row:
+class NodeRow:
     """What a check printed on one node; `status` is `ok`, `warn` or `fail`."""
 
     node: str
@@ -75,15 +75,15 @@ class Row:
 
 
 @cache
-def checks(kind: str) -> Mapping[str, Check]:
+def checks(kind: str) -> Mapping[str, NodeCheck]:
     """Return the checks of `nodes`, or of what `containers` need, by name."""
-    return {name: Check(**values) for name, values in toml.read(_TABLE)[kind].items()}
+    return {name: NodeCheck(**values) for name, values in toml.read(_TABLE)[kind].items()}
 
 
-def read_rows(printed: str) -> tuple[Row, ...]:
+def read_rows(printed: str) -> tuple[NodeRow, ...]:
     """Return the rows in the output of a job; other lines are skipped."""
     rows = [line.split("\t") for line in printed.splitlines()]
-    return tuple(Row(*row) for row in rows if len(row) == _FIELDS and row[2] in _STATUSES)
+    return tuple(NodeRow(*row) for row in rows if len(row) == _FIELDS and row[2] in _STATUSES)
 
 
 def read_nodes(printed: str) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def container_finding(
     heading = f"{name} ({where})"
     if status == "ok":
         return Finding(heading, status, detail, nodes=nodes)
-    check = checks("containers").get(name, Check(""))
+    check = checks("containers").get(name, NodeCheck(""))
     symptom = symptoms.explain(detail)
     hint = symptom.hint if symptom else check.hint
     return Finding(heading, status, detail, hint, check.change, nodes)

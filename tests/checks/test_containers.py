@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpcbert.checks.containers import examine
-from hpcbert.checks.nodes import Row, checks, container_finding, read_rows
+from hpcbert.checks.nodes import NodeRow, checks, container_finding, read_rows
 from hpcbert.config.site import Site
 from hpcbert.finding import Finding
 from hpcbert.system.runner import Outcome, run
@@ -29,7 +29,7 @@ TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "u
 PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
 
 
-def advice(row: Row) -> Finding:
+def advice(row: NodeRow) -> Finding:
     return container_finding(row.node, row.name, row.status, row.detail)
 
 
@@ -44,7 +44,7 @@ def site_of(
     return drafts.site_of(folder, f'[container]\nruntime = "{runtime}"\n{more}', start=start)
 
 
-def probed(tools: Path, *words: str, **environment: str) -> dict[str, Row]:
+def probed(tools: Path, *words: str, **environment: str) -> dict[str, NodeRow]:
     env = {"PATH": str(tools), "HOME": str(tools), **environment}
     done = run(["bash", str(PROBE), *words], env=env)
     assert (done.returncode, done.stderr) == (0, "")
@@ -129,7 +129,7 @@ def test_control_characters_of_a_detail_stay_on_its_line(tools: Path, tmp_path: 
 
 def test_lines_of_others_are_passed_over() -> None:
     text = "motd: welcome\n" + printed(("n1", "fuse", "warn", "x"), ("n1", "fuse", "odd", "x"))
-    assert read_rows(text) == (Row("n1", "fuse", "warn", "x"),)
+    assert read_rows(text) == (NodeRow("n1", "fuse", "warn", "x"),)
 
 
 def test_every_name_that_the_script_tells_has_a_remedy() -> None:
