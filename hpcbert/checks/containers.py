@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcbert.checks.nodes import checks, container_finding, read_rows
 from hpcbert.config.schedulers import traits
-from hpcbert.container import cache, probe, runtimes, symptoms
+from hpcbert.config.slurmwords import given
+from hpcbert.container import cache, pyxis, runtimes, symptoms
 from hpcbert.errors import HpcbertError
 from hpcbert.finding import Finding
 from hpcbert.script.inputs import find_image
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
     from hpcbert.container.reference import Image
     from hpcbert.system.runner import Runner
 
+_PROBE = Path(__file__).parent.parent / "shell" / "probe.sh"
+# srun lists the options of its plugins too.
+SRUN_HELP = ("srun", "--help")
+_HELP_SECONDS = 30.0
+# What changes if srun's pyxis lacks an option.
+OLD_PYXIS = "package pyxis"
 # Seconds that a step on the nodes may wait and run.
 _PATIENCE = 300.0
 _DIGEST_SECONDS = 60.0
@@ -43,16 +51,55 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[F
     if site.container.runtime == "none":
         yield Finding("containers", "ok", "none: ranks run on the host")
         return
+    if site.container.runtime == "pyxis":
+        yield examine_pyxis(site, recipes, run=run)
     images, problems = _images(site, recipes)
     yield from problems
-    own = run(["bash", str(probe.SCRIPT), *_words(site, recipes, images)], timeout=_PATIENCE)
+    own = run(["bash", str(_PROBE), *_words(site, recipes, images)], timeout=_PATIENCE)
     mild = () if traits(site.scheduler).here else _JOBS_ONLY
-    for one in probe.read(own.stdout):
-        weight = "warn" if one.status == "fail" and one.name in mild else one.status
-        yield advised("here", one.name, weight, one.detail)
+    for row in read_rows(own.stdout):
+        status = "warn" if row.status == "fail" and row.name in mild else row.status
+        yield container_finding("here", row.name, status, row.detail)
     for image in images:
         if image.kind != "file" and runtimes.of(site.container.runtime).tool.digest:
             yield _registry(image, site, run)
+
+
+def examine_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Finding:
+    """Return whether srun here has every option of pyxis that the job scripts use.
+
+    Args:
+        site: Where they run.
+        recipes: What runs; the options of a usual recipe if empty.
+        run: Starts srun.
+    """
+    elsewhere = given(site.slurm.sbatch_args, "clusters")
+    if elsewhere:
+        hint = "Run hpcbert doctor on a login node of that cluster."
+        return Finding("pyxis", "warn", f"not checked: jobs run on cluster {elsewhere}", hint)
+    usage = run(SRUN_HELP, timeout=_HELP_SECONDS)
+    if not usage.ok:
+        lines = [line for line in usage.stderr.splitlines() if line.strip()]
+        detail = f"srun --help gives no answer: {lines[-1] if lines else 'no output'}"
+        hint = "hpcbert can't see whether srun has pyxis: run this on a login node."
+        return Finding("pyxis", "warn", detail, hint)
+    if not pyxis.is_installed(usage.stdout):
+        hint = 'Install pyxis, or set container.runtime = "none".'
+        detail = "srun has no --container-image"
+        return Finding("pyxis", "fail", detail, hint, "", (), "--runtime none")
+    box = site.container
+    wanted: dict[str, None] = {}
+    for writable in {recipe.image.writable for recipe in recipes} or {True}:
+        switches = {"home": box.home, "remap_root": box.remap_root, "entrypoint": box.entrypoint}
+        wanted |= dict.fromkeys(pyxis.flags(**switches, writable=writable))
+    missing = pyxis.missing(usage.stdout, wanted)
+    if missing:
+        options = " and ".join(f"--{flag}" for flag in missing)
+        detail = f"srun's pyxis is older than {pyxis.SINCE[missing[-1]]}: it has no {options}"
+        hint = f"Ask the administrator for pyxis {pyxis.SINCE[missing[-1]]} or newer, or enter by "
+        hint += 'the enroot command: container.runtime = "enroot".'
+        return Finding("pyxis", "fail", detail, hint, OLD_PYXIS, (), "--runtime enroot")
+    return Finding("pyxis", "ok", f"srun has --{', --'.join(wanted)}")
 
 
 def words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:
@@ -60,22 +107,6 @@ def words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:
     if site.container.runtime == "none":
         return ()
     return tuple(_words(site, recipes, _images(site, recipes)[0]))
-
-
-def advised(
-    where: str, name: str, status: str, detail: str, nodes: tuple[str, ...] = ()
-) -> Finding:
-    """Return what probe.sh found, with what to do about it.
-
-    Args:
-        where: What to call the place.
-        name: The check, as probe.sh printed it.
-        status: The status from probe.sh, or a milder one.
-        detail: The detail from probe.sh.
-        nodes: The nodes that it was found on.
-    """
-    advice = probe.remedy(probe.Probed(where, name, status, detail))
-    return Finding(f"{name} ({where})", status, detail, advice.hint, advice.change, nodes)
 
 
 def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], tuple[Finding, ...]]:
@@ -125,7 +156,7 @@ def _registry(image: Image, site: Site, run: Runner) -> Finding:
     lines = [line for line in printed.splitlines() if line.strip()] or [""]
     known = symptoms.explain(printed)
     what = known.what if known else lines[-1]
-    general = probe.REMEDIES["registry"]
+    general = checks("containers")["registry"]
     change = general.change if known and known.name in _OF_LOGIN else ""
     hint = known.hint if known else general.hint
     return Finding(name, "warn", f"{image.uri}: {what}", hint, change)

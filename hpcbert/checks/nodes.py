@@ -1,107 +1,171 @@
-"""The findings of a job on its nodes, and what to do about them; pure."""
+"""From what programs print on nodes to findings, with what to do about each; pure.
+
+Rows are printed by look.sh, hello.py and probe.sh: node, check, status and detail, between tabs.
+`findings.toml` has the advice for each check.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert.checks.catalogue import CHECKS, remedy
-from hpcbert.checks.containers import advised
-from hpcbert.container import probe, symptoms
+from hpcbert.config import toml
+from hpcbert.container import symptoms
 from hpcbert.finding import Finding
 from hpcbert.slurm.hostlist import expand, fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_NODES = "nodes"
+_TABLE = Path(__file__).with_name("findings.toml")
+_STATUSES = ("ok", "warn", "fail")
+_FIELDS = 4
+# look.sh ends a detail so where another interface would do.
+_INTERFACES = re.compile(r"; there are: (\S+)")
 # What a job says when it goes wrong: its script, srun, Slurm's daemon on a node.
 _COMPLAINT = re.compile(r"(?:hpcbert: |\S+: error: |slurmstepd[\w.-]*: |srun: .*\boption\b).*")
 _USUAL = re.compile(r"hpcbert: repeat \d+ attempt \d+ on |slurmstepd\S* error: couldn't chdir")
 _MOST = 5
 
 
-def found(printed: str, known: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what look.sh, hello.py and probe.sh printed, one finding for all nodes that agree.
+@dataclass(frozen=True)
+class NodeCheck:
+    """One check of nodes or ranks.
 
-    Args:
-        printed: A job's whole output; other lines are skipped.
-        known: What fills in remedies, by `catalogue.NodeCheck`.
+    Attributes:
+        hint: What to do about a problem.
+        change: Name of the setting, package or file to change.
+        remedy: What to type; names in braces are to be filled in.
+        asks: The question, for the page.
     """
-    rows = probe.read(printed)
-    bad = {(one.node, one.name) for one in rows if one.status != "ok"}
-    everyone = set(seen(printed))
-    told = [one for one in rows if one.status != "ok" or (one.node, one.name) not in bad]
-    for (name, status, detail), names in probe.by_finding(told).items():
-        nodes = tuple(expand(fold(names)))  # in their order
-        where = f"{name} ({fold(nodes)})"
-        if name not in CHECKS:
-            yield advised(fold(nodes), name, status, detail, nodes)
-            continue
-        check, fine = CHECKS[name], status == "ok"
-        yield Finding(
-            where,
-            status,
-            detail,
-            "" if fine else check.hint,
-            "" if fine else check.change,
-            nodes,
-            "" if fine else remedy(name, detail, known) or _without(nodes, everyone),
-        )
+
+    hint: str
+    change: str = ""
+    remedy: str = ""
+    asks: str = ""
+
+    def remedy_for(self, detail: str, values: Mapping[str, str]) -> str:
+        """Return what to type about a problem; empty if a name in braces has no value.
+
+        Args:
+            detail: The detail of the finding.
+            values: What fills in braces.
+        """
+        interface = _INTERFACES.search(detail)
+        filled = {name: value for name, value in values.items() if value}
+        if interface:
+            filled["there"] = interface[1]
+        try:
+            return self.remedy.format_map(filled)
+        except KeyError:
+            return ""
 
 
-def _without(nodes: Sequence[str], everyone: set[str]) -> str:
-    """Return the option that excludes bad nodes, if there are others."""
-    return f"--exclude {','.join(nodes)}" if set(nodes) < everyone else ""
+@dataclass(frozen=True)
+class NodeRow:
+    """What a check printed on one node; `status` is `ok`, `warn` or `fail`."""
+
+    node: str
+    name: str
+    status: str
+    detail: str
 
 
-def seen(printed: str) -> tuple[str, ...]:
-    """Return the nodes that said anything, in the order of their first words."""
-    return tuple(dict.fromkeys(one.node for one in probe.read(printed)))
+@cache
+def checks(kind: str) -> Mapping[str, NodeCheck]:
+    """Return the checks of `nodes`, or of what `containers` need, by name."""
+    return {name: NodeCheck(**values) for name, values in toml.read(_TABLE)[kind].items()}
 
 
-def silent(printed: str, wanted: int, complaint: str) -> Iterator[Finding]:
-    """Yield that fewer nodes answered than were asked for, if they were."""
-    there = seen(printed)
-    if len(there) < wanted:
-        hint = "Look at `sinfo`; ask for fewer with --nodes."
-        detail = f"{len(there)} of {wanted} nodes answered: {complaint or 'no answer'}"
-        remedy = f"--nodes {len(there)}" if there else ""
-        yield Finding(_NODES, "fail", detail, hint, "", (), remedy)
+def read_rows(printed: str) -> tuple[NodeRow, ...]:
+    """Return the rows in the output of a job; other lines are skipped."""
+    rows = [line.split("\t") for line in printed.splitlines()]
+    return tuple(NodeRow(*row) for row in rows if len(row) == _FIELDS and row[2] in _STATUSES)
 
 
-def outside(printed: str, nodes: Sequence[str], runtime: str) -> Iterator[Finding]:
-    """Yield that ranks did not start on nodes, and what kept them.
+def read_nodes(printed: str) -> tuple[str, ...]:
+    """Return the nodes that printed any row, in the order of their first rows."""
+    return tuple(dict.fromkeys(row.node for row in read_rows(printed)))
+
+
+def container_finding(
+    where: str, name: str, status: str, detail: str, nodes: tuple[str, ...] = ()
+) -> Finding:
+    """Return the finding of a check of probe.sh; advice on a known symptom comes first."""
+    heading = f"{name} ({where})"
+    if status == "ok":
+        return Finding(heading, status, detail, nodes=nodes)
+    check = checks("containers").get(name, NodeCheck(""))
+    symptom = symptoms.explain(detail)
+    hint = symptom.hint if symptom else check.hint
+    return Finding(heading, status, detail, hint, check.change, nodes)
+
+
+def findings(printed: str, values: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the findings of a job, one for all nodes that agree.
 
     Args:
-        printed: All that a job printed.
+        printed: The job's whole output.
+        values: What fills in remedies.
+    """
+    rows = read_rows(printed)
+    bad = {(row.node, row.name) for row in rows if row.status != "ok"}
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        # One good rank does not hide a bad one of its node.
+        if row.status != "ok" or (row.node, row.name) not in bad:
+            groups.setdefault((row.name, row.status, row.detail), []).append(row.node)
+    everyone = {row.node for row in rows}
+    for (name, status, detail), names in groups.items():
+        nodes = tuple(expand(fold(tuple(dict.fromkeys(names)))))  # in their order
+        check = checks("nodes").get(name)
+        if check is None:
+            yield container_finding(fold(nodes), name, status, detail, nodes)
+        elif status == "ok":
+            yield Finding(f"{name} ({fold(nodes)})", status, detail, nodes=nodes)
+        else:
+            remedy = check.remedy_for(detail, values)
+            if not remedy and set(nodes) < everyone:
+                remedy = f"--exclude {','.join(nodes)}"
+            heading = f"{name} ({fold(nodes)})"
+            yield Finding(heading, status, detail, check.hint, check.change, nodes, remedy)
+
+
+def missing_nodes(printed: str, wanted: int, complaint: str) -> Iterator[Finding]:
+    """Yield a finding if fewer nodes answered than requested."""
+    count = len(read_nodes(printed))
+    if count < wanted:
+        hint = "Look at `sinfo`; ask for fewer with --nodes."
+        detail = f"{count} of {wanted} nodes answered: {complaint or 'no answer'}"
+        yield Finding("nodes", "fail", detail, hint, "", (), f"--nodes {count}" if count else "")
+
+
+def missing_ranks(printed: str, nodes: Sequence[str], runtime: str) -> Iterator[Finding]:
+    """Yield a finding if ranks did not start on nodes of a job, with the reason.
+
+    Args:
+        printed: The job's whole output.
         nodes: Those of the job.
         runtime: The site's container runtime.
     """
-    started = {one.node for one in probe.read(printed) if one.name == "ranks"}
+    started = {row.node for row in read_rows(printed) if row.name == "ranks"}
     bare = tuple(node for node in nodes if f"hpcbert: {node}: not in the container" in printed)
     left = bare or tuple(node for node in nodes if node not in started)
     if not left:
         return
-    lines = complaints(printed)
-    known, check = symptoms.explain(printed), CHECKS["ranks"]
-    name, hint, change = "ranks", check.hint, check.change
+    name, check = "ranks", checks("nodes")["ranks"]
     if runtime == "pyxis":
-        general = probe.REMEDIES["plugin"]
-        name, hint, change = "plugin", general.hint, general.change
-    where, why = f"{name} ({fold(left)})", "; ".join(lines) or "no rank started"
-    yield Finding(where, "fail", why, known.hint if known else hint, change, left)
+        name, check = "plugin", checks("containers")["plugin"]
+    symptom = symptoms.explain(printed)
+    hint = symptom.hint if symptom else check.hint
+    detail = "; ".join(complaints(printed)) or "no rank started"
+    yield Finding(f"{name} ({fold(left)})", "fail", detail, hint, check.change, left)
 
 
 def complaints(printed: str) -> tuple[str, ...]:
     """Return what went wrong by the words of a job's script, of srun and of Slurm's daemons."""
     lines = [line for line in printed.splitlines() if _COMPLAINT.match(line)]
     return tuple(dict.fromkeys(line for line in lines if not _USUAL.match(line)))[:_MOST]
-
-
-def explained(printed: str, lines: Sequence[str]) -> str:
-    """Return what to do about what a job complained of."""
-    known = symptoms.explain(printed)
-    if known:
-        return known.hint
-    return "The findings above say why; else see what it says." if lines else "Look at `sinfo`."

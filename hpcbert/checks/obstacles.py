@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
+from hpcbert.checks.containers import OLD_PYXIS, SRUN_HELP, examine_pyxis
 from hpcbert.config.slurmwords import given
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import World
@@ -20,7 +22,7 @@ from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.system import packages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
@@ -65,12 +67,37 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
     )
     for one in draft.uses:
         found += (*_of_mpi(one), *_of_modules(one, run))
-    return (*found, *last)
+    return (*found, *_of_pyxis(draft, run), *last)
 
 
-def foreseen(draft: Draft) -> Iterator[list[str]]:
-    """Yield the commands by which `of_submission` asks interpreters for modules."""
-    return filter(None, map(_question, draft.uses))
+def foreseen(draft: Draft) -> Iterator[Sequence[str]]:
+    """Yield the commands by which `of_submission` asks interpreters for modules, and srun."""
+    yield from filter(None, map(_question, draft.uses))
+    if draft.campaign.runtime == "pyxis":
+        yield SRUN_HELP
+
+
+def _of_pyxis(draft: Draft, run: Runner) -> Iterator[Finding]:
+    """Yield options of pyxis that srun lacks, and images that every node would import."""
+    if draft.campaign.runtime != "pyxis":
+        return
+    finding = examine_pyxis(draft.resolved.site, [use.recipe for use in draft.uses], run=run)
+    if finding.change == OLD_PYXIS:
+        yield replace(finding, detail=f"{finding.detail}, which every job uses.")
+    elif finding.status != "ok":
+        # The nodes may have what this machine lacks.
+        yield replace(finding, status="warn", detail=f"{finding.detail}.")
+    images = {use.found.image: use.recipe.name for use in reversed(draft.uses)}
+    for image, name in images.items():
+        if image and image.kind != "file":
+            command = f"hpcbert prepare --fw {name} --only image"
+            yield Finding(
+                f"image of {name}",
+                "warn",
+                f"{image.uri} is not prepared: with pyxis, every node imports it in every job.",
+                f"Import it once: {command}.",
+                remedy=command,
+            )
 
 
 def _question(resolved: Resolved) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,17 +12,26 @@ from hpcbert.campaign import store
 from hpcbert.cli.campaigns import opened
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import IncompleteError
-from hpcbert.flows.explain import explained
-from hpcbert.flows.results import find_places
+from hpcbert.flows.collect import CollectRequest
+from hpcbert.flows.results import find_places, load
+from hpcbert.logs.arithmetic import median
+from hpcbert.logs.waits import waited
 from hpcbert.model import ARCHIVE
+from hpcbert.results.explained import explain as explain_table
 from hpcbert.results.words import on_cpu, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hpcbert.flows.results import Places
-    from hpcbert.model import Group
+    from hpcbert.model import Group, Row, Shape, SpeedupTable
     from hpcbert.results.explained import Observation
+
+_SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
+# Logs of a point to read for waits for input.
+_LOGS = 5
+# The rule for large messages, such as the buckets in which gradients are sent.
+_LARGE = "busbw-32M"
 
 
 @click.command(
@@ -49,8 +60,16 @@ def explain(
     would provide it.
     """
     at = find_places(site_file, templates)
-    found, warnings = explained(_unpacked(paths, at), at, network=_unpacked(network, at))
-    errors = () if found else (IncompleteError("There is no table to explain."),)
+    results = load(_unpacked(paths, at), at)
+    speeds: dict[Shape, float] = {}
+    if network:
+        speeds = bandwidths(load(_unpacked(network, at), at, CollectRequest(rule=_LARGE)).tables)
+    places = {source.name: Path(source.path) for source in results.sources if source.path}
+    tables = [
+        (table.group, explain_table(table, bandwidths=speeds, waits=_waits(table, places)))
+        for table in results.tables
+    ]
+    errors = () if tables else (IncompleteError("There is no table to explain."),)
     data = {
         "tables": [
             {
@@ -60,11 +79,11 @@ def explain(
                     for one in findings
                 ],
             }
-            for group, findings in found
+            for group, findings in tables
         ]
     }
-    text = "\n\n".join("\n".join(_lines(group, findings)) for group, findings in found)
-    return Result(data, text, errors, warnings)
+    text = "\n\n".join("\n".join(_lines(group, findings)) for group, findings in tables)
+    return Result(data, text, errors, (*results.warnings, *results.refused))
 
 
 def _unpacked(words: Sequence[str], at: Places) -> list[str]:
@@ -74,6 +93,31 @@ def _unpacked(words: Sequence[str], at: Places) -> list[str]:
         str(opened([str(packed)], at.runs)[0].directory) if (packed := archives.get(word)) else word
         for word in words
     ]
+
+
+def bandwidths(tables: Sequence[SpeedupTable]) -> dict[Shape, float]:
+    """Return the bus bandwidth of each shape, GB/s: runs of nccl-tests give it as their reason."""
+    found: dict[Shape, list[float]] = {}
+    for table in tables:
+        for row in table.rows:
+            for run in row.runs:
+                for reason in run.reasons:
+                    if match := _SPEED.search(reason.detail):
+                        found.setdefault(row.shape, []).append(float(match[1]))
+    return {shape: median(speeds) for shape, speeds in found.items()}
+
+
+def _waits(table: SpeedupTable, places: Mapping[str, Path]) -> dict[Shape, list[float]]:
+    shares = {row.shape: _of_row(row, places) for row in table.rows}
+    return {shape: found for shape, found in shares.items() if found}
+
+
+def _of_row(row: Row, places: Mapping[str, Path]) -> list[float]:
+    logs = [run.log for run in row.runs if run.valid and run.log][:_LOGS]
+    origin = row.origin
+    base = places.get(origin.name, Path()) if origin and origin.kind == "campaign" else Path()
+    shares = (waited(base / log) for log in logs)
+    return [one for one in shares if one is not None]
 
 
 def _lines(group: Group, findings: Sequence[Observation]) -> Iterator[str]:

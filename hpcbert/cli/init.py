@@ -22,7 +22,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcbert.flows.choices import Proposal, Question
+    from hpcbert.flows.init import Proposal, Question
 
 # Options that mean nothing without Slurm.
 _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
@@ -63,7 +63,7 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
     init examines what Slurm has and allows, and gives the reason for each value and the
     alternatives. On a terminal it asks if there is a choice; elsewhere the options decide.
     """
-    from hpcbert.flows.init import local_values, site_text, told
+    from hpcbert.flows.init import described, local_values, site_text
 
     conflicts.refuse(
         Conflict(("slurm", *_SLURM), lambda given: given["only_local"], "with --local")
@@ -90,14 +90,13 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
             "detected": {key: value for key, value in values.items() if value is not None},
             "choices": made.choices if made else [],
         },
-        text="\n".join([*lines, *([told(made.choices)] if made else [])]),
+        text="\n".join([*lines, *([described(made.choices)] if made else [])]),
         warnings=(*(made.warnings if made else ()), *others),
     )
 
 
 def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
     """Return the site that suits this machine's cluster; None without one."""
-    from hpcbert.flows.choices import SaidValues
     from hpcbert.flows.init import present, propose
     from hpcbert.scheduler.base import World
     from hpcbert.scheduler.slurm.cluster import Cluster
@@ -106,14 +105,8 @@ def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
     cluster = Cluster(World(run))
     if not present(cluster):
         return None
-    asked = SaidValues(**{name: value for name, value in said.items() if value})
-    return propose(
-        cluster,
-        machine.look(os.environ),
-        asked,
-        _picker(),
-        folder=output.absolute().parent,
-    )
+    here = machine.look(os.environ)
+    return propose(cluster, here, said, _picker(), folder=output.absolute().parent)
 
 
 def _picker() -> Callable[[Question], str]:

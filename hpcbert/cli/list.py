@@ -7,19 +7,19 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from hpcbert.campaign.overview import STATES, age
+from hpcbert.campaign import store
+from hpcbert.campaign.overview import STATES, age, look
 from hpcbert.cli import streams
 from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, best_text, columns, since_text, span
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
-from hpcbert.flows.history import Filter, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from hpcbert.campaign.overview import Overview
 
@@ -40,6 +40,53 @@ _TITLES = (
 _RIGHT: tuple[int, ...] = (5, 6, 7)
 _NAME = 1
 _FROM_FILES = "These states come from files; hpcbert monitor asks the scheduler."
+
+
+class Filter(NamedTuple):
+    """The campaigns that the user wants to see; an empty or None field excludes none.
+
+    Attributes:
+        frameworks, states: One of these.
+        name: A part of the id, name or note, in upper or lower case.
+        newer, older: Created less, or more, than this many seconds ago.
+        limit: Only the newest of them.
+        everyone: Whether to include other users' campaigns.
+    """
+
+    frameworks: Collection[str] = ()
+    states: Collection[str] = ()
+    name: str = ""
+    newer: float | None = None
+    older: float | None = None
+    limit: int | None = None
+    everyone: bool = False
+
+
+def listed(runs: Path, wanted: Filter, *, now: float) -> tuple[Overview, ...]:
+    """Return the campaigns under a directory, newest first.
+
+    Args:
+        runs: The directory.
+        wanted: Which of them.
+        now: Seconds since the epoch.
+    """
+    there = store.everyones(runs) if wanted.everyone else store.find_campaigns(runs)
+    found = [one for one in map(look, there) if _fits(one, wanted, now)]
+    found.sort(key=lambda one: (one.created, one.campaign), reverse=True)
+    return tuple(found[: wanted.limit])
+
+
+def _fits(one: Overview, wanted: Filter, now: float) -> bool:
+    dated = (wanted.newer, wanted.older) != (None, None)
+    since = age(one.created, now=now) if dated else None
+    text = f"{one.campaign}\n{one.name}\n{one.note}".lower()
+    return (
+        (not wanted.frameworks or one.framework in wanted.frameworks)
+        and (not wanted.states or one.state in wanted.states)
+        and wanted.name.lower() in text
+        and (wanted.newer is None or (since is not None and since < wanted.newer))
+        and (wanted.older is None or (since is not None and since > wanted.older))
+    )
 
 
 def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float | None:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import IncompleteError
-from hpcbert.flows import predict as flow
-from hpcbert.flows.results import find_places
-from hpcbert.results.scaling import asked_for
+from hpcbert.flows.collect import CollectRequest
+from hpcbert.flows.results import find_places, load
+from hpcbert.results.scaling import asked_for, curve_of
 from hpcbert.results.words import device_of, on_cpu, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcbert.flows.predict import Forecast
+    from hpcbert.model import Group
+    from hpcbert.results.scaling import Curve, Prediction
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A table's model and what it predicts."""
+
+    group: Group
+    curve: Curve
+    predictions: tuple[Prediction, ...]
 
 
 def _numbers(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -57,20 +68,25 @@ def predict(
     reports residuals and an interval, and refuses to extrapolate further than the points support;
     the exit code is then 4.
     """
-    found, warnings = flow.predict(paths, find_places(site_file, templates), nodes, rule=rule)
+    request = CollectRequest(rule=rule) if rule else None
+    results = load(paths, find_places(site_file, templates), request)
+    forecasts = []
+    for table in results.tables:
+        curve = curve_of(table)
+        forecasts.append(Forecast(table.group, curve, tuple(map(curve.predicted, nodes))))
     refused = [
-        f"{_title(one)}, {each.nodes} nodes: {each.why}"
-        for one in found
-        for each in one.predictions
-        if each.why
+        f"{_title(forecast)}, {prediction.nodes} nodes: {prediction.why}"
+        for forecast in forecasts
+        for prediction in forecast.predictions
+        if prediction.why
     ]
-    if not found:
+    if not forecasts:
         refused = ["No table has points to predict from."]
     return Result(
-        data={"tables": [_data(one) for one in found]},
-        text="\n\n".join("\n".join(_lines(one)) for one in found),
+        data={"tables": [_data(forecast) for forecast in forecasts]},
+        text="\n\n".join("\n".join(_lines(forecast)) for forecast in forecasts),
         errors=tuple(map(IncompleteError, refused)),
-        warnings=warnings,
+        warnings=(*results.warnings, *results.refused),
     )
 
 

@@ -56,6 +56,46 @@ SYMPTOMS: tuple[Symptom, ...] = (
         ("pyxis #12", "pyxis #62", "pyxis #138"),
     ),
     Symptom(
+        "foreign-cache",
+        # Also in other languages: `No se puede efectuar open`.
+        r"tar( \(child\))?: (.*: )?Cannot open: Permission denied"
+        r"|tar \(child\): \S*/[0-9a-f]{64}: (?!Cannot open: No such file)"
+        r"|zstd: (error \d+ : )?.*[0-9a-f]{64}.*: Permission denied",
+        "enroot's CACHE holds layers that another user downloaded and you may not read.",
+        "Give each user a cache: container.scratch in the site.toml, or ENROOT_CACHE_PATH with "
+        "$(id -u) in enroot.conf, which only an administrator can change for pyxis.",
+        ("pyxis #121",),
+    ),
+    Symptom(
+        "root-squash",
+        r"enroot-mount: failed to mount: \S+ at \S+: (Permission denied|Operation not permitted)"
+        r"|mount \S+->\S+ error: while mounting .*permission denied",
+        "A directory to mount can't be reached on this node: its file server refuses this user "
+        "(root squash, if you are root), or a folder above it is closed.",
+        "Run as a user who can list the directory on a node, or have it exported with "
+        "no_root_squash; container.mounts and frameworks.NAME.data in the site.toml name it.",
+        ("enroot #140",),
+    ),
+    Symptom(
+        "noexec",
+        r"enroot-switchroot: failed to execute: \S+: Permission denied"
+        r"|exec /\.singularity\.d/actions/\w+ failed: .*permission denied",
+        "No program can be run from the directory of unpacked containers: its file system is "
+        "mounted with noexec.",
+        "Set container.scratch in the site.toml, or ENROOT_DATA_PATH, to a directory whose mount "
+        "has no noexec (findmnt -T DIRECTORY shows the options).",
+        ("enroot #63", "enroot #156"),
+    ),
+    Symptom(
+        "no-container",
+        r"container with name \S+ does not exist",
+        "A step found no container of its job on this node: it was removed, or the steps of a job "
+        "keep their containers in different places.",
+        "ENROOT_DATA_PATH in enroot.conf must be one path for all steps of a job on a node, below "
+        "no $TMPDIR or step id, and nothing may empty it while jobs run.",
+        ("enroot #249", "pyxis #172"),
+    ),
+    Symptom(
         "whiteouts",
         r"failed to create (ovlfs )?whiteout|failed to mount overlay: Invalid argument"
         r"|ovlfs.*(Operation not (supported|permitted)|Invalid argument)",
@@ -81,8 +121,28 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "asks the registry again.",
     ),
     Symptom(
+        "basic-over-http2",
+        # A token that is refused has another address: .../token, .../auth.
+        r"Using credentials from file(?!.*Authentication succeeded)"
+        r".*/v2/\S+/(manifests|blobs)/\S+ returned error code: 401",
+        "enroot sent no password: over HTTP/2 it does not recognize the header of Basic "
+        "authentication in curl's output, which is in lower case there.",
+        "Write the line http1.1 into ~/.curlrc, on each host that imports.",
+    ),
+    Symptom(
+        "unknown-authority",
+        r"unable to get (local )?issuer certificate|self[- ]signed certificate"
+        r"|server certificate verification failed|certificate signed by unknown authority"
+        r"|issuer has been marked as not trusted|issuer is not recognized|unknown CA"
+        r"|unable to verify the first certificate|error setting certificate (verify|file)",
+        "This host does not know the authority that signed the registry's certificate.",
+        'Write the line cacert = "/path/of/ca.pem" into ~/.curlrc (enroot), or set SSL_CERT_FILE '
+        "(Apptainer); or have the certificate added to the system's.",
+    ),
+    Symptom(
         "unauthorized",
-        r"error code: 40[13]|401 Unauthorized|403 Forbidden",
+        r"error code: 40[13]|401 Unauthorized|403 Forbidden|unauthorized: |denied: requested access"
+        r"|invalid username/password|unable to retrieve auth token",
         "The registry refuses this account, or has no such image for it.",
         "Look at ~/.config/enroot/.credentials, a line `machine HOST login USER password WORD` "
         "for the registry; nvcr.io needs one for authn.nvidia.com too, with the login $oauthtoken "
@@ -119,7 +179,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     ),
     Symptom(
         "fuse",
-        r"failed to open /dev/fuse",
+        r"failed to open /dev/fuse|fuse: device not found",
         "Users may not open /dev/fuse.",
         "Ask the administrator to give it mode 0666, or to install fuse3.",
     ),
@@ -146,7 +206,8 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "no-host",
         r"Could not resolve host|Connection refused|Failed to connect|Connection timed out"
-        r"|Network is unreachable",
+        r"|Network is unreachable|no such host|i/o timeout|Operation timed out"
+        r"|No route to host|TLS handshake timeout",
         "The registry can't be reached from this host.",
         "Prepare on a host that reaches it (login node, or --on-node), or set https_proxy.",
     ),

@@ -36,11 +36,6 @@ class GpuKind:
     sliced: bool
 
     @property
-    def all(self) -> int:
-        """Their total on nodes that have the usual number."""
-        return self.nodes * self.count
-
-    @property
     def gres(self) -> str:
         """The name to request one of them with in sbatch."""
         return f"gpu:{self.name}" if self.name else "gpu"
@@ -57,7 +52,7 @@ class Offer:
 
     Attributes:
         partition: The partition itself.
-        kinds: Its GPUs by type, best first.
+        kinds: Its GPUs by type: whole ones before slices, many before few.
         barred: Why the user can't run there, the end of a sentence; empty if no reason is known.
     """
 
@@ -71,35 +66,48 @@ class Offer:
         return self.partition.name
 
     @property
+    def tier(self) -> tuple[bool, bool, bool]:
+        """Whether it is closed to the user, has no GPUs, has no whole GPUs."""
+        return (bool(self.barred), not self.kinds, all(kind.sliced for kind in self.kinds))
+
+    @property
     def rank(self) -> tuple[object, ...]:
         """Its rank among others, the lowest first."""
-        whole = [one for one in self.kinds if not one.sliced]
         limit = self.partition.limit.seconds
+        whole = [kind for kind in self.kinds if not kind.sliced] or self.kinds
         return (
-            bool(self.barred),
-            not self.kinds,
-            not whole,
+            *self.tier,
             limit is not None and limit < _HOUR,
             self.partition.least_nodes > 1,
             not self.partition.default,
-            -sum(one.all for one in whole or self.kinds),
+            -sum(kind.nodes * kind.count for kind in whole),
             self.name,
         )
+
+    @property
+    def bounds(self) -> list[str]:
+        """What the partition allows a job: its time and nodes, as far as limited."""
+        bounds = []
+        if self.partition.limit.seconds is not None:
+            bounds.append(f"{self.partition.limit} at most")
+        if self.partition.least_nodes > 1:
+            bounds.append(f"no fewer than {self.partition.least_nodes} nodes a job")
+        if self.partition.most_nodes is not None:
+            bounds.append(f"at most {self.partition.most_nodes} nodes a job")
+        return bounds
+
+    def drawback(self, other: Offer) -> str:
+        """Return what speaks for another one instead, the end of a sentence; may be empty."""
+        if self.barred:
+            return f"is not for you: {self.barred}"
+        if other.kinds and not self.kinds:
+            return "has no GPUs"
+        return f"allows {', '.join(self.bounds)}" if self.bounds else ""
 
     def __str__(self) -> str:
         kinds = "; ".join(map(str, self.kinds)) or f"no GPUs, {self.partition.nodes} nodes"
         barred = f"; {self.barred}" if self.barred else ""
-        return f"{self.name} ({kinds}{''.join(f', {one}' for one in self.bounds)}{barred})"
-
-    @property
-    def bounds(self) -> tuple[str, ...]:
-        """What the partition allows a job: its time and nodes, as far as limited."""
-        one = self.partition
-        return (
-            *(() if one.limit.seconds is None else (f"{one.limit} at most",)),
-            *(() if one.least_nodes <= 1 else (f"no fewer than {one.least_nodes} nodes a job",)),
-            *(() if one.most_nodes is None else (f"at most {one.most_nodes} nodes a job",)),
-        )
+        return f"{self.name} ({', '.join([kinds, *self.bounds])}{barred})"
 
 
 def offers(cluster: Cluster) -> tuple[Offer, ...]:
@@ -109,38 +117,41 @@ def offers(cluster: Cluster) -> tuple[Offer, ...]:
     hour before shorter ones, jobs of any size before those of many nodes only, the default before
     other partitions, many GPUs before few.
     """
-    found = (Offer(one, _kinds(one), _barred(one, cluster)) for one in cluster.partitions.values())
-    return tuple(sorted(found, key=lambda one: one.rank))
+    partitions = cluster.partitions.values()
+    found = [Offer(one, _gpu_kinds(one), _bar(one, cluster)) for one in partitions]
+    return tuple(sorted(found, key=lambda offer: offer.rank))
 
 
-def _kinds(partition: Partition) -> tuple[GpuKind, ...]:
-    """Return the GPUs of a partition by type, whole ones and many before slices and few."""
+def _gpu_kinds(partition: Partition) -> tuple[GpuKind, ...]:
     nodes: dict[str, Counter[int]] = {}
     sliced: set[str] = set()
     for group in partition.groups:
         counts: Counter[str] = Counter()
-        for one in group.resources:
-            if one.name == "gpu" and one.count:
-                counts[one.kind] += one.count
-                sliced |= {one.kind} if one.sliced else set()
-        for kind, count in counts.items():
-            nodes.setdefault(kind, Counter())[count] += group.count
-    found = []
-    for kind, sizes in nodes.items():
-        count, alike = max(sizes.items(), key=lambda one: (one[1], one[0]))
+        for resource in group.resources:
+            if resource.name == "gpu" and resource.count:
+                counts[resource.kind] += resource.count
+                sliced |= {resource.kind} if resource.sliced else set()
+        for name, count in counts.items():
+            nodes.setdefault(name, Counter())[count] += group.count
+    kinds = []
+    for name, sizes in nodes.items():
+        count, alike = max(sizes.items(), key=lambda size: (size[1], size[0]))
         others = sum(sizes.values()) - alike
-        found.append(GpuKind(kind, count, alike, others, max(sizes), kind in sliced))
-    return tuple(sorted(found, key=lambda one: (one.sliced, -one.all, one.name)))
+        kinds.append(GpuKind(name, count, alike, others, max(sizes), name in sliced))
+    return tuple(sorted(kinds, key=lambda kind: (kind.sliced, -kind.nodes * kind.count, kind.name)))
 
 
-def _barred(partition: Partition, cluster: Cluster) -> str:
-    """Return why the user can't run in a partition."""
+def _bar(partition: Partition, cluster: Cluster) -> str:
+    """Return why the user can't run in a partition; empty if no reason is known."""
     rule = cluster.rules.get(partition.name)
-    if partition.state != "up" or rule is None:
-        return f"it is {partition.state}" if partition.state != "up" else ""
+    if partition.state != "up":
+        return f"it is {partition.state}"
+    if rule is None:
+        return ""
+    reason = closed(rule)
     enforced = cluster.settings.enforced
-    if (why := closed(rule)) or "associations" not in enforced or not cluster.rights.own:
-        return why
+    if reason or "associations" not in enforced or not cluster.rights.own:
+        return reason
     own = [one for one in cluster.rights.own if one.partition in {"", partition.name}]
     if not any(rule.takes_account(one.account) for one in own):
         return f"it is for the accounts {', '.join(rule.accounts) or 'of others'} only"

@@ -10,12 +10,12 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.errors import IncompleteError
-from hpcbert.prepare import interpreter as pythons
 from hpcbert.prepare.parts import Context, Part, Status, make_directory, write_down
 from hpcbert.script.prepared import (
     beside,
@@ -31,42 +31,23 @@ from hpcbert.system.files import refusal
 from hpcbert.system.lock import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.config.variation import InstallStep, VirtualEnvironment
-    from hpcbert.prepare.interpreter import Interpreter
 
 # Time limit of one call of pip, seconds: some packages are compiled.
 _PATIENCE = 7200.0
 # Variables that would make pip install elsewhere, or Python read elsewhere.
 _FOREIGN = re.compile(r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV")
 _USUAL = {"PIP_RETRIES": "2", "PIP_TIMEOUT": "20"}
+# Packages to name, and lines of a failed command to show.
 _SHOWN = 3
-_ERROR = re.compile(r"(?i)^\s*(fatal: |error: )+")
-# Output of pip or git, its meaning, and what to do about it.
-_SYMPTOMS = (
-    (
-        re.compile(r"No space left on device|Errno 28\]|Disk quota exceeded"),
-        "the file system is full",
-        "Free some space in {sources}, or for temporary files, and try again.",
-    ),
-    (
-        re.compile(
-            r"NewConnectionError|[Tt]emporary failure in name resolution|Connection refused|"
-            r"ConnectTimeoutError|[Rr]ead ?timed ?out|ReadTimeoutError|Network is unreachable|"
-            r"No route to host|Max retries exceeded|ProxyError|Connection reset"
-        ),
-        "the package index does not answer",
-        "Prepare on a host that can reach it, or name another one: PIP_INDEX_URL, PIP_FIND_LINKS.",
-    ),
-    (
-        re.compile(r"No module named (venv|ensurepip)|ensurepip is not available"),
-        "this Python cannot make virtual environments",
-        "On Debian: apt-get install {name}-venv. Or name another Python with --python.",
-    ),
-)
+_LINES = 10
+_QUESTION = "import sys; print('%d.%d %d.%d.%d' % (sys.version_info[:2] + sys.version_info[:3]))"
+# Directories below the home directory where tools install several Pythons.
+_COLLECTIONS = (".pyenv/versions/{}.*", ".local/share/uv/python/cpython-{}.*")
 
 
 def environment(recipe: Recipe, site: Site, context: Context) -> Part:
@@ -85,7 +66,7 @@ def environment(recipe: Recipe, site: Site, context: Context) -> Part:
     if made and interpreter(installation.directory).exists():
         return installation.there(made)
     try:
-        python = pythons.find(wanted.python, context, installation.env)
+        python = find_python(wanted.python, context, installation.env)
         if context.dry:
             return installation.part(
                 "planned", f"would install {installation.names} with {python.path}"
@@ -107,6 +88,51 @@ def _unwanted(recipe: Recipe, site: Site) -> str:
     if site.container.runtime != "none":
         return "ranks run in an image"
     return f"the site names an interpreter: frameworks.{recipe.name}.python"
+
+
+class Interpreter(NamedTuple):
+    """An interpreter and its full version, `3.9.18`."""
+
+    path: str
+    version: str
+
+
+def find_python(release: str, context: Context, env: Mapping[str, str]) -> Interpreter:
+    """Return an interpreter of a release of Python: the named one, or one found here.
+
+    Args:
+        release: Such as `3.9`.
+        context: The context.
+        env: The environment to ask interpreters in.
+
+    Raises:
+        IncompleteError: There is none; the hint says how to name one.
+    """
+    seen = []
+    for path in (context.python,) if context.python else _candidates(release, context):
+        outcome = context.run([path, "-c", _QUESTION], env=env, timeout=30.0)
+        found, _, version = outcome.stdout.strip().partition(" ")
+        if outcome.ok and found == release:
+            return Interpreter(path, version)
+        seen.append(f"{path} is {version}" if outcome.ok else f"{path} does not run")
+    where = "--python" if context.python else f"python{release} on PATH, pyenv's and uv's"
+    looked = f"looked at {where}: {'; '.join(seen)}" if seen else f"looked for {where}"
+    raise IncompleteError(
+        f"there is no Python {release} here: {looked}",
+        hint=f"Put python{release} on PATH, or name it: hpcbert prepare --python "
+        f"/path/to/python{release}. For an environment that you made yourself, set "
+        "frameworks.NAME.python in the site.toml.",
+    )
+
+
+def _candidates(release: str, context: Context) -> Iterator[str]:
+    names = (f"python{release}", "python3", "python")
+    found = [shutil.which(name, path=context.env.get("PATH")) for name in names]
+    home = Path(context.env.get("HOME") or "/")
+    for pattern in _COLLECTIONS:
+        known = sorted(home.glob(f"{pattern.format(release)}/bin/python{release}"))
+        found += map(str, reversed(known))
+    yield from dict.fromkeys(path for path in (*found, sys.executable) if path)
 
 
 class _Installation:
@@ -252,18 +278,14 @@ class _Installation:
         if done.ok:
             return done.stdout
         printed = redact.text(f"{done.stdout}\n{done.stderr}")
-        what = _called(argv)
-        for pattern, why, hint in _SYMPTOMS:
-            if pattern.search(printed):
-                said = hint.format(sources=self.site.sources, name=Path(argv[0]).name)
-                raise IncompleteError(f"{what} failed: {why}", hint=said)
         lines = [line.strip() for line in printed.splitlines() if line.strip()]
-        errors = [_ERROR.sub("", line) for line in lines if _ERROR.match(line)] or lines[-1:]
-        for line in lines[-_SHOWN:]:
+        for line in lines[-_LINES:]:
             self.context.say(line)
-        hint = "See the output above; hpcbert keeps nothing half made."
-        detail = "; ".join(errors[:_SHOWN]) or f"status {done.returncode}"
-        raise IncompleteError(f"{what} failed: {detail}", hint=hint)
+        errors = [line for line in lines if line.lower().startswith(("error: ", "fatal: "))]
+        last = (errors or lines or [f"status {done.returncode}"])[-1]
+        hint = "See the output above; hpcbert keeps nothing half made. Name another package index "
+        hint += "with PIP_INDEX_URL or PIP_FIND_LINKS, another Python with --python."
+        raise IncompleteError(f"{_called(argv)} failed: {last}", hint=hint)
 
 
 def _called(argv: Sequence[str]) -> str:

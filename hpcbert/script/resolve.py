@@ -11,7 +11,7 @@ from hpcbert.campaign import store
 from hpcbert.config import trust
 from hpcbert.config.schedulers import traits
 from hpcbert.config.slurmwords import given
-from hpcbert.container import cache, probe, reference, runtimes
+from hpcbert.container import cache, reference, runtimes
 from hpcbert.errors import UsageError
 from hpcbert.script import inputs
 from hpcbert.script.plan import MOST_INDICES, device_of, plan
@@ -293,7 +293,7 @@ def _sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Pa
     own = {name: find_file(recipe, name) for name in names}
     runtime = site.container.runtime
     entering = () if runtime == "none" else runtimes.of(runtime).files
-    entering += (probe.SCRIPT.name,) if options.examine and options.examine.probe else ()
+    entering += ("probe.sh",) if options.examine and options.examine.probe else ()
     return {**own, **{name: cache.SCRIPT.parent / name for name in entering}}
 
 

@@ -18,6 +18,7 @@ tool_settings() {
     export ENROOT_TEMP_PATH=$base/temp ENROOT_RUNTIME_PATH=$base/run
     mkdir -p -- "$ENROOT_TEMP_PATH" || fail "container.scratch, $scratch, can't be written"
   fi
+  export ENROOT_LOGIN_SHELL=n # /etc/profile of a login shell replaces the image's PATH
   if [[ -n $home ]]; then export ENROOT_MOUNT_HOME=$home; fi
   if [[ -n $remap_root ]]; then export ENROOT_REMAP_ROOT=$remap_root; fi
   if [[ -n $writable ]]; then export ENROOT_ROOTFS_WRITABLE=$writable; fi
@@ -74,11 +75,26 @@ configuration() {
   local lines variable value
   lines=$(mount_lines) || exit
   printf 'mounts() {\n  printf "%%s\\n" %s\n}\n' "${lines@Q}"
+  # Without a login shell, an image that does not set these has none of them.
+  cat <<'CONF'
+defaults() {
+  echo PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+  echo TERM=dumb
+  awk -F: -v uid="$(id -u)" '$3 == uid { print "HOME=" $6 "\nSHELL=" $7 "\nUSER=" $1 "\nLOGNAME=" $1; exit }' "${ENROOT_ROOTFS}/etc/passwd"
+}
+hooks() {
+  local line
+  while IFS= read -r line; do
+    if ! grep -q "^${line%%=*}=" "${ENROOT_ENVIRON}"; then printf '%s\n' "${line}" >>"${ENROOT_ENVIRON}"; fi
+  done < <(defaults)
+  if declare -F skip_entrypoint >/dev/null; then skip_entrypoint; fi
+}
+CONF
   if [[ $entrypoint == no ]]; then
     # /etc/rc, which enroot makes of an image's settings, sources /etc/rc.local before it would run
     # the entrypoint. A link there would lead out of the container.
     cat <<'CONF'
-hooks() {
+skip_entrypoint() {
   if [ -f "${ENROOT_ROOTFS}/etc/rc" ]; then
     rm -f "${ENROOT_ROOTFS}/etc/rc.local"
     printf '%s\n' 'exec "$@"' >"${ENROOT_ROOTFS}/etc/rc.local"
@@ -155,9 +171,9 @@ tool_import() {
 tool_build() {
   local mount options=()
   # shellcheck disable=SC2016 # for the container's shell
-  printf 'cd /\nexec "$@"\n' >"$scratch"/rc
+  printf 'cd /\nexport HOME="${HOME:-/root}"\nexec "$@"\n' >"$scratch"/rc
   for mount in ${mounts[@]+"${mounts[@]}"}; do options+=(--mount "$mount:x-create=dir,rbind,ro"); done
-  export NVIDIA_VISIBLE_DEVICES=void
+  export NVIDIA_VISIBLE_DEVICES=void ENROOT_LOGIN_SHELL=n
   run enroot create --name "$container" -- "$base" || fail "enroot create ended with status $?" "$?"
   run enroot start --rw --root --rc "$scratch"/rc ${options[@]+"${options[@]}"} -- "$container" \
     bash -euo pipefail -c "$commands" || fail "an install command ended with status $?" "$?"

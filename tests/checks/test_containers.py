@@ -12,17 +12,25 @@ from typing import Any
 import pytest
 
 from hpcbert.checks.containers import examine
+from hpcbert.checks.nodes import NodeRow, checks, container_finding, read_rows
 from hpcbert.config.site import Site
-from hpcbert.container import probe
 from hpcbert.finding import Finding
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts
 from tests.kit.drafts import changed
+from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
 
 TOOLS = ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare", "true")
+
+
+PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
+
+
+def advice(row: NodeRow) -> Finding:
+    return container_finding(row.node, row.name, row.status, row.detail)
 
 
 def printed(*lines: tuple[str, str, str, str]) -> str:
@@ -36,11 +44,11 @@ def site_of(
     return drafts.site_of(folder, f'[container]\nruntime = "{runtime}"\n{more}', start=start)
 
 
-def probed(tools: Path, *words: str, **environment: str) -> dict[str, probe.Probed]:
+def probed(tools: Path, *words: str, **environment: str) -> dict[str, NodeRow]:
     env = {"PATH": str(tools), "HOME": str(tools), **environment}
-    done = run(["bash", str(probe.SCRIPT), *words], env=env)
+    done = run(["bash", str(PROBE), *words], env=env)
     assert (done.returncode, done.stderr) == (0, "")
-    return {one.name: one for one in probe.read(done.stdout)}
+    return {one.name: one for one in read_rows(done.stdout)}
 
 
 @pytest.fixture
@@ -66,7 +74,7 @@ def test_a_machine_without_enroot_is_told_so(tools: Path) -> None:
     # /usr/sbin is always looked through as well.
     if not shutil.which("enroot", path="/usr/sbin:/sbin"):
         assert found["enroot"].status == "fail"
-        assert probe.remedy(found["enroot"]).change == "package enroot"
+        assert advice(found["enroot"]).change == "package enroot"
 
 
 def test_what_enroot_says_of_its_directories_is_explained(tools: Path) -> None:
@@ -78,9 +86,9 @@ def test_what_enroot_says_of_its_directories_is_explained(tools: Path) -> None:
     )
     found = probed(tools, "--enroot")["directories"]
     assert found.status == "fail"
-    advice = probe.remedy(found)
-    assert "container.scratch" in advice.hint
-    assert "ENROOT_RUNTIME_PATH" in advice.change
+    advised = advice(found)
+    assert "container.scratch" in advised.hint
+    assert "ENROOT_RUNTIME_PATH" in advised.change
 
 
 def test_refused_user_namespaces_are_told_with_the_kernels_settings(tools: Path) -> None:
@@ -121,18 +129,18 @@ def test_control_characters_of_a_detail_stay_on_its_line(tools: Path, tmp_path: 
 
 def test_lines_of_others_are_passed_over() -> None:
     text = "motd: welcome\n" + printed(("n1", "fuse", "warn", "x"), ("n1", "fuse", "odd", "x"))
-    assert probe.read(text) == (probe.Probed("n1", "fuse", "warn", "x"),)
+    assert read_rows(text) == (NodeRow("n1", "fuse", "warn", "x"),)
 
 
 def test_every_name_that_the_script_tells_has_a_remedy() -> None:
-    script = probe.SCRIPT.read_text()
+    script = PROBE.read_text()
     names = {
         word.split()[1]
         for line in script.splitlines()
         for word in line.split("; ")
         if word.strip().startswith("tell ") and not word.split()[1].startswith(('"', "{"))
     } | {"scratch", "temp", "images"}
-    assert names <= set(probe.REMEDIES)
+    assert names <= set(checks("containers"))
 
 
 def found_with(site: Site, answers: dict[str, Outcome]) -> tuple[list[Finding], list[Any]]:

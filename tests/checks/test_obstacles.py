@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.container.test_pyxis import usage
 from tests.kit.cli import Cli, Done
 from tests.kit.drafts import MINIMAL
 from tests.kit.slurm import Programs, failed
@@ -82,6 +83,25 @@ def test_of_the_kinds_of_mpi_that_the_cluster_has_the_recipes_best_is_taken(
     slurm.answers(srun=MPI)
     done = hpcbert(*SUBMIT, "--fw", "ngc-tf1", "--rehearse", "--dry-run")
     assert "--mpi=pmi2 " in done.stdout
+
+
+@pytest.mark.parametrize(("release", "code"), [(14, 2), (24, 5)], ids=["old", "new"])
+def test_pyxis_and_the_image_are_checked_before_submission(
+    hpcbert: Cli, slurm: Programs, release: int, code: int
+) -> None:
+    slurm.answers(srun=usage(release))
+    words = ("--runtime", "pyxis", "--image", "docker://nvcr.io#nvidia/pytorch:20.12-py3")
+    more = ("--python", "/usr/bin/python3", "--runs", str(hpcbert.cwd / "runs"), "--json")
+    done = hpcbert(*SUBMIT, *words, *more, *(["--dry-run"] if code == 5 else []))
+    assert done.returncode == code  # sbatch refuses every job here
+    if code == 2:
+        assert "no --container-env" in messages(done)
+        assert "pyxis 0.15 or newer" in messages(done)
+        assert not slurm.calls("sbatch")
+    else:
+        said = [one for one in done.document["warnings"] if "is not prepared" in one]
+        assert len(said) == 1
+        assert "hpcbert prepare --fw pytorch" in said[0]
 
 
 def test_force_submits_all_the_same_and_says_what_it_passed_over(

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from hpcbert.checks import nodes, obstacles
-from hpcbert.container import probe
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
@@ -56,7 +55,7 @@ def looked(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
     script.write_text(text)
     argv = ["bash", "-c", f'{start} exec bash "$0" "$@"', str(script), *words]
     done = run(argv, env={"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"})
-    return nodes.found(done.stdout, {})
+    return nodes.findings(done.stdout, {})
 
 
 def campaign(tmp_path: Path) -> str:
@@ -88,7 +87,7 @@ def greeted(tmp_path: Path, rank: int, port: int) -> Iterable[Finding]:
         "SLURMD_NODENAME": f"n{rank + 1}",
     }
     words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
-    return nodes.found(run(words, env=env).stdout, {})
+    return nodes.findings(run(words, env=env).stdout, {})
 
 
 def apart(tmp_path: Path) -> Iterable[Finding]:
@@ -105,7 +104,9 @@ def taken(tmp_path: Path) -> Iterable[Finding]:
 
 
 def silent(tmp_path: Path) -> Iterable[Finding]:
-    return nodes.silent("n1\ttmp\tok\tx\n", Shape(2, 1).nodes, "srun: error: Node failure on n2")
+    return nodes.missing_nodes(
+        "n1\ttmp\tok\tx\n", Shape(2, 1).nodes, "srun: error: Node failure on n2"
+    )
 
 
 def without_enroot(tmp_path: Path) -> Iterable[Finding]:
@@ -113,14 +114,18 @@ def without_enroot(tmp_path: Path) -> Iterable[Finding]:
     tools.mkdir()
     for name in ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare"):
         (tools / name).symlink_to(str(shutil.which(name)))
-    text = probe.SCRIPT.read_text().replace("PATH=$PATH:/usr/sbin:/sbin", "")
+    text = (
+        (REPOSITORY / "hpcbert/shell/probe.sh")
+        .read_text()
+        .replace("PATH=$PATH:/usr/sbin:/sbin", "")
+    )
     env = {"PATH": str(tools), "HOME": str(tools), "SLURMD_NODENAME": "n1"}
-    return nodes.found(run(["bash", "-c", text, "probe", "--enroot"], env=env).stdout, {})
+    return nodes.findings(run(["bash", "-c", text, "probe", "--enroot"], env=env).stdout, {})
 
 
 def outside(tmp_path: Path) -> Iterable[Finding]:
     said = "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
-    return nodes.outside(said, ("n1", "n2"), "pyxis")
+    return nodes.missing_ranks(said, ("n1", "n2"), "pyxis")
 
 
 def without_image(tmp_path: Path) -> Iterable[Finding]:

@@ -287,12 +287,7 @@ def _install(trial: Trial, plugin: str, enroot: str) -> None:
     settings.write_text(
         "".join(f"ENROOT_{name}_PATH {SCRATCH}/{name}-$(id -u)\n" for name in names)
     )
-    told = run([f"{enroot}/enroot", "info"])
-    file = next(
-        line.removeprefix("Config file: ")
-        for line in told.stdout.splitlines()
-        if line.startswith("Config file: ")
-    )
+    file = _file_of_settings(Path(enroot) / "enroot")
     # Where the plugin's epilog looks, which has no PATH; on the nodes alone.
     layer = "lowerdir=/usr/bin,upperdir=/tmp/.bin/upper,workdir=/tmp/.bin/work"
     trial.on_nodes(
@@ -303,6 +298,31 @@ def _install(trial: Trial, plugin: str, enroot: str) -> None:
     for node in trial.lab.plan.node_names:
         stop_daemon(trial.lab, node)
         start_daemon(trial.lab, node, run=run)
+
+
+def _file_of_settings(enroot: Path) -> str:
+    """Return the path of enroot.conf: 4.0 prints it, earlier releases have it in their program."""
+    printed = run([str(enroot), "info"]).stdout
+    match = re.search(r"^Config file: (.+)$", printed, re.MULTILINE)
+    if match:
+        return match[1]
+    match = re.search(r'ENROOT_SYSCONF_PATH\s+"([^"]+)"', enroot.read_text())
+    return f"{match[1] if match else '/etc/enroot'}/enroot.conf"
+
+
+@pytest.mark.parametrize(
+    ("program", "file"),
+    [
+        ('echo "Config file: /opt/etc/enroot.conf"', "/opt/etc/enroot.conf"),
+        ('# config::export ENROOT_SYSCONF_PATH     "/usr/etc/enroot"\nexit 1', "/usr/etc/enroot/enroot.conf"),
+        ("exit 1", "/etc/enroot/enroot.conf"),
+    ],
+    ids=["4.0", "3.4", "unknown"],
+)  # fmt: skip
+def test_the_settings_of_any_enroot_are_found(program: str, file: str, tmp_path: Path) -> None:
+    (tmp_path / "enroot").write_text(f"#!/bin/bash\n{program}\n")
+    (tmp_path / "enroot").chmod(0o755)
+    assert _file_of_settings(tmp_path / "enroot") == file
 
 
 def _furnish(trial: Trial) -> None:

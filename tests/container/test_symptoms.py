@@ -12,9 +12,21 @@ PRINTED = {
     "capabilities": "enroot-aufs2ovlfs: failed to set capabilities: Operation not permitted",
     "user-namespaces": "enroot-nsenter: failed to create user namespace: No space left on device",
     "runtime-path": "mkdir: cannot create directory '/run/enroot': Permission denied",
+    "foreign-cache": f"tar (child): /cache/{'0' * 64}: Cannot open: Permission denied",
+    "root-squash": "slurmstepd: error: pyxis:     enroot-mount: failed to mount: /home/a/data at "
+    "/tmp/enroot-data/user-0/pyxis_x/data: Permission denied",
+    "noexec": "enroot-switchroot: failed to execute: /bin/sh: Permission denied",
+    "no-container": 'error: pyxis: error: a container with name "pyxis_7_hpcbert-7" does not '
+    "exist, and --container-image is not set",
     "whiteouts": "enroot-mksquashovlfs: failed to mount overlay: Invalid argument",
     "no-space": "FATAL ERROR: failed to write to output filesystem: No space left on device",
     "too-many-requests": "[ERROR] URL https://r.io/v2/a/manifests/1 returned error code: 429 ",
+    "basic-over-http2": "[INFO] Authenticating with user: bob\n"
+    "[INFO] Using credentials from file: /home/bob/.config/enroot/.credentials\n"
+    "[INFO] Fetching image manifest list\n"
+    "[ERROR] URL https://r.io/v2/a/manifests/1 returned error code: 401 Unauthorized",
+    "unknown-authority": "curl: (60) SSL certificate problem: unable to get local issuer "
+    "certificate",
     "unauthorized": "[INFO] Authenticating with user: bob\n"
     "[ERROR] URL https://r.io/token returned error code: 401 Unauthorized",
     "not-found": "[ERROR] URL https://r.io/v2/a/manifests/1 returned error code: 404 Not Found",
@@ -43,6 +55,61 @@ def test_a_row_is_known_by_what_is_printed(name: str) -> None:
     assert found.name == name
     assert found.what.endswith(".")
     assert found.hint
+
+
+MANIFEST = "https://r.io:5000/v2/a/b/manifests/sha256:0"
+_401 = "returned error code: 401 Unauthorized"
+USING = "[INFO] Using credentials from file: /home/bob/.config/enroot/.credentials\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "name"),
+    [
+        ("tar: Cannot open: Permission denied", "foreign-cache"),
+        ("tar: 0/usr/bin/x: Cannot open: Permission denied", "foreign-cache"),
+        (f"tar (child): /c/{'a' * 64}: No se puede efectuar open: Permiso denegado", "foreign-cache"),
+        (f"tar (child): /c/{'a' * 64}: Cannot open: No such file or directory", None),
+        ("enroot-mount: failed to mount: /a at /d/x/a: No such file or directory", None),
+        ("FATAL: mount /nfs/a->/nfs/a error: while mounting /nfs/a: permission denied", "root-squash"),
+        ("enroot-switchroot: failed to execute: /bin/bash: Permission denied", "noexec"),
+        ("enroot-switchroot: failed to execute: /bin/bash: No such file or directory", None),
+        ("FATAL: exec /.singularity.d/actions/exec failed: permission denied", "noexec"),
+        (f"{USING}[ERROR] URL https://quay.io/v2/auth returned error code: 401", "unauthorized"),
+        (f"{USING}[ERROR] URL https://r.io/token returned error code: 401", "unauthorized"),
+        (
+            f"{USING}[INFO] Authentication succeeded\n[ERROR] URL {MANIFEST} {_401}",
+            "unauthorized",
+        ),
+        (
+            f"pyxis:     {USING}pyxis:     [INFO] Fetching\npyxis:     [ERROR] URL {MANIFEST} {_401}",
+            "basic-over-http2",
+        ),
+        ("curl: (60) SSL certificate problem: self-signed certificate in chain", "unknown-authority"),
+        ("curl: (60) SSL certificate problem: self signed certificate", "unknown-authority"),
+        ("curl: (60) server certificate verification failed. CAfile: none", "unknown-authority"),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "unknown-authority"),
+        ("curl: (77) error setting certificate verify locations", "unknown-authority"),
+        ("curl: (60) SSL certificate problem: certificate has expired", None),
+        ("unauthorized: authentication required", "unauthorized"),
+        ("denied: requested access to the resource is denied", "unauthorized"),
+        ("dial tcp: lookup r.io: no such host", "no-host"),
+        ("dial tcp 10.0.0.1:443: i/o timeout", "no-host"),
+        ("curl: (28) Operation timed out after 30000 milliseconds", "no-host"),
+        ("write /tmp/x: no space left on device", "no-space"),
+        ("fuse: device not found, try 'modprobe fuse' first", "fuse"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_spellings_and_near_misses(printed: str, name: str | None) -> None:
+    symptom = explain(printed)
+    assert (symptom.name if symptom else None) == name
+
+
+def test_the_remedies_name_what_to_type() -> None:
+    hints = {one.name: one.hint for one in SYMPTOMS}
+    assert "http1.1" in hints["basic-over-http2"]
+    assert "~/.curlrc" in hints["basic-over-http2"]
+    assert "cacert" in hints["unknown-authority"]
 
 
 def test_what_nobody_knows_is_no_symptom() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from hpcbert.campaign import notes, store
 from hpcbert.campaign.overview import STATES
+from hpcbert.cli.list import Filter, listed
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.flows.history import Filter, listed
 from hpcbert.flows.remove import LivingError, remove
 from hpcbert.model import moment
 from hpcbert.system import files

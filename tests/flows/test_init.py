@@ -10,8 +10,7 @@ import pytest
 
 from hpcbert.config.site import Site, read_site
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.flows.choices import Proposal, Question, SaidValues
-from hpcbert.flows.init import present, propose, site_text, told
+from hpcbert.flows.init import Proposal, Question, described, present, propose, site_text
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system.machine import Surroundings
@@ -44,7 +43,7 @@ def proposed(
 ) -> Proposal:
     cluster = Cluster(World(answers))
     assert present(cluster)
-    return propose(cluster, here, SaidValues(**asked), pick, folder=folder)
+    return propose(cluster, here, asked, pick, folder=folder)
 
 
 def written(made: Proposal, folder: Path) -> Site:
@@ -132,7 +131,7 @@ def test_a_partition_for_another_qos_is_passed_over(rule: tuple[str, str]) -> No
         config=ENFORCED, own=OWN, user="me|proj\n",
     )  # fmt: skip
     made = proposed(answers)
-    assert made.said("slurm.partition") == "b"
+    assert made.value_of("slurm.partition") == "b"
     assert "is not for you: it is for the QOS" in made.choices[0].why
     assert not made.warnings
     made = proposed(answers, partition="a")
@@ -172,7 +171,7 @@ def test_of_two_types_of_gpus_the_most_is_taken_and_the_other_named(tmp_path: Pa
     made = proposed(answers)
     site = written(made, tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:a100", 8)
-    assert "gpu:v100:4" in told(made.choices)
+    assert "gpu:v100:4" in described(made.choices)
     site = written(proposed(answers, gpu_type="v100"), tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:v100", 4)
     with pytest.raises(UsageError, match="type 'h100'") as refused:
@@ -383,7 +382,7 @@ def test_a_fast_network_is_named_and_taken_if_the_user_says_so(tmp_path: Path) -
 
 
 def test_what_is_chosen_is_said_with_the_reason_and_the_rest() -> None:
-    text = told(proposed(Answers(sinfo=line("cpu*", "(null)") + line("gpu", "gpu:8"))).choices)
+    text = described(proposed(Answers(sinfo=line("cpu*", "(null)") + line("gpu", "gpu:8"))).choices)
     assert "slurm.partition      gpu: 2 nodes with gpu:8; the default, cpu, has no GPUs" in text
     assert "also there (--partition): cpu (no GPUs, 2 nodes)" in text
 
@@ -422,4 +421,4 @@ def test_of_two_types_alike_neither_is_called_the_most() -> None:
     made = proposed(Answers(sinfo=line("gpu*", "gpu:tesla:2,gpu:gtx:2")))
     (chosen,) = (one for one in made.choices if one.key == "slurm.gres")
     assert (chosen.value, chosen.others) == ("gpu:gtx", ("2 nodes with gpu:tesla:2",))
-    assert chosen.why == "as many as others: 2 nodes with gpu:gtx:2"
+    assert chosen.why == "2 nodes with gpu:gtx:2"

@@ -19,9 +19,9 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.cli.list import Filter, listed
 from hpcbert.flows import retry
 from hpcbert.flows.collect import CollectRequest
-from hpcbert.flows.history import Filter, listed
 from hpcbert.flows.results import find_places, load
 from hpcbert.flows.submit import submit, write
 from hpcbert.model import Point, Shape

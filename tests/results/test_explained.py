@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.flows.explain import bandwidths
+from hpcbert.cli.explain import bandwidths
 from hpcbert.logs.waits import waited
 from hpcbert.model import Group, Metrics, Reason, Row, Run, Shape, SpeedupTable
 from hpcbert.results.explained import Observation, explain, parameters

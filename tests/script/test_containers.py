@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pwd
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -296,6 +297,46 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
 
 
 @pytest.mark.needs("shellcheck")
+@pytest.mark.parametrize(
+    ("environment", "path", "home"),
+    [
+        ({"PATH": "/opt/image/bin:/usr/bin:/bin"}, "/opt/image/bin:/usr/bin:/bin", ""),
+        ({"PATH": "/usr/bin:/bin", "HOME": "/work"}, "/usr/bin:/bin", "/work"),
+        ({}, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", ""),
+    ],
+    ids=["PATH of the image", "HOME of the image", "neither"],
+)
+def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
+    environment: dict[str, str], path: str, home: str, tmp_path: Path
+) -> None:
+    """Debian's /etc/profile, which a login shell reads, replaces PATH."""
+    require("squashfs")
+    enroot = real_enroot() or str(open_stand_ins(tmp_path / "stand-ins"))
+    profile = {"etc/profile": "PATH=/usr/local/bin:/usr/bin:/bin:/usr/games\nexport PATH\n"}
+    image = Image(environment=environment, files=profile).write(tmp_path / "i.sqsh")
+    words = ["bash", "-p", str(ENTER), "{}", "--name", "hpcbert-7", "--image", str(image)]
+    words += ["--scratch", str(tmp_path / "kept"), "--no-entrypoint"]
+    env = {"PATH": f"{enroot}:{os.environ['PATH']}", "HOME": "/host", "SLURM_LOCALID": "0"}
+    env |= {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+
+    def enter(verb: str, *command: str) -> str:
+        argv = [word.replace("{}", verb) for word in words]
+        done = subprocess.run(
+            [*argv, *command], env=env, capture_output=True, text=True, check=False, timeout=CEILING
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    enter("create")
+    printed = enter("enter", "--", "sh", "-c", 'echo "$PATH"; echo "$HOME"; echo "$USER"')
+    account = pwd.getpwuid(os.geteuid())
+    assert printed.splitlines() == [path, home or account.pw_dir, account.pw_name]
+    subprocess.run(
+        ["bash", "-p", str(ENTER), "remove", "--name", "hpcbert-7", "--scratch", str(tmp_path / "kept")],
+        env=env, capture_output=True, check=True, timeout=CEILING,
+    )  # fmt: skip
+
+
 def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
     assert subprocess.run(["bash", "-n", str(ENTER)], check=False).returncode == 0
     scripts = [str(path) for path in sorted(SHELL.iterdir()) if path.suffix in (".sh", ".bash")]

@@ -77,13 +77,6 @@ def examine(site: Site, world: World, nodes: int) -> Iterator[Finding]:
         yield from of_choices(site, cluster, world, nodes)
     if site.slurm.mpi:
         yield _mpi(site.slurm.mpi, cluster.mpi)
-    if site.container.runtime == "pyxis":
-        usage = ask("srun", "--help")
-        ok = "--container-image" in usage.stdout
-        hint = "" if ok else 'Install pyxis, or set container.runtime = "none".'
-        remedy = "" if ok else "--runtime none"
-        status = "ok" if ok else "fail"
-        yield Finding("pyxis", status, "srun --container-image", hint, "", (), remedy)
 
 
 def _mpi(wanted: str, there: Sequence[str]) -> Finding:

@@ -71,8 +71,10 @@ def start(settings: Settings, options: Options, arguments: list[str]) -> NoRetur
     script = _script(rc)
     kernel.enter_root(rootfs)
     kernel.forbid_new_privileges()
-    _log_in(environment)
-    _become(environment, script, command)
+    login = settings.on("LOGIN_SHELL", "true")
+    if login:
+        _log_in(environment)
+    _become(environment, script, command, login=login)
 
 
 def join(settings: Settings, options: Options, arguments: list[str]) -> NoReturn:
@@ -241,7 +243,8 @@ def _log_in(environment: dict[str, str]) -> None:
     uid = os.geteuid()
     user = _account("/etc/passwd", uid) or ["", "", "", "", "", "/", "/bin/sh"]
     real = _account("/etc/passwd", int(Path("/proc/self/uid_map").read_text().split()[1])) or user
-    path = "/usr/bin:/bin" if uid else "/usr/bin:/bin:/usr/sbin:/sbin"
+    path = _path_of_login("ENV_PATH" if uid else "ENV_SUPATH")
+    path = path or ("/usr/bin:/bin" if uid else "/usr/bin:/bin:/usr/sbin:/sbin")
     names = {"HOME": user[5], "SHELL": user[6], "USER": user[0], "LOGNAME": real[0]}
     defaults = {"TERM": "dumb", "PATH": path, **names}
     for name, value in defaults.items():
@@ -252,12 +255,23 @@ def _log_in(environment: dict[str, str]) -> None:
         sys.exit(f"enroot-switchroot: failed to change directory: {error}")
 
 
-def _become(environment: dict[str, str], script: str, command: list[str]) -> NoReturn:
+def _path_of_login(name: str) -> str:
+    """Return the PATH that the image's settings of logins name."""
+    settings = Path("/etc/login.defs")
+    lines = settings.read_text().splitlines() if settings.exists() else []
+    words = (line.split(None, 1) for line in lines)
+    values = (word[1].strip() for word in words if len(word) > 1 and word[0] == name)
+    return next(values, "").removeprefix("PATH=")
+
+
+def _become(
+    environment: dict[str, str], script: str, command: list[str], *, login: bool
+) -> NoReturn:
     shell = environment.get("SHELL", "")
     if not os.access(shell, os.R_OK | os.X_OK):
         shell = "/bin/sh"
     name = Path(shell).name
-    words = [f"-{name}"]
+    words = [f"-{name}" if login else name]
     rc = script or "/etc/rc"
     if Path(rc).exists():
         words.append(rc)

@@ -1,0 +1,168 @@
+"""The options of pyxis: those that scripts use, those that a release has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.checks.containers import examine_pyxis
+from hpcbert.checks.obstacles import of_submission
+from hpcbert.container import pyxis
+from hpcbert.finding import Finding
+from hpcbert.script.draft import Draft
+from hpcbert.system.runner import Outcome
+from tests.kit.drafts import changed, drafted, reference, settled
+
+# Of srun 24.11 with pyxis, in its form; the line of an option may name another one.
+_HEAD = """\
+Usage: srun [OPTIONS(0)... [executable(0) [args(0)...]]]
+
+  -N, --nodes=N               number of nodes on which to run (N = min[-max])
+      --container             Path to OCI container bundle
+
+Options provided by plugins:
+"""
+IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
+
+
+def usage(release: int) -> str:
+    """Return the output of srun --help with pyxis 0.RELEASE."""
+    names = [name for name, since in pyxis.SINCE.items() if int(since[2:]) <= release]
+    about = "            [pyxis] see --container-env and --container-entrypoint-log\n"
+    return _HEAD + "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
+
+
+def draft_of(tmp_path: Path, image: str = IMAGE, *, clusters: str = "", **container: Any) -> Draft:
+    words = (f"--clusters={clusters}",) if clusters else ()
+    site = changed(
+        reference(tmp_path),
+        scheduler="slurm",
+        container={"runtime": "pyxis", **container},
+        slurm={"sbatch_args": words},
+    )
+    return drafted(settled(site, image=image, python="/usr/bin/python3"))
+
+
+def outcome(release: int) -> Outcome:
+    return Outcome(("srun",), 0, usage(release))
+
+
+def examined(draft: Draft, answer: Outcome) -> Finding:
+    use = draft.resolved
+    return examine_pyxis(use.site, [use.recipe], run=lambda argv, **_: answer)
+
+
+def of_pyxis(draft: Draft, answer: Outcome) -> tuple[list[Finding], list[Sequence[str]]]:
+    """Return the findings about a submission where only srun answers, and the calls of srun."""
+    calls: list[Sequence[str]] = []
+
+    def run(argv: Sequence[str], **_: Any) -> Outcome:
+        if argv[0] != "srun":
+            return Outcome(tuple(argv), 127)
+        calls.append(argv)
+        return answer
+
+    findings = of_submission(draft, run=run)
+    return [finding for finding in findings if "pyxis" in f"{finding.name} {finding.detail}"], calls
+
+
+@pytest.mark.parametrize("entrypoint", [True, False])
+@pytest.mark.parametrize("home", [True, False])
+def test_the_options_asked_for_are_those_of_the_script(
+    tmp_path: Path, *, home: bool, entrypoint: bool
+) -> None:
+    draft = draft_of(tmp_path, home=home, entrypoint=entrypoint, remap_root=home)
+    (script,) = draft.scripts.values()
+    used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", script))
+    box, recipe = draft.resolved.site.container, draft.resolved.recipe
+    flags = pyxis.flags(
+        home=box.home,
+        remap_root=box.remap_root,
+        entrypoint=box.entrypoint,
+        writable=recipe.image.writable,
+    )
+    # Most scripts stay in the image's own directory.
+    assert used - {"container-workdir"} == set(flags) - {"container-workdir"}
+
+
+@pytest.mark.parametrize(
+    ("release", "lacks"),
+    [
+        (14, ["container-env"]),
+        (11, ["container-env"]),
+        (10, ["container-writable", "container-env"]),
+        (7, ["no-container-entrypoint", "container-writable", "container-env"]),
+    ],
+)
+def test_an_older_pyxis_is_named_with_what_it_lacks(
+    release: int, lacks: list[str], tmp_path: Path
+) -> None:
+    finding = examined(draft_of(tmp_path), outcome(release))
+    assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
+    assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))
+    assert "pyxis 0.15 or newer" in finding.hint
+
+
+def test_options_that_the_script_does_not_use_may_lack(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path)
+    names = pyxis.flags(home=False, remap_root=False, entrypoint=False, writable=True)
+    text = _HEAD + "".join(f"      --{name}\n" for name in names)
+    assert examined(draft, Outcome((), 0, text)).status == "ok"
+    assert examined(draft, Outcome((), 0, text.replace("-writable", "-readonly"))).status == "fail"
+
+
+@pytest.mark.parametrize("release", [15, 24])
+def test_a_pyxis_that_has_every_option_is_ok(release: int, tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, "/image.sqsh")
+    assert examined(draft, outcome(release)).status == "ok"
+    findings, calls = of_pyxis(draft, outcome(release))
+    assert findings == []
+    assert calls == [("srun", "--help")]
+
+
+def test_a_submission_to_an_older_pyxis_is_refused(tmp_path: Path) -> None:
+    findings, _ = of_pyxis(draft_of(tmp_path, "/image.sqsh"), outcome(14))
+    assert [(one.status, one.name) for one in findings] == [("fail", "pyxis")]
+    assert "no --container-env, which every job uses." in findings[0].detail
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "detail"),
+    [
+        (Outcome((), 127, "", "srun: No such file or directory"), "warn", "No such file"),
+        (Outcome((), 124, "", ""), "warn", "no output"),
+        (Outcome((), 0, _HEAD), "fail", "no --container-image"),
+    ],
+    ids=["no srun", "no answer", "no plugin"],
+)
+def test_a_submit_host_that_can_not_tell_refuses_nothing(
+    answer: Outcome, status: str, detail: str, tmp_path: Path
+) -> None:
+    draft = draft_of(tmp_path, "/image.sqsh")
+    finding = examined(draft, answer)
+    assert (finding.status, detail in finding.detail) == (status, True)
+    findings, _ = of_pyxis(draft, answer)
+    assert [one.status for one in findings] == ["warn"]
+
+
+def test_the_srun_of_another_cluster_is_not_asked(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, "/image.sqsh", clusters="far")
+    finding = examined(draft, outcome(14))
+    assert (finding.status, finding.detail) == ("warn", "not checked: jobs run on cluster far")
+
+
+def test_an_image_that_every_node_would_import_is_named_once(tmp_path: Path) -> None:
+    (finding,), _ = of_pyxis(draft_of(tmp_path), outcome(24))
+    assert finding.status == "warn"
+    assert finding.detail.startswith(f"{IMAGE} is not prepared")
+    assert "hpcbert prepare --fw pytorch --only image" in finding.hint
+
+
+def test_only_pyxis_imports_on_every_node(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, runtime="enroot")
+    findings, calls = of_pyxis(draft, outcome(14))
+    assert (findings, calls) == ([], [])
