@@ -142,7 +142,7 @@ def _word(value: Any) -> str:
 @functools.cache
 def _environment(folders: tuple[Path, ...], named: tuple[TrustedPath, ...]) -> Environment:
     """Return the sandbox with the templates' filters: one for all scripts of a submission."""
-    environment = Environment(folders, finalize=_word, maker=Path(__file__), named=named)
+    environment = Environment(folders, finalize=_word, named=named)
     environment.filters.update(
         directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
     )

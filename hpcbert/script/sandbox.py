@@ -8,7 +8,6 @@ from exhausting the machine.
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import signal
 import threading
@@ -20,7 +19,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcbert.config import trust
 from hpcbert.errors import UsageError
-from hpcbert.script.bytecode import Compiled, folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +59,6 @@ class Environment(ImmutableSandboxedEnvironment):
     Args:
         folders: Folders of templates; the first that has a file wins.
         finalize: Turns a value in `{{ }}` into shell words.
-        maker: The file that defines it.
         named: What the command line trusts.
     """
 
@@ -72,10 +69,8 @@ class Environment(ImmutableSandboxedEnvironment):
         folders: Sequence[Path],
         *,
         finalize: Callable[[Any], str],
-        maker: Path,
         named: Sequence[trust.TrustedPath] = (),
     ) -> None:
-        kept = folder(os.environ)
         super().__init__(
             loader=_Loader([str(folder) for folder in folders], named),
             undefined=jinja2.StrictUndefined,
@@ -83,7 +78,6 @@ class Environment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
-            bytecode_cache=Compiled(kept, (Path(__file__), maker)) if kept else None,
         )
         self._reachable: dict[tuple[type, str], bool] = {}
 
