@@ -29,7 +29,7 @@ from hpcbert.script import adaptive, largest, preflight
 from hpcbert.script.multiple import Multiple
 from hpcbert.script.placing import placing
 from hpcbert.script.resolve import named_entries, relative
-from hpcbert.script.sandbox import Environment, bounded
+from hpcbert.script.sandbox import Environment, errors_named
 from hpcbert.slurm.launches import ABSENT
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def render(resolved: Resolved, array: Array) -> str:
         "files": resolved.files,
     }
     env = exported(resolved, point)
-    with bounded(Path(recipe.folder) / "run.sh.j2"):
+    with errors_named(Path(recipe.folder) / "run.sh.j2"):
         words = {"env": list(env.items()), "placing": placed}
         rank_script = _rank_script(environment, resolved, array, context, **words)
         search: dict[str, Any] = {}
