@@ -33,7 +33,8 @@ from typing import Any
 
 PROGRAM = """#!/bin/bash
 echo "rank $SLURM_PROCID"
-sleep 0.5
+read -rt 0.5 <>"$0.fifo"
+exit 0
 """
 FLOOR = """#!/bin/bash
 #SBATCH --hold --array=1-{repeats}%1 --nodes={nodes} --ntasks-per-node=1 --exclusive
@@ -102,8 +103,8 @@ class Processes:
         pid, tgid = struct.unpack_from("=II", body)
         if kind == FORK:
             child, leader = struct.unpack_from("=II", body, 8)
-            parent = "slurmd" if tgid in self._roots else self._names.get(tgid, "rank")
-            if child == leader and parent != "rank":
+            parent = "slurmd" if tgid in self._roots else self._names.get(tgid)
+            if child == leader and parent is not None:
                 self._names[child] = f"{parent.removesuffix(' (fork)')} (fork)"
         elif pid == tgid and pid in self._names:
             if kind == EXEC:
@@ -234,6 +235,7 @@ def measure(nodes: int, repeats: int, lab: Path) -> tuple[Cost, Cost]:
     program = folder / "program"
     program.write_text(PROGRAM)
     program.chmod(0o755)
+    os.mkfifo(f"{program}.fifo")
     size: list[object] = ["--nodes", nodes, "--gpus-per-node", 1]
     place = ["--directory", lab]
     started = hpcbert("lab", "up", "--no-accounting", *size, *place, env=dict(os.environ))
