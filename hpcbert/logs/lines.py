@@ -46,7 +46,10 @@ _ANSI = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[@-Z\\^_])"
 _HOLED = rb"[^\r\n]*\x00[^\r\n]*"
 _SRUN = rb" *(\d+): "
 _MPI = rb"(?:\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d+,\d+\]<std(?:out|err|diag)>: ?"
-_LABELS = rb"(?m)(?:" + _MPI + rb"|^ *\d+: |^\[[a-z]+\d+\]: ?|^[A-Za-z][\w.-]{0,63}: )+"
+_STARTS = rb"^ *\d+: |^\[[a-z]+\d+\]: ?|^[A-Za-z][\w.-]{0,63}: "
+_LABELS = rb"(?m)(?:" + _STARTS + rb")"
+# mpirun's labels may stand anywhere in a line, so searching for them takes ten times as long.
+_LABELS_AND_MPI = rb"(?m)(?:" + _MPI + rb"|" + _STARTS + rb")+"
 _RANK = rb"(?m)^ *(\d{1,9}): |^\[[a-z]+(\d{1,9})\]|\[\d+,(\d{1,9})\]<std"
 
 
@@ -172,7 +175,7 @@ def first_end(data: bytes) -> int:
 
 def unlabelled(text: bytes) -> bytes:
     """Return lines with launchers' labels replaced by line breaks."""
-    return re.sub(_LABELS, b"\n", text)
+    return re.sub(_LABELS_AND_MPI if b"]<std" in text else _LABELS, b"\n", text)
 
 
 def rank_of(text: bytes) -> int | None:

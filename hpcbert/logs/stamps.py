@@ -45,11 +45,9 @@ _STAMP = (
 )
 # Ranks of one run are at the same step within seconds.
 _SKEW = 1.0
-# NCCL's lines (node, process and its thread, device), MLPerf's, and words before a name.
-_HOST = (
-    rb"\b([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL "
-    rb"|\b(?:Clearing cache on |[Hh]ost(?:name)?[:=] ?['\"]?)([A-Za-z][\w.-]*)"
-)
+# NCCL's lines (node, process and its thread, device); MLPerf's, and words before a name.
+_HOST_OF_NCCL = rb"\b([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL "
+_HOST = rb"\b(?:Clearing cache on |[Hh]ost(?:name)?[:=] ?['\"]?)([A-Za-z][\w.-]*)"
 _FORMS = {"iso": "date-time", "dated": "date-time", "month": "month-day", "ctime": "ctime"}
 
 
@@ -147,8 +145,14 @@ def measured(first: bytes, last: bytes, record: Record, beginning: bytes) -> Mea
     begin, end = (begin or end, end) if end else (earliest, earliest)
     if begin and end and begin.form != end.form:
         begin = end
-    hosts = frozenset(match[match.lastindex or 0] for match in re.finditer(_HOST, beginning))
-    return MeasuredSpan(begin, end, hosts)
+    return MeasuredSpan(begin, end, _hosts(beginning))
+
+
+def _hosts(beginning: bytes) -> frozenset[bytes]:
+    hosts = re.findall(_HOST, beginning)
+    if b" NCCL " in beginning:
+        hosts += re.findall(_HOST_OF_NCCL, beginning)
+    return frozenset(hosts)
 
 
 def _within(line: bytes, record: Record) -> Iterator[Stamp]:

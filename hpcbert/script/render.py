@@ -30,7 +30,7 @@ from hpcbert.script.multiple import Multiple
 from hpcbert.script.placing import placing
 from hpcbert.script.request import read_request
 from hpcbert.script.resolve import named_entries, relative
-from hpcbert.script.sandbox import Environment, bounded
+from hpcbert.script.sandbox import Environment, errors_named
 from hpcbert.slurm.launches import ABSENT
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _word(value: Any) -> str:
 @functools.cache
 def _environment(folders: tuple[Path, ...], named: tuple[TrustedPath, ...]) -> Environment:
     """Return the sandbox with the templates' filters: one for all scripts of a submission."""
-    environment = Environment(folders, finalize=_word, maker=Path(__file__), named=named)
+    environment = Environment(folders, finalize=_word, named=named)
     environment.filters.update(
         directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
     )
@@ -236,7 +236,7 @@ def render(resolved: Resolved, array: Array) -> str:
         "python": inputs.python,
         "files": resolved.files,
     }
-    with bounded(Path(recipe.folder) / "run.sh.j2"):
+    with errors_named(Path(recipe.folder) / "run.sh.j2"):
         programs = [("train", _program(environment, resolved, array, context))]
         if point.largest:
             probing = {**context, "protocol": largest.probing(resolved.plan.protocol)}

@@ -10,7 +10,12 @@
 # Bytes above 127 are written as \u0080 to \u00ff, one by one, so that any value is valid JSON.
 # If a variable's name or form suggests a secret, only the name is written.
 
-mapfile -t names < <(compgen -e)
+names=()
+# The kernel's own list, because `< <(compgen -e)` would start a process.
+while IFS= read -r -d '' name; do
+  name=${name%%=*}
+  if [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; then names+=("$name"); fi
+done </proc/self/environ
 declare -A values=()
 for name in "${names[@]}"; do values[$name]=${!name-}; done
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import grp
 import os
 import pwd
 import stat
 from typing import TYPE_CHECKING
-
-from hpcbert.system import files
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -70,24 +67,3 @@ def is_open(status: os.stat_result) -> bool:
     sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     # All bits of a link are set, and have no meaning.
     return bool(status.st_mode & stat.S_IWOTH) and not sticky and not stat.S_ISLNK(status.st_mode)
-
-
-def read_own(path: Path, *, most: int = files.MOST) -> bytes:
-    """Return the content of a file that only the user, root or a group can have written.
-
-    The check uses the open file, so that the checked file is the one that is read.
-
-    Args:
-        path: The file, not a link.
-        most: Bytes above which it is not what it is taken for.
-
-    Raises:
-        OSError: It belongs to somebody else, everybody can write to it or to its directory, or it
-            is missing, unreadable, larger, or not a regular file.
-    """
-    descriptor, _ = files.open_file(path, follow=False)
-    with os.fdopen(descriptor, "rb") as file:
-        for status in (path.parent.stat(follow_symlinks=False), os.fstat(descriptor)):
-            if why := doubt(status):
-                raise PermissionError(errno.EPERM, why, str(path))
-        return files.read_open(file, path, most=most)

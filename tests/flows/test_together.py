@@ -21,12 +21,12 @@ from tests.kit.paths import REPOSITORY
 
 # argv: how many processes, what is called, its words.
 _PROGRAM = """
-import sys
+import os, sys
 from hpcbert.system import workers
 _, processes, what, *words = sys.argv
 workers.cores, workers.LEAST = lambda: int(processes), 1
-started, fork = [], workers.os.fork
-workers.os.fork = lambda: started.append(0) or fork()
+started, fork = [], os.fork
+os.fork = lambda: started.append(0) or fork()
 if what == "campaign":
     import json
     from pathlib import Path

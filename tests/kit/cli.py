@@ -12,7 +12,6 @@ import sys
 import termios
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +78,6 @@ class Done(Outcome):
             assert self.document["exit_code"] == self.returncode, self
         elif self.returncode:
             assert "rror: " in self.stderr, self
-
-
-@cache
-def of_click() -> frozenset[str]:
-    """What click itself loads, which differs by its version and Python's."""
-    code = "import sys; before = set(sys.modules); import click; print(*{*sys.modules} - before)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    return frozenset(done.stdout.split())
 
 
 def inside(*words: object) -> Done:

@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.config import places, recipe
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import grammar as grammars
-from hpcbert.logs import outline
 from hpcbert.logs.setting import Setting
 from tests.kit.logs import Reader, parse
-from tests.kit.paths import TEMPLATES
 
 RECORD = """
 [[log.records]]
@@ -60,21 +57,9 @@ def test_the_first_rule_is_the_default_and_others_go_by_name() -> None:
     assert caught.value.hint == "Did you mean clock?"
 
 
-@pytest.mark.parametrize("name", places.list_recipes((TEMPLATES,)))
-def test_the_outline_of_a_table_has_the_rules_of_its_grammar(name: str) -> None:
-    log = recipe.load(TEMPLATES / name).log
-    rules = grammars.parse(log, where=name).rules
-    found = [(one.name, one.kind, one.scope) for one in outline.rules(log, where=name)]
-    assert found == [(one.name, one.kind, one.scope) for one in rules]
-
-
-def test_the_outline_of_a_reader_is_what_its_grammar_has() -> None:
-    log = {"grammar": "entry-point:name"}
-    (rule,) = grammars.parse(log, where="x").rules
-    (found,) = outline.rules(log, where="x")
-    assert (found.name, found.kind, found.scope) == (rule.name, rule.kind, rule.scope)
-    with pytest.raises(ConfigError, match=r"log\.rules\[1\]\.name is missing"):
-        outline.rules({"rules": [{}]}, where="x")
+def test_the_grammar_of_a_reader_has_one_rule_of_its_name() -> None:
+    (rule,) = grammars.parse({"grammar": "entry-point:name"}, where="x").rules
+    assert (rule.name, rule.kind, rule.scope) == ("name", "custom", "global")
 
 
 @pytest.mark.parametrize(

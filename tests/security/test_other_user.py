@@ -26,7 +26,6 @@ from hpcbert.cli.main import root
 from hpcbert.config import trust
 from hpcbert.errors import UsageError
 from hpcbert.script.render import _environment
-from hpcbert.system import ownership
 from tests.kit.campaigns import Built
 from tests.kit.needs import lacks
 from tests.kit.waiting import CEILING
@@ -254,16 +253,6 @@ def test_who_opened_a_campaign_to_others_has_to_close_it_first(
     assert done.returncode == 2
     assert f"chmod o-w {shlex.quote(str(shared.own.directory))}" in done.stderr
     assert not shared.started()
-
-
-def test_a_script_is_checked_as_it_is_read(shared: Shared) -> None:
-    array = shared.own.campaign.arrays[0]
-    path = shared.own.directory / array.script
-    assert ownership.read_own(path).startswith(b"#!/bin/sh")
-    for spoil in (open_up, link_to):
-        spoil(path)
-        with pytest.raises(OSError, match=r"changed by everybody|is a link"):
-            ownership.read_own(path)
 
 
 def test_runs_without_the_sticky_bit_get_a_warning(shared: Shared) -> None:
