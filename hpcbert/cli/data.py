@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.system import packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,10 +66,9 @@ def data_make(
 ) -> Result:
     """Make training data in DIRECTORY: the same samples in every format.
 
-    Run the command again to continue an interrupted run. Without --text the data is synthetic.
+    If a run was interrupted, run the command again. Without --text the data is synthetic.
     """
     conflicts.refuse(*_CONFLICTS)
-    _need_numpy()
     from hpcbert.data.making import DataPlan, make
     from hpcbert.data.samples import StreamSettings
 
@@ -96,12 +93,6 @@ def data_make(
     return Result({"directory": str(directory), **document}, "\n".join(lines))
 
 
-def _need_numpy() -> None:
-    if importlib.util.find_spec("numpy") is None:
-        hint = f"Install it: {packages.install('data')}"
-        raise UsageError("This command needs the Python package numpy.", hint=hint)
-
-
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """Draw a progress bar on a terminal, nothing elsewhere."""
@@ -121,7 +112,6 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 @returns_result
 def data_check(directory: Path) -> Result:
     """Read every record in DIRECTORY and compare it with its data.json."""
-    _need_numpy()
     from hpcbert.data.checking import check
 
     found = check(directory)
@@ -140,7 +130,6 @@ def data_check(directory: Path) -> Result:
 @returns_result
 def data_show(sample: int, directory: Path) -> Result:
     """Print one sample of DIRECTORY as text."""
-    _need_numpy()
     from hpcbert.data.checking import show
 
     found = show(directory, sample)

@@ -6,7 +6,7 @@ import gzip
 import struct
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -191,8 +191,8 @@ def _read_npz(paths: Sequence[Path]) -> Iterator[Samples]:
 
 
 def _write_text(paths: Sequence[Path], stream: Stream) -> None:
-    with paths[0].open("wb") as file:
-        writer = _StoredGzip(file)
+    # Stored, because compressors differ between releases of zlib.
+    with paths[0].open("wb") as raw, gzip.GzipFile("", "wb", 0, raw, mtime=0) as file:
         for block in stream:
             originals, lengths = block.originals, block.lengths
             for index, length in enumerate(lengths.tolist()):
@@ -201,35 +201,7 @@ def _write_text(paths: Sequence[Path], stream: Stream) -> None:
                 # Its label is 1 if the second sentence follows the first.
                 fields = (tokens, segments, range(length))
                 line = ";".join(" ".join(map(str, field)) for field in fields)
-                writer.write(f"{line};{1 - block.next_sentence_labels[index]}\n".encode())
-        writer.close()
-
-
-class _StoredGzip:
-    """Writes a gzip file of stored blocks (RFC 1951, 1952).
-
-    Compressors differ from one release of zlib to the next; stored blocks are the same everywhere.
-    """
-
-    _MOST = 0xFFFF
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._held, self._crc, self._size = file, b"", 0, 0
-        file.write(b"\x1f\x8b\x08\0\0\0\0\0\0\xff")
-
-    def write(self, data: bytes) -> None:
-        self._crc, self._size = zlib.crc32(data, self._crc), self._size + len(data)
-        self._held += data
-        while len(self._held) > self._MOST:
-            self._block(self._held[: self._MOST], last=False)
-            self._held = self._held[self._MOST :]
-
-    def close(self) -> None:
-        self._block(self._held, last=True)
-        self._file.write(struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))
-
-    def _block(self, data: bytes, *, last: bool) -> None:
-        self._file.write(struct.pack("<BHH", last, len(data), len(data) ^ 0xFFFF) + data)
+                file.write(f"{line};{1 - block.next_sentence_labels[index]}\n".encode())
 
 
 def _read_text(paths: Sequence[Path]) -> Iterator[Samples]:
