@@ -1,20 +1,18 @@
-"""The lab's daemons: starting each, waiting for its answer, stopping it."""
+"""The lab's daemons: starting each, and waiting for its answer."""
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.lab.files import SLURM_USER
-from hpcbert.lab.namespaces import listens
+from hpcbert.lab.files import DATABASE_USER, MUNGE_USER, SLURM_USER
 from hpcbert.lab.plan import command
+from hpcbert.lab.processes import listens, spawn
 from hpcbert.lab.record import SWITCH
-from hpcbert.lab.shell import spawn
-from hpcbert.system.processes import end, identify
+from hpcbert.system.processes import identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
     from hpcbert.lab.record import Journal, Lab
     from hpcbert.system.processes import Process
     from hpcbert.system.runner import Runner
-
-MUNGE_USER = "munge"
-DATABASE_USER = "mysql"
 
 _POLL = 0.05
 _PATIENCE = 15.0
@@ -74,7 +69,7 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
     """Start a daemon without waiting for its answer.
 
     Raises:
-        UsageError: The lab has no such daemon, or it is running.
+        UsageError: It is running.
         SchedulerError: It ended immediately.
     """
     lab = journal.lab
@@ -93,19 +88,6 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
     process = _identified(lab, name, pid)
     journal.note_daemon(name, process)
     return process
-
-
-def stop(lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 60.0) -> None:
-    """Send a daemon a signal and wait until it has ended.
-
-    Raises:
-        UsageError: The lab has no such daemon.
-        SchedulerError: It still runs after `timeout` seconds.
-    """
-    _daemon(lab, name)
-    process = lab.daemons.get(name)
-    if process is not None and not end([process], number=number, timeout=timeout):
-        raise SchedulerError(f"The daemon did not end within {timeout:g} s.", where=name)
 
 
 def wait(lab: Lab, name: str, run: Runner) -> None:
@@ -199,9 +181,6 @@ def _daemon(lab: Lab, name: str) -> Daemon:
         "slurmdbd": Daemon((*become(SLURM_USER), "slurmdbd", "-D")),
         "slurmctld": Daemon((*become(SLURM_USER), "slurmctld", "-D", "-f", conf)),
     }
-    if name not in table:
-        known = ", ".join([*table, *lab.plan.node_names])
-        raise UsageError("The lab has no such daemon.", where=name, hint=f"It has {known}.")
     return table[name]
 
 

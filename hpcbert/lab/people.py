@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import hpcbert
 from hpcbert.errors import CheckError
-from hpcbert.lab.shell import must
+from hpcbert.lab.processes import must
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

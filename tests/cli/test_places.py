@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert import lab
 from hpcbert.config.site import read_site
-from hpcbert.lab import files, furnish
+from hpcbert.lab import files
 from hpcbert.lab.plan import LabPlan
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def test_no_lab_there_hints_at_that_directory(
 def test_prepare_has_places_of_its_own_in_the_lab(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(furnish, "_own", lambda *_: None)
+    monkeypatch.setattr(files, "_own", lambda *_: None)
     layout = files.Layout(tmp_path)
     path = tmp_path / "site.toml"
     path.write_text(files.site_toml(LabPlan(), layout, mpi=""))

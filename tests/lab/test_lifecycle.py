@@ -206,7 +206,7 @@ signal.pause()  # It is killed in any case, however late.
 def test_up_says_why_a_daemon_failed_and_down_cleans_up(
     directory: Path, traced: Callable[[Path], Trace], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("hpcbert.lab.furnish.files.slurm_conf", lambda *_, **__: "Nonsense=1\n")
+    monkeypatch.setattr("hpcbert.lab.files.slurm_conf", lambda *_, **__: "Nonsense=1\n")
     with pytest.raises(SchedulerError, match="Nonsense") as caught:
         up(small(directory, accounting=False), run=run, report=quiet)
     assert "slurmctld" in caught.value.where
