@@ -95,10 +95,7 @@ PEAKS = {
 }
 
 
-# Where one kernel updates all parameters: on GPUs since PyTorch 2.0, which also brought
-# torch.compile, on CPUs since 2.4, which also brought torch.amp.is_autocast_available.
-FUSED = {"cuda"} if hasattr(torch, "compile") else set()
-FUSED |= {"cpu"} if hasattr(torch.amp, "is_autocast_available") else set()
+FUSED = True  # AdamW as one kernel for all parameters
 
 
 class SetupError(Exception):
@@ -216,9 +213,11 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
 def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
     """Return what would make the settings wrong, and the sentence that says so."""
     words, version = settings.sequence_length - 3, torch.__version__
-    compiles = settings.compile == "true"
-    is_old = not hasattr(torch.amp, "GradScaler")
     return [
+        (
+            not hasattr(torch.amp, "is_autocast_available"),
+            f"This program needs PyTorch 2.4 or newer, this is {version}",
+        ),
         (
             settings.hidden % settings.heads,
             f"--heads {settings.heads} does not divide --hidden {settings.hidden}",
@@ -232,19 +231,7 @@ def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
             f"--predictions {settings.predictions} exceeds --sequence-length - 3: {words}",
         ),
         (
-            is_old and settings.optimizer == "lamb",
-            f"--optimizer lamb needs PyTorch 2.3 or newer, this is {version}",
-        ),
-        (
-            is_old and settings.weights == "bf16",
-            f"--weights bf16 needs PyTorch 2.3 or newer, this is {version}",
-        ),
-        (
-            compiles and not hasattr(torch, "compile"),
-            f"--compile needs PyTorch 2.0 or newer, this is {version}",
-        ),
-        (
-            compiles and settings.unpad,
+            settings.compile == "true" and settings.unpad,
             "--compile and --unpad exclude each other: each batch has shapes of its own",
         ),
         (
@@ -395,8 +382,6 @@ def check_precision(precision: str, device: torch.device) -> None:
     on_cpu = device.type == "cpu"
     if on_cpu and precision == "tf32":
         raise SetupError("--precision tf32 is a mode of NVIDIA's tensor cores, not of CPUs")
-    if on_cpu and precision == "fp16" and not hasattr(torch.amp, "GradScaler"):
-        raise SetupError(f"--precision fp16 on CPUs needs PyTorch 2.3, not {torch.__version__}")
     if not on_cpu and torch.version.hip:
         # What PyTorch's build for ROCm calls a capability is AMD's own number of the architecture.
         if precision == "tf32":
@@ -456,17 +441,6 @@ def lay_out(batch: Batch) -> Packing:
     )
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float
-) -> Tensor:
-    """Scaled dot-product attention over [B, heads, S, D]; `mask` is True where to look."""
-    if hasattr(functional, "scaled_dot_product_attention"):
-        return functional.scaled_dot_product_attention(query, key, value, mask, dropout)
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    seen = scores if mask is None else scores.masked_fill(~mask, -math.inf)
-    return functional.dropout(seen.softmax(dim=-1), dropout) @ value
-
-
 class Block(nn.Module):
     """One encoder layer, normalized after each residual sum as in the BERT paper."""
 
@@ -501,7 +475,8 @@ class Block(nn.Module):
         batch, length, width = projected.shape
         split = projected.view(batch, length, 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        context = attend(query, key, value, mask, self.dropout.p if self.training else 0.0)
+        dropout = self.dropout.p if self.training else 0.0
+        context = functional.scaled_dot_product_attention(query, key, value, mask, dropout)
         return context.transpose(1, 2).reshape(batch, length, width // 3)
 
 
@@ -1022,9 +997,7 @@ def _adapt(values: list[Tensor], updates: list[Tensor], parts: int) -> None:
     torch._foreach_mul_(pieces, list(ratios.where(usable, torch.ones_like(ratios))))
 
 
-def make_optimizer(
-    model: nn.Module, device: torch.device, name: str = "adamw"
-) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, name: str = "adamw") -> torch.optim.Optimizer:
     """Return AdamW or LAMB with BERT's settings; biases and LayerNorms do not decay.
 
     google-research/bert, optimization.py: decay 0.01, betas 0.9 and 0.999, epsilon 1e-6; NVIDIA's
@@ -1041,8 +1014,7 @@ def make_optimizer(
     ]
     if name == "lamb":
         return Lamb(groups, eps=1e-6)
-    fused: Any = {"fused": True} if device.type in FUSED else {}
-    return torch.optim.AdamW(groups, lr=0.0, eps=1e-6, **fused)
+    return torch.optim.AdamW(groups, lr=0.0, eps=1e-6, fused=FUSED)
 
 
 def wants_compile(settings: Settings, device: torch.device) -> bool:
@@ -1054,8 +1026,8 @@ def wants_compile(settings: Settings, device: torch.device) -> bool:
     if settings.compile != "auto":
         return settings.compile == "true"
     has_compiler = bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
-    can = has_compiler and hasattr(torch, "compile") and importlib.util.find_spec("triton")
-    return bool(can) and device.type == "cuda" and not settings.unpad
+    can = has_compiler and importlib.util.find_spec("triton") is not None
+    return can and device.type == "cuda" and not settings.unpad
 
 
 class LossScale:
@@ -1079,9 +1051,7 @@ class LossScale:
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm of all gradients together, float32."""
-    many = hasattr(torch, "_foreach_norm")
-    norms = torch._foreach_norm(gradients) if many else [one.norm() for one in gradients]
-    total: Tensor = torch.stack(list(norms)).norm().float()
+    total: Tensor = torch.stack(list(torch._foreach_norm(gradients))).norm().float()
     return total
 
 
@@ -1101,7 +1071,7 @@ class Trainer:
         self.module = BertForPreTraining(settings).to(device)
         # Equal weights but unequal dropout on every rank.
         torch.manual_seed(settings.seed + 1 + ranks.rank)
-        self.optimizer = make_optimizer(self.module, device, settings.optimizer)
+        self.optimizer = make_optimizer(self.module, settings.optimizer)
         # What computes: the same weights, or their copy in bf16, of which gradients and their
         # all-reduce are bf16 as well, and which follows the weights after each step.
         in_bf16 = settings.weights == "bf16"
