@@ -69,7 +69,7 @@ def _features(stream: Stream) -> Iterator[dict[str, protobuf.Numbers]]:
 
 def _write_records(dialect: Dialect) -> Callable[[Sequence[Path], Stream], None]:
     def write(paths: Sequence[Path], stream: Stream) -> None:
-        records = (protobuf.encode(one, dialect) for one in _features(stream))
+        records = (protobuf.encode(features, dialect) for features in _features(stream))
         with paths[0].open("wb") as file:
             protobuf.write_records(file, records, dialect)
 
@@ -117,7 +117,7 @@ def _typed(columns: Sequence[protobuf.Numbers]) -> Samples:
             raise DamagedError(f"{name} is not made of integers")
         if column.size and not 0 <= column.min() <= column.max() <= np.iinfo(kind).max:
             raise DamagedError(f"{name} has values out of range")
-    return Samples(*(one.astype(kind) for one, kind in zip(columns, kinds, strict=True)))
+    return Samples(*(column.astype(kind) for column, kind in zip(columns, kinds, strict=True)))
 
 
 # --- HDF5 of NVIDIA (DeepLearningExamples@fd9fecd, PyTorch BERT, create_pretraining_data.py) ------
@@ -224,7 +224,9 @@ def _pair(line: str) -> tuple[list[int], list[int], int]:
     if len(fields) != 4:  # noqa: PLR2004 - tokens, segments, positions, label
         raise DamagedError(f"a line has {len(fields)} fields, not 4")
     try:
-        tokens, segments, positions = ([int(word) for word in one.split(" ")] for one in fields[:3])
+        tokens, segments, positions = (
+            [int(word) for word in field.split(" ")] for field in fields[:3]
+        )
         label = int(fields[3])
     except ValueError as error:
         raise DamagedError("a line has something other than integers") from error
@@ -279,8 +281,9 @@ def _read_megatron(paths: Sequence[Path]) -> Iterator[Samples]:
     for begin in range(0, sentences - 1, 2 * _BLOCK):
         pairs = []
         for at in range(begin, min(begin + 2 * _BLOCK, sentences - 1), 2):
-            one, two = (tokens[starts[i] : ends[i]].tolist() for i in (at, at + 1))
-            pairs.append(([0, *one, 0, *two, 0], [0] * (len(one) + 2) + [1] * (len(two) + 1), 0))
+            first, second = (tokens[starts[i] : ends[i]].tolist() for i in (at, at + 1))
+            segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+            pairs.append(([0, *first, 0, *second, 0], segments, 0))
         yield _unmasked(pairs)
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hpcbert.data import text
 from hpcbert.data.formats import find
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from hpcbert.data.formats import DataFormat
     from hpcbert.data.samples import Integers, Samples
-
-    Stream = Iterator[Samples]
 
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
@@ -71,36 +69,6 @@ class DataPlan:
     lowercase: bool = True
 
 
-class _SampleSource(Protocol):
-    """The source of samples: how many there are, and those with given numbers."""
-
-    samples: int
-
-    def take(self, numbers: Integers) -> Samples: ...
-
-
-class _Synthetic:
-    def __init__(self, plan: DataPlan, vocabulary: Vocabulary) -> None:
-        self.samples = plan.stream.samples
-        self._settings, self._vocabulary = plan.stream, vocabulary
-
-    def take(self, numbers: Integers) -> Samples:
-        return synthetic(numbers, self._settings, self._vocabulary)
-
-
-class _Text:
-    def __init__(self, paths: tuple[Path, ...], plan: DataPlan, vocabulary: Vocabulary) -> None:
-        if plan.vocabulary is None:
-            raise UsageError("A text needs a vocabulary.", hint="Name it: --vocab vocab.txt.")
-        self._settings, self._vocabulary = plan.stream, vocabulary
-        self._corpus = text.read_corpus(paths, plan.vocabulary, lowercase=plan.lowercase)
-        self._pairs = text.pairs(self._corpus, plan.stream, plan.stream.samples)
-        self.samples = len(self._pairs)
-
-    def take(self, numbers: Integers) -> Samples:
-        return text.samples_of(self._corpus, self._pairs, numbers, self._settings, self._vocabulary)
-
-
 def make(
     plan: DataPlan, progress: Callable[[int, int], None] = lambda _, __: None
 ) -> dict[str, Any]:
@@ -124,17 +92,18 @@ def make(
     paths = text.files_of(plan.text) if plan.text else ()
     words = plan.vocabulary.read_bytes() if plan.vocabulary else synthetic_words(vocabulary)
     _refuse_other(plan.directory)
-    source = _Text(paths, plan, vocabulary) if paths else _Synthetic(plan, vocabulary)
-    count = _file_count(plan, form, source.samples)
+    samples, take = _open_source(plan, paths, vocabulary)
+    count = _file_count(plan, form, samples)
     with _errors_of(plan.directory):
         plan.directory.mkdir(parents=True, exist_ok=True)
         with locked(plan.directory, "data directory"):
             _refuse_other(plan.directory)  # another process may have made them meanwhile
             _clear(plan.directory)
-            _check_room(plan, form, source.samples)
+            _check_room(plan, form, samples)
             filing.write_bytes(plan.directory / VOCABULARY, words, mode=_MODE)
             document = _settings(plan, vocabulary.size, words, paths)
-            document |= _write_files(plan.directory / FOLDER, form, source, count, progress)
+            stream = _Stream(samples, take, progress)
+            document |= _write_files(plan.directory / FOLDER, form, stream, count)
             filing.write_text(
                 plan.directory / DATA, json.dumps(document, indent=1) + "\n", mode=_MODE
             )
@@ -154,36 +123,55 @@ def _clear(directory: Path) -> None:
             path.unlink()
 
 
-def _write_files(
-    folder: Path,
-    form: DataFormat,
-    source: _SampleSource,
-    count: int,
-    progress: Callable[[int, int], None],
-) -> dict[str, Any]:
-    """Write all samples to `count` files; return what data.json says of them."""
-    digest, tokens = hashlib.sha256(), 0
-    entries: list[dict[str, Any]] = []
+def _open_source(
+    plan: DataPlan, paths: tuple[Path, ...], vocabulary: Vocabulary
+) -> tuple[int, Callable[[Integers], Samples]]:
+    """Return how many samples there are, and the function that makes those with given numbers."""
+    settings = plan.stream
+    if not paths:
+        return settings.samples, lambda numbers: synthetic(numbers, settings, vocabulary)
+    if plan.vocabulary is None:
+        raise UsageError("A text needs a vocabulary.", hint="Name it: --vocab vocab.txt.")
+    corpus = text.read_corpus(paths, plan.vocabulary, lowercase=plan.lowercase)
+    pairs = text.pairs(corpus, settings, settings.samples)
+    return len(pairs), lambda numbers: text.samples_of(corpus, pairs, numbers, settings, vocabulary)
 
-    def stream(begin: int, end: int) -> Stream:
-        nonlocal tokens
+
+class _Stream:
+    """All samples in order, with the digest and the number of tokens of those that were taken."""
+
+    def __init__(
+        self,
+        samples: int,
+        take: Callable[[Integers], Samples],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.samples, self._take, self._progress = samples, take, progress
+        self.digest, self.tokens = hashlib.sha256(), 0
+
+    def read(self, begin: int, end: int) -> Iterator[Samples]:
+        """Yield the samples from `begin` to `end` - 1."""
         for numbers in blocks(begin, end):
-            block = source.take(numbers)
-            digest.update(block.rows())
-            tokens += int(block.lengths.sum())
+            block = self._take(numbers)
+            self.digest.update(block.rows())
+            self.tokens += int(block.lengths.sum())
             yield block
-            progress(int(numbers[-1]) + 1, source.samples)
+            self._progress(int(numbers[-1]) + 1, self.samples)
 
+
+def _write_files(folder: Path, form: DataFormat, stream: _Stream, count: int) -> dict[str, Any]:
+    """Write all samples to `count` files; return what data.json says of them."""
+    entries: list[dict[str, Any]] = []
     for number in range(count):
-        begin = source.samples * number // count
-        end = source.samples * (number + 1) // count
+        begin = stream.samples * number // count
+        end = stream.samples * (number + 1) // count
         paths = [folder / name for name in form.names(number, count)]
-        form.write(paths, stream(begin, end))
+        form.write(paths, stream.read(begin, end))
         entries += [_entry(path, end - begin) for path in paths]
     return {
-        "samples": source.samples,
-        "mean_tokens": tokens / source.samples,
-        "stream_sha256": digest.hexdigest(),
+        "samples": stream.samples,
+        "mean_tokens": stream.tokens / stream.samples,
+        "stream_sha256": stream.digest.hexdigest(),
         "files": entries,
     }
 
