@@ -1,4 +1,4 @@
-"""The plan of a lab, and its directory. No I/O except reading directories."""
+"""The plan of a lab, its paths, and its addresses. No I/O except reading directories."""
 
 from __future__ import annotations
 
@@ -153,6 +153,47 @@ class Network:
     def address(self, node: str) -> str:
         """Return the address of a node."""
         return self.prefix.replace("0/24", node[1:])
+
+
+class Layout:
+    """The paths below a lab's root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.etc = root / "etc"
+        self.logs = root / "log"
+        self.run = root / "run"
+        # The files next to slurm.conf belong to it.
+        self.slurm_conf = self.etc / "slurm.conf"
+        # This is /etc/hosts on every node.
+        self.hosts = self.etc / "hosts"
+        # Links to all of Slurm's plugins except those that the lab lacks.
+        self.plugins = root / "plugins"
+        self.job_submit = self.etc / "job_submit.lua"
+        self.state = root / "state"
+        self.spool = root / "spool"
+        self.devices = root / "dev"
+        self.munge_key = root / "munge" / "munge.key"
+        self.munge_socket = root / "munge" / "munge.socket"
+        self.database = root / "db"
+        # The only way into MariaDB: its directory is closed to ordinary users.
+        self.database_socket = root / "db-socket" / "mariadb.socket"
+        # SQL that MariaDB runs each time it starts.
+        self.database_init = root / "db-socket" / "init.sql"
+        # The files for users: the site, the file for shells to source, and the directories of
+        # campaigns, programs and images. These three have the same path on all nodes, and everybody
+        # can write to them.
+        self.site = root / "site.toml"
+        self.env_sh = root / "env.sh"
+        self.home = root / "home"
+        self.view = root / "view"
+        self.runs = root / "runs"
+        self.sources = root / "sources"
+        self.images = root / "images"
+
+    def log(self, daemon: str) -> Path:
+        """Return the path of a daemon's output."""
+        return self.logs / f"{daemon}.log"
 
 
 def root_of(directory: Path, mark: str) -> Path:
