@@ -84,8 +84,8 @@ def gres_conf(plan: LabPlan, layout: Layout) -> str:
     device = f"File={layout.devices}/nvidia{numbers}"
     if not plan.gpu_types:
         return f"AutoDetect=off\nName=gpu {device}\n"
-    found = ((name, plan.gres(number)) for number, name in enumerate(plan.node_names, 1))
-    kinds = ((name, gres.split(":")[1]) for name, gres in found if gres)
+    nodes = ((name, plan.gres(number)) for number, name in enumerate(plan.node_names, 1))
+    kinds = ((name, gres.split(":")[1]) for name, gres in nodes if gres)
     rows = (f"NodeName={name} Name=gpu Type={kind} {device}" for name, kind in kinds)
     return "\n".join(["AutoDetect=off", *rows, ""])
 
@@ -320,7 +320,8 @@ def _link_plugins(folder: Path, lacks: Collection[str]) -> None:
     """Make a directory of Slurm's plugins without some."""
     _directory(folder)
     for path in Path("/").glob(PLUGINS):
-        if path.stem not in lacks and not path.stem.startswith(tuple(f"{one}_v" for one in lacks)):
+        versions = tuple(f"{plugin}_v" for plugin in lacks)
+        if path.stem not in lacks and not path.stem.startswith(versions):
             (folder / path.name).symlink_to(path)
 
 

@@ -38,11 +38,6 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
     `lab.json` records each step in advance, so that `down` can undo an `up` that failed or was
     killed at any point.
 
-    Args:
-        plan: The cluster.
-        run: Starts processes.
-        report: Receives a few words about the progress.
-
     Returns:
         The lab, with all nodes idle and, if there is accounting, sacct answering.
 
@@ -55,9 +50,9 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
     check_packages(accounting=plan.accounting)
     check_abilities(run)
     plan = dataclasses.replace(plan, directory=plan.directory.resolve())
-    made = _make_directory(plan.directory)
+    directories = _make_directory(plan.directory)
     with locked(plan.directory):
-        journal = _open(plan, made)
+        journal = _open(plan, directories)
         report(f"files in {journal.lab.root}")
         try:
             _build(journal, run, report)
@@ -100,7 +95,7 @@ def _make_directory(directory: Path) -> tuple[Path, ...]:
     return tuple(absent)
 
 
-def _open(plan: LabPlan, made: tuple[Path, ...]) -> Journal:
+def _open(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
     directory = plan.directory
     if load(directory) is not None:
         raise UsageError(
@@ -116,7 +111,7 @@ def _open(plan: LabPlan, made: tuple[Path, ...]) -> Journal:
         )
     mark = secrets.token_hex(5)
     root = root_of(directory, mark)
-    made = made if root == directory else (*made, root)
+    made = directories if root == directory else (*directories, root)
     return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, made=made))
 
 
@@ -147,28 +142,16 @@ def _start_slurm(journal: Journal, run: Runner) -> None:
 
 @dataclass(frozen=True)
 class DaemonStatus:
-    """One daemon.
-
-    Attributes:
-        name: Its name; a node's slurmd has the node's.
-        pid: Its PID; None if it never ran.
-        alive: Whether it runs.
-    """
+    """One daemon; a node's slurmd has the node's name."""
 
     name: str
-    pid: int | None
+    pid: int | None  # None if it never ran
     alive: bool
 
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node.
-
-    Attributes:
-        name: Its name.
-        address: Its address on the lab's bridge.
-        state: Slurm's word for its state, such as `idle`; `unknown` if slurmctld does not run.
-    """
+    """One node, in Slurm's word for its state; `unknown` if slurmctld does not run."""
 
     name: str
     address: str
@@ -177,13 +160,7 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class LabStatus:
-    """A lab as it is now.
-
-    Attributes:
-        lab: Its record.
-        daemons: All daemons that it should have, in the order in which they start.
-        nodes: All nodes that it should have.
-    """
+    """A lab as it is now, with all daemons and nodes that it should have."""
 
     lab: Lab
     daemons: tuple[DaemonStatus, ...]
@@ -193,8 +170,10 @@ class LabStatus:
     def healthy(self) -> bool:
         """Whether every daemon runs and no node is down."""
         bad = ("", "unknown", "down", "error")
-        serving = all(n.state not in bad and not n.state.endswith("*") for n in self.nodes)
-        return serving and all(daemon.alive for daemon in self.daemons)
+        is_serving = all(
+            node.state not in bad and not node.state.endswith("*") for node in self.nodes
+        )
+        return is_serving and all(daemon.alive for daemon in self.daemons)
 
     @property
     def usage(self) -> str:
@@ -245,12 +224,7 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
 
 @dataclass(frozen=True)
 class Removal:
-    """The result of `down`.
-
-    Attributes:
-        ended: Number of ended processes.
-        left: Remains, in words; empty if nothing is left.
-    """
+    """How many processes `down` ended, and what is left, in words."""
 
     ended: int = 0
     left: tuple[str, ...] = ()

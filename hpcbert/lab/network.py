@@ -92,9 +92,9 @@ def _lay_uplink(lab: Lab, run: Runner) -> str:
     network, switch = lab.network, lab.host(SWITCH)
     words = ["ip", "link", "add", "name", network.uplink, "address", _hardware_address(lab)]
     words += ["type", "veth", "peer", "name", _PLUG, "netns", str(switch.pid)]
-    made = run(words, env=lab.daemon_environment)
-    if not made.ok:
-        return f"{network.uplink}: {made.stderr.strip()}"
+    result = run(words, env=lab.daemon_environment)
+    if not result.ok:
+        return f"{network.uplink}: {result.stderr.strip()}"
     configure(
         lab,
         switch,

@@ -70,7 +70,7 @@ def spawn(
     Args:
         run: Starts the short command that detaches it.
         argv: The daemon, in its foreground mode.
-        log: The file that its output is appended to.
+        log: Where its output is appended.
         env: Its whole environment.
         enter: A command to put before all others, such as `unshare --pid` or `nsenter --pid=…`: the
             PID namespace takes hold for the daemon because it is forked afterwards.
@@ -96,8 +96,8 @@ NAMESPACES = ("net", "mnt", "uts", "ipc", "pid")
 
 def marked(mark: str) -> Iterator[Process]:
     """Find the processes that started with `mark`, a NAME=value pair, in their environment."""
-    wanted = mark.encode()
-    return (one for one in everyone() if wanted in read(one.pid, "environ").split(b"\0"))
+    pair = mark.encode()
+    return (process for process in everyone() if pair in read(process.pid, "environ").split(b"\0"))
 
 
 def inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
@@ -136,8 +136,8 @@ def _is_first(process: Process) -> bool:
 
 
 def _namespaces(pid: int) -> frozenset[Path]:
-    found = set()
+    namespaces = set()
     for kind in NAMESPACES:
         with contextlib.suppress(OSError):
-            found.add(Path(f"/proc/{pid}/ns/{kind}").readlink())
-    return frozenset(found)
+            namespaces.add(Path(f"/proc/{pid}/ns/{kind}").readlink())
+    return frozenset(namespaces)

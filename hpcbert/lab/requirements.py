@@ -79,11 +79,21 @@ def missing(*, accounting: bool) -> dict[str, str]:
     # If no plugins are installed yet, Slurm's packages bring them, PMIx included.
     patterns |= _PMIX_FILES if not plugins() or PMIX in plugins() else {}
     users = _USERS | (_ACCOUNTING_USERS if accounting else {})
-    known = {entry.pw_name for entry in pwd.getpwall()}
+    accounts = {entry.pw_name for entry in pwd.getpwall()}
     root = Path("/")
-    lacking = {one: to for one, to in commands.items() if not shutil.which(one, path=SEARCH_PATH)}
-    lacking |= {Path(one).name: to for one, to in patterns.items() if not any(root.glob(one[1:]))}
-    return lacking | {f"user {one}": to for one, to in users.items() if one not in known}
+    lacking = {
+        program: package
+        for program, package in commands.items()
+        if not shutil.which(program, path=SEARCH_PATH)
+    }
+    lacking |= {
+        Path(pattern).name: package
+        for pattern, package in patterns.items()
+        if not any(root.glob(pattern[1:]))
+    }
+    return lacking | {
+        f"user {user}": package for user, package in users.items() if user not in accounts
+    }
 
 
 def check_abilities(run: Runner) -> None:
