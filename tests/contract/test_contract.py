@@ -10,6 +10,15 @@ from tests.contract.contract import HERE, Case, Place, check_case, differences, 
 from tests.kit.shared import SHARED
 
 pytestmark = pytest.mark.contract
+USAGE = 2
+CAMPAIGN_FILE = """
+schema = 1
+frameworks = ["fixed"]
+shapes = ["1n1g", "1n2g"]
+repeats = 2
+[batch_sizes]
+fp32 = [32, 64]
+"""
 # docs/reference/exit-codes.md
 EXIT_CODES = {
     "error": 1,
@@ -52,6 +61,57 @@ def test_data_is_checked_and_shown(place: Place) -> None:
     assert place.run("data make data --format tfrecord --samples 64 --files 1").returncode == 0
     assert place.run("data check data --json").returncode == 0
     assert place.run("data show data --json").returncode == 0
+
+
+def test_an_archive_gives_the_campaign_s_table(campaign: Place) -> None:
+    name = campaign.newest()
+    assert campaign.run(f"archive {name} --output table.zip").returncode == 0
+    first, second = (campaign.run(f"collect {path} --json") for path in (name, "table.zip"))
+    assert first.returncode == second.returncode == 0
+    rows, archived = (
+        mask(json.loads(done.stdout)["data"]["tables"][0]["rows"]) for done in (first, second)
+    )
+    assert [row["median"] for row in rows] == [row["median"] for row in archived] == [102.0, 202.0]
+
+
+def test_every_format_of_a_table_is_written(campaign: Place) -> None:
+    for form in ("text", "wide", "markdown", "csv", "csv-runs", "json", "parquet", "dlperf-json"):
+        path = campaign.directory / f"table.{form}"
+        done = campaign.run(f"collect {campaign.newest()} --format {form} --output {path.name}")
+        assert (done.returncode, path.stat().st_size > 0) == (0, True), done.stderr
+
+
+def test_a_report_has_its_files(campaign: Place) -> None:
+    done = campaign.run(f"report {campaign.newest()} --output page --lang zh --json")
+    assert done.returncode == 0, done.stdout
+    assert (campaign.directory / "page" / "index.html").is_file()
+
+
+def test_a_campaign_file_is_planned_as_the_options_are(place: Place) -> None:
+    (place.directory / "table.toml").write_text(CAMPAIGN_FILE, encoding="utf-8")
+    options = "--fw fixed --shapes 1n1g,1n2g --batch-size 32,64 --repeats 2"
+    plans = [
+        json.loads(place.run(f"plan {words} --json").stdout) for words in ("table.toml", options)
+    ]
+    points = [
+        [(point["point"], point["repeats"]) for point in plan["data"]["campaigns"][0]["points"]]
+        for plan in plans
+    ]
+    assert len(points[0]) == 4
+    assert sorted(points[0]) == sorted(points[1])
+
+
+def test_a_running_campaign_is_cancelled_and_removed(place: Place) -> None:
+    line = "submit --fw fixed --repeats 2 --env SLEEPS=600"
+    assert place.run(f"{line} --json").returncode == 0
+    name = place.newest()
+    assert place.run(f"rm {name} --yes").returncode == USAGE
+    assert place.run(f"cancel {name} --yes --json").returncode == 0
+    done = place.run(f"monitor {name} --json")
+    assert done.returncode == 0, done.stdout
+    assert place.run(f"collect {name} --json").returncode == INCOMPLETE
+    assert place.run(f"rm {name} --yes --json").returncode == 0
+    assert json.loads(place.run("list --json").stdout)["data"]["campaigns"] == []
 
 
 def test_a_rehearsal_gives_no_number(place: Place) -> None:
