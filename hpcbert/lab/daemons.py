@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _POLL = 0.05
 _PATIENCE = 15.0
+# Seconds to wait for each daemon, and for all nodes to be idle.
+_READY_PATIENCE = 180.0
 _LOG_TAIL = 12
 _FOREVER = ("sleep", "infinity")
 _SERVING = ("idle", "mixed", "allocated", "completing", "draining", "drained")
@@ -233,13 +235,13 @@ def _complaint(run: Runner, argv: Sequence[str], lab: Lab) -> str:
 
 
 def _wait(lab: Lab, name: str, silence: Callable[[], str]) -> None:
-    deadline = time.monotonic() + lab.plan.ready_timeout
+    deadline = time.monotonic() + _READY_PATIENCE
     process = lab.daemons.get(name)
     while reason := silence():
         if process is None or not process.alive:
             raise _failure(lab, name, "The daemon ended instead of answering.")
         if time.monotonic() > deadline:
-            raise _failure(lab, name, f"No answer in {lab.plan.ready_timeout:g} s: {reason}")
+            raise _failure(lab, name, f"No answer in {_READY_PATIENCE:g} s: {reason}")
         time.sleep(_POLL)
 
 

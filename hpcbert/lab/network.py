@@ -31,7 +31,7 @@ def reserve(journal: Journal, run: Runner) -> Lab:
     """Take the first free slot and lay the cable from the host to the switch.
 
     Raises:
-        CheckError: No slot is free, or the requested one is not.
+        CheckError: No slot is free.
     """
     reason = ""
     for slot in journal.lab.plan.slots():

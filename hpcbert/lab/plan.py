@@ -47,7 +47,6 @@ class LabPlan:
         gpus_per_node: Fake GPUs in each node.
         gpu_types: Type of the GPUs of n1, n2 and so on, in turn; `none` for a node without GPUs.
             None named: GPUs have no type.
-        cpus_per_node: CPUs that each node claims; four a GPU, at least four, if None.
         name: The cluster's name.
         accounting: Whether slurmdbd and its database are started. Without them there is no sacct.
         job_submit: Text of a job_submit.lua that slurmctld calls for every job; empty: no such
@@ -56,9 +55,6 @@ class LabPlan:
         lacks: Slurm's plugins that it lacks, such as `mpi_pmix`.
         user: An ordinary user of the lab, made if missing; empty: none.
         slurmd_timeout: Seconds without an answer after which slurmctld marks a node as down.
-        slot: Which of the 200 sets of link name, subnet and ports to take. If None, the first free
-            one, counted from a number that the directory decides.
-        ready_timeout: Seconds to wait for each daemon, and for all nodes to be idle.
 
     Raises:
         UsageError: A number or the name is out of bounds.
@@ -68,7 +64,6 @@ class LabPlan:
     nodes: int = 4
     gpus_per_node: int = 8
     gpu_types: tuple[str, ...] = ()
-    cpus_per_node: int | None = None
     name: str = "lab"
     accounting: bool = True
     job_submit: str = ""
@@ -76,15 +71,11 @@ class LabPlan:
     lacks: tuple[str, ...] = ()
     user: str = ""
     slurmd_timeout: int = 30
-    slot: int | None = None
-    ready_timeout: float = 180.0
 
     def __post_init__(self) -> None:
         _within("nodes", self.nodes, 1, _MOST_NODES)
         _within("gpus per node", self.gpus_per_node, 0, _MOST_GPUS)
-        _within("CPUs per node", self.cpus, 1, 4096)
         _within("slurmd timeout", self.slurmd_timeout, 5, 65533)
-        _within("slot", self.slot or 0, 0, SLOTS - 1)
         for kind in self.gpu_types:
             if not _TYPE.fullmatch(kind):
                 raise UsageError(f"{kind!r} cannot be a type of GPU.", where="GPU type")
@@ -104,8 +95,6 @@ class LabPlan:
     @property
     def cpus(self) -> int:
         """CPUs that each node claims."""
-        if self.cpus_per_node is not None:
-            return self.cpus_per_node
         return 4 * max(1, self.gpus_per_node)
 
     def gres(self, number: int) -> str:
@@ -125,10 +114,7 @@ class LabPlan:
         return tuple(f"n{number}" for number in range(1, self.nodes + 1))
 
     def slots(self) -> Iterator[int]:
-        """Return the slots to try, the best first."""
-        if self.slot is not None:
-            yield self.slot
-            return
+        """Yield the slots to try; the directory decides which comes first."""
         first = zlib.crc32(f"{self.name}:{self.directory}".encode()) % SLOTS
         yield from ((first + step) % SLOTS for step in range(SLOTS))
 
