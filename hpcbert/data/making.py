@@ -279,7 +279,9 @@ def _refuse_other(directory: Path) -> None:
     if DATA in names and _UNFINISHED not in names:
         hint = f"Check them: hpcbert data check {directory}. Or name another directory."
         raise UsageError("It has complete data.", where=str(directory), hint=hint)
-    if names - {LOCK} and _UNFINISHED not in names:
+    # A lock that was taken over from the dead leaves a hidden name.
+    others = {name for name in names if name != LOCK and not name.startswith(f".{LOCK}")}
+    if others and _UNFINISHED not in names:
         hint = "Name another directory."
         raise UsageError("It is not empty.", where=str(directory), hint=hint)
 
