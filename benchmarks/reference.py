@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PEER = "transformers"
 WITHOUT: dict[str, tuple[str, Any]] = {
-    "without-fused": ("FUSED", set()),
+    "without-fused": ("FUSED", False),
     "without-tile": ("TILE", 1),
 }
 

@@ -23,7 +23,7 @@ pytest.register_assert_rewrite("tests.kit", "tests.faults")
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Folders that start daemons, containers, trainings or processes without number, or try everything
 # on every recipe.
-SLOW = {"container", "end_to_end", "faults", "fuzz", "lab", "packaging", "prepare"} | {
+SLOW = {"contract", "container", "end_to_end", "faults", "fuzz", "lab", "packaging", "prepare"} | {
     *("recipes", "security", "workloads"),
 }
 # What takes longest: begun first, it ends before the rest does.

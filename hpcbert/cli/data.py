@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,14 +14,13 @@ from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.system import packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _CONFLICTS = (
-    Conflict(("fill",), lambda given: given["text"] is not None, "with --text"),
-    Conflict(("cased",), lambda given: given["text"] is None, "without --text"),
+    Conflict(("fill",), lambda options: options["text"] is not None, "with --text"),
+    Conflict(("cased",), lambda options: options["text"] is None, "without --text"),
 )
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
@@ -68,10 +66,9 @@ def data_make(
 ) -> Result:
     """Make training data in DIRECTORY: the same samples in every format.
 
-    Run the command again to continue an interrupted run. Without --text the data is synthetic.
+    If a run was interrupted, run the command again. Without --text the data is synthetic.
     """
     conflicts.refuse(*_CONFLICTS)
-    _need_numpy()
     from hpcbert.data.making import DataPlan, make
     from hpcbert.data.samples import StreamSettings
 
@@ -87,19 +84,13 @@ def data_make(
         document = make(plan, progress)
     count = len(document["files"])
     kind = "synthetic samples" if document["synthetic"] else "samples"
-    made = f"{document['samples']} {kind} in {count} file{'s' * (count > 1)}"
+    summary = f"{document['samples']} {kind} in {count} file{'s' * (count > 1)}"
     lines = [
-        f"{directory}: {made}, {document['mean_tokens']:.1f} tokens each on average",
+        f"{directory}: {summary}, {document['mean_tokens']:.1f} tokens each on average",
         f"stream sha256:{document['stream_sha256']}",
         f"Programs read {directory / 'training'}; the vocabulary is {directory / 'vocab.txt'}.",
     ]
     return Result({"directory": str(directory), **document}, "\n".join(lines))
-
-
-def _need_numpy() -> None:
-    if importlib.util.find_spec("numpy") is None:
-        hint = f"Install it: {packages.install('data')}"
-        raise UsageError("This command needs the Python package numpy.", hint=hint)
 
 
 @contextlib.contextmanager
@@ -121,17 +112,16 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 @returns_result
 def data_check(directory: Path) -> Result:
     """Read every record in DIRECTORY and compare it with its data.json."""
-    _need_numpy()
     from hpcbert.data.checking import check
 
-    found = check(directory)
-    read = f"{found.samples} samples in {found.files} files of {found.form}"
-    text = f"{directory}: {read}, {found.mean_tokens:.1f} tokens each on average"
+    report = check(directory)
+    samples = f"{report.samples} samples in {report.files} files of {report.form}"
+    text = f"{directory}: {samples}, {report.mean_tokens:.1f} tokens each on average"
     errors = tuple(
         CheckError(problem, hint="Run hpcbert data make again in another directory.")
-        for problem in found.problems
+        for problem in report.problems
     )
-    return Result(found, text, errors)
+    return Result(report, text, errors)
 
 
 @data.command("show")
@@ -140,16 +130,15 @@ def data_check(directory: Path) -> Result:
 @returns_result
 def data_show(sample: int, directory: Path) -> Result:
     """Print one sample of DIRECTORY as text."""
-    _need_numpy()
     from hpcbert.data.checking import show
 
-    found = show(directory, sample)
-    originals = ", ".join(f"{word} at {at}" for at, word in found.masked)
-    follows = "is random" if found.label else "follows the first"
+    shown = show(directory, sample)
+    originals = ", ".join(f"{word} at {at}" for at, word in shown.masked)
+    follows = "is random" if shown.label else "follows the first"
     lines = [
-        f"sample {found.number}, {found.file}, {len(found.tokens)} tokens",
-        " ".join(found.tokens),
+        f"sample {shown.number}, {shown.file}, {len(shown.tokens)} tokens",
+        " ".join(shown.tokens),
         f"predicted: {originals or 'nothing, the program masks by itself'}",
         f"the second sentence {follows}",
     ]
-    return Result(found, "\n".join(lines))
+    return Result(shown, "\n".join(lines))

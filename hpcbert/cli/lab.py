@@ -35,8 +35,8 @@ def _progress(line: str) -> None:
 
 
 def _result(status: library.LabStatus) -> Result:
-    dead = [one.name for one in status.daemons if not one.alive]
-    lines = [f"{one.name}  {one.address}  {one.state}" for one in status.nodes]
+    dead = [daemon.name for daemon in status.daemons if not daemon.alive]
+    lines = [f"{node.name}  {node.address}  {node.state}" for node in status.nodes]
     directory = status.lab.directory
     lines += [f"use it:  {status.usage}", f"end it:  {library.command('down', directory)}"]
     errors = () if status.healthy else (CheckError(f"The lab is not healthy: {dead} ended."),)

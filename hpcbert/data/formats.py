@@ -6,7 +6,7 @@ import gzip
 import struct
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def _features(stream: Stream) -> Iterator[dict[str, protobuf.Numbers]]:
 
 def _write_records(dialect: Dialect) -> Callable[[Sequence[Path], Stream], None]:
     def write(paths: Sequence[Path], stream: Stream) -> None:
-        records = (protobuf.encode(one, dialect) for one in _features(stream))
+        records = (protobuf.encode(features, dialect) for features in _features(stream))
         with paths[0].open("wb") as file:
             protobuf.write_records(file, records, dialect)
 
@@ -117,7 +117,7 @@ def _typed(columns: Sequence[protobuf.Numbers]) -> Samples:
             raise DamagedError(f"{name} is not made of integers")
         if column.size and not 0 <= column.min() <= column.max() <= np.iinfo(kind).max:
             raise DamagedError(f"{name} has values out of range")
-    return Samples(*(one.astype(kind) for one, kind in zip(columns, kinds, strict=True)))
+    return Samples(*(column.astype(kind) for column, kind in zip(columns, kinds, strict=True)))
 
 
 # --- HDF5 of NVIDIA (DeepLearningExamples@fd9fecd, PyTorch BERT, create_pretraining_data.py) ------
@@ -191,8 +191,8 @@ def _read_npz(paths: Sequence[Path]) -> Iterator[Samples]:
 
 
 def _write_text(paths: Sequence[Path], stream: Stream) -> None:
-    with paths[0].open("wb") as file:
-        writer = _StoredGzip(file)
+    # Stored, because compressors differ between releases of zlib.
+    with paths[0].open("wb") as raw, gzip.GzipFile("", "wb", 0, raw, mtime=0) as file:
         for block in stream:
             originals, lengths = block.originals, block.lengths
             for index, length in enumerate(lengths.tolist()):
@@ -201,35 +201,7 @@ def _write_text(paths: Sequence[Path], stream: Stream) -> None:
                 # Its label is 1 if the second sentence follows the first.
                 fields = (tokens, segments, range(length))
                 line = ";".join(" ".join(map(str, field)) for field in fields)
-                writer.write(f"{line};{1 - block.next_sentence_labels[index]}\n".encode())
-        writer.close()
-
-
-class _StoredGzip:
-    """Writes a gzip file of stored blocks (RFC 1951, 1952).
-
-    Compressors differ from one release of zlib to the next; stored blocks are the same everywhere.
-    """
-
-    _MOST = 0xFFFF
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._held, self._crc, self._size = file, b"", 0, 0
-        file.write(b"\x1f\x8b\x08\0\0\0\0\0\0\xff")
-
-    def write(self, data: bytes) -> None:
-        self._crc, self._size = zlib.crc32(data, self._crc), self._size + len(data)
-        self._held += data
-        while len(self._held) > self._MOST:
-            self._block(self._held[: self._MOST], last=False)
-            self._held = self._held[self._MOST :]
-
-    def close(self) -> None:
-        self._block(self._held, last=True)
-        self._file.write(struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))
-
-    def _block(self, data: bytes, *, last: bool) -> None:
-        self._file.write(struct.pack("<BHH", last, len(data), len(data) ^ 0xFFFF) + data)
+                file.write(f"{line};{1 - block.next_sentence_labels[index]}\n".encode())
 
 
 def _read_text(paths: Sequence[Path]) -> Iterator[Samples]:
@@ -252,7 +224,9 @@ def _pair(line: str) -> tuple[list[int], list[int], int]:
     if len(fields) != 4:  # noqa: PLR2004 - tokens, segments, positions, label
         raise DamagedError(f"a line has {len(fields)} fields, not 4")
     try:
-        tokens, segments, positions = ([int(word) for word in one.split(" ")] for one in fields[:3])
+        tokens, segments, positions = (
+            [int(word) for word in field.split(" ")] for field in fields[:3]
+        )
         label = int(fields[3])
     except ValueError as error:
         raise DamagedError("a line has something other than integers") from error
@@ -307,8 +281,9 @@ def _read_megatron(paths: Sequence[Path]) -> Iterator[Samples]:
     for begin in range(0, sentences - 1, 2 * _BLOCK):
         pairs = []
         for at in range(begin, min(begin + 2 * _BLOCK, sentences - 1), 2):
-            one, two = (tokens[starts[i] : ends[i]].tolist() for i in (at, at + 1))
-            pairs.append(([0, *one, 0, *two, 0], [0] * (len(one) + 2) + [1] * (len(two) + 1), 0))
+            first, second = (tokens[starts[i] : ends[i]].tolist() for i in (at, at + 1))
+            segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+            pairs.append(([0, *first, 0, *second, 0], segments, 0))
         yield _unmasked(pairs)
 
 

@@ -1,4 +1,4 @@
-"""Making a directory of training data: file by file, resumable, whole once data.json exists.
+"""Make a directory of training data.
 
 DIR/data.json      written last: settings, counts, digests
 DIR/vocab.txt      the vocabulary of the token ids
@@ -7,7 +7,6 @@ DIR/training/      the files that programs read, and nothing else
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import hashlib
 import importlib.util
@@ -15,7 +14,7 @@ import json
 import os
 import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hpcbert.data import text
 from hpcbert.data.formats import find
@@ -32,11 +31,10 @@ if TYPE_CHECKING:
     from hpcbert.data.formats import DataFormat
     from hpcbert.data.samples import Integers, Samples
 
-    Stream = Iterator[Samples]
-
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
-_BEGUN = ".making.json"
+# The mark of a directory whose data are not complete: the next run makes them again.
+_UNFINISHED = ".unfinished"
 # The keys that readers of a data.json rely on.
 _KINDS = {"format": str, "sequence_length": int, "predictions": int, "samples": int, "files": list}
 _VOCABULARY_KINDS = {"size": int, "sha256": str}
@@ -71,43 +69,13 @@ class DataPlan:
     lowercase: bool = True
 
 
-class _SampleSource(Protocol):
-    """The source of samples: how many there are, and those with given numbers."""
-
-    samples: int
-
-    def take(self, numbers: Integers) -> Samples: ...
-
-
-class _Synthetic:
-    def __init__(self, plan: DataPlan, vocabulary: Vocabulary) -> None:
-        self.samples = plan.stream.samples
-        self._settings, self._vocabulary = plan.stream, vocabulary
-
-    def take(self, numbers: Integers) -> Samples:
-        return synthetic(numbers, self._settings, self._vocabulary)
-
-
-class _Text:
-    def __init__(self, paths: tuple[Path, ...], plan: DataPlan, vocabulary: Vocabulary) -> None:
-        if plan.vocabulary is None:
-            raise UsageError("A text needs a vocabulary.", hint="Name it: --vocab vocab.txt.")
-        self._settings, self._vocabulary = plan.stream, vocabulary
-        self._corpus = text.read_corpus(paths, plan.vocabulary, lowercase=plan.lowercase)
-        self._pairs = text.pairs(self._corpus, plan.stream, plan.stream.samples)
-        self.samples = len(self._pairs)
-
-    def take(self, numbers: Integers) -> Samples:
-        return text.samples_of(self._corpus, self._pairs, numbers, self._settings, self._vocabulary)
-
-
 def make(
     plan: DataPlan, progress: Callable[[int, int], None] = lambda _, __: None
 ) -> dict[str, Any]:
-    """Make training data, or continue an interrupted run; return the contents of data.json.
+    """Make training data, and return the contents of data.json.
 
     Args:
-        plan: The directory to make.
+        plan: The directory to make; what an interrupted run left in it is made again.
         progress: Receives the number of samples that are done, and the number of all.
 
     Raises:
@@ -123,96 +91,89 @@ def make(
     vocabulary = text.read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
     paths = text.files_of(plan.text) if plan.text else ()
     words = plan.vocabulary.read_bytes() if plan.vocabulary else synthetic_words(vocabulary)
-    begun = _begun(plan, vocabulary.size, words, paths)
-    _refuse_other(plan.directory, begun)
-    source = _Text(paths, plan, vocabulary) if paths else _Synthetic(plan, vocabulary)
-    count = _file_count(plan, form, source.samples)
+    _refuse_other(plan.directory)
+    samples, take = _open_source(plan, paths, vocabulary)
+    count = _file_count(plan, form, samples)
     with _errors_of(plan.directory):
-        (plan.directory / FOLDER).mkdir(parents=True, exist_ok=True)
-        with locked(plan.directory):
+        plan.directory.mkdir(parents=True, exist_ok=True)
+        with locked(plan.directory, "data directory"):
+            _refuse_other(plan.directory)  # another process may have made them meanwhile
             _clear(plan.directory)
-            making = _Making(plan, begun, source)
+            _check_room(plan, form, samples)
             filing.write_bytes(plan.directory / VOCABULARY, words, mode=_MODE)
-            return making.run(count, progress)
+            document = _settings(plan, vocabulary.size, words, paths)
+            stream = _Stream(samples, take, progress)
+            document |= _write_files(plan.directory / FOLDER, form, stream, count)
+            filing.write_text(
+                plan.directory / DATA, json.dumps(document, indent=1) + "\n", mode=_MODE
+            )
+            (plan.directory / _UNFINISHED).unlink()
+    return document
 
 
 def _clear(directory: Path) -> None:
-    """Remove the part of one of these files that a killed run left."""
-    for name in (_BEGUN, DATA, VOCABULARY):
+    """Mark a directory as unfinished, and remove what an interrupted run left in it."""
+    (directory / _UNFINISHED).touch(mode=_MODE)
+    (directory / DATA).unlink(missing_ok=True)
+    (directory / FOLDER).mkdir(exist_ok=True)
+    for path in (directory / FOLDER).iterdir():
+        path.unlink()
+    for name in (DATA, VOCABULARY):
         for path in filing.leftovers(directory / name):
             path.unlink()
 
 
-class _Making:
-    """One run of `make`, holding the directory."""
+def _open_source(
+    plan: DataPlan, paths: tuple[Path, ...], vocabulary: Vocabulary
+) -> tuple[int, Callable[[Integers], Samples]]:
+    """Return how many samples there are, and the function that makes those with given numbers."""
+    settings = plan.stream
+    if not paths:
+        return settings.samples, lambda numbers: synthetic(numbers, settings, vocabulary)
+    if plan.vocabulary is None:
+        raise UsageError("A text needs a vocabulary.", hint="Name it: --vocab vocab.txt.")
+    corpus = text.read_corpus(paths, plan.vocabulary, lowercase=plan.lowercase)
+    pairs = text.pairs(corpus, settings, settings.samples)
+    return len(pairs), lambda numbers: text.samples_of(corpus, pairs, numbers, settings, vocabulary)
 
-    def __init__(self, plan: DataPlan, begun: dict[str, Any], source: _SampleSource) -> None:
-        self._directory, self._form = plan.directory, find(plan.form)
-        self._begun, self._source = begun, source
-        self._files = _finished(plan.directory)
-        self._digest, self._tokens = hashlib.sha256(), 0
-        _check_room(plan, self._form, source.samples, self._files)
-        self._note()
 
-    def _note(self) -> None:
-        """Record the finished files, so that an interrupted run can continue."""
-        _write(self._directory / _BEGUN, {**self._begun, "files": self._files})
+class _Stream:
+    """All samples in order, with the digest and the number of tokens of those that were taken."""
 
-    def _stream(self, begin: int, end: int, progress: Callable[[int, int], None]) -> Stream:
+    def __init__(
+        self,
+        samples: int,
+        take: Callable[[Integers], Samples],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.samples, self._take, self._progress = samples, take, progress
+        self.digest, self.tokens = hashlib.sha256(), 0
+
+    def read(self, begin: int, end: int) -> Iterator[Samples]:
+        """Yield the samples from `begin` to `end` - 1."""
         for numbers in blocks(begin, end):
-            block = self._source.take(numbers)
-            self._digest.update(block.rows())
-            self._tokens += int(block.lengths.sum())
+            block = self._take(numbers)
+            self.digest.update(block.rows())
+            self.tokens += int(block.lengths.sum())
             yield block
-            progress(int(numbers[-1]) + 1, self._source.samples)
-
-    def run(self, count: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
-        """Make the missing ones of `count` files; return the contents of data.json."""
-        samples = self._source.samples
-        known = {one["name"]: one for one in self._files}
-        self._files = []
-        for number in range(count):
-            begin, end = (samples * at // count for at in (number, number + 1))
-            stream = self._stream(begin, end, progress)
-            names = self._form.names(number, count)
-            before = [known[key] for name in names if (key := f"{FOLDER}/{name}") in known]
-            if len(before) == len(names):
-                # The file exists: only the digest of the whole stream still needs the samples.
-                collections.deque(stream, maxlen=0)
-                self._files += before
-            else:
-                self._files += _file(self._directory, self._form, names, stream, end - begin)
-                self._note()
-        document = {
-            **self._begun,
-            "samples": samples,
-            "mean_tokens": self._tokens / samples,
-            "stream_sha256": self._digest.hexdigest(),
-            "files": self._files,
-        }
-        _write(self._directory / DATA, document)
-        (self._directory / _BEGUN).unlink()
-        return document
+            self._progress(int(numbers[-1]) + 1, self.samples)
 
 
-def _file(
-    directory: Path, form: DataFormat, names: tuple[str, ...], stream: Iterator[Samples], rows: int
-) -> list[dict[str, Any]]:
-    """Write one file, or the two that belong together, under other names first."""
-    folder = directory / FOLDER
-    partial = [directory / f".{name}.partial" for name in names]
-    try:
-        form.write(partial, stream)
-        entries = []
-        for path, name in zip(partial, names, strict=True):
-            entries.append({**_entry(path, f"{FOLDER}/{name}"), "samples": rows})
-        for path, name in zip(partial, names, strict=True):
-            path.replace(folder / name)
-    finally:
-        for path in partial:
-            with contextlib.suppress(OSError):
-                path.unlink()
-    return entries
+def _write_files(folder: Path, form: DataFormat, stream: _Stream, count: int) -> dict[str, Any]:
+    """Write all samples to `count` files; return what data.json says of them."""
+    entries: list[dict[str, Any]] = []
+    for number in range(count):
+        begin = stream.samples * number // count
+        end = stream.samples * (number + 1) // count
+        paths = [folder / name for name in form.names(number, count)]
+        form.write(paths, stream.read(begin, end))
+        entries += [_entry(path, end - begin) for path in paths]
+    return {
+        "samples": stream.samples,
+        "mean_tokens": stream.tokens / stream.samples,
+        "stream_sha256": stream.digest.hexdigest(),
+        "files": entries,
+    }
 
 
 def sha256(path: Path) -> str:
@@ -224,14 +185,16 @@ def sha256(path: Path) -> str:
     return total.hexdigest()
 
 
-def _entry(path: Path, name: str) -> dict[str, Any]:
+def _entry(path: Path, samples: int) -> dict[str, Any]:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return {"name": name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+    name = f"{FOLDER}/{path.name}"
+    size = path.stat().st_size
+    return {"name": name, "bytes": size, "sha256": sha256(path), "samples": samples}
 
 
-def _begun(plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]) -> dict[str, Any]:
-    """Return data.json before anything is made; `words` is a vocabulary of `size`."""
+def _settings(plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]) -> dict[str, Any]:
+    """Return what data.json says of a plan; `words` is a vocabulary of `size`."""
     stream = plan.stream
     return {
         "schema": SCHEMA,
@@ -262,10 +225,6 @@ def synthetic_words(vocabulary: Vocabulary) -> bytes:
         for number in range(vocabulary.size)
     ]
     return ("\n".join(words) + "\n").encode()
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    filing.write_text(path, json.dumps(document, indent=1) + "\n", mode=_MODE)
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -311,41 +270,20 @@ def _damaged(document: Mapping[str, Any]) -> str:
     return ""
 
 
-def _refuse_other(directory: Path, begun: Mapping[str, Any]) -> None:
-    """Refuse a directory that holds anything but the beginning of the same data."""
+def _refuse_other(directory: Path) -> None:
+    """Refuse a directory that holds anything but unfinished data."""
     try:
-        held = {one.name for one in directory.iterdir()} if directory.exists() else set()
+        names = {path.name for path in directory.iterdir()} if directory.exists() else set()
     except OSError as error:
         raise UsageError(f"{error.strerror}.", where=str(directory)) from error
-    if not held - {LOCK}:
-        return
-    if _BEGUN not in held or DATA in held:
-        what = "has complete data" if DATA in held else "is not empty"
+    if DATA in names and _UNFINISHED not in names:
+        hint = f"Check them: hpcbert data check {directory}. Or name another directory."
+        raise UsageError("It has complete data.", where=str(directory), hint=hint)
+    # A lock that was taken over from the dead leaves a hidden name.
+    others = {name for name in names if name != LOCK and not name.startswith(f".{LOCK}")}
+    if others and _UNFINISHED not in names:
         hint = "Name another directory."
-        if DATA in held:
-            hint = f"Check them: hpcbert data check {directory}. Or name another directory."
-        raise UsageError(f"It {what}.", where=str(directory), hint=hint)
-    before = read_document(directory / _BEGUN)
-    differing = [name for name, value in begun.items() if before.get(name) != value]
-    if differing:
-        said = ", ".join(f"{name} = {before.get(name)!r}" for name in differing)
-        hint = "Run the first command again, or name another directory."
-        raise UsageError(
-            f"An interrupted run began data here with {said}.", where=str(directory), hint=hint
-        )
-
-
-def _finished(directory: Path) -> list[dict[str, Any]]:
-    """Return the entries of files that an interrupted run finished and that are still whole."""
-    path = directory / _BEGUN
-    if not path.exists():
-        return []
-    whole = []
-    for entry in read_document(path)["files"]:
-        file = directory / entry["name"]
-        if file.is_file() and sha256(file) == entry["sha256"]:
-            whole.append(entry)
-    return whole
+        raise UsageError("It is not empty.", where=str(directory), hint=hint)
 
 
 def _check_packages(plan: DataPlan) -> None:
@@ -375,10 +313,9 @@ def _file_count(plan: DataPlan, form: DataFormat, samples: int) -> int:
     return count
 
 
-def _check_room(plan: DataPlan, form: DataFormat, samples: int, done: list[dict[str, Any]]) -> None:
+def _check_room(plan: DataPlan, form: DataFormat, samples: int) -> None:
     stream = plan.stream
     needed = samples * form.bytes_at_most(stream.length, stream.predictions)
-    needed -= sum(entry["bytes"] for entry in done)
     free = shutil.disk_usage(plan.directory).free
     if needed + _SPARE > free:
         raise HpcbertError(
@@ -393,7 +330,6 @@ def _errors_of(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = f"{filing.remedy(error)} Finished files are kept."
-        raise HpcbertError(
-            f"Can't write: {error.strerror}.", where=str(error.filename or directory), hint=hint
-        ) from error
+        where = str(error.filename or directory)
+        hint = filing.remedy(error)
+        raise HpcbertError(f"Can't write: {error.strerror}.", where=where, hint=hint) from error

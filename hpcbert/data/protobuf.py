@@ -109,12 +109,13 @@ def features(data: bytes, dialect: Dialect) -> dict[str, bytes]:
     """
     for _ in range(dialect.depth - 1):
         data = b"".join(part for number, part in _fields(data) if number == 1)
-    found = {}
+    messages = {}
     for number, entry in _fields(data):
         if number == 1:
             parts = dict(_fields(entry))
-            found[parts.get(1, b"").decode("utf-8", "replace")] = parts.get(2, b"")
-    return found
+            name = parts.get(1, b"").decode("utf-8", "replace")
+            messages[name] = parts.get(2, b"")
+    return messages
 
 
 def _values(feature: bytes) -> Numbers:

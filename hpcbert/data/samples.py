@@ -65,10 +65,10 @@ class Samples(NamedTuple):
     @property
     def originals(self) -> Integers:
         """Token ids before masking, int32 [n, L]."""
-        whole = self.input_ids.copy()
+        originals = self.input_ids.copy()
         rows, places = np.nonzero(self.masked_lm_positions)
-        whole[rows, self.masked_lm_positions[rows, places]] = self.masked_lm_ids[rows, places]
-        return whole
+        originals[rows, self.masked_lm_positions[rows, places]] = self.masked_lm_ids[rows, places]
+        return originals
 
     @property
     def lengths(self) -> Integers:
@@ -205,8 +205,8 @@ def synthetic(
     originals[is_separator] = vocabulary.sep
     originals[:, 0] = vocabulary.cls
     is_second = is_token & (position > first + 1)
-    whole = Unmasked(originals, is_second, is_word, dice.below(2, _LABEL)[:, 0])
-    return masked(whole, dice, settings, vocabulary)
+    pairs = Unmasked(originals, is_second, is_word, dice.below(2, _LABEL)[:, 0])
+    return masked(pairs, dice, settings, vocabulary)
 
 
 def _word_counts(dice: Dice, settings: StreamSettings) -> NDArray[np.int64]:
@@ -243,7 +243,7 @@ def masked(
     originals, is_second, is_word, labels = pairs
     length, predictions = settings.length, settings.predictions
     tokens = is_word.sum(axis=1, keepdims=True) + 3
-    wanted = np.clip((tokens * PREDICTED_PERCENT + 50) // 100, 1, predictions)
+    counts = np.clip((tokens * PREDICTED_PERCENT + 50) // 100, 1, predictions)
     # The position makes a key unique, so that every sort gives the same order.
     keys = (dice.bits(_KEYS, length) >> np.uint64(14)) * np.uint64(length) + np.arange(
         length, dtype=np.uint64
@@ -251,7 +251,7 @@ def masked(
     keys[~is_word] = np.iinfo(np.uint64).max
     chosen = keys.argsort(axis=1, kind="stable")[:, :predictions]
     # Fewer words than predictions: the remaining predictions are padding too.
-    is_wanted = (np.arange(predictions) < wanted) & np.take_along_axis(is_word, chosen, axis=1)
+    is_wanted = (np.arange(predictions) < counts) & np.take_along_axis(is_word, chosen, axis=1)
     positions = np.sort(np.where(is_wanted, chosen, length), axis=1)
     is_wanted = positions < length
     positions[~is_wanted] = 0

@@ -92,14 +92,14 @@ def files_of(path: Path) -> tuple[Path, ...]:
         UsageError: There is none.
     """
     if path.is_dir():
-        found = tuple(sorted(one for one in path.rglob("*") if one.is_file()))
+        files = tuple(sorted(file for file in path.rglob("*") if file.is_file()))
     else:
-        found = (path,) if path.is_file() else ()
-    if not found:
+        files = (path,) if path.is_file() else ()
+    if not files:
         raise UsageError(
             "The text does not exist.", where=str(path), hint="Name a file or a directory."
         )
-    return found
+    return files
 
 
 def _documents(paths: Sequence[Path]) -> Iterator[list[str]]:
@@ -110,7 +110,8 @@ def _documents(paths: Sequence[Path]) -> Iterator[list[str]]:
             with path.open(encoding="utf-8") as file:
                 for line in file:
                     if line.strip():
-                        sentences += [one for one in _SENTENCE.split(line.strip()) if one.strip()]
+                        pieces = _SENTENCE.split(line.strip())
+                        sentences += [piece for piece in pieces if piece.strip()]
                     elif sentences:
                         yield sentences
                         sentences = []
@@ -136,7 +137,7 @@ def read_corpus(paths: Sequence[Path], vocabulary: Path, *, lowercase: bool) -> 
     sizes, documents = [], [0]
     for document in _documents(paths):
         encoded = tokenizer.encode_batch(document, add_special_tokens=False)
-        kept = [one.ids for one in encoded if one.ids]
+        kept = [sentence.ids for sentence in encoded if sentence.ids]
         if kept:
             tokens += [np.array(ids, dtype=np.int32) for ids in kept]
             sizes += [len(ids) for ids in kept]
@@ -158,14 +159,14 @@ def pairs(corpus: Corpus, settings: StreamSettings, most: int) -> list[Pair]:
         settings: Length and seed.
         most: The number of pairs; 0 for those of one pass.
     """
-    found: list[Pair] = []
+    chosen: list[Pair] = []
     count = len(corpus.documents) - 1
     number = 0
-    while len(found) < most if most else number < count:
+    while len(chosen) < most if most else number < count:
         dice = Dice(np.array([number]), settings.seed)
-        found += _pairs_of(corpus, number % count, dice, settings)
+        chosen += _pairs_of(corpus, number % count, dice, settings)
         number += 1
-    return found[: most or None]
+    return chosen[: most or None]
 
 
 class _Rolls:
@@ -210,14 +211,14 @@ def _pairs_of(
         chunk = at
 
 
-def _other(corpus: Corpus, document: int, wanted: int, rolls: _Rolls) -> tuple[int, int]:
-    """Return a run of sentences of another document, with at least `wanted` tokens if possible."""
+def _other(corpus: Corpus, document: int, least: int, rolls: _Rolls) -> tuple[int, int]:
+    """Return a run of sentences of another document, with at least `least` tokens if possible."""
     count = len(corpus.documents) - 1
     other = (document + 1 + rolls.below(count - 1, _OTHER)) % count
     begin, end = corpus.documents[other : other + 2].tolist()
     start = begin + rolls.below(end - begin, _START)
     stop = start + 1
-    while stop < end and corpus.sentences[stop] - corpus.sentences[start] < wanted:
+    while stop < end and corpus.sentences[stop] - corpus.sentences[start] < least:
         stop += 1
     size = corpus.sentences[stop] - corpus.sentences[start]
     return int(corpus.sentences[start]), int(size)

@@ -8,21 +8,18 @@ sockets, data, ports and configuration.
 
 from __future__ import annotations
 
-from hpcbert.lab.bringup import up
-from hpcbert.lab.faults import (
-    cut_link,
-    inside,
-    restore_link,
-    show_at_once,
-    show_late,
-    start_daemon,
-    stop_daemon,
+from hpcbert.lab.lifecycle import (
+    DaemonStatus,
+    LabStatus,
+    NodeStatus,
+    Removal,
+    down,
+    status,
+    up,
 )
-from hpcbert.lab.inspection import DaemonStatus, LabStatus, NodeStatus, status
 from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, command
 from hpcbert.lab.record import Lab, load
 from hpcbert.lab.requirements import check_packages, check_root, missing
-from hpcbert.lab.teardown import Removal, down
 from hpcbert.system.processes import Process
 
 __all__ = [
@@ -37,16 +34,9 @@ __all__ = [
     "check_packages",
     "check_root",
     "command",
-    "cut_link",
     "down",
-    "inside",
     "load",
     "missing",
-    "restore_link",
-    "show_at_once",
-    "show_late",
-    "start_daemon",
     "status",
-    "stop_daemon",
     "up",
 ]

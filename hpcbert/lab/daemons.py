@@ -1,20 +1,18 @@
-"""The lab's daemons: starting each, waiting for its answer, stopping it."""
+"""The lab's daemons: starting each, and waiting for its answer."""
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.lab.files import SLURM_USER
-from hpcbert.lab.namespaces import listens
+from hpcbert.lab.files import DATABASE_USER, MUNGE_USER, SLURM_USER
 from hpcbert.lab.plan import command
+from hpcbert.lab.processes import listens, spawn
 from hpcbert.lab.record import SWITCH
-from hpcbert.lab.shell import spawn
-from hpcbert.system.processes import end, identify
+from hpcbert.system.processes import identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,11 +22,10 @@ if TYPE_CHECKING:
     from hpcbert.system.processes import Process
     from hpcbert.system.runner import Runner
 
-MUNGE_USER = "munge"
-DATABASE_USER = "mysql"
-
 _POLL = 0.05
 _PATIENCE = 15.0
+# Seconds to wait for each daemon, and for all nodes to be idle.
+_READY_PATIENCE = 180.0
 _LOG_TAIL = 12
 _FOREVER = ("sleep", "infinity")
 _SERVING = ("idle", "mixed", "allocated", "completing", "draining", "drained")
@@ -74,7 +71,7 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
     """Start a daemon without waiting for its answer.
 
     Raises:
-        UsageError: The lab has no such daemon, or it is running.
+        UsageError: It is running.
         SchedulerError: It ended immediately.
     """
     lab = journal.lab
@@ -90,22 +87,9 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
         env=lab.daemon_environment,
         enter=daemon.enter,
     )
-    process = _identified(lab, name, pid)
+    process = _identify(lab, name, pid)
     journal.note_daemon(name, process)
     return process
-
-
-def stop(lab: Lab, name: str, *, number: int = signal.SIGTERM, timeout: float = 60.0) -> None:
-    """Send a daemon a signal and wait until it has ended.
-
-    Raises:
-        UsageError: The lab has no such daemon.
-        SchedulerError: It still runs after `timeout` seconds.
-    """
-    _daemon(lab, name)
-    process = lab.daemons.get(name)
-    if process is not None and not end([process], number=number, timeout=timeout):
-        raise SchedulerError(f"The daemon did not end within {timeout:g} s.", where=name)
 
 
 def wait(lab: Lab, name: str, run: Runner) -> None:
@@ -114,7 +98,7 @@ def wait(lab: Lab, name: str, run: Runner) -> None:
     Raises:
         SchedulerError: It ended or did not answer in time; the message ends with its log's tail.
     """
-    _wait(lab, name, lambda: _silence(lab, name, run))
+    _wait(lab, name, lambda: _check_daemon(lab, name, run))
 
 
 def wait_for_accounting(lab: Lab, run: Runner) -> None:
@@ -129,7 +113,7 @@ def wait_for_accounting(lab: Lab, run: Runner) -> None:
         registered = run(words, env=lab.daemon_environment, timeout=_PATIENCE)
         if registered.stdout.strip() in ("", "0"):
             return f"the cluster is not registered {registered.stderr.strip()}"
-        return _complaint(run, ["sacct", "-X", "-n"], lab)
+        return _check_command(run, ["sacct", "-X", "-n"], lab)
 
     _wait(lab, "slurmdbd", silence)
 
@@ -199,9 +183,6 @@ def _daemon(lab: Lab, name: str) -> Daemon:
         "slurmdbd": Daemon((*become(SLURM_USER), "slurmdbd", "-D")),
         "slurmctld": Daemon((*become(SLURM_USER), "slurmctld", "-D", "-f", conf)),
     }
-    if name not in table:
-        known = ", ".join([*table, *lab.plan.node_names])
-        raise UsageError("The lab has no such daemon.", where=name, hint=f"It has {known}.")
     return table[name]
 
 
@@ -213,30 +194,30 @@ def _slurmd(lab: Lab, node: str) -> Daemon:
     return Daemon(("nsenter", *flags, *slurmd), ("nsenter", f"--pid={ns}/pid"))
 
 
-def _silence(lab: Lab, name: str, run: Runner) -> str:
+def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
     """Ask a daemon for a sign of life; return why there was none, or an empty text."""
     layout, network = lab.layout, lab.network
     if name == "munged":
-        return _complaint(run, ["munge", "--no-input", f"--socket={layout.munge_socket}"], lab)
+        return _check_command(run, ["munge", "--no-input", f"--socket={layout.munge_socket}"], lab)
     if name == "mariadbd":
-        return _refusal(str(layout.database_socket))
+        return _check_socket(str(layout.database_socket))
     if name == "slurmdbd":
-        return _deafness(lab, name, network.accounting_port)
+        return _check_port(lab, name, network.accounting_port)
     if name == "slurmctld":
-        return _complaint(run, ["scontrol", "ping"], lab)
+        return _check_command(run, ["scontrol", "ping"], lab)
     state = node_states(lab, run).get(name, "")
     if state not in _SERVING:
         return f"Slurm calls the node {state or 'nothing'}"
-    return _deafness(lab, name, network.node_port)
+    return _check_port(lab, name, network.node_port)
 
 
-def _deafness(lab: Lab, name: str, port: int) -> str:
+def _check_port(lab: Lab, name: str, port: int) -> str:
     process = lab.daemons.get(name)
     deaf = process is None or not listens(process, port)
     return f"it does not listen on port {port}" if deaf else ""
 
 
-def _refusal(path: str) -> str:
+def _check_socket(path: str) -> str:
     """Try to connect to a socket; return why it failed, or an empty text."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
@@ -247,20 +228,20 @@ def _refusal(path: str) -> str:
     return ""
 
 
-def _complaint(run: Runner, argv: Sequence[str], lab: Lab) -> str:
+def _check_command(run: Runner, argv: Sequence[str], lab: Lab) -> str:
     """Run a command; return its error message if it failed, or an empty text."""
     result = run(argv, env=lab.daemon_environment, timeout=_PATIENCE)
     return "" if result.ok else result.stderr.strip() or f"exit status {result.returncode}"
 
 
 def _wait(lab: Lab, name: str, silence: Callable[[], str]) -> None:
-    deadline = time.monotonic() + lab.plan.ready_timeout
+    deadline = time.monotonic() + _READY_PATIENCE
     process = lab.daemons.get(name)
     while reason := silence():
         if process is None or not process.alive:
-            raise _failure(lab, name, "The daemon ended instead of answering.")
+            raise _make_error(lab, name, "The daemon ended instead of answering.")
         if time.monotonic() > deadline:
-            raise _failure(lab, name, f"No answer in {lab.plan.ready_timeout:g} s: {reason}")
+            raise _make_error(lab, name, f"No answer in {_READY_PATIENCE:g} s: {reason}")
         time.sleep(_POLL)
 
 
@@ -276,21 +257,21 @@ def _start_holder(
     lab = journal.note_host(name, None)
     log, env = lab.layout.log(f"{name}-host"), lab.daemon_environment
     pid = spawn(run, argv, log=log, env=env, enter=unshare, prelude=prelude)
-    host = _identified(lab, f"{name}-host", pid)
+    host = _identify(lab, f"{name}-host", pid)
     journal.note_host(name, host)
     return host
 
 
-def _identified(lab: Lab, name: str, pid: int) -> Process:
+def _identify(lab: Lab, name: str, pid: int) -> Process:
     process = identify(pid)
     if process is None:
-        raise _failure(lab, name, "The daemon ended at once.")
+        raise _make_error(lab, name, "The daemon ended at once.")
     return process
 
 
-def _failure(lab: Lab, name: str, what: str) -> SchedulerError:
+def _make_error(lab: Lab, name: str, what: str) -> SchedulerError:
     path = lab.layout.log(name)
-    tail = _tail(path)
+    tail = _read_tail(path)
     return SchedulerError(
         f"{what}{tail}",
         where=name,
@@ -298,7 +279,7 @@ def _failure(lab: Lab, name: str, what: str) -> SchedulerError:
     )
 
 
-def _tail(path: Path) -> str:
+def _read_tail(path: Path) -> str:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,57 +1,31 @@
-"""The text of every file that a lab's daemons and users read. Pure."""
+"""The files of a lab: their contents, and making them with their owners."""
 
 from __future__ import annotations
 
+import os
+import pwd
+import secrets
 import shlex
+import socket
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from hpcbert.errors import CheckError
 
-    from hpcbert.lab.plan import LabPlan, Network
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hpcbert.lab.plan import LabPlan, Layout, Network
+    from hpcbert.lab.record import Lab
 
 SLURM_USER = "slurm"
-
-
-class Layout:
-    """The paths below a lab's root."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.etc = root / "etc"
-        self.logs = root / "log"
-        self.run = root / "run"
-        # The files next to slurm.conf belong to it.
-        self.slurm_conf = self.etc / "slurm.conf"
-        # This is /etc/hosts on every node.
-        self.hosts = self.etc / "hosts"
-        # Links to all of Slurm's plugins except those that the lab lacks.
-        self.plugins = root / "plugins"
-        self.job_submit = self.etc / "job_submit.lua"
-        self.state = root / "state"
-        self.spool = root / "spool"
-        self.devices = root / "dev"
-        self.munge_key = root / "munge" / "munge.key"
-        self.munge_socket = root / "munge" / "munge.socket"
-        self.database = root / "db"
-        # The only way into MariaDB: its directory is closed to ordinary users.
-        self.database_socket = root / "db-socket" / "mariadb.socket"
-        # SQL that MariaDB runs each time it starts.
-        self.database_init = root / "db-socket" / "init.sql"
-        # The files for users: the site, the file for shells to source, and the directories of
-        # campaigns, programs and images. These three have the same path on all nodes, and everybody
-        # can write to them.
-        self.site = root / "site.toml"
-        self.env_sh = root / "env.sh"
-        self.home = root / "home"
-        self.view = root / "view"
-        self.runs = root / "runs"
-        self.sources = root / "sources"
-        self.images = root / "images"
-
-    def log(self, daemon: str) -> Path:
-        """Return the path of a daemon's output."""
-        return self.logs / f"{daemon}.log"
+MUNGE_USER = "munge"
+DATABASE_USER = "mysql"
+# Slurm's plugins, below the root.
+PLUGINS = "usr/lib/*/slurm-wlm/*.so"
+# The plugin for PMIx; Debian unstable's Slurm 26.05 lacks it.
+PMIX = "mpi_pmix"
 
 
 def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) -> str:
@@ -110,8 +84,8 @@ def gres_conf(plan: LabPlan, layout: Layout) -> str:
     device = f"File={layout.devices}/nvidia{numbers}"
     if not plan.gpu_types:
         return f"AutoDetect=off\nName=gpu {device}\n"
-    found = ((name, plan.gres(number)) for number, name in enumerate(plan.node_names, 1))
-    kinds = ((name, gres.split(":")[1]) for name, gres in found if gres)
+    nodes = ((name, plan.gres(number)) for number, name in enumerate(plan.node_names, 1))
+    kinds = ((name, gres.split(":")[1]) for name, gres in nodes if gres)
     rows = (f"NodeName={name} Name=gpu Type={kind} {device}" for name, kind in kinds)
     return "\n".join(["AutoDetect=off", *rows, ""])
 
@@ -289,3 +263,102 @@ gpus_per_node = {ranks}
 runtime = "none"
 images = "{images}"
 """
+
+
+def plugins() -> set[str]:
+    """Return the names of Slurm's plugins on this machine."""
+    return {path.stem for path in Path("/").glob(PLUGINS)}
+
+
+def has_pmix() -> bool:
+    """Return whether this machine's Slurm has the plugin for PMIx."""
+    return PMIX in plugins()
+
+
+def make_directories(lab: Lab) -> None:
+    """Make the directories of a lab, with the owners that its daemons require."""
+    layout = lab.layout
+    for directory in (layout.root, layout.etc, layout.logs, layout.devices, layout.spool):
+        _directory(directory)
+    for node in lab.plan.node_names:
+        _directory(layout.spool / node)
+    _directory(layout.run, owner=SLURM_USER)
+    _directory(layout.state, owner=SLURM_USER, mode=0o700)
+    _directory(layout.munge_key.parent, owner=MUNGE_USER)
+    for directory in (layout.runs, layout.sources, layout.images):
+        _directory(directory, mode=0o1777)
+    if lab.plan.accounting:
+        _directory(layout.database, owner=DATABASE_USER, mode=0o700)
+        # slurmdbd must be able to reach the socket, and ordinary users must not.
+        entrance = layout.database_socket.parent
+        _directory(entrance, owner=DATABASE_USER, group=SLURM_USER, mode=0o750)
+
+
+def write_files(lab: Lab) -> None:
+    """Write all files that the daemons and users of a lab read."""
+    layout, plan, network = lab.layout, lab.plan, lab.network
+    host = socket.gethostname().partition(".")[0]
+    _file(layout.munge_key, secrets.token_hex(64), owner=MUNGE_USER, mode=0o400)
+    _file(layout.slurm_conf, slurm_conf(plan, network, layout, host=host))
+    _file(layout.etc / "gres.conf", gres_conf(plan, layout))
+    _file(layout.etc / "cgroup.conf", cgroup_conf())
+    _file(layout.hosts, hosts_file(plan, network, host=host))
+    mpi = "pmix" if has_pmix() and PMIX not in plan.lacks else ""
+    _file(layout.site, site_toml(plan, layout, mpi=mpi))
+    _file(layout.env_sh, env_sh(layout, lab.programs))
+    if plan.lacks:
+        _link_plugins(layout.plugins, plan.lacks)
+    if plan.job_submit:
+        _file(layout.job_submit, plan.job_submit)
+    if plan.accounting:
+        conf = slurmdbd_conf(network, layout, host=host)
+        _file(layout.etc / "slurmdbd.conf", conf, owner=SLURM_USER, mode=0o600)
+        _file(layout.database_init, database_init())
+
+
+def _link_plugins(folder: Path, lacks: Collection[str]) -> None:
+    """Make a directory of Slurm's plugins without some."""
+    _directory(folder)
+    for path in Path("/").glob(PLUGINS):
+        versions = tuple(f"{plugin}_v" for plugin in lacks)
+        if path.stem not in lacks and not path.stem.startswith(versions):
+            (folder / path.name).symlink_to(path)
+
+
+def make_gpus(lab: Lab) -> None:
+    """Make one device file per GPU: the null device under another name.
+
+    Raises:
+        CheckError: Device files can't be made here.
+    """
+    for number in range(lab.plan.gpus_per_node):
+        path = lab.layout.devices / f"nvidia{number}"
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        except PermissionError as error:
+            raise CheckError(
+                "This machine does not let root make devices.",
+                where=str(path),
+                hint="In a container, allow mknod, or use a virtual machine.",
+            ) from error
+        path.chmod(0o666)
+
+
+def _directory(path: Path, *, owner: str = "root", group: str = "", mode: int = 0o755) -> None:
+    path.mkdir(exist_ok=True)
+    _own(path, owner, group)
+    path.chmod(mode)
+
+
+def _file(path: Path, text: str, *, owner: str = "root", mode: int = 0o644) -> None:
+    # Closed until its owner and mode are right: two of these files are secrets.
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    _own(path, owner, "")
+    path.chmod(mode)
+
+
+def _own(path: Path, owner: str, group: str) -> None:
+    entry = pwd.getpwnam(owner)
+    os.chown(path, entry.pw_uid, pwd.getpwnam(group).pw_gid if group else entry.pw_gid)

@@ -11,10 +11,10 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from hpcbert.errors import CheckError, UsageError
+from hpcbert.errors import CheckError
 from hpcbert.lab.plan import Network
+from hpcbert.lab.processes import must
 from hpcbert.lab.record import SWITCH
-from hpcbert.lab.shell import must
 
 if TYPE_CHECKING:
     from hpcbert.lab.record import Journal, Lab
@@ -31,7 +31,7 @@ def reserve(journal: Journal, run: Runner) -> Lab:
     """Take the first free slot and lay the cable from the host to the switch.
 
     Raises:
-        CheckError: No slot is free, or the requested one is not.
+        CheckError: No slot is free.
     """
     reason = ""
     for slot in journal.lab.plan.slots():
@@ -54,21 +54,10 @@ def plug(lab: Lab, run: Runner) -> None:
         f"link add name {node} master {_BRIDGE} up type veth peer name eth0 netns {host.pid}\n"
         for node, host in lab.node_hosts.items()
     )
-    _configure(lab, lab.host(SWITCH), cables, run)
+    configure(lab, lab.host(SWITCH), cables, run)
     for node, host in lab.node_hosts.items():
         address = f"addr add {network.address(node)}/24 dev eth0\n"
-        _configure(lab, host, f"link set lo up\n{address}link set eth0 up\n", run)
-
-
-def set_link(lab: Lab, node: str, *, up: bool, run: Runner) -> None:
-    """Cut a node's cable or repair it.
-
-    Raises:
-        UsageError: The lab has no such node.
-    """
-    if node not in lab.plan.node_names:
-        raise UsageError("The lab has no such node.", where=node)
-    _configure(lab, lab.host(SWITCH), f"link set {node} {'up' if up else 'down'}\n", run)
+        configure(lab, host, f"link set lo up\n{address}link set eth0 up\n", run)
 
 
 def unplug(lab: Lab, run: Runner) -> None:
@@ -103,10 +92,10 @@ def _lay_uplink(lab: Lab, run: Runner) -> str:
     network, switch = lab.network, lab.host(SWITCH)
     words = ["ip", "link", "add", "name", network.uplink, "address", _hardware_address(lab)]
     words += ["type", "veth", "peer", "name", _PLUG, "netns", str(switch.pid)]
-    made = run(words, env=lab.daemon_environment)
-    if not made.ok:
-        return f"{network.uplink}: {made.stderr.strip()}"
-    _configure(
+    result = run(words, env=lab.daemon_environment)
+    if not result.ok:
+        return f"{network.uplink}: {result.stderr.strip()}"
+    configure(
         lab,
         switch,
         f"link add name {_BRIDGE} type bridge\n"
@@ -121,7 +110,7 @@ def _lay_uplink(lab: Lab, run: Runner) -> str:
     return ""
 
 
-def _configure(lab: Lab, host: Process, commands: str, run: Runner) -> None:
+def configure(lab: Lab, host: Process, commands: str, run: Runner) -> None:
     """Run commands of ip in the network namespace of a process."""
     words = ["nsenter", f"--net=/proc/{host.pid}/ns/net", "ip", "-batch", "-"]
     must(run, words, stdin=commands, env=lab.daemon_environment)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import hpcbert
 from hpcbert.errors import CheckError
-from hpcbert.lab.shell import must
+from hpcbert.lab.processes import must
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,23 +40,23 @@ def admit(journal: Journal, run: Runner) -> None:
     lab, name = journal.lab, journal.lab.plan.user
     if not name:
         return
-    if not _known(name):
+    if not _has_account(name):
         lab = journal.note(account=True)
         home = lab.layout.home
         home.mkdir()
         home.chmod(0o755)
         words = ["--user-group", "--create-home", "--home-dir", str(home / name)]
         argv = ["useradd", *words, "--shell", "/bin/bash", name]
-        done = _account(lab, run, argv)
-        if not done.ok:
+        result = _change_account(lab, run, argv)
+        if not result.ok:
             raise CheckError(
-                done.stderr.strip() or f"exit status {done.returncode}", where=" ".join(argv)
+                result.stderr.strip() or f"exit status {result.returncode}", where=" ".join(argv)
             )
-        _greet(lab, name)
+        _load_lab_at_login(lab, name)
     python = Path(sys.prefix, "bin", "python3")
-    if not _runs(lab, run, [str(python)]):
-        python = _view(journal, run)
-        if not _runs(lab, run, [str(python)]):
+    if not _can_run_hpcbert(lab, run, [str(python)]):
+        python = _mount_hpcbert(journal, run)
+        if not _can_run_hpcbert(lab, run, [str(python)]):
             raise CheckError(
                 f"{name} can't run {sys.executable}, which starts this lab.",
                 where="--user",
@@ -72,14 +72,14 @@ def dismiss(lab: Lab, run: Runner) -> tuple[str, ...]:
         # umount refuses paths that are not mounted; remaining mounts are found before files are
         # removed.
         run(["umount", str(view)], env=lab.daemon_environment)
-    if lab.account and _known(lab.plan.user):
-        done = _account(lab, run, ["userdel", lab.plan.user])
-        if _known(lab.plan.user):
-            return (f"user {lab.plan.user}: {done.stderr.strip()}",)
+    if lab.account and _has_account(lab.plan.user):
+        result = _change_account(lab, run, ["userdel", lab.plan.user])
+        if _has_account(lab.plan.user):
+            return (f"user {lab.plan.user}: {result.stderr.strip()}",)
     return ()
 
 
-def _account(lab: Lab, run: Runner, argv: list[str]) -> Outcome:
+def _change_account(lab: Lab, run: Runner, argv: list[str]) -> Outcome:
     """Change an account, and try again while another program has the accounts' files locked.
 
     The daemons' environment has no language, so the message is in English (shadow-maint/shadow,
@@ -87,19 +87,19 @@ def _account(lab: Lab, run: Runner, argv: list[str]) -> Outcome:
     """
     end = time.monotonic() + _ACCOUNT_PATIENCE
     while True:
-        done = run(argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
-        if done.ok or _LOCKED not in done.stderr or time.monotonic() > end:
-            return done
+        result = run(argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
+        if result.ok or _LOCKED not in result.stderr or time.monotonic() > end:
+            return result
         time.sleep(_ACCOUNT_PAUSE)
 
 
-def _known(name: str) -> bool:
+def _has_account(name: str) -> bool:
     with contextlib.suppress(KeyError):
         return bool(pwd.getpwnam(name))
     return False
 
 
-def _greet(lab: Lab, name: str) -> None:
+def _load_lab_at_login(lab: Lab, name: str) -> None:
     """Make the user's login shells use the lab."""
     entry = pwd.getpwnam(name)
     profile = Path(entry.pw_dir, ".profile")
@@ -108,14 +108,14 @@ def _greet(lab: Lab, name: str) -> None:
     os.chown(profile, entry.pw_uid, entry.pw_gid)
 
 
-def _runs(lab: Lab, run: Runner, python: list[str]) -> bool:
+def _can_run_hpcbert(lab: Lab, run: Runner, python: list[str]) -> bool:
     entry = pwd.getpwnam(lab.plan.user)
     reach = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
     argv = [*reach, *python, "-c", "import hpcbert"]
     return run(argv, env={"PATH": lab.daemon_environment["PATH"]}, cwd=Path("/")).ok
 
 
-def _view(journal: Journal, run: Runner) -> Path:
+def _mount_hpcbert(journal: Journal, run: Runner) -> Path:
     """Mount environment and checkout below the lab's root; return the interpreter to use there."""
     lab = journal.lab
     views = {Path(sys.prefix): lab.layout.view / "venv"}
@@ -131,14 +131,14 @@ def _view(journal: Journal, run: Runner) -> Path:
         must(run, words, env=lab.daemon_environment)
     programs = lab.layout.view / "bin"
     programs.mkdir()
-    for name, text in _wrappers(views, source):
+    for name, text in _make_wrappers(views, source):
         program = programs / name
         program.write_text(text, encoding="utf-8")
         program.chmod(0o755)
     return programs / "python3"
 
 
-def _wrappers(views: dict[Path, Path], source: Path) -> Iterator[tuple[str, str]]:
+def _make_wrappers(views: dict[Path, Path], source: Path) -> Iterator[tuple[str, str]]:
     """Yield programs by name: an interpreter finds its environment by its path."""
     python = shlex.quote(str(views[Path(sys.prefix)] / "bin" / "python3"))
     where = f"PYTHONPATH={shlex.quote(str(views[source]))} " if source in views else ""

@@ -1,4 +1,4 @@
-"""The plan of a lab, and its directory. No I/O except reading directories."""
+"""The plan of a lab, its paths, and its addresses. No I/O except reading directories."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class LabPlan:
         gpus_per_node: Fake GPUs in each node.
         gpu_types: Type of the GPUs of n1, n2 and so on, in turn; `none` for a node without GPUs.
             None named: GPUs have no type.
-        cpus_per_node: CPUs that each node claims; four a GPU, at least four, if None.
         name: The cluster's name.
         accounting: Whether slurmdbd and its database are started. Without them there is no sacct.
         job_submit: Text of a job_submit.lua that slurmctld calls for every job; empty: no such
@@ -56,9 +55,6 @@ class LabPlan:
         lacks: Slurm's plugins that it lacks, such as `mpi_pmix`.
         user: An ordinary user of the lab, made if missing; empty: none.
         slurmd_timeout: Seconds without an answer after which slurmctld marks a node as down.
-        slot: Which of the 200 sets of link name, subnet and ports to take. If None, the first free
-            one, counted from a number that the directory decides.
-        ready_timeout: Seconds to wait for each daemon, and for all nodes to be idle.
 
     Raises:
         UsageError: A number or the name is out of bounds.
@@ -68,7 +64,6 @@ class LabPlan:
     nodes: int = 4
     gpus_per_node: int = 8
     gpu_types: tuple[str, ...] = ()
-    cpus_per_node: int | None = None
     name: str = "lab"
     accounting: bool = True
     job_submit: str = ""
@@ -76,15 +71,11 @@ class LabPlan:
     lacks: tuple[str, ...] = ()
     user: str = ""
     slurmd_timeout: int = 30
-    slot: int | None = None
-    ready_timeout: float = 180.0
 
     def __post_init__(self) -> None:
         _within("nodes", self.nodes, 1, _MOST_NODES)
         _within("gpus per node", self.gpus_per_node, 0, _MOST_GPUS)
-        _within("CPUs per node", self.cpus, 1, 4096)
         _within("slurmd timeout", self.slurmd_timeout, 5, 65533)
-        _within("slot", self.slot or 0, 0, SLOTS - 1)
         for kind in self.gpu_types:
             if not _TYPE.fullmatch(kind):
                 raise UsageError(f"{kind!r} cannot be a type of GPU.", where="GPU type")
@@ -104,8 +95,6 @@ class LabPlan:
     @property
     def cpus(self) -> int:
         """CPUs that each node claims."""
-        if self.cpus_per_node is not None:
-            return self.cpus_per_node
         return 4 * max(1, self.gpus_per_node)
 
     def gres(self, number: int) -> str:
@@ -125,10 +114,7 @@ class LabPlan:
         return tuple(f"n{number}" for number in range(1, self.nodes + 1))
 
     def slots(self) -> Iterator[int]:
-        """Return the slots to try, the best first."""
-        if self.slot is not None:
-            yield self.slot
-            return
+        """Yield the slots to try; the directory decides which comes first."""
         first = zlib.crc32(f"{self.name}:{self.directory}".encode()) % SLOTS
         yield from ((first + step) % SLOTS for step in range(SLOTS))
 
@@ -153,6 +139,47 @@ class Network:
     def address(self, node: str) -> str:
         """Return the address of a node."""
         return self.prefix.replace("0/24", node[1:])
+
+
+class Layout:
+    """The paths below a lab's root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.etc = root / "etc"
+        self.logs = root / "log"
+        self.run = root / "run"
+        # The files next to slurm.conf belong to it.
+        self.slurm_conf = self.etc / "slurm.conf"
+        # This is /etc/hosts on every node.
+        self.hosts = self.etc / "hosts"
+        # Links to all of Slurm's plugins except those that the lab lacks.
+        self.plugins = root / "plugins"
+        self.job_submit = self.etc / "job_submit.lua"
+        self.state = root / "state"
+        self.spool = root / "spool"
+        self.devices = root / "dev"
+        self.munge_key = root / "munge" / "munge.key"
+        self.munge_socket = root / "munge" / "munge.socket"
+        self.database = root / "db"
+        # The only way into MariaDB: its directory is closed to ordinary users.
+        self.database_socket = root / "db-socket" / "mariadb.socket"
+        # SQL that MariaDB runs each time it starts.
+        self.database_init = root / "db-socket" / "init.sql"
+        # The files for users: the site, the file for shells to source, and the directories of
+        # campaigns, programs and images. These three have the same path on all nodes, and everybody
+        # can write to them.
+        self.site = root / "site.toml"
+        self.env_sh = root / "env.sh"
+        self.home = root / "home"
+        self.view = root / "view"
+        self.runs = root / "runs"
+        self.sources = root / "sources"
+        self.images = root / "images"
+
+    def log(self, daemon: str) -> Path:
+        """Return the path of a daemon's output."""
+        return self.logs / f"{daemon}.log"
 
 
 def root_of(directory: Path, mark: str) -> Path:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.config.decode import decode
 from hpcbert.errors import CheckError, ConfigError, SchedulerError, UsageError
-from hpcbert.lab.files import Layout
-from hpcbert.lab.plan import LabPlan, Network
+from hpcbert.lab.plan import LabPlan, Layout, Network
 from hpcbert.system import files, lock, ownership
 from hpcbert.system.processes import Process  # noqa: TC001
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.lab.daemons import DATABASE_USER, MUNGE_USER
-from hpcbert.lab.files import SLURM_USER
+from hpcbert.lab.files import DATABASE_USER, MUNGE_USER, PMIX, SLURM_USER, plugins
 from hpcbert.lab.record import SEARCH_PATH
 
 if TYPE_CHECKING:
@@ -30,10 +29,6 @@ _COMMANDS = {
     "hostname": "hostname",
     "mount": "mount",
 }
-# Slurm's plugins, below the root.
-PLUGINS = "usr/lib/*/slurm-wlm/*.so"
-# The plugin for PMIx; Debian unstable's Slurm 26.05 lacks it.
-PMIX = "mpi_pmix"
 _FILES = {"/usr/lib/*/slurm-wlm/mpi_pmi2.so": "slurm-wlm-basic-plugins"}
 # The plugin opens the library under its development name, which only this package provides.
 _PMIX_FILES = {"/usr/lib/*/pmix*/lib/libpmix.so": "libpmix-dev"}
@@ -82,22 +77,23 @@ def missing(*, accounting: bool) -> dict[str, str]:
     commands = _COMMANDS | (_ACCOUNTING_COMMANDS if accounting else {})
     patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
     # If no plugins are installed yet, Slurm's packages bring them, PMIx included.
-    patterns |= _PMIX_FILES if PMIX in (there := _plugins()) or not there else {}
+    patterns |= _PMIX_FILES if not plugins() or PMIX in plugins() else {}
     users = _USERS | (_ACCOUNTING_USERS if accounting else {})
-    known = {entry.pw_name for entry in pwd.getpwall()}
+    accounts = {entry.pw_name for entry in pwd.getpwall()}
     root = Path("/")
-    lacking = {one: to for one, to in commands.items() if not shutil.which(one, path=SEARCH_PATH)}
-    lacking |= {Path(one).name: to for one, to in patterns.items() if not any(root.glob(one[1:]))}
-    return lacking | {f"user {one}": to for one, to in users.items() if one not in known}
-
-
-def has_pmix() -> bool:
-    """Return whether this machine's Slurm has the plugin for PMIx."""
-    return PMIX in _plugins()
-
-
-def _plugins() -> set[str]:
-    return {path.stem for path in Path("/").glob(PLUGINS)}
+    lacking = {
+        program: package
+        for program, package in commands.items()
+        if not shutil.which(program, path=SEARCH_PATH)
+    }
+    lacking |= {
+        Path(pattern).name: package
+        for pattern, package in patterns.items()
+        if not any(root.glob(pattern[1:]))
+    }
+    return lacking | {
+        f"user {user}": package for user, package in users.items() if user not in accounts
+    }
 
 
 def check_abilities(run: Runner) -> None:

@@ -9,7 +9,6 @@ A rename makes the second, when the first is whole.
 from __future__ import annotations
 
 import fnmatch
-import importlib.util
 import os
 import secrets
 import shutil
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 from hpcbert.errors import HpcbertError
 from hpcbert.prepare.parts import Context, Part, make_directory
 from hpcbert.script.prepared import synthetic, synthetic_folder
-from hpcbert.system import packages
 from hpcbert.system.files import refusal
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 def make(
     recipe: Recipe, site: Site, options: Mapping[str, OptionValue], context: Context
 ) -> Part | None:
-    """Make the synthetic data of a framework, or continue an interrupted run.
+    """Make the synthetic data of a framework.
 
     Returns:
         Why the data do not exist; None if they do.
@@ -50,9 +48,6 @@ def make(
     view = folder / "data"
     if view.is_dir():
         return None
-    if importlib.util.find_spec("numpy") is None:
-        hint = f"Install it: {packages.install('data')}"
-        return Part(recipe.name, "data", "failed", "making data needs numpy", hint=hint)
     if context.dry:
         detail = f"would make {wanted.samples} synthetic samples as {wanted.form}"
         return Part(recipe.name, "data", "planned", detail, str(view))

@@ -95,10 +95,7 @@ PEAKS = {
 }
 
 
-# Where one kernel updates all parameters: on GPUs since PyTorch 2.0, which also brought
-# torch.compile, on CPUs since 2.4, which also brought torch.amp.is_autocast_available.
-FUSED = {"cuda"} if hasattr(torch, "compile") else set()
-FUSED |= {"cpu"} if hasattr(torch.amp, "is_autocast_available") else set()
+FUSED = True  # AdamW as one kernel for all parameters
 
 
 class SetupError(Exception):
@@ -216,9 +213,11 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
 def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
     """Return what would make the settings wrong, and the sentence that says so."""
     words, version = settings.sequence_length - 3, torch.__version__
-    compiles = settings.compile == "true"
-    is_old = not hasattr(torch.amp, "GradScaler")
     return [
+        (
+            not hasattr(torch.amp, "is_autocast_available"),
+            f"This program needs PyTorch 2.4 or newer, this is {version}",
+        ),
         (
             settings.hidden % settings.heads,
             f"--heads {settings.heads} does not divide --hidden {settings.hidden}",
@@ -232,19 +231,7 @@ def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
             f"--predictions {settings.predictions} exceeds --sequence-length - 3: {words}",
         ),
         (
-            is_old and settings.optimizer == "lamb",
-            f"--optimizer lamb needs PyTorch 2.3 or newer, this is {version}",
-        ),
-        (
-            is_old and settings.weights == "bf16",
-            f"--weights bf16 needs PyTorch 2.3 or newer, this is {version}",
-        ),
-        (
-            compiles and not hasattr(torch, "compile"),
-            f"--compile needs PyTorch 2.0 or newer, this is {version}",
-        ),
-        (
-            compiles and settings.unpad,
+            settings.compile == "true" and settings.unpad,
             "--compile and --unpad exclude each other: each batch has shapes of its own",
         ),
         (
@@ -395,8 +382,6 @@ def check_precision(precision: str, device: torch.device) -> None:
     on_cpu = device.type == "cpu"
     if on_cpu and precision == "tf32":
         raise SetupError("--precision tf32 is a mode of NVIDIA's tensor cores, not of CPUs")
-    if on_cpu and precision == "fp16" and not hasattr(torch.amp, "GradScaler"):
-        raise SetupError(f"--precision fp16 on CPUs needs PyTorch 2.3, not {torch.__version__}")
     if not on_cpu and torch.version.hip:
         # What PyTorch's build for ROCm calls a capability is AMD's own number of the architecture.
         if precision == "tf32":
@@ -437,34 +422,24 @@ class Packing(NamedTuple):
     lengths: tuple[int, ...]  # real tokens of each sample
     places: Tensor  # of the real tokens among all B * S, int64 [T]
     starts: Tensor  # of each sample's first token among the real ones, int64 [B]
-    asked: Tensor  # of the N predictions that are not padding among all B * P, int64 [N]
+    predicted: Tensor  # of the N predictions that are not padding among all B * P, int64 [N]
     masked: Tensor  # of their tokens among the real ones, int64 [N]
 
 
 def lay_out(batch: Batch) -> Packing:
     """Find the real tokens and predictions; on a GPU this waits, so sources do it beforehand."""
-    lengths, asked = batch.attention_mask.sum(dim=1), batch.masked_weights.flatten().nonzero()[:, 0]
-    rows = asked // batch.masked_positions.shape[1]
+    lengths = batch.attention_mask.sum(dim=1)
+    predicted = batch.masked_weights.flatten().nonzero()[:, 0]
+    rows = predicted // batch.masked_positions.shape[1]
     among_real = batch.attention_mask.flatten().cumsum(0) - 1
-    among_all = rows * batch.input_ids.shape[1] + batch.masked_positions.flatten()[asked]
+    among_all = rows * batch.input_ids.shape[1] + batch.masked_positions.flatten()[predicted]
     return Packing(
         lengths=tuple(lengths.tolist()),
         places=batch.attention_mask.flatten().nonzero()[:, 0],
         starts=lengths.cumsum(0) - lengths,
-        asked=asked,
+        predicted=predicted,
         masked=among_real[among_all],
     )
-
-
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float
-) -> Tensor:
-    """Scaled dot-product attention over [B, heads, S, D]; `mask` is True where to look."""
-    if hasattr(functional, "scaled_dot_product_attention"):
-        return functional.scaled_dot_product_attention(query, key, value, mask, dropout)
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    seen = scores if mask is None else scores.masked_fill(~mask, -math.inf)
-    return functional.dropout(seen.softmax(dim=-1), dropout) @ value
 
 
 class Block(nn.Module):
@@ -501,7 +476,8 @@ class Block(nn.Module):
         batch, length, width = projected.shape
         split = projected.view(batch, length, 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        context = attend(query, key, value, mask, self.dropout.p if self.training else 0.0)
+        dropout = self.dropout.p if self.training else 0.0
+        context = functional.scaled_dot_product_attention(query, key, value, mask, dropout)
         return context.transpose(1, 2).reshape(batch, length, width // 3)
 
 
@@ -575,7 +551,7 @@ class BertForPreTraining(nn.Module):
             masked = sequence.gather(1, index).flatten(0, 1)
         else:
             masked = sequence[layout.masked]
-            labels, weights = labels[layout.asked], weights[layout.asked]
+            labels, weights = labels[layout.predicted], weights[layout.predicted]
         masked = functional.gelu(self.transform(masked))
         # Like all other norms in full precision, which autocast sees to on GPUs only.
         masked = self.transform_norm(masked.to(self.decoder_bias.dtype))
@@ -687,11 +663,11 @@ def synthesize(samples: Tensor, settings: Settings) -> Batch:
 def _choose_masked(
     noise: Noise, is_word: Tensor, tokens: Tensor, predictions: int
 ) -> tuple[Tensor, Tensor]:
-    wanted = (tokens * MASKED).round().long().clamp(1, predictions)
-    is_wanted = torch.arange(predictions, device=wanted.device) < wanted
+    counts = (tokens * MASKED).round().long().clamp(1, predictions)
+    is_wanted = torch.arange(predictions, device=counts.device) < counts
     length = is_word.shape[1]
     # The position makes the key unique, so that no sort can settle a tie in another way.
-    keys = noise.bits(length) * length + torch.arange(length, device=wanted.device)
+    keys = noise.bits(length) * length + torch.arange(length, device=counts.device)
     order = keys.masked_fill(~is_word, 2**62).argsort(dim=1)
     return order[:, :predictions] * is_wanted, is_wanted
 
@@ -803,20 +779,20 @@ def _check_columns(columns: Mapping[str, Any], settings: Settings) -> None:
     for name, (shape, _, blamed) in _expected(settings).items():
         if name not in columns:
             raise ValueError(f"it has no {name}")
-        column, wanted = columns[name], (len(columns["input_ids"]), *shape)
-        if column.shape != wanted or column.dtype.kind not in "iu" or not column.size:
-            found = f"{column.dtype} {tuple(column.shape)}"
+        column, expected = columns[name], (len(columns["input_ids"]), *shape)
+        if column.shape != expected or column.dtype.kind not in "iu" or not column.size:
+            actual = f"{column.dtype} {tuple(column.shape)}"
             hint = f" ({blamed})" if column.shape[1:] != shape and blamed else ""
             raise ValueError(
-                f"{name} is {found}, which should be integers {wanted}, not empty{hint}"
+                f"{name} is {actual}, which should be integers {expected}, not empty{hint}"
             )
 
 
 def _read_rows(columns: Mapping[str, Any], rows: slice, kept: slice, settings: Settings) -> Batch:
     values = {}
     for name, (_, limit, blamed) in _expected(settings).items():
-        found = values[name] = torch.from_numpy(columns[name][rows].astype("int64"))[kept]
-        if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < limit:
+        column = values[name] = torch.from_numpy(columns[name][rows].astype("int64"))[kept]
+        if column.numel() and not 0 <= int(column.min()) <= int(column.max()) < limit:
             hint = f" ({blamed})" if blamed else ""
             raise ValueError(f"{name} has values outside 0 to {limit - 1}{hint}")
     mask, positions = values["input_mask"].bool(), values["masked_lm_positions"]
@@ -855,14 +831,14 @@ def find_shards(settings: Settings, ranks: Ranks) -> list[Shard]:
         raise SetupError(f"--data {directory}: no file has 'training' in its name")
     shares = assign_shards(len(paths), ranks)
     shards = [Shard(paths[number], first, stride) for number, first, stride in shares]
-    needed, found = settings.iters * settings.accumulation * settings.batch_size, 0
-    for block in itertools.chain.from_iterable(read_shard(one, settings) for one in shards):
-        found += len(block.input_ids)
-        if found >= needed:
+    needed, count = settings.iters * settings.accumulation * settings.batch_size, 0
+    for block in itertools.chain.from_iterable(read_shard(shard, settings) for shard in shards):
+        count += len(block.input_ids)
+        if count >= needed:
             break
-    if found < settings.batch_size:
+    if count < settings.batch_size:
         raise SetupError(
-            f"--data {directory}: {found} rows do not fill a batch of {settings.batch_size}"
+            f"--data {directory}: {count} rows do not fill a batch of {settings.batch_size}"
         )
     return shards
 
@@ -992,7 +968,9 @@ class Lamb(torch.optim.Optimizer):
         counts: Any = 1.0  # 0.0: the step overflowed, and changes nothing
         if self.found_inf is not None:
             counts = 1.0 - self.found_inf
-            gradients = [one.where(counts > 0, torch.zeros_like(one)) for one in gradients]
+            gradients = [
+                gradient.where(counts > 0, torch.zeros_like(gradient)) for gradient in gradients
+            ]
         steps = group["step"] = group.get("step", 0.0) + counts
         number = steps + (1 - counts)
         beta, slow = group["betas"]
@@ -1022,17 +1000,17 @@ def _adapt(values: list[Tensor], updates: list[Tensor], parts: int) -> None:
     torch._foreach_mul_(pieces, list(ratios.where(usable, torch.ones_like(ratios))))
 
 
-def make_optimizer(
-    model: nn.Module, device: torch.device, name: str = "adamw"
-) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, name: str = "adamw") -> torch.optim.Optimizer:
     """Return AdamW or LAMB with BERT's settings; biases and LayerNorms do not decay.
 
     google-research/bert, optimization.py: decay 0.01, betas 0.9 and 0.999, epsilon 1e-6; NVIDIA's
     LAMB takes the same.
     """
     threes = [part.query_key_value.weight for part in model.modules() if isinstance(part, Block)]
-    known = {id(value) for value in threes}
-    matrices = [one for one in model.parameters() if one.dim() > 1 and id(one) not in known]
+    three_ids = {id(value) for value in threes}
+    matrices = [
+        value for value in model.parameters() if value.dim() > 1 and id(value) not in three_ids
+    ]
     vectors = [value for value in model.parameters() if value.dim() <= 1]
     groups = [
         {"params": matrices, "weight_decay": 0.01},
@@ -1041,8 +1019,7 @@ def make_optimizer(
     ]
     if name == "lamb":
         return Lamb(groups, eps=1e-6)
-    fused: Any = {"fused": True} if device.type in FUSED else {}
-    return torch.optim.AdamW(groups, lr=0.0, eps=1e-6, **fused)
+    return torch.optim.AdamW(groups, lr=0.0, eps=1e-6, fused=FUSED)
 
 
 def wants_compile(settings: Settings, device: torch.device) -> bool:
@@ -1054,8 +1031,8 @@ def wants_compile(settings: Settings, device: torch.device) -> bool:
     if settings.compile != "auto":
         return settings.compile == "true"
     has_compiler = bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
-    can = has_compiler and hasattr(torch, "compile") and importlib.util.find_spec("triton")
-    return bool(can) and device.type == "cuda" and not settings.unpad
+    can = has_compiler and importlib.util.find_spec("triton") is not None
+    return can and device.type == "cuda" and not settings.unpad
 
 
 class LossScale:
@@ -1079,9 +1056,7 @@ class LossScale:
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm of all gradients together, float32."""
-    many = hasattr(torch, "_foreach_norm")
-    norms = torch._foreach_norm(gradients) if many else [one.norm() for one in gradients]
-    total: Tensor = torch.stack(list(norms)).norm().float()
+    total: Tensor = torch.stack(list(torch._foreach_norm(gradients))).norm().float()
     return total
 
 
@@ -1101,7 +1076,7 @@ class Trainer:
         self.module = BertForPreTraining(settings).to(device)
         # Equal weights but unequal dropout on every rank.
         torch.manual_seed(settings.seed + 1 + ranks.rank)
-        self.optimizer = make_optimizer(self.module, device, settings.optimizer)
+        self.optimizer = make_optimizer(self.module, settings.optimizer)
         # What computes: the same weights, or their copy in bf16, of which gradients and their
         # all-reduce are bf16 as well, and which follows the weights after each step.
         in_bf16 = settings.weights == "bf16"
@@ -1146,8 +1121,8 @@ class Trainer:
         self._update()
         return total
 
-    def _gradients_stay_here(self, wanted: bool) -> contextlib.AbstractContextManager[Any]:
-        if wanted and self._parallel is not None:
+    def _gradients_stay_here(self, is_partial: bool) -> contextlib.AbstractContextManager[Any]:
+        if is_partial and self._parallel is not None:
             return self._parallel.no_sync()
         return contextlib.nullcontext()
 
@@ -1158,10 +1133,10 @@ class Trainer:
         working: list[Tensor] = list(self._worker.parameters())
         is_copied = self._worker is not self.module
         if is_copied:
-            for weight, one in zip(weights, working):  # noqa: B905  # needs Python 3.10
-                weight.grad = None if one.grad is None else one.grad.to(weight.dtype)
+            for weight, copied in zip(weights, working):  # noqa: B905  # needs Python 3.10
+                weight.grad = None if copied.grad is None else copied.grad.to(weight.dtype)
             self._worker.zero_grad(set_to_none=True)
-        gradients = [one.grad for one in weights if one.grad is not None]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         limit, scale = self.settings.clip_norm, self.loss_scale
         divisor, overflow = None, None
         if limit or scale.moves:
@@ -1261,16 +1236,16 @@ def emit(line: str, ranks: Ranks) -> None:
 def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
     """Return everything that determines the number."""
     ranks, device = trainer.ranks, trainer.device
-    asked = asdict(trainer.settings)
+    options = asdict(trainer.settings)
     for name in ("master_addr", "master_port", "timeout"):
-        del asked[name]
-    asked["batch_size_per_device"] = asked.pop("batch_size")
+        del options[name]
+    options["batch_size_per_device"] = options.pop("batch_size")
     return {
-        **asked,
-        "fill": None if asked["data"] else asked["fill"],
+        **options,
+        "fill": None if options["data"] else options["fill"],
         "compile": trainer.compiles,
         # The end of a path says more than its beginning, and the line must stay short.
-        "data": asked["data"][-200:] or "synthetic",
+        "data": options["data"][-200:] or "synthetic",
         "device": device.type,
         "threads": torch.get_num_threads(),
         "parameters": count_parameters(trainer.settings, trainer.module),
@@ -1290,8 +1265,8 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     path = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", path.read_text("utf-8") if path.exists() else "")
-    return found.group(1) if found else platform.machine()
+    match = re.search(r"model name\s*: (.*)", path.read_text("utf-8") if path.exists() else "")
+    return match.group(1) if match else platform.machine()
 
 
 def summarize_times(stamps: Sequence[float], skip: int, samples: int) -> dict[str, float]:
@@ -1332,7 +1307,7 @@ class Ended(NamedTuple):
     """An iteration of which all work is queued; on a GPU it is over once `end` is."""
 
     number: int
-    own: Tensor  # this rank's share of both losses, on the device
+    share: Tensor  # this rank's share of both losses, on the device
     losses: Tensor  # both losses of all ranks, in the host's memory when `end` has come
     end: Any  # seconds of time.perf_counter(), or a CUDA event
 
@@ -1354,7 +1329,7 @@ def seconds_between(start: Any, end: Any) -> float:
     return float(start.elapsed_time(end)) / 1000
 
 
-def finish(trainer: Trainer, number: int, own: Tensor) -> Ended:
+def finish(trainer: Trainer, number: int, share: Tensor) -> Ended:
     """Queue what ends an iteration: the sum of losses, their way to the host, and the mark.
 
     The losses are all-reduced behind the optimizer's work, so the mark behind them is the end of
@@ -1362,11 +1337,11 @@ def finish(trainer: Trainer, number: int, own: Tensor) -> Ended:
     of one all-reduce of two numbers. It also shows every rank the same loss, so that all end
     together.
     """
-    losses = sum_over_ranks(own.clone(), trainer.ranks)
+    losses = sum_over_ranks(share.clone(), trainer.ranks)
     if trainer.device.type == "cuda":
         host = torch.empty(losses.shape, dtype=losses.dtype, pin_memory=True)
         losses = host.copy_(losses, non_blocking=True)
-    return Ended(number, own, losses, mark_time(trainer.device))
+    return Ended(number, share, losses, mark_time(trainer.device))
 
 
 class Trained(NamedTuple):
@@ -1412,13 +1387,13 @@ def report(trainer: Trainer, ended: Ended, stamps: Sequence[float]) -> float:
         trainer.ranks,
     )
     if not math.isfinite(loss):
-        raise NonFiniteLossError(_describe_failure(ended.number, ended.own, trainer.ranks))
+        raise NonFiniteLossError(_describe_failure(ended.number, ended.share, trainer.ranks))
     return loss
 
 
-def _describe_failure(iteration: int, own: Tensor, ranks: Ranks) -> str:
-    flags = torch.zeros(ranks.size, device=own.device)
-    flags[ranks.rank] = float(not own.isfinite().all())
+def _describe_failure(iteration: int, share: Tensor, ranks: Ranks) -> str:
+    flags = torch.zeros(ranks.size, device=share.device)
+    flags[ranks.rank] = float(not share.isfinite().all())
     culprits = sum_over_ranks(flags, ranks).nonzero().flatten().tolist()
     names = ", ".join(map(str, culprits)) if culprits else "none alone, the sum overflows"
     return f"the loss of iteration {iteration} is not finite; rank(s) it comes from: {names}"

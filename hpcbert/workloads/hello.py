@@ -25,7 +25,7 @@ MPICH_WORLD = 0x44000000
 OTHERS = "".join(sys.argv[2:])
 
 
-def tell(name: str, status: str, detail: str) -> None:
+def report(name: str, status: str, detail: str) -> None:
     """Print a finding."""
     print(NODE, name, status, " ".join(detail.split()), sep="\t", flush=True)
 
@@ -38,9 +38,9 @@ def serve() -> bool:
     try:
         listener.bind(("", PORT))
     except OSError as error:
-        tell("port", "fail", "{}: {}".format(PORT, error.strerror or error))
+        report("port", "fail", "{}: {}".format(PORT, error.strerror or error))
         return False
-    tell("port", "ok", "rank 0's port is free")
+    report("port", "ok", "rank 0's port is free")
     listener.listen(RANKS)
     heard: Any = {}
     deadline = time.monotonic() + PATIENCE
@@ -62,29 +62,29 @@ def serve() -> bool:
         with contextlib.suppress(OSError):
             peer.sendall(SOME if missing else ALL)
     if missing:
-        told = ", ".join(map(str, missing[:20]))
-        tell("hello", "fail", "rank 0 hears nothing from ranks {}{}".format(told, OTHERS))
+        names = ", ".join(map(str, missing[:20]))
+        report("hello", "fail", "rank 0 hears nothing from ranks {}{}".format(names, OTHERS))
     return not missing
 
 
 def greet() -> bool:
     """Reach the first rank, which may be about to listen; return whether it heard all."""
-    deadline, why = time.monotonic() + PATIENCE, ""
-    while not why or time.monotonic() < deadline:
+    deadline, reason = time.monotonic() + PATIENCE, ""
+    while not reason or time.monotonic() < deadline:
         try:
             with socket.create_connection((HOST, PORT), timeout=5) as peer:
                 peer.sendall("{} {}\n".format(RANK, NODE).encode())
                 peer.settimeout(PATIENCE + 5)
                 answer = peer.recv(64)
             if answer in (ALL, SOME):
-                tell("hello", "ok", "ranks reach the first one")
+                report("hello", "ok", "ranks reach the first one")
                 return answer == ALL
-            why = "another program answers"
+            reason = "another program answers"
         except OSError as error:
-            why = error.strerror or str(error) or "no answer"
+            reason = error.strerror or str(error) or "no answer"
         time.sleep(0.2)
-    said = "rank {} does not reach rank 0 at {}:{}: {}{}"
-    tell("hello", "fail", said.format(RANK, HOST, PORT, why, OTHERS))
+    detail = "rank {} does not reach rank 0 at {}:{}: {}{}"
+    report("hello", "fail", detail.format(RANK, HOST, PORT, reason, OTHERS))
     return False
 
 
@@ -114,16 +114,16 @@ def try_mpi() -> None:
     """Report whether MPI counts all ranks; without a library, what srun offers."""
     mpi = library()
     if mpi is None:
-        known = [name for name in ("PMIX_RANK", "PMI_RANK") if name in os.environ]
-        said = "not tried: no MPI library; srun sets {}"
-        status = "ok" if known else "warn"
-        tell("MPI", status, said.format(" and ".join(known) or "no rank for it"))
+        names = [name for name in ("PMIX_RANK", "PMI_RANK") if name in os.environ]
+        detail = "not tried: no MPI library; srun sets {}"
+        status = "ok" if names else "warn"
+        report("MPI", status, detail.format(" and ".join(names) or "no rank for it"))
         return
     count = greet_by_mpi(mpi)
     if count == RANKS:
-        tell("MPI", "ok", "all ranks met")
+        report("MPI", "ok", "all ranks met")
     else:
-        tell("MPI", "fail", "a rank counts {} of {} ranks".format(count, RANKS))
+        report("MPI", "fail", "a rank counts {} of {} ranks".format(count, RANKS))
 
 
 def main(*, by_mpi: bool) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from hpcbert import lab
 from hpcbert.config.site import read_site
-from hpcbert.lab import files, furnish
-from hpcbert.lab.plan import LabPlan
+from hpcbert.lab import files
+from hpcbert.lab.plan import LabPlan, Layout
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,8 @@ def test_no_lab_there_hints_at_that_directory(
 def test_prepare_has_places_of_its_own_in_the_lab(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(furnish, "_own", lambda *_: None)
-    layout = files.Layout(tmp_path)
+    monkeypatch.setattr(files, "_own", lambda *_: None)
+    layout = Layout(tmp_path)
     path = tmp_path / "site.toml"
     path.write_text(files.site_toml(LabPlan(), layout, mpi=""))
     site = read_site(path, base=tmp_path, env={})

@@ -23,8 +23,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.lab import start_daemon, stop_daemon
-from hpcbert.lab.requirements import has_pmix
+from hpcbert.lab.files import has_pmix
 from hpcbert.system.runner import run
 from tests.kit.containers import (
     HERE,
@@ -34,6 +33,7 @@ from tests.kit.containers import (
     real_apptainer,
     real_enroot,
 )
+from tests.kit.lab_faults import start_daemon, stop_daemon
 from tests.kit.needs import lacks, require
 from tests.kit.registry import Registry
 from tests.kit.waiting import CEILING, unqueued, until

@@ -250,81 +250,75 @@ def test_integers_of_a_record_come_back(values: list[int]) -> None:
 # --- Made again -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["tfrecord", "hdf5", "paddle-text"])
-@pytest.mark.parametrize("after", [1, 2, 3])
-def test_an_interrupted_run_goes_on(
-    form: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = making._file
+def plan_of(directory: Path, form: str, seed: int = 42) -> making.DataPlan:
+    return making.DataPlan(directory, form, 3, StreamSettings(32, 5, samples=60, seed=seed))
+
+
+def interrupt_second_file(form: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let the writer of a format write its second file and then fail."""
+    write = FORMATS[form].write
     calls: list[object] = []
 
-    def failing(*words: Any) -> Any:
-        calls.append(words)
-        if len(calls) == after:
-            raise KeyboardInterrupt
-        return made(*words)
+    def failing(paths: Any, stream: Any) -> None:
+        calls.append(paths)
+        write(paths, stream)
+        if len(calls) == 2:
+            raise error
 
-    monkeypatch.setattr(making, "_file", failing)
-    plan = making.DataPlan(tmp_path / "x", form, 3, StreamSettings(32, 5, samples=60))
-    with pytest.raises(KeyboardInterrupt):
-        making.make(plan)
+    monkeypatch.setitem(FORMATS, form, FORMATS[form]._replace(write=failing))
+
+
+@pytest.mark.parametrize("seed", [42, 7], ids=["the same data", "other data"])
+@pytest.mark.parametrize("form", ["tfrecord", "hdf5", "paddle-text"])
+def test_unfinished_data_are_made_again(
+    form: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        interrupt_second_file(form, patched, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            making.make(plan_of(tmp_path / "x", form))
     assert inside("data", "check", tmp_path / "x").returncode == 2
-    monkeypatch.setattr(making, "_file", made)
-    making.make(plan)
-    make(tmp_path / "y", form)
+    making.make(plan_of(tmp_path / "x", form, seed))
+    making.make(plan_of(tmp_path / "y", form, seed))
     assert files(tmp_path / "x") == files(tmp_path / "y")
     assert documents(tmp_path / "x") == documents(tmp_path / "y")
-    assert not list((tmp_path / "x").glob(".*"))
+    assert not [path for path in (tmp_path / "x").glob(".*") if not path.name.startswith(".lock")]
 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
-    # It kills itself, at some moment of its third file or, where that is made in no time, after it.
     code = """
-import os, signal, threading
+import os, signal
 from hpcbert.__main__ import main
-from hpcbert.data import making
-made, calls = making._file, []
-def killed(*words):
-    calls.append(words)
-    if len(calls) == 3: threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGKILL]).start()
-    if len(calls) == 4: threading.Event().wait()
-    return made(*words)
-making._file = killed
+from hpcbert.data.formats import FORMATS
+form, calls = FORMATS["tfrecord"], []
+def killed(paths, stream):
+    form.write(paths, stream)
+    calls.append(paths)
+    if len(calls) == 3: os.kill(os.getpid(), signal.SIGKILL)
+FORMATS["tfrecord"] = form._replace(write=killed)
 main()
 """
-    words = ["data", "make", "--format", "tfrecord", "--samples", 20000, "--files", 40]
+    words = ["data", "make", "--format", "tfrecord", "--samples", 2000, "--files", 40]
     argv = [str(word) for word in (*words, tmp_path / "x")]
     dead = subprocess.run(
         [sys.executable, "-c", code, *argv], stdout=subprocess.DEVNULL, timeout=CEILING, check=False
     )
     assert dead.returncode == -9
-    assert len(list((tmp_path / "x").glob("training/*"))) >= 2
+    assert len(files(tmp_path / "x")) == 3
     assert inside("data", "check", tmp_path / "x").returncode == 2
-    kept = files(tmp_path / "x")
-    # As if it had been killed while it wrote down how far it was.
-    (tmp_path / "x" / "..making.json.1.00000000.tmp").touch()
+    # As if it had been killed while it wrote the settings.
+    (tmp_path / "x" / ".data.json.1.00000000.tmp").touch()
     assert inside(*argv).returncode == 0
-    assert kept.items() <= files(tmp_path / "x").items()
     assert inside("data", "check", tmp_path / "x").returncode == 0
     # A lock that was taken over from the dead leaves a name behind.
     assert not [path for path in (tmp_path / "x").glob(".*") if not path.name.startswith(".lock")]
 
 
-def test_a_file_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
-    plan = making.DataPlan(tmp_path / "x", "npz", 3, StreamSettings(32, 5, samples=60))
-    document = making.make(plan)
-    begun = {**document, "samples": 60}
-    for name in ("mean_tokens", "stream_sha256"):
-        del begun[name]
-    (tmp_path / "x" / ".making.json").write_text(json.dumps(begun))
-    (tmp_path / "x" / "data.json").unlink()
-    path = tmp_path / "x" / document["files"][1]["name"]
-    path.write_bytes(path.read_bytes()[:-1])
-    again = making.make(plan)
-    assert sorted(one["sha256"] for one in again["files"]) == sorted(
-        one["sha256"] for one in document["files"]
-    )
+def test_a_run_that_is_killed_after_its_last_file_is_made_again(tmp_path: Path) -> None:
+    making.make(plan_of(tmp_path / "x", "npz"))
+    (tmp_path / "x" / ".unfinished").touch()
+    assert making.make(plan_of(tmp_path / "x", "npz")) == documents(tmp_path / "x")
     assert inside("data", "check", tmp_path / "x").returncode == 0
 
 
@@ -356,24 +350,6 @@ def test_what_is_there_is_never_written_over(name: str, tmp_path: Path) -> None:
     assert sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*")) == before
 
 
-def test_data_begun_with_other_settings_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = making.DataPlan(tmp_path / "x", "npz", 3, StreamSettings(32, 5, samples=60))
-
-    def failing(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(making, "_file", failing)
-    with pytest.raises(ZeroDivisionError):
-        making.make(plan)
-    monkeypatch.undo()
-    done = make(tmp_path / "x", "npz", "--seed", 7)
-    assert done.returncode == 2
-    assert "seed = 42" in done.error["message"]
-    assert make(tmp_path / "x", "npz").returncode == 0
-
-
 def test_a_full_disk_is_told_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,24 +361,13 @@ def test_a_full_disk_is_told_before_anything_is_made(
     assert not files(tmp_path / "x")
 
 
-def test_a_disk_that_fills_leaves_only_whole_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = FORMATS["npz"].write
-    calls: list[object] = []
-
-    def filling(paths: Any, stream: Any) -> None:
-        calls.append(paths)
-        written(paths, stream)
-        if len(calls) == 2:
-            raise OSError(28, os.strerror(28), str(paths[0]))
-
-    monkeypatch.setitem(FORMATS, "npz", FORMATS["npz"]._replace(write=filling))
-    done = make(tmp_path / "x", "npz")
+def test_a_disk_that_fills_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        interrupt_second_file("npz", patched, OSError(28, os.strerror(28), "training-00001.npz"))
+        done = make(tmp_path / "x", "npz")
     assert done.returncode == 1
     assert "No space left" in done.error["message"]
-    assert len(files(tmp_path / "x")) == 1
-    assert not list((tmp_path / "x").glob(".*.partial"))
+    assert inside("data", "check", tmp_path / "x").returncode == 2
     assert make(tmp_path / "x", "npz").returncode == 0
     assert inside("data", "check", tmp_path / "x").returncode == 0
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from hpcbert.config.site import read_site
-from hpcbert.lab import Lab, LabPlan, down, start_daemon, stop_daemon, up
+from hpcbert.lab import Lab, LabPlan, down, up
 from hpcbert.system.runner import run
 from tests.kit import planted
 from tests.kit.cli import Cli
 from tests.kit.lab import Checkout, User, runner_of
+from tests.kit.lab_faults import start_daemon, stop_daemon
 from tests.kit.typing_remedies import set_key, typed
 from tests.kit.waiting import until
 

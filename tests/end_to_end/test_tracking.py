@@ -16,13 +16,14 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.flows import cancel
-from hpcbert.lab import Lab, start_daemon
+from hpcbert.lab import Lab
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Outcome, run
 from tests.kit import campaigns
 from tests.kit.administration import start_requeued, stop_slurmdbd
 from tests.kit.cli import Cli
+from tests.kit.lab_faults import start_daemon
 from tests.kit.waiting import until
 
 SCRIPT = """\

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.lab import Lab, Process
-from hpcbert.lab.namespaces import inside
+from hpcbert.lab.processes import inside
 from hpcbert.system import runner
 from hpcbert.system.processes import everyone, read
 from hpcbert.system.runner import Outcome

@@ -16,21 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.lab import (
-    LabPlan,
-    Process,
-    cut_link,
-    down,
-    restore_link,
-    start_daemon,
-    stop_daemon,
-    up,
-)
+from hpcbert.lab import LabPlan, Process, down, up
 from hpcbert.lab.record import load
 from hpcbert.system.runner import Outcome, run
 from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, stopped, wait_for
 from tests.faults.rounds import fault
 from tests.kit.administration import stop_slurmdbd
+from tests.kit.lab_faults import cut_link, restore_link, start_daemon, stop_daemon
 from tests.kit.waiting import CEILING, until
 
 pytestmark = pytest.mark.slurm

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.lab import Lab, LabPlan, down, up
-from hpcbert.lab.requirements import has_pmix
+from hpcbert.lab.files import has_pmix
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.needs import not_applicable, require
 from tests.kit.paths import REPOSITORY

@@ -26,7 +26,7 @@ import pytest
 from packaging.version import Version
 
 from hpcbert.lab import missing
-from hpcbert.lab.requirements import PLUGINS
+from hpcbert.lab.files import PLUGINS
 from hpcbert.system.runner import run
 from tests.kit.paths import REFERENCE, REPOSITORY
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcbert.lab import Lab, inside, load, show_at_once, show_late
+from hpcbert.lab import Lab, load
 from hpcbert.system.runner import run
+from tests.kit.lab_faults import inside, show_at_once, show_late
 
 
 def on_node(lab: Lab, node: str, *argv: str) -> str:

@@ -7,8 +7,7 @@ import tomli
 
 from hpcbert.config.site import read_site
 from hpcbert.lab import LabPlan, files
-from hpcbert.lab.files import Layout
-from hpcbert.lab.plan import Network
+from hpcbert.lab.plan import Layout, Network
 
 LAYOUT = Layout(Path("/srv/lab"))
 NETWORK = Network(7)

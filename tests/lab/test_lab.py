@@ -10,19 +10,12 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.lab import (
-    Lab,
-    cut_link,
-    load,
-    restore_link,
-    start_daemon,
-    status,
-    stop_daemon,
-)
+from hpcbert.lab import Lab, load, status
 from hpcbert.system.runner import Outcome, run
 from tests.docs.examples import kept, of_lab
 from tests.kit.administration import stop_slurmdbd
 from tests.kit.cli import inside
+from tests.kit.lab_faults import cut_link, restore_link, start_daemon, stop_daemon
 from tests.kit.waiting import CEILING, unqueued, until
 
 pytestmark = pytest.mark.slurm
@@ -216,12 +209,6 @@ def test_a_job_survives_its_slurmd(lab: Lab, as_user: Callable[..., Outcome], wo
 def test_a_running_daemon_is_not_started_twice(lab: Lab):
     with pytest.raises(UsageError, match="running already"):
         start_daemon(lab, "slurmctld", run=run)
-
-
-def test_an_unknown_daemon_is_named_with_those_that_there_are(lab: Lab):
-    with pytest.raises(UsageError) as caught:
-        stop_daemon(lab, "n9")
-    assert "n4" in caught.value.hint
 
 
 def _pid(lab: Lab, name: str) -> int:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError
-from hpcbert.lab.namespaces import inside, listens, marked
-from hpcbert.lab.shell import must, spawn
+from hpcbert.lab.processes import inside, listens, marked, must, spawn
 from hpcbert.system.processes import Process, boot_id, end, identify
 from hpcbert.system.runner import run
 from tests.kit.waiting import CEILING, until

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcbert.config import places, recipe
-from hpcbert.lab.requirements import has_pmix
+from hpcbert.lab.files import has_pmix
 from tests.kit.needs import not_applicable
 from tests.kit.waiting import unqueued, until
 

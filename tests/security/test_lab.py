@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.lab import Lab, LabPlan, Process, down, load, status
-from hpcbert.lab.bringup import _open
+from hpcbert.lab.lifecycle import _open
 from hpcbert.lab.record import MARK, RECORD, Journal
 from hpcbert.system.processes import boot_id, identify
 from hpcbert.system.runner import run

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from hpcbert.errors import UsageError
-from hpcbert.lab import daemons
-from hpcbert.lab.network import set_link
-from hpcbert.lab.record import Journal, Lab, load, locked
-from hpcbert.lab.shell import must, spawn
+from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.lab import daemons, network
+from hpcbert.lab.processes import must, spawn
+from hpcbert.lab.record import SWITCH, Journal, Lab, load, locked
+from hpcbert.system.processes import end
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SPACES = ("--net", "--mount", "--uts", "--ipc", "--pid")
 # The directory itself, on a node that sees it late: in the node's own /dev/shm.
-_ORIGINAL = "/dev/shm/hpcbert-original"  # noqa: S108
+_ORIGINAL = "/dev/shm/hpcbert-original"
 _COPY = """set -e
 mkdir -p "$2"
 mount --bind "$1" "$2"
@@ -54,17 +54,18 @@ def stop_daemon(
         timeout: How long to wait, in seconds.
 
     Raises:
-        UsageError: The lab has no such daemon.
         SchedulerError: It still runs after `timeout`.
     """
-    daemons.stop(_fresh(lab), name, number=number, timeout=timeout)
+    process = _fresh(lab).daemons[name]
+    if process is not None and not end([process], number=number, timeout=timeout):
+        raise SchedulerError(f"The daemon did not end within {timeout:g} s.", where=name)
 
 
 def start_daemon(lab: Lab, name: str, *, run: Runner) -> None:
     """Start a daemon that was stopped or has crashed, and wait until it answers.
 
     Raises:
-        UsageError: The lab has no such daemon, or it is running.
+        UsageError: It is running.
         SchedulerError: It did not come up; the message ends with its log's last lines.
     """
     with locked(lab.directory):
@@ -78,12 +79,16 @@ def cut_link(lab: Lab, node: str, *, run: Runner) -> None:
 
     slurmctld calls the node down after `slurmd_timeout` seconds, and its jobs NODE_FAIL.
     """
-    set_link(lab, node, up=False, run=run)
+    _set_link(lab, node, "down", run)
 
 
 def restore_link(lab: Lab, node: str, *, run: Runner) -> None:
     """Repair a node's cable."""
-    set_link(lab, node, up=True, run=run)
+    _set_link(lab, node, "up", run)
+
+
+def _set_link(lab: Lab, node: str, state: str, run: Runner) -> None:
+    network.configure(lab, lab.host(SWITCH), f"link set {node} {state}\n", run)
 
 
 def show_late(lab: Lab, node: str, path: Path, *, seconds: float, run: Runner) -> None:

@@ -1,0 +1,331 @@
+"""Bring a lab up, report its state, and take it down, even if only parts of it are left."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.lab import daemons, network, people
+from hpcbert.lab.files import DATABASE_USER, make_directories, make_gpus, write_files
+from hpcbert.lab.plan import command, root_of
+from hpcbert.lab.processes import inside, is_daemon, marked, must
+from hpcbert.lab.record import MARK, RECORD, UNFINISHED, Journal, Lab, load, locked
+from hpcbert.lab.requirements import check_abilities, check_packages, check_root
+from hpcbert.system.files import mounts_below
+from hpcbert.system.processes import boot_id, end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hpcbert.lab.plan import LabPlan
+    from hpcbert.system.processes import Process
+    from hpcbert.system.runner import Runner
+
+# `down` looks for processes again until it finds none, at most so often.
+_ROUNDS = 5
+_END_TIMEOUT = 60.0
+
+
+def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
+    """Start a real Slurm cluster of `plan.nodes` nodes on this machine.
+
+    `lab.json` records each step in advance, so that `down` can undo an `up` that failed or was
+    killed at any point.
+
+    Returns:
+        The lab, with all nodes idle and, if there is accounting, sacct answering.
+
+    Raises:
+        UsageError: This process is not root, or the directory is in use.
+        CheckError: Packages or abilities of the kernel are missing.
+        SchedulerError: A daemon did not come up; the message ends with its log's last lines.
+    """
+    check_root()
+    check_packages(accounting=plan.accounting)
+    check_abilities(run)
+    plan = dataclasses.replace(plan, directory=plan.directory.resolve())
+    directories = _make_directory(plan.directory)
+    with locked(plan.directory):
+        journal = _open(plan, directories)
+        report(f"files in {journal.lab.root}")
+        try:
+            _build(journal, run, report)
+        except HpcbertError as error:
+            raise error.advising(error.hint or _removal(plan.directory)) from error
+        report("the lab is up")
+        return journal.lab
+
+
+def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
+    make_directories(journal.lab)
+    people.admit(journal, run)
+    daemons.start_switch(journal, run)
+    lab = network.reserve(journal, run)
+    write_files(lab)
+    make_gpus(lab)
+    if lab.plan.accounting:
+        report("starting MariaDB")
+        _start_database(journal, run)
+    report(f"making {lab.plan.nodes} nodes")
+    for node in lab.plan.node_names:
+        daemons.start_node(journal, node, run)
+    network.plug(journal.lab, run)
+    report("starting munge and Slurm")
+    _start_slurm(journal, run)
+
+
+def _removal(directory: Path) -> str:
+    return f"`{command('down', directory)}` removes the rest."
+
+
+def _make_directory(directory: Path) -> tuple[Path, ...]:
+    """Make the directory; return the directories that did not exist before, outermost first."""
+    absent = [each for each in (directory, *directory.parents) if not each.exists()]
+    absent.reverse()
+    for each in absent:
+        each.mkdir()
+        # Independent of the umask: job users must be able to walk through.
+        each.chmod(0o755)
+    return tuple(absent)
+
+
+def _open(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
+    directory = plan.directory
+    if load(directory) is not None:
+        raise UsageError(
+            "The directory already has a lab, or the remains of one.",
+            where=str(directory),
+            hint=_removal(directory),
+        )
+    if any(not each.match(UNFINISHED) for each in directory.iterdir()):
+        raise UsageError(
+            "The directory is not empty.",
+            where=str(directory),
+            hint="Name one that is empty or does not exist: `lab down` removes everything in it.",
+        )
+    mark = secrets.token_hex(5)
+    root = root_of(directory, mark)
+    made = directories if root == directory else (*directories, root)
+    return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, made=made))
+
+
+def _start_database(journal: Journal, run: Runner) -> None:
+    lab = journal.lab
+    # Run as that user: with --user it would change owners below the host's plugin directory.
+    install = [*daemons.become(DATABASE_USER), "mariadb-install-db"]
+    tables = ["--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=socket"]
+    words = [*install, *daemons.database_options(lab), *tables]
+    must(run, words, env=lab.daemon_environment, timeout=120)
+    daemons.start(journal, "mariadbd", run)
+
+
+def _start_slurm(journal: Journal, run: Runner) -> None:
+    plan = journal.lab.plan
+    for name in journal.lab.controller_daemons:
+        # MariaDB has been starting since before the nodes were made.
+        if name not in journal.lab.daemons:
+            daemons.start(journal, name, run)
+        daemons.wait(journal.lab, name, run)
+    for node in plan.node_names:
+        daemons.start(journal, node, run)
+    for node in plan.node_names:
+        daemons.wait(journal.lab, node, run)
+    if plan.accounting:
+        daemons.wait_for_accounting(journal.lab, run)
+
+
+@dataclass(frozen=True)
+class DaemonStatus:
+    """One daemon; a node's slurmd has the node's name."""
+
+    name: str
+    pid: int | None  # None if it never ran
+    alive: bool
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node, in Slurm's word for its state; `unknown` if slurmctld does not run."""
+
+    name: str
+    address: str
+    state: str
+
+
+@dataclass(frozen=True)
+class LabStatus:
+    """A lab as it is now, with all daemons and nodes that it should have."""
+
+    lab: Lab
+    daemons: tuple[DaemonStatus, ...]
+    nodes: tuple[NodeStatus, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every daemon runs and no node is down."""
+        bad = ("", "unknown", "down", "error")
+        is_serving = all(
+            node.state not in bad and not node.state.endswith("*") for node in self.nodes
+        )
+        return is_serving and all(daemon.alive for daemon in self.daemons)
+
+    @property
+    def usage(self) -> str:
+        """The shell line that lets an ordinary user use it."""
+        user, source = self.lab.plan.user, f". {self.lab.layout.env_sh}"
+        # Login shells of the lab's own account read it.
+        if user:
+            return f"su - {user}" if self.lab.account else f"su - {user}, then {source}"
+        return source
+
+
+def status(directory: Path, *, run: Runner) -> LabStatus:
+    """Return the state of the lab in a directory.
+
+    Raises:
+        UsageError: The directory has no lab.
+    """
+    lab = load(directory)
+    if lab is None:
+        raise UsageError(
+            "There is no lab here.",
+            where=str(directory),
+            hint=f"`{command('up', directory)}` starts one.",
+        )
+    same_boot = lab.boot == boot_id()
+    daemon_states = tuple(
+        DaemonStatus(
+            name,
+            process.pid if process else None,
+            alive=bool(same_boot and process and process.alive),
+        )
+        for name, process in ((name, lab.daemons.get(name)) for name in lab.expected_daemons)
+    )
+    # Without these two daemons, sinfo waits a long time for an answer.
+    needed = [daemon for daemon in daemon_states if daemon.name in ("munged", "slurmctld")]
+    is_answering = all(daemon.alive for daemon in needed)
+    states = daemons.node_states(lab, run) if is_answering else {}
+    nodes = tuple(
+        NodeStatus(
+            name,
+            "" if lab.slot is None else lab.network.address(name),
+            states.get(name, "unknown"),
+        )
+        for name in lab.plan.node_names
+    )
+    return LabStatus(lab, daemon_states, nodes)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """How many processes `down` ended, and what is left, in words."""
+
+    ended: int = 0
+    left: tuple[str, ...] = ()
+
+
+def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Removal:
+    """End every process of a lab and remove all that it made, campaigns in its `runs` included.
+
+    Works on a whole lab, on one that only partly came up, and on the remains after a reboot;
+    without a lab, it does nothing.
+
+    Raises:
+        UsageError: This process is not root.
+        CheckError: Another process is starting or ending this lab.
+    """
+    check_root()
+    directory = directory.resolve()
+    if not directory.is_dir():
+        return Removal()
+    with locked(directory):
+        lab = load(directory)
+        if lab is None:
+            return _sweep(directory)
+        # While the switch is alive, the link's name can't belong to another lab.
+        network.unplug(lab, run)
+        ended, left = _end_all(lab, report)
+        left += network.remains(lab, run) + people.dismiss(lab, run)
+        # While something is left, the record stays, so that another `down` can continue.
+        return Removal(ended, left or _remove_files(lab, report))
+
+
+def _sweep(directory: Path) -> Removal:
+    """Remove the files of an `up` that was killed while it wrote its first record."""
+    unfinished = tuple(directory.glob(UNFINISHED))
+    for path in unfinished:
+        path.unlink(missing_ok=True)
+    if unfinished:
+        _remove_if_empty(directory)
+    return Removal()
+
+
+def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
+    """End all processes; return how many there were, and which are left, in words."""
+    if lab.boot != boot_id():
+        return 0, ()
+    ended: set[Process] = set()
+    for _ in range(_ROUNDS):
+        processes = _members(lab)
+        if not processes:
+            return len(ended), ()
+        report(f"ending {len(processes)} processes")
+        ended |= processes
+        end(processes, timeout=_END_TIMEOUT)
+    return len(ended), tuple(f"process {each.pid}" for each in _members(lab))
+
+
+def _members(lab: Lab) -> set[Process]:
+    """Find the lab's living processes: marked, recorded daemons, or in a namespace of a node."""
+    # A daemon may write its title over its environment; hosts keep theirs.
+    recorded = {process for process in lab.daemons.values() if process and process.alive}
+    ours = {process for process in recorded if is_daemon(process)} | set(
+        marked(f"{MARK}={lab.mark}")
+    )
+    return ours | set(inside(ours))
+
+
+def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
+    """Remove the files, the record last; return what is left."""
+    mounts = tuple(f"mount {mount}" for mount in mounts_below(lab.root))
+    if mounts:
+        return mounts
+    report(f"removing {lab.root}")
+    record = lab.directory / RECORD
+    outside = lab.root != lab.directory
+    entries = (lab.root,) if outside else (e for e in lab.directory.iterdir() if e != record)
+    left = tuple(complaint for entry in entries if (complaint := _remove(entry)))
+    if left:
+        return left
+    for path in (record, *lab.directory.glob(UNFINISHED)):
+        path.unlink(missing_ok=True)
+    for directory in reversed(lab.made):
+        _remove_if_empty(directory)
+    if lab.directory in lab.made and lab.directory.exists():
+        return (f"{lab.directory}: it holds files of others",)
+    return ()
+
+
+def _remove(path: Path) -> str:
+    """Remove a file or a tree; return what could not be removed and why, or an empty text."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        directory.rmdir()

@@ -1,0 +1,184 @@
+"""What the contract tests share: a place to run hpcbert in, its cases, and the mask of its documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+MASK = "*"
+# What differs between machines and versions, or is text for a reader.
+VOLATILE = {
+    *("argv", "bytes", "detected", "digest", "digests", "environments"),
+    *("facts", "file", "files", "hint", "hpcbert", "made", "message", "nodes_seen", "pid"),
+    *("script_sha256", "script_text", "sha256", "seal", "settings", "user", "owner", "uid"),
+    *("finished", "age_seconds", "expected_seconds", "seconds"),
+}
+# Times, ids of campaigns and jobs, digests, versions, paths and sentences.
+_VOLATILE_TEXT = re.compile(
+    r"\d{4}-\d\d-\d\d|\d{8}T\d{6}Z|^local-\d|[0-9a-f]{12}|^\d+\.\d+\.\d+|/| "
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of cases.toml.
+
+    Attributes:
+        name: The test's id, and the golden's name.
+        line: What is typed after `hpcbert`; the tests replace {logs} and {campaign}.
+        exit_code: The exit code.
+        golden: Whether the document is compared too.
+        keep: Keys of the row's data that the golden has; empty: all.
+    """
+
+    name: str
+    line: str
+    exit_code: int
+    golden: bool
+    keep: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        """Return where the golden is."""
+        return HERE / "golden" / f"{self.name}.json"
+
+
+def read_cases(group: str) -> list[Case]:
+    """Return the cases of a group of cases.toml."""
+    rows = tomli.loads((HERE / "cases.toml").read_text(encoding="utf-8"))[group]
+    return [
+        Case(
+            name,
+            row["line"],
+            row.get("exit", 0),
+            row.get("golden", True),
+            tuple(row.get("keep", ())),
+        )
+        for name, row in rows.items()
+    ]
+
+
+def parametrize(group: str) -> pytest.MarkDecorator:
+    """Return the mark that runs a test on each case of a group."""
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, id=case.name) for case in read_cases(group)]
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory to run hpcbert in, with a home and recipes of its own."""
+
+    directory: Path
+
+    def run(self, line: str) -> subprocess.CompletedProcess[str]:
+        """Run a command line, with nothing of the tester's settings."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HPCBERT_", "SLURM_"))
+        }
+        environment |= {"HOME": str(self.directory), "PYTHONPATH": str(REPOSITORY)}
+        argv = [sys.executable, "-m", "hpcbert", *line.split()]
+        return subprocess.run(
+            argv,
+            check=False,
+            cwd=self.directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def newest(self) -> str:
+        """Return the id of the newest campaign."""
+        document = json.loads(self.run("list --json").stdout)
+        return str(document["data"]["campaigns"][0]["campaign"])
+
+
+def make_place(directory: Path) -> Place:
+    """Fill a directory with a site, and a recipe whose rates are exact and the same everywhere."""
+    shutil.copytree(HERE / "recipes", directory / "templates")
+    place = Place(directory)
+    assert place.run("init --local --json").returncode == 0
+    return place
+
+
+def check_case(case: Case, place: Place, *, regenerate: bool, **names: object) -> None:
+    """Run a case, and compare its exit code and its document."""
+    line = case.line
+    for name, value in names.items():
+        line = line.replace(f"{{{name}}}", str(value))
+    done = place.run(f"{line} --json")
+    assert done.returncode == case.exit_code, done.stdout + done.stderr
+    document = mask(json.loads(done.stdout.splitlines()[-1]))
+    if not case.golden:
+        return
+    if case.keep:
+        document["data"] = dict(find_keys(document["data"], case.keep))
+    if regenerate:
+        text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True)
+        case.path.write_text(f"{text}\n", encoding="utf-8")
+    golden = json.loads(case.path.read_text(encoding="utf-8"))
+    assert list(differences(golden, document)) == []
+
+
+def mask(value: Any) -> Any:
+    """Return a document without what may differ between machines, runs and wordings."""
+    if isinstance(value, dict):
+        return {key: mask(inner) for key, inner in value.items() if key not in VOLATILE}
+    if isinstance(value, list):
+        return [mask(inner) for inner in value]
+    if isinstance(value, str) and (value == platform.node() or _VOLATILE_TEXT.search(value)):
+        return MASK
+    return value
+
+
+def find_keys(value: Any, keys: Sequence[str], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield all values under some keys, with their paths in the document."""
+    items: Iterator[tuple[str, Any]] = iter(())
+    if isinstance(value, dict):
+        items = iter(value.items())
+    if isinstance(value, list):
+        items = ((str(number), inner) for number, inner in enumerate(value))
+    for key, inner in items:
+        if key in keys:
+            yield f"{path}{key}", inner
+        else:
+            yield from find_keys(inner, keys, f"{path}{key}.")
+
+
+def differences(golden: Any, answer: Any, path: str = "$") -> Iterator[str]:
+    """Yield where an answer lacks or changes what the golden has."""
+    if golden == MASK and isinstance(answer, str):
+        return
+    if type(golden) is not type(answer):
+        yield f"{path}: {golden!r} became {answer!r}"
+    elif isinstance(golden, dict):
+        for key, value in golden.items():
+            if key in answer:
+                yield from differences(value, answer[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key} is missing"
+    elif isinstance(golden, list):
+        if len(golden) != len(answer):
+            yield f"{path}: {len(golden)} items became {len(answer)}"
+        for number, (left, right) in enumerate(zip(golden, answer, strict=False)):
+            yield from differences(left, right, f"{path}[{number}]")
+    elif golden != answer:
+        yield f"{path}: {golden!r} became {answer!r}"
