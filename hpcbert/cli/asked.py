@@ -15,7 +15,7 @@ from hpcbert.cli.options import pairs, split
 from hpcbert.config import adaptive, campaignfile, places, site, slurmwords, variables
 from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.decode import Invalid, did_you_mean
-from hpcbert.config.overrides import SCALING
+from hpcbert.config.options import SCALING, PointOptions, names_of, unused_with
 from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, device, precision
@@ -25,7 +25,7 @@ from hpcbert.slurm import mail
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from hpcbert.cli.options import PointOptions
+    from hpcbert.config.options import Options
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.site import Site
     from hpcbert.script.again import Past
@@ -76,7 +76,7 @@ _NO_FILE = "hpcbert plan --init writes an example; without a file, options say w
 
 
 def read(
-    options: PointOptions,
+    options: Options,
     *,
     dry: bool = False,
     rehearse: bool = False,
@@ -125,16 +125,13 @@ def read(
 
 
 # What a campaign.toml sets itself, and what belongs to one framework.
-_AXES = (
-    *("frameworks", "nodes", "gpus_per_node", "shapes", "precision", "batch_size"),
-    *("model", "settings", "env", "scaling"),
-)
+_AXES = (*names_of(PointOptions), "nodes", "gpus_per_node")
 _OF_ONE = ("image", "data", "source", "python")
 # Options that set the same thing: a typed one wins.
 _EITHER = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
 
 
-def filled(options: PointOptions, written: ReadFile | None) -> PointOptions:
+def filled(options: Options, written: ReadFile | None) -> Options:
     """Return the options, completed with the file's settings of how to run; typed options win.
 
     Raises:
@@ -143,17 +140,15 @@ def filled(options: PointOptions, written: ReadFile | None) -> PointOptions:
     if not written:
         return options
     refuse_typed(_AXES, f"with {written.path.name}, which says what to measure")
-    names = {"protocol": "preset"}
-    said = {
+    values = {
         name: value
-        for _, key, value in written.file.given()
-        for name in [names.get(key, key)]
-        if hasattr(options, name) and not typed(name) and not typed(_EITHER.get(name, name))
+        for name, value in written.file.run_options().items()
+        if not typed(name) and not typed(_EITHER.get(name, name))
     }
-    return replace(options, **said)
+    return replace(options, **values)
 
 
-def _axes(options: PointOptions) -> Selection:
+def _axes(options: Options) -> Selection:
     """Return the points that the options combine to, in the form of a campaign file.
 
     Raises:
@@ -211,7 +206,7 @@ def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
 _ADAPTIVE = ("max_repeats", "precision_of_median")
 
 
-def _repeats(options: PointOptions, written: ReadFile | None) -> tuple[int, float | None]:
+def _repeats(options: Options, written: ReadFile | None) -> tuple[int, float | None]:
     """Return the maximum number of repeats, and the required precision of the median.
 
     Raises:
@@ -225,14 +220,14 @@ def _repeats(options: PointOptions, written: ReadFile | None) -> tuple[int, floa
             raise ConfigError(message, where=str(written.path), hint=f"Leave {idle[0]} out.")
         return int(options.repeats), None
     most = options.max_repeats or adaptive.MAX_REPEATS
-    return most, options.precision_of_median or adaptive.PRECISION
+    return most, float(options.precision_of_median or adaptive.PRECISION)
 
 
-def _request(options: PointOptions, written: ReadFile | None) -> Request:
+def _request(options: Options, written: ReadFile | None) -> Request:
     repeats, precision_of_median = _repeats(options, written)
     return Request(
-        shape=Shape(options.nodes, options.gpus_per_node),
-        preset=options.preset,
+        shape=Shape(options.nodes or 1, options.gpus_per_node or 1),
+        preset=options.protocol,
         device=device(options.device),
         accumulation=options.accumulation or 0,
         global_batch_size=options.global_batch_size or 0,
@@ -252,7 +247,7 @@ class _Places:
         frameworks: The requested frameworks; options for one framework need there to be only one.
     """
 
-    def __init__(self, options: PointOptions, frameworks: Collection[str]) -> None:
+    def __init__(self, options: Options, frameworks: Collection[str]) -> None:
         self._options = options
         self._found: dict[str, Recipe] = {}
         only = next(iter(frameworks)) if len(frameworks) == 1 else ""
@@ -277,7 +272,7 @@ class _Places:
 
 
 def _asked(
-    options: PointOptions,
+    options: Options,
     known: _Places,
     part: Portion,
     *,
@@ -296,9 +291,10 @@ def _asked(
     warnings += _mailed(options.notify, scheduler)
     if written:
         warnings += tuple(
-            f"{written.path}: {key} has no effect with the {scheduler} scheduler."
-            for key, name, _ in written.file.given()
-            if name in traits(scheduler).unused
+            f"{written.path}: {campaignfile.key_of(name)} has no effect with the {scheduler} "
+            "scheduler."
+            for name in written.file.run_options()
+            if name in unused_with(scheduler)
         )
     chosen = SubmitOptions(
         scheduler=scheduler,
@@ -316,7 +312,7 @@ def _asked(
     return Asked(part.request, here, found, chosen, warnings)
 
 
-def _stops(options: PointOptions, request: Request) -> bool:
+def _stops(options: Options, request: Request) -> bool:
     """Return whether to hold shapes back if the smallest fails; by default, those of a curve.
 
     Raises:
@@ -341,7 +337,7 @@ def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:
     Raises:
         UsageError: The scheduler sends no mail.
     """
-    if notify and "notify" in traits(scheduler).unused:
+    if notify and "notify" in unused_with(scheduler):
         raise UsageError(
             f"--notify has no effect with the {scheduler} scheduler, which sends no mail.",
             hint="Leave --notify out: submit --wait and monitor wait until all repeats have ended.",
@@ -349,7 +345,7 @@ def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:
     return (str(mail.parse(notify)),) if notify else ()
 
 
-def _as_then(options: PointOptions, then: Past) -> PointOptions:
+def _as_then(options: Options, then: Past) -> Options:
     """Return the options with those of a campaign that its request does not hold."""
     campaign, shape = then.campaign, then.largest.shape
     return replace(

@@ -10,11 +10,12 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli import conflicts
+from hpcbert.config.options import PointOptions, RunOptions, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcbert.cli.options import PointOptions
+    from hpcbert.config.options import Options
     from hpcbert.model import Campaign
     from hpcbert.script.again import Past
 
@@ -70,17 +71,16 @@ def then(campaign: Campaign, place: Path) -> str:
     return f"then: hpcbert collect {where}"
 
 
-# Options that --like replaces.
+# Of what to measure and how, --like leaves only these to the command line.
+_NOT_MEASURED = {"notify", "max_gpu_hours", "preflight", "stop_on_failure"}
 _MEASURED = (
-    *("file", "frameworks", "nodes", "gpus_per_node", "shapes", "device", "precision"),
-    *("batch_size", "model", "preset", "settings", "env"),
-    *("accumulation", "global_batch_size", "xla", "scaling", "repeats", "iters", "skip"),
-    *("max_repeats", "precision_of_median"),
-    *("concurrent_repeats", "concurrent_points", "repeats_in"),
+    "file",
+    *names_of(PointOptions),
+    *(name for name in names_of(RunOptions) if name not in _NOT_MEASURED),
 )
 
 
-def past(name: str, options: PointOptions) -> Past:
+def past(name: str, options: Options) -> Past:
     """Return the campaign, archive or lock file that --like names, which says what to measure.
 
     Raises:

@@ -15,7 +15,7 @@ from hpcbert.cli.conflicts import typed
 from hpcbert.config import campaignfile
 from hpcbert.config.campaignfile import CampaignFile
 from hpcbert.config.decode import Invalid
-from hpcbert.config.schedulers import traits
+from hpcbert.config.options import unused_with
 from hpcbert.errors import UsageError
 from hpcbert.scheduler.base import World
 from hpcbert.system.runner import Ahead, run
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.cli.asked import Asked
-    from hpcbert.cli.options import PointOptions
+    from hpcbert.config.options import Options
     from hpcbert.config.site import Site
     from hpcbert.script.again import Past
     from hpcbert.script.draft import Draft
@@ -39,14 +39,14 @@ class Drafted(NamedTuple):
         warnings: Warnings about them.
     """
 
-    options: PointOptions
+    options: Options
     site: Site
     drafts: tuple[Draft, ...]
     warnings: tuple[str, ...]
 
 
 def drafted(
-    options: PointOptions,
+    options: Options,
     *,
     file: Path | None,
     name: str,
@@ -110,7 +110,7 @@ def _drafted(
     from hpcbert.script.draft import draft  # with Jinja: Slurm answers meanwhile
 
     scheduler_name = asked.options.scheduler
-    conflicts.refuse_typed(traits(scheduler_name).unused, f"with the {scheduler_name} scheduler")
+    conflicts.refuse_typed(unused_with(scheduler_name), f"with the {scheduler_name} scheduler")
     runs_on = scheduler.of(scheduler_name, World(ahead))
     name, note = called
     chosen = replace(runs_on.fit(asked.options, asked.site, asked.recipe), name=name, note=note)

@@ -13,7 +13,7 @@ import click
 from hpcbert.campaign.store import write_text
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import RuntimeName, checked_limit
+from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
@@ -43,18 +43,16 @@ _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
     show_default=True,
     help="File to write.",
 )
-@click.option("--partition", default="", help="Slurm partition.")
-@click.option("--account", default="", help="Slurm account.")
-@click.option("--qos", default="", help="Slurm QOS.")
+@shared_option("partition")
+@shared_option("account")
+@shared_option("qos", "Slurm QOS.")
 @click.option("--gpu-type", default="", help="Type of GPU, as Slurm names it.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs per node.")
-@click.option(
-    "--time", "time_limit", default="", callback=checked_limit, help="Time limit of one repeat."
-)
+@shared_option("time_limit", "Time limit of one repeat.")
 @click.option("--mpi", default="", help="Value of srun --mpi.")
 @click.option("--interface", default="", help="Network interface that ranks use.")
-@click.option("--runtime", type=RuntimeName(), help="Container runtime.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
+@shared_option("runtime")
+@shared_option("runs")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @returns_result
 def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: Any) -> Result:
@@ -97,7 +95,7 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
 
 def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
     """Return the site that suits this machine's cluster; None without one."""
-    from hpcbert.flows.choices import SaidValues
+    from hpcbert.flows.choices import SiteChoices
     from hpcbert.flows.init import present, propose
     from hpcbert.scheduler.base import World
     from hpcbert.scheduler.slurm.cluster import Cluster
@@ -106,7 +104,7 @@ def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
     cluster = Cluster(World(run))
     if not present(cluster):
         return None
-    asked = SaidValues(**{name: value for name, value in said.items() if value})
+    asked = SiteChoices(**{name: value for name, value in said.items() if value})
     return propose(
         cluster,
         machine.look(os.environ),

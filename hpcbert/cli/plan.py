@@ -16,10 +16,10 @@ from hpcbert.cli import conflicts
 from hpcbert.cli.asked import ReadFile, filled, read, submitter
 from hpcbert.cli.campaigns import past
 from hpcbert.cli.layout import columns
-from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
+from hpcbert.cli.options import SHARED_CONFLICTS, submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import campaignfile
-from hpcbert.config.schedulers import traits
+from hpcbert.config.options import unused_with
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import utc
 from hpcbert.scheduler.base import World
@@ -28,6 +28,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpcbert.config.options import Options
     from hpcbert.flows.plan import Missing, Outlook, PointOutlook
     from hpcbert.scheduler.base import Supply
 
@@ -50,15 +51,13 @@ _HOURS = {
     "  hpcbert plan --init\n"
     "  hpcbert plan campaign.toml"
 )
-@point_options
+@submit_options
 @click.option("--rehearse", is_flag=True, help="Plan a rehearsal: everything but the training.")
 @click.option("--like", default="", metavar="CAMPAIGN", help="Plan the same measurements again.")
 @click.option("--init", is_flag=True, help="Write an example of FILE with every key explained.")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
-def plan(
-    options: PointOptions, *, rehearse: bool, like: str, init: bool, file: Path | None
-) -> Result:
+def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path | None) -> Result:
     """Show what submit would cost, what is available and what is missing; submit nothing.
 
     Node-hours and GPU-hours are the most that the time limit allows; next to them stands the
@@ -82,7 +81,7 @@ def plan(
     known: durations.Campaigns | None = None
     for asked in read(options, rehearse=rehearse, then=then, written=written):
         name = asked.options.scheduler
-        conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
+        conflicts.refuse_typed(unused_with(name), f"with the {name} scheduler")
         fitted = scheduler.of(name, World(run)).fit(asked.options, asked.site, asked.recipe)
         chosen = replace(fitted, dry=True)
         made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())

@@ -11,10 +11,10 @@ import click
 
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import RuntimeName, checked_limit, pairs
+from hpcbert.cli.options import pairs, shared_option
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.config import places, recipe, site, trust
-from hpcbert.config.overrides import Overrides
+from hpcbert.config.options import Options
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import (
     CheckError,
@@ -70,34 +70,20 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
     type=click.Choice(["source", "environment", "image", "data"]),
     help="Prepare only this part; repeatable.",
 )
-@click.option(
-    "--device", default="", help="gpu or cpu; default: the site's, or the recipe's first."
-)
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
-@click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-@click.option("--runtime", type=RuntimeName(), help="Container runtime.")
-@click.option("--image", default="", help="Container image, for a single framework.")
-@click.option("--data", default="", help="Training data, for a single framework.")
+@shared_option("device")
+@shared_option("site_file")
+@shared_option("templates")
+@shared_option("runtime")
+@shared_option("image", "Container image, for a single framework.")
+@shared_option("data", "Training data, for a single framework.")
 @click.option("--repository", default="", help="Repository of the program, for a single framework.")
-@click.option("--python", default="", help="Interpreter to make environments with.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="K=V",
-    help="Option of the recipe that the data is for.",
-)
+@shared_option("python", "Interpreter to make environments with.")
+@shared_option("settings", "Option of the recipe that the data is for.")
 @click.option("--on-node", is_flag=True, help="Prepare in a job on a compute node.")
-@click.option("--partition", default="", help="Slurm partition, with --on-node.")
-@click.option("--account", default="", help="Slurm account, with --on-node.")
-@click.option("--qos", default="", help="Slurm quality of service, with --on-node.")
-@click.option(
-    "--time",
-    "time_limit",
-    callback=checked_limit,
-    default="",
-    help="Time limit of that job, HH:MM:SS.",
-)
+@shared_option("partition", "Slurm partition, with --on-node.")
+@shared_option("account", "Slurm account, with --on-node.")
+@shared_option("qos", "Slurm quality of service, with --on-node.")
+@shared_option("time_limit", "Time limit of that job, HH:MM:SS.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, make nothing.")
 @returns_result
 def prepare(
@@ -145,7 +131,7 @@ def prepare(
 
 
 def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
-    overrides = Overrides(
+    options = Options(
         runtime=values["runtime"],
         partition=values["partition"],
         account=values["account"],
@@ -156,7 +142,7 @@ def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
         data=values["data"],
         repository=values["repository"],
     )
-    here = site.load(values["site_file"], overrides)
+    here = site.load(values["site_file"], options)
     own = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
     if own and len(frameworks) != 1:
         raise UsageError(f"{' and '.join(own)} can only be used with a single framework.")

@@ -5,16 +5,20 @@ from __future__ import annotations
 import difflib
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcbert.campaign.store import write_text
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import read
-from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
+from hpcbert.cli.options import SHARED_CONFLICTS, all_of, submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.adaptive import AUTO
 from hpcbert.errors import CheckError, UsageError
+
+if TYPE_CHECKING:
+    from hpcbert.config.options import Options
 
 _HEADER = "# hpcbert render "
 
@@ -24,7 +28,7 @@ _HEADER = "# hpcbert render "
     "  hpcbert render --fw oneflow --nodes 4 --gpus-per-node 8 --output sbatch\n"
     "  hpcbert render --check sbatch"
 )
-@point_options
+@submit_options
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -36,7 +40,7 @@ _HEADER = "# hpcbert render "
     help="Check that the commands in their headers render this folder's scripts.",
 )
 @returns_result
-def render(options: PointOptions, *, output: Path | None, check: Path | None) -> Result:
+def render(options: Options, *, output: Path | None, check: Path | None) -> Result:
     """Write the scripts that submit would run, to read, or to submit by hand.
 
     Each script's header has the command that renders it again.
@@ -63,7 +67,7 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
     return Result(written, "\n".join(written))
 
 
-def _rendered(options: PointOptions) -> dict[str, str]:
+def _rendered(options: Options) -> dict[str, str]:
     from hpcbert.script.draft import by_hand  # imports Jinja, which --help does not need
 
     return {
@@ -109,7 +113,7 @@ def _again(path: Path, text: str) -> str:
     if not header:
         raise UsageError("The script's header has no command to render it again.", where=str(path))
     with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
-        options = PointOptions.of(context.params)
+        options = all_of(context.params)
     return _rendered(options).get(path.name, "")
 
 

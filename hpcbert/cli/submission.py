@@ -17,7 +17,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.cli.options import PointOptions
+    from hpcbert.config.options import Options
     from hpcbert.config.site import Site
     from hpcbert.model import Array, Campaign
     from hpcbert.script.draft import Draft
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 
 
-def resumed(name: str, options: PointOptions, *, retries: int | None) -> Result:
+def resumed(name: str, options: Options, *, retries: int | None) -> Result:
     """Resume an interrupted submission.
 
     Raises:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcbert.cli import conflicts
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
+from hpcbert.cli.options import SHARED_CONFLICTS, submit_options
 from hpcbert.cli.output import Result, returns_result
+
+if TYPE_CHECKING:
+    from hpcbert.config.options import Options
 
 _CONFLICTS = (
     Conflict(("wait", "max_retries", "force"), lambda given: given["dry_run"], "with --dry-run"),
@@ -31,7 +35,7 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
     "  hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c\n"
     "  hpcbert submit --like table4.zip"
 )
-@point_options
+@submit_options
 @click.option("--name", default="", help="Name of the campaign in list.")
 @click.option("--note", default="", help="Note about the campaign, as hpcbert note writes it.")
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
@@ -50,7 +54,7 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
 def submit(
-    options: PointOptions,
+    options: Options,
     *,
     file: Path | None,
     name: str,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpcbert.config.decode import did_you_mean
+from hpcbert.config.options import Options
 from hpcbert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,19 +15,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SaidValues:
-    """The choices on the command line; init makes the missing ones."""
+class SiteChoices(Options):
+    """The choices on the command line of init, which makes the missing ones."""
 
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
     gpu_type: str = ""
-    gpus_per_node: int = 0
-    time_limit: str = ""
     mpi: str = ""
     interface: str = ""
-    runtime: str = ""
-    runs: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ class Proposal:
         warnings: What the user must know before relying on the site.
     """
 
-    asked: SaidValues
+    asked: SiteChoices
     pick: Callable[[Question], str]
     choices: list[Choice] = field(default_factory=list)
     values: dict[str, str | None] = field(default_factory=dict)

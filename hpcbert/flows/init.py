@@ -11,10 +11,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.config.overrides import RUNTIMES, runtime_name
+from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.errors import SchedulerError
 from hpcbert.flows import slurmchoices
-from hpcbert.flows.choices import Choice, Proposal, Question, SaidValues
+from hpcbert.flows.choices import Choice, Proposal, Question, SiteChoices
 from hpcbert.scheduler.slurm.cluster import HINTS
 from hpcbert.system import machine
 
@@ -52,7 +52,7 @@ def present(cluster: Cluster) -> bool:
 def propose(
     cluster: Cluster,
     here: Surroundings,
-    asked: SaidValues,
+    asked: SiteChoices,
     pick: Callable[[Question], str],
     *,
     folder: Path,

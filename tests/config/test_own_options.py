@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.cli.asked import read
-from hpcbert.cli.options import PointOptions
+from hpcbert.config.options import Options
 from hpcbert.config.slurmwords import given, refusal
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit.drafts import MINIMAL, site_of
@@ -122,7 +122,7 @@ def test_the_last_value_of_an_option_is_what_sbatch_takes() -> None:
 def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(MINIMAL)
-    named = PointOptions(site_file=str(path))
+    named = Options(site_file=str(path))
     for program, word, options in (
         ("sbatch", "-N3", replace(named, sbatch_arg=("-N3",))),
         ("srun", "--nod=3", replace(named, srun_arg=("--nod=3",))),

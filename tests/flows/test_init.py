@@ -10,7 +10,7 @@ import pytest
 
 from hpcbert.config.site import Site, read_site
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.flows.choices import Proposal, Question, SaidValues
+from hpcbert.flows.choices import Proposal, Question, SiteChoices
 from hpcbert.flows.init import present, propose, site_text, told
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.cluster import Cluster
@@ -44,7 +44,7 @@ def proposed(
 ) -> Proposal:
     cluster = Cluster(World(answers))
     assert present(cluster)
-    return propose(cluster, here, SaidValues(**asked), pick, folder=folder)
+    return propose(cluster, here, SiteChoices(**asked), pick, folder=folder)
 
 
 def written(made: Proposal, folder: Path) -> Site:
