@@ -20,7 +20,7 @@ import click
 
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.config.decode import MOST_COUNT, Invalid, Range
-from hpcbert.config.options import SCALING, Declaration, Options, declared
+from hpcbert.config.options import SCALING, Options, Spec, declared
 from hpcbert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def shared_option(name: str, help: str = "", **words: Any) -> Callable[[Body], B
     return click.option(flag, name, **words)
 
 
-def _type_words(kind: Any, checks: Iterable[Any], option: Declaration) -> dict[str, Any]:
+def _type_words(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str, Any]:
     """Return the arguments of `click.option` for the values of a type."""
     bounds = next((check for check in checks if isinstance(check, Range)), None)
     words: dict[str, Any] = {}

@@ -33,7 +33,7 @@ _IN = "One array element per repeat, or all in one job on the same nodes."
 
 
 @dataclass(frozen=True)
-class Declaration:
+class Spec:
     """What a command line and the other users of an option need to know besides its type.
 
     Attributes:
@@ -109,115 +109,101 @@ class PointOptions:
 
     frameworks: Annotated[
         tuple[str, ...],
-        Declaration(f"Framework: a recipe; {_SEVERAL}", flag="--fw", default=("pytorch",)),
+        Spec(f"Framework: a recipe; {_SEVERAL}", flag="--fw", default=("pytorch",)),
     ] = ("pytorch",)
-    shapes: Annotated[
-        str, Declaration("Instead of --nodes: 1n1g,1n8g,4n8g; scaling.", metavar="LIST")
-    ] = ""
-    precision: Annotated[str, Declaration(f"fp32, tf32, fp16, bf16; {_SEVERAL}")] = ""
+    shapes: Annotated[str, Spec("Instead of --nodes: 1n1g,1n8g,4n8g; scaling.", metavar="LIST")] = (
+        ""
+    )
+    precision: Annotated[str, Spec(f"fp32, tf32, fp16, bf16; {_SEVERAL}")] = ""
     batch_size: Annotated[
-        str, Declaration("Samples per device: 32,64 or fp32=32,fp16=64,max.", metavar="LIST")
+        str, Spec("Samples per device: 32,64 or fp32=32,fp16=64,max.", metavar="LIST")
     ] = ""
-    model: Annotated[str, Declaration("Model; default: the site's, or the recipe's first.")] = ""
+    model: Annotated[str, Spec("Model; default: the site's, or the recipe's first.")] = ""
     settings: Annotated[
-        tuple[str, ...], Declaration("Set an option of the recipe.", flag="--set", metavar="K=V")
+        tuple[str, ...], Spec("Set an option of the recipe.", flag="--set", metavar="K=V")
     ] = ()
     env: Annotated[
         tuple[str, ...],
-        Declaration("Set a variable of the ranks; part of the point.", metavar="K=V"),
+        Spec("Set a variable of the ranks; part of the point.", metavar="K=V"),
     ] = ()
-    scaling: Annotated[bool, Declaration("Add the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g.")] = False
+    scaling: Annotated[bool, Spec("Add the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g.")] = False
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """How to run it: options, and keys of a campaign.toml."""
 
-    nodes: Annotated[Count | None, Declaration("Nodes.", default=1)] = None
-    gpus_per_node: Annotated[Count | None, Declaration("GPUs per node.", default=1)] = None
-    device: Annotated[
-        Filled, Declaration("gpu or cpu; default: the site's, or the recipe's first.")
-    ] = ""
-    protocol: Annotated[Filled, Declaration("A protocol of the recipe; default: its first.")] = ""
+    nodes: Annotated[Count | None, Spec("Nodes.", default=1)] = None
+    gpus_per_node: Annotated[Count | None, Spec("GPUs per node.", default=1)] = None
+    device: Annotated[Filled, Spec("gpu or cpu; default: the site's, or the recipe's first.")] = ""
+    protocol: Annotated[Filled, Spec("A protocol of the recipe; default: its first.")] = ""
     accumulation: Annotated[
-        Count | None, Declaration("Micro-batches per step; default: the protocol's.")
+        Count | None, Spec("Micro-batches per step; default: the protocol's.")
     ] = None
     global_batch_size: Annotated[
-        Count | None, Declaration("Samples per step, instead of --accumulation.")
+        Count | None, Spec("Samples per step, instead of --accumulation.")
     ] = None
-    xla: Annotated[bool, Declaration("Turn the framework's graph compiler on.")] = False
+    xla: Annotated[bool, Spec("Turn the framework's graph compiler on.")] = False
     repeats: Annotated[
         Count | Literal["auto"],
-        Declaration("Runs of each point.", default=5, metavar="N|auto", read=repeat_count),
+        Spec("Runs of each point.", default=5, metavar="N|auto", read=repeat_count),
     ] = 5
     max_repeats: Annotated[
         Annotated[int, Range(adaptive.FEWEST, adaptive.MOST)] | None,
-        Declaration("With --repeats auto: at most this many; 15."),
+        Spec("With --repeats auto: at most this many; 15."),
     ] = None
     precision_of_median: Annotated[
         Annotated[float, adaptive.bounded] | Annotated[str, adaptive.share] | None,
-        Declaration(
+        Spec(
             "With --repeats auto: stop at this interval; 1%.",
             metavar="SHARE",
             read=adaptive.share,
         ),
     ] = None
-    iters: Annotated[Count | None, Declaration("Iterations of a run; default: the protocol's.")] = (
-        None
-    )
+    iters: Annotated[Count | None, Spec("Iterations of a run; default: the protocol's.")] = None
     skip: Annotated[
         Annotated[int, Range(0)] | None,
-        Declaration("Warm-up iterations; default: the protocol's."),
+        Spec("Warm-up iterations; default: the protocol's."),
     ] = None
     notify: Annotated[
         Filled,
-        Declaration(
+        Spec(
             "Slurm mail events and address: END,FAIL,me@example.org.",
             metavar="WORDS",
             needs_srun=True,
         ),
     ] = ""
-    concurrent_repeats: Annotated[
-        Count, Declaration("Repeats at the same time.", needs_srun=True)
-    ] = 1
+    concurrent_repeats: Annotated[Count, Spec("Repeats at the same time.", needs_srun=True)] = 1
     concurrent_points: Annotated[
-        bool, Declaration("Don't make points wait for each other.", needs_srun=True)
+        bool, Spec("Don't make points wait for each other.", needs_srun=True)
     ] = False
     stop_on_failure: Annotated[
         bool | None,
-        Declaration(
+        Spec(
             "Hold shapes back if the smallest fails.",
             flag="--stop-on-failure/--no-stop-on-failure",
         ),
     ] = None
-    preflight: Annotated[bool, Declaration("Measure the network first; exclude slow nodes.")] = (
-        False
-    )
+    preflight: Annotated[bool, Spec("Measure the network first; exclude slow nodes.")] = False
     max_gpu_hours: Annotated[
         Annotated[float, Range(0.001)] | None,
-        Declaration("Refuse to submit if it may take more.", metavar="HOURS"),
+        Spec("Refuse to submit if it may take more.", metavar="HOURS"),
     ] = None
-    repeats_in: Annotated[Literal["array", "one-job"], Declaration(_IN, default="array")] = "array"
+    repeats_in: Annotated[Literal["array", "one-job"], Spec(_IN, default="array")] = "array"
 
 
 @dataclass(frozen=True)
 class SlurmOptions:
     """What to request of Slurm: options, and keys of `[slurm]` in a campaign.toml."""
 
-    partition: Annotated[Filled, Declaration("Slurm partition.", site="slurm", needs_srun=True)] = (
-        ""
-    )
-    account: Annotated[Filled, Declaration("Slurm account.", site="slurm", needs_srun=True)] = ""
-    qos: Annotated[
-        Filled, Declaration("Slurm quality of service.", site="slurm", needs_srun=True)
-    ] = ""
-    reservation: Annotated[
-        Filled, Declaration("Slurm reservation.", site="slurm", needs_srun=True)
-    ] = ""
+    partition: Annotated[Filled, Spec("Slurm partition.", site="slurm", needs_srun=True)] = ""
+    account: Annotated[Filled, Spec("Slurm account.", site="slurm", needs_srun=True)] = ""
+    qos: Annotated[Filled, Spec("Slurm quality of service.", site="slurm", needs_srun=True)] = ""
+    reservation: Annotated[Filled, Spec("Slurm reservation.", site="slurm", needs_srun=True)] = ""
     nodelist: Annotated[
         str,
         node_list,
-        Declaration(
+        Spec(
             "Nodes to run on; a point takes the first.",
             metavar="NODES",
             site="slurm",
@@ -227,10 +213,10 @@ class SlurmOptions:
     exclude: Annotated[
         str,
         node_list,
-        Declaration("Nodes to avoid.", metavar="NODES", site="slurm", needs_srun=True),
+        Spec("Nodes to avoid.", metavar="NODES", site="slurm", needs_srun=True),
     ] = ""
     time_limit: Annotated[
-        str, limit_text, Declaration("Limit of one repeat, HH:MM:SS.", flag="--time", site="slurm")
+        str, limit_text, Spec("Limit of one repeat, HH:MM:SS.", flag="--time", site="slurm")
     ] = ""
 
 
@@ -246,27 +232,27 @@ class Options(SlurmOptions, RunOptions, PointOptions):
     """
 
     sbatch_arg: Annotated[
-        tuple[str, ...], Declaration("Extra argument for sbatch.", metavar="WORD", needs_srun=True)
+        tuple[str, ...], Spec("Extra argument for sbatch.", metavar="WORD", needs_srun=True)
     ] = ()
     srun_arg: Annotated[
-        tuple[str, ...], Declaration("Extra argument for srun.", metavar="WORD", needs_srun=True)
+        tuple[str, ...], Spec("Extra argument for srun.", metavar="WORD", needs_srun=True)
     ] = ()
-    site_file: Annotated[str, Declaration("A site.toml, or its folder.", flag="--site")] = ""
-    templates: Annotated[tuple[str, ...], Declaration("A folder with recipes of your own.")] = ()
+    site_file: Annotated[str, Spec("A site.toml, or its folder.", flag="--site")] = ""
+    templates: Annotated[tuple[str, ...], Spec("A folder with recipes of your own.")] = ()
     scheduler: Annotated[
-        str | None, Declaration("Use this instead of the site's scheduler.", choices=tuple(TABLE))
+        str | None, Spec("Use this instead of the site's scheduler.", choices=tuple(TABLE))
     ] = None
-    runs: Annotated[str, Declaration("Directory of the campaigns.")] = ""
+    runs: Annotated[str, Spec("Directory of the campaigns.")] = ""
     runtime: Annotated[
         str | None,
-        Declaration("Container runtime.", choices=RUNTIMES, read=runtime_name, site="container"),
+        Spec("Container runtime.", choices=RUNTIMES, read=runtime_name, site="container"),
     ] = None
-    image: Annotated[str, Declaration("Container image.", site="framework")] = ""
-    data: Annotated[str, Declaration("Training data, as the nodes see it.", site="framework")] = ""
+    image: Annotated[str, Spec("Container image.", site="framework")] = ""
+    data: Annotated[str, Spec("Training data, as the nodes see it.", site="framework")] = ""
     source: Annotated[
-        str, Declaration("Checkout of the framework, as the nodes see it.", site="framework")
+        str, Spec("Checkout of the framework, as the nodes see it.", site="framework")
     ] = ""
-    python: Annotated[str, Declaration("Interpreter that the ranks use.", site="framework")] = ""
+    python: Annotated[str, Spec("Interpreter that the ranks use.", site="framework")] = ""
     fw: str = ""
     repository: str = ""
 
@@ -277,14 +263,14 @@ class Options(SlurmOptions, RunOptions, PointOptions):
 
 
 @cache
-def declared() -> dict[str, Declaration]:
+def declared() -> dict[str, Spec]:
     """Return the declarations, by the names of the fields."""
     hints = get_type_hints(Options, include_extras=True)
     return {
         field.name: mark
         for field in fields(Options)
         for mark in get_args(hints[field.name])
-        if isinstance(mark, Declaration)
+        if isinstance(mark, Spec)
     }
 
 
