@@ -15,9 +15,8 @@ from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import conflicts, streams
 from hpcbert.cli.campaigns import Opened, opened, then
 from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.live import counts
 from hpcbert.cli.output import Result, finish, printable
-from hpcbert.cli.watching import Display, cancel_hint, failures_alike
+from hpcbert.cli.watching import Display, cancel_hint, counts, failures_alike, has_screen
 from hpcbert.config.schedulers import traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
@@ -74,13 +73,15 @@ def monitor(*, as_json: bool, plain: bool, **values: Any) -> None:
     With --json each line is an object: first {"event":"state",…} for each repeat, then one for each
     change, and at last the document that every command ends with; its data is the summary.
     """
-    display = Display(as_json=as_json, plain=plain)
-    finish("monitor", lambda: _monitor(display, **values), as_json=as_json)
+    display = Display(as_json=as_json)
+    full = not (as_json or plain) and has_screen()
+    finish("monitor", lambda: _monitor(display, full=full, **values), as_json=as_json)
 
 
 def _monitor(
     display: Display,
     *,
+    full: bool,
     campaigns: tuple[str, ...],
     once: bool,
     interval: float | None,
@@ -101,7 +102,7 @@ def _monitor(
     found = found or opened(campaigns, directory)
     # Nothing in an archive changes any more.
     once = once or any(one.packed for one in found)
-    full = not once and display.full_screen()
+    full = full and not once
     once = once or not (campaigns or watched)
     watched = watched or tuple(flow.open_campaign(one.directory) for one in found)
     policy, floor = RetryPolicy(max_retries), site.slurm.poll_floor

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,32 +37,3 @@ def test_a_remembered_campaign_asks_no_scheduler(
     modules = loaded(repository / "site.toml", made.directory)
     assert "hpcbert.campaign.judge" in modules
     assert not modules & {"submitit", "asyncio", "jinja2", "rich", "subprocess"}
-
-
-LATE = """
-import sys
-from pathlib import Path
-from hpcbert.cli import watching
-
-pauses = []
-watching.time.sleep = pauses.append
-pause = watching.use_the_first(watching.import_the_rest)
-pause(0.25)
-pause(0.25)
-known = {*sys.modules}
-from hpcbert.cli.tables import collected
-collected([Path(sys.argv[1])])
-assert len(pauses) == 2 and pauses[0] < pauses[1]
-print(*(one for one in {*sys.modules} - known if one.startswith("hpcbert")))
-"""
-
-
-def test_a_table_that_was_waited_for_needs_no_further_module(
-    build: Callable[..., Any], repository: Path
-) -> None:
-    made = build("1n1g", repeats=1, scheduler="local")
-    made.complete("1n1g", 1, 10.0)
-    env = {**UNCOUNTED, "HPCBERT_SITE": str(repository / "site.toml")}
-    words = [sys.executable, "-c", LATE, str(made.directory)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=env)
-    assert done.stdout.split() == []

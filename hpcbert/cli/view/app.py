@@ -10,7 +10,6 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import Input
 
-from hpcbert.cli.live import duration
 from hpcbert.cli.output import printable
 from hpcbert.cli.streams import ascii_only
 from hpcbert.cli.view.cells import Piece, Sheet, about, counted
@@ -18,6 +17,7 @@ from hpcbert.cli.view.rows import Level, matches
 from hpcbert.cli.view.session import Asking
 from hpcbert.cli.view.tail import Tail
 from hpcbert.cli.view.widgets import Bar, Scroll
+from hpcbert.cli.watching import duration
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm.states import Kind
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.cli.live import MARKS, before, duration
 from hpcbert.cli.output import printable
 from hpcbert.cli.streams import ascii_only
 from hpcbert.cli.view.rows import Level
+from hpcbert.cli.watching import MARKS, duration, earlier_attempts
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind
 
@@ -134,7 +134,7 @@ def why(repeat: Repeat, state: RepeatState, shown: Scene) -> str:
     """Return the reason of a state in words: why it waits, or how and why it ended."""
     attempt = f"attempt {state.attempt}" if state.attempt else ""
     said = shown.said.get(repeat.key, "")
-    return "; ".join(filter(None, (said, state.detail, attempt, before(state))))
+    return "; ".join(filter(None, (said, state.detail, attempt, earlier_attempts(state))))
 
 
 def _of_group(row: TreeRow, shown: Scene) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from hpcbert.cli.live import MARKS
+from hpcbert.cli.watching import MARKS
 from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
