@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli import conflicts
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config.options import PointOptions, RunOptions, names_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ _MEASURED = (
 )
 
 
-def past(name: str, options: Options) -> Past:
+def open_past(name: str, options: Options) -> Past:
     """Return the campaign, archive or lock file that --like names, which says what to measure.
 
     Raises:
@@ -89,7 +89,7 @@ def past(name: str, options: Options) -> Past:
     from hpcbert.config import site
     from hpcbert.script import again
 
-    conflicts.refuse_typed(_MEASURED, "with --like, which says what to measure")
+    refuse_typed(_MEASURED, "with --like, which says what to measure")
     if name.endswith(".toml"):
         return again.locked(Path(name))
     runs = Path(options.runs or site.load(options.site_file).runs)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.system import packages
@@ -20,10 +19,6 @@ from hpcbert.system import packages
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_CONFLICTS = (
-    Conflict(("fill",), lambda given: given["text"] is not None, "with --text"),
-    Conflict(("cased",), lambda given: given["text"] is None, "without --text"),
-)
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
 
@@ -70,7 +65,10 @@ def data_make(
 
     Run the command again to continue an interrupted run. Without --text the data is synthetic.
     """
-    conflicts.refuse(*_CONFLICTS)
+    if text:
+        refuse_typed(("fill",), "with --text")
+    else:
+        refuse_typed(("cased",), "without --text")
     _need_numpy()
     from hpcbert.data.making import DataPlan, make
     from hpcbert.data.samples import StreamSettings

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert.cli import conflicts
-from hpcbert.cli.asked import submitter
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, printable, returns_result
+from hpcbert.cli.request import submitter
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config import site
 from hpcbert.config.options import Options, unused_with
 from hpcbert.config.schedulers import traits
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from hpcbert.finding import Finding
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
-_CONFLICTS = (Conflict(("wait",), lambda given: not given["nodes"], "without --nodes"),)
 _PATIENCE = 300
 
 
@@ -74,12 +72,11 @@ def doctor(
     from hpcbert.flows.doctor import Visit, examine  # imports Jinja, which --help does not need
     from hpcbert.model import Shape
 
-    conflicts.refuse(*_CONFLICTS)
     here = site.load(site_file, Options(**given))
     like = traits(here.scheduler)
     if not like.srun:
         unused = ("nodes", "gpus_per_node", "wait", *unused_with(here.scheduler))
-        conflicts.refuse_typed(unused, f"with the {here.scheduler} scheduler")
+        refuse_typed(unused, f"with the {here.scheduler} scheduler")
     gpus = gpus_per_node or here.nodes.gpus_per_node
     here = replace(here, nodes=replace(here.nodes, gpus_per_node=gpus))
     visit = Visit(Shape(nodes, gpus), wait, submitter()) if nodes else None

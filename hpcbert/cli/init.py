@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.campaign.store import write_text
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, printable, returns_result
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
 from hpcbert.system.runner import run
@@ -63,16 +62,18 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
     """
     from hpcbert.flows.init import local_values, site_text, told
 
-    conflicts.refuse(
-        Conflict(("slurm", *_SLURM), lambda given: given["only_local"], "with --local")
-    )
+    if only_local:
+        refuse_typed(_SLURM, "with --local")
     if (output.exists() or output.is_symlink()) and not force:
         raise UsageError(
             "The file exists already.", where=str(output), hint="Give --force to overwrite it."
         )
     made = None if only_local else _on_cluster(output, said)
     if made is None:
-        conflicts.refuse_typed(_SLURM, "without Slurm, which this machine does not have")
+        missing = (
+            "with --local" if only_local else "without Slurm, which this machine does not have"
+        )
+        refuse_typed(_SLURM, missing)
         if slurm:
             raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
     values = made.values if made else local_values(said)

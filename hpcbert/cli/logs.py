@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli import conflicts
 from hpcbert.cli.campaigns import Opened, opened
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, finish, printable, say
 from hpcbert.config.decode import did_you_mean
 from hpcbert.config.site import load
@@ -32,17 +30,6 @@ if TYPE_CHECKING:
     from hpcbert.logs.failures import Failure
     from hpcbert.slurm.states import RepeatState
 
-_CONFLICTS = (
-    Conflict(("tail",), lambda given: given["path_only"], "with --path"),
-    Conflict(
-        ("follow_it",),
-        lambda given: given["path_only"] or given["as_json"],
-        "with --path or --json",
-    ),
-    Conflict(
-        ("path_only",), lambda given: given["as_json"], "with --json, whose document names it"
-    ),
-)
 _PRINTED = "Its ranks have written no log yet; this is the output of the job script."
 _BLOCK = 1 << 16
 _MOST = 1 << 24
@@ -83,8 +70,7 @@ def logs(
     """
 
     def body() -> Result:
-        conflicts.refuse(*_CONFLICTS)
-        if follow_it:
+        if follow_it and not (as_json or path_only):
             return _follow(tail, **values)
         found, log = _find(**values)
         cautions = store.caution(found.shown)

@@ -12,9 +12,8 @@ import click
 
 from hpcbert.campaign import preflight, store
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli import conflicts, streams
+from hpcbert.cli import streams
 from hpcbert.cli.campaigns import Opened, opened, then
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, finish, printable
 from hpcbert.cli.watching import Display, cancel_hint, counts, failures_alike, has_screen
 from hpcbert.config.schedulers import traits
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
 
 # Limits of the interval, seconds.
 _SHORTEST, _LONGEST = 0.1, 86_400.0
-_CONFLICTS = (
-    Conflict(("interval", "max_retries"), lambda given: given["once"], "with --once"),
-    Conflict(("plain",), lambda given: given["as_json"], "with --json"),
-)
 
 
 @click.command(
@@ -92,7 +87,6 @@ def _monitor(
 ) -> Result:
     from hpcbert.flows import heal
 
-    conflicts.refuse(*_CONFLICTS)
     site = load(site_file)
     directory = Path(runs or site.runs)
     watched: Sequence[TrackedCampaign] = ()

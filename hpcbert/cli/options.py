@@ -18,9 +18,8 @@ from typing import (
 
 import click
 
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.config.decode import MOST_COUNT, Invalid, Range
-from hpcbert.config.options import SCALING, Options, Spec, declared
+from hpcbert.config.options import Options, Spec, declared
 from hpcbert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -144,31 +143,6 @@ def _checked(read: Callable[[Any], Any]) -> Callable[[click.Context, click.Param
             raise click.BadParameter(f"{error} {error.hint}".rstrip()) from None
 
     return callback
-
-
-SHARED_CONFLICTS = (
-    Conflict(("scaling",), lambda given: given["shapes"], "with --shapes, which can include it"),
-    Conflict(
-        ("nodes", "gpus_per_node"),
-        lambda given: given["shapes"] and SCALING not in split(given["shapes"]),
-        "with --shapes",
-    ),
-    Conflict(
-        ("concurrent_repeats",),
-        lambda given: given["repeats_in"] == "one-job",
-        "with --repeats-in one-job",
-    ),
-    Conflict(
-        ("stop_on_failure",),
-        lambda given: given["concurrent_points"] and given["stop_on_failure"],
-        "with --concurrent-points",
-    ),
-    Conflict(
-        ("global_batch_size",),
-        lambda given: given["accumulation"] is not None,
-        "with --accumulation, of which it follows",
-    ),
-)
 
 
 def all_of(parameters: Mapping[str, Any]) -> Options:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert import scheduler
 from hpcbert.campaign import store
-from hpcbert.cli import conflicts
-from hpcbert.cli.asked import ReadFile, filled, read, submitter
-from hpcbert.cli.campaigns import past
 from hpcbert.cli.layout import columns
-from hpcbert.cli.options import SHARED_CONFLICTS, submit_options
+from hpcbert.cli.options import submit_options
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.submit_plan import plan_campaigns
 from hpcbert.config import campaignfile
-from hpcbert.config.options import unused_with
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import utc
-from hpcbert.scheduler.base import World
-from hpcbert.system.runner import run
+from hpcbert.system.runner import Ahead, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,35 +60,25 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     starts) can't run. FILE is a campaign.toml.
     """
     if init:
-        conflicts.refuse_others(("init", "file"), "with --init, which writes an example")
         return _example(file or Path("campaign.toml"))
     from hpcbert.campaign import durations
     from hpcbert.flows.plan import look, refusals
-    from hpcbert.script import again, cost
-    from hpcbert.script.draft import draft  # imports Jinja, which --help does not need
+    from hpcbert.script import cost
 
-    conflicts.refuse(*SHARED_CONFLICTS)
-    then = past(like, options) if like else None
-    written = ReadFile.at(file)
-    options = filled(options, written)
-    outlooks: list[Outlook] = []
-    warnings: list[str] = []
-    known: durations.Campaigns | None = None
-    for asked in read(options, rehearse=rehearse, then=then, written=written):
-        name = asked.options.scheduler
-        conflicts.refuse_typed(unused_with(name), f"with the {name} scheduler")
-        fitted = scheduler.of(name, World(run)).fit(asked.options, asked.site, asked.recipe)
-        chosen = replace(fitted, dry=True)
-        made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
-        known = known or durations.campaigns(Path(asked.site.runs))
-        outlooks.append(look(made, known, run=run))
-        warnings += (*asked.warnings, *(again.differences(then, made) if then else ()))
-        warnings += [f"{one.detail} {one.hint}".rstrip() for one in outlooks[-1].doubts]
+    with closing(Ahead(run)) as ahead:
+        planned = plan_campaigns(
+            options, file=file, like=like, rehearse=rehearse, ahead=ahead, planned=True
+        )
+    runs = durations.campaigns(Path(planned.site.runs))
+    outlooks = [look(draft, runs, run=run) for draft in planned.drafts]
+    doubts = (doubt for outlook in outlooks for doubt in outlook.doubts)
+    warnings = [*planned.warnings, *(f"{doubt.detail} {doubt.hint}".rstrip() for doubt in doubts)]
     errors = [error for one in outlooks for error in refusals(one)]
-    if options.max_gpu_hours is not None:
+    if planned.options.max_gpu_hours is not None:
         try:
             cost.refuse(
-                [point.cost for one in outlooks for point in one.points], options.max_gpu_hours
+                [point.cost for one in outlooks for point in one.points],
+                planned.options.max_gpu_hours,
             )
         except UsageError as error:
             errors.append(CheckError(error.message, where=error.where, hint=error.hint))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import pairs, shared_option
 from hpcbert.cli.output import Result, printable, returns_result
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config import places, recipe, site, trust
 from hpcbert.config.options import Options
 from hpcbert.config.schedulers import traits
@@ -33,26 +32,11 @@ from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from hpcbert.config.site import Site
 
 
-def _without(kind: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda given: bool(given["only"]) and kind not in given["only"]
-
-
-_CONFLICTS = (
-    Conflict(
-        ("partition", "account", "qos", "time_limit"),
-        lambda given: not given["on_node"],
-        "without --on-node",
-    ),
-    Conflict(("repository",), _without("source"), "without --only source"),
-    Conflict(("python",), _without("environment"), "without --only environment"),
-    Conflict(("image", "runtime"), _without("image"), "without --only image"),
-    Conflict(("data", "settings"), _without("data"), "without --only data"),
-)
 _ERRORS = (UsageError, ConfigError, SchedulerError, IncompleteError, CheckError, Interruption)
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
 
@@ -101,10 +85,9 @@ def prepare(
     What exists already stays as it is; what was interrupted continues. Later campaigns use what was
     prepared, and record it with digests.
     """
-    conflicts.refuse(*_CONFLICTS)
     here = _site(frameworks, values)
     if here.container.runtime == "none":
-        conflicts.refuse_typed(("image",), "with the container runtime none")
+        refuse_typed(("image",), "with the container runtime none")
     folders = places.recipe_folders(Path(here.where), templates)
     found = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
     used = [Path(here.where), *(path for one in found for path in Path(one.folder).iterdir())]

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcbert.campaign.store import write_text
-from hpcbert.cli import conflicts
-from hpcbert.cli.asked import read
-from hpcbert.cli.options import SHARED_CONFLICTS, all_of, submit_options
+from hpcbert.cli.options import all_of, submit_options
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.request import read_requests
 from hpcbert.config.adaptive import AUTO
 from hpcbert.errors import CheckError, UsageError
 
@@ -46,12 +45,7 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
     Each script's header has the command that renders it again.
     """
     if check is not None:
-        conflicts.refuse_others(("check",), "with --check, which asks each script")
         return _check(check)
-    conflicts.refuse(*SHARED_CONFLICTS)
-    conflicts.refuse_typed(
-        ("runs", "max_gpu_hours", "preflight", "stop_on_failure"), "on scripts to submit by hand"
-    )
     if options.repeats == AUTO:
         raise UsageError(
             f"--repeats {AUTO} reads a campaign's logs, but a script to submit by hand has none.",
@@ -72,9 +66,9 @@ def _rendered(options: Options) -> dict[str, str]:
 
     return {
         name: text
-        for asked in read(options, dry=True)
+        for request in read_requests(options, dry=True)
         for name, text in by_hand(
-            asked.request, asked.site, asked.recipe, options=asked.options
+            request.request, request.site, request.recipe, options=request.options
         ).items()
     }
 

@@ -9,10 +9,9 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.cli.watching import Display, follow_with_retries, plan_text
 from hpcbert.config import site
 from hpcbert.config.options import unused_with
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcbert.flows.retry import InvalidRepeat, RetryPlan
-
-_CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run")
 
 
 @click.command(
@@ -70,21 +67,20 @@ def retry(
     """
     from hpcbert.flows.heal import resubmit
 
-    conflicts.refuse(_CONFLICT)
     here = site.load(site_file)
     directories = store.chosen(campaigns, Path(runs or here.runs))
     nodes = tuple(node for words in exclude for node in expand(words))
     policy = RetryPolicy(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
     for name in dict.fromkeys(store.read_manifest(one).scheduler for one in directories):
         unused = (*unused_with(name), "no_exclude") if unused_with(name) else ()
-        conflicts.refuse_typed(unused, f"on a campaign of the {name} scheduler")
+        refuse_typed(unused, f"on a campaign of the {name} scheduler")
     display = Display(err=True)
     waiting = display.waiting if wait else None
     plans = [
         resubmit(one, policy, run=run, floor=here.slurm.poll_floor, dry=dry_run, waiting=waiting)
         for one in directories
     ]
-    if wait:
+    if wait and not dry_run:
         display.retried(plans)
         return follow_with_retries(directories, policy, here)
     return _result(plans, dry=dry_run)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from hpcbert.config import variables
-from hpcbert.config.decode import Filled, Invalid, Range, Written, decode, did_you_mean
+from hpcbert.config.decode import GIVEN, Filled, Invalid, Range, Written, decode, did_you_mean
 from hpcbert.config.options import SCALING, RunOptions, SlurmOptions, names_of
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, Refusals, UsageError
@@ -275,11 +275,13 @@ class CampaignFile(Selection, RunOptions):
     """A campaign.toml; a key that is left out comes from the command line, the site or the recipe.
 
     Attributes:
+        where: The path of the file.
         name: Name of the campaigns in `list`.
         note: A note about them.
         slurm: Requests to Slurm, which replace those of the site.toml.
     """
 
+    where: Annotated[str, GIVEN] = ""
     name: Annotated[str, name] | None = None
     note: Filled | None = None
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
@@ -323,7 +325,7 @@ def read(path: Path) -> CampaignFile:
     """
     values = read_toml(path)
     try:
-        return decode(CampaignFile, values, file=str(path))
+        return decode(CampaignFile, values, file=str(path), where=str(path))
     except ConfigError as error:
         each = {str(error): error, **_faults(values, str(path))}
         raise error if len(each) == 1 else Refusals(tuple(each.values())) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.cli.asked import read
+from hpcbert.cli.request import read_requests
 from hpcbert.config.options import Options
 from hpcbert.config.slurmwords import given, refusal
 from hpcbert.errors import ConfigError, UsageError
@@ -128,7 +128,7 @@ def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path)
         ("srun", "--nod=3", replace(named, srun_arg=("--nod=3",))),
     ):
         with pytest.raises(UsageError, match="hpcbert's --nodes") as caught:
-            read(options)
+            read_requests(options)
         assert f"--{program}-arg: {word!r} ({program}'s --nodes)" in caught.value.message
 
 

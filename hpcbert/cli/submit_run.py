@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 
 
-def resumed(name: str, options: Options, *, retries: int | None) -> Result:
+def resume(name: str, options: Options, *, retries: int | None) -> Result:
     """Resume an interrupted submission.
 
     Raises:
@@ -33,10 +33,10 @@ def resumed(name: str, options: Options, *, retries: int | None) -> Result:
     """
     here = site.load(options.site_file)
     directory = store.resolve(name, Path(options.runs or here.runs))
-    return carried_out([directory], here, retries=retries)
+    return submit_campaigns([directory], here, retries=retries)
 
 
-def carried_out(
+def submit_campaigns(
     directories: Sequence[Path],
     here: Site,
     drafts: Sequence[Draft] = (),

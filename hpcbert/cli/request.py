@@ -1,4 +1,4 @@
-"""Turn the options of submit and render into requests, a site and recipes."""
+"""From the options of submit, plan and render to a request for each campaign."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from hpcbert.cli.conflicts import refuse_typed, typed
 from hpcbert.cli.options import pairs, split
+from hpcbert.cli.unused_options import is_typed, refuse_typed
 from hpcbert.config import adaptive, campaignfile, places, site, slurmwords, variables
 from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.decode import Invalid, did_you_mean
@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The shared options, after reading.
+class CampaignRequest:
+    """What one campaign measures, where, and how it is submitted.
 
     Attributes:
         warnings: Choices made on the user's behalf.
@@ -51,110 +51,117 @@ class Asked:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ReadFile:
-    """A campaign.toml and its path."""
-
-    path: Path
-    file: CampaignFile
-
-    @classmethod
-    def at(cls, path: Path | None) -> ReadFile | None:
-        """Read the campaign file that the command line names, if any.
-
-        Raises:
-            ConfigError: The file is missing or wrong.
-        """
-        if path is None:
-            return None
-        if not path.exists():
-            raise ConfigError("There is no such file.", where=str(path), hint=_NO_FILE)
-        return cls(path, campaignfile.read(path))
-
-
 _NO_FILE = "hpcbert plan --init writes an example; without a file, options say what to measure."
+# What a campaign.toml sets itself, and what belongs to one framework.
+_AXES = (*names_of(PointOptions), "nodes", "gpus_per_node")
+_OF_ONE = ("image", "data", "source", "python")
+# Options that set the same thing: a typed one wins.
+_EITHER = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
+# Options that need an adaptive number of repeats.
+_ADAPTIVE = ("max_repeats", "precision_of_median")
 
 
-def read(
+def read_file(path: Path | None) -> CampaignFile | None:
+    """Read the campaign file that the command line names, if any.
+
+    Raises:
+        ConfigError: The file is missing or wrong.
+    """
+    if path is None:
+        return None
+    if not path.exists():
+        raise ConfigError("There is no such file.", where=str(path), hint=_NO_FILE)
+    return campaignfile.read(path)
+
+
+def read_requests(
     options: Options,
     *,
     dry: bool = False,
     rehearse: bool = False,
-    then: Past | None = None,
-    written: ReadFile | None = None,
-) -> tuple[Asked, ...]:
-    """Turn the shared options into a request, a site and a recipe for each campaign.
+    past: Past | None = None,
+    file: CampaignFile | None = None,
+) -> tuple[CampaignRequest, ...]:
+    """Return a request for each campaign, with its site and recipe.
 
     Args:
-        options: The options, `filled` from the file.
+        options: The options, completed from the file.
         dry: Whether nothing will run.
         rehearse: Whether nothing will train.
-        then: The campaign that says what to measure, instead of the options.
-        written: The file that says what to measure.
+        past: The campaign that says what to measure, instead of the options.
+        file: The file that says what to measure.
 
     Raises:
         UsageError: A value is wrong, or what was measured then is not available here.
     """
     from hpcbert.script import again, matrix
 
-    if then:
-        options, rehearse = _as_then(options, then), rehearse or then.campaign.rehearse
-    for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
-        if why := slurmwords.refusal(program, words):
-            raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
-    asked: Selection = written.file if written else _axes(options)
-    named = {name for one in (asked, *asked.include) for name in one.frameworks}
-    if len(named) > 1:
+    _refuse_unused_options(options)
+    if past:
+        options, rehearse = _as_past(options, past), rehearse or past.campaign.rehearse
+    selection: Selection = file or _selection(options)
+    names = {name for axes in (selection, *selection.include) for name in axes.frameworks}
+    if len(names) > 1:
         refuse_typed(
             _OF_ONE, "with several frameworks: set it in [frameworks.NAME] of the site.toml"
         )
-    base, known = (
-        _request(options, written),
-        _Places(options, named if not then else {then.campaign.framework}),
-    )
-    if then:
-        found, here = known.find(then.campaign.framework)
-        request = again.request(then, found, here)
-        parts: tuple[matrix.Portion, ...] = (matrix.Portion(found.name, request),)
+    base = _request(options, file)
+    sources = _Sources(options, {past.campaign.framework} if past else names)
+    if past:
+        recipe, here = sources.find(past.campaign.framework)
+        portions: tuple[matrix.Portion, ...] = (
+            matrix.Portion(recipe.name, again.request(past, recipe, here)),
+        )
     else:
-        where = str(written.path) if written else ""
-        parts = matrix.portions(matrix.Matrix(asked, base, where), known.find)
+        where = file.where if file else ""
+        portions = matrix.portions(matrix.Matrix(selection, base, where), sources.find)
     return tuple(
-        _asked(options, known, one, dry=dry, rehearse=rehearse, written=written) for one in parts
+        _campaign_request(options, sources, portion, dry=dry, rehearse=rehearse, file=file)
+        for portion in portions
     )
 
 
-# What a campaign.toml sets itself, and what belongs to one framework.
-_AXES = (*names_of(PointOptions), "nodes", "gpus_per_node")
-_OF_ONE = ("image", "data", "source", "python")
-# Options that set the same thing: a typed one wins.
-_EITHER = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
+def _refuse_unused_options(options: Options) -> None:
+    """Refuse options that others make ineffective, or that Slurm must not get.
+
+    Raises:
+        UsageError: One was typed.
+    """
+    if options.shapes:
+        refuse_typed(("scaling",), "with --shapes, which can include it")
+        if SCALING not in split(options.shapes):
+            refuse_typed(("nodes", "gpus_per_node"), "with --shapes")
+    if options.accumulation is not None and is_typed("accumulation"):
+        refuse_typed(("global_batch_size",), "with --accumulation, of which it follows")
+    for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
+        if why := slurmwords.refusal(program, words):
+            raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
 
 
-def filled(options: Options, written: ReadFile | None) -> Options:
+def complete(options: Options, file: CampaignFile | None) -> Options:
     """Return the options, completed with the file's settings of how to run; typed options win.
 
     Raises:
         UsageError: An option also says what to measure.
     """
-    if not written:
+    if not file:
         return options
-    refuse_typed(_AXES, f"with {written.path.name}, which says what to measure")
+    refuse_typed(_AXES, f"with {Path(file.where).name}, which says what to measure")
     values = {
         name: value
-        for name, value in written.file.run_options().items()
-        if not typed(name) and not typed(_EITHER.get(name, name))
+        for name, value in file.run_options().items()
+        if not is_typed(name) and not is_typed(_EITHER.get(name, name))
     }
     return replace(options, **values)
 
 
-def _axes(options: Options) -> Selection:
+def _selection(options: Options) -> Selection:
     """Return the points that the options combine to, in the form of a campaign file.
 
     Raises:
         UsageError: A value is wrong.
     """
-    shapes = tuple(_told("--shapes", campaignfile.shape, one) for one in split(options.shapes))
+    shapes = tuple(_checked("--shapes", campaignfile.shape, one) for one in split(options.shapes))
     curve = (SCALING,) if options.scaling else ()
     return Selection(
         frameworks=tuple(dict.fromkeys(one for text in options.frameworks for one in split(text))),
@@ -168,15 +175,15 @@ def _axes(options: Options) -> Selection:
         ),
         env=tuple(
             campaignfile.Variable(
-                _told(f"--env {name}", variables.asked, name),
-                (_told(f"--env {name}", variables.value, text),),
+                _checked(f"--env {name}", variables.asked, name),
+                (_checked(f"--env {name}", variables.value, text),),
             )
             for name, text in pairs(options.env, "--env").items()
         ),
     )
 
 
-def _told(flag: str, check: Callable[[str], T], text: str) -> T:
+def _checked(flag: str, check: Callable[[str], T], text: str) -> T:
     try:
         return check(text)
     except Invalid as error:
@@ -189,7 +196,7 @@ def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
     Raises:
         UsageError: It has neither form.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
     current = ""
     for word in split(text):
         name, equals, number = word.rpartition("=")
@@ -198,15 +205,11 @@ def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
             if current not in PRECISIONS:
                 message = f"--batch-size names {name!r}, which is not a precision."
                 raise UsageError(message, hint=did_you_mean(name, PRECISIONS))
-        found[current] = tuple(dict.fromkeys((*found.get(current, ()), _number(number))))
-    return tuple(campaignfile.Sizes("--batch-size", "", *one) for one in found.items())
+        sizes[current] = tuple(dict.fromkeys((*sizes.get(current, ()), _number(number))))
+    return tuple(campaignfile.Sizes("--batch-size", "", *item) for item in sizes.items())
 
 
-# Options that need an adaptive number of repeats.
-_ADAPTIVE = ("max_repeats", "precision_of_median")
-
-
-def _repeats(options: Options, written: ReadFile | None) -> tuple[int, float | None]:
+def _repeats(options: Options, file: CampaignFile | None) -> tuple[int, float | None]:
     """Return the maximum number of repeats, and the required precision of the median.
 
     Raises:
@@ -214,17 +217,17 @@ def _repeats(options: Options, written: ReadFile | None) -> tuple[int, float | N
     """
     if options.repeats != adaptive.AUTO:
         refuse_typed(_ADAPTIVE, f"without --repeats {adaptive.AUTO}")
-        idle = [one for one in _ADAPTIVE if written and getattr(written.file, one) is not None]
-        if written and idle and written.file.repeats != adaptive.AUTO:
+        idle = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
+        if file and idle and file.repeats != adaptive.AUTO:
             message = f'{idle[0]} has no effect without repeats = "{adaptive.AUTO}".'
-            raise ConfigError(message, where=str(written.path), hint=f"Leave {idle[0]} out.")
+            raise ConfigError(message, where=file.where, hint=f"Leave {idle[0]} out.")
         return int(options.repeats), None
     most = options.max_repeats or adaptive.MAX_REPEATS
     return most, float(options.precision_of_median or adaptive.PRECISION)
 
 
-def _request(options: Options, written: ReadFile | None) -> Request:
-    repeats, precision_of_median = _repeats(options, written)
+def _request(options: Options, file: CampaignFile | None) -> Request:
+    repeats, precision_of_median = _repeats(options, file)
     return Request(
         shape=Shape(options.nodes or 1, options.gpus_per_node or 1),
         preset=options.protocol,
@@ -239,7 +242,7 @@ def _request(options: Options, written: ReadFile | None) -> Request:
     )
 
 
-class _Places:
+class _Sources:
     """The site and the recipes, each read once.
 
     Args:
@@ -249,7 +252,7 @@ class _Places:
 
     def __init__(self, options: Options, frameworks: Collection[str]) -> None:
         self._options = options
-        self._found: dict[str, Recipe] = {}
+        self._recipes: dict[str, Recipe] = {}
         only = next(iter(frameworks)) if len(frameworks) == 1 else ""
         self.site = site.load(options.site_file, replace(options, fw=only))
         self.folders = places.recipe_folders(Path(self.site.where), options.templates)
@@ -263,72 +266,64 @@ class _Places:
         """
         from hpcbert.config import recipe  # has data classes that --help does not need
 
-        if framework not in self._found:
-            found = recipe.load(places.find_recipe(framework, self.folders))
-            _refuse_unused(found, self.site)
-            device_of(found, self.site, device(self._options.device), self.folders)
-            self._found[framework] = found
-        return self._found[framework], self.site
+        if framework not in self._recipes:
+            loaded = recipe.load(places.find_recipe(framework, self.folders))
+            _refuse_unused_paths(loaded, self.site)
+            device_of(loaded, self.site, device(self._options.device), self.folders)
+            self._recipes[framework] = loaded
+        return self._recipes[framework], self.site
 
 
-def _asked(
+def _campaign_request(
     options: Options,
-    known: _Places,
-    part: Portion,
+    sources: _Sources,
+    portion: Portion,
     *,
     dry: bool,
     rehearse: bool,
-    written: ReadFile | None,
-) -> Asked:
+    file: CampaignFile | None,
+) -> CampaignRequest:
     from hpcbert.script.resolve import SubmitOptions
 
-    found, here = known.find(part.framework)
+    recipe, here = sources.find(portion.framework)
     scheduler = options.scheduler or here.scheduler
     warnings: tuple[str, ...] = ()
-    if dry and traits(scheduler).here and part.request.shape.nodes > 1:
+    if dry and traits(scheduler).here and portion.request.shape.nodes > 1:
         note = f"The site's scheduler is {scheduler}, with one node: this script is for Slurm."
         scheduler, warnings = SLURM.name, (note,)
     warnings += _mailed(options.notify, scheduler)
-    if written:
-        warnings += tuple(
-            f"{written.path}: {campaignfile.key_of(name)} has no effect with the {scheduler} "
-            "scheduler."
-            for name in written.file.run_options()
-            if name in unused_with(scheduler)
-        )
-    chosen = SubmitOptions(
+    warnings += tuple(
+        f"{file.where}: {campaignfile.key_of(name)} has no effect with the {scheduler} scheduler."
+        for name in (file.run_options() if file else ())
+        if file and name in unused_with(scheduler)
+    )
+    in_one_job = options.repeats_in == "one-job"
+    submit_options = SubmitOptions(
         scheduler=scheduler,
-        folders=known.folders,
+        folders=sources.folders,
         named=tuple(map(Path, options.templates)),
-        concurrent=options.concurrent_repeats,
+        concurrent=1 if in_one_job else options.concurrent_repeats,
         concurrent_points=options.concurrent_points,
-        together=options.repeats_in == "one-job",
+        together=in_one_job,
         rehearse=rehearse,
         dry=dry,
         preflight=options.preflight,
-        stop_on_failure=_stops(options, part.request),
-        file=written.path if written else None,
+        stop_on_failure=_stops(options, portion.request),
+        file=Path(file.where) if file else None,
     )
-    return Asked(part.request, here, found, chosen, warnings)
+    return CampaignRequest(portion.request, here, recipe, submit_options, warnings)
 
 
 def _stops(options: Options, request: Request) -> bool:
-    """Return whether to hold shapes back if the smallest fails; by default, those of a curve.
-
-    Raises:
-        UsageError: The option was typed, but there is only one shape.
-    """
-    several = {one.shape for one in request.cells} or set(
+    """Return whether to hold shapes back if the smallest fails; by default, those of a curve."""
+    several = {cell.shape for cell in request.cells} or set(
         shapes(request.shape, scaling=request.scaling)
     )
-    if options.stop_on_failure and len(several) == 1:
-        raise UsageError(
-            "--stop-on-failure has no effect on a single shape.",
-            hint="Leave --stop-on-failure out.",
-        )
-    if options.stop_on_failure is not None:
-        return options.stop_on_failure
-    return Shape(1, 1) in several and len(several) > 1 and not options.concurrent_points
+    if len(several) == 1 or options.concurrent_points:
+        return False
+    if options.stop_on_failure is None:
+        return Shape(1, 1) in several
+    return options.stop_on_failure
 
 
 def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:
@@ -345,29 +340,29 @@ def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:
     return (str(mail.parse(notify)),) if notify else ()
 
 
-def _as_then(options: Options, then: Past) -> Options:
+def _as_past(options: Options, past: Past) -> Options:
     """Return the options with those of a campaign that its request does not hold."""
-    campaign, shape = then.campaign, then.largest.shape
+    campaign, shape = past.campaign, past.largest.shape
     return replace(
         options,
         nodes=shape.nodes,
         gpus_per_node=shape.gpus_per_node,
         concurrent_repeats=campaign.concurrent_repeats,
         concurrent_points=campaign.concurrent_points,
-        repeats_in="one-job" if any(one.together for one in campaign.measured) else "array",
+        repeats_in="one-job" if any(array.together for array in campaign.measured) else "array",
     )
 
 
-def _refuse_unused(found: Recipe, here: Site) -> None:
+def _refuse_unused_paths(recipe: Recipe, here: Site) -> None:
     """Refuse options that the framework or the runtime has no use for.
 
     Raises:
         UsageError: Such an option was typed.
     """
-    if found.dataset is None and "data" not in found.needs:
-        refuse_typed(("data",), f"with {found.name}, which reads none")
-    if "source" not in found.needs and not found.source.repository:
-        refuse_typed(("source",), f"with {found.name}, whose container image has the program")
+    if recipe.dataset is None and "data" not in recipe.needs:
+        refuse_typed(("data",), f"with {recipe.name}, which reads none")
+    if "source" not in recipe.needs and not recipe.source.repository:
+        refuse_typed(("source",), f"with {recipe.name}, whose container image has the program")
     if here.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")
 
