@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 else:
     TextType = click.ParamType  # not generic in click 8.2
 
-# Seconds for Slurm to answer: you can press TAB again, but not rescue a shell that hangs.
-_PATIENCE = 1.0
 _DEFAULT = "pytorch"
 
 
@@ -83,7 +81,7 @@ def _recipe(context: click.Context) -> Mapping[str, Any]:
     named = context.params.get("fw") or context.params.get("frameworks") or ""
     names = (named if isinstance(named, str) else ",".join(named)).split(",")
     if not names[0]:
-        submits = "repeats_in" in {one.name for one in context.command.params}
+        submits = any(param.name == "repeats_in" for param in context.command.params)
         directory = None if submits else _meant(context)
         if directory:
             return read(directory / "recipe.toml")
@@ -104,13 +102,6 @@ def _protocols(context: click.Context) -> Iterable[str]:
 
 def _settings(context: click.Context) -> Iterable[str]:
     return [f"{name}=" for name in _recipe(context).get("options", {})]
-
-
-def _partitions(_context: click.Context) -> Iterable[str]:
-    from hpcbert.system.runner import run
-
-    done = run(["sinfo", "--noheader", "--format=%R"], timeout=_PATIENCE)
-    return dict.fromkeys(done.stdout.split()) if done.ok else ()
 
 
 def _published(_context: click.Context) -> Iterable[str]:
@@ -147,11 +138,10 @@ VALUES: Mapping[str, Values] = {
     "point": _points,
     "rule": _rules,
     "model": _models,
-    "preset": _protocols,
+    "protocol": _protocols,
     "settings": _settings,
     "precision": lambda _: PRECISIONS,
     "device": lambda _: DEVICES,
-    "partition": _partitions,
     "beside": _published,
     "name": _named,
 }
