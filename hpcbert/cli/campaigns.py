@@ -38,11 +38,7 @@ class Opened(NamedTuple):
 
 
 def opened(names: Iterable[str], runs: Path) -> tuple[Opened, ...]:
-    """Return the campaigns that the user names, each once; without names, the user's newest.
-
-    Raises:
-        UsageError: As `store.resolve`, `store.newest` and `archive.opened`.
-    """
+    """Return the campaigns that the user names, each once; without names, the user's newest."""
     context = click.get_current_context()
     found: list[Opened] = []
     for name in dict.fromkeys(names):
@@ -81,11 +77,7 @@ _MEASURED = (
 
 
 def open_past(name: str, options: Options) -> Past:
-    """Return the campaign, archive or lock file that --like names, which says what to measure.
-
-    Raises:
-        UsageError: It is missing or damaged, or another option says what to measure.
-    """
+    """Return the campaign, archive or lock file that --like names, which says what to measure."""
     from hpcbert.config import site
     from hpcbert.script import again
 

@@ -82,11 +82,7 @@ def collect(
 
 
 def _refuse_beside(name: str, form: str) -> None:
-    """Refuse published numbers that don't fit next to a table, before anything is collected.
-
-    Raises:
-        UsageError: The record has nothing of that name, or the form has no room for it.
-    """
+    """Refuse published numbers that don't fit next to a table, before anything is collected."""
     from hpcbert.published.record import find
 
     if form not in ("text", "wide", "markdown"):

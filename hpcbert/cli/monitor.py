@@ -135,10 +135,6 @@ def _on_screen(
 
     Returns:
         The last states seen, and the campaigns, including those submitted meanwhile.
-
-    Raises:
-        HpcbertError: Following them failed.
-        KeyboardInterrupt: By Ctrl-C.
     """
     from hpcbert.cli.view import app, session
 

@@ -90,9 +90,6 @@ def read_requests(
         rehearse: Whether nothing will train.
         past: The campaign that says what to measure, instead of the options.
         file: The file that says what to measure.
-
-    Raises:
-        UsageError: A value is wrong, or what was measured then is not available here.
     """
     from hpcbert.script import again, matrix
 
@@ -122,11 +119,7 @@ def read_requests(
 
 
 def _refuse_unused_options(options: Options) -> None:
-    """Refuse options that others make ineffective, or that Slurm must not get.
-
-    Raises:
-        UsageError: One was typed.
-    """
+    """Refuse options that others make ineffective, or that Slurm must not get."""
     if options.shapes:
         refuse_typed(("scaling",), "with --shapes, which can include it")
         if SCALING not in split(options.shapes):
@@ -156,11 +149,7 @@ def complete(options: Options, file: CampaignFile | None) -> Options:
 
 
 def _selection(options: Options) -> Selection:
-    """Return the points that the options combine to, in the form of a campaign file.
-
-    Raises:
-        UsageError: A value is wrong.
-    """
+    """Return the points that the options combine to, in the form of a campaign file."""
     shapes = tuple(_checked("--shapes", campaignfile.shape, one) for one in split(options.shapes))
     curve = (SCALING,) if options.scaling else ()
     return Selection(
@@ -191,11 +180,7 @@ def _checked(flag: str, check: Callable[[str], T], text: str) -> T:
 
 
 def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
-    """Read `32,64` or `fp32=32,fp16=64,128`: each number belongs to the precision before it.
-
-    Raises:
-        UsageError: It has neither form.
-    """
+    """Read `32,64` or `fp32=32,fp16=64,128`: each number belongs to the precision before it."""
     sizes: dict[str, tuple[int, ...]] = {}
     current = ""
     for word in split(text):
@@ -210,11 +195,7 @@ def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
 
 
 def _repeats(options: Options, file: CampaignFile | None) -> tuple[int, float | None]:
-    """Return the maximum number of repeats, and the required precision of the median.
-
-    Raises:
-        UsageError: An option has no effect because the number of repeats is fixed.
-    """
+    """Return the maximum number of repeats, and the required precision of the median."""
     if options.repeats != adaptive.AUTO:
         refuse_typed(_ADAPTIVE, f"without --repeats {adaptive.AUTO}")
         idle = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
@@ -327,11 +308,7 @@ def _stops(options: Options, request: Request) -> bool:
 
 
 def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:
-    """Return which mail Slurm is to send, if any.
-
-    Raises:
-        UsageError: The scheduler sends no mail.
-    """
+    """Return which mail Slurm is to send, if any."""
     if notify and "notify" in unused_with(scheduler):
         raise UsageError(
             f"--notify has no effect with the {scheduler} scheduler, which sends no mail.",
@@ -354,11 +331,7 @@ def _as_past(options: Options, past: Past) -> Options:
 
 
 def _refuse_unused_paths(recipe: Recipe, here: Site) -> None:
-    """Refuse options that the framework or the runtime has no use for.
-
-    Raises:
-        UsageError: Such an option was typed.
-    """
+    """Refuse options that the framework or the runtime has no use for."""
     if recipe.dataset is None and "data" not in recipe.needs:
         refuse_typed(("data",), f"with {recipe.name}, which reads none")
     if "source" not in recipe.needs and not recipe.source.repository:

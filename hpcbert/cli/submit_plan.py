@@ -94,11 +94,7 @@ def plan_campaigns(
 
 
 def _name_and_note(name: str, note: str, file: CampaignFile | None) -> tuple[str, str]:
-    """Return the campaign's name and note: as typed, else as the file has them.
-
-    Raises:
-        UsageError: One of them is invalid.
-    """
+    """Return the campaign's name and note: as typed, else as the file has them."""
     file = file or CampaignFile()
     name = name if is_typed("name") else file.name or ""
     note = note if is_typed("note") else file.note or ""
@@ -139,11 +135,7 @@ def _draft(
 
 
 def refuse_costly(drafts: Sequence[Draft], most: float, *, tries: int) -> None:
-    """Refuse campaigns that may together take more GPU-hours than allowed.
-
-    Raises:
-        UsageError: They may.
-    """
+    """Refuse campaigns that may together take more GPU-hours than allowed."""
     from hpcbert.script import cost
 
     costs = [

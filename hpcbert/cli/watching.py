@@ -169,10 +169,6 @@ def follow(directory: Path, policy: RetryPolicy, site: Site) -> View:
 
     Returns:
         The last states.
-
-    Raises:
-        HpcbertError: As `heal.follow`; the jobs continue.
-        KeyboardInterrupt: The same, after saying so.
     """
     from hpcbert.flows import heal
 

@@ -225,11 +225,7 @@ class Session:
     # --- what the user asks for ------------------------------------------------------------------
 
     def cancelling(self, watched: TrackedCampaign) -> Asking | str:
-        """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do.
-
-        Raises:
-            HpcbertError: As the flow.
-        """
+        """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do."""
         target = cancel.find(watched, run=run)
         name = watched.campaign.id
         if not target.jobs:
@@ -243,11 +239,7 @@ class Session:
         return Asking(f"Cancel {len(target.repeats)} repeats of {name}?", act)
 
     def retrying(self, watched: TrackedCampaign) -> Asking | str:
-        """Return what `hpcbert retry` would submit for a campaign, or why it would submit nothing.
-
-        Raises:
-            HpcbertError: As the flow.
-        """
+        """Return what `hpcbert retry` would submit for a campaign, or why nothing."""
         directory, policy = watched.directory, RetryPolicy()
         plan = heal.resubmit(directory, policy, run=run, floor=self._floor, dry=True)
         count = sum(len(array.repeats) for array in plan.arrays)
