@@ -10,6 +10,7 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.unused_options import refuse_typed
+from hpcbert.config import site
 from hpcbert.config.options import PointOptions, RunOptions, names_of
 
 if TYPE_CHECKING:
@@ -78,7 +79,6 @@ _MEASURED = (
 
 def open_past(name: str, options: Options) -> Past:
     """Return the campaign, archive or lock file that --like names, which says what to measure."""
-    from hpcbert.config import site
     from hpcbert.script import again
 
     refuse_typed(_MEASURED, "with --like, which says what to measure")

@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from hpcbert.campaign import store
 from hpcbert.config import places
+from hpcbert.config.site import load
+from hpcbert.config.toml import read
+from hpcbert.container import cache
 from hpcbert.errors import HpcbertError
 from hpcbert.model import DEVICES, PRECISIONS
+from hpcbert.published import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,21 +48,17 @@ def _recipes(context: click.Context) -> Mapping[str, Path]:
 def _runs(context: click.Context) -> Path:
     if named := context.params.get("runs"):
         return Path(str(named))
-    from hpcbert.config.site import load
 
     return Path(load(str(context.params.get("site_file") or "")).runs)
 
 
 def _campaigns(context: click.Context) -> Iterable[str]:
-    from hpcbert.campaign import store
 
     return [path.name for path in reversed(store.find_campaigns(_runs(context)))]
 
 
 def _meant(context: click.Context) -> Path | None:
     """Return the campaign that a command line names, or the newest one."""
-    from hpcbert.campaign import store
-
     # If an option has no value yet, click parses the arguments but gives them no name.
     named = context.params.get("campaign") or context.params.get("paths")
     words = named or context.args
@@ -67,7 +68,6 @@ def _meant(context: click.Context) -> Path | None:
 
 
 def _points(context: click.Context) -> Iterable[str]:
-    from hpcbert.campaign import store
 
     directory = _meant(context)
     arrays = store.read_manifest(directory).arrays if directory else ()
@@ -76,8 +76,6 @@ def _points(context: click.Context) -> Iterable[str]:
 
 def _recipe(context: click.Context) -> Mapping[str, Any]:
     """Return the recipe of a command line: that of a framework or of a campaign."""
-    from hpcbert.config.toml import read
-
     named = context.params.get("fw") or context.params.get("frameworks") or ""
     names = (named if isinstance(named, str) else ",".join(named)).split(",")
     if not names[0]:
@@ -105,7 +103,6 @@ def _settings(context: click.Context) -> Iterable[str]:
 
 
 def _published(_context: click.Context) -> Iterable[str]:
-    from hpcbert.published import record
 
     return record.names()
 
@@ -118,8 +115,6 @@ def _named(context: click.Context) -> Iterable[str]:
 
 
 def _images(context: click.Context) -> Iterable[str]:
-    from hpcbert.config.site import load
-    from hpcbert.container import cache
 
     here = load(str(context.params.get("site_file") or ""))
     return [one.stem for one in cache.listed(Path(here.container.images))]

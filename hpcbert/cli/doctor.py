@@ -15,6 +15,7 @@ from hpcbert.config import site
 from hpcbert.config.options import Options, unused_with
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError
+from hpcbert.model import Shape
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def doctor(
     many nodes from inside.
     """
     from hpcbert.flows.doctor import Visit, examine  # imports Jinja, which --help does not need
-    from hpcbert.model import Shape
 
     here = site.load(site_file, Options(**given))
     like = traits(here.scheduler)

@@ -11,7 +11,7 @@ import click
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places, recipe
-from hpcbert.logs import outline
+from hpcbert.logs import grammar, outline
 
 if TYPE_CHECKING:
     from hpcbert.config.recipe import Recipe
@@ -53,8 +53,6 @@ def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
 @returns_result
 def frameworks_show(name: str, templates: tuple[str, ...]) -> Result:
     """Show everything that hpcbert knows about a framework."""
-    from hpcbert.logs import grammar  # which reads patterns
-
     found = recipe.load(places.find_recipe(name, _folders(templates)))
     grammar.parse(found.log, where=_file(found))
     data = described(found)

@@ -16,6 +16,11 @@ from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
+from hpcbert.flows.choices import SiteChoices
+from hpcbert.flows.init import local_values, present, propose, site_text, told
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.slurm.cluster import Cluster
+from hpcbert.system import machine
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -60,8 +65,6 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
     init examines what Slurm has and allows, and gives the reason for each value and the
     alternatives. On a terminal it asks if there is a choice; elsewhere the options decide.
     """
-    from hpcbert.flows.init import local_values, site_text, told
-
     if only_local:
         refuse_typed(_SLURM, "with --local")
     if (output.exists() or output.is_symlink()) and not force:
@@ -96,12 +99,6 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
 
 def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
     """Return the site that suits this machine's cluster; None without one."""
-    from hpcbert.flows.choices import SiteChoices
-    from hpcbert.flows.init import present, propose
-    from hpcbert.scheduler.base import World
-    from hpcbert.scheduler.slurm.cluster import Cluster
-    from hpcbert.system import machine
-
     cluster = Cluster(World(run))
     if not present(cluster):
         return None

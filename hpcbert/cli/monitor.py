@@ -19,6 +19,7 @@ from hpcbert.cli.watching import Display, cancel_hint, counts, failures_alike, h
 from hpcbert.config.schedulers import traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
+from hpcbert.flows import heal
 from hpcbert.flows import monitor as flow
 from hpcbert.system.runner import run
 
@@ -85,7 +86,6 @@ def _monitor(
     runs: str,
     site_file: str,
 ) -> Result:
-    from hpcbert.flows import heal
 
     site = load(site_file)
     directory = Path(runs or site.runs)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert.campaign import store
+from hpcbert.campaign import durations, store
 from hpcbert.cli.layout import columns
 from hpcbert.cli.options import submit_options
 from hpcbert.cli.output import Result, returns_result
@@ -18,6 +18,8 @@ from hpcbert.cli.submit_plan import plan_campaigns
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import utc
+from hpcbert.script import cost
+from hpcbert.script.cost import devices, text, total
 from hpcbert.system.runner import Ahead, run
 
 if TYPE_CHECKING:
@@ -61,9 +63,8 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     """
     if init:
         return _example(file or Path("campaign.toml"))
-    from hpcbert.campaign import durations
-    from hpcbert.flows.plan import look, refusals
-    from hpcbert.script import cost
+
+    from hpcbert.flows.plan import look, refusals  # imports Jinja, which --help does not need
 
     with closing(Ahead(run)) as ahead:
         planned = plan_campaigns(
@@ -160,8 +161,6 @@ def _sums(points: Sequence[PointOutlook]) -> dict[str, Any]:
 
 def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
     """Return hours by kind: the maximum, and those expected if all points have run before."""
-    from hpcbert.script.cost import total
-
     found = {
         "node_hours": total(one.cost.on_nodes(one.cost.hours) for one in points),
         "least_node_hours": total(one.cost.on_nodes(one.least_hours) for one in points),
@@ -183,7 +182,6 @@ def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
 
 
 def _text(outlook: Outlook) -> str:
-    from hpcbert.script.cost import devices
 
     campaign, points = outlook.draft.campaign, outlook.points
     first = points[0].cost.point
@@ -206,8 +204,6 @@ def _text(outlook: Outlook) -> str:
 
 def _together(outlooks: Sequence[Outlook]) -> list[str]:
     """Return the sum over several campaigns; nothing for one: its table has it."""
-    from hpcbert.script.cost import devices, text, total
-
     if len(outlooks) == 1:
         return []
     points = [point for one in outlooks for point in one.points]
@@ -220,7 +216,6 @@ def _together(outlooks: Sequence[Outlook]) -> list[str]:
 
 
 def _row(one: PointOutlook) -> tuple[str, ...]:
-    from hpcbert.script.cost import text
 
     cost, point = one.cost, one.cost.point
     return (
@@ -237,7 +232,6 @@ def _row(one: PointOutlook) -> tuple[str, ...]:
 
 
 def _total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
-    from hpcbert.script.cost import text, total
 
     own = [one for one in points if not one.cost.preflight]
     most = total(one.cost.on_devices(one.cost.hours) for one in points)
@@ -249,8 +243,6 @@ def _total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
 
 def _notes(outlook: Outlook) -> list[str]:
     """Return the meaning of the columns: the runs behind expectations, the cost of whole nodes."""
-    from hpcbert.script.cost import devices, text, total
-
     points = outlook.points
     unit = devices(one.cost for one in points)
     known = [one.earlier for one in points if one.earlier]

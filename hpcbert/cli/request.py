@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hpcbert.cli.options import pairs, split
 from hpcbert.cli.unused_options import is_typed, refuse_typed
-from hpcbert.config import adaptive, campaignfile, places, site, slurmwords, variables
+from hpcbert.config import adaptive, campaignfile, places, recipe, site, slurmwords, variables
 from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.options import SCALING, PointOptions, names_of, unused_with
@@ -245,8 +245,6 @@ class _Sources:
             UsageError: The recipe does not exist or is wrong, or it has no use for an option that
                 was typed, or it does not run on the device.
         """
-        from hpcbert.config import recipe  # has data classes that --help does not need
-
         if framework not in self._recipes:
             loaded = recipe.load(places.find_recipe(framework, self.folders))
             _refuse_unused_paths(loaded, self.site)

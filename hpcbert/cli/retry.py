@@ -16,6 +16,7 @@ from hpcbert.cli.watching import Display, follow_with_retries, plan_text
 from hpcbert.config import site
 from hpcbert.config.options import unused_with
 from hpcbert.errors import IncompleteError
+from hpcbert.flows.heal import resubmit
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.runner import run
 
@@ -65,8 +66,6 @@ def retry(
     leaves repeats alone that wait, run or are valid. The new attempts avoid nodes that failed, and
     the earlier attempts stay on record.
     """
-    from hpcbert.flows.heal import resubmit
-
     here = site.load(site_file)
     directories = store.chosen(campaigns, Path(runs or here.runs))
     nodes = tuple(node for words in exclude for node in expand(words))

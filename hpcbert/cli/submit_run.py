@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
+from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.output import Result, say
+from hpcbert.cli.watching import Display, follow_with_retries
 from hpcbert.config import site
 from hpcbert.errors import CheckError, HpcbertError, Interruption
+from hpcbert.flows.submit import left_behind, submit_pending, write
 from hpcbert.scheduler.base import RESUME, World
+from hpcbert.scheduler.slurm.gates import sbatch_argv
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -55,10 +59,6 @@ def submit_campaigns(
         retries: Number of retries while watching; None: don't watch.
         warnings: Warnings from before.
     """
-    from hpcbert.campaign.suspects import RetryPolicy
-    from hpcbert.cli.watching import Display, follow_with_retries
-    from hpcbert.flows.submit import left_behind, submit_pending, write
-
     waiting = None if retries is None else Display(err=True).waiting
     done: list[tuple[Path, Campaign]] = []
     for made in drafts[1:]:
@@ -103,7 +103,6 @@ def _one_or_all(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _dry(made: Draft) -> tuple[dict[str, Any], list[str], list[CheckError]]:
-    from hpcbert.scheduler.slurm.gates import sbatch_argv
 
     arrays = made.campaign.in_order
     runs_on = scheduler.of(made.campaign.scheduler, World(run))

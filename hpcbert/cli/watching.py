@@ -18,6 +18,7 @@ from hpcbert import model
 from hpcbert.cli.campaigns import then
 from hpcbert.cli.output import VERSION, Result, escaped, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError
+from hpcbert.flows import heal
 from hpcbert.flows import monitor as flow
 from hpcbert.flows.monitor import Sinks
 from hpcbert.slurm.hostlist import fold
@@ -170,8 +171,6 @@ def follow(directory: Path, policy: RetryPolicy, site: Site) -> View:
     Returns:
         The last states.
     """
-    from hpcbert.flows import heal
-
     tracked = (flow.open_campaign(directory),)
     try:
         shown = Display(err=True, numbers=True)

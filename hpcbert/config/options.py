@@ -45,6 +45,7 @@ class Spec:
         read: Reads the typed text; returns the value or raises `Invalid`.
         site: The table of the site.toml in which it replaces the key of its name; `framework` for
             `frameworks.NAME`.
+        is_common: Whether it is among the first in `--help`.
         needs_srun: Whether it has an effect only with a scheduler that starts ranks by srun.
     """
 
@@ -55,6 +56,7 @@ class Spec:
     choices: tuple[str, ...] = ()
     read: Callable[[str], Any] | None = None
     site: str = ""
+    is_common: bool = False
     needs_srun: bool = False
 
 
@@ -109,7 +111,7 @@ class PointOptions:
 
     frameworks: Annotated[
         tuple[str, ...],
-        Spec(f"Framework: a recipe; {_SEVERAL}", flag="--fw", default=("pytorch",)),
+        Spec(f"Framework: a recipe; {_SEVERAL}", flag="--fw", default=("pytorch",), is_common=True),
     ] = ("pytorch",)
     shapes: Annotated[str, Spec("Instead of --nodes: 1n1g,1n8g,4n8g; scaling.", metavar="LIST")] = (
         ""
@@ -133,8 +135,8 @@ class PointOptions:
 class RunOptions:
     """How to run it: options, and keys of a campaign.toml."""
 
-    nodes: Annotated[Count | None, Spec("Nodes.", default=1)] = None
-    gpus_per_node: Annotated[Count | None, Spec("GPUs per node.", default=1)] = None
+    nodes: Annotated[Count | None, Spec("Nodes.", default=1, is_common=True)] = None
+    gpus_per_node: Annotated[Count | None, Spec("GPUs per node.", default=1, is_common=True)] = None
     device: Annotated[Filled, Spec("gpu or cpu; default: the site's, or the recipe's first.")] = ""
     protocol: Annotated[Filled, Spec("A protocol of the recipe; default: its first.")] = ""
     accumulation: Annotated[
@@ -264,14 +266,15 @@ class Options(SlurmOptions, RunOptions, PointOptions):
 
 @cache
 def declared() -> dict[str, Spec]:
-    """Return the declarations, by the names of the fields."""
+    """Return the declarations by the names of the fields, in the order of `--help`."""
     hints = get_type_hints(Options, include_extras=True)
-    return {
+    specs = {
         field.name: mark
         for field in fields(Options)
         for mark in get_args(hints[field.name])
         if isinstance(mark, Spec)
     }
+    return dict(sorted(specs.items(), key=lambda item: not item[1].is_common))
 
 
 def names_of(part: type[PointOptions | RunOptions | SlurmOptions]) -> tuple[str, ...]:

@@ -63,19 +63,11 @@ def test_help_of_submit_imports_what_its_options_are_made_of() -> None:
     assert not found & {
         "hashlib",
         "hpcbert.config.site",
-        "json",
         "secrets",
         "socket",
         "subprocess",
         "tomli",
     }
-
-
-def test_a_list_of_frameworks_reads_no_pattern() -> None:
-    assert "json" not in modules("frameworks") - of_click()
-    found = modules("frameworks", "--json") - of_click()
-    assert "hpcbert.config.recipe" in found
-    assert not found & {"hpcbert.logs.grammar", "hpcbert.config.site", "subprocess"}
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])
