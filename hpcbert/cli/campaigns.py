@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpcbert.script.again import Past
 
 
-class Opened(NamedTuple):
+class OpenedCampaign(NamedTuple):
     """A campaign to read.
 
     Attributes:
@@ -38,24 +38,26 @@ class Opened(NamedTuple):
         return self.directory != self.shown
 
 
-def opened(names: Iterable[str], runs: Path) -> tuple[Opened, ...]:
+def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ...]:
     """Return the campaigns that the user names, each once; without names, the user's newest."""
     context = click.get_current_context()
-    found: list[Opened] = []
+    campaigns: list[OpenedCampaign] = []
     for name in dict.fromkeys(names):
         if packed := store.archived(name, runs):
             from hpcbert.campaign import archive  # directories do not need zipfile
 
             directory = context.with_resource(archive.opened(packed))
-            found.append(Opened(directory, packed.absolute()))
+            campaigns.append(OpenedCampaign(directory, packed.absolute()))
         else:
             directory = store.resolve(name, runs)
-            found.append(Opened(directory, directory))
-    newest = () if found else (store.newest(runs),)
-    return tuple(dict.fromkeys([*found, *(Opened(one, one) for one in newest)]))
+            campaigns.append(OpenedCampaign(directory, directory))
+    if not campaigns:
+        newest = store.newest(runs)
+        campaigns.append(OpenedCampaign(newest, newest))
+    return tuple(dict.fromkeys(campaigns))
 
 
-def then(campaign: Campaign, place: Path) -> str:
+def next_step(campaign: Campaign, place: Path) -> str:
     """Return a line with the command to type when a campaign is over.
 
     Args:
@@ -85,5 +87,5 @@ def open_past(name: str, options: Options) -> Past:
     if name.endswith(".toml"):
         return again.locked(Path(name))
     runs = Path(options.runs or site.load(options.site_file).runs)
-    (found,) = opened([name], runs)
-    return again.past(found.directory)
+    (campaign,) = open_campaigns([name], runs)
+    return again.past(campaign.directory)

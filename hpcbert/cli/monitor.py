@@ -13,9 +13,9 @@ import click
 from hpcbert.campaign import preflight, store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
-from hpcbert.cli.campaigns import Opened, opened, then
+from hpcbert.cli.campaigns import OpenedCampaign, next_step, open_campaigns
 from hpcbert.cli.output import Result, finish, printable
-from hpcbert.cli.watching import Display, cancel_hint, counts, failures_alike, has_screen
+from hpcbert.cli.watching import Display, cancel_hint, count_text, failures_alike, has_screen
 from hpcbert.config.schedulers import traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
@@ -92,8 +92,8 @@ def _monitor(
     watched: Sequence[TrackedCampaign] = ()
     if not campaigns:
         watched = flow.unfinished(directory, run=run)
-    found = tuple(Opened(one.directory, one.directory) for one in watched)
-    found = found or opened(campaigns, directory)
+    found = tuple(OpenedCampaign(one.directory, one.directory) for one in watched)
+    found = found or open_campaigns(campaigns, directory)
     # Nothing in an archive changes any more.
     once = once or any(one.packed for one in found)
     full = full and not once
@@ -167,51 +167,34 @@ def _result(
     *,
     exit_status: bool,
 ) -> Result:
-    open_ = sum(not state.kind.over for state in view.states.values())
+    open_count = sum(not state.kind.over for state in view.states.values())
     errors: list[HpcbertError] = []
-    if view.trouble and open_:
+    if view.trouble and open_count:
         errors.append(flow.unreachable(view))
     elif exit_status and view.failed:
         errors.append(
             IncompleteError(f"{view.failed} repeats failed or ended in an unknown state.")
         )
-    places = [shown[one.directory] for one in watched]
-    next_steps = [then(one.campaign, place) for one, place in zip(watched, places, strict=True)]
     alive = {one.watched.directory for one in view.repeats if view.states[one.key].kind.alive}
-    checked = {
-        one.directory: preflight.sentences(one, over=one.directory not in alive) for one in watched
-    }
+    campaigns: list[dict[str, Any]] = []
+    lines = [count_text(view.count())]
+    for tracked in watched:
+        name, directory = tracked.campaign.id, tracked.directory
+        sentences = preflight.sentences(tracked, over=directory not in alive)
+        place = str(shown[directory])
+        campaigns.append({"campaign": name, "directory": place, "preflight": sentences})
+        lines += [text if len(watched) == 1 else f"{name}: {text}" for text in sentences]
+    lines += [*failures_alike(view), *advice(view)]
+    if not open_count:
+        lines += [next_step(tracked.campaign, shown[tracked.directory]) for tracked in watched]
     data = {
-        "campaigns": [
-            {
-                "campaign": one.campaign.id,
-                "directory": str(place),
-                "preflight": checked[one.directory],
-            }
-            for one, place in zip(watched, places, strict=True)
-        ],
+        "campaigns": campaigns,
         "repeats": {"asked": len(view.repeats), **view.count()},
-        "over": not any(one.kind.alive for one in view.states.values()),
+        "over": not any(state.kind.alive for state in view.states.values()),
     }
-    told = [
-        text if len(watched) == 1 else f"{one.campaign.id}: {text}"
-        for one in watched
-        for text in checked[one.directory]
-    ]
-    return Result(
-        data=data,
-        text="\n".join(
-            [
-                *(counts(view), *told, *failures_alike(view), *advice(view)),
-                *([] if open_ else next_steps),
-            ]
-        ),
-        errors=tuple(errors),
-        warnings=(
-            *(caution for place in places for caution in store.caution(place)),
-            *(f"hpcbert cannot read this line of Slurm's answer: {one}" for one in view.garbage),
-        ),
-    )
+    cautions = [text for tracked in watched for text in store.caution(shown[tracked.directory])]
+    garbage = [f"hpcbert cannot read this line of Slurm's answer: {row}" for row in view.garbage]
+    return Result(data, "\n".join(lines), tuple(errors), (*cautions, *garbage))
 
 
 def advice(view: View) -> list[str]:

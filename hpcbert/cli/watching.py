@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert import model
-from hpcbert.cli.campaigns import then
+from hpcbert.cli.campaigns import next_step
 from hpcbert.cli.output import VERSION, Result, escaped, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.flows import heal
@@ -114,10 +114,11 @@ def _outage_reporter() -> Callable[[View], None]:
     return report
 
 
-def counts(view: View) -> str:
+def count_text(counts: Mapping[Kind, int] | Mapping[str, int]) -> str:
     """Return the number of repeats of each kind: `4 completed, 1 running`."""
-    count = view.count()
-    return ", ".join(f"{count[kind]} {mark[3]}" for kind, mark in MARKS.items() if kind in count)
+    return ", ".join(
+        f"{counts[kind]} {mark[3]}" for kind, mark in MARKS.items() if counts.get(kind)
+    )
 
 
 def duration(seconds: float | None) -> str:
@@ -202,7 +203,7 @@ def _rehearsed(views: Mapping[Path, View]) -> Result:
     asked = sum(len(view.repeats) for view in views.values())
     bad = sum(view.failed for view in views.values())
     lines = [f"Rehearsed: {asked - bad} of {asked} repeats went through, nothing was trained."]
-    lines += [then(_campaign(view), place) for place, view in views.items()]
+    lines += [next_step(_campaign(view), place) for place, view in views.items()]
     data = {
         "campaigns": [
             {"campaign": _campaign(view).id, "directory": str(place)}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.cli.watching import counts, duration
+from hpcbert.cli.watching import count_text, duration
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import cancel, monitor
 from hpcbert.flows.monitor import Change, Sinks, View, watch
@@ -382,7 +382,7 @@ def test_repeats_are_counted_by_the_kind_of_their_state(watched: Build) -> None:
         for repeat, word in zip(one.repeats, words, strict=True)
     }
     view = View(one.repeats, states, float(T))
-    assert counts(view) == "1 completed, 1 failed, 1 running, 1 waiting"
+    assert count_text(view.count()) == "1 completed, 1 failed, 1 running, 1 waiting"
 
 
 def test_durations_are_shown_in_hours_minutes_seconds() -> None:

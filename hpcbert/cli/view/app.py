@@ -12,12 +12,11 @@ from textual.widgets import Input
 
 from hpcbert.cli.output import printable
 from hpcbert.cli.streams import ascii_only
-from hpcbert.cli.view.cells import Piece, Sheet, about, counted
+from hpcbert.cli.view.cells import Piece, Sheet, about
 from hpcbert.cli.view.rows import Level, matches
 from hpcbert.cli.view.session import Asking
-from hpcbert.cli.view.tail import Tail
-from hpcbert.cli.view.widgets import Bar, Scroll
-from hpcbert.cli.watching import duration
+from hpcbert.cli.view.widgets import Bar, Scroll, Tail
+from hpcbert.cli.watching import count_text, duration
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm.states import Kind
 
@@ -203,7 +202,7 @@ class Monitor(App[None]):
                     counts[kind] = counts.get(kind, 0) + count
         left = [shown.left.get(key) for key in shown.counts if len(key) == 1]
         known = [one for one in left if one is not None]
-        words = [f"hpcbert monitor  {counted(counts)}"]
+        words = [f"hpcbert monitor  {count_text(counts)}"]
         if shown.over:
             words.append("all is over")
         elif known and len(known) == len(left):

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.cli.output import printable
 from hpcbert.cli.streams import ascii_only
 from hpcbert.cli.view.rows import Level
-from hpcbert.cli.watching import MARKS, duration, earlier_attempts
+from hpcbert.cli.watching import MARKS, count_text, duration, earlier_attempts
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hpcbert.campaign.repeats import Repeat
     from hpcbert.cli.view.rows import Scene, TreeRow
     from hpcbert.slurm.states import RepeatState
@@ -148,15 +146,8 @@ def _of_group(row: TreeRow, shown: Scene) -> dict[str, str]:
         "rate": "",
         "left": duration(left) if alive and left is not None else "",
         "nodes": "",
-        "state": "; ".join(filter(None, (_called(row), _reasons(row, shown), counted(counts)))),
+        "state": "; ".join(filter(None, (_called(row), _reasons(row, shown), count_text(counts)))),
     }
-
-
-def counted(counts: Mapping[Kind, int]) -> str:
-    """Return the number of repeats of each kind: `4 completed, 1 running`."""
-    return ", ".join(
-        f"{counts[kind]} {mark[3]}" for kind, mark in MARKS.items() if counts.get(kind)
-    )
 
 
 def _reasons(row: TreeRow, shown: Scene) -> str:
