@@ -85,7 +85,7 @@ def limit_text(text: str) -> str:
     try:
         TimeLimit.parse(text)
     except ValueError as error:
-        raise Invalid(str(error), TimeLimit.FORMS) from None
+        raise Invalid(f"{TimeLimit.FORM}{error}", TimeLimit.FORMS) from None
     return text
 
 
