@@ -57,19 +57,18 @@ def _campaigns(context: click.Context) -> Iterable[str]:
     return [path.name for path in reversed(store.find_campaigns(_runs(context)))]
 
 
-def _meant(context: click.Context) -> Path | None:
+def _campaign_on_line(context: click.Context) -> Path | None:
     """Return the campaign that a command line names, or the newest one."""
     # If an option has no value yet, click parses the arguments but gives them no name.
     named = context.params.get("campaign") or context.params.get("paths")
     words = named or context.args
     names = [words] if isinstance(words, str) else list(words)
-    found = store.chosen([str(name) for name in names[:1]], _runs(context))
-    return found[0]
+    return store.chosen([str(name) for name in names[:1]], _runs(context))[0]
 
 
 def _points(context: click.Context) -> Iterable[str]:
 
-    directory = _meant(context)
+    directory = _campaign_on_line(context)
     arrays = store.read_manifest(directory).arrays if directory else ()
     return dict.fromkeys(array.point.key for array in arrays)
 
@@ -80,7 +79,7 @@ def _recipe(context: click.Context) -> Mapping[str, Any]:
     names = (named if isinstance(named, str) else ",".join(named)).split(",")
     if not names[0]:
         submits = any(param.name == "repeats_in" for param in context.command.params)
-        directory = None if submits else _meant(context)
+        directory = None if submits else _campaign_on_line(context)
         if directory:
             return read(directory / "recipe.toml")
     return read(_recipes(context)[str(names[0] or _DEFAULT)] / "recipe.toml")
@@ -107,7 +106,7 @@ def _published(_context: click.Context) -> Iterable[str]:
     return record.names()
 
 
-def _named(context: click.Context) -> Iterable[str]:
+def _values_of_name(context: click.Context) -> Iterable[str]:
     """Return the values of NAME, which differ between groups of commands."""
     group = context.parent.info_name if context.parent else ""
     by_group = {"frameworks": _recipes, "record": _published, "images": _images}
@@ -117,7 +116,7 @@ def _named(context: click.Context) -> Iterable[str]:
 def _images(context: click.Context) -> Iterable[str]:
 
     here = load(str(context.params.get("site_file") or ""))
-    return [one.stem for one in cache.listed(Path(here.container.images))]
+    return [path.stem for path in cache.listed(Path(here.container.images))]
 
 
 VALUES: Mapping[str, Values] = {
@@ -138,7 +137,7 @@ VALUES: Mapping[str, Values] = {
     "precision": lambda _: PRECISIONS,
     "device": lambda _: DEVICES,
     "beside": _published,
-    "name": _named,
+    "name": _values_of_name,
 }
 # Parameters that are also paths, or only paths.
 FILES = (
@@ -171,10 +170,10 @@ class Completed(TextType):
             before, comma, incomplete = incomplete.rpartition(",")
             before += comma
         values = [] if os.sep in incomplete else [*_values(self.parameter, ctx)]
-        found = [one for one in values if one.startswith(incomplete)]
-        found = found or [one for one in values if incomplete in one]
-        if found:
-            return [CompletionItem(before + one) for one in found]
+        matches = [value for value in values if value.startswith(incomplete)]
+        matches = matches or [value for value in values if incomplete in value]
+        if matches:
+            return [CompletionItem(before + value) for value in matches]
         kind = "dir" if self.parameter in FOLDERS else "file"
         paths = self.parameter in (*FOLDERS, *FILES)
         return [CompletionItem(incomplete, type=kind)] if paths else []
@@ -184,14 +183,14 @@ def _values(parameter: str, context: click.Context) -> Iterable[str]:
     values = VALUES.get(parameter)
     # Whatever a damaged recipe or manifest holds.
     with suppress(HpcbertError, OSError, KeyError, TypeError, AttributeError):
-        return [one for one in values(context) if one.isprintable()] if values else []
+        return [value for value in values(context) if value.isprintable()] if values else []
     return []
 
 
 def attach(command: click.Command) -> click.Command:
     """Make the parameters of a command, and of its subcommands, complete their values."""
-    for one in command.commands.values() if isinstance(command, click.Group) else ():
-        attach(one)
+    for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+        attach(subcommand)
     for param in command.params:
         name = param.name or ""
         if param.type is click.STRING and name in {*VALUES, *FILES, *FOLDERS}:

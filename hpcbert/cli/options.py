@@ -85,7 +85,7 @@ def shared_option(name: str, help: str = "", **words: Any) -> Callable[[Body], B
     kind, *marks = get_args(get_type_hints(Options, include_extras=True)[name])
     checks = [mark for mark in marks if callable(mark)]
     if get_origin(kind) in {Union, UnionType} and not option.read:
-        kind = next(one for one in get_args(kind) if one is not NoneType)
+        kind = next(member for member in get_args(kind) if member is not NoneType)
     if get_origin(kind) is Annotated:
         kind, *checks = get_args(kind)
     words = {

@@ -150,10 +150,12 @@ def complete(options: Options, file: CampaignFile | None) -> Options:
 
 def _selection(options: Options) -> Selection:
     """Return the points that the options combine to, in the form of a campaign file."""
-    shapes = tuple(_checked("--shapes", campaignfile.shape, one) for one in split(options.shapes))
+    shapes = tuple(_checked("--shapes", campaignfile.shape, word) for word in split(options.shapes))
     curve = (SCALING,) if options.scaling else ()
     return Selection(
-        frameworks=tuple(dict.fromkeys(one for text in options.frameworks for one in split(text))),
+        frameworks=tuple(
+            dict.fromkeys(name for text in options.frameworks for name in split(text))
+        ),
         models=split(options.model),
         precisions=tuple(dict.fromkeys(map(precision, split(options.precision)))),
         batch_sizes=_sizes(options.batch_size),

@@ -190,8 +190,8 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
     views = {directory: follow(directory, policy, site) for directory in directories}
     from hpcbert.cli.tables import collected
 
-    replayed = [one for one, view in views.items() if _campaign(view).rehearse]
-    measured = [one for one in directories if one not in replayed]
+    replayed = [path for path, view in views.items() if _campaign(view).rehearse]
+    measured = [path for path in directories if path not in replayed]
     return collected(measured) if measured else _rehearsed(views)
 
 
@@ -200,16 +200,16 @@ def _campaign(view: View) -> Campaign:
 
 
 def _rehearsed(views: Mapping[Path, View]) -> Result:
-    asked = sum(len(view.repeats) for view in views.values())
+    total = sum(len(view.repeats) for view in views.values())
     bad = sum(view.failed for view in views.values())
-    lines = [f"Rehearsed: {asked - bad} of {asked} repeats went through, nothing was trained."]
+    lines = [f"Rehearsed: {total - bad} of {total} repeats went through, nothing was trained."]
     lines += [next_step(_campaign(view), place) for place, view in views.items()]
     data = {
         "campaigns": [
             {"campaign": _campaign(view).id, "directory": str(place)}
             for place, view in views.items()
         ],
-        "repeats": {"asked": asked, "rehearsed": asked - bad},
+        "repeats": {"asked": total, "rehearsed": total - bad},
     }
     # With --wait the user expects a table.
     errors = tuple(
@@ -221,8 +221,8 @@ def _rehearsed(views: Mapping[Path, View]) -> Result:
 
 def cancel_hint(watched: Sequence[TrackedCampaign]) -> str:
     """Return the commands that cancel campaigns, as a sentence."""
-    words = [shlex.quote(str(one.directory)) for one in watched]
-    return f"To cancel them: {'; '.join(f'hpcbert cancel {word}' for word in words)}"
+    paths = [shlex.quote(str(tracked.directory)) for tracked in watched]
+    return f"To cancel them: {'; '.join(f'hpcbert cancel {path}' for path in paths)}"
 
 
 def plan_text(plan: RetryPlan, *, dry: bool = False) -> str:
@@ -272,14 +272,14 @@ def why_failed(repeat: Repeat, state: RepeatState) -> Failure | None:
 
 def failures_alike(view: View) -> list[str]:
     """Return why repeats failed by their logs, once for equal reasons."""
-    found: dict[tuple[str, str], int] = {}
+    failures: dict[tuple[str, str], int] = {}
     for repeat in view.repeats:
         if failure := why_failed(repeat, view.states[repeat.key]):
             key = repeat.watched.campaign.id, str(failure)
-            found[key] = found.get(key, 0) + 1
+            failures[key] = failures.get(key, 0) + 1
     return [
-        printable(f"{count} repeat{'s' if count > 1 else ''}: {said}")
-        for (_, said), count in found.items()
+        printable(f"{count} repeat{'s' if count > 1 else ''}: {failure}")
+        for (_, failure), count in failures.items()
     ]
 
 
@@ -343,15 +343,15 @@ def _event(change: Change) -> dict[str, Any]:
         "expected_end": utc(detail.ends if detail else None),
         "attempts": [
             {
-                "attempt": one.attempt,
-                "state": one.word,
-                "state_source": one.source,
-                "detail": one.detail or None,
-                "nodes": list(one.nodes),
-                "start": utc(one.start),
-                "end": utc(one.end),
+                "attempt": attempt.attempt,
+                "state": attempt.word,
+                "state_source": attempt.source,
+                "detail": attempt.detail or None,
+                "nodes": list(attempt.nodes),
+                "start": utc(attempt.start),
+                "end": utc(attempt.end),
             }
-            for one in state.earlier
+            for attempt in state.earlier
         ],
     }
 

@@ -105,12 +105,12 @@ class Scroll(ScrollView):
         line = self._line(number)
         self._known[number] = line
         here = Style(reverse=number == self.cursor)
-        parts = [Segment(one.text, self._style(one.style) + here) for one in line]
+        parts = [Segment(piece.text, self._style(piece.style) + here) for piece in line]
         return Strip(parts).adjust_cell_length(width, here)
 
     def _style(self, words: str) -> Style:
         if not self._colour:
-            words = " ".join(one for one in words.split() if one in {"bold", "dim"})
+            words = " ".join(word for word in words.split() if word in {"bold", "dim"})
         return Style.parse(words) if words else Style()
 
 
