@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli.campaigns import Opened, opened
+from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
 from hpcbert.errors import CheckError, UsageError
@@ -60,10 +60,10 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
     """
     if os.sep in campaign and (Path(campaign) / MANIFEST).is_file():
         path = Path(campaign).absolute()
-        found = Opened(path, path)
+        found = OpenedCampaign(path, path)
     else:
         folder = Path(runs or load(site_file).runs)
-        (found,) = opened([campaign] if campaign else (), folder)
+        (found,) = open_campaigns([campaign] if campaign else (), folder)
     if accept is not None and found.packed:
         raise UsageError(
             "An archive can't be changed, so it can't record what you accept.",

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli import conflicts
+from hpcbert.cli.unused_options import refuse_typed
+from hpcbert.config import site
+from hpcbert.config.options import PointOptions, RunOptions, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcbert.cli.options import PointOptions
+    from hpcbert.config.options import Options
     from hpcbert.model import Campaign
     from hpcbert.script.again import Past
 
 
-class Opened(NamedTuple):
+class OpenedCampaign(NamedTuple):
     """A campaign to read.
 
     Attributes:
@@ -36,28 +38,26 @@ class Opened(NamedTuple):
         return self.directory != self.shown
 
 
-def opened(names: Iterable[str], runs: Path) -> tuple[Opened, ...]:
-    """Return the campaigns that the user names, each once; without names, the user's newest.
-
-    Raises:
-        UsageError: As `store.resolve`, `store.newest` and `archive.opened`.
-    """
+def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ...]:
+    """Return the campaigns that the user names, each once; without names, the user's newest."""
     context = click.get_current_context()
-    found: list[Opened] = []
+    campaigns: list[OpenedCampaign] = []
     for name in dict.fromkeys(names):
         if packed := store.archived(name, runs):
             from hpcbert.campaign import archive  # directories do not need zipfile
 
             directory = context.with_resource(archive.opened(packed))
-            found.append(Opened(directory, packed.absolute()))
+            campaigns.append(OpenedCampaign(directory, packed.absolute()))
         else:
             directory = store.resolve(name, runs)
-            found.append(Opened(directory, directory))
-    newest = () if found else (store.newest(runs),)
-    return tuple(dict.fromkeys([*found, *(Opened(one, one) for one in newest)]))
+            campaigns.append(OpenedCampaign(directory, directory))
+    if not campaigns:
+        newest = store.newest(runs)
+        campaigns.append(OpenedCampaign(newest, newest))
+    return tuple(dict.fromkeys(campaigns))
 
 
-def then(campaign: Campaign, place: Path) -> str:
+def next_step(campaign: Campaign, place: Path) -> str:
     """Return a line with the command to type when a campaign is over.
 
     Args:
@@ -70,28 +70,22 @@ def then(campaign: Campaign, place: Path) -> str:
     return f"then: hpcbert collect {where}"
 
 
-# Options that --like replaces.
+# Of what to measure and how, --like leaves only these to the command line.
+_NOT_MEASURED = {"notify", "max_gpu_hours", "preflight", "stop_on_failure"}
 _MEASURED = (
-    *("file", "frameworks", "nodes", "gpus_per_node", "shapes", "device", "precision"),
-    *("batch_size", "model", "preset", "settings", "env"),
-    *("accumulation", "global_batch_size", "xla", "scaling", "repeats", "iters", "skip"),
-    *("max_repeats", "precision_of_median"),
-    *("concurrent_repeats", "concurrent_points", "repeats_in"),
+    "file",
+    *names_of(PointOptions),
+    *(name for name in names_of(RunOptions) if name not in _NOT_MEASURED),
 )
 
 
-def past(name: str, options: PointOptions) -> Past:
-    """Return the campaign, archive or lock file that --like names, which says what to measure.
-
-    Raises:
-        UsageError: It is missing or damaged, or another option says what to measure.
-    """
-    from hpcbert.config import site
+def open_past(name: str, options: Options) -> Past:
+    """Return the campaign, archive or lock file that --like names, which says what to measure."""
     from hpcbert.script import again
 
-    conflicts.refuse_typed(_MEASURED, "with --like, which says what to measure")
+    refuse_typed(_MEASURED, "with --like, which says what to measure")
     if name.endswith(".toml"):
         return again.locked(Path(name))
     runs = Path(options.runs or site.load(options.site_file).runs)
-    (found,) = opened([name], runs)
-    return again.past(found.directory)
+    (campaign,) = open_campaigns([name], runs)
+    return again.past(campaign.directory)

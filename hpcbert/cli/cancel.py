@@ -56,11 +56,7 @@ def _counted(target: Target) -> str:
 
 
 def _agreed(watched: TrackedCampaign, target: Target) -> bool:
-    """Ask, on stderr.
-
-    Raises:
-        UsageError: stdin is not a terminal.
-    """
+    """Ask, on stderr."""
     question = f"Cancel {_counted(target)} of {watched.campaign.id}?"
     if not sys.stdin.isatty():
         raise UsageError(

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.cli.tables import collected
@@ -20,12 +18,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hpcbert.cli.reading import ReadingOptions
-
-_CONFLICT = Conflict(
-    ("form",),
-    lambda given: given["as_json"] and not given["output"],
-    "with --json, which prints the tables in its document",
-)
 
 
 @click.command()
@@ -64,7 +56,6 @@ def collect(
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
-    conflicts.refuse(_CONFLICT)
     request = requested(**reading)
     named = meant_by(Path(output).suffix)
     notes: tuple[str, ...] = ()
@@ -91,11 +82,7 @@ def collect(
 
 
 def _refuse_beside(name: str, form: str) -> None:
-    """Refuse published numbers that don't fit next to a table, before anything is collected.
-
-    Raises:
-        UsageError: The record has nothing of that name, or the form has no room for it.
-    """
+    """Refuse published numbers that don't fit next to a table, before anything is collected."""
     from hpcbert.published.record import find
 
     if form not in ("text", "wide", "markdown"):

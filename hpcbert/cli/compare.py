@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.cli import conflicts, streams
-from hpcbert.cli.conflicts import Conflict
+from hpcbert.cli import streams
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.cli.tables import write_output
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.errors import IncompleteError
 from hpcbert.flows.compare import CompareRequest, run
 from hpcbert.flows.results import find_places
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from hpcbert.cli.reading import ReadingOptions
 
 _SHARE = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,12})?|\.\d{1,12}) *(?P<sign>%?)")
-_CONFLICTS = (
-    Conflict(("junit",), lambda given: given["fail_under"] is None, "without --fail-under"),
-    Conflict(("form",), lambda given: given["as_json"], "with --json"),
-)
 
 
 def _between(low: float, high: float) -> Callable[..., float | None]:
@@ -109,7 +105,8 @@ def compare(
       hpcbert compare dlperf:oneflow-fp32 20261121-oneflow-1a2b3c
       hpcbert compare --by framework runs/20261121-oneflow-1a2b3c runs/20261121-pytorch-4d5e6f
     """
-    conflicts.refuse(*_CONFLICTS)
+    if fail_under is None:
+        refuse_typed(("junit",), "without --fail-under")
     request = CompareRequest(
         (base, *new), by or "", within, fail_under, anyway=anyway, reading=requested(**reading)
     )

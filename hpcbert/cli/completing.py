@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from hpcbert.campaign import store
 from hpcbert.config import places
+from hpcbert.config.site import load
+from hpcbert.config.toml import read
+from hpcbert.container import cache
 from hpcbert.errors import HpcbertError
 from hpcbert.model import DEVICES, PRECISIONS
+from hpcbert.published import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,8 +32,6 @@ if TYPE_CHECKING:
 else:
     TextType = click.ParamType  # not generic in click 8.2
 
-# Seconds for Slurm to answer: you can press TAB again, but not rescue a shell that hangs.
-_PATIENCE = 1.0
 _DEFAULT = "pytorch"
 
 
@@ -45,46 +48,38 @@ def _recipes(context: click.Context) -> Mapping[str, Path]:
 def _runs(context: click.Context) -> Path:
     if named := context.params.get("runs"):
         return Path(str(named))
-    from hpcbert.config.site import load
 
     return Path(load(str(context.params.get("site_file") or "")).runs)
 
 
 def _campaigns(context: click.Context) -> Iterable[str]:
-    from hpcbert.campaign import store
 
     return [path.name for path in reversed(store.find_campaigns(_runs(context)))]
 
 
-def _meant(context: click.Context) -> Path | None:
+def _campaign_on_line(context: click.Context) -> Path | None:
     """Return the campaign that a command line names, or the newest one."""
-    from hpcbert.campaign import store
-
     # If an option has no value yet, click parses the arguments but gives them no name.
     named = context.params.get("campaign") or context.params.get("paths")
     words = named or context.args
     names = [words] if isinstance(words, str) else list(words)
-    found = store.chosen([str(name) for name in names[:1]], _runs(context))
-    return found[0]
+    return store.chosen([str(name) for name in names[:1]], _runs(context))[0]
 
 
 def _points(context: click.Context) -> Iterable[str]:
-    from hpcbert.campaign import store
 
-    directory = _meant(context)
+    directory = _campaign_on_line(context)
     arrays = store.read_manifest(directory).arrays if directory else ()
     return dict.fromkeys(array.point.key for array in arrays)
 
 
 def _recipe(context: click.Context) -> Mapping[str, Any]:
     """Return the recipe of a command line: that of a framework or of a campaign."""
-    from hpcbert.config.toml import read
-
     named = context.params.get("fw") or context.params.get("frameworks") or ""
     names = (named if isinstance(named, str) else ",".join(named)).split(",")
     if not names[0]:
-        submits = "repeats_in" in {one.name for one in context.command.params}
-        directory = None if submits else _meant(context)
+        submits = any(param.name == "repeats_in" for param in context.command.params)
+        directory = None if submits else _campaign_on_line(context)
         if directory:
             return read(directory / "recipe.toml")
     return read(_recipes(context)[str(names[0] or _DEFAULT)] / "recipe.toml")
@@ -106,20 +101,12 @@ def _settings(context: click.Context) -> Iterable[str]:
     return [f"{name}=" for name in _recipe(context).get("options", {})]
 
 
-def _partitions(_context: click.Context) -> Iterable[str]:
-    from hpcbert.system.runner import run
-
-    done = run(["sinfo", "--noheader", "--format=%R"], timeout=_PATIENCE)
-    return dict.fromkeys(done.stdout.split()) if done.ok else ()
-
-
 def _published(_context: click.Context) -> Iterable[str]:
-    from hpcbert.published import record
 
     return record.names()
 
 
-def _named(context: click.Context) -> Iterable[str]:
+def _values_of_name(context: click.Context) -> Iterable[str]:
     """Return the values of NAME, which differ between groups of commands."""
     group = context.parent.info_name if context.parent else ""
     by_group = {"frameworks": _recipes, "record": _published, "images": _images}
@@ -127,11 +114,9 @@ def _named(context: click.Context) -> Iterable[str]:
 
 
 def _images(context: click.Context) -> Iterable[str]:
-    from hpcbert.config.site import load
-    from hpcbert.container import cache
 
     here = load(str(context.params.get("site_file") or ""))
-    return [one.stem for one in cache.listed(Path(here.container.images))]
+    return [path.stem for path in cache.listed(Path(here.container.images))]
 
 
 VALUES: Mapping[str, Values] = {
@@ -147,13 +132,12 @@ VALUES: Mapping[str, Values] = {
     "point": _points,
     "rule": _rules,
     "model": _models,
-    "preset": _protocols,
+    "protocol": _protocols,
     "settings": _settings,
     "precision": lambda _: PRECISIONS,
     "device": lambda _: DEVICES,
-    "partition": _partitions,
     "beside": _published,
-    "name": _named,
+    "name": _values_of_name,
 }
 # Parameters that are also paths, or only paths.
 FILES = (
@@ -186,10 +170,10 @@ class Completed(TextType):
             before, comma, incomplete = incomplete.rpartition(",")
             before += comma
         values = [] if os.sep in incomplete else [*_values(self.parameter, ctx)]
-        found = [one for one in values if one.startswith(incomplete)]
-        found = found or [one for one in values if incomplete in one]
-        if found:
-            return [CompletionItem(before + one) for one in found]
+        matches = [value for value in values if value.startswith(incomplete)]
+        matches = matches or [value for value in values if incomplete in value]
+        if matches:
+            return [CompletionItem(before + value) for value in matches]
         kind = "dir" if self.parameter in FOLDERS else "file"
         paths = self.parameter in (*FOLDERS, *FILES)
         return [CompletionItem(incomplete, type=kind)] if paths else []
@@ -199,14 +183,14 @@ def _values(parameter: str, context: click.Context) -> Iterable[str]:
     values = VALUES.get(parameter)
     # Whatever a damaged recipe or manifest holds.
     with suppress(HpcbertError, OSError, KeyError, TypeError, AttributeError):
-        return [one for one in values(context) if one.isprintable()] if values else []
+        return [value for value in values(context) if value.isprintable()] if values else []
     return []
 
 
 def attach(command: click.Command) -> click.Command:
     """Make the parameters of a command, and of its subcommands, complete their values."""
-    for one in command.commands.values() if isinstance(command, click.Group) else ():
-        attach(one)
+    for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+        attach(subcommand)
     for param in command.params:
         name = param.name or ""
         if param.type is click.STRING and name in {*VALUES, *FILES, *FOLDERS}:

@@ -9,19 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_CONFLICTS = (
-    Conflict(("fill",), lambda options: options["text"] is not None, "with --text"),
-    Conflict(("cased",), lambda options: options["text"] is None, "without --text"),
-)
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
 
@@ -68,7 +63,10 @@ def data_make(
 
     If a run was interrupted, run the command again. Without --text the data is synthetic.
     """
-    conflicts.refuse(*_CONFLICTS)
+    if text:
+        refuse_typed(("fill",), "with --text")
+    else:
+        refuse_typed(("cased",), "without --text")
     from hpcbert.data.making import DataPlan, make
     from hpcbert.data.samples import StreamSettings
 

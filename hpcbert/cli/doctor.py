@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert.cli import conflicts
-from hpcbert.cli.asked import submitter
-from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import RuntimeName, checked_limit
+from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, printable, returns_result
+from hpcbert.cli.request import submitter
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config import site
-from hpcbert.config.overrides import Overrides
+from hpcbert.config.options import Options, unused_with
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError
+from hpcbert.model import Shape
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from hpcbert.finding import Finding
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
-_CONFLICTS = (Conflict(("wait",), lambda given: not given["nodes"], "without --nodes"),)
 _PATIENCE = 300
 
 
@@ -32,7 +31,7 @@ _PATIENCE = 300
     "  hpcbert doctor --nodes 4 --fw oneflow\n"
     "  hpcbert doctor --nodes 4 --partition gpu --account project"
 )
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@shared_option("site_file")
 @click.option("--fw", "frameworks", multiple=True, help="Check this framework's image and data.")
 @click.option(
     "--nodes", type=click.IntRange(0), default=0, help="Check this many nodes from inside a job."
@@ -47,21 +46,15 @@ _PATIENCE = 300
     show_default=True,
     help="Seconds to wait for the job to start.",
 )
-@click.option("--runtime", type=RuntimeName(), help="Container runtime.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--partition", default="", help="Slurm partition.")
-@click.option("--account", default="", help="Slurm account.")
-@click.option("--qos", default="", help="Slurm quality of service.")
-@click.option("--reservation", default="", help="Slurm reservation.")
-@click.option("--nodelist", default="", help="Nodes that a job must have.")
-@click.option("--exclude", default="", help="Nodes that a job must not have.")
-@click.option(
-    "--time",
-    "time_limit",
-    callback=checked_limit,
-    default="",
-    help="Limit of one repeat, HH:MM:SS.",
-)
+@shared_option("runtime")
+@shared_option("runs")
+@shared_option("partition")
+@shared_option("account")
+@shared_option("qos")
+@shared_option("reservation")
+@shared_option("nodelist", "Nodes that a job must have.", metavar=None)
+@shared_option("exclude", "Nodes that a job must not have.", metavar=None)
+@shared_option("time_limit")
 @returns_result
 def doctor(
     *,
@@ -78,14 +71,12 @@ def doctor(
     many nodes from inside.
     """
     from hpcbert.flows.doctor import Visit, examine  # imports Jinja, which --help does not need
-    from hpcbert.model import Shape
 
-    conflicts.refuse(*_CONFLICTS)
-    here = site.load(site_file, Overrides(**given))
+    here = site.load(site_file, Options(**given))
     like = traits(here.scheduler)
     if not like.srun:
-        unused = ("nodes", "gpus_per_node", "wait", *like.unused)
-        conflicts.refuse_typed(unused, f"with the {here.scheduler} scheduler")
+        unused = ("nodes", "gpus_per_node", "wait", *unused_with(here.scheduler))
+        refuse_typed(unused, f"with the {here.scheduler} scheduler")
     gpus = gpus_per_node or here.nodes.gpus_per_node
     here = replace(here, nodes=replace(here.nodes, gpus_per_node=gpus))
     visit = Visit(Shape(nodes, gpus), wait, submitter()) if nodes else None

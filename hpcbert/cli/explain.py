@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli.campaigns import opened
+from hpcbert.cli.campaigns import open_campaigns
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import IncompleteError
 from hpcbert.flows.collect import CollectRequest
@@ -90,7 +90,9 @@ def _unpacked(words: Sequence[str], at: Places) -> list[str]:
     """Return words with archives replaced by the directories that hold their content meanwhile."""
     archives = {word: store.archived(word, at.runs) for word in words if word.endswith(ARCHIVE)}
     return [
-        str(opened([str(packed)], at.runs)[0].directory) if (packed := archives.get(word)) else word
+        str(open_campaigns([str(packed)], at.runs)[0].directory)
+        if (packed := archives.get(word))
+        else word
         for word in words
     ]
 

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.campaign.store import write_text
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import RuntimeName, checked_limit
+from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, printable, returns_result
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
+from hpcbert.flows.init import local_values, present, propose, site_text
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.slurm.cluster import Cluster
+from hpcbert.system import machine
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
@@ -43,18 +46,16 @@ _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
     show_default=True,
     help="File to write.",
 )
-@click.option("--partition", default="", help="Slurm partition.")
-@click.option("--account", default="", help="Slurm account.")
-@click.option("--qos", default="", help="Slurm QOS.")
+@shared_option("partition")
+@shared_option("account")
+@shared_option("qos", "Slurm QOS.")
 @click.option("--gpu-type", default="", help="Type of GPU, as Slurm names it.")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs per node.")
-@click.option(
-    "--time", "time_limit", default="", callback=checked_limit, help="Time limit of one repeat."
-)
+@shared_option("time_limit", "Time limit of one repeat.")
 @click.option("--mpi", default="", help="Value of srun --mpi.")
 @click.option("--interface", default="", help="Network interface that ranks use.")
-@click.option("--runtime", type=RuntimeName(), help="Container runtime.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
+@shared_option("runtime")
+@shared_option("runs")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @returns_result
 def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: Any) -> Result:
@@ -63,18 +64,18 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
     init examines what Slurm has and allows, and gives the reason for each value and the
     alternatives. On a terminal it asks if there is a choice; elsewhere the options decide.
     """
-    from hpcbert.flows.init import described, local_values, site_text
-
-    conflicts.refuse(
-        Conflict(("slurm", *_SLURM), lambda given: given["only_local"], "with --local")
-    )
+    if only_local:
+        refuse_typed(_SLURM, "with --local")
     if (output.exists() or output.is_symlink()) and not force:
         raise UsageError(
             "The file exists already.", where=str(output), hint="Give --force to overwrite it."
         )
     made = None if only_local else _on_cluster(output, said)
     if made is None:
-        conflicts.refuse_typed(_SLURM, "without Slurm, which this machine does not have")
+        missing = (
+            "with --local" if only_local else "without Slurm, which this machine does not have"
+        )
+        refuse_typed(_SLURM, missing)
         if slurm:
             raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
     values = made.values if made else local_values(said)
@@ -97,11 +98,6 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
 
 def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
     """Return the site that suits this machine's cluster; None without one."""
-    from hpcbert.flows.init import present, propose
-    from hpcbert.scheduler.base import World
-    from hpcbert.scheduler.slurm.cluster import Cluster
-    from hpcbert.system import machine
-
     cluster = Cluster(World(run))
     if not present(cluster):
         return None

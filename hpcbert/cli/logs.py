@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli import conflicts
-from hpcbert.cli.campaigns import Opened, opened
-from hpcbert.cli.conflicts import Conflict
+from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
 from hpcbert.cli.output import Result, finish, printable, say
 from hpcbert.config.decode import did_you_mean
 from hpcbert.config.site import load
@@ -32,17 +30,6 @@ if TYPE_CHECKING:
     from hpcbert.logs.failures import Failure
     from hpcbert.slurm.states import RepeatState
 
-_CONFLICTS = (
-    Conflict(("tail",), lambda given: given["path_only"], "with --path"),
-    Conflict(
-        ("follow_it",),
-        lambda given: given["path_only"] or given["as_json"],
-        "with --path or --json",
-    ),
-    Conflict(
-        ("path_only",), lambda given: given["as_json"], "with --json, whose document names it"
-    ),
-)
 _PRINTED = "Its ranks have written no log yet; this is the output of the job script."
 _BLOCK = 1 << 16
 _MOST = 1 << 24
@@ -83,8 +70,7 @@ def logs(
     """
 
     def body() -> Result:
-        conflicts.refuse(*_CONFLICTS)
-        if follow_it:
+        if follow_it and not (as_json or path_only):
             return _follow(tail, **values)
         found, log = _find(**values)
         cautions = store.caution(found.shown)
@@ -107,9 +93,9 @@ def logs(
 
 def _meant(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
-) -> tuple[Opened, TrackedCampaign, list[Repeat]]:
+) -> tuple[OpenedCampaign, TrackedCampaign, list[Repeat]]:
     """Return a campaign and those of its repeats that the user selects, at least one."""
-    (found,) = opened([campaign] if campaign else (), Path(runs or load(site_file).runs))
+    (found,) = open_campaigns([campaign] if campaign else (), Path(runs or load(site_file).runs))
     watched = open_campaign(found.directory)
     meant = [one for one in watched.repeats if repeat in {None, one.number}]
     meant = [one for one in meant if point in {"", one.array.point.key}]
@@ -126,7 +112,7 @@ def _meant(
     return found, watched, meant
 
 
-def _find(**values: Any) -> tuple[Opened, Log]:
+def _find(**values: Any) -> tuple[OpenedCampaign, Log]:
     found, watched, meant = _meant(**values)
     there = [log for one in meant if (log := newest_log(one)) is not None]
     if not there:

@@ -12,15 +12,14 @@ import click
 
 from hpcbert.campaign import preflight, store
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli import conflicts, streams
-from hpcbert.cli.campaigns import Opened, opened, then
-from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.live import counts
+from hpcbert.cli import streams
+from hpcbert.cli.campaigns import OpenedCampaign, next_step, open_campaigns
 from hpcbert.cli.output import Result, finish, printable
-from hpcbert.cli.watching import Display, cancel_hint, failures_alike
+from hpcbert.cli.watching import Display, cancel_hint, count_text, failures_alike, has_screen
 from hpcbert.config.schedulers import traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
+from hpcbert.flows import heal
 from hpcbert.flows import monitor as flow
 from hpcbert.system.runner import run
 
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
 
 # Limits of the interval, seconds.
 _SHORTEST, _LONGEST = 0.1, 86_400.0
-_CONFLICTS = (
-    Conflict(("interval", "max_retries"), lambda given: given["once"], "with --once"),
-    Conflict(("plain",), lambda given: given["as_json"], "with --json"),
-)
 
 
 @click.command(
@@ -74,13 +69,15 @@ def monitor(*, as_json: bool, plain: bool, **values: Any) -> None:
     With --json each line is an object: first {"event":"state",…} for each repeat, then one for each
     change, and at last the document that every command ends with; its data is the summary.
     """
-    display = Display(as_json=as_json, plain=plain)
-    finish("monitor", lambda: _monitor(display, **values), as_json=as_json)
+    display = Display(as_json=as_json)
+    full = not (as_json or plain) and has_screen()
+    finish("monitor", lambda: _monitor(display, full=full, **values), as_json=as_json)
 
 
 def _monitor(
     display: Display,
     *,
+    full: bool,
     campaigns: tuple[str, ...],
     once: bool,
     interval: float | None,
@@ -89,19 +86,17 @@ def _monitor(
     runs: str,
     site_file: str,
 ) -> Result:
-    from hpcbert.flows import heal
 
-    conflicts.refuse(*_CONFLICTS)
     site = load(site_file)
     directory = Path(runs or site.runs)
     watched: Sequence[TrackedCampaign] = ()
     if not campaigns:
         watched = flow.unfinished(directory, run=run)
-    found = tuple(Opened(one.directory, one.directory) for one in watched)
-    found = found or opened(campaigns, directory)
+    found = tuple(OpenedCampaign(one.directory, one.directory) for one in watched)
+    found = found or open_campaigns(campaigns, directory)
     # Nothing in an archive changes any more.
     once = once or any(one.packed for one in found)
-    full = not once and display.full_screen()
+    full = full and not once
     once = once or not (campaigns or watched)
     watched = watched or tuple(flow.open_campaign(one.directory) for one in found)
     policy, floor = RetryPolicy(max_retries), site.slurm.poll_floor
@@ -140,10 +135,6 @@ def _on_screen(
 
     Returns:
         The last states seen, and the campaigns, including those submitted meanwhile.
-
-    Raises:
-        HpcbertError: Following them failed.
-        KeyboardInterrupt: By Ctrl-C.
     """
     from hpcbert.cli.view import app, session
 
@@ -176,51 +167,34 @@ def _result(
     *,
     exit_status: bool,
 ) -> Result:
-    open_ = sum(not state.kind.over for state in view.states.values())
+    open_count = sum(not state.kind.over for state in view.states.values())
     errors: list[HpcbertError] = []
-    if view.trouble and open_:
+    if view.trouble and open_count:
         errors.append(flow.unreachable(view))
     elif exit_status and view.failed:
         errors.append(
             IncompleteError(f"{view.failed} repeats failed or ended in an unknown state.")
         )
-    places = [shown[one.directory] for one in watched]
-    next_steps = [then(one.campaign, place) for one, place in zip(watched, places, strict=True)]
     alive = {one.watched.directory for one in view.repeats if view.states[one.key].kind.alive}
-    checked = {
-        one.directory: preflight.sentences(one, over=one.directory not in alive) for one in watched
-    }
+    campaigns: list[dict[str, Any]] = []
+    lines = [count_text(view.count())]
+    for tracked in watched:
+        name, directory = tracked.campaign.id, tracked.directory
+        sentences = preflight.sentences(tracked, over=directory not in alive)
+        place = str(shown[directory])
+        campaigns.append({"campaign": name, "directory": place, "preflight": sentences})
+        lines += [text if len(watched) == 1 else f"{name}: {text}" for text in sentences]
+    lines += [*failures_alike(view), *advice(view)]
+    if not open_count:
+        lines += [next_step(tracked.campaign, shown[tracked.directory]) for tracked in watched]
     data = {
-        "campaigns": [
-            {
-                "campaign": one.campaign.id,
-                "directory": str(place),
-                "preflight": checked[one.directory],
-            }
-            for one, place in zip(watched, places, strict=True)
-        ],
+        "campaigns": campaigns,
         "repeats": {"asked": len(view.repeats), **view.count()},
-        "over": not any(one.kind.alive for one in view.states.values()),
+        "over": not any(state.kind.alive for state in view.states.values()),
     }
-    told = [
-        text if len(watched) == 1 else f"{one.campaign.id}: {text}"
-        for one in watched
-        for text in checked[one.directory]
-    ]
-    return Result(
-        data=data,
-        text="\n".join(
-            [
-                *(counts(view), *told, *failures_alike(view), *advice(view)),
-                *([] if open_ else next_steps),
-            ]
-        ),
-        errors=tuple(errors),
-        warnings=(
-            *(caution for place in places for caution in store.caution(place)),
-            *(f"hpcbert cannot read this line of Slurm's answer: {one}" for one in view.garbage),
-        ),
-    )
+    cautions = [text for tracked in watched for text in store.caution(shown[tracked.directory])]
+    garbage = [f"hpcbert cannot read this line of Slurm's answer: {row}" for row in view.garbage]
+    return Result(data, "\n".join(lines), tuple(errors), (*cautions, *garbage))
 
 
 def advice(view: View) -> list[str]:

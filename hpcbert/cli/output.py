@@ -6,6 +6,7 @@ stdout carries the result only; errors, warnings and progress go to stderr.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import sys
@@ -66,8 +67,6 @@ class Result:
 
 def envelope(command: str, result: Result) -> str:
     """Return a command's one JSON document, as `docs/reference/json.md` describes it."""
-    import json  # for this alone, with six patterns
-
     status = "success" if result.exit_code == 0 else "partial" if result.data else "error"
     document = {
         "version": VERSION,
@@ -91,7 +90,6 @@ def escaped(document: str) -> str:
     wide = streams.holds_unicode(sys.stdout)
     if document.isprintable() and (wide or document.isascii()):
         return document
-    import json
 
     return "".join(
         one if one.isprintable() and (wide or one.isascii()) else json.dumps(one)[1:-1]

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcbert import scheduler
-from hpcbert.campaign import store
-from hpcbert.cli import conflicts
-from hpcbert.cli.asked import ReadFile, filled, read, submitter
-from hpcbert.cli.campaigns import past
+from hpcbert.campaign import durations, store
 from hpcbert.cli.layout import columns
-from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
+from hpcbert.cli.options import submit_options
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.submit_plan import plan_campaigns
 from hpcbert.config import campaignfile
-from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import utc
-from hpcbert.scheduler.base import World
-from hpcbert.system.runner import run
+from hpcbert.script import cost
+from hpcbert.script.cost import devices, text, total
+from hpcbert.system.runner import Ahead, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpcbert.config.options import Options
     from hpcbert.flows.plan import Missing, Outlook, PointOutlook
     from hpcbert.scheduler.base import Supply
 
@@ -50,15 +48,13 @@ _HOURS = {
     "  hpcbert plan --init\n"
     "  hpcbert plan campaign.toml"
 )
-@point_options
+@submit_options
 @click.option("--rehearse", is_flag=True, help="Plan a rehearsal: everything but the training.")
 @click.option("--like", default="", metavar="CAMPAIGN", help="Plan the same measurements again.")
 @click.option("--init", is_flag=True, help="Write an example of FILE with every key explained.")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
-def plan(
-    options: PointOptions, *, rehearse: bool, like: str, init: bool, file: Path | None
-) -> Result:
+def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path | None) -> Result:
     """Show what submit would cost, what is available and what is missing; submit nothing.
 
     Node-hours and GPU-hours are the most that the time limit allows; next to them stands the
@@ -66,35 +62,24 @@ def plan(
     starts) can't run. FILE is a campaign.toml.
     """
     if init:
-        conflicts.refuse_others(("init", "file"), "with --init, which writes an example")
         return _example(file or Path("campaign.toml"))
-    from hpcbert.campaign import durations
-    from hpcbert.flows.plan import look, refusals
-    from hpcbert.script import again, cost
-    from hpcbert.script.draft import draft  # imports Jinja, which --help does not need
 
-    conflicts.refuse(*SHARED_CONFLICTS)
-    then = past(like, options) if like else None
-    written = ReadFile.at(file)
-    options = filled(options, written)
-    outlooks: list[Outlook] = []
-    warnings: list[str] = []
-    known: durations.Campaigns | None = None
-    for asked in read(options, rehearse=rehearse, then=then, written=written):
-        name = asked.options.scheduler
-        conflicts.refuse_typed(traits(name).unused, f"with the {name} scheduler")
-        fitted = scheduler.of(name, World(run)).fit(asked.options, asked.site, asked.recipe)
-        chosen = replace(fitted, dry=True)
-        made = draft(asked.request, asked.site, asked.recipe, options=chosen, submitter=submitter())
-        known = known or durations.campaigns(Path(asked.site.runs))
-        outlooks.append(look(made, known, run=run))
-        warnings += (*asked.warnings, *(again.differences(then, made) if then else ()))
-        warnings += [f"{one.detail} {one.hint}".rstrip() for one in outlooks[-1].doubts]
+    from hpcbert.flows.plan import look, refusals  # imports Jinja, which --help does not need
+
+    with closing(Ahead(run)) as ahead:
+        planned = plan_campaigns(
+            options, file=file, like=like, rehearse=rehearse, ahead=ahead, planned=True
+        )
+    runs = durations.campaigns(Path(planned.site.runs))
+    outlooks = [look(draft, runs, run=run) for draft in planned.drafts]
+    doubts = (doubt for outlook in outlooks for doubt in outlook.doubts)
+    warnings = [*planned.warnings, *(f"{doubt.detail} {doubt.hint}".rstrip() for doubt in doubts)]
     errors = [error for one in outlooks for error in refusals(one)]
-    if options.max_gpu_hours is not None:
+    if planned.options.max_gpu_hours is not None:
         try:
             cost.refuse(
-                [point.cost for one in outlooks for point in one.points], options.max_gpu_hours
+                [point.cost for one in outlooks for point in one.points],
+                planned.options.max_gpu_hours,
             )
         except UsageError as error:
             errors.append(CheckError(error.message, where=error.where, hint=error.hint))
@@ -108,12 +93,7 @@ def plan(
 
 
 def _example(path: Path) -> Result:
-    """Write the example of a campaign.toml.
-
-    Raises:
-        UsageError: The file exists already.
-        HpcbertError: The file system refused.
-    """
+    """Write the example of a campaign.toml."""
     if path.exists() or path.is_symlink():
         hint = "Name another file, or remove it."
         raise UsageError("The file exists already.", where=str(path), hint=hint)
@@ -181,8 +161,6 @@ def _sums(points: Sequence[PointOutlook]) -> dict[str, Any]:
 
 def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
     """Return hours by kind: the maximum, and those expected if all points have run before."""
-    from hpcbert.script.cost import total
-
     found = {
         "node_hours": total(one.cost.on_nodes(one.cost.hours) for one in points),
         "least_node_hours": total(one.cost.on_nodes(one.least_hours) for one in points),
@@ -204,7 +182,6 @@ def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
 
 
 def _text(outlook: Outlook) -> str:
-    from hpcbert.script.cost import devices
 
     campaign, points = outlook.draft.campaign, outlook.points
     first = points[0].cost.point
@@ -227,8 +204,6 @@ def _text(outlook: Outlook) -> str:
 
 def _together(outlooks: Sequence[Outlook]) -> list[str]:
     """Return the sum over several campaigns; nothing for one: its table has it."""
-    from hpcbert.script.cost import devices, text, total
-
     if len(outlooks) == 1:
         return []
     points = [point for one in outlooks for point in one.points]
@@ -241,7 +216,6 @@ def _together(outlooks: Sequence[Outlook]) -> list[str]:
 
 
 def _row(one: PointOutlook) -> tuple[str, ...]:
-    from hpcbert.script.cost import text
 
     cost, point = one.cost, one.cost.point
     return (
@@ -258,7 +232,6 @@ def _row(one: PointOutlook) -> tuple[str, ...]:
 
 
 def _total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
-    from hpcbert.script.cost import text, total
 
     own = [one for one in points if not one.cost.preflight]
     most = total(one.cost.on_devices(one.cost.hours) for one in points)
@@ -270,8 +243,6 @@ def _total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
 
 def _notes(outlook: Outlook) -> list[str]:
     """Return the meaning of the columns: the runs behind expectations, the cost of whole nodes."""
-    from hpcbert.script.cost import devices, text, total
-
     points = outlook.points
     unit = devices(one.cost for one in points)
     known = [one.earlier for one in points if one.earlier]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import RuntimeName, checked_limit, pairs
+from hpcbert.cli.options import pairs, shared_option
 from hpcbert.cli.output import Result, printable, returns_result
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config import places, recipe, site, trust
-from hpcbert.config.overrides import Overrides
+from hpcbert.config.options import Options
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import (
     CheckError,
@@ -33,26 +32,11 @@ from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from hpcbert.config.site import Site
 
 
-def _without(kind: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda given: bool(given["only"]) and kind not in given["only"]
-
-
-_CONFLICTS = (
-    Conflict(
-        ("partition", "account", "qos", "time_limit"),
-        lambda given: not given["on_node"],
-        "without --on-node",
-    ),
-    Conflict(("repository",), _without("source"), "without --only source"),
-    Conflict(("python",), _without("environment"), "without --only environment"),
-    Conflict(("image", "runtime"), _without("image"), "without --only image"),
-    Conflict(("data", "settings"), _without("data"), "without --only data"),
-)
 _ERRORS = (UsageError, ConfigError, SchedulerError, IncompleteError, CheckError, Interruption)
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
 
@@ -70,34 +54,20 @@ _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "
     type=click.Choice(["source", "environment", "image", "data"]),
     help="Prepare only this part; repeatable.",
 )
-@click.option(
-    "--device", default="", help="gpu or cpu; default: the site's, or the recipe's first."
-)
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
-@click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-@click.option("--runtime", type=RuntimeName(), help="Container runtime.")
-@click.option("--image", default="", help="Container image, for a single framework.")
-@click.option("--data", default="", help="Training data, for a single framework.")
+@shared_option("device")
+@shared_option("site_file")
+@shared_option("templates")
+@shared_option("runtime")
+@shared_option("image", "Container image, for a single framework.")
+@shared_option("data", "Training data, for a single framework.")
 @click.option("--repository", default="", help="Repository of the program, for a single framework.")
-@click.option("--python", default="", help="Interpreter to make environments with.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="K=V",
-    help="Option of the recipe that the data is for.",
-)
+@shared_option("python", "Interpreter to make environments with.")
+@shared_option("settings", "Option of the recipe that the data is for.")
 @click.option("--on-node", is_flag=True, help="Prepare in a job on a compute node.")
-@click.option("--partition", default="", help="Slurm partition, with --on-node.")
-@click.option("--account", default="", help="Slurm account, with --on-node.")
-@click.option("--qos", default="", help="Slurm quality of service, with --on-node.")
-@click.option(
-    "--time",
-    "time_limit",
-    callback=checked_limit,
-    default="",
-    help="Time limit of that job, HH:MM:SS.",
-)
+@shared_option("partition", "Slurm partition, with --on-node.")
+@shared_option("account", "Slurm account, with --on-node.")
+@shared_option("qos", "Slurm quality of service, with --on-node.")
+@shared_option("time_limit", "Time limit of that job, HH:MM:SS.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, make nothing.")
 @returns_result
 def prepare(
@@ -115,10 +85,9 @@ def prepare(
     What exists already stays as it is; what was interrupted continues. Later campaigns use what was
     prepared, and record it with digests.
     """
-    conflicts.refuse(*_CONFLICTS)
     here = _site(frameworks, values)
     if here.container.runtime == "none":
-        conflicts.refuse_typed(("image",), "with the container runtime none")
+        refuse_typed(("image",), "with the container runtime none")
     folders = places.recipe_folders(Path(here.where), templates)
     found = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
     used = [Path(here.where), *(path for one in found for path in Path(one.folder).iterdir())]
@@ -145,7 +114,7 @@ def prepare(
 
 
 def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
-    overrides = Overrides(
+    options = Options(
         runtime=values["runtime"],
         partition=values["partition"],
         account=values["account"],
@@ -156,7 +125,7 @@ def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
         data=values["data"],
         repository=values["repository"],
     )
-    here = site.load(values["site_file"], overrides)
+    here = site.load(values["site_file"], options)
     own = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
     if own and len(frameworks) != 1:
         raise UsageError(f"{' and '.join(own)} can only be used with a single framework.")

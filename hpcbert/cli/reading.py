@@ -108,11 +108,7 @@ def reading_options(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def requested(**given: Unpack[ReadingOptions]) -> CollectRequest:
-    """Return what the options ask for.
-
-    Raises:
-        UsageError: They contradict each other.
-    """
+    """Return what the options ask for."""
     skip, iters = given["skip"], given["iters"]
     if skip is not None and iters is not None and skip >= iters:
         raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")

@@ -12,6 +12,8 @@ from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.errors import CheckError, UsageError
+from hpcbert.flows.record import check
+from hpcbert.flows.results import find_places
 from hpcbert.published import record as published
 from hpcbert.results.text import fold, number
 
@@ -164,9 +166,6 @@ def record_check(
     Examples:
       hpcbert record check logs/tensorflow --fw tf2 --against dlperf:tf2-rn50
     """
-    from hpcbert.flows.record import check
-    from hpcbert.flows.results import find_places
-
     request = requested(**reading)
     if request.rule or request.window.skip is not None or request.window.iters is not None:
         raise UsageError(

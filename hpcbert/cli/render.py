@@ -5,16 +5,19 @@ from __future__ import annotations
 import difflib
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcbert.campaign.store import write_text
-from hpcbert.cli import conflicts
-from hpcbert.cli.asked import read
-from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
+from hpcbert.cli.options import all_of, submit_options
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.request import read_requests
 from hpcbert.config.adaptive import AUTO
 from hpcbert.errors import CheckError, UsageError
+
+if TYPE_CHECKING:
+    from hpcbert.config.options import Options
 
 _HEADER = "# hpcbert render "
 
@@ -24,7 +27,7 @@ _HEADER = "# hpcbert render "
     "  hpcbert render --fw oneflow --nodes 4 --gpus-per-node 8 --output sbatch\n"
     "  hpcbert render --check sbatch"
 )
-@point_options
+@submit_options
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -36,18 +39,13 @@ _HEADER = "# hpcbert render "
     help="Check that the commands in their headers render this folder's scripts.",
 )
 @returns_result
-def render(options: PointOptions, *, output: Path | None, check: Path | None) -> Result:
+def render(options: Options, *, output: Path | None, check: Path | None) -> Result:
     """Write the scripts that submit would run, to read, or to submit by hand.
 
     Each script's header has the command that renders it again.
     """
     if check is not None:
-        conflicts.refuse_others(("check",), "with --check, which asks each script")
         return _check(check)
-    conflicts.refuse(*SHARED_CONFLICTS)
-    conflicts.refuse_typed(
-        ("runs", "max_gpu_hours", "preflight", "stop_on_failure"), "on scripts to submit by hand"
-    )
     if options.repeats == AUTO:
         raise UsageError(
             f"--repeats {AUTO} reads a campaign's logs, but a script to submit by hand has none.",
@@ -65,13 +63,15 @@ def render(options: PointOptions, *, output: Path | None, check: Path | None) ->
     return Result(written, "\n".join(written))
 
 
-def _rendered(options: PointOptions) -> tuple[dict[str, str], dict[str, Path]]:
+def _rendered(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
     """Return the scripts, and the files that they read beside them, by name."""
     from hpcbert.script.draft import by_hand  # imports Jinja, which --help does not need
 
     scripts, library = {}, {}
-    for asked in read(options, dry=True):
-        texts, files = by_hand(asked.request, asked.site, asked.recipe, options=asked.options)
+    for request in read_requests(options, dry=True):
+        texts, files = by_hand(
+            request.request, request.site, request.recipe, options=request.options
+        )
         scripts.update(texts)
         library.update(files)
     return scripts, library
@@ -111,7 +111,7 @@ def _again(path: Path, text: str) -> str:
     if not header:
         raise UsageError("The script's header has no command to render it again.", where=str(path))
     with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
-        options = PointOptions.of(context.params)
+        options = all_of(context.params)
     return _rendered(options)[0].get(path.name, "")
 
 

@@ -9,14 +9,14 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import checked_limit
+from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.cli.watching import Display, follow_with_retries, plan_text
 from hpcbert.config import site
-from hpcbert.config.schedulers import traits
+from hpcbert.config.options import unused_with
 from hpcbert.errors import IncompleteError
+from hpcbert.flows.heal import resubmit
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.runner import run
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcbert.flows.retry import InvalidRepeat, RetryPlan
-
-_CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run")
 
 
 @click.command(
@@ -46,13 +44,7 @@ _CONFLICT = Conflict(("wait",), lambda given: given["dry_run"], "with --dry-run"
     help="Retry each repeat at most this many times.",
 )
 @click.option("--no-exclude", is_flag=True, help="Do not avoid nodes that failed.")
-@click.option(
-    "--time",
-    "time_limit",
-    callback=checked_limit,
-    default="",
-    help="Time limit of one repeat from now on.",
-)
+@shared_option("time_limit", "Time limit of one repeat from now on.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 @returns_result
@@ -74,22 +66,20 @@ def retry(
     leaves repeats alone that wait, run or are valid. The new attempts avoid nodes that failed, and
     the earlier attempts stay on record.
     """
-    from hpcbert.flows.heal import resubmit
-
-    conflicts.refuse(_CONFLICT)
     here = site.load(site_file)
     directories = store.chosen(campaigns, Path(runs or here.runs))
     nodes = tuple(node for words in exclude for node in expand(words))
     policy = RetryPolicy(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
     for name in dict.fromkeys(store.read_manifest(one).scheduler for one in directories):
-        conflicts.refuse_typed(traits(name).unused, f"on a campaign of the {name} scheduler")
+        unused = (*unused_with(name), "no_exclude") if unused_with(name) else ()
+        refuse_typed(unused, f"on a campaign of the {name} scheduler")
     display = Display(err=True)
     waiting = display.waiting if wait else None
     plans = [
         resubmit(one, policy, run=run, floor=here.slurm.poll_floor, dry=dry_run, waiting=waiting)
         for one in directories
     ]
-    if wait:
+    if wait and not dry_run:
         display.retried(plans)
         return follow_with_retries(directories, policy, here)
     return _result(plans, dry=dry_run)

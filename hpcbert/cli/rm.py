@@ -50,11 +50,7 @@ def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_fi
 
 
 def _agreed(directories: Sequence[Path]) -> bool:
-    """Ask, on stderr.
-
-    Raises:
-        UsageError: stdin is not a terminal.
-    """
+    """Ask, on stderr."""
     names = ", ".join(one.name for one in directories)
     question = f"Remove {names} for good, with all logs?"
     if not sys.stdin.isatty():

@@ -13,7 +13,7 @@ import click
 
 from hpcbert.campaign import ends, overview, preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.campaigns import opened
+from hpcbert.cli.campaigns import open_campaigns
 from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, columns, since_text
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
@@ -39,7 +39,7 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
     CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
     default. show asks no scheduler: it reads the campaign's files.
     """
-    (found,) = opened([campaign] if campaign else (), Path(runs or load(site_file).runs))
+    (found,) = open_campaigns([campaign] if campaign else (), Path(runs or load(site_file).runs))
     manifest = store.read_manifest(found.directory)
     seen, now = overview.look(found.directory), time.time()
     numbers = overview.numbers(found.directory, manifest)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.cli import conflicts
-from hpcbert.cli.conflicts import Conflict
-from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
+from hpcbert.cli.options import submit_options
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.unused_options import refuse_others, refuse_typed
 
-_CONFLICTS = (
-    Conflict(("wait", "max_retries", "force"), lambda given: given["dry_run"], "with --dry-run"),
-    Conflict(("max_retries",), lambda given: not given["wait"], "without --wait"),
-    Conflict(("max_retries",), lambda given: given["rehearse"], "with --rehearse"),
-    *SHARED_CONFLICTS,
-)
+if TYPE_CHECKING:
+    from hpcbert.config.options import Options
+
 # Options that are allowed with --resume.
 _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
 
@@ -31,7 +28,7 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
     "  hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c\n"
     "  hpcbert submit --like table4.zip"
 )
-@point_options
+@submit_options
 @click.option("--name", default="", help="Name of the campaign in list.")
 @click.option("--note", default="", help="Note about the campaign, as hpcbert note writes it.")
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
@@ -50,7 +47,7 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @returns_result
 def submit(
-    options: PointOptions,
+    options: Options,
     *,
     file: Path | None,
     name: str,
@@ -72,30 +69,39 @@ def submit(
     With --like the points, the options and the protocol are those of another campaign or archive;
     submit reports what differs here, such as the image and the site.
     """
-    conflicts.refuse(*_CONFLICTS)
     # Not needed for --help or a wrong option.
-    from hpcbert.cli import drafts, submission
+    from hpcbert.cli import submit_plan, submit_run
     from hpcbert.system.runner import Ahead, run
 
+    if not wait:
+        refuse_typed(("max_retries",), "without --wait")
     retries = max_retries if wait else None
     if resume:
-        conflicts.refuse_others(_RESUMING, "with --resume, which submits what was written down")
-        return submission.resumed(resume, options, retries=retries)
-    called = {"name": name, "note": note, "like": like}
+        refuse_others(_RESUMING, "with --resume, which submits what was written down")
+        return submit_run.resume(resume, options, retries=retries)
     with closing(Ahead(run)) as ahead:
-        found = drafts.drafted(
-            options, file=file, **called, dry=dry_run, rehearse=rehearse, ahead=ahead
+        plan = submit_plan.plan_campaigns(
+            options,
+            file=file,
+            like=like,
+            rehearse=rehearse,
+            ahead=ahead,
+            name=name,
+            note=note,
+            dry=dry_run,
         )
-        most = found.options.max_gpu_hours
+        most = plan.options.max_gpu_hours
         if most is not None:
-            drafts.refuse_costly(found.drafts, most, tries=1 + max_retries)
-        errors, said = drafts.obstacles(found.drafts, ignored=dry_run or force, ahead=ahead)
+            submit_plan.refuse_costly(plan.drafts, most, tries=1 + max_retries)
+        errors, doubts = submit_plan.find_obstacles(
+            plan.drafts, ignored=dry_run or force, ahead=ahead
+        )
     if errors:
         return Result(errors=errors)
-    warnings = (*found.warnings, *said)
+    warnings = (*plan.warnings, *doubts)
     if dry_run:
-        return submission.dry_run(found.drafts, warnings)
-    directories = [one.directory for one in found.drafts]
-    return submission.carried_out(
-        directories, found.site, found.drafts, retries=retries, warnings=warnings
+        return submit_run.dry_run(plan.drafts, warnings)
+    directories = [draft.directory for draft in plan.drafts]
+    return submit_run.submit_campaigns(
+        directories, plan.site, plan.drafts, retries=retries, warnings=warnings
     )

@@ -1,24 +1,24 @@
-"""Follow campaigns: a table on a terminal, a line per change elsewhere, or JSON events."""
+"""Follow campaigns: a line per change, or JSON events."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
+import math
+import os
 import shlex
 import sys
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcbert import model
-from hpcbert.cli import streams
-from hpcbert.cli.campaigns import then
-from hpcbert.cli.live import before, console, draw, draws
+from hpcbert.cli.campaigns import next_step
 from hpcbert.cli.output import VERSION, Result, escaped, printable, say
 from hpcbert.errors import HpcbertError, IncompleteError
+from hpcbert.flows import heal
 from hpcbert.flows import monitor as flow
 from hpcbert.flows.monitor import Sinks
 from hpcbert.slurm.hostlist import fold
@@ -40,41 +40,57 @@ if TYPE_CHECKING:
     from hpcbert.slurm.states import RepeatState
 
 
+# kind -> mark, the same without Unicode, style, its name in a count
+MARKS = {
+    Kind.SUCCEEDED: ("✓", "+", "green", "completed"),
+    Kind.FAILED: ("✗", "x", "red", "failed"),
+    Kind.RUNNING: ("▶", ">", "cyan", "running"),
+    Kind.WAITING: ("·", ".", "dim", "waiting"),
+    Kind.REQUEUED: ("↻", "r", "yellow", "requeued"),
+    Kind.UNKNOWN: ("?", "?", "magenta", "unknown"),
+    Kind.UNNEEDED: ("○", "o", "dim", "not needed"),
+}
+# Polls without an answer from Slurm before that is worth a line.
+_SILENT_POLLS = 2
+
+
+def has_screen() -> bool:
+    """Return whether there is a terminal for a full-screen view, and a keyboard to steer it."""
+    terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    return terminal and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
+
+
 @dataclass(frozen=True)
 class Display:
-    """Shows what is followed on a standard stream; retries are reported on stderr.
+    """Prints a line per change on a standard stream; retries are reported on stderr.
 
     Attributes:
         err: Whether to use stderr.
         as_json: Whether to print JSON, one object per line.
-        plain: Whether to print lines even on a terminal.
+        numbers: Whether to print each point's numbers when its last repeat has ended.
     """
 
     err: bool = False
     as_json: bool = False
-    plain: bool = False
-
-    def full_screen(self) -> bool:
-        """Return whether there is a screen for a view, and a keyboard to steer it."""
-        terminal = all(one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr))
-        return not (self.as_json or self.plain) and terminal and draws(sys.stdout)
+    numbers: bool = False
 
     def watching(self) -> AbstractContextManager[Sinks]:
         """Show states until the context ends."""
-        lines = self.as_json or self.plain
-        if not lines and draws(sys.stderr if self.err else sys.stdout):
-            return _on_terminal(err=self.err)
-        return contextlib.nullcontext(Sinks(changes=self._print_changes))
+        states: dict[Key, RepeatState] = {}
 
-    def _print_changes(self, found: Sequence[Change]) -> None:
-        lines = [
-            escaped(json.dumps(_event(change), ensure_ascii=False))
-            if self.as_json
-            else printable(line(change))
-            for change in found
-        ]
-        if lines:
-            click.echo("\n".join(lines), err=self.err)
+        def print_changes(changes: Sequence[Change]) -> None:
+            click.echo("\n".join(map(self._line, changes)), err=self.err)
+            states.update({change.repeat.key: change.state for change in changes})
+            for text in finished_points(changes, states) if self.numbers else ():
+                say(text, err=True)
+
+        sinks = Sinks(changes=print_changes, view=_outage_reporter(), refresh=math.inf)
+        return contextlib.nullcontext(sinks)
+
+    def _line(self, change: Change) -> str:
+        if self.as_json:
+            return escaped(json.dumps(_event(change), ensure_ascii=False))
+        return printable(line(change))
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Print what was retried."""
@@ -85,25 +101,41 @@ class Display:
         say(f"{reason} Waiting for room.", err=True)
 
 
-class WaitingDisplay(Display):
-    """A display on stderr that also prints each point's numbers when its last repeat has ended."""
+def _outage_reporter() -> Callable[[View], None]:
+    """Return a function that prints, once for each outage, that Slurm does not answer."""
+    silent_polls = 0
 
-    def watching(self) -> AbstractContextManager[Sinks]:
-        """Show states until the context ends."""
-        return self._watch()
+    def report(view: View) -> None:
+        nonlocal silent_polls
+        silent_polls = silent_polls + 1 if view.trouble else 0
+        if silent_polls == _SILENT_POLLS:
+            say(f"Slurm does not answer: {printable(view.trouble)}", err=True)
 
-    @contextlib.contextmanager
-    def _watch(self) -> Iterator[Sinks]:
-        states: dict[Key, RepeatState] = {}
-        with super().watching() as sinks:
+    return report
 
-            def print_changes(changes: Sequence[Change]) -> None:
-                sinks.changes(changes)
-                states.update({change.repeat.key: change.state for change in changes})
-                for text in finished_points(changes, states):
-                    say(text, err=True)
 
-            yield replace(sinks, changes=print_changes)
+def count_text(counts: Mapping[Kind, int] | Mapping[str, int]) -> str:
+    """Return the number of repeats of each kind: `4 completed, 1 running`."""
+    return ", ".join(
+        f"{counts[kind]} {mark[3]}" for kind, mark in MARKS.items() if counts.get(kind)
+    )
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as `H:MM:SS`."""
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def earlier_attempts(state: RepeatState) -> str:
+    """Return how earlier attempts ended: `attempt 0 was NODE_FAIL on n3`."""
+    return "; ".join(
+        f"attempt {attempt.attempt} was {attempt.word}"
+        + (f" on {fold(attempt.nodes)}" if attempt.nodes else "")
+        for attempt in state.earlier
+    )
 
 
 def finished_points(changes: Sequence[Change], states: Mapping[Key, RepeatState]) -> Iterator[str]:
@@ -134,35 +166,17 @@ def finished_points(changes: Sequence[Change], states: Mapping[Key, RepeatState]
             yield printable(f"{point.key}: {rates}, {row.ok}/{row.asked} repeats")
 
 
-def follow(
-    directory: Path,
-    policy: RetryPolicy,
-    site: Site,
-    *,
-    pause: Callable[[float], None] = time.sleep,
-) -> View:
+def follow(directory: Path, policy: RetryPolicy, site: Site) -> View:
     """Show a campaign's progress on stderr, retries included, until it is over.
-
-    Args:
-        directory: The campaign.
-        policy: Which repeats to retry.
-        site: Has the limits on how often to ask Slurm.
-        pause: Waits a number of seconds between two looks.
 
     Returns:
         The last states.
-
-    Raises:
-        HpcbertError: As `heal.follow`; the jobs continue.
-        KeyboardInterrupt: The same, after saying so.
     """
-    from hpcbert.flows import heal
-
     tracked = (flow.open_campaign(directory),)
     try:
-        shown = WaitingDisplay(err=True)
+        shown = Display(err=True, numbers=True)
         floor = site.slurm.poll_floor
-        return heal.follow(tracked, policy, shown, run=run, floor=floor, pause=pause)
+        return heal.follow(tracked, policy, shown, run=run, floor=floor)
     except KeyboardInterrupt:
         say(f"The jobs continue. {cancel_hint(tracked)}", err=True)
         raise
@@ -173,11 +187,11 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
 
     Rehearsals have nothing to collect; their result is the number of repeats that went through.
     """
+    views = {directory: follow(directory, policy, site) for directory in directories}
     from hpcbert.cli.tables import collected
 
-    views = {one: follow(one, policy, site) for one in directories}
-    replayed = [one for one, view in views.items() if _campaign(view).rehearse]
-    measured = [one for one in directories if one not in replayed]
+    replayed = [path for path, view in views.items() if _campaign(view).rehearse]
+    measured = [path for path in directories if path not in replayed]
     return collected(measured) if measured else _rehearsed(views)
 
 
@@ -186,16 +200,16 @@ def _campaign(view: View) -> Campaign:
 
 
 def _rehearsed(views: Mapping[Path, View]) -> Result:
-    asked = sum(len(view.repeats) for view in views.values())
+    total = sum(len(view.repeats) for view in views.values())
     bad = sum(view.failed for view in views.values())
-    lines = [f"Rehearsed: {asked - bad} of {asked} repeats went through, nothing was trained."]
-    lines += [then(_campaign(view), place) for place, view in views.items()]
+    lines = [f"Rehearsed: {total - bad} of {total} repeats went through, nothing was trained."]
+    lines += [next_step(_campaign(view), place) for place, view in views.items()]
     data = {
         "campaigns": [
             {"campaign": _campaign(view).id, "directory": str(place)}
             for place, view in views.items()
         ],
-        "repeats": {"asked": asked, "rehearsed": asked - bad},
+        "repeats": {"asked": total, "rehearsed": total - bad},
     }
     # With --wait the user expects a table.
     errors = tuple(
@@ -207,8 +221,8 @@ def _rehearsed(views: Mapping[Path, View]) -> Result:
 
 def cancel_hint(watched: Sequence[TrackedCampaign]) -> str:
     """Return the commands that cancel campaigns, as a sentence."""
-    words = [shlex.quote(str(one.directory)) for one in watched]
-    return f"To cancel them: {'; '.join(f'hpcbert cancel {word}' for word in words)}"
+    paths = [shlex.quote(str(tracked.directory)) for tracked in watched]
+    return f"To cancel them: {'; '.join(f'hpcbert cancel {path}' for path in paths)}"
 
 
 def plan_text(plan: RetryPlan, *, dry: bool = False) -> str:
@@ -258,14 +272,14 @@ def why_failed(repeat: Repeat, state: RepeatState) -> Failure | None:
 
 def failures_alike(view: View) -> list[str]:
     """Return why repeats failed by their logs, once for equal reasons."""
-    found: dict[tuple[str, str], int] = {}
+    failures: dict[tuple[str, str], int] = {}
     for repeat in view.repeats:
         if failure := why_failed(repeat, view.states[repeat.key]):
             key = repeat.watched.campaign.id, str(failure)
-            found[key] = found.get(key, 0) + 1
+            failures[key] = failures.get(key, 0) + 1
     return [
-        printable(f"{count} repeat{'s' if count > 1 else ''}: {said}")
-        for (_, said), count in found.items()
+        printable(f"{count} repeat{'s' if count > 1 else ''}: {failure}")
+        for (_, failure), count in failures.items()
     ]
 
 
@@ -273,24 +287,6 @@ def details(repeat: Repeat, state: RepeatState, now: float) -> Detail:
     """Return the progress of a running repeat, from the end of its log."""
     progress = _progress_reader(repeat.watched.directory)(flow.log_path(repeat, state))
     return flow.detail(repeat, progress, now=now)
-
-
-@contextlib.contextmanager
-def _on_terminal(*, err: bool) -> Iterator[Sinks]:
-    from rich.live import Live
-
-    context = click.get_current_context(silent=True)
-    screen = console(sys.stderr if err else sys.stdout, colour=context.color if context else None)
-    unicode = streams.holds_unicode(screen.file)
-
-    def view(now: View) -> None:
-        live.update(draw(now, details, why_failed, unicode=unicode), refresh=True)
-
-    # A table taller than the screen scrolls: cutting it off would hide failures.
-    with Live(
-        console=screen, auto_refresh=False, redirect_stdout=False, vertical_overflow="visible"
-    ) as live:
-        yield Sinks(view=view)
 
 
 def line(change: Change) -> str:
@@ -309,7 +305,7 @@ def line(change: Change) -> str:
         f"({state.detail})" if state.detail else "",
         f"({state.advice})" if state.kind is Kind.WAITING and state.advice else "",
         f"({failure})" if failure else "",
-        f"({before(state)})" if state.earlier else "",
+        f"({earlier_attempts(state)})" if state.earlier else "",
         f"[{state.source}]",
     ]
     return "  ".join(word for word in words if word)
@@ -348,15 +344,15 @@ def _event(change: Change) -> dict[str, Any]:
         "expected_end": utc(detail.ends if detail else None),
         "attempts": [
             {
-                "attempt": one.attempt,
-                "state": one.word,
-                "state_source": one.source,
-                "detail": one.detail or None,
-                "nodes": list(one.nodes),
-                "start": utc(one.start),
-                "end": utc(one.end),
+                "attempt": attempt.attempt,
+                "state": attempt.word,
+                "state_source": attempt.source,
+                "detail": attempt.detail or None,
+                "nodes": list(attempt.nodes),
+                "start": utc(attempt.start),
+                "end": utc(attempt.end),
             }
-            for one in state.earlier
+            for attempt in state.earlier
         ],
     }
 

@@ -8,21 +8,19 @@ nothing ever writes to it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from hpcbert.config import adaptive, variables
-from hpcbert.config.decode import Count, Filled, Invalid, Range, Written, decode, did_you_mean
-from hpcbert.config.overrides import SCALING
-from hpcbert.config.site import nodes
+from hpcbert.config import variables
+from hpcbert.config.decode import GIVEN, Filled, Invalid, Range, Written, decode, did_you_mean
+from hpcbert.config.options import SCALING, RunOptions, SlurmOptions, names_of
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, OptionValue, Shape, precision
-from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 NAME = "campaign.toml"
 # An example with every key, for `plan --init`.
@@ -241,26 +239,6 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
-class SlurmAsked:
-    """Requests to Slurm that replace those of the site.toml: `[slurm]`.
-
-    Attributes:
-        partition, account, qos, reservation: As in `[slurm]` of the site.toml.
-        nodelist: Nodes to run on; a point that needs fewer takes the first.
-        exclude: Nodes to exclude.
-        time_limit: Time limit of one repeat.
-    """
-
-    partition: Filled | None = None
-    account: Filled | None = None
-    qos: Filled | None = None
-    reservation: Filled | None = None
-    nodelist: Annotated[str, nodes] | None = None
-    exclude: Annotated[str, nodes] | None = None
-    time_limit: TimeLimit | None = None
-
-
-@dataclass(frozen=True)
 class Selection(Axes):
     """The measurements of a file.
 
@@ -293,63 +271,27 @@ def name(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class CampaignFile(Selection):
-    """A campaign.toml; a field that is None comes from the command line, the site or the recipe.
+class CampaignFile(Selection, RunOptions):
+    """A campaign.toml; a key that is left out comes from the command line, the site or the recipe.
 
     Attributes:
+        where: The path of the file.
         name: Name of the campaigns in `list`.
         note: A note about them.
-        notify: When Slurm sends mail, and to whom.
-        nodes, gpus_per_node: The shape, if `shapes` names none; the largest one of `scaling`.
-        device: gpu or cpu.
-        protocol: Name of a recipe's protocol.
-        accumulation: Micro-batches in one optimizer step.
-        global_batch_size: Samples in one step, from which the accumulation follows.
-        xla: Whether the framework's graph compiler is on.
-        repeats, iters, skip: Runs of each point, iterations of a run, warm-up. `auto`: as many runs
-            as the median needs.
-        max_repeats: Maximum number of runs with `auto`.
-        precision_of_median: Required width of the median's interval, as a share of the median.
-        concurrent_repeats: Number of repeats at the same time.
-        concurrent_points: Whether points may run at the same time.
-        stop_on_failure: Whether to hold shapes back if the smallest fails.
-        repeats_in: One array element per repeat, or all in one job on the same nodes.
-        max_gpu_hours: Refuse to submit if it may take more.
-        preflight: Whether to measure the nodes' network first, and exclude slow nodes.
-        slurm: Requests to Slurm.
+        slurm: Requests to Slurm, which replace those of the site.toml.
     """
 
+    where: Annotated[str, GIVEN] = ""
     name: Annotated[str, name] | None = None
     note: Filled | None = None
-    notify: Filled | None = None
-    nodes: Count | None = None
-    gpus_per_node: Count | None = None
-    device: Filled | None = None
-    protocol: Filled | None = None
-    accumulation: Count | None = None
-    global_batch_size: Count | None = None
-    xla: bool | None = None
-    repeats: Count | Literal["auto"] | None = None
-    max_repeats: Annotated[int, Range(adaptive.FEWEST, adaptive.MOST)] | None = None
-    precision_of_median: (
-        Annotated[float, adaptive.bounded] | Annotated[str, adaptive.share] | None
-    ) = None
-    iters: Count | None = None
-    skip: Annotated[int, Range(0)] | None = None
-    concurrent_repeats: Count | None = None
-    concurrent_points: bool | None = None
-    stop_on_failure: bool | None = None
-    repeats_in: Literal["array", "one-job"] | None = None
-    max_gpu_hours: Annotated[float, Range(0.001)] | None = None
-    preflight: bool | None = None
-    slurm: SlurmAsked = SlurmAsked()
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
 
     def __post_init__(self) -> None:
         if self.accumulation and self.global_batch_size:
             raise Invalid(
                 "follows from accumulation: set only one of them", key="global_batch_size"
             )
-        if self.concurrent_repeats and self.repeats_in == "one-job":
+        if self.concurrent_repeats > 1 and self.repeats_in == "one-job":
             raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
         curve = any(SCALING in one.shapes for one in (self, *self.include))
         for key in ("nodes", "gpus_per_node"):
@@ -358,18 +300,20 @@ class CampaignFile(Selection):
         if curve and not self.gpus_per_node:
             raise Invalid(f'is missing, but "{SCALING}" in shapes needs it', key="gpus_per_node")
 
-    def given(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield each key of how to run, by its dotted name and its own, with its value."""
-        for key in _HOW:
-            if (value := getattr(self, key)) is not None:
-                yield key, key, value
-        for key in SlurmAsked.__annotations__:
-            if (value := getattr(self.slurm, key)) is not None:
-                yield f"slurm.{key}", key, value.text if isinstance(value, TimeLimit) else value
+    def run_options(self) -> dict[str, Any]:
+        """Return the options of how to run that the file sets, by their names."""
+        parts = ((self, RunOptions), (self.slurm, SlurmOptions))
+        return {
+            name: value
+            for holder, part in parts
+            for name in names_of(part)
+            if (value := getattr(holder, name)) != getattr(part, name)
+        }
 
 
-_TABLE = "slurm"
-_HOW = tuple(name for name in CampaignFile.__annotations__ if name != _TABLE)
+def key_of(option: str) -> str:
+    """Return the key of an option of how to run, with its table."""
+    return f"slurm.{option}" if option in names_of(SlurmOptions) else option
 
 
 def read(path: Path) -> CampaignFile:
@@ -381,7 +325,7 @@ def read(path: Path) -> CampaignFile:
     """
     values = read_toml(path)
     try:
-        return decode(CampaignFile, values, file=str(path))
+        return decode(CampaignFile, values, file=str(path), where=str(path))
     except ConfigError as error:
         each = {str(error): error, **_faults(values, str(path))}
         raise error if len(each) == 1 else Refusals(tuple(each.values())) from None

@@ -194,7 +194,7 @@ def _checked(read: Callable[[Any], Any], checks: tuple[Any, ...], value: Any) ->
     made = read(value)
     for check in checks:
         step = check.read if isinstance(check, Written) else check
-        made = step(made) if step is not GIVEN else made
+        made = step(made) if callable(step) else made
     return made
 
 

@@ -21,7 +21,6 @@ class Traits:
         srun: Whether srun starts the ranks, with pyxis if requested; otherwise the script does.
         grows: Whether more of a campaign may be submitted while some of it waits or runs.
         writes_ends: Whether it adds the end of a repeat to the repeat's status file.
-        unused: Parameters of the command line that have no effect with it.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Traits:
     srun: bool = False
     grows: bool = True
     writes_ends: bool = False
-    unused: tuple[str, ...] = ()
 
     @property
     def launch(self) -> str:
@@ -45,19 +43,6 @@ LOCAL = Traits(
     here=True,
     grows=False,
     writes_ends=True,
-    unused=(
-        *(
-            "partition",
-            "account",
-            "qos",
-            "notify",
-            "reservation",
-            "nodelist",
-            "sbatch_arg",
-            "srun_arg",
-        ),
-        *("concurrent_repeats", "concurrent_points", "exclude", "no_exclude"),
-    ),
 )
 TABLE = {one.name: one for one in (SLURM, LOCAL)}
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping  # noqa: TC003  annotations are read
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from hpcbert.config import slurmwords
 from hpcbert.config.decode import GIVEN, Count, Filled, Invalid, Range, Written, choose, decode
-from hpcbert.config.overrides import RUNTIMES, Overrides, Runtime, runtime_name
+from hpcbert.config.options import RUNTIMES, Options, Runtime, runtime_name
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import known
 from hpcbert.config.toml import read
 from hpcbert.config.variables import variable
-from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  annotations are read
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
@@ -25,24 +23,12 @@ from hpcbert.timelimit import TimeLimit
 
 CpuBind = Literal["gpu", "none", "cluster"]
 _HOUR = TimeLimit.parse("01:00:00")
-_NODES = re.compile(r"[\w.,\[\]-]+", re.ASCII)
 
 
 def _handed_on(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
     if why := slurmwords.refusal(program, words):
         raise Invalid(f"can't be passed on: {why}", "Leave it out there.")
     return words
-
-
-def nodes(text: str) -> str:
-    """Return a node list as Slurm writes it, `n[1-4],n7`.
-
-    Raises:
-        Invalid: The text is something else.
-    """
-    if text.startswith("-") or not _NODES.fullmatch(text) or "" in text.split(","):
-        raise Invalid("must be node names as Slurm lists them, n[01-04],n07", value=text)
-    return text
 
 
 def _runtime(text: str) -> str:
@@ -238,7 +224,7 @@ class Site:
 
 def load(
     flag: str = "",
-    given: Overrides | None = None,
+    given: Options | None = None,
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -261,38 +247,29 @@ def load(
     # The embedded default may be in site-packages: its runs belong where the user is.
     base = cwd if path == default_site() and path.parent.name == "_templates" else path.parent
     site = replace(read_site(path, base=base, env=env), named=named)
-    return _overridden(site, given or Overrides(), cwd)
+    return _overridden(site, given or Options(), cwd)
 
 
-def _overridden(site: Site, given: Overrides, cwd: Path) -> Site:
-    def typed(*names: str) -> dict[str, Any]:
-        return {name: value for name in names if (value := getattr(given, name))}
-
-    slurm: dict[str, Any] = typed("partition", "account", "qos", "reservation")
-    for name in ("nodelist", "exclude"):
-        if text := getattr(given, name):
-            try:
-                slurm[name] = nodes(text)
-            except Invalid as error:
-                raise UsageError(f"--{name} {error}") from None
+def _overridden(site: Site, given: Options, cwd: Path) -> Site:
+    slurm = given.site_values("slurm")
     if given.time_limit:
         slurm["time_limit"] = TimeLimit.parse(given.time_limit)
-    slurm["sbatch_args"] = (
-        *site.slurm.sbatch_args,
-        *given.sbatch_arg,
-        *mail.parse(given.notify).words,
-    )
+    mail_words = mail.parse(given.notify).words
+    slurm["sbatch_args"] = (*site.slurm.sbatch_args, *given.sbatch_arg, *mail_words)
     slurm["srun_args"] = (*site.slurm.srun_args, *given.srun_arg)
     frameworks = dict(site.frameworks)
-    if own := typed("image", "data", "source", "python", "repository"):
-        typed_here = placed(FrameworkSettings(**own), cwd)
-        own = {name: getattr(typed_here, name) for name in own}
-        frameworks[given.fw] = replace(site.settings(given.fw), **own)
+    typed = given.site_values("framework")
+    if given.repository:
+        typed["repository"] = given.repository
+    if typed:
+        typed_here = placed(FrameworkSettings(**typed), cwd)
+        values = {name: getattr(typed_here, name) for name in typed}
+        frameworks[given.fw] = replace(site.settings(given.fw), **values)
     return replace(
         site,
         runs=str((cwd / given.runs).absolute()) if given.runs else site.runs,
         slurm=replace(site.slurm, **slurm),
-        container=replace(site.container, **typed("runtime")),
+        container=replace(site.container, **given.site_values("container")),
         frameworks=frameworks,
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.config.decode import did_you_mean
-from hpcbert.config.overrides import RUNTIMES, runtime_name
+from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows.offers import offers
 from hpcbert.model import Protocol

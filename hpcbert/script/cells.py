@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.config.overrides import SCALING
+from hpcbert.config.options import SCALING
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape
 from hpcbert.script.plan import shapes

@@ -1,7 +1,7 @@
 """A multiple of a batch size that only the job finds, for a recipe's template to calculate with.
 
-A template writes it as the shell's arithmetic, and the job sets `batch` (hpcbert/shell/largest.bash).
-The result must be what a template makes of that number, so it may only be multiplied by whole
+A template writes it as the shell's arithmetic, and the job sets `batch` (shell/largest.bash). The
+result must be what a template makes of that number, so it may only be multiplied by whole
 numbers.
 """
 

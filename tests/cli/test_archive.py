@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.cli import submission
+from hpcbert.cli import submit_run
 from hpcbert.flows.submit import write
 from hpcbert.script.draft import Draft
 from tests.kit.campaigns import Build, Built
@@ -34,13 +34,13 @@ def done(build: Build) -> Built:
 def drafts(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
     """What `submit --dry-run` thinks out, campaign by campaign."""
     found: list[Draft] = []
-    dry_run = submission.dry_run
+    dry_run = submit_run.dry_run
 
     def remembered(made: Sequence[Draft], told: tuple[str, ...]) -> Any:
         found.extend(made)
         return dry_run(made, told)
 
-    monkeypatch.setattr(submission, "dry_run", remembered)
+    monkeypatch.setattr(submit_run, "dry_run", remembered)
     return found
 
 

@@ -154,7 +154,6 @@ TYPED_WRONG = {
     "no file": (["nowhere.toml"], "nowhere.toml: There is no such file."),
     "a file beside --like": (["x.toml", "--like", "x"], "FILE has no effect with --like"),
     "a secret": (["--env", "HF_TOKEN=x"], "--env HF_TOKEN may hold a secret"),
-    "nodes": (["--nodelist", "n1 n2"], "--nodelist must be node names as Slurm lists them"),
     "a name": (["--name", "a/b"], "--name must be 1 to 60 printable characters without a slash"),
     "a framework of several": (["--fw", "pytorch,onflow"], "There is no framework 'onflow'."),
 }  # fmt: skip

@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from hpcbert.cli import completing
 from hpcbert.cli.main import root
 from tests.kit.campaigns import Build, Built
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli
-from tests.kit.slurm import Programs
-from tests.kit.waiting import CEILING
 
 OLD, NEW = "20261121T100000Z-pytorch-3f9a1c", "20261122T100000Z-pytorch-b07d42"
 VARIABLE = "_HPCBERT_COMPLETE"
@@ -53,6 +50,9 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> Complete:
         (("submit", "--model", "bert-l"), ["bert-large"]),
         (("submit", "--fw", "mlperf-bert", "--model", ""), ["bert-large"]),
         (("submit", "--set", "unp"), ["unpad="]),
+        (("submit", "--runtime", "a"), ["apptainer"]),
+        (("submit", "--repeats-in", ""), ["array", "one-job"]),
+        (("submit", "--fw", "pytorch", "--protocol", "no-such"), []),
         (("submit", "--device", "c"), ["cpu"]),
         (("submit", "--like", ""), [NEW, OLD]),
         (("submit", "--resume", OLD[:8]), [OLD]),
@@ -78,17 +78,6 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> Complete:
 )  # fmt: skip
 def test_a_value_is_completed(complete: Complete, line: tuple[str, ...], found: list[str]) -> None:
     assert complete(*line) == found
-
-
-def test_partitions_are_those_of_slurm(
-    complete: Complete, slurm: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm.answers(sinfo="gpu\ncpu\ngpu\n")
-    monkeypatch.setattr(completing, "_PATIENCE", CEILING)
-    monkeypatch.setenv("PATH", slurm.path)
-    assert complete("submit", "--partition", "") == ["gpu", "cpu"]
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert complete("submit", "--partition", "") == []
 
 
 def test_what_is_damaged_completes_nothing(

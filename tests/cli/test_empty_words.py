@@ -12,7 +12,8 @@ from hpcbert.cli.main import COMMANDS, EMPTY_MEANS, root
 from hpcbert.cli.options import split
 from hpcbert.config import campaignfile
 from hpcbert.config.decode import Invalid
-from hpcbert.config.site import nodes, read_site
+from hpcbert.config.options import node_list
+from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit.campaigns import Build
 from tests.kit.cli import inside
@@ -122,7 +123,7 @@ def test_a_path_may_end_with_a_slash(
 @pytest.mark.parametrize("text", ["n1,,n2", ",n1", "n1,", ",", "n[1,,2]"])
 def test_a_list_has_no_empty_entry(text: str) -> None:
     with pytest.raises(Invalid, match="node names"):
-        nodes(text)
+        node_list(text)
     with pytest.raises(UsageError, match="empty entry"):
         split(text)
 

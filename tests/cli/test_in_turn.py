@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.cli import submission
-from hpcbert.cli.drafts import chained
+from hpcbert.cli import submit_run
 from hpcbert.cli.output import Result
+from hpcbert.cli.submit_plan import chained
 from hpcbert.config.site import Site
 from hpcbert.flows.submit import submit
 from hpcbert.model import Shape
@@ -25,7 +25,7 @@ REQUEST = Request(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     found = Slurm(first=10)
-    monkeypatch.setattr(submission, "run", found)
+    monkeypatch.setattr(submit_run, "run", found)
     return found
 
 
@@ -46,7 +46,7 @@ def three(site: Site, *, together: bool = False) -> list[Draft]:
 
 def carried_out(site: Site, drafts: list[Draft]) -> Result:
     directories = [one.directory for one in drafts]
-    return submission.carried_out(directories, site, drafts, retries=None)
+    return submit_run.submit_campaigns(directories, site, drafts, retries=None)
 
 
 def waits(slurm: Slurm) -> list[str]:

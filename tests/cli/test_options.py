@@ -8,15 +8,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import click
 import pytest
 
-from hpcbert.cli.options import PointOptions
+from hpcbert.cli.options import all_of
 from hpcbert.cli.render import render
 from hpcbert.cli.submit import submit
+from hpcbert.config.campaignfile import CampaignFile
+from hpcbert.config.decode import keys
+from hpcbert.config.options import Options, RunOptions, SlurmOptions, declared, names_of
 
-HINTS = {
-    name: hint
-    for name, hint in get_type_hints(PointOptions).items()
-    if name in PointOptions.__annotations__
-}
+HINTS = {name: hint for name, hint in get_type_hints(Options).items() if name in declared()}
 WORDS = """--fw oneflow --device cpu --nodes 2 --gpus-per-node 8 --precision fp16 --batch-size 8,16
   --shapes 1n1g --env A=b --reservation v --nodelist n1 --exclude n2
   --model m --protocol p --accumulation 2 --global-batch-size 64 --xla --set a=1 --set b=2 --scaling
@@ -38,9 +37,9 @@ def fits(value: object, hint: Any) -> bool:
     return type(value) is hint
 
 
-def read(command: click.Command, words: str) -> PointOptions:
+def read(command: click.Command, words: str) -> Options:
     with command.make_context("x", words.split()) as context:
-        return PointOptions.of(context.params)
+        return all_of(context.params)
 
 
 @pytest.mark.parametrize("command", [submit, render], ids=["submit", "render"])
@@ -54,14 +53,24 @@ def test_what_click_reads_has_the_types_that_the_dataclass_says(
 
 
 def test_without_options_each_field_has_its_default_and_with_all_of_them_none_has() -> None:
-    assert read(submit, "") == PointOptions()
+    assert read(submit, "") == Options(nodes=1, gpus_per_node=1)
     typed = read(submit, WORDS)
-    assert not [name for name in HINTS if getattr(typed, name) == getattr(PointOptions, name)]
+    assert not [name for name in HINTS if getattr(typed, name) == getattr(Options, name)]
 
 
 def test_help_lists_the_fields_in_their_order() -> None:
     names = [one.name for one in submit.params]
-    assert names[: len(HINTS)] == list(PointOptions.__annotations__)
+    assert names[: len(HINTS)] == list(declared())
+
+
+def test_an_option_of_how_to_run_is_a_key_of_a_campaign_file() -> None:
+    assert {*names_of(RunOptions)} <= {field.name for field in keys(CampaignFile)}
+    assert names_of(SlurmOptions) == tuple(field.name for field in keys(type(CampaignFile().slurm)))
+
+
+def test_a_node_list_is_checked_as_it_is_typed() -> None:
+    with pytest.raises(click.BadParameter, match="must be node names as Slurm lists them"):
+        read(submit, "--nodelist=-n1")
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e10", "x"])

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.watching import finished_points
-from hpcbert.flows.monitor import Change, open_campaign
+from hpcbert.cli.watching import Display, finished_points
+from hpcbert.flows.monitor import Change, View, open_campaign
 from hpcbert.slurm.states import RepeatState
 from tests.kit.campaigns import Built
 from tests.kit.collecting import says
@@ -65,3 +65,13 @@ def test_a_rehearsal_prints_no_number(build: Callable[..., Built]) -> None:
     built = build("1n1g", repeats=1, rehearse=True)
     built.complete("1n1g", 1, 100)
     assert print_after(changes(open_campaign(built.directory))) == []
+
+
+def test_an_outage_of_slurm_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    troubles = ("down", "", "down", "down", "down", "", "gone", "gone")
+    with Display().watching() as sinks:
+        assert sinks.view
+        for trouble in troubles:
+            sinks.view(View((), {}, 0.0, trouble))
+    lines = ["Slurm does not answer: down", "Slurm does not answer: gone"]
+    assert capsys.readouterr().err.splitlines() == lines

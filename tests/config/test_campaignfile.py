@@ -64,8 +64,8 @@ def test_a_file_says_all_of_it(tmp_path: Path) -> None:
         OptionValues("options.oneflow.fast", "oneflow", "fast", (True,)),
     )
     assert found.env == (Variable("NCCL_ALGO", ("Ring", "Tree")), Variable("OTHER", ("",)))
-    assert {key: value for key, _, value in found.given()} == {
-        "nodes": 4, "gpus_per_node": 8, "slurm.nodelist": "n[01-04],m7", "slurm.time_limit": "1-0",
+    assert found.run_options() == {
+        "nodes": 4, "gpus_per_node": 8, "nodelist": "n[01-04],m7", "time_limit": "1-0",
     }  # fmt: skip
 
 

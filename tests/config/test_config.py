@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.config import origin, places, recipe, site
-from hpcbert.config.overrides import Overrides
+from hpcbert.config.options import Options
 from hpcbert.errors import ConfigError, UsageError
 
 MINIMAL = 'schema = 1\nname = "x"\nscheduler = "slurm"\n'
@@ -185,7 +185,7 @@ def test_a_path_that_is_typed_is_relative_to_where_it_is_typed(
     here = tmp_path / "elsewhere"
     here.mkdir()
     monkeypatch.chdir(here)
-    given = Overrides(fw="tf2", data="mine", python="/opt/python")
+    given = Options(fw="tf2", data="mine", python="/opt/python")
     tf2 = site.load(str(tmp_path / "site.toml"), given).settings("tf2")
     assert (tf2.data, tf2.python) == (str(here / "mine"), "/opt/python")
     assert tf2.source == str(tmp_path / "program")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.cli.asked import read
-from hpcbert.cli.options import PointOptions
+from hpcbert.cli.request import read_requests
+from hpcbert.config.options import Options
 from hpcbert.config.slurmwords import given, refusal
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit.drafts import MINIMAL, site_of
@@ -122,13 +122,13 @@ def test_the_last_value_of_an_option_is_what_sbatch_takes() -> None:
 def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(MINIMAL)
-    named = PointOptions(site_file=str(path))
+    named = Options(site_file=str(path))
     for program, word, options in (
         ("sbatch", "-N3", replace(named, sbatch_arg=("-N3",))),
         ("srun", "--nod=3", replace(named, srun_arg=("--nod=3",))),
     ):
         with pytest.raises(UsageError, match="hpcbert's --nodes") as caught:
-            read(options)
+            read_requests(options)
         assert f"--{program}-arg: {word!r} ({program}'s --nodes)" in caught.value.message
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hpcbert.cli.main import COMMANDS
-from hpcbert.config.overrides import Runtime
+from hpcbert.config.options import Runtime
 from hpcbert.slurm.states import Kind, Source
 from tests.kit.paths import REPOSITORY
 

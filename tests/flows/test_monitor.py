@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Sequence
@@ -11,10 +10,10 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.cli.live import console, counts, draw, duration
+from hpcbert.cli.watching import count_text, duration
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows import cancel, monitor
-from hpcbert.flows.monitor import Change, Detail, Sinks, View, watch
+from hpcbert.flows.monitor import Change, Sinks, View, watch
 from hpcbert.scheduler.local import queue as local
 from hpcbert.slurm import ladder
 from hpcbert.slurm.states import Kind, RepeatState, parse
@@ -375,43 +374,15 @@ def test_a_campaign_without_a_usable_recipe_is_watched_all_the_same(watched: Bui
     assert monitor.progress_reader(one.directory)(one.directory / "x") is None
 
 
-def drawn(view: View, *, unicode: bool = True) -> str:
-    out = io.StringIO()
-    screen = console(out, colour=False)
-    screen.width = 120
-    detail = Detail(57, 120, 123.456, T + 60.0)
-    screen.print(draw(view, lambda *_: detail, lambda *_: "it lacked memory", unicode=unicode))
-    return out.getvalue()
-
-
-def test_the_table_shows_marks_progress_and_what_went_wrong(watched: Build) -> None:
+def test_repeats_are_counted_by_the_kind_of_their_state(watched: Build) -> None:
     one = watched(repeats=4)
-    array = one.campaign.arrays[0]
-    kinds = ["COMPLETED", "FAILED", "RUNNING", "PENDING"]
+    words = ["COMPLETED", "FAILED", "RUNNING", "PENDING"]
     states = {
-        (array.name, number): replace(
-            RepeatState(word, parse(word).kind, "sacct"),
-            nodes=("n1", "n2"),
-            detail={"FAILED": "failed, exit status 3", "PENDING": "jobs come first\x1b[2J"}.get(
-                word, ""
-            ),
-            start=T - 61.0,
-            limit=3600.0,
-        )
-        for number, word in enumerate(kinds, start=1)
+        repeat.key: RepeatState(word, parse(word).kind, "sacct")
+        for repeat, word in zip(one.repeats, words, strict=True)
     }
     view = View(one.repeats, states, float(T))
-    text = drawn(view)
-    assert f"campaign {one.campaign.id}" in text
-    assert "✓✗▶·" in text
-    assert "repeat 2" in text
-    assert "failed, exit status 3" in text
-    assert "n[1-2]  57/120  123.46 samples/s  0:01:01 of 1:00:00  ends" in text
-    assert "waiting: jobs come first" in text
-    assert "\x1b" not in text
-    assert "+x>." in drawn(view, unicode=False)
-    assert "Slurm does not answer: down" in drawn(replace(view, trouble="down"))
-    assert counts(view) == "1 completed, 1 failed, 1 running, 1 waiting"
+    assert count_text(view.count()) == "1 completed, 1 failed, 1 running, 1 waiting"
 
 
 def test_durations_are_shown_in_hours_minutes_seconds() -> None:

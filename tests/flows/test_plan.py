@@ -206,18 +206,13 @@ def test_the_same_again_is_planned_as_it_would_be_submitted(
     assert "--nodes" in done.stderr
 
 
-def test_an_example_is_written_once_and_what_would_be_ignored_is_refused(
-    tmp_path: Path, here: None
-) -> None:
+def test_an_example_is_written_once(tmp_path: Path, here: None) -> None:
     done = inside("plan", "--init", "study.toml", "--json")
     assert done.document["data"] == {"path": "study.toml"}
     assert (tmp_path / "study.toml").read_bytes() == campaignfile.EXAMPLE.read_bytes()
     done = inside("plan", "--init", "study.toml")
     assert done.returncode == 2
     assert "already" in done.stderr
-    done = inside("plan", "--init", "--nodes", 4)
-    assert done.returncode == 2
-    assert "--nodes" in done.stderr
 
 
 def refused(done: Done, sum_: str) -> None:

@@ -10,14 +10,13 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import Input
 
-from hpcbert.cli.live import duration
 from hpcbert.cli.output import printable
 from hpcbert.cli.streams import ascii_only
-from hpcbert.cli.view.cells import Piece, Sheet, about, counted
+from hpcbert.cli.view.cells import Piece, Sheet, about
 from hpcbert.cli.view.rows import Level, matches
 from hpcbert.cli.view.session import Asking
-from hpcbert.cli.view.tail import Tail
-from hpcbert.cli.view.widgets import Bar, Scroll
+from hpcbert.cli.view.widgets import Bar, Scroll, Tail
+from hpcbert.cli.watching import count_text, duration
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm.states import Kind
 
@@ -62,9 +61,9 @@ class Monitor(App[None]):
     #body { height: 1fr; layout: vertical; }
     #body.wide { layout: horizontal; }
     #rows { width: 1fr; height: 1fr; }
-    #beside { display: none; width: 1fr; height: 1fr; layout: vertical; }
-    #beside.open { display: block; }
-    #body.wide #beside { padding: 0 0 0 1; }
+    #log_pane { display: none; width: 1fr; height: 1fr; layout: vertical; }
+    #log_pane.open { display: block; }
+    #body.wide #log_pane { padding: 0 0 0 1; }
     #log { height: 1fr; width: 100%; }
     Scroll { background: ansi_default; color: ansi_default; }
     Scroll:focus { background: ansi_default; }
@@ -79,7 +78,7 @@ class Monitor(App[None]):
         self._session, self._unicode, self._colour = session, unicode, colour
         self._tree: Tree | None = None
         self._shown: Scene | None = None
-        self._found: list[TreeRow] = []
+        self._rows_shown: list[TreeRow] = []
         self._words: tuple[str, ...] = ()
         self._offer: Asking | None = None
         self._notice = ""
@@ -96,7 +95,7 @@ class Monitor(App[None]):
         yield Bar(name="heads", lines=1)
         with Container(id="body"):
             yield Scroll(self._line, name="rows", colour=self._colour, resized=self._lay_out)
-            with Container(id="beside"):
+            with Container(id="log_pane"):
                 yield Bar(name="log_title", lines=1)
                 yield Scroll(self._log_line, name="log", colour=self._colour, resized=lambda: None)
         yield Bar(name="about", lines=2)
@@ -111,7 +110,7 @@ class Monitor(App[None]):
         self.set_interval(0.5, lambda: self._unless_closed(self._read_log))
         self._session.begin(
             lambda tree, shown: self._hand(self.picture, tree, shown),
-            lambda text: self._hand(self.tell, text),
+            lambda text: self._hand(self.notify_user, text),
             lambda: self._hand(self.exit),
         )
 
@@ -122,7 +121,7 @@ class Monitor(App[None]):
 
     def _unless_closed(self, what: Callable[..., None], *values: object) -> None:
         """Run a function unless the widgets are gone: when the screen closes, they go first."""
-        if self.query("#beside"):
+        if self.query("#log_pane"):
             what(*values)
 
     @property
@@ -167,25 +166,25 @@ class Monitor(App[None]):
         if self._tree is None or self._shown is None:
             return
         at = self._row
-        self._found = self._tree.rows(matches(self._words, self._shown.view))
-        places = {row.key: number for number, row in enumerate(self._found)}
+        self._rows_shown = self._tree.rows(matches(self._words, self._shown.view))
+        places = {row.key: number for number, row in enumerate(self._rows_shown)}
         keys = [at.key[:length] for length in (3, 2, 1)] if at else []
         cursor = next((places[key] for key in keys if key in places), 0)
-        self._rows.show(len(self._found))
+        self._rows.show(len(self._rows_shown))
         self._rows.move(cursor)
         self._draw()
 
     @property
     def _row(self) -> TreeRow | None:
         cursor = self._rows.cursor
-        return self._found[cursor] if 0 <= cursor < len(self._found) else None
+        return self._rows_shown[cursor] if 0 <= cursor < len(self._rows_shown) else None
 
     def _draw(self) -> None:
         """Draw what changed."""
         if self._shown is None:
             return
-        self._rows.show(len(self._found))
-        self._session.look_at([self._found[number] for number in self._rows.window])
+        self._rows.show(len(self._rows_shown))
+        self._session.look_at([self._rows_shown[number] for number in self._rows.window])
         self._bar("title").say(self._text(self._title(self._shown)))
         row = self._row
         self._bar("about").say(self._text(about(row, self._shown) if row else "nothing matches"))
@@ -202,14 +201,14 @@ class Monitor(App[None]):
                 for kind, count in shown.counts[group].items():
                     counts[kind] = counts.get(kind, 0) + count
         left = [shown.left.get(key) for key in shown.counts if len(key) == 1]
-        known = [one for one in left if one is not None]
-        words = [f"hpcbert monitor  {counted(counts)}"]
+        seconds = [value for value in left if value is not None]
+        words = [f"hpcbert monitor  {count_text(counts)}"]
         if shown.over:
             words.append("all is over")
-        elif known and len(known) == len(left):
-            words.append(f"about {duration(max(known))} left")
+        elif seconds and len(seconds) == len(left):
+            words.append(f"about {duration(max(seconds))} left")
         words += [f"filter: {' '.join(self._words)}"] if self._words else []
-        words.append(f"{self._rows.cursor + 1}/{len(self._found)}")
+        words.append(f"{self._rows.cursor + 1}/{len(self._rows_shown)}")
         if shown.view.trouble:
             words.insert(1, f"no answer: {shown.view.trouble}")
         return "  ".join(words)
@@ -220,16 +219,16 @@ class Monitor(App[None]):
         return self._notice or _KEYS
 
     def _line(self, number: int) -> tuple[Piece, ...]:
-        if self._shown is None or self._tree is None or number >= len(self._found):
+        if self._shown is None or self._tree is None or number >= len(self._rows_shown):
             return (Piece(""),)
-        row = self._found[number]
+        row = self._rows_shown[number]
         return self._sheet.line(row, self._shown, folded=row.key in self._tree.folded)
 
     # --- the log ---------------------------------------------------------------------------------
 
     @property
     def _log_open(self) -> bool:
-        return self.query_one("#beside").has_class("open")
+        return self.query_one("#log_pane").has_class("open")
 
     def _log_line(self, number: int) -> tuple[Piece, ...]:
         lines = self._tail.lines
@@ -241,7 +240,7 @@ class Monitor(App[None]):
             return
         log = self.query_one("#log", Scroll)
         at_end = log.window.stop >= len(self._tail.lines)
-        if not self._tail.read(_meant(self._row, self._shown)):
+        if not self._tail.read(_repeat_with_log(self._row, self._shown)):
             return
         self._bar("log_title").say(self._text(self._tail.title))
         log.forget()
@@ -302,7 +301,9 @@ class Monitor(App[None]):
         if row is None or self._tree is None:
             return
         if folded and (row.level is Level.REPEAT or row.key in self._tree.folded):
-            above = [number for number, one in enumerate(self._found) if one.key == row.key[:-1]]
+            above = [
+                number for number, other in enumerate(self._rows_shown) if other.key == row.key[:-1]
+            ]
             self._rows.move(above[0] if above else self._rows.cursor)
         elif row.level is not Level.REPEAT:
             change = self._tree.folded.add if folded else self._tree.folded.discard
@@ -336,7 +337,7 @@ class Monitor(App[None]):
             self._arrange()
 
     def _toggle_log(self) -> None:
-        self.query_one("#beside").toggle_class("open")
+        self.query_one("#log_pane").toggle_class("open")
         self._tail = Tail()
         self._rows.focus()
         self.call_after_refresh(self._read_log)
@@ -353,7 +354,7 @@ class Monitor(App[None]):
 
     # --- acting ----------------------------------------------------------------------------------
 
-    def tell(self, text: str) -> None:
+    def notify_user(self, text: str) -> None:
         """Show a sentence until the user presses a key."""
         self._notice = text.replace("\n", " ")
         self._draw()
@@ -377,26 +378,26 @@ class Monitor(App[None]):
     def _in_thread(self, work: Callable[[], Asking | str]) -> None:
         def body() -> None:
             try:
-                found: Asking | str = work()
+                outcome: Asking | str = work()
             except HpcbertError as error:
-                found = f"{error} {error.hint}".strip()
-            self._hand(self._came, found)
+                outcome = f"{error} {error.hint}".strip()
+            self._hand(self._show_outcome, outcome)
 
         self.run_worker(body, thread=True, group="act", exclusive=True)
 
-    def _came(self, found: Asking | str) -> None:
-        if isinstance(found, Asking):
-            self._offer, self._notice = found, ""
+    def _show_outcome(self, outcome: Asking | str) -> None:
+        if isinstance(outcome, Asking):
+            self._offer, self._notice = outcome, ""
             self._draw()
         else:
-            self.tell(found)
+            self.notify_user(outcome)
 
 
-def _meant(row: TreeRow, shown: Scene) -> Repeat:
+def _repeat_with_log(row: TreeRow, shown: Scene) -> Repeat:
     """Return the repeat of a row with the most interesting log: one that runs, failed or began."""
     order = (Kind.RUNNING, Kind.FAILED, Kind.SUCCEEDED, Kind.REQUEUED, Kind.UNKNOWN, Kind.WAITING)
     places = {kind: place for place, kind in enumerate((*order, Kind.UNNEEDED))}
-    return min(row.repeats, key=lambda one: places[shown.view.states[one.key].kind])
+    return min(row.repeats, key=lambda repeat: places[shown.view.states[repeat.key].kind])
 
 
 def show(session: Session, *, unicode: bool, colour: bool) -> None:

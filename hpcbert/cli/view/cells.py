@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.cli.live import MARKS, before, duration
 from hpcbert.cli.output import printable
 from hpcbert.cli.streams import ascii_only
 from hpcbert.cli.view.rows import Level
+from hpcbert.cli.watching import MARKS, count_text, duration, earlier_attempts
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hpcbert.campaign.repeats import Repeat
     from hpcbert.cli.view.rows import Scene, TreeRow
     from hpcbert.slurm.states import RepeatState
@@ -48,7 +46,9 @@ class Sheet:
 
     def __init__(self, width: int, *, unicode: bool) -> None:
         self.width, self.unicode = width, unicode
-        self._columns = [one for one in _COLUMNS if width >= one[3] or one[3] == _COLUMNS[0][3]]
+        self._columns = [
+            column for column in _COLUMNS if width >= column[3] or column[3] == _COLUMNS[0][3]
+        ]
         least, most = _NAME
         self._name = max(least, min(most, width * 3 // 8))
 
@@ -59,14 +59,14 @@ class Sheet:
 
     def line(self, row: TreeRow, shown: Scene, *, folded: bool) -> tuple[Piece, Piece]:
         """Return a row: all columns but its state, and the state."""
-        found = _cells(row, shown)
+        texts = _cells(row, shown)
         name = f"{self._sign(row, shown, folded=folded)} {_name(row)}"
         cells = []
         for column, _, width, _ in self._columns:
-            text = self._bar(found.get("share", ""), width) if column == "bar" else found[column]
+            text = self._bar(texts.get("share", ""), width) if column == "bar" else texts[column]
             cells.append(self.cut(text, width).rjust(width))
         head = self._line("  " * row.level + name, cells)
-        state = self.cut(found["state"], max(0, self.width - len(head) - 1))
+        state = self.cut(texts["state"], max(0, self.width - len(head) - 1))
         return Piece(head, "bold" if row.level is Level.CAMPAIGN else ""), Piece(
             f" {state}", _style(row, shown)
         )
@@ -121,55 +121,53 @@ def _cells(row: TreeRow, shown: Scene) -> dict[str, str]:
         "rate": f"{here.throughput:,.2f}" if here and here.throughput is not None else "",
         "left": duration(max(0.0, left)) if here and left is not None else "",
         "nodes": fold(state.nodes),
-        "state": f"{state.word}  {why(repeat, state, shown)}".rstrip(),
+        "state": f"{state.word}  {_reason(repeat, state, shown)}".rstrip(),
     }
 
 
-def _called(row: TreeRow) -> str:
+def _campaign_name(row: TreeRow) -> str:
     """Return a campaign's name; empty if it has none, and for rows inside it."""
     return row.watched.campaign.name if row.level is Level.CAMPAIGN else ""
 
 
-def why(repeat: Repeat, state: RepeatState, shown: Scene) -> str:
+def _reason(repeat: Repeat, state: RepeatState, shown: Scene) -> str:
     """Return the reason of a state in words: why it waits, or how and why it ended."""
     attempt = f"attempt {state.attempt}" if state.attempt else ""
-    said = shown.said.get(repeat.key, "")
-    return "; ".join(filter(None, (said, state.detail, attempt, before(state))))
+    failure = shown.failures.get(repeat.key, "")
+    return "; ".join(filter(None, (failure, state.detail, attempt, earlier_attempts(state))))
 
 
 def _of_group(row: TreeRow, shown: Scene) -> dict[str, str]:
     counts = shown.counts[row.key]
-    done, asked = sum(counts.get(kind, 0) for kind in _REPEATS), len(row.repeats)
+    done, total = sum(counts.get(kind, 0) for kind in _REPEATS), len(row.repeats)
     left = shown.left.get(row.key)
     alive = any(kind.alive for kind in counts)
+    texts = (_campaign_name(row), _reasons(row, shown), count_text(counts))
     return {
-        "share": f"{done / asked}",
-        "done": f"{done}/{asked}",
+        "share": f"{done / total}",
+        "done": f"{done}/{total}",
         "rate": "",
         "left": duration(left) if alive and left is not None else "",
         "nodes": "",
-        "state": "; ".join(filter(None, (_called(row), _reasons(row, shown), counted(counts)))),
+        "state": "; ".join(filter(None, texts)),
     }
-
-
-def counted(counts: Mapping[Kind, int]) -> str:
-    """Return the number of repeats of each kind: `4 completed, 1 running`."""
-    return ", ".join(
-        f"{counts[kind]} {mark[3]}" for kind, mark in MARKS.items() if counts.get(kind)
-    )
 
 
 def _reasons(row: TreeRow, shown: Scene) -> str:
     """Return why a point's repeats failed, once for equal reasons, or else why it waits."""
     if row.level is Level.CAMPAIGN:
         return ""
-    found = Counter(said for one in row.repeats if (said := shown.said.get(one.key)))
-    if found:
+    texts = (shown.failures.get(repeat.key) for repeat in row.repeats)
+    failures = Counter(text for text in texts if text)
+    if failures:
         return "; ".join(
-            f"{count} repeat{'s' if count > 1 else ''}: {said}" for said, count in found.items()
+            f"{count} repeat{'s' if count > 1 else ''}: {failure}"
+            for failure, count in failures.items()
         )
-    states = (shown.view.states[one.key] for one in row.repeats)
-    return next((f"waits: {one.detail}" for one in states if one.kind.queued and one.detail), "")
+    states = (shown.view.states[repeat.key] for repeat in row.repeats)
+    return next(
+        (f"waits: {state.detail}" for state in states if state.kind.queued and state.detail), ""
+    )
 
 
 def _style(row: TreeRow, shown: Scene) -> str:
@@ -185,13 +183,12 @@ def about(row: TreeRow, shown: Scene) -> str:
     if row.level is not Level.REPEAT:
         left = shown.left.get(row.key)
         alive = any(kind.alive for kind in shown.counts[row.key])
-        own = _of_group(row, shown)
-        words = [_name(row), own["state"]]
+        words = [_name(row), _of_group(row, shown)["state"]]
         words += [f"about {duration(left)} left"] if alive and left is not None else []
         return "  ".join(words)
     (repeat,) = row.repeats
     state, view = shown.view.states[repeat.key], shown.view
-    found = _cells(row, shown)
+    texts = _cells(row, shown)
     used = (
         state.elapsed if state.start is None else max(0.0, (state.end or view.time) - state.start)
     )
@@ -199,11 +196,11 @@ def about(row: TreeRow, shown: Scene) -> str:
     words = [
         f"{repeat.array.point.key} repeat {repeat.number}",
         f"job {repeat.job_id}" if repeat.job_id else "",
-        f"on {found['nodes']}" if found["nodes"] else "",
+        f"on {texts['nodes']}" if texts["nodes"] else "",
         f"ran {duration(used)}{limit}" if used is not None else "",
-        f"{found['rate']} samples/s" if found["rate"] else "",
-        f"{found['left']} left" if found["left"] else "",
-        found["state"],
+        f"{texts['rate']} samples/s" if texts["rate"] else "",
+        f"{texts['left']} left" if texts["left"] else "",
+        texts["state"],
         f"→ {state.advice}" if state.advice else "",
     ]
     return "  ".join(filter(None, words))

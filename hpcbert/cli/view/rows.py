@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from hpcbert.cli.live import MARKS
+from hpcbert.cli.watching import MARKS
 from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Scene:
         counts: Number of repeats of each kind in a campaign or point, by the row's key.
         left: Seconds until a campaign or point ends, if they can be estimated.
         details: Progress of the running repeats on the screen.
-        said: Why the failed repeats on the screen failed, from their logs.
+        failures: Why the failed repeats on the screen failed, from their logs.
         over: Whether nothing waits or runs any more.
     """
 
@@ -65,7 +65,7 @@ class Scene:
     counts: Mapping[tuple[str | int, ...], Mapping[Kind, int]]
     left: Mapping[tuple[str | int, ...], float]
     details: Mapping[Key, Detail] = field(default_factory=dict)
-    said: Mapping[Key, str] = field(default_factory=dict)
+    failures: Mapping[Key, str] = field(default_factory=dict)
     over: bool = False
 
 
@@ -82,36 +82,36 @@ class Tree:
 
     def __init__(self, repeats: Sequence[Repeat]) -> None:
         campaigns: dict[str, dict[str, list[Repeat]]] = {}
-        for one in repeats:
-            points = campaigns.setdefault(one.watched.campaign.id, {})
-            points.setdefault(one.array.point.key, []).append(one)
+        for repeat in repeats:
+            points = campaigns.setdefault(repeat.watched.campaign.id, {})
+            points.setdefault(repeat.array.point.key, []).append(repeat)
         self.groups: list[TreeRow] = []
         self._rows: dict[tuple[str | int, ...], tuple[TreeRow, ...]] = {}
         for name, points in campaigns.items():
-            below = tuple(one for those in points.values() for one in those)
+            below = tuple(repeat for group in points.values() for repeat in group)
             self.groups.append(TreeRow(Level.CAMPAIGN, (name,), below))
-            for key, those in points.items():
-                self.groups.append(TreeRow(Level.POINT, (name, key), tuple(those)))
+            for key, group in points.items():
+                self.groups.append(TreeRow(Level.POINT, (name, key), tuple(group)))
                 self._rows[name, key] = tuple(
-                    TreeRow(Level.REPEAT, (name, key, one.number), (one,)) for one in those
+                    TreeRow(Level.REPEAT, (name, key, repeat.number), (repeat,)) for repeat in group
                 )
         self.folded = (
-            {one.key for one in self.groups if one.level} if len(repeats) > _MANY else set()
+            {row.key for row in self.groups if row.level} if len(repeats) > _MANY else set()
         )
 
-    def rows(self, wanted: Callable[[Repeat], bool] | None = None) -> list[TreeRow]:
-        """Return the visible rows; with `wanted`, those repeats and all rows above them."""
-        found: list[TreeRow] = []
+    def rows(self, matches: Callable[[Repeat], bool] | None = None) -> list[TreeRow]:
+        """Return the visible rows; with `matches`, those repeats and all rows above them."""
+        visible: list[TreeRow] = []
         for group in self.groups:
-            if group.level is Level.POINT and group.key[:1] in self.folded and not wanted:
+            if group.level is Level.POINT and group.key[:1] in self.folded and not matches:
                 continue
-            if wanted and not any(map(wanted, group.repeats)):
+            if matches and not any(map(matches, group.repeats)):
                 continue
-            found.append(group)
-            if group.level is Level.POINT and (wanted or group.key not in self.folded):
+            visible.append(group)
+            if group.level is Level.POINT and (matches or group.key not in self.folded):
                 below = self._rows[group.key]
-                found += [one for one in below if not wanted or wanted(one.repeats[0])]
-        return found
+                visible += [row for row in below if not matches or matches(row.repeats[0])]
+        return visible
 
 
 def summarised(tree: Tree, view: View, details: Mapping[Key, Detail]) -> Scene:
@@ -120,27 +120,27 @@ def summarised(tree: Tree, view: View, details: Mapping[Key, Detail]) -> Scene:
     typical: dict[tuple[str | int, ...], float] = {}
     for group in tree.groups:
         if group.level is Level.POINT:
-            counts[group.key] = Counter(view.states[one.key].kind for one in group.repeats)
+            counts[group.key] = Counter(view.states[repeat.key].kind for repeat in group.repeats)
             if took := _typical(view, group.repeats, details):
                 typical[group.key] = took
     left: dict[tuple[str | int, ...], float] = {}
     for group in tree.groups:
         if group.level is Level.CAMPAIGN:
-            own = [key for key in counts if key[:1] == group.key and len(key) > 1]
-            counts[group.key] = sum((counts[key] for key in own), Counter())
-            known = [typical[key] for key in own if key in typical]
-            if known:
-                typical[group.key] = sum(known) / len(known)
+            points = [key for key in counts if key[:1] == group.key and len(key) > 1]
+            counts[group.key] = sum((counts[key] for key in points), Counter())
+            seconds = [typical[key] for key in points if key in typical]
+            if seconds:
+                typical[group.key] = sum(seconds) / len(seconds)
     for group in tree.groups:
         took = typical.get(group.key) or typical.get(group.key[:1])
         if took:
             work = sum(
-                _left(view, one.key, state, details, took)
-                for one in group.repeats
-                if (state := view.states[one.key]).kind.alive
+                _left(view, repeat.key, view.states[repeat.key], details, took)
+                for repeat in group.repeats
+                if view.states[repeat.key].kind.alive
             )
             left[group.key] = work / max(1, counts[group.key][Kind.RUNNING])
-    over = not any(one.kind.alive for one in view.states.values())
+    over = not any(state.kind.alive for state in view.states.values())
     return Scene(view, counts, left, details, over=over)
 
 
@@ -149,8 +149,8 @@ def _typical(view: View, repeats: Sequence[Repeat], details: Mapping[Key, Detail
 
     If none has completed, the estimate from a running one's log; None without either.
     """
-    states = [(one.key, view.states[one.key]) for one in repeats]
-    done = (one.elapsed for _, one in states if one.kind is Kind.SUCCEEDED)
+    states = [(repeat.key, view.states[repeat.key]) for repeat in repeats]
+    done = (state.elapsed for _, state in states if state.kind is Kind.SUCCEEDED)
     # In whole seconds: one that took less than a second took no time.
     took = [max(1.0, elapsed) for elapsed in done if elapsed is not None]
     if took:
@@ -179,9 +179,9 @@ def matches(words: Collection[str], view: View) -> Callable[[Repeat], bool] | No
     """
     if not words:
         return None
-    meant = [one.lower() for one in words]
+    lowered = [word.lower() for word in words]
 
-    def wanted(repeat: Repeat) -> bool:
+    def matches_all(repeat: Repeat) -> bool:
         state = view.states[repeat.key]
         text = " ".join(
             (
@@ -190,9 +190,9 @@ def matches(words: Collection[str], view: View) -> Callable[[Repeat], bool] | No
                 *(repeat.watched.campaign.name, state.detail, *state.nodes),
             )
         ).lower()
-        return all(one in text for one in meant)
+        return all(word in text for word in lowered)
 
-    return wanted
+    return matches_all
 
 
 def running(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:

@@ -89,7 +89,7 @@ class Session:
         self._left = self._again = False
         self._tree: Tree | None = None
         self._details: dict[Key, Detail] = {}
-        self._said: dict[Key, str] = {}
+        self._failures: dict[Key, str] = {}
         self._rows: Sequence[TreeRow] = ()
         self._show: Callable[[Tree, Scene], None] = lambda _tree, _shown: None
         self._tell: Callable[[str], None] = lambda _: None
@@ -157,7 +157,7 @@ class Session:
                 self._pause(_BEGUN)
         except _AgainError:
             self._again = False
-            self.watched = tuple(flow.open_campaign(one.directory) for one in self.watched)
+            self.watched = tuple(flow.open_campaign(tracked.directory) for tracked in self.watched)
 
     def _pause(self, seconds: float) -> None:
         """Wait, unless the user leaves, looks at something else, or has submitted more."""
@@ -193,11 +193,11 @@ class Session:
     def _take(self, view: View) -> None:
         if self.view is None or view.repeats is not self.view.repeats:
             folded = self._tree.folded if self._tree else None
-            self._tree, self._said = Tree(view.repeats), {}
+            self._tree, self._failures = Tree(view.repeats), {}
             self._tree.folded = self._tree.folded if folded is None else folded
         self.view = view
-        for key in [one for one in self._said if view.states[one].kind is not Kind.FAILED]:
-            del self._said[key]  # it was requeued
+        for key in [key for key in self._failures if view.states[key].kind is not Kind.FAILED]:
+            del self._failures[key]  # it was requeued
         self._show_now()
 
     def _show_now(self) -> None:
@@ -206,7 +206,7 @@ class Session:
         rows = self._rows or self._tree.groups[:1]
         self._look(rows, self.view)
         shown = summarised(self._tree, self.view, self._details)
-        self._show(self._tree, replace(shown, said=dict(self._said)))
+        self._show(self._tree, replace(shown, failures=dict(self._failures)))
 
     def _look(self, rows: Sequence[TreeRow], view: View) -> None:
         """Read the progress, or the reason of the failure, of the repeats on the screen."""
@@ -215,21 +215,17 @@ class Session:
             self._details[repeat.key] = watching.details(repeat, state, view.time)
         read = 0
         for repeat in _failed(rows, view):
-            if repeat.key not in self._said and read < _READ:
+            if repeat.key not in self._failures and read < _READ:
                 read += 1
                 failure = watching.why_failed(repeat, view.states[repeat.key])
-                self._said[repeat.key] = str(failure or "")
+                self._failures[repeat.key] = str(failure or "")
         if read == _READ:
             self._wake.set()
 
     # --- what the user asks for ------------------------------------------------------------------
 
     def cancelling(self, watched: TrackedCampaign) -> Asking | str:
-        """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do.
-
-        Raises:
-            HpcbertError: As the flow.
-        """
+        """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do."""
         target = cancel.find(watched, run=run)
         name = watched.campaign.id
         if not target.jobs:
@@ -243,11 +239,7 @@ class Session:
         return Asking(f"Cancel {len(target.repeats)} repeats of {name}?", act)
 
     def retrying(self, watched: TrackedCampaign) -> Asking | str:
-        """Return what `hpcbert retry` would submit for a campaign, or why it would submit nothing.
-
-        Raises:
-            HpcbertError: As the flow.
-        """
+        """Return what `hpcbert retry` would submit for a campaign, or why nothing."""
         directory, policy = watched.directory, RetryPolicy()
         plan = heal.resubmit(directory, policy, run=run, floor=self._floor, dry=True)
         count = sum(len(array.repeats) for array in plan.arrays)
@@ -255,9 +247,9 @@ class Session:
             return watching.plan_text(plan, dry=True)
 
         def act() -> str:
-            made = heal.resubmit(directory, policy, run=run, floor=self._floor)
+            submitted = heal.resubmit(directory, policy, run=run, floor=self._floor)
             self.again()
-            again = sum(len(array.repeats) for array in made.arrays)
+            again = sum(len(array.repeats) for array in submitted.arrays)
             return f"{again} repeats of {watched.campaign.id} were submitted again."
 
         return Asking(f"Submit {count} repeats of {watched.campaign.id} again?", act)
@@ -267,6 +259,6 @@ def _failed(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
     """Yield the failed repeats of the points and repeats among rows."""
     for row in rows:
         if row.level is not Level.CAMPAIGN:
-            for one in row.repeats:
-                if view.states[one.key].kind is Kind.FAILED:
-                    yield one
+            for repeat in row.repeats:
+                if view.states[repeat.key].kind is Kind.FAILED:
+                    yield repeat

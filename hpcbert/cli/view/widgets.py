@@ -1,7 +1,8 @@
-"""Widgets of the view: scrolling lines that draw only what changed."""
+"""Widgets of the view: scrolling lines that draw only what changed, and the end of a log."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from rich.segment import Segment
@@ -11,12 +12,19 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Static
 
+from hpcbert.flows.following import newest_log
+from hpcbert.logs.lines import NotALogError, open_log
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
+    from hpcbert.campaign.repeats import Repeat
     from hpcbert.cli.view.cells import Piece
 
     Line = tuple[Piece, ...]
+
+_LOG_END = 1 << 16  # bytes
 
 
 class Scroll(ScrollView):
@@ -97,12 +105,12 @@ class Scroll(ScrollView):
         line = self._line(number)
         self._known[number] = line
         here = Style(reverse=number == self.cursor)
-        parts = [Segment(one.text, self._style(one.style) + here) for one in line]
+        parts = [Segment(piece.text, self._style(piece.style) + here) for piece in line]
         return Strip(parts).adjust_cell_length(width, here)
 
     def _style(self, words: str) -> Style:
         if not self._colour:
-            words = " ".join(one for one in words.split() if one in {"bold", "dim"})
+            words = " ".join(word for word in words.split() if word in {"bold", "dim"})
         return Style.parse(words) if words else Style()
 
 
@@ -119,3 +127,46 @@ class Bar(Static):
         if text != self._text:
             self._text = text
             self.update(text)
+
+
+class Tail:
+    """The last lines of the log of the repeat at the cursor.
+
+    Attributes:
+        lines: At least one.
+        title: The repeat of the log.
+        fresh: Whether the log is another one than before.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = [""]
+        self.title = ""
+        self.fresh = True
+        self._known: tuple[Path | None, int] | None = None
+
+    def read(self, repeat: Repeat) -> bool:
+        """Look at a repeat's newest log, and return whether anything is new."""
+        log = newest_log(repeat)
+        path = log.path if log else None
+        name = f"{repeat.array.point.key} repeat {repeat.number}"
+        try:
+            now = (path, path.stat().st_size if path else 0)
+            if now == self._known and self.title.startswith(name):
+                return False
+            self.fresh = self._known is None or self._known[0] != path
+            self._known = now
+            self.lines = _end(path) if path else ["The repeat has no log yet."]
+        except (NotALogError, OSError) as error:
+            self.lines = [f"The log {error}."]
+        self.title = f"{name}  {path.name if path else ''}".rstrip()
+        return True
+
+
+def _end(path: Path) -> list[str]:
+    descriptor, size = open_log(path)
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(0, size - _LOG_END))
+        data = file.read(_LOG_END)
+    text = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.expandtabs().split("\n")
+    return (lines[1:] if size > _LOG_END and len(lines) > 1 else lines) or [""]

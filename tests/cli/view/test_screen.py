@@ -61,7 +61,7 @@ class Scripted(Session):
             if one.kind is Kind.RUNNING
         }
         said = {k: SAID for k, s in self.now.states.items() if s.kind is Kind.FAILED}
-        self.show(self.tree, replace(summarised(self.tree, self.now, details), said=said))
+        self.show(self.tree, replace(summarised(self.tree, self.now, details), failures=said))
 
     def change(self, number: int, to: RepeatState) -> None:
         states = dict(self.now.states)

@@ -11,7 +11,6 @@ from typing import Any
 import click
 import pytest
 
-from hpcbert.cli.main import COMMANDS
 from hpcbert.model import precision
 
 pytestmark = pytest.mark.slow
@@ -28,12 +27,6 @@ REFUSED = [
     ([*SUBMIT, "--shapes", "1n1g", "--scaling"], "--scaling", "--shapes"),
     (["submit", "--scheduler", "slurm", "--dry-run", "--fw", "pytorch,tf2", "--python", "p"], "--python", "several frameworks"),
     (["submit", "--max-retries", "1"], "--max-retries", "--wait"),
-    (["submit", "--max-retries", "0"], "--max-retries", "--wait"),
-    ([*SUBMIT, "--wait"], "--wait", "--dry-run"),
-    ([*SUBMIT, "--force"], "--force", "--dry-run"),
-    ([*SUBMIT, "--wait", "--max-retries", "1"], "--max-retries", "--dry-run"),
-    (["submit", "--rehearse", "--wait", "--max-retries", "1"], "--max-retries", "--rehearse"),
-    ([*SUBMIT, "--concurrent-repeats", "2", "--repeats-in", "one-job"], "--concurrent-repeats", "one-job"),
     ([*SUBMIT, "--concurrent-repeats", "2", "--batch-size", "8,max"], "--concurrent-repeats", "--batch-size max"),
     ([*SUBMIT, "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
     (["render", "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
@@ -79,46 +72,15 @@ REFUSED = [
     ([*SUBMIT, "--max-repeats", "9"], "--max-repeats", "without --repeats auto"),
     ([*SUBMIT, "--repeats", "7", "--precision-of-median", "2%"], "--precision-of-median", "without --repeats auto"),
     (["render", "--repeats", "auto"], "--repeats auto", "by hand"),
-    (["render", "--check", ".", "--fw", "pytorch"], "--fw", "--check"),
-    (["render", "--check", ".", "--output", "x"], "--output", "--check"),
-    (["render", "--check", ".", "--scaling"], "--scaling", "--check"),
-    (["render", "--runs", "x"], "--runs", "by hand"),
-    (["render", "--max-gpu-hours", "9"], "--max-gpu-hours", "by hand"),
-    (["render", "--preflight"], "--preflight", "by hand"),
-    (["render", "--stop-on-failure"], "--stop-on-failure", "by hand"),
-    ([*SUBMIT, "--scaling", "--concurrent-points", "--stop-on-failure"], "--stop-on-failure", "--concurrent-points"),
-    ([*SUBMIT, "--stop-on-failure"], "--stop-on-failure", "single shape"),
     ([*LOCAL, "--device", "cpu", "--preflight"], "--preflight", "local scheduler"),
     (["plan", "--partition", "gpu"], "--partition", "local scheduler"),
     (["plan", "--accumulation", "2", "--global-batch-size", "8"], "--global-batch-size", "--accumulation"),
-    (["monitor", "--once", "--max-retries", "1"], "--max-retries", "--once"),
-    (["monitor", "--once", "--interval", "20"], "--interval", "--once"),
-    (["logs", "--path", "--tail", "2"], "--tail", "--path"),
-    (["logs", "--path"], "--path", "--json"),
-    (["monitor", "--plain"], "--plain", "--json"),
-    (["logs", "-f"], "--follow", "--json"),
-    (["logs", "-f", "--path"], "--follow", "--path"),
-    (["retry", "--dry-run", "--wait"], "--wait", "--dry-run"),
-    ([*PREPARE, "--partition", "p"], "--partition", "--on-node"),
-    ([*PREPARE, "--account", "p"], "--account", "--on-node"),
-    ([*PREPARE, "--qos", "p"], "--qos", "--on-node"),
-    ([*PREPARE, "--time", "60"], "--time", "--on-node"),
-    ([*PREPARE, "--only", "data", "--repository", "r"], "--repository", "--only"),
-    ([*PREPARE, "--only", "source", "--python", "p"], "--python", "--only"),
-    ([*PREPARE, "--only", "source", "--set", "a=b"], "--set", "--only"),
-    ([*PREPARE, "--only", "source", "--image", "i"], "--image", "--only"),
-    ([*PREPARE, "--only", "source", "--runtime", "enroot"], "--runtime", "--only"),
-    ([*PREPARE, "--only", "image", "--data", "d"], "--data", "--only"),
     ([*PREPARE, "--image", "i"], "--image", "runtime none"),
-    (["init", "--slurm", "--local"], "--slurm", "--local"),
     (["init", "--partition", "p", "--local"], "--partition", "--local"),
     (["init", "--gpu-type", "a100", "--local"], "--gpu-type", "--local"),
     (["doctor", "--nodes", "2"], "--nodes", "local scheduler"),
     (["doctor", "--partition", "p"], "--partition", "local scheduler"),
     (["doctor", "--reservation", "r"], "--reservation", "local scheduler"),
-    (["doctor", "--wait", "2"], "--wait", "without --nodes"),
-    (["collect", "--format", "csv"], "--format", "--json"),
-    (["compare", "a", "b", "--format", "text"], "--format", "--json"),
     (["compare", "a", "b", "--junit", "x.xml"], "--junit", "--fail-under"),
 ]  # fmt: skip
 
@@ -232,27 +194,3 @@ def test_a_table_that_cannot_be_written_is_the_systems_refusal(
     for done in many([["collect", str(logs), "--json", "--output", str(one)] for one in places]):
         assert done.returncode == 1, done
         assert done.document["errors"][0]["code"] == "error"
-
-
-def test_every_command_is_known_to_this_table() -> None:
-    """What has no conflicts is listed, so that a new command is thought about."""
-    none = {
-        "archive",
-        "audit",
-        "cancel",
-        "completion",
-        "config",
-        "explain",
-        "frameworks",
-        "images",
-        "lab",
-        "list",
-        "note",
-        "predict",
-        "record",
-        "report",
-        "rm",
-        "show",
-        "trust",
-    }
-    assert {words[0] for words, _, _ in REFUSED} | none == set(COMMANDS)

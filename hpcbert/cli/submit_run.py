@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
+from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.output import Result, say
+from hpcbert.cli.watching import Display, follow_with_retries
 from hpcbert.config import site
 from hpcbert.errors import CheckError, HpcbertError, Interruption
+from hpcbert.flows.submit import left_behind, submit_pending, write
 from hpcbert.scheduler.base import RESUME, World
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.cli.options import PointOptions
+    from hpcbert.config.options import Options
     from hpcbert.config.site import Site
     from hpcbert.model import Array, Campaign
     from hpcbert.script.draft import Draft
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 
 
-def resumed(name: str, options: PointOptions, *, retries: int | None) -> Result:
+def resume(name: str, options: Options, *, retries: int | None) -> Result:
     """Resume an interrupted submission.
 
     Raises:
@@ -33,10 +36,10 @@ def resumed(name: str, options: PointOptions, *, retries: int | None) -> Result:
     """
     here = site.load(options.site_file)
     directory = store.resolve(name, Path(options.runs or here.runs))
-    return carried_out([directory], here, retries=retries)
+    return submit_campaigns([directory], here, retries=retries)
 
 
-def carried_out(
+def submit_campaigns(
     directories: Sequence[Path],
     here: Site,
     drafts: Sequence[Draft] = (),
@@ -55,14 +58,10 @@ def carried_out(
         retries: Number of retries while watching; None: don't watch.
         warnings: Warnings from before.
     """
-    from hpcbert.campaign.suspects import RetryPolicy
-    from hpcbert.cli.watching import Display, follow_with_retries
-    from hpcbert.flows.submit import left_behind, submit_pending, write
-
     waiting = None if retries is None else Display(err=True).waiting
     done: list[tuple[Path, Campaign]] = []
-    for made in drafts[1:]:
-        write(made)
+    for draft in drafts[1:]:
+        write(draft)
     for number, directory in enumerate(directories):
         first = drafts[0] if drafts and not number else None
         try:
@@ -75,52 +74,52 @@ def carried_out(
             left = left_behind(directory)
             done += [(directory, left)] if left else []
             data = _data_of(done) if done else None
-            rest = tuple(
-                f"Not submitted: {RESUME} {shlex.quote(str(one))}"
-                for one in directories[number + 1 :]
+            not_submitted = tuple(
+                f"Not submitted: {RESUME} {shlex.quote(str(later))}"
+                for later in directories[number + 1 :]
             )
-            return Result(data, errors=(error,), warnings=(*warnings, *rest))
+            return Result(data, errors=(error,), warnings=(*warnings, *not_submitted))
         done.append((directory, campaign))
     if retries is not None:
-        say(_told(done).text, err=True)
+        say(_submitted(done).text, err=True)
         return follow_with_retries(directories, RetryPolicy(retries), here)
     cautions = (text for directory in directories for text in store.caution(directory))
-    return _told(done, (*warnings, *dict.fromkeys(cautions)))
+    return _submitted(done, (*warnings, *dict.fromkeys(cautions)))
 
 
 def dry_run(drafts: Sequence[Draft], warnings: tuple[str, ...]) -> Result:
     """Show what would be submitted, with the scripts, and check the scripts."""
-    parts = [_dry(made) for made in drafts]
+    parts = [_dry_run_of(draft) for draft in drafts]
     data = [data for data, _, _ in parts]
-    lines = [line for _, some, _ in parts for line in some]
+    lines = [line for _, draft_lines, _ in parts for line in draft_lines]
     lines += ["Nothing was written, nothing was submitted."]
-    errors = tuple(error for _, _, some in parts for error in some)
+    errors = tuple(error for _, _, draft_errors in parts for error in draft_errors)
     return Result(_one_or_all(data), "\n".join(lines), errors, warnings)
 
 
-def _one_or_all(each: list[dict[str, Any]]) -> dict[str, Any]:
-    return each[0] if len(each) == 1 else {"campaigns": each}
+def _one_or_all(campaigns: list[dict[str, Any]]) -> dict[str, Any]:
+    return campaigns[0] if len(campaigns) == 1 else {"campaigns": campaigns}
 
 
-def _dry(made: Draft) -> tuple[dict[str, Any], list[str], list[CheckError]]:
-    arrays = made.campaign.in_order
-    runs_on = scheduler.of(made.campaign.scheduler, World(run))
-    checks = runs_on.checks({array.script: made.scripts[array.name] for array in arrays})
+def _dry_run_of(draft: Draft) -> tuple[dict[str, Any], list[str], list[CheckError]]:
+    arrays = draft.campaign.in_order
+    backend = scheduler.of(draft.campaign.scheduler, World(run))
+    checks = backend.checks({array.script: draft.scripts[array.name] for array in arrays})
     failed = [check for check in checks if check.ok is False]
     errors = [CheckError(f"{check.name}: {check.detail}") for check in failed]
     lines = []
-    commands = {array.name: runs_on.submit_argv(made.directory, array) for array in arrays}
+    commands = {array.name: backend.submit_argv(draft.directory, array) for array in arrays}
     for array in arrays:
-        command = shlex.join(commands[array.name]) or f"({made.campaign.scheduler} queue)"
-        lines += [f"$ {command}", made.scripts[array.name]]
+        command = shlex.join(commands[array.name]) or f"({draft.campaign.scheduler} queue)"
+        lines += [f"$ {command}", draft.scripts[array.name]]
     lines += [f"{_MARKS[check.ok]} {check.name} {check.detail}".rstrip() for check in checks]
     data = {
-        **_head(made.directory, made.campaign),
+        **_head(draft.directory, draft.campaign),
         "arrays": [
             {
                 **_described(array),
                 "argv": list(commands[array.name]),
-                "script_text": made.scripts[array.name],
+                "script_text": draft.scripts[array.name],
             }
             for array in arrays
         ],
@@ -155,14 +154,14 @@ def _described(array: Array) -> dict[str, Any]:
     }
 
 
-def _told(done: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ()) -> Result:
+def _submitted(done: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ()) -> Result:
     lines = [line for _, campaign in done for line in _lines(campaign)]
-    where = " ".join(shlex.quote(str(directory)) for directory, _ in done)
-    lines += [f"in {directory}" for directory, _ in done] + [f"watch it:  hpcbert monitor {where}"]
+    places = " ".join(shlex.quote(str(directory)) for directory, _ in done)
+    lines += [f"in {directory}" for directory, _ in done] + [f"watch it:  hpcbert monitor {places}"]
     if done[0][1].rehearse:
         lines.append("A rehearsal: ranks replay a sample log, so it gives no numbers.")
     else:
-        lines.append(f"then:      hpcbert collect {where}")
+        lines.append(f"then:      hpcbert collect {places}")
     doubts = tuple(
         _doubt(campaign, array)
         for _, campaign in done

@@ -1,0 +1,167 @@
+"""From the options of submit and plan to drafted campaigns, and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert import scheduler
+from hpcbert.campaign import notes
+from hpcbert.cli.campaigns import open_past
+from hpcbert.cli.request import complete, read_file, read_requests, submitter
+from hpcbert.cli.unused_options import is_typed, refuse_typed
+from hpcbert.config import campaignfile
+from hpcbert.config.campaignfile import CampaignFile
+from hpcbert.config.decode import Invalid
+from hpcbert.config.options import unused_with
+from hpcbert.errors import UsageError
+from hpcbert.scheduler.base import World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hpcbert.cli.request import CampaignRequest
+    from hpcbert.config.options import Options
+    from hpcbert.config.site import Site
+    from hpcbert.script.draft import Draft
+    from hpcbert.system.runner import Ahead
+
+
+class SubmitPlan(NamedTuple):
+    """Campaigns of one command line, to run one after the other.
+
+    Attributes:
+        options: The typed options, completed from a campaign.toml.
+        warnings: Warnings about them.
+    """
+
+    options: Options
+    site: Site
+    drafts: tuple[Draft, ...]
+    warnings: tuple[str, ...]
+
+
+def plan_campaigns(
+    options: Options,
+    *,
+    file: Path | None,
+    like: str,
+    rehearse: bool,
+    ahead: Ahead,
+    name: str = "",
+    note: str = "",
+    dry: bool = False,
+    planned: bool = False,
+) -> SubmitPlan:
+    """Return what a submission will be; nothing is written.
+
+    Args:
+        options: The options.
+        file: The path of a campaign.toml.
+        like: The campaign to measure again.
+        rehearse: Whether nothing will train.
+        ahead: Asks the scheduler while templates are loaded and rendered.
+        name: The campaign's name.
+        note: A note about it.
+        dry: Whether to draft scripts to read, for Slurm if this machine is too small.
+        planned: Whether only the cost is of interest, so that paths may be missing.
+
+    Raises:
+        HpcbertError: The request is impossible.
+    """
+    from hpcbert.script import again
+
+    past = open_past(like, options) if like else None
+    campaign_file = read_file(file)
+    options = complete(options, campaign_file)
+    name_and_note = _name_and_note(name, note, campaign_file)
+    requests = read_requests(options, dry=dry, rehearse=rehearse, past=past, file=campaign_file)
+    for request in () if planned else requests:
+        backend = scheduler.of(request.options.scheduler, World(ahead))
+        for argv in backend.foreseen(request.site, request.recipe):
+            ahead.begin(argv, env=backend.asking)
+    drafts: list[Draft] = []
+    warnings: list[str] = []
+    for request in requests:
+        draft = _draft(request, name_and_note, ahead, dry=dry or planned)
+        drafts.append(draft)
+        warnings += request.warnings
+        warnings += () if planned else draft.resolved.warnings
+        warnings += again.differences(past, draft) if past else ()
+    return SubmitPlan(options, requests[0].site, chained(drafts), tuple(dict.fromkeys(warnings)))
+
+
+def _name_and_note(name: str, note: str, file: CampaignFile | None) -> tuple[str, str]:
+    """Return the campaign's name and note: as typed, else as the file has them."""
+    file = file or CampaignFile()
+    name = name if is_typed("name") else file.name or ""
+    note = note if is_typed("note") else file.note or ""
+    try:
+        return campaignfile.name(name) if name else "", notes.checked(note)
+    except Invalid as error:
+        raise UsageError(f"--name {error}", hint=error.hint) from None
+
+
+def chained(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+    """Return drafts in a row, each waiting for the one before: their points share the network."""
+    row = list(drafts[:1])
+    for before, draft in pairwise(drafts):
+        waits = "" if draft.campaign.concurrent_points else before.campaign.id
+        row.append(replace(draft, campaign=replace(draft.campaign, after=waits)))
+    return tuple(row)
+
+
+def _draft(
+    request: CampaignRequest,
+    name_and_note: tuple[str, str],
+    ahead: Ahead,
+    *,
+    dry: bool,
+) -> Draft:
+    """Return what a campaign will be."""
+    from hpcbert.script.draft import draft as draft_campaign  # with Jinja: Slurm answers meanwhile
+
+    scheduler_name = request.options.scheduler
+    refuse_typed(unused_with(scheduler_name), f"with the {scheduler_name} scheduler")
+    backend = scheduler.of(scheduler_name, World(ahead))
+    name, note = name_and_note
+    fitted = backend.fit(request.options, request.site, request.recipe)
+    options = replace(fitted, name=name, note=note, dry=dry)
+    return draft_campaign(
+        request.request, request.site, request.recipe, options=options, submitter=submitter()
+    )
+
+
+def refuse_costly(drafts: Sequence[Draft], most: float, *, tries: int) -> None:
+    """Refuse campaigns that may together take more GPU-hours than allowed."""
+    from hpcbert.script import cost
+
+    costs = [point for draft in drafts for point in cost.of_arrays(draft.campaign.arrays)]
+    cost.refuse(costs, most, tries=tries)
+
+
+def find_obstacles(
+    drafts: Sequence[Draft], *, ignored: bool, ahead: Ahead
+) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
+    """Return what prevents submitting campaigns, and the warnings about them."""
+    from hpcbert.checks.obstacles import foreseen, of_submission
+
+    for draft in drafts:
+        for argv in foreseen(draft):
+            ahead.begin(argv)
+    findings = {finding: None for draft in drafts for finding in of_submission(draft, run=ahead)}
+    certain = [finding for finding in findings if finding.status == "fail"]
+    if not certain and not ignored:
+        for draft in drafts:
+            backend = scheduler.of(draft.campaign.scheduler, World(ahead))
+            certain += backend.impossible(draft.campaign.arrays, draft.scripts)
+    if certain and not ignored:
+        errors = [
+            UsageError(f"{finding.name}: {finding.detail}", hint=finding.hint)
+            for finding in certain
+        ]
+        last = UsageError("Nothing was submitted.", hint="--force submits anyway.")
+        return (*errors, last), ()
+    return (), tuple(f"{finding.detail} {finding.hint}" for finding in findings)

@@ -1,0 +1,289 @@
+"""The options of submit, each declared once.
+
+From a declaration come click's option (`hpcbert.cli.options`), the key of a campaign.toml
+(`hpcbert.config.campaignfile`), the value of the site that it replaces (`hpcbert.config.site`), and
+whether it has an effect with a scheduler. Each field's annotation has the type, the checks, and
+what only a command line needs. Cheap enough to import for `--help`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+
+from hpcbert.config import adaptive
+from hpcbert.config.decode import Count, Filled, Invalid, Range, did_you_mean
+from hpcbert.config.schedulers import TABLE, traits
+from hpcbert.timelimit import TimeLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
+RUNTIMES: tuple[str, ...] = get_args(Runtime)
+# Common names of runtimes, and their names here.
+_ALIASES = {"singularity": "apptainer"}
+# Stands among shapes for the curve up to `nodes` and `gpus_per_node`.
+SCALING = "scaling"
+_NODES = re.compile(r"[\w.,\[\]-]+", re.ASCII)
+_SEVERAL = "several by commas."
+_IN = "One array element per repeat, or all in one job on the same nodes."
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a command line and the other users of an option need to know besides its type.
+
+    Attributes:
+        help: The sentence in `--help`.
+        flag: Its flag, if that is not its name.
+        metavar: What stands for its value in `--help`.
+        default: What the command line shows as default; None: the field's own, not shown.
+        choices: The only values.
+        read: Reads the typed text; returns the value or raises `Invalid`.
+        site: The table of the site.toml in which it replaces the key of its name; `framework` for
+            `frameworks.NAME`.
+        is_common: Whether it is among the first in `--help`.
+        needs_srun: Whether it has an effect only with a scheduler that starts ranks by srun.
+    """
+
+    help: str
+    flag: str = ""
+    metavar: str | None = None
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    read: Callable[[str], Any] | None = None
+    site: str = ""
+    is_common: bool = False
+    needs_srun: bool = False
+
+
+def runtime_name(text: str) -> str:
+    """Return the runtime's name here, from its name or a common one."""
+    return _ALIASES.get(text, text)
+
+
+def node_list(text: str) -> str:
+    """Return a node list as Slurm writes it, `n[1-4],n7`.
+
+    Raises:
+        Invalid: The text is something else.
+    """
+    if text.startswith("-") or not _NODES.fullmatch(text) or "" in text.split(","):
+        raise Invalid("must be node names as Slurm lists them, n[01-04],n07", value=text)
+    return text
+
+
+def limit_text(text: str) -> str:
+    """Return a time limit in one of sbatch's forms.
+
+    Raises:
+        Invalid: The text is something else.
+    """
+    try:
+        TimeLimit.parse(text)
+    except ValueError as error:
+        raise Invalid(f"{TimeLimit.FORM}{error}", TimeLimit.FORMS) from None
+    return text
+
+
+def repeat_count(text: str) -> int | Literal["auto"]:
+    """Read a number of repeats, or the word for an adaptive number.
+
+    Raises:
+        Invalid: The text is neither.
+    """
+    if text == adaptive.AUTO:
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        hint = did_you_mean(text.lower(), [adaptive.AUTO])
+        message = f"{text!r} is neither a whole number nor {adaptive.AUTO}."
+        raise Invalid(message, hint) from None
+
+
+@dataclass(frozen=True)
+class PointOptions:
+    """What to measure; a campaign.toml has axes instead."""
+
+    frameworks: Annotated[
+        tuple[str, ...],
+        Spec(f"Framework: a recipe; {_SEVERAL}", flag="--fw", default=("pytorch",), is_common=True),
+    ] = ("pytorch",)
+    shapes: Annotated[str, Spec("Instead of --nodes: 1n1g,1n8g,4n8g; scaling.", metavar="LIST")] = (
+        ""
+    )
+    precision: Annotated[str, Spec(f"fp32, tf32, fp16, bf16; {_SEVERAL}")] = ""
+    batch_size: Annotated[
+        str, Spec("Samples per device: 32,64 or fp32=32,fp16=64,max.", metavar="LIST")
+    ] = ""
+    model: Annotated[str, Spec("Model; default: the site's, or the recipe's first.")] = ""
+    settings: Annotated[
+        tuple[str, ...], Spec("Set an option of the recipe.", flag="--set", metavar="K=V")
+    ] = ()
+    env: Annotated[
+        tuple[str, ...],
+        Spec("Set a variable of the ranks; part of the point.", metavar="K=V"),
+    ] = ()
+    scaling: Annotated[bool, Spec("Add the smaller shapes: 1n1g, 1n4g, 1n8g, 2n8g.")] = False
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run it: options, and keys of a campaign.toml."""
+
+    nodes: Annotated[Count | None, Spec("Nodes.", default=1, is_common=True)] = None
+    gpus_per_node: Annotated[Count | None, Spec("GPUs per node.", default=1, is_common=True)] = None
+    device: Annotated[Filled, Spec("gpu or cpu; default: the site's, or the recipe's first.")] = ""
+    protocol: Annotated[Filled, Spec("A protocol of the recipe; default: its first.")] = ""
+    accumulation: Annotated[
+        Count | None, Spec("Micro-batches per step; default: the protocol's.")
+    ] = None
+    global_batch_size: Annotated[
+        Count | None, Spec("Samples per step, instead of --accumulation.")
+    ] = None
+    xla: Annotated[bool, Spec("Turn the framework's graph compiler on.")] = False
+    repeats: Annotated[
+        Count | Literal["auto"],
+        Spec("Runs of each point.", default=5, metavar="N|auto", read=repeat_count),
+    ] = 5
+    max_repeats: Annotated[
+        Annotated[int, Range(adaptive.FEWEST, adaptive.MOST)] | None,
+        Spec("With --repeats auto: at most this many; 15."),
+    ] = None
+    precision_of_median: Annotated[
+        Annotated[float, adaptive.bounded] | Annotated[str, adaptive.share] | None,
+        Spec(
+            "With --repeats auto: stop at this interval; 1%.",
+            metavar="SHARE",
+            read=adaptive.share,
+        ),
+    ] = None
+    iters: Annotated[Count | None, Spec("Iterations of a run; default: the protocol's.")] = None
+    skip: Annotated[
+        Annotated[int, Range(0)] | None,
+        Spec("Warm-up iterations; default: the protocol's."),
+    ] = None
+    notify: Annotated[
+        Filled,
+        Spec(
+            "Slurm mail events and address: END,FAIL,me@example.org.",
+            metavar="WORDS",
+            needs_srun=True,
+        ),
+    ] = ""
+    concurrent_repeats: Annotated[Count, Spec("Repeats at the same time.", needs_srun=True)] = 1
+    concurrent_points: Annotated[
+        bool, Spec("Don't make points wait for each other.", needs_srun=True)
+    ] = False
+    stop_on_failure: Annotated[
+        bool | None,
+        Spec(
+            "Hold shapes back if the smallest fails.",
+            flag="--stop-on-failure/--no-stop-on-failure",
+        ),
+    ] = None
+    preflight: Annotated[bool, Spec("Measure the network first; exclude slow nodes.")] = False
+    max_gpu_hours: Annotated[
+        Annotated[float, Range(0.001)] | None,
+        Spec("Refuse to submit if it may take more.", metavar="HOURS"),
+    ] = None
+    repeats_in: Annotated[Literal["array", "one-job"], Spec(_IN, default="array")] = "array"
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """What to request of Slurm: options, and keys of `[slurm]` in a campaign.toml."""
+
+    partition: Annotated[Filled, Spec("Slurm partition.", site="slurm", needs_srun=True)] = ""
+    account: Annotated[Filled, Spec("Slurm account.", site="slurm", needs_srun=True)] = ""
+    qos: Annotated[Filled, Spec("Slurm quality of service.", site="slurm", needs_srun=True)] = ""
+    reservation: Annotated[Filled, Spec("Slurm reservation.", site="slurm", needs_srun=True)] = ""
+    nodelist: Annotated[
+        str,
+        node_list,
+        Spec(
+            "Nodes to run on; a point takes the first.",
+            metavar="NODES",
+            site="slurm",
+            needs_srun=True,
+        ),
+    ] = ""
+    exclude: Annotated[
+        str,
+        node_list,
+        Spec("Nodes to avoid.", metavar="NODES", site="slurm", needs_srun=True),
+    ] = ""
+    time_limit: Annotated[
+        str, limit_text, Spec("Limit of one repeat, HH:MM:SS.", flag="--time", site="slurm")
+    ] = ""
+
+
+@dataclass(frozen=True)
+class Options(SlurmOptions, RunOptions, PointOptions):
+    """All options that submit, plan and render share; empty values come from site and recipe.
+
+    Attributes:
+        runs, image: Paths are relative to the working directory.
+        sbatch_arg, srun_arg: Extra arguments, after the site's.
+        fw: The framework that image, data, source, python and repository belong to.
+        repository: Where prepare fetches the program from; no option of submit.
+    """
+
+    sbatch_arg: Annotated[
+        tuple[str, ...], Spec("Extra argument for sbatch.", metavar="WORD", needs_srun=True)
+    ] = ()
+    srun_arg: Annotated[
+        tuple[str, ...], Spec("Extra argument for srun.", metavar="WORD", needs_srun=True)
+    ] = ()
+    site_file: Annotated[str, Spec("A site.toml, or its folder.", flag="--site")] = ""
+    templates: Annotated[tuple[str, ...], Spec("A folder with recipes of your own.")] = ()
+    scheduler: Annotated[
+        str | None, Spec("Use this instead of the site's scheduler.", choices=tuple(TABLE))
+    ] = None
+    runs: Annotated[str, Spec("Directory of the campaigns.")] = ""
+    runtime: Annotated[
+        str | None,
+        Spec("Container runtime.", choices=RUNTIMES, read=runtime_name, site="container"),
+    ] = None
+    image: Annotated[str, Spec("Container image.", site="framework")] = ""
+    data: Annotated[str, Spec("Training data, as the nodes see it.", site="framework")] = ""
+    source: Annotated[
+        str, Spec("Checkout of the framework, as the nodes see it.", site="framework")
+    ] = ""
+    python: Annotated[str, Spec("Interpreter that the ranks use.", site="framework")] = ""
+    fw: str = ""
+    repository: str = ""
+
+    def site_values(self, table: str) -> dict[str, Any]:
+        """Return the values that replace those of a table of the site.toml."""
+        names = [name for name, option in declared().items() if option.site == table]
+        return {name: value for name in names if (value := getattr(self, name))}
+
+
+@cache
+def declared() -> dict[str, Spec]:
+    """Return the declarations by the names of the fields, in the order of `--help`."""
+    hints = get_type_hints(Options, include_extras=True)
+    specs = {
+        field.name: mark
+        for field in fields(Options)
+        for mark in get_args(hints[field.name])
+        if isinstance(mark, Spec)
+    }
+    return dict(sorted(specs.items(), key=lambda item: not item[1].is_common))
+
+
+def names_of(part: type[PointOptions | RunOptions | SlurmOptions]) -> tuple[str, ...]:
+    """Return the options of one part."""
+    return tuple(field.name for field in fields(part))
+
+
+def unused_with(scheduler: str) -> tuple[str, ...]:
+    """Return the options without an effect with a scheduler."""
+    if traits(scheduler).srun:
+        return ()
+    return tuple(name for name, option in declared().items() if option.needs_srun)
