@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hpcbert.model import Group, Provenance, Row, Shape, SpeedupTable
+from hpcbert.model import Group, Provenance, RepeatCount, Row, Shape, SpeedupTable
 from hpcbert.published import tables
 from hpcbert.report import figures
 from hpcbert.report.content import compose
@@ -39,11 +39,9 @@ def table() -> SpeedupTable:
     for found in _ROW.finditer(first):
         number = {name: float(found[name]) for name in ("median", "min", "max", "cv", "speedup")}
         shape = Shape(int(found["nodes"]), int(found["ranks"]))
-        whole = {"ok": int(found["ok"]), "asked": int(found["asked"])}
+        repeats = RepeatCount(int(found["ok"]), int(found["asked"]))
         efficiency = float(found["efficiency"]) / 100
-        rows.append(
-            Row(shape, mean=None, efficiency=efficiency, flags=(), runs=(), **number, **whole)
-        )
+        rows.append(Row(shape, repeats=repeats, efficiency=efficiency, **number))
     group = Group("pytorch", "bert-tiny", "fp32", 4, "clock", device="cpu")
     return SpeedupTable(group, rows[0].shape, tuple(rows))
 

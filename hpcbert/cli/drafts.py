@@ -14,10 +14,10 @@ from hpcbert.cli.campaigns import past
 from hpcbert.cli.conflicts import typed
 from hpcbert.config import campaignfile
 from hpcbert.config.campaignfile import CampaignFile
-from hpcbert.config.decode import Invalid
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import UsageError
 from hpcbert.scheduler.base import World
+from hpcbert.system.decode import Invalid
 from hpcbert.system.runner import Ahead, run
 
 if TYPE_CHECKING:

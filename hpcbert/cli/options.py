@@ -11,10 +11,10 @@ import click
 
 from hpcbert.cli.conflicts import Conflict
 from hpcbert.config import adaptive
-from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.overrides import RUNTIMES, SCALING, Overrides, runtime_name
 from hpcbert.config.schedulers import TABLE
 from hpcbert.errors import UsageError
+from hpcbert.system.decode import Invalid, did_you_mean
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from hpcbert.config import adaptive, variables
-from hpcbert.config.decode import Count, Filled, Invalid, Range, Written, decode, did_you_mean
 from hpcbert.config.overrides import SCALING
 from hpcbert.config.site import nodes
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, OptionValue, Shape, precision
+from hpcbert.system.decode import Count, Filled, Invalid, Range, Written, decode, did_you_mean
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

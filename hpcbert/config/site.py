@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from hpcbert.config import slurmwords
-from hpcbert.config.decode import GIVEN, Count, Filled, Invalid, Range, Written, choose, decode
 from hpcbert.config.overrides import RUNTIMES, Overrides, Runtime, runtime_name
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import known
@@ -21,6 +20,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  annotations are read
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
+from hpcbert.system.decode import GIVEN, Count, Filled, Invalid, Range, Written, choose, decode
 from hpcbert.timelimit import TimeLimit
 
 CpuBind = Literal["gpu", "none", "cluster"]

@@ -343,7 +343,7 @@ def _mixed_windows(sources: Sequence[_Point]) -> tuple[str, ...]:
     for one in sources:
         if one.point.counted:
             shapes = windows.setdefault(one.point.group, {})
-            shapes.setdefault(one.point.counted.what, one.point.shape)
+            shapes.setdefault(one.point.counted.counted, one.point.shape)
     return tuple(
         f"{group.framework} {group.precision}: the points were measured over different iterations: "
         + ", ".join(

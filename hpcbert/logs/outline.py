@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.config.decode import Open, decode
+from hpcbert.system.decode import Open, decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -152,7 +152,7 @@ def _published(number: int, table: SpeedupTable, words: Words) -> list[Block]:
 
 def _counted(table: SpeedupTable, words: Words) -> str:
     """Return the measured part of the runs, each part with its separator."""
-    found = dict.fromkeys(row.counted.what for row in table.rows if row.counted)
+    found = dict.fromkeys(row.window.counted for row in table.rows if row.window)
     return "".join(words("results.counted", what=_in_words(plain(one), words)) for one in found)
 
 

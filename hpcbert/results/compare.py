@@ -285,9 +285,9 @@ def _obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
         found.append(Contrast("rule", (one.rule,), (other.rule,)))
     if by != "variant":
         found.append(Contrast("options", (one.variant or "none",), (other.variant or "none",)))
-    windows = base.row.counted, new.row.counted
+    windows = base.row.window, new.row.window
     if windows[0] and windows[1] and _asked(windows[0]) != _asked(windows[1]):
-        found.append(Contrast("window", (windows[0].what,), (windows[1].what,)))
+        found.append(Contrast("window", (windows[0].counted,), (windows[1].counted,)))
     facts = dict(base.row.facts), dict(new.row.facts)
     found += [
         Contrast(name, facts[0][fact], facts[1][fact])

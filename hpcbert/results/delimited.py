@@ -109,5 +109,5 @@ def _run(run: Run) -> list[_Cell]:
 
 
 def _made(row: Row, made: Provenance) -> list[str]:
-    counted = row.counted.what if row.counted else ""
+    counted = row.window.counted if row.window else ""
     return [cell(one) for one in (counted, made.hpcbert, made.date, made.command)]
