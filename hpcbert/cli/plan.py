@@ -15,13 +15,13 @@ from hpcbert.campaign import store
 from hpcbert.cli import conflicts
 from hpcbert.cli.asked import ReadFile, filled, read, submitter
 from hpcbert.cli.campaigns import past
-from hpcbert.cli.layout import columns
 from hpcbert.cli.options import SHARED_CONFLICTS, PointOptions, point_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import campaignfile
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import utc
+from hpcbert.results.grid import aligned
 from hpcbert.scheduler.base import World
 from hpcbert.system.runner import run
 
@@ -218,7 +218,7 @@ def _text(outlook: Outlook) -> str:
     )
     unit = devices(one.cost for one in points)
     rows = [(*_TITLES, unit, "expected", "start"), *map(_row, points), _total(points)]
-    table = columns(rows, right=range(len(_TITLES) + 2))
+    table = aligned(rows, right=range(len(_TITLES) + 2))
     table[0] = click.style(table[0], dim=True)
     parts = [head, "\n".join(table), *_notes(outlook)]
     lines = [*map(_partition, outlook.supplies), *map(_missing, outlook.lacks)]

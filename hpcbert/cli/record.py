@@ -13,7 +13,7 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.published import record as published
-from hpcbert.results.text import fold, number
+from hpcbert.results.grid import fold, number
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -5,27 +5,28 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from hpcbert.report.blocks import Block, Code, Column, Grid, Heading, Items, Paragraph
+from hpcbert.report.blocks import Block, Code, Heading, Items, Paragraph
+from hpcbert.results.grid import Grid
 from hpcbert.results.words import FLAGS, of_devices, plain, repeats_of, until, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcbert.report.blocks import Cell
-    from hpcbert.report.given import Given
+    from hpcbert.report.model import ReportInput
     from hpcbert.report.words import Words
+    from hpcbert.results.grid import Cell
     from hpcbert.results.resultset import Source
 
 # The most scripts on a page; the others are named with their digests.
 _SCRIPTS = 8
 
 
-def repeating(given: Given, words: Words) -> tuple[Block, ...]:
+def repeating(given: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return how to repeat it: commands, versions, one rendered script per campaign."""
     blocks: list[Block] = [Code(words("repeat.report"), given.made.command)]
     if given.results.made:
         blocks.append(Code(words("repeat.saved"), given.results.made.command))
-    columns = (Column(words("column.fact")), Column(words("column.value")))
+    columns = words.columns("fact", "value")
     for number, (source, backing) in enumerate(given.sources, 1):
         blocks.append(Heading(words(f"repeat.{source.kind}", name=plain(source.name))))
         if source.command:
@@ -51,7 +52,7 @@ def _used(source: Source) -> Iterator[tuple[str, str]]:
         yield one.kind, f"{one.name} ({one.digest})"
 
 
-def left_out(given: Given, words: Words) -> tuple[Block, ...]:
+def left_out(given: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the files and runs left out of all medians, and why."""
     blocks: list[Block] = []
     rows: list[tuple[Cell, ...]] = [
@@ -68,13 +69,7 @@ def left_out(given: Given, words: Words) -> tuple[Block, ...]:
         if not run.valid
     ]
     if rows:
-        columns = (
-            Column(words("column.framework")),
-            Column(words("column.point")),
-            Column(words("column.repeat"), "d"),
-            Column(words("column.why")),
-            Column(words("column.log")),
-        )
+        columns = words.columns("framework", "point", "repeat:d", "why", "log")
         codes = _codes(given, words)
         blocks += [Grid("left-out", words("left-out.runs"), columns, tuple(rows)), Items(codes)]
     if given.results.refused:
@@ -83,7 +78,7 @@ def left_out(given: Given, words: Words) -> tuple[Block, ...]:
             Items(tuple(map(plain, given.results.refused))),
         ]
     if given.results.left_out:
-        titles = (Column(words("column.file")), Column(words("column.why")))
+        titles = words.columns("file", "why")
         files = tuple((plain(path), plain(reason)) for path, reason in given.results.left_out)
         blocks.append(Grid("files-left-out", words("left-out.files"), titles, files))
     if given.results.warnings:
@@ -94,7 +89,7 @@ def left_out(given: Given, words: Words) -> tuple[Block, ...]:
     return tuple(blocks) or (Paragraph(words("left-out.none")),)
 
 
-def flags(given: Given, words: Words) -> tuple[Block, ...]:
+def flags(given: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the meaning of the flags in the tables."""
     rows = [row for table in given.tables for row in table.rows]
     used = {
@@ -107,11 +102,11 @@ def flags(given: Given, words: Words) -> tuple[Block, ...]:
     )
     if not told:
         return (Paragraph(words("flags.none")),)
-    columns = (Column(words("column.flag")), Column(words("column.meaning")))
+    columns = words.columns("flag", "meaning")
     return (Grid("flags", words("flags.table"), columns, told),)
 
 
-def digests(given: Given, words: Words) -> tuple[Block, ...]:
+def digests(given: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the digests of the files behind the numbers."""
     rows = tuple(
         (plain(source.name), plain(path), digest)
@@ -121,17 +116,13 @@ def digests(given: Given, words: Words) -> tuple[Block, ...]:
     bare = [source for source, backing in given.sources if not backing.digests]
     blocks: list[Block] = []
     if rows:
-        columns = (
-            Column(words("column.origin")),
-            Column(words("column.file")),
-            Column(words("column.sha256")),
-        )
+        columns = words.columns("origin", "file", "sha256")
         blocks.append(Grid("digests", words("digests.table"), columns, rows, folded=True))
     blocks += [Paragraph(words("digests.none", name=plain(source.name))) for source in bare]
     return (*blocks, Paragraph(words("digests.how")))
 
 
-def _codes(given: Given, words: Words) -> tuple[str, ...]:
+def _codes(given: ReportInput, words: Words) -> tuple[str, ...]:
     """Return the meaning of the codes of the reasons."""
     found = dict.fromkeys(
         reason.code

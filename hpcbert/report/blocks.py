@@ -7,27 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-NOTHING = ""
-Cell = str | int | float | None
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table.
-
-    Attributes:
-        title: Its heading.
-        form: The format of its numbers, for `format`; empty for a column of texts.
-    """
-
-    title: str
-    form: str = ""
-
-    def shown(self, cell: Cell) -> str:
-        """Return a cell as text; empty if there is no number."""
-        if cell is None:
-            return NOTHING
-        return cell if isinstance(cell, str) else format(cell, self.form)
+from hpcbert.results.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -62,24 +42,6 @@ class Code:
 
     title: str
     text: str
-    folded: bool = False
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table.
-
-    Attributes:
-        name: The name of its files in `tables/`, without ending.
-        title: Its caption.
-        rows: Numbers unrounded; one cell per column.
-        folded: Whether a page shows it only when asked.
-    """
-
-    name: str
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
     folded: bool = False
 
 
@@ -173,8 +135,8 @@ class Report:
     def grids(self) -> tuple[Grid, ...]:
         """Every table, those of figures among them."""
         blocks = [block for section in self.sections for block in section.blocks]
-        found = (one.grid if isinstance(one, Picture) else one for one in blocks)
-        return tuple(one for one in found if isinstance(one, Grid))
+        grids = (block.grid if isinstance(block, Picture) else block for block in blocks)
+        return tuple(grid for grid in grids if isinstance(grid, Grid))
 
     @property
     def pictures(self) -> tuple[Picture, ...]:

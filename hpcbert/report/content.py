@@ -9,7 +9,7 @@ from hpcbert.report.blocks import Report, Section
 from hpcbert.results.words import plain
 
 if TYPE_CHECKING:
-    from hpcbert.report.given import Given
+    from hpcbert.report.model import ReportInput
     from hpcbert.report.words import Words
 
 _SECTIONS = {
@@ -27,7 +27,7 @@ _SECTIONS = {
 }
 
 
-def compose(given: Given, words: Words) -> Report:
+def compose(given: ReportInput, words: Words) -> Report:
     """Return a report in one language."""
     made = given.made
     rows = [row for table in given.tables for row in table.rows]

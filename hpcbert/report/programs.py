@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.report.blocks import Block, Cell, Column, Grid, Heading, Items, Paragraph
+from hpcbert.report.blocks import Block, Heading, Items, Paragraph
+from hpcbert.results.grid import Column, Grid
 from hpcbert.results.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpcbert.config.recipe import Recipe
-    from hpcbert.report.given import Given
+    from hpcbert.report.model import ReportInput
     from hpcbert.report.words import Words
+    from hpcbert.results.grid import Cell
 
 _DIGITS = 12
 
@@ -49,7 +51,7 @@ _FEATURES = (
 )
 
 
-def features(given: Given, words: Words) -> tuple[Block, ...]:
+def features(given: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the features of each program, as its recipe states them, with sources."""
     names = dict.fromkeys(table.group.framework for table in given.tables)
     recipes = [one for one in given.recipes if one.name in names]
@@ -57,7 +59,7 @@ def features(given: Given, words: Words) -> tuple[Block, ...]:
     strangers = [plain(name) for name in names if name not in known]
     blocks: list[Block] = []
     if recipes:
-        columns = (Column(words("column.feature")), *(Column(plain(one.name)) for one in recipes))
+        columns = (*words.columns("feature"), *(Column(plain(one.name)) for one in recipes))
         rows: list[tuple[Cell, ...]] = []
         for feature in _FEATURES:
             told = [plain(feature.tell(one, words)) for one in recipes]

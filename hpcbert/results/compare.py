@@ -56,6 +56,11 @@ class Side:
         return found or ([self.row.median] if self.row.median else [])
 
     @property
+    def per_gpu(self) -> float:
+        """The median over the number of GPUs; 0 without a median."""
+        return (self.row.median or 0.0) / self.row.shape.gpus
+
+    @property
     def published(self) -> bool:
         """Whether it is from the published record."""
         return self.row.origin is not None and self.row.origin.kind == "record"

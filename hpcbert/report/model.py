@@ -47,7 +47,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Given:
+class ReportInput:
     """The contents of a report, before they are put in a language.
 
     Attributes:
