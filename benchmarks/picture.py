@@ -15,8 +15,8 @@ from typing import Any
 from hpcbert.model import Group, Provenance, RepeatCount, Row, Shape, SpeedupTable
 from hpcbert.published import tables
 from hpcbert.report import figures
-from hpcbert.report.content import compose
 from hpcbert.report.model import ReportInput
+from hpcbert.report.sections import compose
 from hpcbert.report.words import Words
 from hpcbert.results.resultset import ResultSet
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    from hpcbert.report.blocks import Picture, Report
     from hpcbert.report.figures import Drawing
+    from hpcbert.report.model import Picture, Report
     from hpcbert.report.words import Words
     from hpcbert.results.grid import Cell, Column, Grid
 

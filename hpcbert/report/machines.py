@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.report.blocks import Block, Code, Heading, Items, Paragraph
+from hpcbert.report.model import Block, Code, Heading, Items, Paragraph
 from hpcbert.results.grid import Column, Grid
 from hpcbert.results.words import plain
 
@@ -69,10 +69,10 @@ class _Kind(NamedTuple):
     facts: Mapping[str, str]
 
 
-def environment(given: ReportInput, words: Words) -> tuple[Block, ...]:
+def environment(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the facts of the nodes; equal nodes appear once."""
-    kinds = _kinds(given)
-    on_gpus = any(table.group.device == "gpu" for table in given.tables)
+    kinds = _kinds(inputs)
+    on_gpus = any(table.group.device == "gpu" for table in inputs.tables)
     unasked = () if on_gpus else _OF_GPUS
     blocks: list[Block] = []
     for number, kind in enumerate(kinds[:_SHOWN], 1):
@@ -111,10 +111,10 @@ def _described(number: int, kind: _Kind, unasked: Collection[str], words: Words)
 _TOLD = {name for names in _FIRST.values() for name in names}
 
 
-def topology(given: ReportInput, words: Words) -> tuple[Block, ...]:
+def topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return how GPUs, network cards and processors of a node are connected, with a legend."""
     seen: dict[tuple[str, ...], list[str]] = {}
-    for _, backing in given.sources:
+    for _, backing in inputs.sources:
         for node, lines in backing.topologies.items():
             seen.setdefault(_matrix(lines), []).append(node)
     if not seen:
@@ -129,21 +129,21 @@ def topology(given: ReportInput, words: Words) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _kinds(given: ReportInput) -> list[_Kind]:
+def _kinds(inputs: ReportInput) -> list[_Kind]:
     """Return each environment with its first source; if there is none, the logs' facts."""
     found: dict[str, _Kind] = {}
-    for source, _ in given.sources:
+    for source, _ in inputs.sources:
         for one in source.environments:
             found.setdefault(one.digest, _Kind(source.name, one.nodes, one.facts))
         if not source.environments:
-            found[f"{source.kind} {source.name}"] = _Kind(source.name, (), _stated(given, source))
+            found[f"{source.kind} {source.name}"] = _Kind(source.name, (), _stated(inputs, source))
     return list(found.values())
 
 
-def _stated(given: ReportInput, source: Source) -> dict[str, str]:
+def _stated(inputs: ReportInput, source: Source) -> dict[str, str]:
     """Return the facts from the logs of a source, over all its points."""
     values: dict[str, dict[str, None]] = {}
-    for table in given.tables:
+    for table in inputs.tables:
         for row in table.rows:
             if row.origin and (row.origin.kind, row.origin.name) == (source.kind, source.name):
                 for name, told in row.facts:

@@ -1,4 +1,7 @@
-"""The input of a report, as the flow hands it over."""
+"""What a report is made from, and its parts before they are a page, Markdown or LaTeX; pure.
+
+All texts are plain: each form escapes them by its own rules.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,149 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
+from hpcbert.results.grid import Grid
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.model import Group, Provenance, Shape, SpeedupTable
     from hpcbert.results.resultset import ResultSet, Source
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of short texts."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading inside a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text that is shown as it is: a command, a script.
+
+    Attributes:
+        title: Its title.
+        folded: Whether a page shows it only when asked.
+    """
+
+    title: str
+    text: str
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, or one set of bars, of a figure.
+
+    Attributes:
+        points: For each x: y, the lowest and the highest y; x is a place on an axis of names if the
+            figure has names.
+    """
+
+    label: str
+    points: tuple[tuple[float, float, float, float], ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        kind: `scaling` (lines with ranges, log-log), `bars` (side by side), `runs` (one mark per
+            run), `steps` (a line, the window shaded).
+        x, y: Their titles, with units.
+        series: The lines or bars.
+        names: The places of an axis of names, from 0; empty for an axis of numbers.
+        ideal: Points of the ideal line; empty without one.
+        window: The part of x that is measured; empty without one.
+        legend: Names of parts that are not series: the ideal line, the window.
+    """
+
+    kind: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    names: tuple[str, ...] = ()
+    ideal: tuple[tuple[float, float], ...] = ()
+    window: tuple[float, ...] = ()
+    legend: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: its panels, a description in words, and their numbers.
+
+    Attributes:
+        name: The name of its files in `figures/`, without ending.
+        alt: A description, for readers who can't see it.
+        grid: The numbers that are drawn.
+    """
+
+    name: str
+    title: str
+    alt: str
+    panels: tuple[Panel, ...]
+    grid: Grid
+
+
+Block = Paragraph | Items | Heading | Code | Grid | Picture
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report.
+
+    Attributes:
+        key: Its anchor.
+    """
+
+    key: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole report in one language.
+
+    Attributes:
+        language: `en` or `zh`.
+        title: Its title.
+        lead: The text below the title.
+    """
+
+    language: str
+    title: str
+    lead: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """Every table, those of figures among them."""
+        blocks = [block for section in self.sections for block in section.blocks]
+        grids = (block.grid if isinstance(block, Picture) else block for block in blocks)
+        return tuple(grid for grid in grids if isinstance(grid, Grid))
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Every figure."""
+        blocks = (block for section in self.sections for block in section.blocks)
+        return tuple(one for one in blocks if isinstance(one, Picture))
 
 
 @dataclass(frozen=True)
@@ -48,7 +188,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class ReportInput:
-    """The contents of a report, before they are put in a language.
+    """What a report is made from.
 
     Attributes:
         title: Of the report; empty for the usual one.

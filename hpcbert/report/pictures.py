@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from hpcbert.report.blocks import Panel, Picture, Series
+from hpcbert.report.model import Panel, Picture, Series
 from hpcbert.results.grid import Column, Grid
 from hpcbert.results.words import on_cpu, plain
 
@@ -25,16 +25,16 @@ _MOST = 4
 _PLACES = 24
 
 
-def pictures(given: ReportInput, words: Words) -> tuple[list[Picture], int]:
+def pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int]:
     """Return the figures of a report, and how many more there would be."""
-    drawn = [table for table in given.tables if any(row.median for row in table.rows)]
+    drawn = [table for table in inputs.tables if any(row.median for row in table.rows)]
     found: list[Picture] = []
     more = 0
     for kind in (_scalings, _beside, _spreads):
         own = list(kind(drawn, words))
         found += own[:_MOST]
         more += len(own) - len(own[:_MOST])
-    found += [_steps(number, one, words) for number, one in enumerate(given.stretches, 1)]
+    found += [_steps(number, one, words) for number, one in enumerate(inputs.stretches, 1)]
     return found, more
 
 

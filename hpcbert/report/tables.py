@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpcbert.report.blocks import Block, Heading, Items, Paragraph
+from hpcbert.report.model import Block, Heading, Items, Paragraph
 from hpcbert.report.pictures import pictures
 from hpcbert.results.forms import PUBLISHED, published_cells
 from hpcbert.results.grid import Column, Grid
@@ -40,25 +40,25 @@ _METRICS = {
 _OF_GPUS = ("mfu", "mfu_padded", "gpu_memory_mib", "watts", "samples_per_joule")
 
 
-def results(given: ReportInput, words: Words) -> tuple[Block, ...]:
+def results(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return each table as it is published, and the pivots that reports use."""
-    if not given.tables:
+    if not inputs.tables:
         return (Paragraph(words("results.none")),)
     blocks: list[Block] = [Paragraph(words("results.how"))]
-    for number, table in enumerate(given.tables, 1):
+    for number, table in enumerate(inputs.tables, 1):
         blocks += _published(number, table, words)
     return (
         *blocks,
         Heading(words("pivot.heading")),
         Paragraph(words("pivot.how")),
-        *_pivots(given.tables, words),
+        *_pivots(inputs.tables, words),
     )
 
 
-def metrics(given: ReportInput, words: Words) -> tuple[Block, ...]:
+def metrics(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the metrics of each number: per device, in tokens, steps, operations and joules."""
     blocks: list[Block] = []
-    for number, table in enumerate(given.tables, 1):
+    for number, table in enumerate(inputs.tables, 1):
         known = [(row, row.metrics) for row in table.rows if row.metrics]
         shown = [one for one in _METRICS if any(getattr(own, one) is not None for _, own in known)]
         columns = (
@@ -80,14 +80,14 @@ def metrics(given: ReportInput, words: Words) -> tuple[Block, ...]:
     return tuple(blocks) or (Paragraph(words("results.none")),)
 
 
-def figures(given: ReportInput, words: Words) -> tuple[Block, ...]:
+def figures(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the figures, each with its numbers."""
-    found, more = pictures(given, words)
+    found, more = pictures(inputs, words)
     blocks: list[Block] = [Paragraph(words("figures.none"))] if not found else list(found)
     return (*blocks, Paragraph(words("figures.more", count=more))) if more else tuple(blocks)
 
 
-def runs(given: ReportInput, words: Words) -> tuple[Block, ...]:
+def runs(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return every run, including invalid ones."""
     columns = words.columns(
         *("shape", "repeat:d", "attempt:d", "throughput:.2f"),
@@ -100,7 +100,7 @@ def runs(given: ReportInput, words: Words) -> tuple[Block, ...]:
             columns,
             tuple(_run(row, run, words) for row in table.rows for run in row.runs),
         )
-        for number, table in enumerate(given.tables, 1)
+        for number, table in enumerate(inputs.tables, 1)
     )
 
 

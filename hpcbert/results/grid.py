@@ -201,7 +201,8 @@ class View:
         head, *rows = text_lines(self.grid)
         colours = self.colours or (None,) * len(rows)
         lines = [*self.heading, "", head]
-        lines += [click.style(row, fg=colour) for row, colour in zip(rows, colours, strict=True)]
+        for row, colour in zip(rows, colours, strict=True):
+            lines.append(click.style(row, fg=colour) if colour else row)
         for note in self.notes:
             lines += fold(f"  · {plain(note)}", width, "    ")
         if self.legend:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hpcbert.report import figures, forms
-from hpcbert.report.content import compose
+from hpcbert.report.sections import compose
 from hpcbert.report.words import LANGUAGES, Words
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING

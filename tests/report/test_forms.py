@@ -14,9 +14,8 @@ import pytest
 
 from hpcbert.model import Group, Measured, Origin, Provenance, Reason, Run, Shape, Steps
 from hpcbert.report import figures, forms
-from hpcbert.report.blocks import Report
-from hpcbert.report.content import compose
-from hpcbert.report.model import Backing, ReportInput, Stretch
+from hpcbert.report.model import Backing, Report, ReportInput, Stretch
+from hpcbert.report.sections import compose
 from hpcbert.report.words import LANGUAGES, Words
 from hpcbert.results.grid import Column, Grid
 from hpcbert.results.reduce import tabulate
