@@ -13,14 +13,24 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.published import record as published
-from hpcbert.results.grid import fold, number
+from hpcbert.results.grid import Column, Grid, View, fold, number, text_lines
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hpcbert.cli.reading import ReadingOptions
-    from hpcbert.flows.record import Cell
-    from hpcbert.published.record import Publication, PublishedTable
+    from hpcbert.flows.record import Cell as CheckedCell
+    from hpcbert.published.record import Publication, PublishedPoint, PublishedTable
+    from hpcbert.results.grid import Cell
+
+_COLUMNS = (
+    Column("shape", ">"),
+    Column("samples/s", ".2f"),
+    Column("per GPU", ".2f"),
+    Column("speedup", ".2f"),
+    Column("runs", "d"),
+    Column("min to train", "g"),
+)
 
 
 @click.group(cls=ListByDefault)
@@ -73,7 +83,7 @@ def record_show(name: str) -> Result:
     source = found[0][0]
     about = fold(source.about, width)
     parts = ["\n".join([click.style(source.title, bold=True), *about])]
-    parts += ["\n".join(_shown(source, table, width)) for source, table in found]
+    parts += [_view(source, table).text(width) for source, table in found]
     return Result(
         data={
             **_source_data(source),
@@ -115,24 +125,28 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
     }
 
 
-def _shown(source: Publication, table: PublishedTable, width: int) -> list[str]:
+def _view(source: Publication, table: PublishedTable) -> View:
     variant = f" {table.variant}" if table.variant else ""
     what = f"{table.framework} {table.model} {table.precision} b{table.batch_size_per_device}"
     facts = ", ".join(f"{name} {value}" for name, value in source.facts_of(table).items())
-    base = next((one.value for one in table.points if one.shape.gpus == 1), None)
-    lines = [click.style(source.called(table), bold=True) + f"  {what}{variant}"]
-    lines += fold(f"  {source.place(table)}", width, "  ") + fold(f"  {facts}", width, "  ")
-    for one in table.points:
-        per_gpu = number(one.value / one.shape.gpus)
-        speedup = f"  speedup {one.value / base:,.2f}" if base else ""
-        runs = f"  {len(one.runs)} runs" if one.runs else ""
-        minutes = f"  {one.minutes:g} min to train" if one.minutes else ""
-        numbers = f"{number(one.value):>14} samples/s  {per_gpu:>10} per GPU"
-        lines.append(f"  {one.shape!s:>8}{numbers}{speedup}{runs}{minutes}")
-    for error in table.errors:
-        where = f"{error.shape}: " if error.shape else ""
-        lines += fold(f"  ! {where}{error.what} {error.proof}", width, "    ")
-    return lines
+    base = next((point.value for point in table.points if point.shape.gpus == 1), None)
+    rows = [_point_cells(point, base) for point in table.points]
+    notes = [
+        f"{f'{error.shape}: ' if error.shape else ''}{error.what} {error.proof}"
+        for error in table.errors
+    ]
+    name = source.called(table)
+    return View(
+        heading=(click.style(name, bold=True) + f"  {what}{variant}",),
+        grid=Grid(table.name, name, _COLUMNS, tuple(rows)).without_empty(),
+        notes=(source.place(table), *([facts] if facts else []), *notes),
+    )
+
+
+def _point_cells(point: PublishedPoint, base: float | None) -> tuple[Cell, ...]:
+    per_gpu = point.value / point.shape.gpus
+    speedup = point.value / base if base else None
+    return str(point.shape), point.value, per_gpu, speedup, len(point.runs) or None, point.minutes
 
 
 @record.command("check")
@@ -177,7 +191,7 @@ def record_check(
     wrong = [one for one in cells if not one.follows and not one.error]
     return Result(
         data={"cells": [{**one._asdict(), "follows": one.follows} for one in cells]},
-        text="\n".join([*map(_line, cells), "", _summary(cells)]),
+        text="\n".join([*text_lines(_checked(cells)), "", _summary(cells)]),
         errors=tuple(
             CheckError(
                 f"{one.table} {one.point}: {_given(one)}, but {number(one.published)} is published."
@@ -187,18 +201,28 @@ def record_check(
     )
 
 
-def _line(cell: Cell) -> str:
-    verdict = "follows" if cell.follows else cell.error or "does not follow"
-    sign = "✓" if cell.follows else "✗"
-    numbers = f"{number(cell.published):>12} published  {number(cell.found):>12} from the logs"
-    return f"{sign} {cell.table}  {cell.point}  {numbers}  {verdict}"
+def _checked(cells: tuple[CheckedCell, ...]) -> Grid:
+    columns = (
+        Column(""),
+        Column("table"),
+        Column("point"),
+        Column("published", ".2f"),
+        Column("from the logs", ".2f"),
+        Column("verdict"),
+    )
+    rows = []
+    for cell in cells:
+        sign = "✓" if cell.follows else "✗"
+        verdict = "follows" if cell.follows else cell.error or "does not follow"
+        rows.append((sign, cell.table, cell.point, cell.published, cell.found, verdict))
+    return Grid("check", "check", columns, tuple(rows))
 
 
-def _given(cell: Cell) -> str:
+def _given(cell: CheckedCell) -> str:
     return "no log of it is valid" if cell.found is None else f"the logs give {number(cell.found)}"
 
 
-def _summary(cells: tuple[Cell, ...]) -> str:
+def _summary(cells: tuple[CheckedCell, ...]) -> str:
     follow = sum(one.follows for one in cells)
     known = sum(bool(one.error) and not one.follows for one in cells)
     more = f"; {known} are known to be wrong" if known else ""

@@ -83,6 +83,11 @@ class Grid:
         rows = tuple(tuple(row[place] for place in places) for row in self.rows)
         return replace(self, columns=columns, rows=rows)
 
+    def without_empty(self) -> Grid:
+        """Return the columns with a value in some row."""
+        places = range(len(self.columns))
+        return self.select([at for at in places if any(row[at] is not None for row in self.rows)])
+
 
 def number(value: float | None, form: str = ",.2f") -> str:
     """Return a number as text, or a dash if there is none."""
