@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.campaign.environment import compared
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.foreign.gather import Reader
-from hpcbert.foreign.said import UserSettings
+from hpcbert.foreign.user_settings import UserSettings
 from hpcbert.logs.layout import discover, is_archive, shown
 from hpcbert.logs.setting import Window
 from hpcbert.model import Origin

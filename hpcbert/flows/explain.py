@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.results import load
 from hpcbert.logs.arithmetic import median
-from hpcbert.logs.waits import waited
+from hpcbert.logs.input_wait import waited
 from hpcbert.results.explained import explain
 
 if TYPE_CHECKING:

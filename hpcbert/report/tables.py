@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcbert.results.grid import Cell
 
 
-# In the form that hpcbert.logs.counted writes.
+# In the form that hpcbert.logs.window writes.
 _SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
 # Each metric with its form, in the order of the table.
 _METRICS = {

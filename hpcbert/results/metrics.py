@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.data.names import usual_predictions
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.fields import loose_float
+from hpcbert.logs.models import name_of, stated_by
 from hpcbert.logs.setting import Setting
-from hpcbert.logs.sizes import name_of, stated_by
 from hpcbert.model import Metrics
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcbert.flows.explain import bandwidths
-from hpcbert.logs.waits import waited
+from hpcbert.logs.input_wait import waited
 from hpcbert.model import Group, Metrics, Reason, RepeatCount, Row, Run, Shape, SpeedupTable
 from hpcbert.results.explained import Observation, explain, parameters
 from hpcbert.results.metrics import model_named

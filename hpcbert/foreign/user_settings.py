@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import shown
+from hpcbert.logs.models import stated_by
 from hpcbert.logs.setting import END, Setting
-from hpcbert.logs.sizes import stated_by
 from hpcbert.model import Shape
 from hpcbert.system.decode import did_you_mean
 
