@@ -132,7 +132,7 @@ def _view(source: Publication, table: PublishedTable) -> View:
     base = next((point.value for point in table.points if point.shape.gpus == 1), None)
     rows = [_point_cells(point, base) for point in table.points]
     notes = [
-        f"{f'{error.shape}: ' if error.shape else ''}{error.what} {error.proof}"
+        f"known error: {f'{error.shape}: ' if error.shape else ''}{error.what} {error.proof}"
         for error in table.errors
     ]
     name = source.called(table)

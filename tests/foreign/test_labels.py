@@ -185,7 +185,7 @@ def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Collec
         (gzip.compress(b"step: 1\n" * 9)[:-9], "no-log", "is cut short"),
         (gzip.compress(bytes(range(256)) * 40), "format", "is not a text file"),
         ("epoch 3 took 17 ms\n".encode("utf-16") * 20, "incomplete", "has no line of"),
-        ("epoch 3 took 17 ms\n".encode("utf-16-le") * 20, "format", "is not a text file"),
+        ("epoch 3 took 17 ms\n".encode("utf-16-le") * 20, "incomplete", "has no line of"),
     ],
     ids=[
         "unknown",
