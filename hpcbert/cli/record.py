@@ -13,7 +13,7 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.published import record as published
-from hpcbert.results.grid import Column, Grid, View, fold, number, text_lines
+from hpcbert.results.grid import Column, Grid, TableView, fold, number, text_lines
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -125,7 +125,7 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
     }
 
 
-def _view(source: Publication, table: PublishedTable) -> View:
+def _view(source: Publication, table: PublishedTable) -> TableView:
     variant = f" {table.variant}" if table.variant else ""
     what = f"{table.framework} {table.model} {table.precision} b{table.batch_size_per_device}"
     facts = ", ".join(f"{name} {value}" for name, value in source.facts_of(table).items())
@@ -136,7 +136,7 @@ def _view(source: Publication, table: PublishedTable) -> View:
         for error in table.errors
     ]
     name = source.called(table)
-    return View(
+    return TableView(
         heading=(click.style(name, bold=True) + f"  {what}{variant}",),
         grid=Grid(table.name, name, _COLUMNS, tuple(rows)).without_empty(),
         notes=(source.place(table), *([facts] if facts else []), *notes),

@@ -8,7 +8,7 @@ import click
 
 from hpcbert.published.tables import results
 from hpcbert.results.compare import Contrast, Side, contrasts
-from hpcbert.results.grid import Column, Grid, View
+from hpcbert.results.grid import Column, Grid, TableView
 from hpcbert.results.verdicts import side_data
 from hpcbert.results.words import plain
 
@@ -84,7 +84,7 @@ def data(neighbours: Iterable[Neighbour]) -> list[dict[str, Any]]:
     ]
 
 
-def view(neighbours: Sequence[Neighbour], word: str) -> View:
+def view(neighbours: Sequence[Neighbour], word: str) -> TableView:
     """Return neighbours as a table: your own line, then published results for the same point."""
     lines: dict[str, list[tuple[Cell, ...]]] = {}
     for neighbour in neighbours:
@@ -95,7 +95,7 @@ def view(neighbours: Sequence[Neighbour], word: str) -> View:
     title = plain(f"Compared with {word}")
     cells = tuple(row for rows in lines.values() for row in rows)
     heading = (click.style(title, bold=True),)
-    return View(heading, Grid("neighbours", title, _COLUMNS, cells), _notes(neighbours))
+    return TableView(heading, Grid("neighbours", title, _COLUMNS, cells), _notes(neighbours))
 
 
 def nothing_of(word: str) -> str:

@@ -181,7 +181,7 @@ def comma_separated(titles: Iterable[str], rows: Iterable[Iterable[Cell]]) -> st
 
 
 @dataclass(frozen=True)
-class View:
+class TableView:
     """A table with what surrounds it, for a terminal or as Markdown.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.results.grid import NOTHING, Column, Grid, View
+from hpcbert.results.grid import NOTHING, Column, Grid, TableView
 from hpcbert.results.interval import MOST, least
 from hpcbert.results.words import plain
 
@@ -92,7 +92,7 @@ def share(value: float) -> str:
     return f"{value * 100:.6g} %"
 
 
-def view(comparison: Comparison, within: float) -> View:
+def view(comparison: Comparison, within: float) -> TableView:
     """Return a comparison as a table; with numbers per GPU if somebody else published one side.
 
     Args:
@@ -107,7 +107,7 @@ def view(comparison: Comparison, within: float) -> View:
     cells = [_cells(pair, within) for pair in pairs]
     rows = tuple(tuple(row[column.title] for column in columns) for row in cells)
     title = f"{comparison.new} against {comparison.base}"
-    return View(
+    return TableView(
         heading=(f"BASE {plain(comparison.base)}", f"NEW  {plain(comparison.new)}"),
         grid=Grid("comparison", title, columns, rows),
         notes=tuple(_notes(comparison)),
