@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
-from hpcbert.model import Group, Provenance, Row, Shape, SpeedupTable
+from hpcbert.model import Group, Provenance, RepeatCount, Row, Shape, SpeedupTable
 from hpcbert.published import tables
 from hpcbert.report import figures
-from hpcbert.report.content import compose
-from hpcbert.report.given import Given
+from hpcbert.report.model import ReportInput
+from hpcbert.report.sections import compose
 from hpcbert.report.words import Words
 from hpcbert.results.resultset import ResultSet
 
@@ -37,13 +38,12 @@ def table() -> SpeedupTable:
     first = PAGE.read_text(encoding="utf-8").split("```text", 1)[1].split("```", 1)[0]
     rows = []
     for found in _ROW.finditer(first):
-        number = {name: float(found[name]) for name in ("median", "min", "max", "cv", "speedup")}
+        names = ("median", "min", "max", "cv", "speedup")
+        number: dict[str, Any] = {name: float(found[name]) for name in names}
         shape = Shape(int(found["nodes"]), int(found["ranks"]))
-        whole = {"ok": int(found["ok"]), "asked": int(found["asked"])}
+        repeats = RepeatCount(int(found["ok"]), int(found["asked"]))
         efficiency = float(found["efficiency"]) / 100
-        rows.append(
-            Row(shape, mean=None, efficiency=efficiency, flags=(), runs=(), **number, **whole)
-        )
+        rows.append(Row(shape, repeats=repeats, efficiency=efficiency, **number))
     group = Group("pytorch", "bert-tiny", "fp32", 4, "clock", device="cpu")
     return SpeedupTable(group, rows[0].shape, tuple(rows))
 
@@ -55,7 +55,7 @@ def published() -> ResultSet:
 
 def picture(shown: ResultSet | None = None) -> str:
     """Return a report's first figure as SVG: of the tutorial's table, or of others."""
-    given = Given("", Provenance("", "", ""), shown or ResultSet((table(),)))
+    given = ReportInput("", Provenance("", "", ""), shown or ResultSet((table(),)))
     (first, *_) = compose(given, Words("en")).pictures
     return figures.draw(first, forms=False).svg
 

@@ -100,7 +100,7 @@ def _place(table: SpeedupTable, row: Row) -> dict[str, Any]:
 
 def _point(row: Row) -> dict[str, Any]:
     numbers = {name: getattr(row, name) for name in (*_NUMBERS, "ok", "asked")}
-    window = row.counted.what if row.counted else ""
+    window = row.window.counted if row.window else ""
     metrics = {name: getattr(row.metrics, name, None) for name in _METRICS}
     return {**numbers, **metrics, "flags": " ".join(row.flags), "window": window}
 

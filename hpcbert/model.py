@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence  # noqa: TC003 - readers of documents look annotations up
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 from hpcbert.errors import UsageError
+from hpcbert.system.decode import GIVEN, Count, Invalid, Keyed, Open, Range, Written
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -208,7 +209,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Protocol(Open):
     """The number of repeats and the iterations of a point.
 
     DLPerf's: five runs of 120 iterations, of which the first 20 are warm-up and the next 100 count
@@ -372,7 +373,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Material:
+class Material(Open):
     """Something that `prepare` made and a campaign used.
 
     Attributes:
@@ -507,8 +508,31 @@ class Campaign:
         return frozenset((*own, *(array.name for array, _ in self.current)))
 
 
+def _shape(text: str) -> Shape:
+    try:
+        return Shape.parse(text)
+    except UsageError as error:
+        raise Invalid("must be a shape such as 4n8g", value=text) from error
+
+
+def _positive(value: float) -> float:
+    if value <= 0:
+        raise Invalid("must be above 0", value=value)
+    return value
+
+
+def _last_iteration(iters: int | str) -> int | None:
+    return None if isinstance(iters, str) else iters
+
+
+# Values of documents of results.
+ShapeText = Annotated[Shape, Written(str, _shape)]
+Speed = Annotated[float, _positive]
+Whole = Annotated[int, Range(0)]
+
+
 @dataclass(frozen=True)
-class Reason:
+class Reason(Open):
     """Why a repeat is invalid.
 
     Attributes:
@@ -526,7 +550,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Attempt(Open):
     """One of several runs of a repeat; all stay on record, one is used.
 
     Attributes:
@@ -553,7 +577,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class Sampled(Open):
     """Power and memory of a run's GPUs while it was measured, from the samplers on its nodes.
 
     Attributes:
@@ -572,7 +596,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Metrics:
+class Metrics(Open):
     """The metrics of a point; None if something needed for a value is unknown.
 
     Attributes:
@@ -595,23 +619,23 @@ class Metrics:
         unknown: For each value that is None, its name, and why, as a clause.
     """
 
-    samples_per_second_per_gpu: float | None = None
-    tokens_per_second: float | None = None
-    real_tokens_per_second: float | None = None
-    step_seconds: float | None = None
-    step_seconds_p95: float | None = None
-    model_flops_per_sample: float | None = None
-    peak_flops_per_second: float | None = None
-    mfu: float | None = None
-    mfu_padded: float | None = None
-    gpu_memory_mib: float | None = None
-    watts: float | None = None
-    samples_per_joule: float | None = None
-    unknown: tuple[tuple[str, str], ...] = ()
+    samples_per_second_per_gpu: Speed | None = None
+    tokens_per_second: Speed | None = None
+    real_tokens_per_second: Speed | None = None
+    step_seconds: Speed | None = None
+    step_seconds_p95: Speed | None = None
+    model_flops_per_sample: Speed | None = None
+    peak_flops_per_second: Speed | None = None
+    mfu: Speed | None = None
+    mfu_padded: Speed | None = None
+    gpu_memory_mib: Speed | None = None
+    watts: Speed | None = None
+    samples_per_joule: Speed | None = None
+    unknown: tuple[Annotated[tuple[str, str], Keyed("metric", "why")], ...] = ()
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(Open):
     """A clause about a flag of a run: the numbers behind it."""
 
     flag: str
@@ -619,7 +643,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Open):
     """One repeat in a table.
 
     Attributes:
@@ -640,9 +664,9 @@ class Run:
         sampled: Power and memory of its GPUs; None if nothing sampled them.
     """
 
-    repeat: int
-    attempt: int
-    throughput: float | None
+    repeat: Count
+    attempt: Whole
+    throughput: Speed | None
     valid: bool
     reasons: tuple[Reason, ...]
     state: str
@@ -650,7 +674,7 @@ class Run:
     log: str
     nodes: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
-    environments: tuple[tuple[str, str], ...] = ()
+    environments: tuple[Annotated[tuple[str, str], Keyed("node", "digest")], ...] = ()
     flags: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     sampled: Sampled | None = None
@@ -662,7 +686,7 @@ def throughputs(runs: Iterable[Run]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Open):
     """Something about the nodes that differs and can change a number.
 
     Attributes:
@@ -674,7 +698,7 @@ class Difference:
 
     fact: str
     scope: Scope
-    values: tuple[tuple[str, tuple[str, ...]], ...]
+    values: tuple[Annotated[tuple[str, tuple[str, ...]], Keyed("value", "of")], ...]
     decisive: bool = False
 
     def __str__(self) -> str:
@@ -716,37 +740,37 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Open):
     """The measured part of each run.
 
     Attributes:
         skip: Requested number of warm-up iterations.
         iters: Requested last iteration; None for the end of the run.
-        what: The rule's reading of that, as text: `iterations 21 to 120`.
+        counted: The rule's reading of that, as text: `iterations 21 to 120`.
     """
 
-    skip: int
-    iters: int | None
-    what: str
+    skip: Whole
+    iters: Annotated[int | None, Written(Count | Literal["end"], _last_iteration)]
+    counted: str
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Open):
     """The result of repeating a point until its median was precise enough.
 
     Attributes:
         precision_of_median: The required width of the median's interval, as a share of the median.
-        most: Maximum number of runs.
+        max_repeats: Maximum number of runs.
         unneeded: Numbers of the runs that were not needed.
     """
 
-    precision_of_median: float
-    most: int
+    precision_of_median: Annotated[float, Range(0)]
+    max_repeats: Count
     unneeded: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Provenance:
+class Provenance(Open):
     """Which version made tables, when, and with which command.
 
     Attributes:
@@ -761,7 +785,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Origin:
+class Origin(Open):
     """The source of a point's numbers.
 
     Attributes:
@@ -775,8 +799,14 @@ class Origin:
     path: str = field(default="", compare=False)
 
 
-# Facts from nodes and logs: each fact by name, with all values seen.
-Facts = tuple[tuple[str, tuple[str, ...]], ...]
+def _pairs(facts: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(facts.items())
+
+
+# Facts from nodes and logs: each fact by name, with all values seen. Documents write a table.
+Facts = Annotated[
+    tuple[tuple[str, tuple[str, ...]], ...], Written(Mapping[str, tuple[str, ...]], _pairs)
+]
 
 
 @dataclass(frozen=True)
@@ -836,7 +866,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Row:
+class RepeatCount(Open):
+    """How many repeats of a point are valid, and how many were requested."""
+
+    ok: Whole
+    asked: Whole
+
+
+@dataclass(frozen=True)
+class Row(Open):
     """One point of a speedup table; numbers unrounded, None if missing.
 
     Attributes:
@@ -844,35 +882,44 @@ class Row:
         cv: Standard deviation (n - 1) over mean; None below two valid runs.
         speedup: Ratio to the baseline row's median.
         efficiency: Speedup over the ratio of GPUs.
-        ok: Valid runs.
-        asked: Requested runs.
         flags: Those of docs/explanation/numbers.md, including the marks of its valid runs.
         differences: The differences behind `mixed-environment`.
-        counted: The measured part of its runs.
+        window: The measured part of its runs.
         origin, facts, steps, adaptive, unchecked: As of the point.
         metrics: How good the number is; None if there is none.
     """
 
-    shape: Shape
-    median: float | None
-    mean: float | None
-    min: float | None
-    max: float | None
-    cv: float | None
-    speedup: float | None
-    efficiency: float | None
-    ok: int
-    asked: int
-    flags: tuple[str, ...]
-    runs: tuple[Run, ...]
+    shape: ShapeText
+    median: Speed | None
+    repeats: RepeatCount
+    mean: Speed | None = None
+    min: Speed | None = None
+    max: Speed | None = None
+    cv: Annotated[float, Range(0)] | None = None
+    speedup: Speed | None = None
+    efficiency: Speed | None = None
+    flags: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
     differences: tuple[Difference, ...] = ()
-    counted: Counted | None = None
+    window: Counted | None = None
     origin: Origin | None = None
     facts: Facts = ()
-    steps: tuple[tuple[int, Steps], ...] = field(default=(), compare=False, repr=False)
+    steps: Annotated[tuple[tuple[int, Steps], ...], GIVEN] = field(
+        default=(), compare=False, repr=False
+    )
     metrics: Metrics | None = None
     adaptive: Adaptive | None = None
     unchecked: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> int:
+        """Number of valid runs."""
+        return self.repeats.ok
+
+    @property
+    def asked(self) -> int:
+        """Number of requested runs."""
+        return self.repeats.asked
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from hpcbert.errors import UsageError
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.results import find_places
 from hpcbert.flows.results import load as load_results
-from hpcbert.foreign.said import UserSettings, parse_settings
+from hpcbert.foreign.user_settings import UserSettings, parse_settings
 from hpcbert.logs.setting import Window
 from hpcbert.model import Provenance, utc
 from hpcbert.model import precision as spelled

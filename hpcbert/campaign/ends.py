@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.campaign import store
-from hpcbert.config.decode import Open, decode
 from hpcbert.errors import HpcbertError
+from hpcbert.system.decode import Open, decode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

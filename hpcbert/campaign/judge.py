@@ -29,11 +29,11 @@ from hpcbert.campaign.vicinity import Vicinity
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
-from hpcbert.logs.counted import counted
 from hpcbert.logs.grammar import RECORDED
+from hpcbert.logs.models import stated_by
 from hpcbert.logs.scan import Reading, read, read_on
 from hpcbert.logs.setting import END, Setting, Window
-from hpcbert.logs.sizes import stated_by
+from hpcbert.logs.window import counted
 from hpcbert.model import Measured, Reason, Run, throughputs
 from hpcbert.results.interval import suffices
 from hpcbert.results.reduce import Curves, Evidence, gate, group_of

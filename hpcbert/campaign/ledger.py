@@ -18,10 +18,10 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.config.decode import decode
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import MANIFEST, Array, Campaign
 from hpcbert.system import files
+from hpcbert.system.decode import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -16,12 +16,12 @@ from hpcbert.campaign import ends, notes, record, store
 from hpcbert.campaign.ends import NO_ENDS, Ends
 from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.steps import ENDS
-from hpcbert.config.decode import Open, decode
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import MANIFEST, moment, stamped, utc
 from hpcbert.results.interval import suffices
 from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, noted_kind, whole
+from hpcbert.system.decode import Open, decode
 from hpcbert.system.files import open_file
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from hpcbert.campaign import ledger
 from hpcbert.campaign.ledger import Ledger
 from hpcbert.config import trust
-from hpcbert.config.decode import decode
 from hpcbert.config.schedulers import TABLE
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, MANIFEST, Array, Campaign
 from hpcbert.system import files, lock, ownership
+from hpcbert.system.decode import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

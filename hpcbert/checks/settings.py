@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.config import places, recipe
-from hpcbert.config.decode import did_you_mean
 from hpcbert.container import mounts
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.script.plan import device_of
 from hpcbert.script.settings import option_values
+from hpcbert.system.decode import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

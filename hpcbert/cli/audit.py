@@ -18,7 +18,7 @@ from hpcbert.flows import audit as flow
 from hpcbert.flows.collect import ask_scheduler
 from hpcbert.model import MANIFEST
 from hpcbert.results.document import tables_data
-from hpcbert.results.text import number
+from hpcbert.results.grid import number
 from hpcbert.results.words import on_cpu, plain
 
 if TYPE_CHECKING:

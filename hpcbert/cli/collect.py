@@ -12,7 +12,7 @@ from hpcbert.cli.reading import reading_options, requested
 from hpcbert.cli.tables import collected
 from hpcbert.errors import UsageError
 from hpcbert.flows.results import find_places, meant, newest
-from hpcbert.results.reporters import FORMS, meant_by
+from hpcbert.results.forms import FORMS, form_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,7 +57,7 @@ def collect(
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
     request = requested(**reading)
-    named = meant_by(Path(output).suffix)
+    named = form_of(Path(output).suffix)
     notes: tuple[str, ...] = ()
     if form and named and form.removeprefix("dlperf-") != named:
         notes = (f"{output} holds {form} because of --format, although its name says {named}.",)

@@ -119,12 +119,8 @@ def compare(
             "--junit",
         )
     width = streams.width(sys.stdout)
-    parts = [
-        verdicts.render_markdown(one, within)
-        if form == "markdown"
-        else verdicts.render(one, within, width)
-        for one in made.comparisons
-    ]
+    views = [verdicts.view(comparison, within) for comparison in made.comparisons]
+    parts = [view.markdown() if form == "markdown" else view.text(width) for view in views]
     return Result(
         data={
             "within": within,

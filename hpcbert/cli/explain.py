@@ -15,7 +15,7 @@ from hpcbert.errors import IncompleteError
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.results import find_places, load
 from hpcbert.logs.arithmetic import median
-from hpcbert.logs.waits import waited
+from hpcbert.logs.input_wait import waited
 from hpcbert.model import ARCHIVE
 from hpcbert.results.explained import explain as explain_table
 from hpcbert.results.words import on_cpu, plain

@@ -16,7 +16,7 @@ from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
-from hpcbert.flows.init import local_values, present, propose, site_text
+from hpcbert.flows.init import described, local_values, present, propose, site_text
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system import machine

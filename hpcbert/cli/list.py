@@ -14,9 +14,10 @@ import click
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import STATES, age, look
 from hpcbert.cli import streams
-from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, best_text, columns, since_text, span
+from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, best_text, since_text, span
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
+from hpcbert.results.grid import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -162,7 +163,7 @@ def _text(found: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) 
         rows = [(*row[:_NAME], *row[_NAME + 1 :]) for row in rows]
         right = tuple(at - 1 for at in right)
     notes = ["", _FROM_FILES, *([COLLECT_AGAIN] if any(one.provisional for one in found) else [])]
-    return "\n".join([*columns(rows, streams.width(sys.stdout), right=right), *notes])
+    return "\n".join([*aligned(rows, streams.width(sys.stdout), right=right), *notes])
 
 
 def _row(one: Overview, now: float) -> tuple[str, ...]:

@@ -13,13 +13,13 @@ import click
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
 from hpcbert.cli.output import Result, finish, printable, say
-from hpcbert.config.decode import did_you_mean
 from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.flows.following import follow, newest_log
 from hpcbert.flows.monitor import failure_reader, open_campaign
 from hpcbert.logs.lines import NotALogError, open_log
 from hpcbert.slurm.states import Kind
+from hpcbert.system.decode import did_you_mean
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from hpcbert.config.decode import did_you_mean
+            from hpcbert.system.decode import did_you_mean
 
             hint = did_you_mean(args[0], COMMANDS) if args else ""
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None

@@ -18,9 +18,9 @@ from typing import (
 
 import click
 
-from hpcbert.config.decode import MOST_COUNT, Invalid, Range
 from hpcbert.config.options import Options, Spec, declared
 from hpcbert.errors import UsageError
+from hpcbert.system.decode import MOST_COUNT, Invalid, Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

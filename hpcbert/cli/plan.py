@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.campaign import durations, store
-from hpcbert.cli.layout import columns
 from hpcbert.cli.options import submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.submit_plan import plan_campaigns
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import utc
+from hpcbert.results.grid import aligned
 from hpcbert.script import cost
 from hpcbert.script.cost import devices, text, total
 from hpcbert.system.runner import Ahead, run
@@ -195,7 +195,7 @@ def _text(outlook: Outlook) -> str:
     )
     unit = devices(one.cost for one in points)
     rows = [(*_TITLES, unit, "expected", "start"), *map(_row, points), _total(points)]
-    table = columns(rows, right=range(len(_TITLES) + 2))
+    table = aligned(rows, right=range(len(_TITLES) + 2))
     table[0] = click.style(table[0], dim=True)
     parts = [head, "\n".join(table), *_notes(outlook)]
     lines = [*map(_partition, outlook.supplies), *map(_missing, outlook.lacks)]

@@ -9,7 +9,7 @@ import click
 
 from hpcbert.errors import UsageError
 from hpcbert.flows.collect import CollectRequest
-from hpcbert.foreign.said import UserSettings, parse_settings
+from hpcbert.foreign.user_settings import UserSettings, parse_settings
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import LOG_PRECISIONS
 from hpcbert.model import precision as spelled

@@ -15,14 +15,24 @@ from hpcbert.errors import CheckError, UsageError
 from hpcbert.flows.record import check
 from hpcbert.flows.results import find_places
 from hpcbert.published import record as published
-from hpcbert.results.text import fold, number
+from hpcbert.results.grid import Column, Grid, TableView, fold, number, text_lines
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hpcbert.cli.reading import ReadingOptions
-    from hpcbert.flows.record import Cell
-    from hpcbert.published.record import Publication, PublishedTable
+    from hpcbert.flows.record import Cell as CheckedCell
+    from hpcbert.published.record import Publication, PublishedPoint, PublishedTable
+    from hpcbert.results.grid import Cell
+
+_COLUMNS = (
+    Column("shape", ">"),
+    Column("samples/s", ".2f"),
+    Column("per GPU", ".2f"),
+    Column("speedup", ".2f"),
+    Column("runs", "d"),
+    Column("min to train", "g"),
+)
 
 
 @click.group(cls=ListByDefault)
@@ -75,7 +85,7 @@ def record_show(name: str) -> Result:
     source = found[0][0]
     about = fold(source.about, width)
     parts = ["\n".join([click.style(source.title, bold=True), *about])]
-    parts += ["\n".join(_shown(source, table, width)) for source, table in found]
+    parts += [_view(source, table).text(width) for source, table in found]
     return Result(
         data={
             **_source_data(source),
@@ -117,24 +127,28 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
     }
 
 
-def _shown(source: Publication, table: PublishedTable, width: int) -> list[str]:
+def _view(source: Publication, table: PublishedTable) -> TableView:
     variant = f" {table.variant}" if table.variant else ""
     what = f"{table.framework} {table.model} {table.precision} b{table.batch_size_per_device}"
     facts = ", ".join(f"{name} {value}" for name, value in source.facts_of(table).items())
-    base = next((one.value for one in table.points if one.shape.gpus == 1), None)
-    lines = [click.style(source.called(table), bold=True) + f"  {what}{variant}"]
-    lines += fold(f"  {source.place(table)}", width, "  ") + fold(f"  {facts}", width, "  ")
-    for one in table.points:
-        per_gpu = number(one.value / one.shape.gpus)
-        speedup = f"  speedup {one.value / base:,.2f}" if base else ""
-        runs = f"  {len(one.runs)} runs" if one.runs else ""
-        minutes = f"  {one.minutes:g} min to train" if one.minutes else ""
-        numbers = f"{number(one.value):>14} samples/s  {per_gpu:>10} per GPU"
-        lines.append(f"  {one.shape!s:>8}{numbers}{speedup}{runs}{minutes}")
-    for error in table.errors:
-        where = f"{error.shape}: " if error.shape else ""
-        lines += fold(f"  ! {where}{error.what} {error.proof}", width, "    ")
-    return lines
+    base = next((point.value for point in table.points if point.shape.gpus == 1), None)
+    rows = [_point_cells(point, base) for point in table.points]
+    notes = [
+        f"known error: {f'{error.shape}: ' if error.shape else ''}{error.what} {error.proof}"
+        for error in table.errors
+    ]
+    name = source.called(table)
+    return TableView(
+        heading=(click.style(name, bold=True) + f"  {what}{variant}",),
+        grid=Grid(table.name, name, _COLUMNS, tuple(rows)).without_empty(),
+        notes=(source.place(table), *([facts] if facts else []), *notes),
+    )
+
+
+def _point_cells(point: PublishedPoint, base: float | None) -> tuple[Cell, ...]:
+    per_gpu = point.value / point.shape.gpus
+    speedup = point.value / base if base else None
+    return str(point.shape), point.value, per_gpu, speedup, len(point.runs) or None, point.minutes
 
 
 @record.command("check")
@@ -176,7 +190,7 @@ def record_check(
     wrong = [one for one in cells if not one.follows and not one.error]
     return Result(
         data={"cells": [{**one._asdict(), "follows": one.follows} for one in cells]},
-        text="\n".join([*map(_line, cells), "", _summary(cells)]),
+        text="\n".join([*text_lines(_checked(cells)), "", _summary(cells)]),
         errors=tuple(
             CheckError(
                 f"{one.table} {one.point}: {_given(one)}, but {number(one.published)} is published."
@@ -186,18 +200,28 @@ def record_check(
     )
 
 
-def _line(cell: Cell) -> str:
-    verdict = "follows" if cell.follows else cell.error or "does not follow"
-    sign = "✓" if cell.follows else "✗"
-    numbers = f"{number(cell.published):>12} published  {number(cell.found):>12} from the logs"
-    return f"{sign} {cell.table}  {cell.point}  {numbers}  {verdict}"
+def _checked(cells: tuple[CheckedCell, ...]) -> Grid:
+    columns = (
+        Column(""),
+        Column("table"),
+        Column("point"),
+        Column("published", ".2f"),
+        Column("from the logs", ".2f"),
+        Column("verdict"),
+    )
+    rows = []
+    for cell in cells:
+        sign = "✓" if cell.follows else "✗"
+        verdict = "follows" if cell.follows else cell.error or "does not follow"
+        rows.append((sign, cell.table, cell.point, cell.published, cell.found, verdict))
+    return Grid("check", "check", columns, tuple(rows))
 
 
-def _given(cell: Cell) -> str:
+def _given(cell: CheckedCell) -> str:
     return "no log of it is valid" if cell.found is None else f"the logs give {number(cell.found)}"
 
 
-def _summary(cells: tuple[Cell, ...]) -> str:
+def _summary(cells: tuple[CheckedCell, ...]) -> str:
     follow = sum(one.follows for one in cells)
     known = sum(bool(one.error) and not one.follows for one in cells)
     more = f"; {known} are known to be wrong" if known else ""

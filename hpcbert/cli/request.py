@@ -14,13 +14,13 @@ from hpcbert.cli.options import pairs, split
 from hpcbert.cli.unused_options import is_typed, refuse_typed
 from hpcbert.config import adaptive, campaignfile, places, recipe, site, slurmwords, variables
 from hpcbert.config.campaignfile import CampaignFile, Selection
-from hpcbert.config.decode import Invalid, did_you_mean
 from hpcbert.config.options import SCALING, PointOptions, names_of, unused_with
 from hpcbert.config.schedulers import SLURM, traits
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, device, precision
 from hpcbert.script.plan import Request, device_of, shapes
 from hpcbert.slurm import mail
+from hpcbert.system.decode import Invalid, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

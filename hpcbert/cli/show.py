@@ -14,10 +14,10 @@ import click
 from hpcbert.campaign import ends, overview, preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.campaigns import open_campaigns
-from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, columns, since_text
+from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, since_text
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
-from hpcbert.results.text import number
+from hpcbert.results.grid import aligned, number
 from hpcbert.results.words import repeats_of, until
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _lines(
     titles = ("point", "job", "repeats", "valid", "median samples/s", "")
     rows = [titles, *(_row(point, seen.provisional) for point in data["points"])]
     yield ""
-    yield from columns(rows, right=(3, 4))
+    yield from aligned(rows, right=(3, 4))
     if seen.provisional:
         yield COLLECT_AGAIN
     for point in data["points"]:

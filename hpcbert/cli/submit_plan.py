@@ -13,10 +13,10 @@ from hpcbert.cli.request import complete, read_file, read_requests, submitter
 from hpcbert.cli.unused_options import is_typed, refuse_typed
 from hpcbert.config import campaignfile
 from hpcbert.config.campaignfile import CampaignFile
-from hpcbert.config.decode import Invalid
 from hpcbert.config.options import unused_with
 from hpcbert.errors import UsageError
 from hpcbert.scheduler.base import World
+from hpcbert.system.decode import Invalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,8 @@ from hpcbert.flows.results import find_places
 from hpcbert.logs.layout import shown
 from hpcbert.model import Provenance, utc
 from hpcbert.results.document import tables_data
-from hpcbert.results.reporters import FORMS
+from hpcbert.results.forms import FORMS
+from hpcbert.results.grid import escape
 from hpcbert.system import redact
 
 if TYPE_CHECKING:
@@ -106,14 +107,16 @@ def collected(
 
 def _beside(made: Collected, word: str, form: str, width: int) -> tuple[dict[str, Any], str]:
     """Return published results for the points of tables: as data, and as text to add to them."""
-    from hpcbert.published import beside
+    from hpcbert.published import neighbours
 
-    found = beside.neighbours(made.tables, word)
-    if form == "markdown":
-        text = beside.render_markdown(found, word)
+    found = neighbours.find_neighbours(made.tables, word)
+    view = neighbours.view(found, word)
+    if not found:
+        text = neighbours.nothing_of(word)
+        text = escape(text) if form == "markdown" else text
     else:
-        text = beside.render(found, word, width)
-    return {"beside": beside.data(found)}, f"\n\n{text}" if made.tables else ""
+        text = view.markdown() if form == "markdown" else view.text(width)
+    return {"beside": neighbours.data(found)}, f"\n\n{text}" if made.tables else ""
 
 
 def _left_out(made: Collected) -> tuple[str, ...]:

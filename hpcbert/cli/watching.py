@@ -147,8 +147,8 @@ def finished_points(changes: Sequence[Change], states: Mapping[Key, RepeatState]
     """
     from hpcbert.campaign.judge import gather
     from hpcbert.logs.setting import Window
+    from hpcbert.results.grid import number
     from hpcbert.results.reduce import tabulate
-    from hpcbert.results.text import number
 
     watched = changes[0].repeat.watched
     for point in dict.fromkeys(change.repeat.array.point for change in changes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpcbert.config.decode import Invalid
+from hpcbert.system.decode import Invalid
 
 AUTO = "auto"
 # No table is published of fewer; more than the last is a typing error: a year of runs of an

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from hpcbert.config import variables
-from hpcbert.config.decode import GIVEN, Filled, Invalid, Range, Written, decode, did_you_mean
 from hpcbert.config.options import SCALING, RunOptions, SlurmOptions, names_of
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, OptionValue, Shape, precision
+from hpcbert.system.decode import GIVEN, Filled, Invalid, Range, Written, decode, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable

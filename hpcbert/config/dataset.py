@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from hpcbert.config.decode import Count  # noqa: TC001  annotations are read
 from hpcbert.data.names import FormatName  # noqa: TC001  annotations are read
 from hpcbert.errors import UsageError
+from hpcbert.system.decode import Count  # noqa: TC001  annotations are read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

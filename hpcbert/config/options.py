@@ -14,8 +14,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 from hpcbert.config import adaptive
-from hpcbert.config.decode import Count, Filled, Invalid, Range, did_you_mean
 from hpcbert.config.schedulers import TABLE, traits
+from hpcbert.system.decode import Count, Filled, Invalid, Range, did_you_mean
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.config.decode import keys
 from hpcbert.config.toml import read
+from hpcbert.system.decode import keys
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

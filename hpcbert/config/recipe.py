@@ -11,10 +11,10 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from hpcbert.config.dataset import Dataset  # noqa: TC001  annotations are read
-from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 from hpcbert.config.toml import read
 from hpcbert.config.variation import Preferred, Variation, VirtualEnvironment  # noqa: TC001  annotations are read
 from hpcbert.model import Device, OptionValue, Precision, Shape
+from hpcbert.system.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcbert.config.decode import choose
+from hpcbert.system.decode import choose
 
 
 @dataclass(frozen=True)

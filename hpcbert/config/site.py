@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from hpcbert.config import slurmwords
-from hpcbert.config.decode import GIVEN, Count, Filled, Invalid, Range, Written, choose, decode
 from hpcbert.config.options import RUNTIMES, Options, Runtime, runtime_name
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import known
@@ -19,6 +18,7 @@ from hpcbert.config.variables import variable
 from hpcbert.model import OptionValue, Precision  # noqa: TC001  annotations are read
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
+from hpcbert.system.decode import GIVEN, Count, Filled, Invalid, Range, Written, choose, decode
 from hpcbert.timelimit import TimeLimit
 
 CpuBind = Literal["gpu", "none", "cluster"]

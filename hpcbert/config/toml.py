@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tomli
 
-from hpcbert.config.decode import MOST_INTEGER, Invalid, decode
 from hpcbert.errors import ConfigError
+from hpcbert.system.decode import MOST_INTEGER, Invalid, decode
 from hpcbert.system.files import read as read_file
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hpcbert.config.decode import Invalid
 from hpcbert.system import redact
+from hpcbert.system.decode import Invalid
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

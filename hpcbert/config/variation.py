@@ -6,8 +6,8 @@ from collections.abc import Mapping  # noqa: TC003  annotations are read
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from hpcbert.config.decode import Invalid, Written
 from hpcbert.model import Precision  # noqa: TC001  annotations are read
+from hpcbert.system.decode import Invalid, Written
 
 
 def _release(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.campaign.environment import compared
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.foreign.gather import Reader
-from hpcbert.foreign.said import UserSettings
+from hpcbert.foreign.user_settings import UserSettings
 from hpcbert.logs.layout import discover, is_archive, shown
 from hpcbert.logs.setting import Window
 from hpcbert.model import Origin
@@ -343,7 +343,7 @@ def _mixed_windows(sources: Sequence[_Point]) -> tuple[str, ...]:
     for one in sources:
         if one.point.counted:
             shapes = windows.setdefault(one.point.group, {})
-            shapes.setdefault(one.point.counted.what, one.point.shape)
+            shapes.setdefault(one.point.counted.counted, one.point.shape)
     return tuple(
         f"{group.framework} {group.precision}: the points were measured over different iterations: "
         + ", ".join(

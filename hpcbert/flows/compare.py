@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.errors import RegressionError, UsageError
 from hpcbert.flows.collect import CollectRequest
 from hpcbert.flows.results import is_saved, load, meant
-from hpcbert.foreign.said import UserSettings
+from hpcbert.foreign.user_settings import UserSettings
 from hpcbert.model import MANIFEST, SpeedupTable
 from hpcbert.published import record
 from hpcbert.results.compare import DIMENSIONS, Comparison, compare

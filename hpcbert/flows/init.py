@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.config.decode import did_you_mean
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.flows.offers import offers
@@ -23,6 +22,7 @@ from hpcbert.scheduler.slurm.cluster import HINTS
 from hpcbert.slurm.controller import fitting_mpi
 from hpcbert.slurm.partitions import resources
 from hpcbert.system import machine
+from hpcbert.system.decode import did_you_mean
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE
-from hpcbert.report import files, markdown
-from hpcbert.report.content import compose
-from hpcbert.report.given import Backing, Given, Stretch
+from hpcbert.report import forms
+from hpcbert.report.model import Backing, ReportInput, Stretch
+from hpcbert.report.sections import compose
 from hpcbert.report.words import LANGUAGES, Words
 from hpcbert.results import saved
 from hpcbert.system.files import read, refusal, temporary_for
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.model import Campaign, Provenance, Row, SpeedupTable
-    from hpcbert.report.blocks import Picture, Report
     from hpcbert.report.figures import Drawing
+    from hpcbert.report.model import Picture, Report
     from hpcbert.results.resultset import ResultSet, Source
 
 # The file that makes a directory a report: `sha256sum --check` reads it.
@@ -80,7 +80,7 @@ def write(
     _refuse_others(place, target)
     with ExitStack() as stack:
         campaigns = _campaigns(results, stack)
-        given = Given(
+        inputs = ReportInput(
             title=title,
             made=made,
             results=results,
@@ -92,7 +92,7 @@ def write(
         with refusal("write", target):
             temporary.mkdir(parents=True)
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        for name, content in _documents(given, language):
+        for name, content in _documents(inputs, language):
             _write(temporary / name, content)
         masked = _pack(temporary / "logs.zip", results, campaigns) if with_logs else ()
         names = _seal(temporary)
@@ -100,27 +100,27 @@ def write(
     return WrittenReport(target, names, masked)
 
 
-def _documents(given: Given, language: str) -> Iterator[tuple[str, bytes]]:
+def _documents(inputs: ReportInput, language: str) -> Iterator[tuple[str, bytes]]:
     """Yield every file of a report but its logs."""
-    from hpcbert.report import figures, page
+    from hpcbert.report import figures
 
-    reports = {one: compose(given, Words(one)) for one in LANGUAGES}
+    reports = {one: compose(inputs, Words(one)) for one in LANGUAGES}
     for one, report in reports.items():
         ending = ".md" if one == LANGUAGES[0] else f".{one}.md"
-        yield f"report{ending}", markdown.render(report).encode(errors=_ESCAPE)
+        yield f"report{ending}", forms.markdown_report(report).encode(errors=_ESCAPE)
     report = reports[language]
     drawings = {one.name: figures.draw(one) for one in report.pictures}
-    yield "index.html", page.render(report, drawings, Words(language)).encode(errors=_ESCAPE)
+    yield "index.html", forms.page(report, drawings, Words(language)).encode(errors=_ESCAPE)
     yield from _figures(drawings)
     yield from _tables(report, language)
-    whole = replace(given.results, made=given.results.made or given.made)
+    whole = replace(inputs.results, made=inputs.results.made or inputs.made)
     yield "results.json", f"{saved.render(whole)}\n".encode(errors=_ESCAPE)
 
 
 def pictures_of(results: ResultSet, made: Provenance, language: str) -> tuple[Picture, ...]:
     """Return the figures that a report of some results has."""
-    given = Given("", made, results, stretches=tuple(_stretches(results)))
-    return compose(given, Words(language)).pictures
+    inputs = ReportInput("", made, results, stretches=tuple(_stretches(results)))
+    return compose(inputs, Words(language)).pictures
 
 
 def _figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, bytes]]:
@@ -133,8 +133,8 @@ def _figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, bytes]]:
 
 def _tables(report: Report, language: str) -> Iterator[tuple[str, bytes]]:
     for grid in report.grids:
-        yield f"tables/{grid.name}.csv", files.comma_separated(grid).encode(errors=_ESCAPE)
-        tex = files.latex(grid, han=language == "zh")
+        yield f"tables/{grid.name}.csv", forms.csv_table(grid).encode(errors=_ESCAPE)
+        tex = forms.latex_table(grid, han=language == "zh")
         yield f"tables/{grid.name}.tex", tex.encode("utf-8", "replace")
 
 

@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.campaign.likeness import twins
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.foreign.pooling import Numbered, Read, are_numbered, joined, measured, numbered
-from hpcbert.foreign.said import UnknownLogError, contradiction, likely_shape, setting_of, unknown
+from hpcbert.foreign.user_settings import (
+    UnknownLogError,
+    contradiction,
+    likely_shape,
+    setting_of,
+    unknown,
+)
 from hpcbert.logs import failures
 from hpcbert.logs.advice import advice
-from hpcbert.logs.counted import counted
-from hpcbert.logs.kind import kinds, unread
+from hpcbert.logs.detect import kinds, unread
 from hpcbert.logs.layout import LeftOut, shown
+from hpcbert.logs.models import heading_of
 from hpcbert.logs.scan import read, read_on
 from hpcbert.logs.setting import END, Setting
-from hpcbert.logs.sizes import heading_of
+from hpcbert.logs.window import counted
 from hpcbert.model import Measured, Point, Shape
 from hpcbert.results.reduce import Curves, group_of
 from hpcbert.system.files import size_of
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from hpcbert.campaign.fingerprint import NodeSample
-    from hpcbert.foreign.said import UserSettings
+    from hpcbert.foreign.user_settings import UserSettings
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.logs.layout import LogFile
     from hpcbert.logs.scan import Reading

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcbert.config import places
-from hpcbert.config.decode import decode
 from hpcbert.config.toml import read
 from hpcbert.foreign.gather import Framework
 from hpcbert.logs import grammar
+from hpcbert.system.decode import decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

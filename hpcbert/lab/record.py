@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcbert.config.decode import decode
 from hpcbert.errors import CheckError, ConfigError, SchedulerError, UsageError
 from hpcbert.lab.plan import LabPlan, Layout, Network
 from hpcbert.system import files, lock, ownership
+from hpcbert.system.decode import decode
 from hpcbert.system.processes import Process  # noqa: TC001
 
 if TYPE_CHECKING:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.logs.arithmetic import CannotReduceError
+from hpcbert.logs.fields import DIGITS, has_field, whole_matches
+from hpcbert.logs.grammar import STARTED_FACT
 
 if TYPE_CHECKING:
-    from hpcbert.logs.grammar import Grammar, Record, Rule
+    import re
+
+    from hpcbert.logs.grammar import Fact, Grammar, Record, Rule, Skip
+    from hpcbert.logs.lines import Line
     from hpcbert.logs.setting import Setting
 
 
@@ -95,3 +101,89 @@ def _counts(rule: Rule) -> bool:
     return (
         rule.kind not in ("footer", "custom") and record.has("iteration") and not record.irregular
     )
+
+
+class Skipped:
+    """Counts the optimizer steps in a window that were thrown away: their gradients overflowed.
+
+    Attributes:
+        count: Those inside it, according to the lines.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._totals: dict[bytes, int] = {}
+
+    def add(self, skip: Skip, line: Line, *, inside: bool) -> None:
+        """Take a line that may report skipped steps.
+
+        Args:
+            skip: The form of such lines.
+            line: The line.
+            inside: Whether it is inside the window.
+        """
+        for match in whole_matches(skip.match, line):
+            steps = self._steps(skip, match)
+            self.count += steps if inside else 0
+
+    def _steps(self, skip: Skip, match: re.Match[bytes]) -> int:
+        if has_field(match, "count"):
+            return _number(match["count"])
+        if not has_field(match, "total"):
+            return 1
+        total = _number(match["total"])
+        # It is unknown whether the steps of the first total were before the window.
+        before = self._totals.get(skip.contains, total)
+        self._totals[skip.contains] = total
+        return max(0, total - before)
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() and len(text) <= DIGITS else 0
+
+
+class Restart:
+    """Finds out whether a program was started again inside the window.
+
+    It compares the facts before the first record, the header, with those inside the window.
+
+    A rank that prints its header late repeats some facts, and a line may state one again; a program
+    that starts again prints all of them, as often as before. Not the line of its job, if a launcher
+    starts it again inside the job; that line alone means that the job has begun again.
+
+    Args:
+        grammar: How the framework's logs are read.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._records = [record.contains for record in grammar.records]
+        self._header: Counter[Fact] = Counter()
+        self._again: Counter[Fact] = Counter()
+        self._after = 0
+
+    def add(self, fact: Fact, line: Line, iteration: int, *, inside: bool) -> None:
+        """Take a line with a fact, after this many iterations."""
+        if any(text in line.text for text in self._records):
+            return
+        if not iteration:
+            self._header[fact] += 1
+        elif inside and fact in self._header:
+            self._after = self._after or iteration
+            self._again[fact] += 1
+
+    def check(self) -> None:
+        """Search for a second header.
+
+        Raises:
+            CannotReduceError: There is one.
+        """
+        program = [fact for fact in self._header if fact is not STARTED_FACT]
+        if self._again[STARTED_FACT] or (program and all(map(self._is_repeated, program))):
+            detail = (
+                f"the header is printed again after iteration {self._after}, inside the window:"
+                " the program was started again"
+            )
+            raise CannotReduceError("window", detail)
+
+    def _is_repeated(self, fact: Fact) -> bool:
+        return self._again[fact] >= self._header[fact]

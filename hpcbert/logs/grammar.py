@@ -14,7 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
-from hpcbert.config.decode import (
+from hpcbert.errors import UsageError
+from hpcbert.logs import readers
+from hpcbert.logs.boundary import Number, numbers
+from hpcbert.system.decode import (
     GIVEN,
     Count,
     Invalid,
@@ -24,9 +27,6 @@ from hpcbert.config.decode import (
     decode,
     did_you_mean,
 )
-from hpcbert.errors import UsageError
-from hpcbert.logs import readers
-from hpcbert.logs.boundary import Number, numbers
 
 FACTS = (
     "nodes",

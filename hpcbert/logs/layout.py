@@ -13,10 +13,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.logs.packed import SUFFIXES
 from hpcbert.model import ARCHIVE, MANIFEST
+from hpcbert.system.decode import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

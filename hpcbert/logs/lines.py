@@ -21,7 +21,7 @@ import zlib
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.logs.packed import SAMPLE, UnpackError, is_bare, is_plain, unpacked
+from hpcbert.logs.packed import HEAD, UnpackError, is_bare, is_plain, unpacked
 from hpcbert.system.files import open_file
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _reader(
     buffer = bytearray(min(size, CHUNK + chunk))
     view = memoryview(buffer)
     first = os.readv(descriptor, [view[: min(size, chunk)]])
-    if not is_bare(bytes(view[: min(first, SAMPLE)])):
+    if not is_bare(bytes(view[: min(first, HEAD)])):
         os.lseek(descriptor, 0, os.SEEK_SET)
         stream = unpacked(descriptor, size, chunk)
 

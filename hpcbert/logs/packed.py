@@ -1,4 +1,4 @@
-"""Unpack a log that was compressed, or written in another encoding, while reading it.
+"""Unpack a log that was compressed, or written in UTF-16, while reading it.
 
 The first bytes of a file say what it is, not its name. Memory stays bounded whatever is in it, and
 so does time: a file that unpacks to more than MOST does not come from training.
@@ -37,12 +37,12 @@ class _Format(NamedTuple):
     Attributes:
         name: Its common name.
         magic: What such files begin with: one of these.
-        start: Begins to unpack one stream; None if Python can't.
+        start: Begins to unpack one stream.
     """
 
     name: str
     magic: tuple[bytes, ...]
-    start: Callable[[], _Unpacker] | None
+    start: Callable[[], _Unpacker]
 
 
 def _gzip() -> _Unpacker:
@@ -67,36 +67,16 @@ _FORMATS = (
     _Format("gzip", (b"\x1f\x8b\x08",), _gzip),
     _Format("xz", (b"\xfd7zXZ\x00",), _xz),
     _Format("bzip2", tuple(b"BZh%d1AY&SY" % level for level in range(1, 10)), _bzip2),
-    _Format("zstd", (b"\x28\xb5\x2f\xfd",), None),
-    _Format("zip", (b"PK\x03\x04",), None),
-    _Format("lz4", (b"\x04\x22\x4d\x18",), None),
-    _Format("compress", (b"\x1f\x9d",), None),
-    _Format("7z", (b"7z\xbc\xaf\x27\x1c",), None),
 )
-_MAGIC = tuple(magic for one in _FORMATS for magic in one.magic)
-# The longer marks first: the mark of UTF-16 is the beginning of that of UTF-32.
-_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
-_ANY_MARK = tuple(mark for mark, _ in _MARKS)
-# Where the zero bytes of ASCII text are, by the encoding: the remainder of their places.
-_ZEROS = {
-    "utf-32-le": (4, {1, 2, 3}),
-    "utf-32-be": (4, {0, 1, 2}),
-    "utf-16-le": (2, {1}),
-    "utf-16-be": (2, {0}),
-}
-SAMPLE = 1 << 10
-_LEAST = 16
-_MOSTLY = 0.9
+_MAGIC = tuple(magic for form in _FORMATS for magic in form.magic)
+# As many bytes of a file's beginning say what it is.
+HEAD = 16
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def is_plain(head: bytes) -> bool:
     """Return whether a file that begins with these bytes is read as it is."""
-    return _format(head) is None and not encoding(head)
+    return not head.startswith((*_MAGIC, *_UTF16))
 
 
 def is_bare(head: bytes) -> bool:
@@ -104,18 +84,8 @@ def is_bare(head: bytes) -> bool:
     return is_plain(head) and not head.startswith(codecs.BOM_UTF8)
 
 
-def encoding(head: bytes) -> str:
-    """Return the encoding of wide characters at the beginning of a text; empty for plain bytes."""
-    sample = head[:SAMPLE]
-    if head.startswith(_ANY_MARK):
-        return next(name for mark, name in _MARKS if head.startswith(mark))
-    if b"\x00" not in sample:
-        return ""
-    return next((name for name in _ZEROS if _is_wide(sample, name)), "")
-
-
 def unpacked(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
-    """Yield the text of a file from its beginning, as UTF-8 if its characters were wide.
+    """Yield the text of a file from its beginning, as UTF-8.
 
     Args:
         descriptor: The file, at its beginning.
@@ -123,7 +93,7 @@ def unpacked(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
         chunk: Bytes of a piece, at most.
 
     Raises:
-        UnpackError: It is damaged, cut short, too large, or compressed in a way unknown here.
+        UnpackError: It is damaged, cut short or too large.
         OSError: It can't be read.
     """
     stream = _raw(descriptor, size, chunk)
@@ -134,25 +104,11 @@ def unpacked(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
         stream = _bounded(_decompressed(stream, form, chunk), form.name)
         first = next(stream, b"")
         stream = _chain(first, stream)
-    wide = encoding(first)
-    return _unmarked(_decoded(stream, wide) if wide else stream)
+    return _unmarked(_decoded(stream) if first.startswith(_UTF16) else stream)
 
 
 def _format(head: bytes) -> _Format | None:
-    if not head.startswith(_MAGIC):
-        return None
-    return next(one for one in _FORMATS if head.startswith(one.magic))
-
-
-def _is_wide(head: bytes, name: str) -> bool:
-    """Return whether zero bytes are where wide characters have them, and nowhere else."""
-    width, zeros = _ZEROS[name]
-    whole = len(head) // width * width
-    if whole < _LEAST * width:
-        return False
-    inside = [head[at] == 0 for at in range(whole) if at % width in zeros]
-    outside = [head[at] == 0 for at in range(whole) if at % width not in zeros]
-    return sum(inside) >= _MOSTLY * len(inside) and not any(outside)
+    return next((form for form in _FORMATS if head.startswith(form.magic)), None)
 
 
 def _raw(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
@@ -168,8 +124,6 @@ def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 def _decompressed(stream: Iterator[bytes], form: _Format, most: int) -> Iterator[bytes]:
     """Yield the contents of a file's streams, one after the other, in bounded pieces."""
-    if form.start is None:
-        raise UnpackError(f"is compressed by {form.name}: unpack it first")
     unpacker = form.start()
     try:
         for packed in stream:
@@ -218,7 +172,7 @@ def _unmarked(stream: Iterator[bytes]) -> Iterator[bytes]:
     yield from stream
 
 
-def _decoded(stream: Iterator[bytes], name: str) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder(name)(errors="replace")
+def _decoded(stream: Iterator[bytes]) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
     for data in stream:
         yield decoder.decode(data).encode("utf-8", "replace")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcbert.logs import readers
 from hpcbert.logs.arithmetic import CannotReduceError, average, number
-from hpcbert.logs.coverage import Coverage
+from hpcbert.logs.coverage import Coverage, Restart, Skipped
 from hpcbert.logs.crosscheck import CrossCheck
 from hpcbert.logs.facts import Stated, Value
 from hpcbert.logs.fields import (
@@ -36,14 +36,11 @@ from hpcbert.logs.lines import (
     labelled_ranks,
     rank_of,
 )
-from hpcbert.logs.restart import Restart
+from hpcbert.logs.models import name_of
 from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, packing
-from hpcbert.logs.sizes import name_of
-from hpcbert.logs.skipped import Skipped
 from hpcbert.logs.stamps import MeasuredSpan, measured
-from hpcbert.logs.steps import steps_of
 from hpcbert.logs.times import Clock
-from hpcbert.logs.window import collector
+from hpcbert.logs.window import collector, steps_of
 from hpcbert.model import Note, Reason, Steps
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The records of a log's window, and the one number that a rule makes from them.
+"""The records of a log's window: the one number that a rule makes from them, and their times.
 
 A collector takes records in the log's order, reports when it has seen enough, and then has either a
 throughput or a reason why there is none. It never fills a gap.
@@ -7,6 +7,7 @@ throughput or a reason why there is none. It never fills a gap.
 from __future__ import annotations
 
 import math
+from array import array
 from itertools import pairwise
 from operator import eq
 from typing import TYPE_CHECKING, Protocol
@@ -19,13 +20,16 @@ from hpcbert.logs.arithmetic import (
     number,
     positive,
     throughput,
+    throughputs,
 )
 from hpcbert.logs.coverage import Span
 from hpcbert.logs.fields import show
+from hpcbert.logs.setting import END, UnknownError
 from hpcbert.logs.times import Clock
+from hpcbert.model import Counted, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hpcbert.logs.grammar import Rule
     from hpcbert.logs.setting import Setting
@@ -452,3 +456,65 @@ def _gap(start: int, places: Sequence[int], expected: range) -> str:
         return f"the record of iteration {missing} is missing from the window"
     listed = ", ".join(map(str, places[:3])) or "none"
     return f"records end at iterations {listed}: they don't divide the window after {start}"
+
+
+def counted(rule: Rule, skip: int, iters: int) -> Counted:
+    """Return the part that a rule measures under a protocol; `iters` may be END."""
+    return Counted(skip, None if iters == END else iters, _counted_text(rule, skip, iters))
+
+
+def _counted_text(rule: Rule, skip: int, iters: int) -> str:
+    if rule.kind == "footer":
+        return "the run's own closing line"
+    if rule.kind == "custom":
+        return "what the recipe's own reader counts"
+    after = rule.after.resolve(skip=skip, iters=iters)
+    until = rule.until.resolve(skip=skip, iters=iters)
+    end = "the end" if until == END else str(until)
+    if rule.after.by == rule.until.by:
+        return f"{rule.after.by}s {after + 1} to {end}"
+    end = end if until == END else f"{rule.until.by} {end}"
+    return f"{rule.after.by} {after + 1} to {end}"
+
+
+def steps_of(rule: Rule, setting: Setting, collector: Collector) -> Steps | None:
+    """Return the iterations in a rule's records; None if they have none."""
+    seen, span = collector.seen, collector.span
+    if not seen:
+        return None
+    try:
+        found = [
+            (at, seconds)
+            for at, seconds in _step_seconds(rule, setting, seen)
+            if 0 < seconds < math.inf
+        ]
+    except (CannotReduceError, UnknownError):
+        return None  # A closing line, a bandwidth, or a rate of unknown batches.
+    iterations = array("q", [at for at, _ in found])
+    until = seen[-1][0] if span.until is None else span.until
+    return Steps(iterations, array("d", [one for _, one in found]), span.after or 0, until)
+
+
+def _step_seconds(
+    rule: Rule, setting: Setting, seen: Sequence[Entry]
+) -> Iterator[tuple[int, float]]:
+    """Yield each record's end, and the seconds of one of its iterations."""
+    if rule.kind == "clock":
+        for (before, begin), (at, end) in pairwise(seen):
+            if at > before:
+                yield at, (end - begin) / (at - before)
+        return
+    micro = rule.record.counts == "micro-batches"
+    batch = setting.batch("global", micro=micro)
+    if rule.kind == "rate":
+        places = [at for at, value in seen if value > 0]
+        rates = throughputs(rule, [value for _, value in seen if value > 0], setting)
+        yield from ((at, batch / rate) for at, rate in zip(places, rates, strict=True))
+        return
+    # If a program counts only the steps of a node, one step is a share of the run's.
+    share = batch / setting.batch(rule.batch, micro=micro)
+    gaps = (b - a for (a, _), (b, _) in pairwise(seen) if b > a)
+    stride = (rule.record.every or min(gaps, default=1)) if rule.kind == "elapsed" else 1
+    for at, value in seen:
+        if value > 0:
+            yield at, share * (1 / value if rule.kind == "step-rate" else value / stride)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from hpcbert.config import toml
-from hpcbert.config.decode import GIVEN, Count, decode, did_you_mean
 from hpcbert.errors import UsageError
-from hpcbert.results.described import ShapeText, Speed, Whole  # noqa: TC001 - likewise
+from hpcbert.model import ShapeText, Speed, Whole  # noqa: TC001 - likewise
+from hpcbert.system.decode import GIVEN, Count, decode, did_you_mean
 
 DATA = Path(__file__).parent / "data"
 _NAME = re.compile(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import Locator, NullLocator
 
-    from hpcbert.report.blocks import Panel, Picture, Series
+    from hpcbert.report.model import Panel, Picture, Series
 
 # M. Okabe and K. Ito, Color Universal Design (2008): the colours that suit a white and a dark page.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

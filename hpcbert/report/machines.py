@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcbert.report.blocks import Block, Code, Column, Grid, Heading, Items, Paragraph
+from hpcbert.report.model import Block, Code, Heading, Items, Paragraph
+from hpcbert.results.grid import Column, Grid
 from hpcbert.results.words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from hpcbert.report.given import Given
+    from hpcbert.report.model import ReportInput
     from hpcbert.report.words import Words
     from hpcbert.results.resultset import Source
 
@@ -68,10 +69,10 @@ class _Kind(NamedTuple):
     facts: Mapping[str, str]
 
 
-def environment(given: Given, words: Words) -> tuple[Block, ...]:
+def environment(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the facts of the nodes; equal nodes appear once."""
-    kinds = _kinds(given)
-    on_gpus = any(table.group.device == "gpu" for table in given.tables)
+    kinds = _kinds(inputs)
+    on_gpus = any(table.group.device == "gpu" for table in inputs.tables)
     unasked = () if on_gpus else _OF_GPUS
     blocks: list[Block] = []
     for number, kind in enumerate(kinds[:_SHOWN], 1):
@@ -87,7 +88,7 @@ def _described(number: int, kind: _Kind, unasked: Collection[str], words: Words)
     rows = [(words(f"fact.{key}"), value) for key, value in first.items() if value]
     missing = [words(f"fact.{key}") for key in _FIRST if not first[key] and key not in unasked]
     rest = tuple((name, value) for name, value in sorted(told.items()) if name not in _TOLD)
-    columns = (Column(words("column.fact")), Column(words("column.value")))
+    columns = words.columns("fact", "value")
     blocks: list[Block] = [Heading(words("environment.title", of=plain(kind.source)))]
     if kind.nodes:
         nodes = _listed(map(plain, kind.nodes), words)
@@ -110,10 +111,10 @@ def _described(number: int, kind: _Kind, unasked: Collection[str], words: Words)
 _TOLD = {name for names in _FIRST.values() for name in names}
 
 
-def topology(given: Given, words: Words) -> tuple[Block, ...]:
+def topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return how GPUs, network cards and processors of a node are connected, with a legend."""
     seen: dict[tuple[str, ...], list[str]] = {}
-    for _, backing in given.sources:
+    for _, backing in inputs.sources:
         for node, lines in backing.topologies.items():
             seen.setdefault(_matrix(lines), []).append(node)
     if not seen:
@@ -128,21 +129,21 @@ def topology(given: Given, words: Words) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _kinds(given: Given) -> list[_Kind]:
+def _kinds(inputs: ReportInput) -> list[_Kind]:
     """Return each environment with its first source; if there is none, the logs' facts."""
     found: dict[str, _Kind] = {}
-    for source, _ in given.sources:
+    for source, _ in inputs.sources:
         for one in source.environments:
             found.setdefault(one.digest, _Kind(source.name, one.nodes, one.facts))
         if not source.environments:
-            found[f"{source.kind} {source.name}"] = _Kind(source.name, (), _stated(given, source))
+            found[f"{source.kind} {source.name}"] = _Kind(source.name, (), _stated(inputs, source))
     return list(found.values())
 
 
-def _stated(given: Given, source: Source) -> dict[str, str]:
+def _stated(inputs: ReportInput, source: Source) -> dict[str, str]:
     """Return the facts from the logs of a source, over all its points."""
     values: dict[str, dict[str, None]] = {}
-    for table in given.tables:
+    for table in inputs.tables:
         for row in table.rows:
             if row.origin and (row.origin.kind, row.origin.name) == (source.kind, source.name):
                 for name, told in row.facts:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from hpcbert.report.blocks import Column, Grid, Panel, Picture, Series
+from hpcbert.report.model import Panel, Picture, Series
+from hpcbert.results.grid import Column, Grid
 from hpcbert.results.words import on_cpu, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from hpcbert.model import Group, Row, SpeedupTable
-    from hpcbert.report.blocks import Cell
-    from hpcbert.report.given import Given, Stretch
+    from hpcbert.report.model import ReportInput, Stretch
     from hpcbert.report.words import Words
+    from hpcbert.results.grid import Cell
 
 # The number of distinguishable colours and markers; further lines go into another figure.
 LINES = 6
@@ -24,16 +25,16 @@ _MOST = 4
 _PLACES = 24
 
 
-def pictures(given: Given, words: Words) -> tuple[list[Picture], int]:
+def pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int]:
     """Return the figures of a report, and how many more there would be."""
-    drawn = [table for table in given.tables if any(row.median for row in table.rows)]
+    drawn = [table for table in inputs.tables if any(row.median for row in table.rows)]
     found: list[Picture] = []
     more = 0
     for kind in (_scalings, _beside, _spreads):
         own = list(kind(drawn, words))
         found += own[:_MOST]
         more += len(own) - len(own[:_MOST])
-    found += [_steps(number, one, words) for number, one in enumerate(given.stretches, 1)]
+    found += [_steps(number, one, words) for number, one in enumerate(inputs.stretches, 1)]
     return found, more
 
 
@@ -94,14 +95,8 @@ def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Word
         ideal=tuple((gpu, gpu) for gpu in gpus),
         legend=words("figure.linear"),
     )
-    columns = (
-        Column(words("column.line")),
-        Column(words("column.shape")),
-        Column(words(f"column.devices.{device}"), "d"),
-        Column(words("column.samples"), ".2f"),
-        Column(words("column.min"), ".2f"),
-        Column(words("column.max"), ".2f"),
-        Column(words("column.speedup"), ".2f"),
+    columns = words.columns(
+        "line", "shape", f"devices.{device}:d", "samples:.2f", "min:.2f", "max:.2f", "speedup:.2f"
     )
     cells: list[tuple[Cell, ...]] = [
         (
@@ -187,11 +182,9 @@ def _bars(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) 
                 cells.append((_label(table, words), str(row.shape), *each))
         series.append(Series(_label(table, words), tuple(points)))
     columns = (
-        Column(words("column.line")),
-        Column(words("column.shape")),
+        *words.columns("line", "shape"),
         Column(words("axis.per-gpu"), ".2f"),
-        Column(words("column.min"), ".2f"),
-        Column(words("column.max"), ".2f"),
+        *words.columns("min:.2f", "max:.2f"),
     )
     title = words("figure.beside", name=name)
     grid = Grid(f"figure-beside-{number}", title, columns, tuple(cells), folded=True)
@@ -238,12 +231,7 @@ def _runs(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -
             cells.append((str(row.shape), repeat, speed, away / 100))
     label, group = _label(table, words), table.group
     device = group.device
-    columns = (
-        Column(words("column.shape")),
-        Column(words("column.repeat"), "d"),
-        Column(words("column.throughput"), ".2f"),
-        Column(words("column.distance"), "+.2%"),
-    )
+    columns = words.columns("shape", "repeat:d", "throughput:.2f", "distance:+.2%")
     name = f"{label} {_name(group)}"
     title = words("figure.runs", name=name)
     grid = Grid(f"figure-runs-{number}", title, columns, tuple(cells), folded=True)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpcbert.report.blocks import Block, Cell, Column, Grid, Heading, Items, Paragraph
+from hpcbert.report.model import Block, Heading, Items, Paragraph
 from hpcbert.report.pictures import pictures
+from hpcbert.results.forms import PUBLISHED, published_cells
+from hpcbert.results.grid import Column, Grid
 from hpcbert.results.words import differences, marks, on_cpu, plain, protocol, why
 
 if TYPE_CHECKING:
     from hpcbert.model import Group, Row, Run, SpeedupTable
-    from hpcbert.report.given import Given
+    from hpcbert.report.model import ReportInput
     from hpcbert.report.words import Words
+    from hpcbert.results.grid import Cell
 
 
-# In the form that hpcbert.logs.counted writes.
+# In the form that hpcbert.logs.window writes.
 _SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
 # Each metric with its form, in the order of the table.
 _METRICS = {
@@ -37,29 +40,29 @@ _METRICS = {
 _OF_GPUS = ("mfu", "mfu_padded", "gpu_memory_mib", "watts", "samples_per_joule")
 
 
-def results(given: Given, words: Words) -> tuple[Block, ...]:
+def results(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return each table as it is published, and the pivots that reports use."""
-    if not given.tables:
+    if not inputs.tables:
         return (Paragraph(words("results.none")),)
     blocks: list[Block] = [Paragraph(words("results.how"))]
-    for number, table in enumerate(given.tables, 1):
+    for number, table in enumerate(inputs.tables, 1):
         blocks += _published(number, table, words)
     return (
         *blocks,
         Heading(words("pivot.heading")),
         Paragraph(words("pivot.how")),
-        *_pivots(given.tables, words),
+        *_pivots(inputs.tables, words),
     )
 
 
-def metrics(given: Given, words: Words) -> tuple[Block, ...]:
+def metrics(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the metrics of each number: per device, in tokens, steps, operations and joules."""
     blocks: list[Block] = []
-    for number, table in enumerate(given.tables, 1):
+    for number, table in enumerate(inputs.tables, 1):
         known = [(row, row.metrics) for row in table.rows if row.metrics]
         shown = [one for one in _METRICS if any(getattr(own, one) is not None for _, own in known)]
         columns = (
-            Column(words("column.shape")),
+            *words.columns("shape"),
             *(Column(words(f"metric.{one}"), _METRICS[one]) for one in shown),
         )
         rows = tuple((str(row.shape), *(getattr(own, one) for one in shown)) for row, own in known)
@@ -77,25 +80,18 @@ def metrics(given: Given, words: Words) -> tuple[Block, ...]:
     return tuple(blocks) or (Paragraph(words("results.none")),)
 
 
-def figures(given: Given, words: Words) -> tuple[Block, ...]:
+def figures(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the figures, each with its numbers."""
-    found, more = pictures(given, words)
+    found, more = pictures(inputs, words)
     blocks: list[Block] = [Paragraph(words("figures.none"))] if not found else list(found)
     return (*blocks, Paragraph(words("figures.more", count=more))) if more else tuple(blocks)
 
 
-def runs(given: Given, words: Words) -> tuple[Block, ...]:
+def runs(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return every run, including invalid ones."""
-    columns = (
-        Column(words("column.shape")),
-        Column(words("column.repeat"), "d"),
-        Column(words("column.attempt"), "d"),
-        Column(words("column.throughput"), ".2f"),
-        Column(words("column.counts")),
-        Column(words("column.state")),
-        Column(words("column.nodes-names")),
-        Column(words("column.flags")),
-        Column(words("column.log")),
+    columns = words.columns(
+        *("shape", "repeat:d", "attempt:d", "throughput:.2f"),
+        *("counts", "state", "nodes-names", "flags", "log"),
     )
     return tuple(
         Grid(
@@ -104,7 +100,7 @@ def runs(given: Given, words: Words) -> tuple[Block, ...]:
             columns,
             tuple(_run(row, run, words) for row in table.rows for run in row.runs),
         )
-        for number, table in enumerate(given.tables, 1)
+        for number, table in enumerate(inputs.tables, 1)
     )
 
 
@@ -119,20 +115,9 @@ def title(group: Group, words: Words) -> str:
 
 def _published(number: int, table: SpeedupTable, words: Words) -> list[Block]:
     group = table.group
-    # DLPerf's header is `node_num | gpu_num | samples/s | speedup`.
-    columns = (
-        Column(words("column.node_num"), "d"),
-        Column(words(f"column.devices.{group.device}"), "d"),
-        Column(words("column.samples"), ".2f"),
-        Column(words("column.speedup"), ".2f"),
-        Column(words("column.efficiency"), ".1%"),
-        Column(words("column.min"), ".2f"),
-        Column(words("column.max"), ".2f"),
-        Column(words("column.cv"), ".2%"),
-        Column(words("column.repeats")),
-        Column(words("column.flags")),
-    )
-    rows = tuple(map(_row, table.rows))
+    keys = {"devices": f"devices.{group.device}"}
+    columns = words.columns(*(f"{keys.get(key, key)}:{form}" for key, form in PUBLISHED.items()))
+    rows = tuple(map(published_cells, table.rows))
     name = title(group, words)
     base = "results.base" if table.baseline else "results.no-base"
     counted = _counted(table, words)
@@ -152,7 +137,7 @@ def _published(number: int, table: SpeedupTable, words: Words) -> list[Block]:
 
 def _counted(table: SpeedupTable, words: Words) -> str:
     """Return the measured part of the runs, each part with its separator."""
-    found = dict.fromkeys(row.counted.what for row in table.rows if row.counted)
+    found = dict.fromkeys(row.window.counted for row in table.rows if row.window)
     return "".join(words("results.counted", what=_in_words(plain(one), words)) for one in found)
 
 
@@ -163,23 +148,6 @@ def _in_words(what: str, words: Words) -> str:
         return what
     last = match["last"] if match["last"].isdigit() else words("window.end")
     return words(f"window.{match['unit']}", first=match["first"], last=last)
-
-
-def _row(row: Row) -> tuple[Cell, ...]:
-    spread = row.cv is not None
-    return (
-        row.shape.nodes,
-        row.shape.gpus,
-        row.median,
-        row.speedup,
-        row.efficiency,
-        # One run does not have a range.
-        row.min if spread else None,
-        row.max if spread else None,
-        row.cv,
-        f"{row.ok}/{row.asked}",
-        ", ".join(row.flags),
-    )
 
 
 def _pivots(tables: tuple[SpeedupTable, ...], words: Words) -> tuple[Grid, ...]:
@@ -200,8 +168,7 @@ def _pivot(number: int, tables: list[SpeedupTable], words: Words) -> Grid:
     medians = [{row.shape: row.median for row in one.rows} for one in tables]
     groups = [one.group for one in tables]
     columns = (
-        Column(words(f"column.cards.{groups[0].device}"), "d"),
-        Column(words("column.shape")),
+        *words.columns(f"cards.{groups[0].device}:d", "shape"),
         *(Column(f"{plain(one.precision)}(bs{one.batch})", ".2f") for one in groups),
     )
     rows: list[tuple[Cell, ...]] = [

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import tomli
 
+from hpcbert.results.grid import Column
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -40,3 +42,8 @@ class Words:
         """Return a text without placeholders; if there is none, the program's own word."""
         found = catalogue().get(key)
         return found[self.language] if found else default
+
+    def columns(self, *keys: str) -> tuple[Column, ...]:
+        """Return columns by their keys in the catalogue: `shape`, with a form `min:.2f`."""
+        pairs = (key.partition(":") for key in keys)
+        return tuple(Column(self(f"column.{name}"), form) for name, _, form in pairs)

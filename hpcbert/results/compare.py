@@ -56,6 +56,11 @@ class Side:
         return found or ([self.row.median] if self.row.median else [])
 
     @property
+    def per_gpu(self) -> float:
+        """The median over the number of GPUs; 0 without a median."""
+        return (self.row.median or 0.0) / self.row.shape.gpus
+
+    @property
     def published(self) -> bool:
         """Whether it is from the published record."""
         return self.row.origin is not None and self.row.origin.kind == "record"
@@ -285,9 +290,9 @@ def _obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
         found.append(Contrast("rule", (one.rule,), (other.rule,)))
     if by != "variant":
         found.append(Contrast("options", (one.variant or "none",), (other.variant or "none",)))
-    windows = base.row.counted, new.row.counted
+    windows = base.row.window, new.row.window
     if windows[0] and windows[1] and _asked(windows[0]) != _asked(windows[1]):
-        found.append(Contrast("window", (windows[0].what,), (windows[1].what,)))
+        found.append(Contrast("window", (windows[0].counted,), (windows[1].counted,)))
     facts = dict(base.row.facts), dict(new.row.facts)
     found += [
         Contrast(name, facts[0][fact], facts[1][fact])

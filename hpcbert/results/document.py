@@ -45,53 +45,42 @@ def _table_data(table: SpeedupTable) -> dict[str, Any]:
 
 
 def _row_data(row: Row) -> dict[str, Any]:
+    numbers = ("median", "mean", "min", "max", "cv", "speedup", "efficiency")
+    window, origin = row.window, row.origin
+    last = "end" if window is None or window.iters is None else window.iters
     return {
         "shape": str(row.shape),
         "nodes": row.shape.nodes,
         "gpus_per_node": row.shape.gpus_per_node,
         "gpus": row.shape.gpus,
-        "median": row.median,
-        "mean": row.mean,
-        "min": row.min,
-        "max": row.max,
-        "cv": row.cv,
-        "speedup": row.speedup,
-        "efficiency": row.efficiency,
-        "repeats": {"ok": row.ok, "asked": row.asked},
+        **{name: getattr(row, name) for name in numbers},
+        "repeats": asdict(row.repeats),
         "adaptive": _adaptive_data(row, row.adaptive) if row.adaptive else None,
         "flags": list(row.flags),
         "unchecked": list(row.unchecked),
-        "window": {
-            "skip": row.counted.skip,
-            "iters": "end" if row.counted.iters is None else row.counted.iters,
-            "counted": row.counted.what,
-        }
-        if row.counted
-        else None,
+        "window": {**asdict(window), "iters": last} if window else None,
         "differences": [
             {
-                "fact": one.fact,
-                "scope": one.scope,
-                "values": [{"value": value, "of": list(who)} for value, who in one.values],
+                "fact": difference.fact,
+                "scope": difference.scope,
+                "values": [{"value": value, "of": list(who)} for value, who in difference.values],
             }
-            for one in row.differences
+            for difference in row.differences
         ],
-        "origin": {"kind": row.origin.kind, "name": row.origin.name} if row.origin else None,
+        "origin": {"kind": origin.kind, "name": origin.name} if origin else None,
         "facts": {name: list(values) for name, values in row.facts},
         "metrics": _metrics_data(row.metrics) if row.metrics else None,
         "runs": [_run_data(run) for run in row.runs],
     }
 
 
-def _adaptive_data(row: Row, known: Adaptive) -> dict[str, Any]:
-    numbers = throughputs(row.runs)
-    found = limits(numbers) if numbers else None
+def _adaptive_data(row: Row, adaptive: Adaptive) -> dict[str, Any]:
+    speeds = throughputs(row.runs)
+    interval = limits(speeds) if speeds else None
     return {
-        "precision_of_median": known.precision_of_median,
-        "max_repeats": known.most,
-        "unneeded": list(known.unneeded),
-        "interval": {**found._asdict(), "width": found.width} if found else None,
-        "reached": suffices(numbers, known.precision_of_median),
+        **asdict(adaptive),
+        "interval": {**interval._asdict(), "width": interval.width} if interval else None,
+        "reached": suffices(speeds, adaptive.precision_of_median),
         "why": "; ".join(protocol(row)),
     }
 
@@ -102,19 +91,5 @@ def _metrics_data(metrics: Metrics) -> dict[str, Any]:
 
 
 def _run_data(run: Run) -> dict[str, Any]:
-    return {
-        "repeat": run.repeat,
-        "attempt": run.attempt,
-        "throughput": run.throughput,
-        "valid": run.valid,
-        "reasons": [{"code": one.code, "detail": one.detail} for one in run.reasons],
-        "flags": list(run.flags),
-        "notes": [{"flag": note.flag, "detail": note.detail} for note in run.notes],
-        "state": run.state,
-        "state_source": run.state_source,
-        "log": run.log,
-        "nodes": list(run.nodes),
-        "environments": [{"node": node, "digest": digest} for node, digest in run.environments],
-        "attempts": [{**asdict(one), "nodes": list(one.nodes)} for one in run.attempts],
-        "sampled": asdict(run.sampled) if run.sampled else None,
-    }
+    environments = [{"node": node, "digest": digest} for node, digest in run.environments]
+    return {**asdict(run), "environments": environments}

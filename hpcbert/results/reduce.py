@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import Group, Measured, Point, Reason, Row, Run, Shape, SpeedupTable, throughputs
+from hpcbert.model import (
+    Group,
+    Measured,
+    Point,
+    Reason,
+    RepeatCount,
+    Row,
+    Run,
+    Shape,
+    SpeedupTable,
+    throughputs,
+)
 from hpcbert.results.interval import suffices
 from hpcbert.results.metrics import doubts, metrics_of
 
@@ -238,12 +249,11 @@ def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
         cv=cv,
         speedup=speedup,
         efficiency=speedup / ratio if speedup else None,
-        ok=ok,
-        asked=asked,
+        repeats=RepeatCount(ok, asked),
         flags=tuple(dict.fromkeys(flags)),
         runs=runs,
         differences=point.differences,
-        counted=point.counted,
+        window=point.counted,
         origin=point.origin,
         facts=point.facts,
         steps=point.steps,

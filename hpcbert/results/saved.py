@@ -7,20 +7,16 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.config.decode import decode
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import (
-    Group,
-    Provenance,
-    Shape,
-)
-from hpcbert.results.described import Envelope, Results, model_of
 from hpcbert.results.document import FORMAT, SCHEMA, tables_data
-from hpcbert.results.resultset import ResultSet
+from hpcbert.results.resultset import Envelope, ResultSet
 from hpcbert.system import files
+from hpcbert.system.decode import decode
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hpcbert.model import Group, Shape
 
 # Versions of the document that `--json` prints; hpcbert.cli.output writes it.
 _ENVELOPE = 1
@@ -73,24 +69,18 @@ def parse(text: str, *, file: str) -> ResultSet:
     data = _data(text, file)
     try:
         if "data" in data:
-            found = decode(Envelope, data, file=file).data
+            results = decode(Envelope, data, file=file).data
         else:
-            found = decode(Results, data, file=file)
+            results = decode(ResultSet, data, file=file)
     except ConfigError as error:
         wrong = f"The results are damaged: {error.message}"
         raise UsageError(wrong, where=file, hint=error.hint) from error
-    if len(found.tables) > MOST_TABLES:
-        many = f"The file has {len(found.tables):,} tables; hpcbert reads at most {MOST_TABLES:,}."
+    count = len(results.tables)
+    if count > MOST_TABLES:
+        many = f"The file has {count:,} tables; hpcbert reads at most {MOST_TABLES:,}."
         raise UsageError(many, where=file)
-    _refuse_doubles(found, file)
-    return ResultSet(
-        tables=tuple(one.table for one in found.tables),
-        made=found.made and model_of(Provenance, found.made),
-        sources=tuple(one.source for one in found.sources),
-        refused=found.refused,
-        warnings=found.warnings,
-        left_out=tuple((one.path, one.why) for one in found.left_out),
-    )
+    _refuse_doubles(results, file)
+    return results
 
 
 def _data(text: str, file: str) -> dict[str, Any]:
@@ -135,15 +125,13 @@ def _single(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _refuse_doubles(found: Results, file: str) -> None:
+def _refuse_doubles(results: ResultSet, file: str) -> None:
     seen: dict[tuple[Group, Shape], str] = {}
-    for number, table in enumerate(found.tables, 1):
-        group, place = model_of(Group, table), f"tables[{number}]"
+    for number, table in enumerate(results.tables, 1):
+        place = f"tables[{number}]"
         for row in table.rows:
-            if (group, row.shape) in seen and not (row.origin and row.origin.kind == "record"):
-                first = seen[group, row.shape]
-                raise UsageError(
-                    f"The results are damaged: {row.shape} is in {first} and in {place}.",
-                    where=file,
-                )
-            seen[group, row.shape] = place
+            point = table.group, row.shape
+            if point in seen and not (row.origin and row.origin.kind == "record"):
+                text = f"The results are damaged: {row.shape} is in {seen[point]} and in {place}."
+                raise UsageError(text, where=file)
+            seen[point] = place

@@ -1,25 +1,31 @@
-"""Comparisons as text: for a terminal, as Markdown, as plain data for JSON, as JUnit XML."""
+"""Comparisons as a table, as plain data for JSON, as JUnit XML."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from hpcbert.results import markdown
+from hpcbert.results.grid import NOTHING, Column, Grid, TableView
 from hpcbert.results.interval import MOST, least
-from hpcbert.results.text import NOTHING, fold, number
 from hpcbert.results.words import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcbert.results.compare import Comparison, Contrast, Matched, Side
+    from hpcbert.results.grid import Cell
 
-_COLUMNS = ("point", "BASE samples/s", "NEW samples/s", "NEW/BASE", "interval", "runs", "verdict")
-_PER_GPU = ("BASE per GPU", "NEW per GPU")
-_TEXTS = ("point", "framework", "verdict", "published in")
+_COLUMNS = (
+    Column("point"),
+    Column("BASE samples/s", ".2f"),
+    Column("NEW samples/s", ".2f"),
+    Column("BASE per GPU", ".2f"),
+    Column("NEW per GPU", ".2f"),
+    Column("NEW/BASE", ".2%"),
+    Column("interval", ">"),
+    Column("runs", ">"),
+    Column("verdict"),
+)
 _COLOURS = {"faster": "green", "slower": "red", "unknown": "yellow"}
 _SHOWN, _NAMED = 8, 3
 
@@ -48,25 +54,20 @@ def _point_data(pair: Matched) -> dict[str, Any]:
         "verdict": pair.verdict,
         "repeats": pair.repeats,
         "comparable": not pair.obstacles,
-        "obstacles": [_contrast_data(one) for one in pair.obstacles],
-        "differences": [_contrast_data(one) for one in pair.contrasts],
+        "obstacles": [contrast._asdict() for contrast in pair.obstacles],
+        "differences": [contrast._asdict() for contrast in pair.contrasts],
     }
-
-
-def _contrast_data(contrast: Contrast) -> dict[str, Any]:
-    return {"what": contrast.what, "base": list(contrast.base), "new": list(contrast.new)}
 
 
 def side_data(side: Side) -> dict[str, Any]:
     """Return one side of a comparison as plain data."""
     row = side.row
-    median = row.median or 0.0
     return {
         **asdict(side.group),
         "shape": str(row.shape),
         "gpus": row.shape.gpus,
         "median": row.median,
-        "per_gpu": median / row.shape.gpus,
+        "per_gpu": side.per_gpu,
         "runs": side.speeds,
         "origin": {"kind": row.origin.kind, "name": row.origin.name} if row.origin else None,
     }
@@ -91,75 +92,43 @@ def share(value: float) -> str:
     return f"{value * 100:.6g} %"
 
 
-def render(comparison: Comparison, within: float, width: int = 0) -> str:
-    """Return a comparison for a terminal; colours are in it.
+def view(comparison: Comparison, within: float) -> TableView:
+    """Return a comparison as a table; with numbers per GPU if somebody else published one side.
 
     Args:
         comparison: The comparison to show.
         within: The share within which two numbers are equal.
-        width: The maximum length of a line, for texts that are folded. 0: no maximum.
     """
-    rows = [_cells(pair, within) for pair in comparison.pairs]
-    columns = _columns(comparison)
-    widths = {one: max(len(one), *(len(row[one]) for row in rows), 0) for one in columns}
-    lines = [f"BASE {plain(comparison.base)}", f"NEW  {plain(comparison.new)}", ""]
-    lines.append(click.style(aligned(dict(zip(columns, columns, strict=True)), widths), dim=True))
-    for pair, row in zip(comparison.pairs, rows, strict=True):
-        lines.append(click.style(aligned(row, widths), fg=_COLOURS.get(pair.verdict)))
-    notes = _folded(_notes(comparison), width)
-    return "\n".join([*lines, *notes, "", *fold(_legend(comparison), width)])
+    pairs = comparison.pairs
+    published = any(pair.base.published or pair.new.published for pair in pairs)
+    columns = tuple(
+        column for column in _COLUMNS if published or not column.title.endswith("per GPU")
+    )
+    cells = [_cells(pair, within) for pair in pairs]
+    rows = tuple(tuple(row[column.title] for column in columns) for row in cells)
+    title = f"{comparison.new} against {comparison.base}"
+    return TableView(
+        heading=(f"BASE {plain(comparison.base)}", f"NEW  {plain(comparison.new)}"),
+        grid=Grid("comparison", title, columns, rows),
+        notes=tuple(_notes(comparison)),
+        legend=_legend(comparison),
+        colours=tuple(_COLOURS.get(pair.verdict) for pair in pairs),
+    )
 
 
-def _folded(notes: Iterable[str], width: int) -> list[str]:
-    return [line for one in notes for line in fold(f"  · {plain(one)}", width, "    ")]
-
-
-def render_markdown(comparison: Comparison, within: float) -> str:
-    """Return a comparison as Markdown."""
-    columns = _columns(comparison)
-    rows = [_cells(pair, within) for pair in comparison.pairs]
-    base, new = markdown.escape(comparison.base), markdown.escape(comparison.new)
-    marks = [":---" if one in _TEXTS else "---:" for one in columns]
-    lines = [f"### {new} against {base}", "", piped(columns), piped(marks)]
-    lines += [piped([markdown.escape(row[one]) for one in columns]) for row in rows]
-    notes = [f"* {markdown.escape(one)}" for one in _notes(comparison)]
-    parts = [*lines, *(["", *notes] if notes else []), "", markdown.escape(_legend(comparison))]
-    return "\n".join(parts)
-
-
-def piped(cells: Iterable[str]) -> str:
-    """Return cells as a row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
-
-
-def _columns(comparison: Comparison) -> tuple[str, ...]:
-    """Return the columns; with numbers per GPU if somebody else published one side."""
-    published = any(one.base.published or one.new.published for one in comparison.pairs)
-    return (*_COLUMNS[:3], *(_PER_GPU if published else ()), *_COLUMNS[3:])
-
-
-def _cells(pair: Matched, within: float) -> dict[str, str]:
-    base, new, ratio = pair.base.row, pair.new.row, pair.ratio
+def _cells(pair: Matched, within: float) -> dict[str, Cell]:
+    ratio = pair.ratio
     return {
         "point": plain(pair.new.name),
-        "BASE samples/s": number(base.median),
-        "NEW samples/s": number(new.median),
-        "BASE per GPU": number((base.median or 0) / base.shape.gpus),
-        "NEW per GPU": number((new.median or 0) / new.shape.gpus),
-        "NEW/BASE": f"{ratio.value:.2%}",
+        "BASE samples/s": pair.base.row.median,
+        "NEW samples/s": pair.new.row.median,
+        "BASE per GPU": pair.base.per_gpu,
+        "NEW per GPU": pair.new.per_gpu,
+        "NEW/BASE": ratio.value,
         "interval": f"{ratio.low:.2%} .. {ratio.high:.2%}" if ratio.coverage else NOTHING,
         "runs": f"{len(pair.base.speeds)}, {len(pair.new.speeds)}",
         "verdict": verdict(pair, within),
     }
-
-
-def aligned(cells: Mapping[str, str], widths: Mapping[str, int]) -> str:
-    """Return cells as a line of a table, by the widths of its columns."""
-    padded = (
-        cells[one].ljust(width) if one in _TEXTS else cells[one].rjust(width)
-        for one, width in widths.items()
-    )
-    return "  ".join(padded).rstrip()
 
 
 def _notes(comparison: Comparison) -> list[str]:

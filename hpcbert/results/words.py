@@ -100,7 +100,7 @@ def _called(run: Run, row: Row) -> str:
 
 def basis(table: SpeedupTable) -> str:
     """Return which part of the runs was counted, as clauses that each end in `; `."""
-    found = dict.fromkeys(row.counted.what for row in table.rows if row.counted)
+    found = dict.fromkeys(row.window.counted for row in table.rows if row.window)
     return "".join(f"{plain(one)}; " for one in found)
 
 
@@ -132,7 +132,7 @@ def protocol(row: Row) -> tuple[str, ...]:
 
 def sufficiency(numbers: Sequence[float], known: Adaptive) -> str:
     """Return how many valid repeats a point has, and whether they are enough."""
-    count = f"{len(numbers)} of at most {known.most} repeats"
+    count = f"{len(numbers)} of at most {known.max_repeats} repeats"
     if not numbers:
         return count
     found, asked = limits(numbers), percent(known.precision_of_median)

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcbert.config import origin, tomltext
-from hpcbert.config.decode import decode
 from hpcbert.config.toml import SCHEMA, read
 from hpcbert.errors import ConfigError
 from hpcbert.model import Array, Campaign, OptionValue, Point, Protocol
 from hpcbert.script.render import exported
 from hpcbert.system import redact
+from hpcbert.system.decode import decode
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.script.cells import combinations
 from hpcbert.script.plan import Request, RequestCell, plan
 from hpcbert.script.settings import UnfitError
+from hpcbert.system.decode import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from hpcbert.config import places
 from hpcbert.config.adaptive import MOST
-from hpcbert.config.decode import did_you_mean
 from hpcbert.config.recipe import load
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import DEVICES, LARGEST, OptionValue, Point, Protocol, Shape
 from hpcbert.script.settings import UnfitError, identity_of, option_values
+from hpcbert.system.decode import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -23,7 +23,7 @@ from hpcbert.config import slurmwords
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.logs.grammar import RECORDED
-from hpcbert.logs.sizes import stated_by
+from hpcbert.logs.models import stated_by
 from hpcbert.model import Shape
 from hpcbert.script import adaptive, largest, preflight
 from hpcbert.script.multiple import Multiple

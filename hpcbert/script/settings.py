@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from hpcbert.config.decode import did_you_mean
 from hpcbert.config.recipe import KINDS
 from hpcbert.errors import UsageError
+from hpcbert.system.decode import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

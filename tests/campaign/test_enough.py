@@ -10,7 +10,8 @@ from hpcbert.campaign import enough, overview
 from hpcbert.campaign.enough import decide
 from hpcbert.flows.collect import Collected
 from hpcbert.model import Protocol, Provenance, Row
-from hpcbert.results import document, markdown, text
+from hpcbert.results import document, text
+from hpcbert.results.forms import render_markdown
 from hpcbert.results.words import protocol
 from hpcbert.slurm.jobrecord import newest
 from hpcbert.slurm.states import Kind, RepeatState, parse
@@ -119,7 +120,7 @@ def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:
     assert said["adaptive"]["reached"] is True
     assert said["adaptive"]["interval"]["coverage"] == pytest.approx(0.9375)
     assert said["adaptive"]["why"] in " ".join(text.render(collected.tables, MADE).split())
-    assert "5 of at most 15 repeats" in markdown.render(collected.tables, MADE)
+    assert "5 of at most 15 repeats" in render_markdown(collected.tables, MADE)
     seen = overview.look(found.directory)
     assert (seen.state, seen.valid, seen.asked) == ("complete", 5, 5)
     (point,) = overview.numbers(found.directory, found.campaign).values()

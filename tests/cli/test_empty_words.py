@@ -11,10 +11,10 @@ import pytest
 from hpcbert.cli.main import COMMANDS, EMPTY_MEANS, root
 from hpcbert.cli.options import split
 from hpcbert.config import campaignfile
-from hpcbert.config.decode import Invalid
 from hpcbert.config.options import node_list
 from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
+from hpcbert.system.decode import Invalid
 from tests.kit.campaigns import Build
 from tests.kit.cli import inside
 

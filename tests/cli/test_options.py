@@ -12,8 +12,8 @@ from hpcbert.cli.options import all_of
 from hpcbert.cli.render import render
 from hpcbert.cli.submit import submit
 from hpcbert.config.campaignfile import CampaignFile
-from hpcbert.config.decode import keys
 from hpcbert.config.options import Options, RunOptions, SlurmOptions, declared, names_of
+from hpcbert.system.decode import keys
 
 HINTS = {name: hint for name, hint in get_type_hints(Options).items() if name in declared()}
 WORDS = """--fw oneflow --device cpu --nodes 2 --gpus-per-node 8 --precision fp16 --batch-size 8,16

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcbert.config.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
 from hpcbert.errors import ConfigError
 from hpcbert.model import Shape
+from hpcbert.system.decode import GIVEN, Count, Invalid, Keyed, Range, decode, did_you_mean
 from hpcbert.timelimit import TimeLimit
 
 
@@ -166,3 +166,28 @@ def test_any_document_is_read_or_refused_with_its_place(values: dict[str, Any]) 
 
 def test_did_you_mean_lists_all_where_nothing_is_near() -> None:
     assert did_you_mean("zzz", ["oneflow", "pytorch"]) == "Known here: oneflow, pytorch."
+
+
+@dataclass(frozen=True)
+class Placed:
+    pairs: tuple[Annotated[tuple[str, int], Keyed("node", "gpus")], ...]
+
+
+def test_a_keyed_tuple_is_a_table() -> None:
+    document = {"pairs": [{"node": "n1", "gpus": 8, "later": 1}]}
+    assert decode(Placed, document, file="f") == Placed((("n1", 8),))
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ({"node": "n1"}, "pairs[1].gpus is missing"),
+        ({"node": "n1", "gpus": "8"}, "pairs[1].gpus must be a whole number"),
+        (["n1", 8], "pairs[1] must be a table"),
+    ],
+    ids=["missing key", "wrong type", "array"],
+)
+def test_a_keyed_tuple_names_the_wrong_key(pair: object, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        decode(Placed, {"pairs": [pair]}, file="f")
+    assert message in caught.value.message

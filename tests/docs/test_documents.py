@@ -17,7 +17,7 @@ import tomli
 from hpcbert.cli import frameworks
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import INTERRUPTED, Result, envelope
-from hpcbert.config import campaignfile, decode, origin, recipe, site
+from hpcbert.config import campaignfile, origin, recipe, site
 from hpcbert.config.campaignfile import CampaignFile
 from hpcbert.errors import HpcbertError
 from hpcbert.logs import failures, grammar
@@ -25,6 +25,7 @@ from hpcbert.model import Campaign
 from hpcbert.results.words import FLAGS
 from hpcbert.script.lockfile import Lock
 from hpcbert.slurm import reasons, states
+from hpcbert.system import decode
 from hpcbert.timelimit import TimeLimit
 from tests.kit.paths import REFERENCE, REPOSITORY
 

@@ -181,10 +181,11 @@ def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Collec
         (b"", "incomplete", "is empty"),
         (bytes(range(256)) * 40, "format", "is not a text file"),
         (b"\x7fELF\x02\x01\x01" + bytes(4000), "format", "is not a text file"),
-        (b"\x28\xb5\x2f\xfd" + bytes(100), "no-log", "is compressed by zstd: unpack it first"),
+        (b"\x28\xb5\x2f\xfd" + bytes(100), "format", "if it is compressed, unpack it first"),
         (gzip.compress(b"step: 1\n" * 9)[:-9], "no-log", "is cut short"),
         (gzip.compress(bytes(range(256)) * 40), "format", "is not a text file"),
         ("epoch 3 took 17 ms\n".encode("utf-16") * 20, "incomplete", "has no line of"),
+        ("epoch 3 took 17 ms\n".encode("utf-16-le") * 20, "incomplete", "has no line of"),
     ],
     ids=[
         "unknown",
@@ -196,6 +197,7 @@ def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Collec
         "torn gzip",
         "binary in gzip",
         "utf-16",
+        "utf-16 without its mark",
     ],
 )
 def test_what_is_no_log_of_any_framework_says_what_it_is(

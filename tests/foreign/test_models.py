@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from hpcbert.logs.models import SIZES, name_of, stated_by
 from hpcbert.logs.setting import Setting
-from hpcbert.logs.sizes import SIZES, name_of, stated_by
 from tests.foreign.test_labels import reason
 from tests.kit.logs import put
 from tests.kit.recipes import options_of, printed, sample

@@ -141,7 +141,7 @@ def results(data: bytes) -> None:
         found = saved.read(path)
         assert saved.parse(saved.render(found), file="again") == found
         compared = compare(found.tables, found.tables, names=("a", "b"), within=0.02)
-        printable(verdicts.render(compared, 0.02, 80))
+        printable(verdicts.view(compared, 0.02).text(80))
         verdicts.junit([compared], {})
 
 

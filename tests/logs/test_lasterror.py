@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.logs.lasterror import last_error
+from hpcbert.logs.failures import last_error
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n'
 GONE = "srun: error: n1: task 0: Exited with exit code 1\n"

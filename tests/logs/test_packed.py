@@ -52,13 +52,12 @@ def test_streams_that_were_joined_are_read_to_the_last(
     assert content(log) == TEXT
 
 
-@pytest.mark.parametrize(
-    "name", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "utf-8-sig"]
-)
-def test_wide_characters_are_read_with_and_without_their_mark(log: Path, name: str) -> None:
-    log.write_bytes(TEXT.decode().encode(name))
+@pytest.mark.parametrize("name", ["utf-16-le", "utf-16-be", "utf-8"])
+def test_a_byte_order_mark_says_the_encoding(log: Path, name: str) -> None:
+    data = f"\ufeff{TEXT.decode()}".encode(name)
+    log.write_bytes(data)
     assert content(log) == TEXT
-    log.write_bytes(gzip.compress(TEXT.decode().encode(name)))
+    log.write_bytes(gzip.compress(data))
     assert content(log) == TEXT
 
 
@@ -87,16 +86,6 @@ def test_the_memory_that_an_xz_file_asks_for_is_bounded(log: Path) -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 28}]
     log.write_bytes(lzma.compress(b"step\n", filters=filters, check=lzma.CHECK_NONE))
     with pytest.raises(NotALogError, match="can't be unpacked as xz"):
-        content(log)
-
-
-@pytest.mark.parametrize(
-    ("head", "name"),
-    [(b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"), (b"\x1f\x9d", "compress")],
-)
-def test_a_format_that_is_not_read_is_named(log: Path, head: bytes, name: str) -> None:
-    log.write_bytes(head + bytes(range(64)))
-    with pytest.raises(NotALogError, match=f"is compressed by {name}: unpack it first"):
         content(log)
 
 

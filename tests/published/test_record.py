@@ -135,7 +135,7 @@ def test_the_list_names_every_table() -> None:
 def test_a_table_is_shown_with_its_place_and_its_errors() -> None:
     done = said("show", "dlperf:deepspeed-fp32-b32")
     assert "Oneflow-Inc/DLPerf@c202878" in done.stdout
-    assert "! Speedups above the number of GPUs do not show scaling" in done.stdout
+    assert "known error: Speedups above the number of GPUs do not show scaling" in done.stdout
     data = said("show", "dlperf:deepspeed", "--json").data
     assert len(data["tables"]) == 5
     assert data["tables"][0]["points"][0]["per_gpu"] == 147.81

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hpcbert.report import figures, page
-from hpcbert.report.content import compose
+from hpcbert.report import figures, forms
+from hpcbert.report.sections import compose
 from hpcbert.report.words import LANGUAGES, Words
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
@@ -86,7 +86,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path
         report = compose(given(name), Words(language))
         drawings = {one.name: figures.draw(one, forms=False) for one in report.pictures}
         file = tmp_path_factory.mktemp("page") / "index.html"
-        file.write_text(page.render(report, drawings, Words(language)), encoding="utf-8")
+        file.write_text(forms.page(report, drawings, Words(language)), encoding="utf-8")
         return file
 
     return write

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Group, Measured, Origin, Provenance, Reason, Run, Shape, Steps
-from hpcbert.report import figures, files, markdown, page
-from hpcbert.report.blocks import Column, Grid, Report
-from hpcbert.report.content import compose
-from hpcbert.report.given import Backing, Given, Stretch
+from hpcbert.report import figures, forms
+from hpcbert.report.model import Backing, Report, ReportInput, Stretch
+from hpcbert.report.sections import compose
 from hpcbert.report.words import LANGUAGES, Words
+from hpcbert.results.grid import Column, Grid
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.resultset import NodeFacts, ResultSet, Source
 from tests.kit.waiting import CEILING
@@ -40,7 +40,7 @@ HOSTILE = (
 MADE = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert report <x> --output 'a|b'")
 
 
-def given(name: str) -> Given:
+def given(name: str) -> ReportInput:
     """Return what is reported of a table in which everything that can be named has a name."""
     bad = Run(3, 0, None, False, (Reason("loss", name),), name, "sacct", name, nodes=(name,))
     runs = tuple(
@@ -72,7 +72,7 @@ def given(name: str) -> Given:
     stretch = Stretch(
         groups[0], Shape(1, 8), 1, tuple(zip(steps.iterations, steps.seconds, strict=True)), (2, 3)
     )
-    return Given(name, MADE, results, (backing,), (), (stretch,))
+    return ReportInput(name, MADE, results, (backing,), (), (stretch,))
 
 
 class Text(HTMLParser):
@@ -94,7 +94,7 @@ class Text(HTMLParser):
 
 def rendered(report: Report) -> str:
     drawings = {one.name: figures.draw(one, forms=False) for one in report.pictures}
-    return page.render(report, drawings, Words(report.language))
+    return forms.page(report, drawings, Words(report.language))
 
 
 def test_names_are_text_on_the_page() -> None:
@@ -118,8 +118,8 @@ def test_names_are_text_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_are_text_in_markdown(name: str) -> None:
-    usual = markdown.render(compose(given("usual"), Words("en"))).splitlines()
-    found = markdown.render(compose(given(name), Words("en"))).splitlines()
+    usual = forms.markdown_report(compose(given("usual"), Words("en"))).splitlines()
+    found = forms.markdown_report(compose(given(name), Words("en"))).splitlines()
     # Scripts are longer where names have several lines; what is a heading or a table stays one.
     for begin in ("# ", "## ", "### ", "| ", "!["):
         outside = [line for line in outside_fences(found) if line.startswith(begin)]
@@ -148,7 +148,7 @@ def outside_fences(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
     for grid in compose(given(name), Words("en")).grids:
-        lines = list(csv.reader(io.StringIO(files.comma_separated(grid))))
+        lines = list(csv.reader(io.StringIO(forms.csv_table(grid))))
         assert {len(line) for line in lines} == {len(grid.columns)}
         for line, row in zip(lines[1:], grid.rows, strict=True):
             for text, cell in zip(line, row, strict=True):
@@ -160,7 +160,7 @@ def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
 
 def test_latex_takes_no_name_for_a_command() -> None:
     columns = (Column("a_b"), Column("50%", ".1%"))
-    text = files.latex(Grid("n", "t", columns, ((r"\input{x}", 0.5), ("[x] & *", None))))
+    text = forms.latex_table(Grid("n", "t", columns, ((r"\input{x}", 0.5), ("[x] & *", None))))
     assert r"\textbackslash{}input\{x\} & 50.0 \\" in text
     assert r"{[x] \& *} & {} \\" in text
     assert "{a\\_b} & {50\\% (\\%)}" in text
@@ -170,7 +170,9 @@ def test_latex_takes_no_name_for_a_command() -> None:
 @pytest.mark.needs("pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
     bodies = [
-        files.latex(grid) for name in HOSTILE for grid in compose(given(name), Words("en")).grids
+        forms.latex_table(grid)
+        for name in HOSTILE
+        for grid in compose(given(name), Words("en")).grids
     ]
     start = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{textcomp,booktabs,siunitx}"
     text = "\n\n".join([rf"{start}\begin{{document}}\tiny", *bodies, r"\end{document}"])
@@ -219,6 +221,6 @@ def test_a_table_of_the_cpu_says_nothing_of_gpus() -> None:
     source = replace(one.results.sources[0], environments=())
     one = replace(one, results=replace(one.results, tables=tables, sources=(source,)), backings=())
     for language in LANGUAGES:
-        text = markdown.render(compose(one, Words(language)))
+        text = forms.markdown_report(compose(one, Words(language)))
         assert "GPU" not in text.replace("nvidia", "")
         assert "CPU" in text

@@ -14,8 +14,8 @@ import tomli
 
 from hpcbert.campaign import store
 from hpcbert.model import Device, Group, Provenance
+from hpcbert.results.forms import FORMS
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.reporters import FORMS
 from tests.kit.campaigns import Built
 from tests.kit.cli import Done, inside
 from tests.kit.collecting import gathered, says

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpcbert.cli.explain import bandwidths
-from hpcbert.logs.waits import waited
-from hpcbert.model import Group, Metrics, Reason, Row, Run, Shape, SpeedupTable
+from hpcbert.logs.input_wait import waited
+from hpcbert.model import Group, Metrics, Reason, RepeatCount, Row, Run, Shape, SpeedupTable
 from hpcbert.results.explained import Observation, explain, parameters
 from hpcbert.results.metrics import model_named
 from tests.kit.campaigns import Build
@@ -31,7 +31,7 @@ def run(number: int, speed: float | None, nodes: str = "") -> Run:
 def row(shape: str, speed: float, *runs: Run, **changes: Any) -> Row:
     own = Row(
         shape=Shape.parse(shape), median=speed, mean=speed, min=speed, max=speed, cv=None, speedup=None,
-        efficiency=None, ok=len(runs), asked=len(runs), flags=(), runs=runs,
+        efficiency=None, repeats=RepeatCount(len(runs), len(runs)), runs=runs,
     )  # fmt: skip
     return replace(own, **changes)
 

@@ -12,10 +12,10 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Group, Measured, Note, Provenance, Reason, Run, Shape, SpeedupTable
-from hpcbert.results import delimited, dlperf, markdown, saved, text
+from hpcbert.results import dlperf, saved, text
 from hpcbert.results.document import FORMAT, tables_data
+from hpcbert.results.forms import FORMS, form_of, render_csv, render_markdown
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.reporters import FORMS, meant_by
 
 MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
@@ -57,7 +57,7 @@ def test_every_form_holds_every_median(name: str, tables: tuple[SpeedupTable, ..
     ("ending", "name"), [(".CSV", "csv"), (".md", "markdown"), (".json", "json"), (".pdf", "")]
 )
 def test_the_end_of_a_files_name_means_a_form(ending: str, name: str) -> None:
-    assert meant_by(ending) == name
+    assert form_of(ending) == name
 
 
 def test_the_text_is_aligned_and_says_why(tables: tuple[SpeedupTable, ...]) -> None:
@@ -120,7 +120,7 @@ def test_the_document_holds_every_number_unrounded(tables: tuple[SpeedupTable, .
 
 
 def test_markdown_begins_with_dlperfs_columns(tables: tuple[SpeedupTable, ...]) -> None:
-    lines = markdown.render(tables, MADE).splitlines()
+    lines = render_markdown(tables, MADE).splitlines()
     assert lines[4].startswith("| node_num | gpu_num | samples/s | speedup |")
     assert lines[7].startswith("| 4 | 32 | 4322.50 | 30.83 |")
     assert lines[9] == "* 1n1g, repeat 3 is invalid: loss: the loss is nan at iteration 7"
@@ -129,13 +129,13 @@ def test_markdown_begins_with_dlperfs_columns(tables: tuple[SpeedupTable, ...]) 
 def test_markdown_shows_text_as_it_is() -> None:
     hostile = "a|b*_`<img src=x>`[x](y)\n# h"
     group = Group(hostile, "m", "fp32", 1, "r", hostile)
-    rendered = markdown.render(tabulate([point(group, "1n1g", [1.0])]), MADE)
+    rendered = render_markdown(tabulate([point(group, "1n1g", [1.0])]), MADE)
     assert "\\|b\\*\\_\\`\\<img src=x\\>\\`\\[x\\](y) \\# h" in rendered
     assert all(line.count(" | ") in (0, 9) for line in rendered.splitlines())
 
 
 def test_csv_has_one_line_a_point(tables: tuple[SpeedupTable, ...]) -> None:
-    lines = list(csv.DictReader(io.StringIO(delimited.render(tables, MADE))))
+    lines = list(csv.DictReader(io.StringIO(render_csv(tables, MADE))))
     assert [line["gpus"] for line in lines] == ["1", "32"]
     assert float(lines[1]["median"]) == 4322.5
     assert float(lines[0]["median"]) == (140.1987654 + 140.2) / 2
@@ -146,9 +146,7 @@ def test_csv_has_one_line_a_point(tables: tuple[SpeedupTable, ...]) -> None:
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
 def test_csv_is_no_formula(start: str) -> None:
     group = Group(f"{start}1+1", "m", "fp32", 1, f"{start}cmd|' /C calc'!A0")
-    lines = list(
-        csv.reader(io.StringIO(delimited.render(tabulate([point(group, "1n1g", [1])]), MADE)))
-    )
+    lines = list(csv.reader(io.StringIO(render_csv(tabulate([point(group, "1n1g", [1])]), MADE))))
     assert len(lines) == 2
     for cell in (lines[1][0], lines[1][5]):
         assert cell[0] in "'1c"

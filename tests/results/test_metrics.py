@@ -17,13 +17,14 @@ from hpcbert.data.names import usual_predictions
 from hpcbert.model import Counted, Group, Measured, Run, Sampled, Shape, Steps
 from hpcbert.results import saved
 from hpcbert.results.metrics import (
+    PEAKS,
     Model,
     metrics_of,
     model_flops,
     model_named,
+    peak,
     percentile,
 )
-from hpcbert.results.peaks import PEAKS, peak
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.resultset import ResultSet
 from tests.kit.campaigns import Build

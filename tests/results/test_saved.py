@@ -29,8 +29,8 @@ from hpcbert.model import (
     Shape,
 )
 from hpcbert.results.document import tables_data
+from hpcbert.results.forms import FORMS
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.reporters import FORMS
 from hpcbert.results.resultset import NodeFacts, ResultSet, Source
 from hpcbert.results.saved import parse, read, render
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.model import Group, Origin, Row, Shape, SpeedupTable
+from hpcbert.model import Group, Origin, RepeatCount, Row, Shape, SpeedupTable
 from hpcbert.results import saved
 from hpcbert.results.resultset import ResultSet
 from hpcbert.results.scaling import FARTHEST, MARGIN, Curve, asked_for, curve_of
@@ -26,7 +26,7 @@ def row(shape: str, speed: float | None, spread: float = 0.0) -> Row:
     return Row(
         shape=Shape.parse(shape), median=speed, mean=speed,
         min=speed and speed * (1 - spread), max=speed and speed * (1 + spread),
-        cv=None, speedup=None, efficiency=None, ok=0, asked=0, flags=(), runs=(),
+        cv=None, speedup=None, efficiency=None, repeats=RepeatCount(0, 0),
     )  # fmt: skip
 
 
@@ -217,5 +217,6 @@ def test_the_command(tmp_path: Path, here: None) -> None:
 
 def recorded(speeds: dict[str, float]) -> SpeedupTable:
     made = table(dict(speeds))
-    rows = (replace(one, origin=Origin("record", "x"), ok=1, asked=1) for one in made.rows)
+    counts = RepeatCount(1, 1)
+    rows = (replace(row, origin=Origin("record", "x"), repeats=counts) for row in made.rows)
     return replace(made, rows=tuple(rows))

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.config.decode import Invalid
 from hpcbert.config.recipe import Option, Preset, Recipe, load
 from hpcbert.config.site import Site, read_site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request, plan, shapes
+from hpcbert.system.decode import Invalid
 
 
 @pytest.fixture

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 from hpcbert.campaign import record
 from hpcbert.campaign.repeats import Repeat
-from hpcbert.config.decode import decode
 from hpcbert.config.schedulers import LOCAL
 from hpcbert.errors import ConfigError, SchedulerError
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
 from hpcbert.system import ownership
+from hpcbert.system.decode import decode
 from hpcbert.system.processes import lives, machine, started
 from hpcbert.system.runner import start
 

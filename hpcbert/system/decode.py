@@ -1,12 +1,11 @@
 """Plain values to dataclasses by their annotations: the one reader of TOML and JSON documents.
 
 A field is a key, and its default is the meaning of an absent key. `Annotated` adds what a type
-can't
-express: `Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a field
-that no document has, `Written` one with another form in documents. A class with a `FORM` is written
-as the text that its `parse` takes. A classmethod `narrowed` returns annotations that other keys of
-the same table narrow. Unknown keys are refused, except in tables that are `Open`. `__post_init__`
-checks what involves several keys.
+can't express: `Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a
+field that no document has, `Written` one with another form in documents, `Keyed` a tuple that
+documents write as a table. A class with a `FORM` is written as the text that its `parse` takes. A
+classmethod `narrowed` returns annotations that other keys of the same table narrow. Unknown keys
+are refused, except in tables that are `Open`. `__post_init__` checks what involves several keys.
 """
 
 from __future__ import annotations
@@ -149,6 +148,13 @@ class Written:
     read: Callable[[Any], Any]
 
 
+class Keyed:
+    """Marks a tuple that documents write as a table, with a key for each of its values."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = keys
+
+
 def decode(kind: type[T], values: Any, *, file: str, path: str = "", **given: Any) -> T:
     """Decode a document, or one part of it.
 
@@ -174,6 +180,8 @@ def decode(kind: type[T], values: Any, *, file: str, path: str = "", **given: An
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
     origin, kinds = get_origin(hint), get_args(hint)
+    if origin is Annotated and isinstance(kinds[1], Keyed):
+        return partial(_keyed, dict(zip(kinds[1].keys, get_args(kinds[0]), strict=True)))
     if origin is Annotated:
         written = isinstance(kinds[1], Written)
         return partial(_checked, _reader(kinds[1].kind if written else kinds[0]), kinds[1:])
@@ -258,7 +266,7 @@ def _accepted(hint: Any) -> tuple[type, ...]:
     """Return the types of the plain values that an annotation's reader examines."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _accepted(kinds[1].kind if isinstance(kinds[1], Written) else kinds[0])
+        return _accepted(_written_kind(kinds[0], kinds[1]))
     if origin is Literal:
         return tuple({type(one) for one in kinds})
     if origin in (dict, Mapping) or _is_table(hint):
@@ -268,6 +276,13 @@ def _accepted(hint: Any) -> tuple[type, ...]:
     if hint is float:
         return (float, int)
     return (hint,) if hint in (*_NAMES, NoneType) else (str,)
+
+
+def _written_kind(kind: Any, mark: Any) -> Any:
+    """Return the annotation of what a document has."""
+    if isinstance(mark, Keyed):
+        return dict
+    return mark.kind if isinstance(mark, Written) else kind
 
 
 def _array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -291,6 +306,21 @@ def _element(read: Callable[[Any], Any], number: int, value: Any) -> Any:
         if error.path is not None or not isinstance(value, str):
             raise error.under(f"[{number}]") from None
         raise Invalid(f"names {value!r}, which {error.message}", error.hint) from None
+
+
+def _keyed(kinds: Mapping[str, Any], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, dict):
+        raise Invalid("must be a table", value=value)
+    return tuple(_value_of(value, key, _reader(kind)) for key, kind in kinds.items())
+
+
+def _value_of(table: Mapping[str, Any], key: str, read: Callable[[Any], Any]) -> Any:
+    if key not in table:
+        raise Invalid("is missing", key=key)
+    try:
+        return read(table[key])
+    except Invalid as error:
+        raise error.under(key) from None
 
 
 def _mapping(kinds: tuple[Any, ...], value: Any) -> dict[str, Any]:
@@ -354,13 +384,8 @@ def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({}
     for name, (read, required) in known.items():
         if name in given:
             continue
-        if name in value:
-            try:
-                made[name] = read(value[name])
-            except Invalid as error:
-                raise error.under(name) from None
-        elif required:
-            raise Invalid("is missing", key=name)
+        if name in value or required:
+            made[name] = _value_of(value, name, read)
     if not issubclass(kind, Open):
         for key in value:
             if key not in known:

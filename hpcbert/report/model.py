@@ -1,33 +1,22 @@
-"""The parts of a report, before it is a page, a Markdown file or a table for LaTeX; pure.
+"""What a report is made from, and its parts before they are a page, Markdown or LaTeX; pure.
 
 All texts are plain: each form escapes them by its own rules.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
 
-NOTHING = ""
-Cell = str | int | float | None
+from hpcbert.results.grid import Grid
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-@dataclass(frozen=True)
-class Column:
-    """One column of a table.
-
-    Attributes:
-        title: Its heading.
-        form: The format of its numbers, for `format`; empty for a column of texts.
-    """
-
-    title: str
-    form: str = ""
-
-    def shown(self, cell: Cell) -> str:
-        """Return a cell as text; empty if there is no number."""
-        if cell is None:
-            return NOTHING
-        return cell if isinstance(cell, str) else format(cell, self.form)
+    from hpcbert.config.recipe import Recipe
+    from hpcbert.model import Group, Provenance, Shape, SpeedupTable
+    from hpcbert.results.resultset import ResultSet, Source
 
 
 @dataclass(frozen=True)
@@ -62,24 +51,6 @@ class Code:
 
     title: str
     text: str
-    folded: bool = False
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table.
-
-    Attributes:
-        name: The name of its files in `tables/`, without ending.
-        title: Its caption.
-        rows: Numbers unrounded; one cell per column.
-        folded: Whether a page shows it only when asked.
-    """
-
-    name: str
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
     folded: bool = False
 
 
@@ -173,11 +144,75 @@ class Report:
     def grids(self) -> tuple[Grid, ...]:
         """Every table, those of figures among them."""
         blocks = [block for section in self.sections for block in section.blocks]
-        found = (one.grid if isinstance(one, Picture) else one for one in blocks)
-        return tuple(one for one in found if isinstance(one, Grid))
+        grids = (block.grid if isinstance(block, Picture) else block for block in blocks)
+        return tuple(grid for grid in grids if isinstance(grid, Grid))
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
         """Every figure."""
         blocks = (block for section in self.sections for block in section.blocks)
         return tuple(one for one in blocks if isinstance(one, Picture))
+
+
+@dataclass(frozen=True)
+class Backing:
+    """The content of the files of one source, if they still exist.
+
+    Attributes:
+        script: One of a campaign's rendered scripts: name and text; empty if there is none.
+        topologies: Lines of `nvidia-smi topo -m` by node.
+        digests: SHA-256 of the files behind the numbers, by path.
+    """
+
+    script: tuple[str, str] = ("", "")
+    topologies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The steps inside one run.
+
+    Attributes:
+        repeat: The run's number.
+        steps: For each record, its last iteration and the seconds of one iteration.
+        window: First and last iteration that are measured.
+    """
+
+    group: Group
+    shape: Shape
+    repeat: int
+    steps: tuple[tuple[int, float], ...]
+    window: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ReportInput:
+    """What a report is made from.
+
+    Attributes:
+        title: Of the report; empty for the usual one.
+        made: By what, when and by which command.
+        results: Tables and their sources.
+        backings: The content of the sources' files, in the order of the sources.
+        recipes: Those of the frameworks in the tables, where they exist.
+        stretches: Runs of which the report shows the steps.
+    """
+
+    title: str
+    made: Provenance
+    results: ResultSet
+    backings: tuple[Backing, ...] = ()
+    recipes: tuple[Recipe, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
+
+    @property
+    def tables(self) -> tuple[SpeedupTable, ...]:
+        """The tables."""
+        return self.results.tables
+
+    @property
+    def sources(self) -> tuple[tuple[Source, Backing], ...]:
+        """Each source with the content of its files."""
+        bare = repeat(Backing())
+        return tuple(zip(self.results.sources, chain(self.backings, bare), strict=False))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcbert.config.decode import did_you_mean
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import shown
+from hpcbert.logs.models import stated_by
 from hpcbert.logs.setting import END, Setting
-from hpcbert.logs.sizes import stated_by
 from hpcbert.model import Shape
+from hpcbert.system.decode import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

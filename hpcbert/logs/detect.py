@@ -86,5 +86,7 @@ def unread(path: Path, framework: str, alike: tuple[str, ...]) -> Reason:
         return Reason("incomplete", f"{path.name} is empty")
     # A file of only zero bytes has nothing left to read.
     if not head or sum(byte not in _TEXT for byte in head) > _BINARY * len(head):
-        return Reason("format", f"{path.name} is not a text file")
+        return Reason(
+            "format", f"{path.name} is not a text file; if it is compressed, unpack it first"
+        )
     return Reason("incomplete", f"{none}: the run ended before the first, or it is another format")

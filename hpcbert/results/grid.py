@@ -1,0 +1,224 @@
+"""A table of any kind, its cells as values, and its forms: text, Markdown, CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import textwrap
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcbert.results.words import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+Cell = str | int | float | None
+NOTHING = "-"
+GAP = "  "
+# Texts are never folded to fewer characters, and the last column is never cut to fewer.
+_LEAST_FOLDED, _LEAST_CUT = 20, 12
+# An underscore inside a word marks no emphasis.
+_MARKDOWN = re.compile(r"([\\`*{}\[\]<>#|~&!]|(?<![^\W_])_|_(?![^\W_]))")
+# Characters that make a spreadsheet treat a cell as a formula (OWASP, CSV Injection).
+_FORMULA = ("=", "+", "-", "@")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        title: Its heading, with the unit.
+        form: The format of its numbers, for `format`; `>` for texts on the right, empty for texts
+            on the left.
+    """
+
+    title: str
+    form: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether its cells are numbers."""
+        return self.form not in ("", ">")
+
+    def shown(self, cell: Cell, *, nothing: str = "", separator: str = "") -> str:
+        """Return a cell as text.
+
+        Args:
+            cell: The value.
+            nothing: The text for a missing number.
+            separator: Between the thousands of numbers with a fixed point.
+        """
+        if cell is None:
+            return nothing
+        if isinstance(cell, str):
+            return cell
+        return format(cell, f"{separator}{self.form}" if self.form.endswith("f") else self.form)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table.
+
+    Attributes:
+        name: The name of its files, without ending.
+        title: Its caption.
+        rows: Numbers unrounded; one cell per column.
+        folded: Whether a page shows it only when asked.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    folded: bool = False
+
+    def select(self, places: Sequence[int]) -> Grid:
+        """Return the columns at some places, from 0."""
+        columns = tuple(self.columns[place] for place in places)
+        rows = tuple(tuple(row[place] for place in places) for row in self.rows)
+        return replace(self, columns=columns, rows=rows)
+
+    def without_empty(self) -> Grid:
+        """Return the columns with a value in some row."""
+        places = range(len(self.columns))
+        return self.select([at for at in places if any(row[at] is not None for row in self.rows)])
+
+
+def number(value: float | None, form: str = ",.2f") -> str:
+    """Return a number as text, or a dash if there is none."""
+    return NOTHING if value is None else format(value, form)
+
+
+def fold(text: str, width: int, indent: str = "") -> list[str]:
+    """Return a text as lines of limited length, the later ones indented; 0: no limit."""
+    if not width or len(text) <= width:
+        return [text]
+    # A long path is not folded, so that it can be copied.
+    return textwrap.wrap(
+        text,
+        max(width, _LEAST_FOLDED),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def aligned(
+    rows: Sequence[Sequence[str]], width: int = 0, *, right: Collection[int] = ()
+) -> list[str]:
+    """Return rows as lines with aligned columns.
+
+    Args:
+        rows: The cells of each row.
+        width: Maximum length of a line: the last cell is cut. 0: no limit.
+        right: Columns to align on the right, by number from 0.
+    """
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if width:
+        sizes[-1] = max(width - sum(sizes[:-1]) - len(GAP) * len(sizes[:-1]), _LEAST_CUT)
+    lines = []
+    for row in rows:
+        cells = []
+        for place, (cell, size) in enumerate(zip(row, sizes, strict=True)):
+            short = cell if len(cell) <= size else f"{cell[: size - 1]}…"
+            cells.append(short.rjust(size) if place in right else short.ljust(size))
+        lines.append(GAP.join(cells).rstrip())
+    return lines
+
+
+def text_lines(grid: Grid) -> list[str]:
+    """Return a table as lines for a terminal: the titles, then a line for each row."""
+    titles = [column.title for column in grid.columns]
+    rows = [
+        [
+            plain(column.shown(cell, nothing=NOTHING, separator=","))
+            for column, cell in zip(grid.columns, row, strict=True)
+        ]
+        for row in grid.rows
+    ]
+    right = [place for place, column in enumerate(grid.columns) if column.form]
+    head, *lines = aligned([titles, *rows], right=right)
+    return [click.style(head, dim=True), *lines]
+
+
+def escape(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    return _MARKDOWN.sub(r"\\\1", plain(text))
+
+
+def markdown(grid: Grid) -> str:
+    """Return a table as Markdown, without its title."""
+    rows = [
+        [column.title for column in grid.columns],
+        *(
+            [column.shown(cell) for column, cell in zip(grid.columns, row, strict=True)]
+            for row in grid.rows
+        ),
+    ]
+    head, *lines = (f"| {' | '.join(map(escape, row))} |" for row in rows)
+    marks = " | ".join("---:" if column.form else ":---" for column in grid.columns)
+    return "\n".join([head, f"| {marks} |", *lines])
+
+
+def spreadsheet_text(text: str) -> str:
+    """Return text on one line that no spreadsheet treats as a formula."""
+    flat = plain(text)
+    return f"'{flat}" if flat.startswith(_FORMULA) else flat
+
+
+def comma_separated(titles: Iterable[str], rows: Iterable[Iterable[Cell]]) -> str:
+    """Return a table as CSV, numbers unrounded; a spreadsheet sees no formula in it."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    for row in (titles, *rows):
+        writer.writerow(spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in row)
+    return stream.getvalue()
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table with what surrounds it, for a terminal or as Markdown.
+
+    Attributes:
+        heading: Lines above the table in a terminal, with colours; Markdown has its title.
+        notes: Remarks below it.
+        legend: How to read it; may be empty.
+        colours: For each row its colour in a terminal; None: none.
+    """
+
+    heading: tuple[str, ...]
+    grid: Grid
+    notes: tuple[str, ...] = ()
+    legend: str = ""
+    colours: tuple[str | None, ...] = ()
+
+    def text(self, width: int = 0) -> str:
+        """Return it for a terminal, with colours.
+
+        Args:
+            width: The maximum length of a line of text; the table is not folded. 0: no maximum.
+        """
+        head, *rows = text_lines(self.grid)
+        colours = self.colours or (None,) * len(rows)
+        lines = [*self.heading, "", head]
+        for row, colour in zip(rows, colours, strict=True):
+            lines.append(click.style(row, fg=colour) if colour else row)
+        for note in self.notes:
+            lines += fold(f"  · {plain(note)}", width, "    ")
+        if self.legend:
+            lines += ["", *fold(plain(self.legend), width)]
+        return "\n".join(lines)
+
+    def markdown(self) -> str:
+        """Return it as Markdown."""
+        parts = [f"### {escape(self.grid.title)}", markdown(self.grid)]
+        if self.notes:
+            parts.append("\n".join(f"* {escape(note)}" for note in self.notes))
+        if self.legend:
+            parts.append(escape(self.legend))
+        return "\n\n".join(parts)
