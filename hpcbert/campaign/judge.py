@@ -2,7 +2,7 @@
 
 For each repeat, find its state (`standing`), distinguish its attempts and choose one (`attempts`),
 read its log, and turn every objection to the number into a reason (`_Judge`). Then compare repeats
-with each other: those on one node at one time (`neighbours`), and those of one point (`likeness`).
+with each other: those on one node at one time (`node_sharing`), and those of one point (`likeness`).
 Reasons are only ever added; nothing makes an invalid run valid.
 """
 
@@ -20,12 +20,11 @@ from hpcbert.campaign.environment import Environments, compared
 from hpcbert.campaign.evidence import Held
 from hpcbert.campaign.fingerprint import NodeSample
 from hpcbert.campaign.likeness import Account, judged, stated
-from hpcbert.campaign.neighbours import undisturbed
+from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
 from hpcbert.campaign.sampled import ENDING
 from hpcbert.campaign.sampled import read as read_samples
 from hpcbert.campaign.search import against, found_for, sized
 from hpcbert.campaign.standing import Memory, standing
-from hpcbert.campaign.vicinity import Vicinity
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
@@ -134,7 +133,7 @@ def gather(
     window: Window,
     states: States,
     beside: bool = True,
-    around: Vicinity | None = None,
+    nearby: NearbyCampaigns | None = None,
     trusted: bool = False,
     point: str = "",
 ) -> Gathered:
@@ -146,7 +145,7 @@ def gather(
         window: The window to use instead of the protocol's.
         states: Asks the scheduler; called only for what the directory does not have.
         beside: Whether to look in the campaigns next to it for runs that shared its nodes.
-        around: What is known of those already.
+        nearby: The campaigns next to it, as far as they were read.
         trusted: Whether to use files that have changed since the evidence was recorded.
         point: Key of the only point to judge; empty for all.
 
@@ -174,8 +173,8 @@ def gather(
     stamps |= watched.records.stamps(directory)
     now = proof.stamps(directory)
     repeats = [_at_rest(one, stamps, now) for one in repeats]
-    around = (around or Vicinity()) if beside else None
-    runs, notes = undisturbed(watched, {one.key: one.run for one in repeats}, around)
+    nearby = (nearby or NearbyCampaigns()) if beside else None
+    runs, notes = refuse_shared(watched, {one.key: one.run for one in repeats}, nearby)
     points: dict[Point, list[JudgedRepeat]] = {}
     for one in repeats:
         points.setdefault(one.array.point, []).append(replace(one, run=runs[one.key]))
