@@ -2,7 +2,7 @@
 
 For each repeat, find its state (`standing`), distinguish its attempts and choose one (`attempts`),
 read its log, and turn every objection to the number into a reason (`_Judge`). Then compare repeats
-with each other: those on one node at one time (`node_sharing`), and those of one point (`likeness`).
+with each other: on one node at one time (`node_sharing`), and those of one point (`likeness`).
 Reasons are only ever added; nothing makes an invalid run valid.
 """
 
