@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, overview, store
+from hpcbert.campaign.attempts import SCHEMA
 from hpcbert.campaign.evidence import MEASUREMENTS, TABLE
-from hpcbert.campaign.standing import SCHEMA
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import HpcbertError
 from hpcbert.logs.setting import Window

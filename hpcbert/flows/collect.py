@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from hpcbert.campaign.attempts import AskStates
     from hpcbert.campaign.fingerprint import NodeSample
     from hpcbert.campaign.node_sharing import NearbyCampaigns
     from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.campaign.standing import States
     from hpcbert.foreign.gather import Framework
     from hpcbert.logs.layout import LeftOut, LogFile
     from hpcbert.model import Group, Measured, Row, Shape, SpeedupTable
@@ -106,7 +106,7 @@ def collect(
     *,
     frameworks: Collection[str],
     load: Callable[[str], Framework],
-    states: States | None = None,
+    states: AskStates | None = None,
 ) -> Collected:
     """Read campaigns and logs, judge every repeat, reduce the valid ones.
 
@@ -143,7 +143,7 @@ def _collect(
     *,
     frameworks: Collection[str],
     load: Callable[[str], Framework],
-    states: States | None,
+    states: AskStates | None,
 ) -> Collected:
     found = discover(paths, request.pattern)
     if not found.logs:
@@ -230,7 +230,7 @@ def _of_campaigns(
     directories: Sequence[Path],
     request: CollectRequest,
     archives: Mapping[Path, Path],
-    states: States,
+    states: AskStates,
 ) -> Iterator[_OfCampaign]:
     """Yield the result of each campaign; for unpacked ones, their archives are known."""
     if directories:
@@ -252,7 +252,7 @@ def _of_campaign(
     nearby: NearbyCampaigns,
     request: CollectRequest,
     place: Path,
-    states: States,
+    states: AskStates,
 ) -> _OfCampaign:
     from hpcbert.campaign import ends, judge, keeping, preflight, store
     from hpcbert.campaign.sources import source_of

@@ -231,17 +231,6 @@ def test_an_attempt_that_slurm_sent_back_says_so_although_it_died_of_a_signal(bu
     assert only(judged(made, silent)).attempts[0].state == "NODE_FAIL"
 
 
-def test_the_record_of_an_older_version_is_read(one: Any) -> None:
-    judged(one, Scheduler("TIMEOUT"))
-    path = one.directory / "measurements.json"
-    data = json.loads(path.read_text())
-    for run in data["runs"]:
-        del run["verdicts"]
-    del data["seal"]
-    path.write_text(json.dumps(data))
-    assert only(judged(one, silent)).state == "TIMEOUT"
-
-
 def test_a_copy_elsewhere_remembers_too(one: Any, tmp_path: Path) -> None:
     judged(one, Scheduler("OUT_OF_MEMORY"))
     copy = tmp_path / "copy"
