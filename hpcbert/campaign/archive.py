@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hpcbert.campaign import ends, evidence, notes, store
-from hpcbert.campaign.masking import INDEX, masks
+from hpcbert.campaign.evidence import INDEX, masks
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST

@@ -1,27 +1,157 @@
-"""All attempts of a repeat: what is known about each, from which source, and the valid one.
+"""The attempts of every repeat: how each ended, by which source, and which one is valid.
 
 The sources for an attempt, in this order: the scheduler's word that an earlier collect recorded,
 what accounting says now, what a retry wrote into the manifest, and what the job wrote itself. A
-verdict once reached is final: no later answer, or lack of one, makes an attempt better.
+verdict once reached is final: no later answer, or lack of one, makes an attempt better. What the
+job's own files say is read again each time, because a file system may show them late.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import store
+from hpcbert.campaign.evidence import MEASUREMENTS, SEAL, seal
+from hpcbert.config.schedulers import traits
+from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Attempt
-from hpcbert.slurm.states import UNKNOWN, Kind, RepeatState
+from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse, recalled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from hpcbert.campaign.repeats import Repeat
-    from hpcbert.campaign.standing import Memory
+    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.model import Array
     from hpcbert.slurm.jobrecord import JobRecord
+
+    AskStates = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]
+
+SCHEMA = 1
+_SCHEDULERS = ("sacct", "squeue")
+_AttemptKey = tuple[str, str, int, int]
+
+
+# --- The states on record -----------------------------------------------------------------------
+
+
+class RecordedStates:
+    """The states that an earlier collect recorded, by array, job, repeat and attempt.
+
+    Args:
+        directory: The campaign's. A record that is damaged, or has a broken seal, counts as
+            missing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._states: dict[_AttemptKey, RepeatState] = {}
+        path = directory / MEASUREMENTS
+        try:
+            data = store.read_json(path) if path.exists() else {}
+            if data.get("schema") == SCHEMA and data.get(SEAL) == seal(data):
+                for run in data["runs"]:
+                    self._states.update(_read_verdicts(run))
+        except (UsageError, KeyError, TypeError, AttributeError):
+            self._states = {}
+        self._repeats = {key[:3] for key in self._states}
+
+    def has(self, array: Array, number: int) -> bool:
+        """Return whether any attempt of a repeat is on record."""
+        return (array.name, array.job_id, number) in self._repeats
+
+    def verdict(self, array: Array, number: int, attempt: int) -> RepeatState | None:
+        """Return the scheduler's word on an attempt that has ended; None: it is not on record."""
+        state = self._states.get((array.name, array.job_id, number, attempt))
+        return state if state and state.kind.over and state.source in _SCHEDULERS else None
+
+    def suspended(self, array: Array, number: int, attempt: int) -> float:
+        """Return the seconds for which an attempt was suspended, as far as recorded."""
+        state = self._states.get((array.name, array.job_id, number, attempt))
+        return state.suspended if state else 0.0
+
+
+def _read_verdicts(run: Mapping[str, Any]) -> Iterator[tuple[_AttemptKey, RepeatState]]:
+    for verdict in run["verdicts"]:
+        state = recalled(verdict["state"])
+        yield (verdict["array"], verdict["job_id"], run["repeat"], state.attempt), state
+
+
+# --- The newest attempt of each repeat ----------------------------------------------------------
+
+
+def find_states(
+    watched: TrackedCampaign, ask: AskStates, recorded: RecordedStates
+) -> tuple[dict[Key, RepeatState], tuple[str, ...]]:
+    """Return the state of every repeat's newest attempt, and a warning if nothing answers.
+
+    Args:
+        watched: The campaign.
+        ask: Asks its scheduler; called only if a repeat's state is not on record.
+        recorded: What an earlier collect recorded.
+    """
+    states: dict[Key, RepeatState] = {}
+    for repeat in watched.repeats:
+        state = _final_state(repeat, recorded)
+        if state is not None:
+            states[repeat.key] = state
+    warnings: tuple[str, ...] = ()
+    answers: Mapping[Key, RepeatState] = {}
+    if len(states) < len(watched.repeats):
+        try:
+            answers = ask(watched)
+        except HpcbertError as error:
+            name = watched.campaign.id
+            warnings = (f"{name}: {error} The states are those that the jobs wrote themselves.",)
+    for repeat in watched.repeats:
+        if repeat.key not in states:
+            state = answers.get(repeat.key) or _from_status_file(repeat)
+            states[repeat.key] = _apply_verdict(repeat, state, recorded)
+    return states, warnings
+
+
+def _final_state(repeat: Repeat, recorded: RecordedStates) -> RepeatState | None:
+    """Return a state that can't change any more and that needs no question to the scheduler."""
+    array = repeat.array
+    if array.state == "refused" or not (array.called or array.state == "submitted"):
+        word = "REFUSED" if array.state == "refused" else UNKNOWN
+        return RepeatState(word, parse(word).kind, "none", detail=array.error or UNSUBMITTED)
+    if traits(repeat.watched.campaign.scheduler).writes_ends:
+        # Such a scheduler keeps no accounts: the file is all that there will ever be.
+        state = _from_status_file(repeat)
+        return state if state.kind.over else None
+    if not recorded.has(array, repeat.number):
+        # Ask Slurm first and read the file then: its content must not be older.
+        return None
+    record = repeat.newest
+    verdict = recorded.verdict(array, repeat.number, record.attempt)
+    if verdict is None or parse(verdict.word).returns:
+        # An attempt after the one that was judged, or one that Slurm may have started since.
+        return None
+    return record.renew(verdict)
+
+
+def _apply_verdict(repeat: Repeat, state: RepeatState, recorded: RecordedStates) -> RepeatState:
+    """Return a state unless there is a verdict on the same attempt, which stays.
+
+    If the repeat waits or runs in spite of it, there is an attempt that the job has not written
+    about yet.
+    """
+    verdict = recorded.verdict(repeat.array, repeat.number, state.attempt)
+    if verdict is None:
+        return state
+    if state.kind.alive:
+        return replace(state, attempt=state.attempt + 1)
+    return repeat.newest.renew(verdict)
+
+
+def _from_status_file(repeat: Repeat) -> RepeatState:
+    silent = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail="no source says how it ended")
+    record = repeat.newest
+    return record.complete(record.end_state or silent)
+
+
+# --- All attempts of a repeat -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -77,13 +207,13 @@ class History:
         return tuple(_listed(directory, self.number, one) for one in self.attempts)
 
 
-def history(repeat: Repeat, newest: RepeatState, memory: Memory) -> History:
+def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) -> History:
     """Return what is known about every attempt of one repeat.
 
     Args:
         repeat: The repeat, in the array that it was submitted in last.
         newest: The state of its newest attempt, and what the scheduler says about earlier ones.
-        memory: What an earlier collect recorded.
+        recorded: What an earlier collect recorded.
     """
     arrays = [one.array for one in (*repeat.before, repeat)]
     submitted = [one for one in arrays if one.state == "submitted"]
@@ -101,9 +231,9 @@ def history(repeat: Repeat, newest: RepeatState, memory: Memory) -> History:
         if after is not None:
             own = _by_retry(arrays, repeat.number, after)
             own = own or _by_its_record(seen, requeued=_array(submitted, after) == array)
-            kept = memory.verdict(array, repeat.number, attempt)
+            kept = recorded.verdict(array, repeat.number, attempt)
             state = _believed(seen, kept, said.get(attempt), own)
-        pause = memory.suspended(array, repeat.number, attempt)
+        pause = recorded.suspended(array, repeat.number, attempt)
         pause = max(state.suspended, seen.suspended, pause)
         found.append(AttemptState(array, replace(state, suspended=pause), seen))
     return History(repeat.number, tuple(found))

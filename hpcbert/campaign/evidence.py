@@ -18,10 +18,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign import store
-from hpcbert.campaign.lateness import goes_on, lacks
-from hpcbert.campaign.masking import Masking, masks
+from hpcbert.campaign.record import RepeatRecord
 from hpcbert.errors import UsageError
-from hpcbert.model import MANIFEST, utc
+from hpcbert.model import MANIFEST, moment, utc
+from hpcbert.slurm.ladder import VISIBLE
 from hpcbert.system.files import open_file, read, size_of
 from hpcbert.system.workers import spread
 
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from hpcbert.campaign.lateness import Lacking
     from hpcbert.campaign.repeats import TrackedCampaign
     from hpcbert.model import Campaign
 
+# An archive's description of itself; it stays in a directory that was unpacked.
+INDEX = "archive.json"
 MEASUREMENTS = "measurements.json"
 TABLE = "table.json"
 EVIDENCE, SEAL = "evidence", "seal"
@@ -245,7 +246,7 @@ def _changed(
         return Deviation("grew", name, "arrays were added or submitted", harmless=True)
     rest = _added_to(watched, name, then)
     logs = name.startswith("slurm/")
-    if rest is not None and (logs or (name.startswith(_STATUS) and goes_on(*rest))):
+    if rest is not None and (logs or (name.startswith(_STATUS) and is_continuation(*rest))):
         return Deviation("grew", name, "lines were added", harmless=True)
     if rest is not None and name in lacking.growing:
         return Deviation("late", name, "the file system shows more of it now", harmless=True)
@@ -296,6 +297,84 @@ def manifest_digests(campaign: Campaign) -> dict[str, Any]:
     data = asdict(campaign)
     arrays = data.pop("arrays")
     return {"head": _digest(data), "arrays": {one["name"]: _digest(one) for one in arrays}}
+
+
+# --- Differences that a slow file system, a later attempt or an archive explains -----------------
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """Files that may have been missing or cut short when a campaign was collected.
+
+    Attributes:
+        missing: Status files and logs of invalid repeats, whether they existed or not.
+        growing: Logs that were recorded so soon after their job's end that more may have followed.
+    """
+
+    missing: frozenset[str] = frozenset()
+    growing: frozenset[str] = frozenset()
+
+
+def lacks(campaign: Campaign, document: Mapping[str, Any]) -> Lacking:
+    """Return the files that a record says it lacked; none if that can't be read.
+
+    Args:
+        campaign: Its manifest.
+        document: Its measurements, with evidence.
+    """
+    try:
+        arrays = {one.name: one for one in campaign.arrays}
+        recorded = moment(document["evidence"].get("recorded"))
+        missing: set[str] = set()
+        growing: set[str] = set()
+        for run in document["runs"]:
+            if run["valid"]:
+                continue
+            missing |= {run["log"], arrays[run["array"]].status(run["repeat"])}
+            end = run["scheduler"].get("end")
+            if recorded is not None and end is not None and abs(recorded - end) < VISIBLE:
+                growing.add(run["log"])
+    except (KeyError, TypeError, AttributeError):
+        return Lacking()
+    return Lacking(frozenset(missing), frozenset(growing))
+
+
+def is_continuation(recorded: bytes, added: bytes) -> bool:
+    """Return whether lines that were added to a status file are lines that a job adds.
+
+    They are if they belong to later attempts, or to one that had no end in the record.
+    """
+    before = RepeatRecord(recorded).newest()
+    return not before.ended or all(
+        isinstance(one.get("attempt"), int) and one["attempt"] > before.attempt
+        for one in RepeatRecord(added).events
+    )
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Size and SHA-256 of a file before its secrets were masked, and after."""
+
+    then: Mapping[str, Any]
+    now: Mapping[str, Any]
+
+
+def masks(directory: Path) -> dict[str, Masking]:
+    """Return the files of a campaign that were masked when it was archived, by path."""
+    try:
+        index = store.read_json(directory / INDEX)
+        return {
+            name: Masking(
+                {key: then[key] for key in ("bytes", "sha256")},
+                {key: index["files"][name][key] for key in ("bytes", "sha256")},
+            )
+            for name, then in index["masked"].items()
+        }
+    except (UsageError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+# --- The next record ----------------------------------------------------------------------------
 
 
 def renewed(

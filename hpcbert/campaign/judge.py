@@ -1,8 +1,8 @@
 """The runs of a campaign: the valid attempt of each, how it ended, and what its log says.
 
-For each repeat, find its state (`standing`), distinguish its attempts and choose one (`attempts`),
+For each repeat, find its state and its attempts, choose one (`attempts`),
 read its log, and turn every objection to the number into a reason (`_Judge`). Then compare repeats
-with each other: those on one node at one time (`neighbours`), and those of one point (`likeness`).
+with each other: on one node at one time (`node_sharing`), and those of one point (`likeness`).
 Reasons are only ever added; nothing makes an invalid run valid.
 """
 
@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import adaptive, store
 from hpcbert.campaign import evidence as proof
-from hpcbert.campaign.attempts import History, history
+from hpcbert.campaign.attempts import History, RecordedStates, find_states, read_history
 from hpcbert.campaign.clocks import mistimed
 from hpcbert.campaign.environment import Environments, compared
 from hpcbert.campaign.evidence import Held
 from hpcbert.campaign.fingerprint import NodeSample
 from hpcbert.campaign.likeness import Account, judged, stated
-from hpcbert.campaign.neighbours import undisturbed
+from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
 from hpcbert.campaign.sampled import ENDING
 from hpcbert.campaign.sampled import read as read_samples
 from hpcbert.campaign.search import against, found_for, sized
-from hpcbert.campaign.standing import Memory, standing
-from hpcbert.campaign.vicinity import Vicinity
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
@@ -43,10 +41,10 @@ from hpcbert.system.workers import spread
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hpcbert.campaign.attempts import AskStates
     from hpcbert.campaign.fingerprint import Fingerprint
     from hpcbert.campaign.record import Stamp
     from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-    from hpcbert.campaign.standing import States
     from hpcbert.logs.grammar import Grammar, Rule
     from hpcbert.model import Array, Counted, Point, Sampled, Steps
     from hpcbert.slurm.states import RepeatState
@@ -132,9 +130,9 @@ def gather(
     *,
     rule: str,
     window: Window,
-    states: States,
+    states: AskStates,
     beside: bool = True,
-    around: Vicinity | None = None,
+    nearby: NearbyCampaigns | None = None,
     trusted: bool = False,
     point: str = "",
 ) -> Gathered:
@@ -146,7 +144,7 @@ def gather(
         window: The window to use instead of the protocol's.
         states: Asks the scheduler; called only for what the directory does not have.
         beside: Whether to look in the campaigns next to it for runs that shared its nodes.
-        around: What is known of those already.
+        nearby: The campaigns next to it, as far as they were read.
         trusted: Whether to use files that have changed since the evidence was recorded.
         point: Key of the only point to judge; empty for all.
 
@@ -156,14 +154,14 @@ def gather(
     directory, protocol = watched.directory, watched.campaign.protocol
     grammar, defaults = _read_recipe(watched)
     chosen = grammar.rule(rule)
-    memory = Memory(directory)
-    newest, warnings = standing(watched, states, memory)
+    recorded = RecordedStates(directory)
+    newest, warnings = find_states(watched, states, recorded)
     # Before any log is read: a log that is written to from now on has no number.
     stamps = proof.stamps(directory)
     held = Held() if trusted else proof.hold(watched)
     judge = _Judge(watched, grammar, defaults, chosen, window, held.changed)
     known = [
-        (one, history(one, newest[one.key], memory))
+        (one, read_history(one, newest[one.key], recorded))
         for one in watched.repeats
         if point in ("", one.array.point.key)
     ]
@@ -174,8 +172,8 @@ def gather(
     stamps |= watched.records.stamps(directory)
     now = proof.stamps(directory)
     repeats = [_at_rest(one, stamps, now) for one in repeats]
-    around = (around or Vicinity()) if beside else None
-    runs, notes = undisturbed(watched, {one.key: one.run for one in repeats}, around)
+    nearby = (nearby or NearbyCampaigns()) if beside else None
+    runs, notes = refuse_shared(watched, {one.key: one.run for one in repeats}, nearby)
     points: dict[Point, list[JudgedRepeat]] = {}
     for one in repeats:
         points.setdefault(one.array.point, []).append(replace(one, run=runs[one.key]))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, overview, store
+from hpcbert.campaign.attempts import SCHEMA
 from hpcbert.campaign.evidence import MEASUREMENTS, TABLE
-from hpcbert.campaign.standing import SCHEMA
 from hpcbert.config.schedulers import traits
 from hpcbert.errors import HpcbertError
 from hpcbert.logs.setting import Window
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcbert.campaign.judge import Gathered
+    from hpcbert.campaign.node_sharing import NearbyCampaigns
     from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.campaign.vicinity import Vicinity
     from hpcbert.model import Campaign
 
 # Seconds after the end of a script in which such a scheduler adds its own line.
@@ -29,7 +29,7 @@ _LAST_WORD = 60.0
 
 
 def write(
-    watched: TrackedCampaign, gathered: Gathered, around: Vicinity, *, now: float
+    watched: TrackedCampaign, gathered: Gathered, nearby: NearbyCampaigns, *, now: float
 ) -> tuple[str, ...]:
     """Write a campaign's results into it; return sentences about problems with that.
 
@@ -38,7 +38,7 @@ def write(
     Args:
         watched: The campaign.
         gathered: Its repeats.
-        around: What is known of the campaigns next to it.
+        nearby: The campaigns next to it.
         now: Seconds since the epoch.
     """
     if gathered.held.changed:
@@ -46,7 +46,7 @@ def write(
     if not gathered.standard:
         states = gathered.states
         gathered = judge.gather(
-            watched, rule="", window=Window(), states=lambda _: states, around=around
+            watched, rule="", window=Window(), states=lambda _: states, nearby=nearby
         )
     try:
         record(watched, gathered, now=now)

@@ -12,11 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcbert.campaign import evidence, judge, keeping, store
+from hpcbert.campaign.attempts import SCHEMA
 from hpcbert.campaign.environment import FOLDER, Environments
 from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Deviation
 from hpcbert.campaign.fingerprint import Fingerprint
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.campaign.standing import SCHEMA
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.results.document import tables_data
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from hpcbert.campaign.attempts import AskStates
     from hpcbert.campaign.judge import Gathered, JudgedRepeat
-    from hpcbert.campaign.standing import States
     from hpcbert.model import Campaign, SpeedupTable
     from hpcbert.slurm.states import RepeatState
 
@@ -136,7 +136,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     )
 
 
-def accept(directory: Path, reason: str, *, states: States, now: float) -> None:
+def accept(directory: Path, reason: str, *, states: AskStates, now: float) -> None:
     """Record a campaign as it is now, although recorded files were changed, with the reason.
 
     Args:

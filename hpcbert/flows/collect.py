@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from hpcbert.campaign.attempts import AskStates
     from hpcbert.campaign.fingerprint import NodeSample
+    from hpcbert.campaign.node_sharing import NearbyCampaigns
     from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.campaign.standing import States
-    from hpcbert.campaign.vicinity import Vicinity
     from hpcbert.foreign.gather import Framework
     from hpcbert.logs.layout import LeftOut, LogFile
     from hpcbert.model import Group, Measured, Row, Shape, SpeedupTable
@@ -106,7 +106,7 @@ def collect(
     *,
     frameworks: Collection[str],
     load: Callable[[str], Framework],
-    states: States | None = None,
+    states: AskStates | None = None,
 ) -> Collected:
     """Read campaigns and logs, judge every repeat, reduce the valid ones.
 
@@ -143,7 +143,7 @@ def _collect(
     *,
     frameworks: Collection[str],
     load: Callable[[str], Framework],
-    states: States | None,
+    states: AskStates | None,
 ) -> Collected:
     found = discover(paths, request.pattern)
     if not found.logs:
@@ -230,29 +230,29 @@ def _of_campaigns(
     directories: Sequence[Path],
     request: CollectRequest,
     archives: Mapping[Path, Path],
-    states: States,
+    states: AskStates,
 ) -> Iterator[_OfCampaign]:
     """Yield the result of each campaign; for unpacked ones, their archives are known."""
     if directories:
         # Other logs need none of this: manifests, states and their history take time to import.
         from hpcbert.campaign import store
+        from hpcbert.campaign.node_sharing import NearbyCampaigns
         from hpcbert.campaign.record import Records
         from hpcbert.campaign.repeats import TrackedCampaign
-        from hpcbert.campaign.vicinity import Vicinity
 
         # Campaigns of one folder read each other's status files.
-        records, around = Records(keep_unchanged=True), Vicinity()
+        records, nearby = Records(keep_unchanged=True), NearbyCampaigns()
         for one in directories:
             watched = TrackedCampaign(one, store.read_manifest(one), records)
-            yield _of_campaign(watched, around, request, archives.get(one, one), states)
+            yield _of_campaign(watched, nearby, request, archives.get(one, one), states)
 
 
 def _of_campaign(
     watched: TrackedCampaign,
-    around: Vicinity,
+    nearby: NearbyCampaigns,
     request: CollectRequest,
     place: Path,
-    states: States,
+    states: AskStates,
 ) -> _OfCampaign:
     from hpcbert.campaign import ends, judge, keeping, preflight, store
     from hpcbert.campaign.sources import source_of
@@ -262,7 +262,7 @@ def _of_campaign(
         why = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
         return _OfCampaign(source_of(place, campaign, ()), refused=(why,))
     gathered = judge.gather(
-        watched, rule=request.rule, window=request.window, states=states, around=around
+        watched, rule=request.rule, window=request.window, states=states, nearby=nearby
     )
     alive = any(one.known.newest.kind.alive for one in gathered.repeats)
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
@@ -270,7 +270,7 @@ def _of_campaign(
     if place == directory and not store.stranger(directory):
         newest = {one.key: one.known.newest for one in gathered.repeats}
         ends.write(watched, newest, {key for key, one in newest.items() if one.kind.over})
-        notes += keeping.write(watched, gathered, around, now=time.time())
+        notes += keeping.write(watched, gathered, nearby, now=time.time())
     own = [
         _Point(point, taken).out_of(Origin("campaign", campaign.id, str(place)))
         for point, taken in zip(gathered.points, gathered.taken, strict=True)

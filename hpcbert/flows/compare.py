@@ -17,7 +17,7 @@ from hpcbert.results.verdicts import case, share, some
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.campaign.standing import States
+    from hpcbert.campaign.attempts import AskStates
     from hpcbert.flows.results import Places
     from hpcbert.results.resultset import ResultSet
 
@@ -62,7 +62,7 @@ class _Side(NamedTuple):
     tables: tuple[SpeedupTable, ...]
 
 
-def run(request: CompareRequest, at: Places, *, states: States | None = None) -> Compared:
+def run(request: CompareRequest, at: Places, *, states: AskStates | None = None) -> Compared:
     """Compare results.
 
     Args:
@@ -99,7 +99,7 @@ def run(request: CompareRequest, at: Places, *, states: States | None = None) ->
     )
 
 
-def _read(request: CompareRequest, at: Places, states: States | None) -> list[ResultSet]:
+def _read(request: CompareRequest, at: Places, states: AskStates | None) -> list[ResultSet]:
     """Read every word with the options that apply to it.
 
     Raises:

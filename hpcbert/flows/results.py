@@ -18,7 +18,7 @@ from hpcbert.results.resultset import ResultSet
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.campaign.standing import States
+    from hpcbert.campaign.attempts import AskStates
 
 _SAVED = ".json"
 
@@ -62,7 +62,7 @@ def load(
     at: Places,
     request: CollectRequest | None = None,
     *,
-    states: States | None = None,
+    states: AskStates | None = None,
 ) -> ResultSet:
     """Return the results that words name, all in one.
 
@@ -110,7 +110,7 @@ def load(
 
 
 def _collected(
-    paths: Sequence[Path], at: Places, request: CollectRequest | None, states: States | None
+    paths: Sequence[Path], at: Places, request: CollectRequest | None, states: AskStates | None
 ) -> ResultSet:
     made = collect(
         paths,

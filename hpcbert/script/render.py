@@ -127,13 +127,11 @@ def _word(value: Any) -> str:
     """Turn a value in `{{ }}` into shell words."""
     if isinstance(value, Verbatim):
         return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return quote(value)
     if isinstance(value, Multiple):
         return f'"{value}"'  # the job calculates it
-    if isinstance(value, int | float):
+    if isinstance(value, bool):
+        value = "true" if value else "false"
+    if isinstance(value, str | int | float):
         return quote(str(value))
     if isinstance(value, list | tuple):
         return " ".join(_word(element) for element in value)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign import archive
-from hpcbert.campaign.masking import INDEX
+from hpcbert.campaign.evidence import INDEX
 from hpcbert.errors import CheckError, HpcbertError, UsageError
 from hpcbert.flows.audit import audit
 from tests.kit.campaigns import Build, Built

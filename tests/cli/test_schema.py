@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert import load
 from hpcbert.campaign import store
-from hpcbert.campaign.masking import INDEX
+from hpcbert.campaign.evidence import INDEX
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST
 from tests.kit.campaigns import Build, Built

@@ -1,0 +1,308 @@
+"""Runs that shared a node with a campaign's own runs while those were measured.
+
+All attempts matter, of this campaign and of every other campaign in its folder: however they ended,
+they may have slowed the node down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcbert.campaign import store
+from hpcbert.campaign.evidence import MEASUREMENTS
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.steps import meetings
+from hpcbert.errors import UsageError
+from hpcbert.model import Reason, stamped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from hpcbert.campaign.record import Records
+    from hpcbert.campaign.repeats import Key, Repeat
+    from hpcbert.campaign.steps import Step
+    from hpcbert.model import Run
+
+SHARED = "shared-nodes"
+# Seconds by which the clocks of nodes and file servers may differ.
+_SLACK = 3600.0
+_STATUS_FILE = re.compile(r".+\.\d{1,9}\.jsonl")
+# Runs and nodes that a sentence names.
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class MeasuredAttempt:
+    """One attempt that was measured.
+
+    Attributes:
+        point: Key of its point.
+        campaign: Name of its campaign's directory; empty for the campaign that is collected.
+        owner: Its owner, if that is not the user.
+    """
+
+    point: str
+    repeat: int
+    step: Step
+    campaign: str = ""
+    owner: str = ""
+
+    def __str__(self) -> str:
+        attempt = f" attempt {self.step.attempt}" if self.step.attempt else ""
+        where = f" of {self.campaign}" if self.campaign else ""
+        whose = f", which belongs to {self.owner}" if self.owner else ""
+        return f"repeat {self.repeat}{attempt} of {self.point}{where}{whose}"
+
+
+class Period(NamedTuple):
+    """When a campaign was measured, with a margin for clocks that differ.
+
+    Attributes:
+        since: Status files last written before that, by the file server's clock, are irrelevant.
+        begin, end: By the nodes' clocks.
+    """
+
+    since: float
+    begin: float
+    end: float
+
+
+class NearbyCampaigns:
+    """The campaigns in the folders of those that are collected, each of them read once."""
+
+    def __init__(self) -> None:
+        self._folders: dict[Path, tuple[float, list[_Neighbour]]] = {}
+
+    def attempts(
+        self, watched: TrackedCampaign, period: Period, last_written: float
+    ) -> list[MeasuredAttempt]:
+        """Return the attempts of other campaigns in a campaign's folder about a period.
+
+        Campaigns that can't be read are skipped, and so are copies of the campaign itself.
+
+        Args:
+            watched: The campaign.
+            period: When it was measured.
+            last_written: When one of its status files was last written to, by the file server's
+                clock: if that was after its folder was listed, the folder is listed again.
+        """
+        folder = watched.directory.absolute().parent
+        listed, neighbours = self._folders.get(folder, (0.0, []))
+        if last_written >= listed:
+            watched.records.refresh_all()
+            listed, neighbours = time.time(), _list_folder(folder, watched.records)
+            self._folders[folder] = listed, neighbours
+        attempts: list[MeasuredAttempt] = []
+        for neighbour in neighbours:
+            if neighbour.is_about(period) and not neighbour.is_copy_of(watched):
+                attempts += neighbour.attempts
+        return attempts
+
+
+def _list_folder(folder: Path, records: Records) -> list[_Neighbour]:
+    with contextlib.suppress(OSError):
+        return [_Neighbour(path, records) for path in sorted(folder.iterdir())]
+    return []
+
+
+class _Neighbour:
+    """A campaign, or another file or directory; it is read when it is needed."""
+
+    def __init__(self, directory: Path, records: Records) -> None:
+        self._directory = directory
+        self._records = records
+        # Long ago if the name does not say.
+        self._created = stamped(directory.name) or 0.0
+
+    def is_about(self, period: Period) -> bool:
+        """Return whether a step of it may have run in a period."""
+        if self._created > period.end or self._last_written < period.since:
+            return False
+        begin, end = self._span
+        return begin <= period.end and period.begin <= end
+
+    def is_copy_of(self, watched: TrackedCampaign) -> bool:
+        """Return whether it is a campaign itself, or a copy of it."""
+        return self._watched is None or self._watched.campaign.id == watched.campaign.id
+
+    @cached_property
+    def attempts(self) -> tuple[MeasuredAttempt, ...]:
+        """Its measured attempts; none if it can't be read."""
+        repeats = self._watched.repeats if self._watched else ()
+        name, owner = self._directory.name, store.stranger(self._directory)
+        return tuple(
+            replace(attempt, campaign=name, owner=owner)
+            for repeat in repeats
+            for attempt in measured_attempts(repeat)
+        )
+
+    @cached_property
+    def _last_written(self) -> float:
+        return max(status_times(self._directory), default=0.0)
+
+    @cached_property
+    def _watched(self) -> TrackedCampaign | None:
+        try:
+            manifest = store.read_manifest(self._directory)
+        except UsageError:
+            return None
+        return TrackedCampaign(self._directory, manifest, self._records)
+
+    @cached_property
+    def _span(self) -> tuple[float, float]:
+        spans = [span for attempt in self.attempts if (span := attempt.step.span)]
+        begin = min((begin for begin, _ in spans), default=float("inf"))
+        return begin, max((end for _, end in spans), default=0.0)
+
+
+def measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
+    """Yield the measured attempts of a repeat, from all arrays of its point."""
+    steps, key = repeat.record.steps, repeat.array.point.key
+    for step, following in zip(steps, (*steps[1:], None), strict=False):
+        if step.end is None:
+            log = store.log_path(
+                repeat.watched.directory, repeat.array, repeat.number, step.attempt
+            )
+            yield MeasuredAttempt(key, repeat.number, _close_step(step, following, log))
+        else:
+            yield MeasuredAttempt(key, repeat.number, step)
+
+
+def _close_step(step: Step, following: Step | None, log: Path) -> Step:
+    """Return a step without a recorded end, with the last sign of life as its end."""
+    begin = step.begin or 0.0
+    latest = following.begin if following and following.begin else float("inf")
+    with contextlib.suppress(OSError):
+        return replace(step, end=max(begin, min(log.stat().st_mtime, latest)))
+    return replace(step, end=begin)
+
+
+def status_times(directory: Path) -> Iterator[float]:
+    """Yield when each status file of a campaign was last written to."""
+    with contextlib.suppress(OSError), os.scandir(directory / "status") as entries:
+        for entry in entries:
+            if _STATUS_FILE.fullmatch(entry.name):
+                yield entry.stat().st_mtime
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The runs that shared nodes with one repeat, as a clause.
+
+    Attributes:
+        refuses: Whether runs of the user's own are among them; what others write about theirs
+            can't refuse your numbers.
+    """
+
+    detail: str
+    refuses: bool
+
+
+def refuse_shared(
+    watched: TrackedCampaign, runs: Mapping[Key, Run], nearby: NearbyCampaigns | None
+) -> tuple[dict[Key, Run], tuple[str, ...]]:
+    """Mark runs that shared a node, or refuse them if they had requested the node for themselves.
+
+    What an earlier collect recorded stays, wherever the campaign and its neighbours are now.
+
+    Args:
+        watched: The campaign.
+        runs: The runs, by name of their array and repeat.
+        nearby: The campaigns next to it; None to leave them out.
+
+    Returns:
+        The runs, and warnings about those that are marked.
+    """
+    arrays = {repeat.key: repeat.array for repeat in watched.repeats}
+    valid = {key: run for key, run in runs.items() if run.valid}
+    counted = {(arrays[key].point.key, run.repeat): run.attempt for key, run in valid.items()}
+    sharings = find_sharing(watched, counted, nearby)
+    recorded = read_recorded(watched.directory)
+    judged, warnings = dict(runs), []
+    for key, run in valid.items():
+        array = arrays[key]
+        sharing = sharings.get((array.point.key, run.repeat))
+        earlier = recorded.get((array.name, run.repeat, run.attempt))
+        refused = earlier
+        if not refused and sharing and sharing.refuses and array.request.exclusive:
+            refused = sharing.detail
+        if refused:
+            reasons = (*run.reasons, Reason(SHARED, refused))
+            judged[key] = replace(run, throughput=None, valid=False, reasons=reasons)
+        elif sharing or earlier is not None:
+            judged[key] = replace(run, flags=(*run.flags, SHARED))
+            detail = sharing.detail if sharing else "an earlier collect found it"
+            subject = f"repeat {run.repeat} of {array.point.key} shared nodes"
+            warnings.append(f"{watched.campaign.id}: {subject}: {detail}.")
+    return judged, tuple(warnings)
+
+
+def find_sharing(
+    watched: TrackedCampaign, counted: Mapping[Key, int], nearby: NearbyCampaigns | None
+) -> dict[Key, Sharing]:
+    """Return the attempts that ran on a repeat's nodes while it was measured, by repeat.
+
+    Args:
+        watched: The campaign.
+        counted: The valid attempt, by point and repeat.
+        nearby: The campaigns next to it; None to leave them out.
+    """
+    attempts = [one for repeat in watched.repeats for one in measured_attempts(repeat)]
+    numbers = [
+        number
+        for number, attempt in enumerate(attempts)
+        if counted.get((attempt.point, attempt.repeat)) == attempt.step.attempt
+    ]
+    spans = [span for number in numbers if (span := attempts[number].step.span)]
+    if not spans:
+        return {}
+    if nearby:
+        begin, end = min(begin for begin, _ in spans), max(end for _, end in spans)
+        # Files have the time of the file server's clock, which is not the nodes'.
+        times = list(status_times(watched.directory))
+        period = Period(min([begin, *times]) - _SLACK, begin - _SLACK, end + _SLACK)
+        attempts += nearby.attempts(watched, period, max(times, default=0.0))
+    met = meetings([attempt.step for attempt in attempts])
+    sharings: dict[Key, Sharing] = {}
+    for number in numbers:
+        attempt = attempts[number]
+        shared = []
+        for other in sorted(met.get(number, ())):
+            nodes = attempt.step.shared(attempts[other].step)
+            if nodes:
+                shared.append((attempts[other], nodes))
+        if shared:
+            sharings[attempt.point, attempt.repeat] = _describe(shared)
+    return sharings
+
+
+def read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
+    """Return what an earlier collect recorded about shared nodes, by array, repeat, attempt.
+
+    The value is why a run was refused, or empty if it was only marked.
+    """
+    recorded: dict[tuple[str, int, int], str] = {}
+    with contextlib.suppress(UsageError, KeyError, TypeError, AttributeError):
+        for run in store.read_json(directory / MEASUREMENTS)["runs"]:
+            details = [entry["detail"] for entry in run["reasons"] if entry["code"] == SHARED]
+            if details or SHARED in run["flags"]:
+                recorded[run["array"], run["repeat"], run["attempt"]] = "".join(details[:1])
+    return recorded
+
+
+def _describe(shared: Sequence[tuple[MeasuredAttempt, tuple[str, ...]]]) -> Sharing:
+    nodes = sorted({node for _, names in shared for node in names})
+    runs = list(dict.fromkeys(str(attempt) for attempt, _ in shared))
+    more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+    where = f"{', '.join(nodes[:_SHOWN])}{' and others' if len(nodes) > _SHOWN else ''}"
+    return Sharing(
+        f"{', '.join(runs[:_SHOWN])}{more} ran on {where} while it was measured",
+        refuses=any(not attempt.owner for attempt, _ in shared),
+    )
