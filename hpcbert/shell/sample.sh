@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Records the power and the memory use of this node's GPUs until it is ended: FOLDER LABEL SECONDS.
 # One process outside the ranks, which sleeps between two looks; without a vendor's tool, none.
 set -u
