@@ -33,7 +33,7 @@ from hpcbert.script.sandbox import Environment, bounded
 from hpcbert.slurm.launches import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from hpcbert.config.recipe import Recipe
     from hpcbert.config.trust import TrustedPath
@@ -264,8 +264,7 @@ def _program(
 def _libraries(resolved: Resolved, array: Array) -> tuple[str, ...]:
     """Return the files that a script sources before anything else."""
     needs = {
-        "slurm.bash": resolved.scheduler.srun,
-        "local.bash": not resolved.scheduler.srun,
+        f"{resolved.scheduler.launch}.bash": True,
         "preflight.bash": array.preflight,
         "examine.bash": resolved.options.examine is not None,
         "largest.bash": array.point.largest,

@@ -217,7 +217,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     words = (
         f"campaign={SHELL} library={SHELL} device=gpu tasks=1 devices_per_task=1 job_name=5 handed_over=()\n"
         f"{part.replace('/scripts/', '/')}\n"
-        "printf '%s\\0' \"${container[@]}\" \"${enter[@]}\""
+        'printf \'%s\\0\' "${container[@]}" "${enter[@]}"'
     )
     done = subprocess.run(["bash", "-u"], input=words.encode(), capture_output=True, check=True)
     said = done.stdout.decode().split("\0")[:-1]

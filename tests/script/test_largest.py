@@ -14,7 +14,6 @@ from hpcbert.errors import UsageError
 from hpcbert.flows.submit import write
 from hpcbert.logs import failures, grammar
 from hpcbert.model import LARGEST, Shape
-from hpcbert.script import multiple
 from hpcbert.script.draft import Draft
 from hpcbert.script.multiple import Multiple
 from hpcbert.script.plan import Request
