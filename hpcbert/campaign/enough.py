@@ -25,7 +25,7 @@ from hpcbert.slurm.states import Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Exit statuses, which base.sbatch.j2 distinguishes: Python itself ends with 1 and 2.
+# Exit statuses, which enough.bash distinguishes: Python itself ends with 1 and 2.
 ENOUGH, MORE, FAILED = 0, 3, 4
 
 

@@ -1,6 +1,6 @@
 """The findings of a preflight: the nodes' network bandwidth, and the nodes that jobs exclude.
 
-The job itself writes it into its status file (templates/preflight.sh.j2), one line per node.
+The job itself writes it into its status file (preflight.bash), one line per node.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The status files of a campaign: what its jobs wrote themselves, each file opened once.
 
-A job appends one JSON object per line to `status/POINT.REPEAT.jsonl` (base.sbatch.j2), in each of
+A job appends one JSON object per line to `status/POINT.REPEAT.jsonl` (job.bash), in each of
 its attempts. Everything that needs what a job wrote takes a RepeatRecord and opens no file.
 """
 

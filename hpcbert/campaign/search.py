@@ -1,6 +1,6 @@
 """The largest batch of a point as its jobs found it, and the size that each repeat really ran with.
 
-The first repeat that runs searches before it is measured (largest.sh.j2). The status file of the
+The first repeat that runs searches before it is measured (largest.bash). The status file of the
 search has one line per probe, `found` with the size, and `stopped` with the reason for the end.
 """
 

@@ -32,7 +32,7 @@ class Traits:
 
     @property
     def launch(self) -> str:
-        """Name of the template in templates/launch/ that starts the ranks."""
+        """Name of the library's file that starts the ranks."""
         return "slurm" if self.srun else "local"
 
 

@@ -10,7 +10,7 @@ from hpcbert.system.decode import Invalid
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Variables by which Slurm, its PMI and hpcbert's scripts inform the ranks (sbatch(1) and srun(1),
-# OUTPUT ENVIRONMENT VARIABLES; base.sbatch.j2, launch/), and those that steer Slurm's own commands.
+# OUTPUT ENVIRONMENT VARIABLES; job.bash, rank.bash), and those that steer Slurm's own commands.
 _PREFIXES = {
     "SLURM": "Slurm",
     "SBATCH_": "Slurm",

@@ -337,7 +337,7 @@ class Fact(LineKind):
 
 # Options of recipes that are facts of a log too, by kind; 0 and "" leave the choice to a program.
 RECORDED = {"sequence_length": int, "predictions": int, "vocab_size": int, "optimizer": str}
-# The line in which rank 0 of a job states what the ranks were started with: templates/rank.sh.j2.
+# The line in which rank 0 of a job states what the ranks were started with: rank.bash.
 STARTED = "hpcbert: ranks start with "
 _STARTED_WITH = "|".join(
     rf"{name}=(?P<{name}>[\w-]+)"

@@ -1,7 +1,7 @@
 """The job before all others that measures the nodes' network: its program, and its nodes.
 
 On GPUs the program is nccl-tests' all-reduce; elsewhere, or if the run itself finds its device, the
-reference program's. templates/preflight.sh.j2 says which parts are measured.
+reference program's. hpcbert/shell/preflight.bash says which parts are measured.
 """
 
 from __future__ import annotations

@@ -268,8 +268,7 @@ def _program(
 def _libraries(resolved: Resolved, array: Array) -> tuple[str, ...]:
     """Return the files that a script sources before anything else."""
     needs = {
-        "slurm.bash": resolved.scheduler.srun,
-        "local.bash": not resolved.scheduler.srun,
+        f"{resolved.scheduler.launch}.bash": True,
         "preflight.bash": array.preflight,
         "examine.bash": resolved.options.examine is not None,
         "largest.bash": array.point.largest,
@@ -281,11 +280,7 @@ def _libraries(resolved: Resolved, array: Array) -> tuple[str, ...]:
 def _settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
     """Return the variables that only some scripts set, each with a word or a list of words."""
     site = resolved.site
-    around = (
-        slurmwords.surroundings(site.slurm.srun_args)
-        if resolved.scheduler.srun and site.container.runtime != "none"
-        else ()
-    )
+    around = slurmwords.surroundings(site.slurm.srun_args) if resolved.scheduler.srun else ()
     settings: list[tuple[str, Any]] = [
         ("interface", site.nodes.interface if resolved.scheduler.srun else ""),
         ("baseline", _baseline(resolved, array)),

@@ -288,7 +288,7 @@ def find_file(recipe: Recipe, name: str) -> Path:
 
 def _sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Path]:
     looking = _EXAMINING if options.examine else ()
-    launching = "slurm.bash" if traits(options.scheduler).srun else "local.bash"
+    launching = f"{traits(options.scheduler).launch}.bash"
     names = (*recipe.files, *_EVERY, launching, *_FEATURES, *looking)
     own = {name: find_file(recipe, name) for name in names}
     runtime = site.container.runtime

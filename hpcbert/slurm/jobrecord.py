@@ -1,6 +1,6 @@
 """The record of a job about one attempt of a repeat, and the state that follows. Pure.
 
-base.sbatch.j2 writes the events, except `finished`, which the local queue writes.
+job.bash writes the events, except `finished`, which the local queue writes.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ VISIBLE = 90.0
 # Rounding of three of Slurm's whole seconds may add up to this much.
 _ROUNDING = 1.0
 # The script notices a pause of this many seconds: Slurm suspends by signals, and the script notices
-# pauses of half this length (base.sbatch.j2).
+# pauses of half this length (watch.bash).
 _NOTICED = 3.0
 _NO_NODES = "Slurm gave it no nodes; most likely none has what it requests (BadConstraints)"
 _GONE = "neither waits nor runs any more"
@@ -129,7 +129,7 @@ def resolve_state(reports: Reports) -> RepeatState:
 def _revival(row: JobRow) -> str:
     """Return what happened to a job that was requeued although a retry had replaced it.
 
-    Its script runs nothing in that case (base.sbatch.j2, `taken`).
+    Its script runs nothing in that case (job.bash, `taken`).
     """
     state = parse(row.state)
     job = f"{row.job}_{row.tasks[0][0]}" if row.tasks else row.job
