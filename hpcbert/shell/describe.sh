@@ -11,7 +11,11 @@
 # If a variable's name or form suggests a secret, only the name is written.
 
 names=()
-while IFS= read -r name; do names+=("$name"); done < <(compgen -e)
+# The kernel's own list, because `< <(compgen -e)` would start a process.
+while IFS= read -r -d '' name; do
+  name=${name%%=*}
+  if [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; then names+=("$name"); fi
+done </proc/self/environ
 declare -A values=()
 for name in "${names[@]}"; do values[$name]=${!name-}; done
 
