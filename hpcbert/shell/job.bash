@@ -182,9 +182,10 @@ end() { # exit status; clears status, sampler
 }
 
 # Rank 0 reports before its program starts if ranks see fewer GPUs than their node has.
-apart() { # prints a field; reads log
+apart() { # -> REPLY: a field; reads log
+  REPLY=''
   if [[ $device != gpu ]] || ((devices_per_task > 1 || tasks_per_node == 1)); then return 0; fi
-  if grep -qsm1 '^hpcbert: ranks see ' < <(head -c 65536 -- "$log"); then printf ',"apart":true'; fi
+  if grep -qsm1 '^hpcbert: ranks see ' < <(head -c 65536 -- "$log"); then REPLY=',"apart":true'; fi
 }
 
 # --- Signals --------------------------------------------------------------------------------
@@ -321,7 +322,8 @@ run_repeat() { # repeat; sets worst
   # The end time is taken first, so that it does not include the time that settle takes.
   settle "$code" || code=$?
   if ((code != 0)) && [[ -z $stopped ]] && declare -F record_shortage >/dev/null; then record_shortage "$code"; fi
-  mark step-end ",\"exit\":$code$ended$(apart)"
+  apart
+  mark step-end ",\"exit\":$code$ended$REPLY"
   end "$code"
   if ((code != 0)); then worst=$code; fi
 }

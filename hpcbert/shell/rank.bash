@@ -111,7 +111,8 @@ prepare_network() { # sets HPCBERT_NODE_HOSTS, NCCL_DEBUG and its like
   if [[ $HPCBERT_NODE_IPS == *:* ]]; then HPCBERT_NODE_HOSTS=[${HPCBERT_NODE_IPS//,/],[}]; fi
   export HPCBERT_NODE_HOSTS
   if [[ -z $on_gpus ]]; then return 0; fi
-  if ((HPCBERT_NODES > 1 && SLURM_LOCALID == 0)) && [[ $(ulimit -l) != unlimited ]] &&
+  # Most nodes without InfiniBand lack the directory: then this starts no process.
+  if ((HPCBERT_NODES > 1 && SLURM_LOCALID == 0)) && [[ -d /sys/class/infiniband && $(ulimit -l) != unlimited ]] &&
     grep -qs ACTIVE /sys/class/infiniband/*/ports/*/state; then
     echo "hpcbert: $(uname -n): a process may lock $(ulimit -l) KiB of memory, but InfiniBand needs it unlimited (ulimit -l): NCCL may fail"
   fi
