@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import time
+from bisect import insort
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +23,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Reason, stamped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from hpcbert.campaign.record import Records
@@ -78,88 +79,112 @@ class NearbyCampaigns:
     """The campaigns in the folders of those that are collected, each of them read once."""
 
     def __init__(self) -> None:
-        self._folders: dict[Path, tuple[float, list[_Neighbour]]] = {}
+        self._folders: dict[Path, _Folder] = {}
 
     def attempts(
-        self, watched: TrackedCampaign, period: Period, last_written: float
+        self, watched: TrackedCampaign, nodes: Iterable[str], period: Period, last_written: float
     ) -> list[MeasuredAttempt]:
-        """Return the attempts of other campaigns in a campaign's folder about a period.
+        """Return the attempts of other campaigns in a folder that ran on nodes about a period.
 
         Campaigns that can't be read are skipped, and so are copies of the campaign itself.
 
         Args:
             watched: The campaign.
+            nodes: Its nodes.
             period: When it was measured.
             last_written: When one of its status files was last written to, by the file server's
                 clock: if that was after its folder was listed, the folder is listed again.
         """
-        folder = watched.directory.absolute().parent
-        listed, neighbours = self._folders.get(folder, (0.0, []))
-        if last_written >= listed:
+        path = watched.directory.absolute().parent
+        folder = self._folders.get(path)
+        if folder is None or last_written >= folder.listed:
             watched.records.refresh_all()
-            listed, neighbours = time.time(), _list_folder(folder, watched.records)
-            self._folders[folder] = listed, neighbours
-        attempts: list[MeasuredAttempt] = []
-        for neighbour in neighbours:
-            if neighbour.is_about(period) and not neighbour.is_copy_of(watched):
-                attempts += neighbour.attempts
-        return attempts
+            folder = self._folders[path] = _Folder(path, watched.records)
+        return folder.find(watched.campaign.id, nodes, period)
 
 
-def _list_folder(folder: Path, records: Records) -> list[_Neighbour]:
-    with contextlib.suppress(OSError):
-        return [_Neighbour(path, records) for path in sorted(folder.iterdir())]
-    return []
+class _Folder:
+    """The campaigns of one folder; they are read when their time is asked for.
+
+    A folder has thousands of campaigns after some months: the names and times of files rule out
+    most of them.
+    """
+
+    def __init__(self, path: Path, records: Records) -> None:
+        self.listed = time.time()
+        directories: list[Path] = []
+        with contextlib.suppress(OSError):
+            directories = list(path.iterdir())
+        neighbours = [_Neighbour(directory, records) for directory in directories]
+        # The oldest, and then those last written to, at the end, where they are removed.
+        self._unseen = sorted(neighbours, key=lambda one: one.created, reverse=True)
+        self._unread: list[_Neighbour] = []
+        self._by_node: dict[str, list[_NodeUse]] = {}
+
+    def find(self, campaign: str, nodes: Iterable[str], period: Period) -> list[MeasuredAttempt]:
+        """Return the attempts of campaigns other than one, in the order of their directories."""
+        self._read(period)
+        uses: dict[tuple[str, int], MeasuredAttempt] = {}
+        for node in nodes:
+            for use in self._by_node.get(node, ()):
+                overlaps = use.begin <= period.end and use.end >= period.begin
+                if overlaps and use.campaign != campaign:
+                    uses[use.order] = use.attempt
+        return [uses[order] for order in sorted(uses)]
+
+    def _read(self, period: Period) -> None:
+        while self._unseen and self._unseen[-1].created <= period.end:
+            insort(self._unread, self._unseen.pop(), key=lambda one: one.last_written)
+        while self._unread and self._unread[-1].last_written >= period.since:
+            for node, use in self._unread.pop().uses():
+                self._by_node.setdefault(node, []).append(use)
+
+
+class _NodeUse(NamedTuple):
+    """One attempt on one node.
+
+    Attributes:
+        begin, end: As of `Step.span`.
+        campaign: Id of its campaign.
+        order: Its place among the attempts of the folder.
+    """
+
+    begin: float
+    end: float
+    campaign: str
+    order: tuple[str, int]
+    attempt: MeasuredAttempt
 
 
 class _Neighbour:
-    """A campaign, or another file or directory; it is read when it is needed."""
+    """A campaign, or another file or directory; the manifest is read when it is needed."""
 
     def __init__(self, directory: Path, records: Records) -> None:
         self._directory = directory
         self._records = records
         # Long ago if the name does not say.
-        self._created = stamped(directory.name) or 0.0
-
-    def is_about(self, period: Period) -> bool:
-        """Return whether a step of it may have run in a period."""
-        if self._created > period.end or self._last_written < period.since:
-            return False
-        begin, end = self._span
-        return begin <= period.end and period.begin <= end
-
-    def is_copy_of(self, watched: TrackedCampaign) -> bool:
-        """Return whether it is a campaign itself, or a copy of it."""
-        return self._watched is None or self._watched.campaign.id == watched.campaign.id
+        self.created = stamped(directory.name) or 0.0
 
     @cached_property
-    def attempts(self) -> tuple[MeasuredAttempt, ...]:
-        """Its measured attempts; none if it can't be read."""
-        repeats = self._watched.repeats if self._watched else ()
-        name, owner = self._directory.name, store.stranger(self._directory)
-        return tuple(
-            replace(attempt, campaign=name, owner=owner)
-            for repeat in repeats
-            for attempt in measured_attempts(repeat)
-        )
-
-    @cached_property
-    def _last_written(self) -> float:
+    def last_written(self) -> float:
+        """When one of its status files was last written to; 0 if it has none."""
         return max(status_times(self._directory), default=0.0)
 
-    @cached_property
-    def _watched(self) -> TrackedCampaign | None:
+    def uses(self) -> Iterator[tuple[str, _NodeUse]]:
+        """Yield each node of each measured attempt; nothing if the campaign can't be read."""
         try:
             manifest = store.read_manifest(self._directory)
         except UsageError:
-            return None
-        return TrackedCampaign(self._directory, manifest, self._records)
-
-    @cached_property
-    def _span(self) -> tuple[float, float]:
-        spans = [span for attempt in self.attempts if (span := attempt.step.span)]
-        begin = min((begin for begin, _ in spans), default=float("inf"))
-        return begin, max((end for _, end in spans), default=0.0)
+            return
+        watched = TrackedCampaign(self._directory, manifest, self._records)
+        name, owner = self._directory.name, store.stranger(self._directory)
+        attempts = [one for repeat in watched.repeats for one in measured_attempts(repeat)]
+        for number, attempt in enumerate(attempts):
+            if span := attempt.step.span:
+                named = replace(attempt, campaign=name, owner=owner)
+                use = _NodeUse(*span, manifest.id, (name, number), named)
+                for node in attempt.step.nodes:
+                    yield node, use
 
 
 def measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
@@ -268,7 +293,8 @@ def find_sharing(
         # Files have the time of the file server's clock, which is not the nodes'.
         times = list(status_times(watched.directory))
         period = Period(min([begin, *times]) - _SLACK, begin - _SLACK, end + _SLACK)
-        attempts += nearby.attempts(watched, period, max(times, default=0.0))
+        places = {node for number in numbers for node in attempts[number].step.nodes}
+        attempts += nearby.attempts(watched, places, period, max(times, default=0.0))
     met = meetings([attempt.step for attempt in attempts])
     sharings: dict[Key, Sharing] = {}
     for number in numbers:

@@ -75,8 +75,7 @@ def test_variables_and_what_slurm_is_asked_for_stand_in_every_script(file: Path)
         for array in campaign["arrays"]:
             text = array["script_text"]
             assert array["env"] == {"NCCL_ALGO": "Ring"}
-            assert "\nexport NCCL_ALGO=Ring\n" in text
-            assert re.search(r" env .*NCCL_ALGO=Ring .* describe ", text)  # of each node too
+            assert re.search(r"environment=\(.*\bNCCL_ALGO=Ring\b.*\)", text)
             first = "n1" if array["shape"] == "1n1g" else "n1,n2"
             for option in (f"nodelist={first}", "exclude=n7", "reservation=week", "time=00:20:00"):
                 assert f"#SBATCH --{option}\n" in text
@@ -94,9 +93,10 @@ def test_ranks_have_them_under_every_runtime_and_before_the_sites(
     words = ("--fw", "oneflow", "--env", "NCCL_ALGO=Ring", "--env", "X=a b'c,d", "--site", site)
     done = inside("submit", *words, "--dry-run", "--json")
     text = done.data["arrays"][0]["script_text"]
-    assert "\nexport NCCL_ALGO=Ring\n" in text
-    assert "\nexport KEPT=1\n" in text
-    assert """\nexport X='a b'"'"'c,d'\n""" in text
+    (line,) = [line for line in text.splitlines() if "environment=(" in line]
+    assert " NCCL_ALGO=Ring" in line
+    assert "KEPT=1" in line
+    assert """ 'X=a b'"'"'c,d'""" in line
     assert "Tree" not in text
 
 

@@ -373,9 +373,10 @@ def test_the_campaign_page_has_the_keys_of_the_manifest() -> None:
 def test_the_campaign_page_has_the_events_that_the_script_writes() -> None:
     text = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
     written = {codes(row[0])[0] for row in rows(section(text, "Status events"), "event")}
-    names = ("base.sbatch.j2", "preflight.sh.j2")
-    template = "\n".join((REPOSITORY / "templates" / one).read_text("utf-8") for one in names)
-    marked = set(re.findall(r"^ *mark ([a-z-]+)", template, re.MULTILINE))
+    library = "\n".join(
+        path.read_text("utf-8") for path in (REPOSITORY / "hpcbert" / "shell").glob("*.bash")
+    )
+    marked = set(re.findall(r"\bmark ([a-z-]+)", library))
     assert written == marked | {"finished"}
 
 

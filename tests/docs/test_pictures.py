@@ -62,12 +62,10 @@ def test_words_of_the_program_are_the_program_s(draw: dict[str, Any]) -> None:
 
 
 def test_the_events_of_a_job_are_those_that_its_script_writes(draw: dict[str, Any]) -> None:
-    folder = REPOSITORY / "templates"
-    script = "\n".join(
-        path.read_text(encoding="utf-8")
-        for path in (folder / "base.sbatch.j2", folder / "runtime" / "pyxis.sh.j2")
-    )
-    written = set(re.findall(r"^ *mark ([a-z-]+)", script, re.MULTILINE))
+    folder = REPOSITORY / "hpcbert" / "shell"
+    parts = ("job", "watch", "pyxis", "enough")
+    library = "\n".join((folder / f"{part}.bash").read_text(encoding="utf-8") for part in parts)
+    written = set(re.findall(r"\bmark ([a-z-]+)", library))
     assert {event for *_, event in draw["PHASES"]} - {""} | dict(draw["OTHERS"]).keys() == written
 
 

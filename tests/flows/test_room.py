@@ -106,7 +106,9 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
     assert arrays[2].request.array == "1-500%1"
     line = next(line for line in text.splitlines() if line.startswith("repeats="))
     offset = next(line for line in text.splitlines() if line.startswith("offset="))
-    done = run(["bash", "-c", f'SLURM_ARRAY_TASK_ID=17; {offset}\n{line}\necho "${{repeats[0]}}"'])
+    done = run(
+        ["bash", "-c", f'SLURM_ARRAY_TASK_ID=17; {offset}\n{line}\necho "$((repeats + offset))"']
+    )
     assert done.stdout == "2017\n"
     assert run(["bash", "-n"], stdin=text).ok
 
