@@ -149,7 +149,7 @@ def waiting(hpcbert: Cli, campaign: str, word: str) -> dict[str, Any]:
 POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--rehearse", "--json")
 
 
-@pytest.mark.site("GrpTRES and MaxTRES of an account", "a partition for some accounts")
+@pytest.mark.site("GrpTRES of an account", "a partition for some accounts")
 @pytest.mark.parametrize(
     ("limit", "reason", "advice"),
     [
@@ -157,7 +157,7 @@ POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--
         ("MaxTRESPerJob=gres/gpu", "AssocMaxGRESPerJob", "it can never start: cancel it"),
     ],
 )
-def test_what_slurm_holds_back_is_shown_with_a_remedy(
+def test_what_never_starts_is_refused_and_told(
     hpcbert: Cli, cluster: Lab, here: Path, *, limit: str, reason: str, advice: str
 ) -> None:
     hpcbert("init", status=0)
