@@ -94,7 +94,7 @@ def test_ranks_have_them_under_every_runtime_and_before_the_sites(
     done = inside("submit", *words, "--dry-run", "--json")
     text = done.data["arrays"][0]["script_text"]
     (line,) = [line for line in text.splitlines() if "environment=(" in line]
-    assert " NCCL_ALGO=Ring" in line
+    assert "NCCL_ALGO=Ring " in line
     assert "KEPT=1" in line
     assert """ 'X=a b'"'"'c,d'""" in line
     assert "Tree" not in text
@@ -170,6 +170,6 @@ def test_what_is_typed_wrong_is_refused(case: str, here: None) -> None:
 def test_the_header_of_a_rendered_script_has_the_variables(here: None, tmp_path: Path) -> None:
     words = ("--env", "NCCL_ALGO=Ring", "--env", "B=x y", "--output", tmp_path / "out")
     assert inside("render", *words).returncode == 0
-    (path,) = (tmp_path / "out").iterdir()
+    (path,) = (tmp_path / "out").glob("*.sbatch")
     assert "--env B=x y' --env NCCL_ALGO=Ring".replace("B=", "'B=") in path.read_text()
     assert inside("render", "--check", tmp_path / "out").returncode == 0

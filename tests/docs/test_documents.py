@@ -373,9 +373,9 @@ def test_the_campaign_page_has_the_keys_of_the_manifest() -> None:
 def test_the_campaign_page_has_the_events_that_the_script_writes() -> None:
     text = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
     written = {codes(row[0])[0] for row in rows(section(text, "Status events"), "event")}
-    library = "\n".join(
-        path.read_text("utf-8") for path in (REPOSITORY / "hpcbert" / "shell").glob("*.bash")
-    )
+    parts = ("job", "watch", "enough", "preflight")
+    folder = REPOSITORY / "hpcbert" / "shell"
+    library = "\n".join((folder / f"{part}.bash").read_text("utf-8") for part in parts)
     marked = set(re.findall(r"\bmark ([a-z-]+)", library))
     assert written == marked | {"finished"}
 
