@@ -104,7 +104,7 @@ class NearbyCampaigns:
 
 
 class _Folder:
-    """The campaigns of one folder; they are read when their time is asked for.
+    """The campaigns of one folder; they are read when a period needs them.
 
     A folder has thousands of campaigns after some months: the names and times of files rule out
     most of them.
