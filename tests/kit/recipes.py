@@ -158,7 +158,8 @@ def rank_command(script: str) -> str:
             *(match[0] for match in _WORDS.finditer(script)),
             train[0],
             (
-                f'exec bash {SHELL / "rank.bash"} "${{rank_options[@]}}" "${{environment[@]}}" '
+                f"exec bash {shlex.quote(str(SHELL / 'rank.bash'))} "
+                '"${rank_options[@]}" "${environment[@]}" '
                 f"{started[1] if started else ''} -- "
                 'bash -euo pipefail -c "$(declare -f train); train"'
             ),

@@ -223,7 +223,7 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     made = drafts.drafted(here, Request(Shape(1, 1), repeats=1), found=found)
     part = only_script(made).split("begin_job\n")[1].split("\ncreate_container")[0]
     words = (
-        f"campaign={SHELL} library={SHELL} device=gpu tasks=1 devices_per_task=1 job_name=5 handed_over=()\n"
+        f"campaign='{SHELL}' library='{SHELL}' device=gpu tasks=1 devices_per_task=1 job_name=5 handed_over=()\n"
         f"{part.replace('/scripts/', '/')}\n"
         'printf \'%s\\0\' "${container[@]}" "${enter[@]}"'
     )

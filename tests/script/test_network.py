@@ -33,7 +33,7 @@ def port(text: str, job: int) -> int:
     """Return the port that a script's own function gives a job."""
     (sizes,) = re.findall(r"^nodes=.*$", text, re.MULTILINE)
     done = subprocess.run(
-        ["bash", "-euc", f"{sizes}\n. {SHELL}/job.bash\nfree_port {job}"],
+        ["bash", "-euc", f"{sizes}\n. '{SHELL}/job.bash'\nfree_port {job}"],
         capture_output=True, text=True, check=True, timeout=CEILING,
     )  # fmt: skip
     return int(done.stdout)

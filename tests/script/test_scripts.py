@@ -388,7 +388,7 @@ def test_scripts_are_clean_for_bash_and_shellcheck(
     made = drafted(where, framework, shape, "slurm", rehearse=rehearse)
     text = only_script(made).replace(made.directory.name, "campaign")
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
-    rank = rank_command(text)
+    rank = f"set -euo pipefail\n{rank_command(text)}"
     assert subprocess.run(["bash", "-n"], input=rank, text=True, check=False).returncode == 0
     require("shellcheck")
     assert shellcheck(text) == ""
