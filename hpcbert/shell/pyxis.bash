@@ -13,8 +13,6 @@
 for variable in "${!PYXIS_@}" "${!ENROOT_@}"; do unset "$variable"; done
 marker=/.hpcbert-$SLURM_JOB_ID
 scratch='' # container.scratch, where jobs of other runtimes may have left something
-# enroot starts a login shell, and the system's profile would replace the image's PATH.
-export ENROOT_LOGIN_SHELL=n
 # By default PMIx 5 keeps a node's data in shared memory, in files outside the container.
 export PMIX_MCA_gds=hash
 handed_over=(PMIX_MCA_gds HPCBERT_NODES HPCBERT_NODE_IPS MASTER_ADDR MASTER_PORT "${handed_over[@]}")

@@ -16,6 +16,7 @@ from hpcbert.finding import Finding
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.drafts import changed, drafted, reference, settled
+from tests.kit.paths import REPOSITORY
 
 # Of srun 24.11 with pyxis, in its form; the line of an option may name another one.
 _HEAD = """\
@@ -77,7 +78,8 @@ def test_the_options_asked_for_are_those_of_the_script(
 ) -> None:
     draft = draft_of(tmp_path, home=home, entrypoint=entrypoint, remap_root=home)
     (script,) = draft.scripts.values()
-    used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", script))
+    library = (REPOSITORY / "hpcbert" / "shell" / "pyxis.bash").read_text()
+    used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", script + library))
     box, recipe = draft.resolved.site.container, draft.resolved.recipe
     flags = pyxis.flags(
         home=box.home,

@@ -98,7 +98,7 @@ USING = "[INFO] Using credentials from file: /home/bob/.config/enroot/.credentia
         ("write /tmp/x: no space left on device", "no-space"),
         ("fuse: device not found, try 'modprobe fuse' first", "fuse"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[-60:],
 )  # fmt: skip
 def test_other_spellings_and_near_misses(printed: str, name: str | None) -> None:
     symptom = explain(printed)

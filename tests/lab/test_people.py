@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from hpcbert.errors import UsageError
@@ -35,6 +36,8 @@ def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
     closed.mkdir(mode=0o700)
     made = run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(closed / "venv")])
     assert made.ok, made.stderr
+    (packages,) = (closed / "venv").glob("lib/python*/site-packages")
+    shutil.copytree(Path(click.__file__).parent, packages / "click")
     monkeypatch.setattr(sys, "prefix", str(closed / "venv"))
     plan = LabPlan(directory=root, user=f"hpcbert-{os.getpid()}-d")
     journal = Journal(Lab(plan=plan, mark="people", boot=boot_id(), root=root))

@@ -117,7 +117,8 @@ def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
         for shape, runtime in ((Shape(1, 1), "none"), (Shape(4, 8), "pyxis"))
     ]
     cases = [*core(one), *fringe(one)]
-    ranks = _unlike([f"#!/bin/bash\n{render(name, case).rank}\n" for case in cases])
+    head = "#!/bin/bash\n# shellcheck disable=SC2317,SC2329 # called by traps\nset -euo pipefail\n"
+    ranks = _unlike([f"{head}{render(name, case).rank}\n" for case in cases])
     files = []
     for number, text in enumerate([*(script.text for script in whole), *ranks]):
         files.append(tmp_path / f"{number}.sh")

@@ -335,6 +335,6 @@ def test_the_recipes_options_arrive_at_the_program(
     if "weights=bf16" in words:
         settings += ["--precision", "bf16"]
     (script,) = inside("render", "--fw", "pytorch", *settings, "--json").data.values()
-    command = script.partition("exec -- ")[2].partition("HPCBERT_RANK")[0].replace("\\\n", " ")
+    command = script.partition("exec -- ")[2].partition("\n}\n")[0].replace("\\\n", " ")
     found = vars(workload.parse_settings(shlex.split(command)[2:]))
     assert {name: found[name] for name in wanted} == wanted
