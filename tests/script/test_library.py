@@ -1,0 +1,66 @@
+"""The shell library of job scripts: its files are sourced, and one function is called."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.kit.drafts import reference
+from tests.kit.recipes import SHELL
+from tests.kit.scripts import RECORDER, drafted, events, run_script, tool, with_python
+from tests.kit.waiting import CEILING
+
+# What a script has set when it sources the file of its container runtime.
+SETTINGS = """
+set -euo pipefail
+SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1 handed_over=(SITE_VARIABLE)
+"""
+
+
+def bash(program: str) -> list[str]:
+    """Run a program in a shell that finds the library in $library; return the lines it prints."""
+    done = subprocess.run(
+        ["bash", "-c", f"library='{SHELL}'\n{program}"],
+        capture_output=True, text=True, check=True, timeout=CEILING,
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str) -> None:
+    show = 'echo "${NVIDIA_VISIBLE_DEVICES-unset}"; printf "%s\\n" "${handed_over[@]}"'
+    driver, *names = bash(f'{SETTINGS}device={device}\n. "$library/{file}"\n{show}')
+    on_cpu = device == "cpu"
+    assert driver == ("void" if on_cpu else "unset")
+    assert ("NVIDIA_VISIBLE_DEVICES" in names) == on_cpu
+    assert ("HPCBERT_NCCL_LOG" in names) != on_cpu
+    assert {"HPCBERT_NODES", "HPCBERT_NODE_IPS", "MASTER_ADDR", "SITE_VARIABLE"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("device", "names"),
+    [("gpu", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]), ("cpu", ["GLOO_SOCKET_IFNAME"])],
+    ids=["gpu", "cpu"],
+)
+def test_an_interface_reaches_the_ranks_libraries(device: str, names: list[str]) -> None:
+    program = f"""
+set -euo pipefail
+nodes=1 tasks=1 device={device} handed_over=() interface=ib0 node_names=(n1) step=()
+. "$library/slurm.bash"
+choose_on_interface
+printf '%s\\n' "${{handed_over[@]}}"
+for name in "${{handed_over[@]}}"; do declare -p "$name"; done
+"""
+    assert bash(program) == [*names, *(f'declare -x {name}="ib0"' for name in names)]
+
+
+def test_variables_of_the_caller_with_the_library_s_names_change_nothing(tmp_path: Path) -> None:
+    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
+    names = ("offset", "baseline", "sampling", "interface", "scratch", "caches", "surroundings")
+    done = run_script(made, tmp_path, **dict.fromkeys((*names, "handed_over", "count"), "7"))
+    assert done.returncode == 0, done.stderr
+    assert [event["event"] for event in events(made)] == ["start", "step", "step-end", "end"]
+    assert str(events(made)[0]["job"]).endswith("_1")
