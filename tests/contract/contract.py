@@ -26,6 +26,7 @@ VOLATILE = {
     *("facts", "file", "files", "hint", "hpcbert", "made", "message", "nodes_seen", "pid"),
     *("script_sha256", "script_text", "sha256", "seal", "settings", "user", "owner", "uid"),
     *("finished", "age_seconds", "expected_seconds", "seconds"),
+    *("checks", "warnings"),  # they depend on whether the machine has Slurm's commands
 }
 # Times, ids of campaigns and jobs, digests, versions, paths and sentences.
 _VOLATILE_TEXT = re.compile(

@@ -296,7 +296,6 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
         assert list(kept.iterdir()) == []
 
 
-@pytest.mark.needs("shellcheck")
 @pytest.mark.parametrize(
     ("environment", "path", "home"),
     [
@@ -337,6 +336,7 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
     )  # fmt: skip
 
 
+@pytest.mark.needs("shellcheck")
 def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
     assert subprocess.run(["bash", "-n", str(ENTER)], check=False).returncode == 0
     scripts = [str(path) for path in sorted(SHELL.iterdir()) if path.suffix in (".sh", ".bash")]
