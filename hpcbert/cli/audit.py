@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from hpcbert.flows.audit import Audit, Exhibit, File
     from hpcbert.model import Run
 
+# Eight digits agree by chance in one of 4e9 cases.
+_SEAL = re.compile("[0-9a-f]{8,64}")
 _HINTS = {
     "stale": "The campaign has gone on since, or files came late: hpcbert collect records the "
     "present state and keeps a history.",
@@ -42,7 +45,9 @@ _HINTS = {
     '  hpcbert audit 3f9a1c --accept "the log was cut to its first run"'
 )
 @click.argument("campaign", default="")
-@click.option("--expect", default="", metavar="SEAL", help="Seal that the record must have.")
+@click.option(
+    "--expect", default="", metavar="SEAL", help="Seal that the record must have; 8 digits will do."
+)
 @click.option("--accept", metavar="WHY", help="Accept the changes, and record the reason.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
@@ -58,6 +63,11 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
     --accept records the campaign as it is now, changed files included. Later audits and collects
     report that, with the reason.
     """
+    if expect and not _SEAL.fullmatch(expect.lower()):
+        raise UsageError(
+            f"--expect: '{expect}' can't identify a seal.",
+            hint="Give at least the first 8 of its 64 hexadecimal digits, which audit prints.",
+        )
     if os.sep in campaign and (Path(campaign) / MANIFEST).is_file():
         path = Path(campaign).absolute()
         found = OpenedCampaign(path, path)

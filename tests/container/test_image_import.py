@@ -205,11 +205,11 @@ def slowly(host: Host, registry: Registry) -> tuple[str, dict[str, str]]:
 def packers(host: Host) -> list[int]:
     """Return the processes that write an image of this host's."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
+            words = (path / "cmdline").read_bytes().split(b"\0")
             if b"mksquashfs" in words[0] and str(host.root).encode() in b" ".join(words):
-                found.append(int(path.parent.name))
+                found.append(int(path.name))
     return found
 
 

@@ -77,10 +77,10 @@ def test_an_import_that_was_killed_is_taken_up_on_another_node(
     holder = work / "images" / f".{STEM}~lock" / "holder"
     until(lambda: holder.is_file() and holder.read_text(), "nobody took the lock")
     # As the kernel does when memory runs out. A job has process ids of its own.
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # Others' processes come and go.
-            if f"{work}/image.sh".encode() in path.read_bytes():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+            if f"{work}/image.sh".encode() in (path / "cmdline").read_bytes():
+                os.kill(int(path.name), signal.SIGKILL)
     registry.delay = 0.0
     done = as_user(
         ["srun", f"--nodelist={second}", "--ntasks=1", *job],

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -94,7 +95,7 @@ class Place:
             if not name.startswith(("HPCBERT_", "SLURM_"))
         }
         environment |= {"HOME": str(self.directory), "PYTHONPATH": str(REPOSITORY)}
-        argv = [sys.executable, "-m", "hpcbert", *line.split()]
+        argv = [sys.executable, "-m", "hpcbert", *shlex.split(line)]
         return subprocess.run(
             argv,
             check=False,
@@ -124,7 +125,7 @@ def check_case(case: Case, place: Place, *, regenerate: bool, **names: object) -
     """Run a case, and compare its exit code and its document."""
     line = case.line
     for name, value in names.items():
-        line = line.replace(f"{{{name}}}", str(value))
+        line = line.replace(f"{{{name}}}", shlex.quote(str(value)))
     done = place.run(f"{line} --json")
     assert done.returncode == case.exit_code, done.stdout + done.stderr
     document = mask(json.loads(done.stdout.splitlines()[-1]))

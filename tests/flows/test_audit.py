@@ -195,6 +195,13 @@ def test_a_seal_that_was_noted_elsewhere_finds_a_record_that_was_made_anew(finis
     assert ("seal", "measurements.json") in told(document)
 
 
+@pytest.mark.parametrize("seal", ["00", "5f2c1e9", "5f2c1e9z", "f" * 65])
+def test_words_that_identify_no_seal_are_refused(finished: Any, seal: str) -> None:
+    code, document = audited(finished.directory, "--expect", seal)
+    assert (code, document["errors"][0]["code"]) == (2, "usage")
+    assert "8 of its 64" in document["errors"][0]["hint"]
+
+
 def test_an_added_log_is_named(finished: Any) -> None:
     name = LOG.replace("_3.log", "_6.log")
     shutil.copy(finished.directory / LOG, finished.directory / name)

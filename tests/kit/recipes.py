@@ -188,7 +188,7 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
     (array,) = made.campaign.arrays
     text = made.scripts[array.name]
     for file, path in made.resolved.files.items():
-        text = text.replace(path, str(made.resolved.sources[file]))
+        text = text.replace(path, shlex.quote(str(made.resolved.sources[file])))
     return Script(case, array.point, text)
 
 

@@ -25,9 +25,10 @@ main = os.getpid()
 huge = workers.LEAST
 def children():
     found = []
-    for one in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # others' processes come and go
-            found += [one] if one.read_text().rpartition(")")[2].split()[1] == str(main) else []
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            found += [process] if parent == str(main) else []
     return found
 """
 Program = Callable[[str], subprocess.Popen[str]]

@@ -190,8 +190,8 @@ def name_of(pid: int) -> str:
 
 def find(directory: Path) -> str:
     """Return the job id of the queue process that runs a campaign on this machine, or nothing."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        pid = int(path.parent.name)
+    for path in Path("/proc").glob("[0-9]*"):
+        pid = int(path.name)
         if _campaign_of(pid) == str(directory.absolute()):
             return name_of(pid)
     return ""
