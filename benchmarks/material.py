@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from hpcbert.campaign import store
+from hpcbert.commands.submit import write
 from hpcbert.config import recipe, site
-from hpcbert.flows.submit import write
 from hpcbert.model import Shape
 from hpcbert.script.draft import Submitter, draft
 from hpcbert.script.plan import Request

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.model import Group, Provenance, RepeatCount, Row, Shape, SpeedupTable
-from hpcbert.published import tables
-from hpcbert.report import figures
-from hpcbert.report.model import ReportInput
-from hpcbert.report.sections import compose
-from hpcbert.report.words import Words
+from hpcbert.results.published import tables
+from hpcbert.results.report import figures
+from hpcbert.results.report.model import ReportInput
+from hpcbert.results.report.sections import compose
+from hpcbert.results.report.words import Words
 from hpcbert.results.resultset import ResultSet
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -8,15 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcbert import __version__, frame
+from hpcbert import __version__
+from hpcbert.campaign.user_settings import UserSettings, parse_settings
+from hpcbert.commands.collect import CollectRequest
+from hpcbert.commands.results import find_places
+from hpcbert.commands.results import load as load_results
 from hpcbert.errors import UsageError
-from hpcbert.flows.collect import CollectRequest
-from hpcbert.flows.results import find_places
-from hpcbert.flows.results import load as load_results
-from hpcbert.foreign.user_settings import UserSettings, parse_settings
 from hpcbert.logs.setting import Window
 from hpcbert.model import Provenance, utc
 from hpcbert.model import precision as spelled
+from hpcbert.results import frame
 from hpcbert.system import redact
 
 if TYPE_CHECKING:
@@ -49,17 +50,17 @@ class LoadedResult:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """One row per point; columns and units: `hpcbert.frame.rows_frame`."""
+        """One row per point; columns and units: `hpcbert.results.frame.rows_frame`."""
         return self._marked(frame.rows_frame(self.results.tables))
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row per repeat, valid or not; columns and units: `hpcbert.frame.runs_frame`."""
+        """One row per repeat, valid or not; columns, units: `hpcbert.results.frame.runs_frame`."""
         return self._marked(frame.runs_frame(self.results.tables))
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row per record of a log; columns and units: `hpcbert.frame.steps_frame`.
+        """One row per record of a log; columns and units: `hpcbert.results.frame.steps_frame`.
 
         Saved results have no steps: for them it is empty.
         """
@@ -96,8 +97,8 @@ class LoadedResult:
         Raises:
             UsageError: The figure does not exist; the message names those that do.
         """
-        from hpcbert.flows.report import pictures_of
-        from hpcbert.report.figures import shown
+        from hpcbert.commands.report import pictures_of
+        from hpcbert.results.report.figures import shown
 
         found = {one.name: one for one in pictures_of(self.results, self.made, language)}
         if name not in found:

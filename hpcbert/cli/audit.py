@@ -13,10 +13,10 @@ import click
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.commands import audit as flow
+from hpcbert.commands.collect import ask_scheduler
 from hpcbert.config.site import load
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.flows import audit as flow
-from hpcbert.flows.collect import ask_scheduler
 from hpcbert.model import MANIFEST
 from hpcbert.results.document import tables_data
 from hpcbert.results.grid import number
@@ -25,7 +25,7 @@ from hpcbert.results.words import on_cpu, plain
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcbert.flows.audit import Audit, Exhibit, File
+    from hpcbert.commands.audit import Audit, Exhibit, File
     from hpcbert.model import Run
 
 # Eight digits agree by chance in one of 4e9 cases.

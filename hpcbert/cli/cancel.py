@@ -10,10 +10,10 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.commands import cancel as flow
+from hpcbert.commands.monitor import open_campaign
 from hpcbert.config.site import load
 from hpcbert.errors import UsageError
-from hpcbert.flows import cancel as flow
-from hpcbert.flows.monitor import open_campaign
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:

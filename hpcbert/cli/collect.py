@@ -10,8 +10,8 @@ import click
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.cli.tables import collected
+from hpcbert.commands.results import find_places, meant, newest
 from hpcbert.errors import UsageError
-from hpcbert.flows.results import find_places, meant, newest
 from hpcbert.results.forms import FORMS, form_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def collect(
 
 def _refuse_beside(name: str, form: str) -> None:
     """Refuse published numbers that don't fit next to a table, before anything is collected."""
-    from hpcbert.published.record import find
+    from hpcbert.results.published.record import find
 
     if form not in ("text", "wide", "markdown"):
         raise UsageError(

@@ -14,9 +14,9 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.cli.tables import write_output
 from hpcbert.cli.unused_options import refuse_typed
+from hpcbert.commands.compare import CompareRequest, run
+from hpcbert.commands.results import find_places
 from hpcbert.errors import IncompleteError
-from hpcbert.flows.compare import CompareRequest, run
-from hpcbert.flows.results import find_places
 from hpcbert.results import verdicts
 from hpcbert.results.compare import DIMENSIONS
 

@@ -22,7 +22,7 @@ from hpcbert.config.toml import read
 from hpcbert.container import cache
 from hpcbert.errors import HpcbertError
 from hpcbert.model import DEVICES, PRECISIONS
-from hpcbert.published import record
+from hpcbert.results.published import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

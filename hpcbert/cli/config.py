@@ -6,8 +6,8 @@ import os
 
 import click
 
-from hpcbert.checks.settings import complaints
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.commands.setting_checks import complaints
 from hpcbert.config import origin, site
 
 

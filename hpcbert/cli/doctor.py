@@ -70,7 +70,7 @@ def doctor(
     With --nodes, doctor submits a job with the script of a normal submission, which checks that
     many nodes from inside.
     """
-    from hpcbert.flows.doctor import Visit, examine  # imports Jinja, which --help does not need
+    from hpcbert.commands.doctor import Visit, examine  # imports Jinja, which --help does not need
 
     here = site.load(site_file, Options(**given))
     like = traits(here.scheduler)

@@ -11,9 +11,9 @@ import click
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import open_campaigns
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.commands.collect import CollectRequest
+from hpcbert.commands.results import find_places, load
 from hpcbert.errors import IncompleteError
-from hpcbert.flows.collect import CollectRequest
-from hpcbert.flows.results import find_places, load
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.input_wait import waited
 from hpcbert.model import ARCHIVE
@@ -23,7 +23,7 @@ from hpcbert.results.words import on_cpu, plain
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from hpcbert.flows.results import Places
+    from hpcbert.commands.results import Places
     from hpcbert.model import Group, Row, Shape, SpeedupTable
     from hpcbert.results.explained import Observation
 

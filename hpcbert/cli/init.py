@@ -14,9 +14,9 @@ from hpcbert.campaign.store import write_text
 from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.cli.unused_options import refuse_typed
+from hpcbert.commands.init import described, local_values, present, propose, site_text
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
-from hpcbert.flows.init import described, local_values, present, propose, site_text
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system import machine
@@ -25,7 +25,7 @@ from hpcbert.system.runner import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcbert.flows.init import Proposal, Question
+    from hpcbert.commands.init import Proposal, Question
 
 # Options that mean nothing without Slurm.
 _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")

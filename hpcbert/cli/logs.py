@@ -13,10 +13,10 @@ import click
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
 from hpcbert.cli.output import Result, finish, printable, say
+from hpcbert.commands.following import follow, newest_log
+from hpcbert.commands.monitor import failure_reader, open_campaign
 from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.flows.following import follow, newest_log
-from hpcbert.flows.monitor import failure_reader, open_campaign
 from hpcbert.logs.lines import NotALogError, open_log
 from hpcbert.slurm.states import Kind
 from hpcbert.system.decode import did_you_mean
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpcbert.campaign.repeats import Repeat, TrackedCampaign
-    from hpcbert.flows.following import Log
+    from hpcbert.commands.following import Log
     from hpcbert.logs.failures import Failure
     from hpcbert.slurm.states import RepeatState
 

@@ -16,18 +16,18 @@ from hpcbert.cli import streams
 from hpcbert.cli.campaigns import OpenedCampaign, next_step, open_campaigns
 from hpcbert.cli.output import Result, finish, printable
 from hpcbert.cli.watching import Display, cancel_hint, count_text, failures_alike, has_screen
+from hpcbert.commands import heal
+from hpcbert.commands import monitor as flow
 from hpcbert.config.schedulers import traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
-from hpcbert.flows import heal
-from hpcbert.flows import monitor as flow
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.flows.monitor import View
+    from hpcbert.commands.monitor import View
 
     Newer = Callable[[Sequence[TrackedCampaign]], Sequence[TrackedCampaign]]
 

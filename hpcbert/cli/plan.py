@@ -25,8 +25,8 @@ from hpcbert.system.runner import Ahead, run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpcbert.commands.plan import Missing, Outlook, PointOutlook
     from hpcbert.config.options import Options
-    from hpcbert.flows.plan import Missing, Outlook, PointOutlook
     from hpcbert.scheduler.base import Supply
 
 _NOTHING = "-"
@@ -64,7 +64,7 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     if init:
         return _example(file or Path("campaign.toml"))
 
-    from hpcbert.flows.plan import look, refusals  # imports Jinja, which --help does not need
+    from hpcbert.commands.plan import look, refusals  # imports Jinja, which --help does not need
 
     with closing(Ahead(run)) as ahead:
         planned = plan_campaigns(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.commands.collect import CollectRequest
+from hpcbert.commands.results import find_places, load
 from hpcbert.errors import IncompleteError
-from hpcbert.flows.collect import CollectRequest
-from hpcbert.flows.results import find_places, load
 from hpcbert.results.scaling import asked_for, curve_of
 from hpcbert.results.words import device_of, on_cpu, plain
 

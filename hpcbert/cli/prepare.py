@@ -12,6 +12,7 @@ import click
 from hpcbert.cli.options import pairs, shared_option
 from hpcbert.cli.output import Result, printable, returns_result
 from hpcbert.cli.unused_options import refuse_typed
+from hpcbert.commands import prepare as flow
 from hpcbert.config import places, recipe, site, trust
 from hpcbert.config.options import Options
 from hpcbert.config.schedulers import traits
@@ -24,7 +25,6 @@ from hpcbert.errors import (
     SchedulerError,
     UsageError,
 )
-from hpcbert.flows import prepare as flow
 from hpcbert.model import device
 from hpcbert.prepare.parts import Context, Part
 from hpcbert.script.plan import device_of

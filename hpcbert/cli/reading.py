@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
+from hpcbert.campaign.user_settings import UserSettings, parse_settings
+from hpcbert.commands.collect import CollectRequest
 from hpcbert.errors import UsageError
-from hpcbert.flows.collect import CollectRequest
-from hpcbert.foreign.user_settings import UserSettings, parse_settings
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import LOG_PRECISIONS
 from hpcbert.model import precision as spelled

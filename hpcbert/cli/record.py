@@ -11,19 +11,19 @@ from hpcbert.cli import streams
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
+from hpcbert.commands.record import check
+from hpcbert.commands.results import find_places
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.flows.record import check
-from hpcbert.flows.results import find_places
-from hpcbert.published import record as published
 from hpcbert.results.grid import Column, Grid, TableView, fold, number, text_lines
+from hpcbert.results.published import record as published
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hpcbert.cli.reading import ReadingOptions
-    from hpcbert.flows.record import Cell as CheckedCell
-    from hpcbert.published.record import Publication, PublishedPoint, PublishedTable
+    from hpcbert.commands.record import Cell as CheckedCell
     from hpcbert.results.grid import Cell
+    from hpcbert.results.published.record import Publication, PublishedPoint, PublishedTable
 
 _COLUMNS = (
     Column("shape", ">"),

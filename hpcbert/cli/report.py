@@ -10,11 +10,11 @@ import click
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.reading import reading_options, requested
 from hpcbert.cli.tables import provenance, short_of
+from hpcbert.commands import report as flow
+from hpcbert.commands.results import find_places, load
 from hpcbert.errors import IncompleteError
-from hpcbert.flows import report as flow
-from hpcbert.flows.results import find_places, load
-from hpcbert.report.words import LANGUAGES
 from hpcbert.results.document import tables_data
+from hpcbert.results.report.words import LANGUAGES
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

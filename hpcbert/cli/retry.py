@@ -13,17 +13,17 @@ from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.cli.watching import Display, follow_with_retries, plan_text
+from hpcbert.commands.heal import resubmit
 from hpcbert.config import site
 from hpcbert.config.options import unused_with
 from hpcbert.errors import IncompleteError
-from hpcbert.flows.heal import resubmit
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcbert.flows.retry import InvalidRepeat, RetryPlan
+    from hpcbert.commands.retry import InvalidRepeat, RetryPlan
 
 
 @click.command(

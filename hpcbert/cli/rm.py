@@ -10,9 +10,9 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.commands.remove import remove
 from hpcbert.config.site import load
 from hpcbert.errors import UsageError
-from hpcbert.flows.remove import remove
 from hpcbert.system.runner import run
 
 if TYPE_CHECKING:

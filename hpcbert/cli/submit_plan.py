@@ -146,7 +146,7 @@ def find_obstacles(
     drafts: Sequence[Draft], *, ignored: bool, ahead: Ahead
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
     """Return what prevents submitting campaigns, and the warnings about them."""
-    from hpcbert.checks.obstacles import foreseen, of_submission
+    from hpcbert.commands.obstacles import foreseen, of_submission
 
     for draft in drafts:
         for argv in foreseen(draft):

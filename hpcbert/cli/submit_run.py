@@ -11,9 +11,9 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.output import Result, say
 from hpcbert.cli.watching import Display, follow_with_retries
+from hpcbert.commands.submit import left_behind, submit_pending, write
 from hpcbert.config import site
 from hpcbert.errors import CheckError, HpcbertError, Interruption
-from hpcbert.flows.submit import left_behind, submit_pending, write
 from hpcbert.scheduler.base import RESUME, World
 from hpcbert.system.runner import run
 

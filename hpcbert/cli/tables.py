@@ -13,9 +13,9 @@ import click
 from hpcbert import __version__
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result
+from hpcbert.commands.collect import CollectRequest, collect
+from hpcbert.commands.results import find_places
 from hpcbert.errors import HpcbertError, IncompleteError
-from hpcbert.flows.collect import CollectRequest, collect
-from hpcbert.flows.results import find_places
 from hpcbert.logs.layout import shown
 from hpcbert.model import Provenance, utc
 from hpcbert.results.document import tables_data
@@ -26,8 +26,8 @@ from hpcbert.system import redact
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hpcbert.flows.collect import Collected
-    from hpcbert.flows.results import Places
+    from hpcbert.commands.collect import Collected
+    from hpcbert.commands.results import Places
     from hpcbert.model import SpeedupTable
 
 # Files that one sentence names; --json names all.
@@ -107,7 +107,7 @@ def collected(
 
 def _beside(made: Collected, word: str, form: str, width: int) -> tuple[dict[str, Any], str]:
     """Return published results for the points of tables: as data, and as text to add to them."""
-    from hpcbert.published import neighbours
+    from hpcbert.results.published import neighbours
 
     found = neighbours.find_neighbours(made.tables, word)
     view = neighbours.view(found, word)

@@ -17,10 +17,10 @@ import click
 from hpcbert import model
 from hpcbert.cli.campaigns import next_step
 from hpcbert.cli.output import VERSION, Result, escaped, printable, say
+from hpcbert.commands import heal
+from hpcbert.commands import monitor as flow
+from hpcbert.commands.monitor import Sinks
 from hpcbert.errors import HpcbertError, IncompleteError
-from hpcbert.flows import heal
-from hpcbert.flows import monitor as flow
-from hpcbert.flows.monitor import Sinks
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind
 from hpcbert.system.runner import run
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.campaign.suspects import RetryPolicy
+    from hpcbert.commands.monitor import Change, Detail, View
+    from hpcbert.commands.retry import RetryPlan
     from hpcbert.config.site import Site
-    from hpcbert.flows.monitor import Change, Detail, View
-    from hpcbert.flows.retry import RetryPlan
     from hpcbert.logs.failures import Failure
     from hpcbert.model import Campaign
     from hpcbert.slurm.states import RepeatState

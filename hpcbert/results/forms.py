@@ -201,7 +201,7 @@ class Form:
 
 
 def _parquet(tables: Sequence[SpeedupTable], made: Provenance) -> bytes:
-    from hpcbert import frame  # pandas
+    from hpcbert.results import frame  # pandas
 
     return frame.parquet(tables, made)
 

@@ -12,7 +12,7 @@
 # that you asked for per node, and MPI says whether ranks find each other by MPI.
 #
 # Prints a line for each finding: node, name, status (ok, warn, fail) and detail, between tabs; what
-# to do about each is in hpcbert/checks/findings.toml. Always exits with 0.
+# to do about each is in hpcbert/commands/findings.toml. Always exits with 0.
 set -uo pipefail
 export LC_ALL=C
 

@@ -12,7 +12,7 @@
 #   --data DIRECTORY     training data that must be readable here
 #
 # Prints a line for each finding: node, name, status (ok, warn, fail) and detail, between tabs.
-# hpcbert/checks/findings.toml has what to change. Always exits with 0: an unknown fact is a finding too.
+# hpcbert/commands/findings.toml has what to change. Always exits with 0: an unknown fact is a finding too.
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin # getcap and the squashfs tools lie there on some systems
 export LC_ALL=C

@@ -20,8 +20,8 @@ import pytest
 
 from hpcbert.campaign import archive
 from hpcbert.campaign.evidence import INDEX
+from hpcbert.commands.audit import audit
 from hpcbert.errors import CheckError, HpcbertError, UsageError
-from hpcbert.flows.audit import audit
 from tests.kit.campaigns import Build, Built
 from tests.kit.collecting import gathered, says, unreachable
 

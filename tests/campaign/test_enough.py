@@ -8,7 +8,7 @@ import pytest
 
 from hpcbert.campaign import enough, overview
 from hpcbert.campaign.enough import decide
-from hpcbert.flows.collect import Collected
+from hpcbert.commands.collect import Collected
 from hpcbert.model import Protocol, Provenance, Row
 from hpcbert.results import document, text
 from hpcbert.results.forms import render_markdown

@@ -13,8 +13,8 @@ import pytest
 import tomli
 
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.commands.collect import Collected
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.flows.collect import Collected
 from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
 from hpcbert.model import Protocol, Row

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.commands.collect import Collected
 from hpcbert.errors import SchedulerError
-from hpcbert.flows.collect import Collected
 from hpcbert.model import Run
 from hpcbert.slurm.states import RepeatState, parse
 from tests.kit.collecting import gathered

@@ -13,7 +13,7 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.cli import submit_run
-from hpcbert.flows.submit import write
+from hpcbert.commands.submit import write
 from hpcbert.script.draft import Draft
 from tests.kit.campaigns import Build, Built
 from tests.kit.cli import inside

@@ -11,8 +11,8 @@ from hpcbert.campaign import store
 from hpcbert.cli import submit_run
 from hpcbert.cli.output import Result
 from hpcbert.cli.submit_plan import chained
+from hpcbert.commands.submit import submit
 from hpcbert.config.site import Site
-from hpcbert.flows.submit import submit
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, draft
 from hpcbert.script.plan import Request

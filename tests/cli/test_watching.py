@@ -8,7 +8,7 @@ import pytest
 
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.watching import Display, finished_points
-from hpcbert.flows.monitor import Change, View, open_campaign
+from hpcbert.commands.monitor import Change, View, open_campaign
 from hpcbert.slurm.states import RepeatState
 from tests.kit.campaigns import Built
 from tests.kit.collecting import says

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpcbert.checks.containers import examine_pyxis
-from hpcbert.checks.obstacles import of_submission
+from hpcbert.commands.container_checks import examine_pyxis
+from hpcbert.commands.obstacles import of_submission
 from hpcbert.container import pyxis
 from hpcbert.finding import Finding
 from hpcbert.script.draft import Draft

@@ -439,8 +439,9 @@ def test_contributing_lists_the_rooms_in_the_order_of_the_contract() -> None:
     listed = [name for row in rows(text, "room") for name in codes(row[0])]
     project = tomli.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     contract, *_ = project["tool"]["importlinter"]["contracts"]
-    rooms = [name.strip() for layer in contract["layers"] for name in layer.split("|")]
-    assert listed == rooms
+    floors = [re.split(r"\s*[|:]\s*", layer) for layer in contract["layers"]]
+    assert listed == [room for floor in floors for room in floor]
+    assert "\n".join(" · ".join(floor) for floor in floors) in section(text, "Rooms")
 
 
 def test_contributing_names_every_folder_of_tests() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.flows import cancel
+from hpcbert.commands import cancel
 from hpcbert.lab import Lab
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcbert.campaign.foreign import Framework
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.flows.collect import Collected, CollectRequest, collect
-from hpcbert.foreign.gather import Framework
+from hpcbert.commands.collect import Collected, CollectRequest, collect
 from hpcbert.slurm.states import Kind, RepeatState, parse
 
 States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]

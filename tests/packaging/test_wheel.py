@@ -91,9 +91,9 @@ def test_the_wheel_carries_templates_site_and_workload_and_no_tests(wheel: Path)
         "hpcbert/_templates/site.toml",
         "hpcbert/workloads/bert_pretrain.py",
         "hpcbert/py.typed",
-        "hpcbert/report/catalogue.toml",
-        "hpcbert/report/page.html.j2",
-        "hpcbert/report/page.css",
+        "hpcbert/results/report/catalogue.toml",
+        "hpcbert/results/report/page.html.j2",
+        "hpcbert/results/report/page.css",
     ):
         assert name in names
     assert not [name for name in names if name.startswith(("tests", "runs", "docs"))]

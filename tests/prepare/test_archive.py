@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert.commands import prepare as flow
 from hpcbert.config.recipe import Recipe, Upstream
 from hpcbert.errors import IncompleteError
-from hpcbert.flows import prepare as flow
 from hpcbert.prepare.archive import is_archive, unpack
 from hpcbert.prepare.parts import Context, Part
 from hpcbert.script.prepared import record, source_record

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from hpcbert.checks.obstacles import of_framework
+from hpcbert.commands import prepare as flow
+from hpcbert.commands.obstacles import of_framework
 from hpcbert.config import recipe as recipes
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.flows import prepare as flow
 from hpcbert.model import Shape
 from hpcbert.prepare.parts import Context, Part
 from hpcbert.script import inputs

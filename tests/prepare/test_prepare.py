@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
+from hpcbert.commands import prepare as flow
 from hpcbert.config import recipe as recipes
 from hpcbert.config import site as sites
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.container import reference
-from hpcbert.flows import prepare as flow
 from hpcbert.model import Campaign, Shape
 from hpcbert.prepare import parts
 from hpcbert.prepare.parts import Context, Part

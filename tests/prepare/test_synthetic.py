@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert.commands import prepare as flow
 from hpcbert.config import recipe as recipes
 from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.errors import UsageError
-from hpcbert.flows import prepare as flow
 from hpcbert.model import Shape
 from hpcbert.prepare.parts import Context, Part
 from hpcbert.script.plan import Request

@@ -85,7 +85,7 @@ def test_two_tables_of_the_record_are_compared(here: None) -> None:
 
 
 def test_results_with_the_record_are_kept(own: Path, tmp_path: Path) -> None:
-    from hpcbert.flows.results import find_places, load
+    from hpcbert.commands.results import find_places, load
     from hpcbert.results.saved import parse, render
 
     found = load(["dlperf:deepspeed-fp32-b32", "dlperf:oneflow-fp32"], find_places())

@@ -11,9 +11,9 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
-from hpcbert.published import record
-from hpcbert.published.record import Publication, PublishedTable
-from hpcbert.published.tables import results, runs_of
+from hpcbert.results.published import record
+from hpcbert.results.published.record import Publication, PublishedTable
+from hpcbert.results.published.tables import results, runs_of
 from tests.kit.cli import Done, inside
 from tests.kit.needs import require
 from tests.kit.recipes import NAMES, grammar

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from hpcbert.report import figures, forms
-from hpcbert.report.sections import compose
-from hpcbert.report.words import LANGUAGES, Words
+from hpcbert.results.report import figures, forms
+from hpcbert.results.report.sections import compose
+from hpcbert.results.report.words import LANGUAGES, Words
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 from tests.report.test_forms import HOSTILE, given

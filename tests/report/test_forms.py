@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Group, Measured, Origin, Provenance, Reason, Run, Shape, Steps
-from hpcbert.report import figures, forms
-from hpcbert.report.model import Backing, Report, ReportInput, Stretch
-from hpcbert.report.sections import compose
-from hpcbert.report.words import LANGUAGES, Words
 from hpcbert.results.grid import Column, Grid
 from hpcbert.results.reduce import tabulate
+from hpcbert.results.report import figures, forms
+from hpcbert.results.report.model import Backing, Report, ReportInput, Stretch
+from hpcbert.results.report.sections import compose
+from hpcbert.results.report.words import LANGUAGES, Words
 from hpcbert.results.resultset import NodeFacts, ResultSet, Source
 from tests.kit.waiting import CEILING
 

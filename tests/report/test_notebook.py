@@ -11,7 +11,7 @@ import pytest
 
 import hpcbert
 from hpcbert.errors import UsageError
-from hpcbert.report.words import Words
+from hpcbert.results.report.words import Words
 from tests.kit import nodes
 from tests.kit.cli import UNCOUNTED, Cli, inside
 from tests.kit.logs import put, pytorch
@@ -139,4 +139,4 @@ def test_hpcbert_itself_imports_nothing_heavy(tmp_path: Path) -> None:
     env = {**UNCOUNTED, "PYTHONPROFILEIMPORTTIME": "1"}
     modules = Cli(tmp_path, env)("--version").modules
     assert "hpcbert" in modules
-    assert not modules & {"pandas", "numpy", "hpcbert.notebook", "hpcbert.flows"}
+    assert not modules & {"pandas", "numpy", "hpcbert.notebook", "hpcbert.commands"}

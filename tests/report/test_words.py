@@ -10,13 +10,13 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from hpcbert.report.words import LANGUAGES, Words, catalogue
 from hpcbert.results.forms import PUBLISHED
+from hpcbert.results.report.words import LANGUAGES, Words, catalogue
 from hpcbert.results.words import FLAGS
 from tests.docs.test_documents import codes, rows
 from tests.kit.paths import REPOSITORY
 
-ROOM = REPOSITORY / "hpcbert" / "report"
+ROOM = REPOSITORY / "hpcbert" / "results" / "report"
 # Keys whose end comes from data: reasons, flags.
 _BY_DATA = ("flag.*", "reason.*")
 

@@ -11,7 +11,7 @@ from hpcbert.results.reduce import tabulate
 
 @pytest.fixture(scope="module")
 def frame() -> Any:
-    return pytest.importorskip("hpcbert.frame", reason="needs pandas", exc_type=ImportError)
+    return pytest.importorskip("hpcbert.results.frame", reason="needs pandas", exc_type=ImportError)
 
 
 def test_tables_become_data_frames(frame: Any) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
+from hpcbert.commands import cancel
 from hpcbert.errors import SchedulerError
-from hpcbert.flows import cancel
 from hpcbert.scheduler.local import queue as local
 from hpcbert.scheduler.local.queue import enqueue, lock_path, states
 from hpcbert.slurm.states import RepeatState

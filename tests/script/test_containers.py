@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcbert.commands.submit import write
 from hpcbert.config.recipe import Recipe, RecipeImage
 from hpcbert.config.site import Site
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
-from hpcbert.flows.submit import write
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, by_hand
 from hpcbert.script.plan import Request

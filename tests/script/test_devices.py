@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from hpcbert.commands.submit import write
 from hpcbert.config import recipe as recipes
 from hpcbert.config.recipe import Recipe
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.flows.submit import write
 from hpcbert.model import Shape, device
 from hpcbert.scheduler.local.queue import _elements
 from hpcbert.script.draft import by_hand

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcbert.commands.submit import write
 from hpcbert.errors import UsageError
-from hpcbert.flows.submit import write
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hpcbert.commands import prepare as flow
 from hpcbert.config.recipe import Recipe
-from hpcbert.flows import prepare as flow
 from hpcbert.prepare.parts import Context
 from hpcbert.script.fitting import misfits
 from hpcbert.script.settings import option_values

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.flows.submit import write
+from hpcbert.commands.submit import write
 from hpcbert.script.draft import Draft
 from hpcbert.slurm.jobrecord import newest
 from hpcbert.slurm.states import RepeatState, parse

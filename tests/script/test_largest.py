@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from hpcbert.commands.submit import write
 from hpcbert.errors import UsageError
-from hpcbert.flows.submit import write
 from hpcbert.logs import failures, grammar
 from hpcbert.model import LARGEST, Shape
 from hpcbert.script.draft import Draft

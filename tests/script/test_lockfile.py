@@ -12,9 +12,9 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcbert.commands.submit import write
 from hpcbert.config import tomltext
 from hpcbert.errors import ConfigError
-from hpcbert.flows.submit import write
 from hpcbert.model import Material, Shape
 from hpcbert.script import lockfile
 from hpcbert.script.draft import Draft

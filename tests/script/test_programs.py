@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.flows.submit import write
+from hpcbert.commands.submit import write
 from tests.kit.drafts import reference
 from tests.kit.scripts import RECORDER, drafted, run_written, slurm_in, tool, with_python
 

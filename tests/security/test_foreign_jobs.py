@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.flows import cancel
+from hpcbert.commands import cancel
 from hpcbert.scheduler.local import queue as local
 from hpcbert.system.processes import machine
 from tests.kit.campaigns import Built

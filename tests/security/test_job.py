@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import record, store
-from hpcbert.flows.submit import write
+from hpcbert.commands.submit import write
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.jobrecord import newest
 from tests.kit.drafts import reference

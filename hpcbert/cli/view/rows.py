@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-    from hpcbert.flows.monitor import Detail, View
+    from hpcbert.commands.monitor import Detail, View
     from hpcbert.slurm.states import RepeatState
 
 # With more rows than this, points are folded at first.

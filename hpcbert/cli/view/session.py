@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import watching
 from hpcbert.cli.view.rows import Level, Tree, running, summarised
+from hpcbert.commands import cancel, heal
+from hpcbert.commands import monitor as flow
 from hpcbert.errors import HpcbertError
-from hpcbert.flows import cancel, heal
-from hpcbert.flows import monitor as flow
 from hpcbert.slurm.states import Kind
 from hpcbert.system.runner import run
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
     from hpcbert.cli.view.rows import Scene, TreeRow
-    from hpcbert.flows.monitor import Detail, Sinks, View
-    from hpcbert.flows.retry import RetryPlan
+    from hpcbert.commands.monitor import Detail, Sinks, View
+    from hpcbert.commands.retry import RetryPlan
 
 # Seconds between two updates.
 _REFRESH = 2.0

@@ -12,7 +12,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Static
 
-from hpcbert.flows.following import newest_log
+from hpcbert.commands.following import newest_log
 from hpcbert.logs.lines import NotALogError, open_log
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from hpcbert.cli.view import app as screen
 from hpcbert.cli.view.rows import Tree, matches, summarised
 from hpcbert.cli.view.session import Asking, Session
 from hpcbert.cli.view.widgets import Scroll
+from hpcbert.commands.monitor import Detail, View
 from hpcbert.errors import SchedulerError
-from hpcbert.flows.monitor import Detail, View
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit.campaigns import Built, build
 from tests.kit.waiting import until

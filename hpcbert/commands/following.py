@@ -1,0 +1,174 @@
+"""The log of a repeat: its path, and its growth while the repeat runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from hpcbert import scheduler
+from hpcbert.campaign import store
+from hpcbert.commands.monitor import TOLERANCE, View, unreachable
+from hpcbert.logs.lines import open_log
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.tracker import Tracker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+    from hpcbert.slurm.states import RepeatState
+    from hpcbert.system.runner import Runner
+
+# Seconds between two looks at a file.
+_LOOK = 0.25
+_BLOCK = 1 << 16
+
+
+class Log(NamedTuple):
+    """A log and its repeat.
+
+    Attributes:
+        repeat: The repeat that wrote it.
+        attempt: Which of its attempts.
+        path: Where it is.
+        printed: Whether it is the job script's output, because the ranks have written no log yet.
+    """
+
+    repeat: Repeat
+    attempt: int
+    path: Path
+    printed: bool = False
+
+    def place(self, campaign: Path) -> str:
+        """Return the path, for a user who knows the campaign by another path."""
+        return str(campaign / self.path.relative_to(self.repeat.watched.directory))
+
+
+def newest_log(repeat: Repeat) -> Log | None:
+    """Return the newest attempt's log, or else the job script's output, if either exists."""
+    newest = repeat.record.newest().attempt
+    for attempt in range(newest, -1, -1):
+        path = store.log_path(repeat.watched.directory, repeat.array, repeat.number, attempt)
+        if path.is_file():
+            return Log(repeat, attempt, path)
+    there = next((path for path in repeat.printed if path.is_file()), None)
+    return Log(repeat, newest, there, printed=True) if there else None
+
+
+class LogReader(Protocol):
+    """Receives what a log says, and the state of its repeat."""
+
+    def text(self, data: bytes) -> None:
+        """Receive new content."""
+
+    def state(self, repeat: Repeat, state: RepeatState) -> None:
+        """Receive a new state of the repeat: another attempt or another word."""
+
+
+def follow(
+    watched: TrackedCampaign,
+    meant: Collection[tuple[str, int]],
+    reader: LogReader,
+    *,
+    run: Runner,
+    floor: float,
+    tail: Callable[[Path], int] = lambda _: 0,
+    pause: Callable[[float], None] = time.sleep,
+) -> tuple[Repeat, RepeatState]:
+    """Pass on the log of a repeat as it grows, through requeues, until the repeat has ended.
+
+    Of several selected repeats, follow the running one that wrote last; if none runs, the first
+    that waits; if none waits, the one that wrote last.
+
+    Args:
+        watched: Its campaign.
+        meant: Keys of the points and numbers of the selected repeats, at least one.
+        reader: Receives the content.
+        run: Starts the scheduler's commands.
+        floor: Shortest interval between two queries of a scheduler, seconds.
+        tail: Returns the byte at which to begin in the first log.
+        pause: Waits a number of seconds.
+
+    Returns:
+        The repeat and how it ended.
+
+    Raises:
+        SchedulerError: The scheduler gave no answer for too long.
+        NotALogError: What is in the log's place can't be read.
+    """
+    watched = scheduler.of(watched.campaign.scheduler, World(run)).adopted(watched)
+    tracker = Tracker([watched], run=run, floor=floor)
+    tracker.poll()
+    repeat = _chosen(
+        [one for one in watched.repeats if (one.array.point.key, one.number) in meant],
+        tracker.states,
+    )
+    file = _Following(repeat, reader, tail)
+    known: tuple[str, int] | None = None
+    while True:
+        state = tracker.states[repeat.key]
+        ended = _ended(repeat, state) or tracker.settled(repeat.key)
+        file.read()
+        if known != (state.word, state.attempt):
+            known = state.word, state.attempt
+            reader.state(repeat, state)
+        if ended:
+            return repeat, state
+        if tracker.absent or tracker.failures >= TOLERANCE:
+            raise unreachable(View((repeat,), {repeat.key: state}, 0.0, tracker.complaint))
+        rest = tracker.pause()
+        while rest >= 0 and not tracker.stirred():
+            pause(_LOOK)
+            rest -= _LOOK
+            file.read()
+        tracker.poll()
+
+
+def _ended(repeat: Repeat, state: RepeatState) -> bool:
+    """Return whether the scheduler and the job itself agree that the log is complete."""
+    return state.kind.over and repeat.newest.ended
+
+
+def _chosen(repeats: list[Repeat], states: dict[Key, RepeatState]) -> Repeat:
+    kinds = {one.key: states[one.key].kind for one in repeats}
+    alive = [one for one in repeats if kinds[one.key].alive]
+    running = [one for one in alive if not kinds[one.key].queued]
+    if alive and not running:
+        return alive[0]
+    return max(running or repeats, key=_written)
+
+
+def _written(repeat: Repeat) -> float:
+    log = newest_log(repeat)
+    return log.path.stat().st_mtime if log else 0.0
+
+
+class _Following:
+    """Reads the newest log of a repeat; when a newer attempt's replaces it, the rest first."""
+
+    def __init__(self, repeat: Repeat, reader: LogReader, tail: Callable[[Path], int]) -> None:
+        self._repeat, self._reader, self._tail = repeat, reader, tail
+        self._path: Path | None = None
+        self._at = 0
+
+    def read(self) -> None:
+        """Pass on what was written since the last time."""
+        newest = newest_log(self._repeat)
+        if self._path is not None:
+            self._drain(self._path)
+        if newest is None or newest.path == self._path:
+            return
+        self._at = self._tail(newest.path) if self._path is None else 0
+        self._path = newest.path
+        self._drain(newest.path)
+
+    def _drain(self, path: Path) -> None:
+        descriptor, size = open_log(path)
+        with os.fdopen(descriptor, "rb") as file:
+            self._at = self._at if self._at <= size else 0  # it was truncated
+            file.seek(self._at)
+            while self._at < size and (data := file.read(min(_BLOCK, size - self._at))):
+                self._at += len(data)
+                self._reader.text(data)

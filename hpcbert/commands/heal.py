@@ -1,0 +1,141 @@
+"""Watch campaigns and resubmit invalid repeats, until nothing more can be done.
+
+An `Observer` receives what is seen and done; nothing is printed here.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from hpcbert.campaign import store
+from hpcbert.commands.monitor import open_campaign, watch
+from hpcbert.commands.submit import submit_pending
+from hpcbert.script import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from hpcbert.campaign.repeats import TrackedCampaign
+    from hpcbert.campaign.suspects import RetryPolicy
+    from hpcbert.commands.monitor import Sinks, View
+    from hpcbert.commands.retry import RetryPlan
+    from hpcbert.model import Array
+    from hpcbert.system.runner import Runner
+
+
+class Observer(Protocol):
+    """Receives what happens while campaigns are followed, in order."""
+
+    def watching(self) -> AbstractContextManager[Sinks]:
+        """Return what receives the states from now until something is submitted, or the end."""
+
+    def retried(self, plans: Sequence[RetryPlan]) -> None:
+        """Receive what was resubmitted."""
+
+    def waiting(self, reason: str) -> None:
+        """Receive the reason why a submission waits for room."""
+
+
+def follow(
+    watched: Sequence[TrackedCampaign],
+    policy: RetryPolicy,
+    observer: Observer,
+    *,
+    run: Runner,
+    floor: float,
+    interval: float | None = None,
+    once: bool = False,
+    pause: Callable[[float], None] = time.sleep,
+) -> View:
+    """Watch campaigns, resubmit invalid repeats, and watch on, until all is over.
+
+    Nobody confirms these retries, so a cancelled repeat stays cancelled, a repeat that needs a
+    longer time limit or a smaller batch waits for the user to set one, and a rehearsal is never
+    repeated.
+
+    Args:
+        watched: The campaigns.
+        policy: Which repeats to resubmit; with a limit of 0, none.
+        observer: Receives what happens.
+        run: Starts the scheduler's commands.
+        floor: Shortest interval between two queries of Slurm at this site, seconds.
+        interval: The interval for watching, if it is to be longer.
+        once: Whether to look once and submit nothing.
+        pause: Waits a number of seconds between two looks.
+
+    Returns:
+        The last states.
+
+    Raises:
+        SchedulerError: Slurm gave no answer for too long; the jobs continue.
+        UsageError: A campaign to retry belongs to somebody else.
+        Interruption: The user interrupted a submission.
+        KeyboardInterrupt: The user interrupted the watching.
+    """
+    if policy.limit:
+        for one in watched:
+            store.claim(one.directory)
+    unattended = replace(policy, cancelled=False)
+    while True:
+        with observer.watching() as sinks:
+            view = watch(watched, sinks, run=run, floor=interval or floor, once=once, pause=pause)
+        plans = [
+            resubmit(one.directory, unattended, run=run, floor=floor, waiting=observer.waiting)
+            for one in watched
+            if policy.limit and not once and not one.campaign.rehearse
+        ]
+        made = [plan for plan in plans if plan.arrays]
+        if not made:
+            return view
+        observer.retried(made)
+        watched = [open_campaign(one.directory) for one in watched]
+
+
+def resubmit(
+    directory: Path,
+    policy: RetryPolicy,
+    *,
+    run: Runner,
+    floor: float,
+    dry: bool = False,
+    waiting: Callable[[str], None] | None = None,
+) -> RetryPlan:
+    """Resubmit a campaign's invalid repeats; with `dry`, only return them.
+
+    Args:
+        directory: The campaign.
+        policy: Which repeats to resubmit.
+        run: Starts the scheduler's commands.
+        floor: Shortest interval between two queries of Slurm, seconds.
+        dry: Whether to write and submit nothing.
+        waiting: As in `submit_pending`.
+
+    Returns:
+        What was submitted, with job ids.
+
+    Raises:
+        Interruption, SchedulerError, UsageError, HpcbertError: As `submit_pending`, `retry.look`
+            and `retry.plan`.
+    """
+    from hpcbert.commands import retry  # not needed only to watch
+
+    def submitted() -> tuple[Array, ...]:
+        return submit_pending(
+            directory, run=run, floor=floor, waiting=waiting, again=retry.AGAIN
+        ).arrays
+
+    if not dry and any(one.state == "intended" for one in store.read_manifest(directory).arrays):
+        submitted()
+    found = retry.look(directory, policy, run=run)
+    ended = [(one.array, one.number, one.state) for one in found.invalid]
+    limits.refuse_pointless(found.watched, ended, policy.time_limit)
+    plan = retry.plan(found, policy, run=run)
+    if dry or not plan.arrays:
+        return plan
+    retry.intend(plan)
+    there = {array.name: array for array in submitted()}
+    return replace(plan, arrays=tuple(there.get(one.name, one) for one in plan.arrays))

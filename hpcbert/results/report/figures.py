@@ -1,0 +1,330 @@
+"""Figures drawn by matplotlib: the only module that needs it.
+
+Every figure shows the same in colour and in form: lines differ by colour, marker and dash, so that
+they can be distinguished without colours, and on paper. The same numbers always give the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator, NullLocator
+
+    from hpcbert.results.report.model import Panel, Picture, Series
+
+# M. Okabe and K. Ito, Color Universal Design (2008): the colours that suit a white and a dark page.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+# The colour of text and axes: in a page it becomes the page's own colour.
+_INK = "#1b1b1d"
+_WIDTH, _HEIGHT = 4.6, 3.6
+_DPI = 150
+_CJK = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei")
+_LEGEND_AT_MOST = 8
+_DECADE = 10.0
+_LONGEST = 44
+_ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
+
+
+class Drawing(NamedTuple):
+    """A figure in three forms; png and pdf are None if this machine lacks a font for them."""
+
+    svg: str
+    png: bytes | None
+    pdf: bytes | None
+
+
+def draw(picture: Picture, *, forms: bool = True) -> Drawing:
+    """Draw a figure.
+
+    Args:
+        picture: The figure.
+        forms: Whether to draw all forms; else only SVG.
+    """
+    with _style(), _quietly():
+        figure = _chart(picture)
+        svg = _saved(figure, "svg", Date=None, Creator=None).decode()
+        if not (forms and _has_fonts_for(picture)):
+            return Drawing(svg, None, None)
+        # The figure is laid out already.
+        figure.set_layout_engine("none")
+        png = _saved(figure, "png", Software=None)
+        pdf = _saved(figure, "pdf", CreationDate=None, Creator=None, Producer=None)
+    return Drawing(svg, png, pdf)
+
+
+def shown(picture: Picture) -> Figure:
+    """Return a figure as an object of matplotlib, to show, change or save."""
+    with _style(), _quietly():
+        return _chart(picture)
+
+
+def _chart(picture: Picture) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH * len(picture.panels), _HEIGHT), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, panel in enumerate(picture.panels, 1):
+        axes = figure.add_subplot(1, len(picture.panels), place)
+        _DRAW[panel.kind](axes, panel)
+        axes.set_xlabel(panel.x)
+        axes.set_ylabel(panel.y)
+        axes.grid(visible=True, which="major", alpha=0.3, linewidth=0.6)
+        handles, labels = axes.get_legend_handles_labels()
+        if len(handles) > 1 and len(handles) <= _LEGEND_AT_MOST:
+            axes.legend(handles, labels, fontsize="small", frameon=False)
+    return figure
+
+
+def inline(svg: str, name: str, label: str) -> str:
+    """Return a figure's SVG as a part of a page.
+
+    Its text takes the page's colour, and its ids differ from those of other figures.
+
+    Args:
+        svg: The file.
+        name: The beginning of its ids.
+        label: The id of its description.
+    """
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'\bid="', f'id="{name}-', body)
+    body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    body = body.replace(_INK, "currentColor").replace("fill: #ffffff", "fill: none")
+    # The page sets the width.
+    body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
+    body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
+    return body.replace("<svg ", f'<svg role="img" aria-labelledby="{label}" ', 1)
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    import matplotlib as mpl
+
+    with mpl.rc_context(
+        {
+            **mpl.rcParamsDefault,
+            "text.color": _INK,
+            "axes.labelcolor": _INK,
+            "axes.edgecolor": _INK,
+            "xtick.color": _INK,
+            "ytick.color": _INK,
+            "svg.hashsalt": "hpcbert",
+            # Text remains text: readers can search it, programs read it aloud, in the page's font.
+            "svg.fonttype": "none",
+            "font.family": ["DejaVu Sans", *_fonts()],
+            "font.size": 9.0,
+            "figure.facecolor": "white",
+            "savefig.facecolor": "white",
+            "axes.facecolor": "none",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            # Names are not mathematics.
+            "text.parse_math": False,
+        }
+    ):
+        yield
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Draw without complaints about fonts: a browser has its own."""
+    import logging
+
+    logger = logging.getLogger("matplotlib.font_manager")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _fonts() -> tuple[str, ...]:
+    """Return the fonts with Chinese signs that this machine has."""
+    from matplotlib import font_manager
+
+    known = {font.name for font in font_manager.fontManager.ttflist}
+    return tuple(name for name in _CJK if name in known)
+
+
+def _has_fonts_for(picture: Picture) -> bool:
+    texts = [text for panel in picture.panels for text in (panel.x, panel.y, panel.legend)]
+    texts += [series.label for panel in picture.panels for series in panel.series]
+    return bool(_fonts()) or all(map(_ASCII.fullmatch, texts))
+
+
+def _saved(figure: Figure, form: str, **metadata: None) -> bytes:
+    """Return a figure's file, drawn only once, while `savefig` draws it twice."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    canvases = {"svg": FigureCanvasSVG, "pdf": FigureCanvasPdf, "png": FigureCanvasAgg}
+    # A point is 1/72 of an inch, the unit of the first two.
+    figure.set_dpi(_DPI if form == "png" else 72)
+    stream = io.BytesIO()
+    getattr(canvases[form](figure), f"print_{form}")(stream, metadata=metadata)
+    return stream.getvalue()
+
+
+def _scaling(axes: Axes, panel: Panel) -> None:
+    """Draw lines with ranges over both axes' logarithms, and the ideal line."""
+    if panel.ideal:
+        axes.plot(
+            *zip(*panel.ideal, strict=True),
+            color=_INK,
+            linewidth=0.8,
+            linestyle=(0, (4, 3)),
+            label=_cut(panel.legend),
+        )
+    for number, series in enumerate(panel.series):
+        places, middles, low, high = _columns(series)
+        axes.errorbar(
+            places,
+            middles,
+            yerr=(low, high),
+            label=_cut(series.label),
+            color=_COLOURS[number],
+            marker=_MARKERS[number],
+            linestyle=_DASHES[number],
+            markersize=4.5,
+            linewidth=1.2,
+            capsize=3,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = sorted({point[0] for series in panel.series for point in series.points})
+    axes.set_xticks(ticks, labels=[format(one, "g") for one in ticks])
+    axes.xaxis.set_minor_locator(_no_ticks())
+    if (locator := _close_ticks(panel)) is not None:
+        axes.yaxis.set_major_locator(locator)
+    _plain_numbers(axes)
+
+
+def _close_ticks(panel: Panel) -> Locator | None:
+    """Return a locator of ticks if powers of ten are too far apart; otherwise None."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    values = [middle for series in panel.series for _, middle, *_ in series.points]
+    span = max(values) / min(values)
+    if span < _DECADE:
+        return MaxNLocator(nbins=6, steps=[1, 2, 5, 10])
+    return LogLocator(subs=(1.0, 2.0, 5.0)) if span < _DECADE**2 else None
+
+
+def _cut(label: str) -> str:
+    """Return the part of a label that fits into a figure; the table next to it has the whole."""
+    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
+
+
+def _plain_numbers(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format(value, ",g")))
+    axes.yaxis.set_minor_locator(_no_ticks())
+
+
+def _no_ticks() -> NullLocator:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()
+
+
+def _bars(axes: Axes, panel: Panel) -> None:
+    """Draw bars side by side, one set per series, with ranges."""
+    width = 0.8 / len(panel.series)
+    for number, series in enumerate(panel.series):
+        places, middles, low, high = _columns(series)
+        offset = (number - (len(panel.series) - 1) / 2) * width
+        axes.bar(
+            [place + offset for place in places],
+            middles,
+            width,
+            yerr=(low, high),
+            capsize=2,
+            color=_COLOURS[number],
+            hatch=_HATCHES[number],
+            edgecolor="white",
+            ecolor=_INK,
+            label=_cut(series.label),
+        )
+    axes.set_xticks(range(len(panel.names)), labels=panel.names)
+
+
+_HATCHES = ("", "//", "\\\\", "..", "xx", "--")
+
+
+def _runs(axes: Axes, panel: Panel) -> None:
+    """Draw a mark for each run, those of one point side by side."""
+    axes.axhline(0, color=_INK, linewidth=0.8)
+    seen: dict[float, int] = {}
+    for series in panel.series:
+        for place, middle, *_ in series.points:
+            seen[place] = number = seen.get(place, -1) + 1
+            axes.plot(
+                place + _beside(number),
+                middle,
+                color=_COLOURS[0],
+                marker="o",
+                markersize=4,
+                linestyle="none",
+                label="_nolegend_",
+            )
+    axes.set_xticks(range(len(panel.names)), labels=panel.names)
+    axes.set_xlim(-0.5, len(panel.names) - 0.5)
+
+
+def _beside(number: int) -> float:
+    """Return a mark's distance from the middle of its point: 0, 0.08, -0.08, 0.16 and so on."""
+    return min(0.4, 0.08 * ((number + 1) // 2)) * (1 if number % 2 else -1)
+
+
+def _steps(axes: Axes, panel: Panel) -> None:
+    """Draw a line through the iterations of a run, with the measured ones shaded."""
+    if panel.window:
+        first, last = panel.window
+        axes.axvspan(
+            first, last, color=_COLOURS[5], alpha=0.25, linewidth=0, label=_cut(panel.legend)
+        )
+    for number, series in enumerate(panel.series):
+        places, middles, _, _ = _columns(series)
+        axes.plot(
+            places,
+            middles,
+            color=_COLOURS[number],
+            linewidth=0.9,
+            marker=".",
+            markersize=2.5,
+            label=_cut(series.label),
+        )
+    highest = max(point[1] for series in panel.series for point in series.points)
+    axes.set_ylim(0, 1.1 * highest)
+
+
+_DRAW = {"scaling": _scaling, "bars": _bars, "runs": _runs, "steps": _steps}
+
+
+def _columns(series: Series) -> tuple[Sequence[float], ...]:
+    """Return places, middles, and the distances of the ranges below and above."""
+    points = series.points
+    return (
+        [one[0] for one in points],
+        [one[1] for one in points],
+        [one[1] - one[2] for one in points],
+        [one[3] - one[1] for one in points],
+    )

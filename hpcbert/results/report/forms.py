@@ -1,0 +1,184 @@
+"""The forms of a report: one template each.
+
+The page loads nothing: no script, no font, nothing from a network. LaTeX's tables need the packages
+booktabs and siunitx; each file says so.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcbert.results.grid import comma_separated, escape, markdown
+from hpcbert.results.report.figures import inline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    from hpcbert.results.grid import Cell, Column, Grid
+    from hpcbert.results.report.figures import Drawing
+    from hpcbert.results.report.model import Picture, Report
+    from hpcbert.results.report.words import Words
+
+_FENCE = re.compile(r"`{3,}")
+# The ten characters that are commands (The LaTeX Companion), and those that T1 lacks.
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",
+    "-": "{-}",
+    "·": r"\textperiodcentered{}",
+    "…": r"\dots{}",
+}
+_LATIN = range(0xC0, 0x100)
+_HAN = range(0x2E80, 0xFFF0)
+
+
+@cache
+def _environment(escape_text: Callable[[str], str] | None = None) -> Environment:
+    """Return the environment of the templates.
+
+    Args:
+        escape_text: Escapes every value but Markup; None: Jinja escapes those of HTML.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+    from markupsafe import Markup
+
+    def finalize(value: object) -> object:
+        return escape_text(str(value)) if escape_text and not isinstance(value, Markup) else value
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=select_autoescape(("html.j2",)),
+        finalize=finalize,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["kind"] = lambda block: type(block).__name__
+    return environment
+
+
+def page(report: Report, drawings: Mapping[str, Drawing], words: Words) -> str:
+    """Return a report as one page.
+
+    Args:
+        report: The report.
+        drawings: One for each figure, by name.
+        words: Those of the report's language.
+    """
+    from markupsafe import Markup
+
+    def figure(picture: Picture) -> Markup:
+        # matplotlib escapes what it writes.
+        svg = drawings[picture.name].svg
+        return Markup(inline(svg, picture.name, f"{picture.name}-alt"))  # noqa: S704
+
+    template = _environment().get_template("page.html.j2")
+    return template.render(report=report, words=words, figure=figure)
+
+
+def markdown_report(report: Report) -> str:
+    """Return a report as Markdown; its figures are the files next to it."""
+    from markupsafe import Markup
+
+    def table(grid: Grid) -> Markup:
+        return Markup(markdown(grid))  # noqa: S704 - its cells are escaped
+
+    template = _environment(escape).get_template("report.md.j2")
+    text = template.render(report=report, table=table, code=_fenced)
+    return text.rstrip("\n") + "\n"
+
+
+def _fenced(text: str) -> Markup:
+    """Return a text between fences that are longer than any in it."""
+    from markupsafe import Markup
+
+    fence = "`" * max([3, *(len(fence) + 1 for fence in _FENCE.findall(text))])
+    return Markup(f"{fence}text\n{text.rstrip()}\n{fence}")  # noqa: S704 - nothing ends the fence
+
+
+def csv_table(grid: Grid) -> str:
+    """Return a table as CSV, numbers unrounded."""
+    return comma_separated((column.title for column in grid.columns), grid.rows)
+
+
+def latex_table(grid: Grid, *, han: bool = False) -> str:
+    """Return a table as LaTeX.
+
+    Args:
+        grid: The table.
+        han: Whether to keep Chinese signs: then it needs XeLaTeX with the package ctex.
+    """
+    escaped = partial(latex_text, han=han)
+    rows = [
+        [_latex_cell(column, cell, escaped) for column, cell in zip(grid.columns, row, strict=True)]
+        for row in grid.rows
+    ]
+    template = _environment().get_template("table.tex.j2")
+    spec = "".join(_latex_column(grid, place) for place in range(len(grid.columns)))
+    titles = [
+        escaped(f"{column.title} (%)" if column.form.endswith("%") else column.title)
+        for column in grid.columns
+    ]
+    return template.render(name=grid.name, han=han, spec=spec, titles=titles, rows=rows)
+
+
+def latex_text(text: str, *, han: bool = False) -> str:
+    """Return text that LaTeX shows unchanged; signs that it lacks appear as their numbers."""
+    return "".join(char if han and ord(char) in _HAN else _latex_sign(char) for char in text)
+
+
+def _latex_sign(char: str) -> str:
+    if char in _TEX:
+        return _TEX[char]
+    plain = (" " <= char <= "~") or ord(char) in _LATIN
+    return char if plain else f"[U+{ord(char):04X}]"
+
+
+def _latex_cell(column: Column, cell: Cell, escaped: Callable[[str], str]) -> str:
+    if column.numeric and not isinstance(cell, str):
+        return "{}" if cell is None else _latex_number(column, cell)
+    text = escaped(column.shown(cell))
+    # In a column of numbers a text needs braces; so does text that `\\` would read as its argument.
+    return f"{{{text}}}" if column.numeric or text.startswith(("[", "*")) else text
+
+
+def _latex_number(column: Column, value: float) -> str:
+    """Return a number as siunitx reads it: a share in percent, without the sign."""
+    if column.form.endswith("%"):
+        return format(value * 100, column.form[:-1] + "f")
+    return format(value, column.form)
+
+
+def _latex_column(grid: Grid, place: int) -> str:
+    """Return the type of a column; numbers are aligned at their points."""
+    column = grid.columns[place]
+    if not column.numeric:
+        return "r" if column.form else "l"
+    if column.form.endswith("e"):
+        return "S[table-format=1.3e2]"
+    cells: list[Any] = [row[place] for row in grid.rows]
+    numbers = [_latex_number(column, cell) for cell in cells if isinstance(cell, int | float)]
+    whole = max((len(text.lstrip("+-").partition(".")[0]) for text in numbers), default=1)
+    part = max((len(text.partition(".")[2]) for text in numbers), default=0)
+    return f"S[table-format={whole}.{part}]" if part else f"S[table-format={whole}]"

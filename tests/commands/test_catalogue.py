@@ -1,0 +1,97 @@
+"""The table of checks: the page has what the code has, and every check that scripts tell is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from hpcbert.commands.node_checks import checks, complaints, findings, missing_nodes, missing_ranks
+from tests.kit.paths import REPOSITORY
+
+PAGE = REPOSITORY / "docs/reference/checks.md"
+WORKLOADS = REPOSITORY / "hpcbert/workloads"
+
+
+def printed(*rows: tuple[str, str, str, str]) -> str:
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def remedy(name: str, detail: str, **values: str) -> str:
+    return checks("nodes")[name].remedy_for(detail, values)
+
+
+def test_the_page_lists_every_check_with_what_to_do() -> None:
+    text = PAGE.read_text()
+    for name, check in checks("nodes").items():
+        typed = f"`{check.remedy}`" if check.remedy else "-"
+        assert f"| `{name}` | {check.asks} | {check.hint} | {typed} |" in text
+    for name, advice in checks("containers").items():
+        assert f"| `{name}` | {advice.hint} | {advice.change} |" in text
+
+
+def test_every_check_that_is_told_is_known_and_every_known_one_is_told() -> None:
+    shell = (REPOSITORY / "hpcbert/shell/look.sh").read_text()
+    told = set(re.findall(r"\btell ([\w-]+) ", shell))
+    told |= set(re.findall(r"look_at_room (\w+) ", shell))
+    told |= set(re.findall(r'report\("(\w+)"', (WORKLOADS / "hello.py").read_text()))
+    assert told == set(checks("nodes"))
+
+
+def test_every_finding_about_slurm_is_on_the_page() -> None:
+    folder = REPOSITORY / "hpcbert/scheduler/slurm"
+    names = ("admission", "examine")
+    texts = [(folder / f"{name}.py").read_text() for name in names]
+    made = {
+        name for text in texts for name in re.findall(r'(?:Finding|_judged)\(\s*"([^"]+)"', text)
+    }
+    section = PAGE.read_text().split("## About Slurm")[1].split("\n## ")[0]
+    assert {*made, "pyxis"} == set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+
+
+def test_hello_is_read_by_the_oldest_python_of_an_image() -> None:
+    text = (WORKLOADS / "hello.py").read_text()
+    tree = ast.parse(text, feature_version=(3, 6))
+    assert not [one for one in ast.walk(tree) if isinstance(one, ast.NamedExpr)]
+    assert "from __future__ import annotations" not in text  # of 3.7
+
+
+def test_nodes_that_found_the_same_are_one_finding() -> None:
+    text = "motd\n" + printed(
+        ("n2", "tmp", "ok", "a"), ("n1", "tmp", "ok", "a"), ("n3", "tmp", "fail", "full")
+    )
+    told = {one.name: (one.status, one.nodes) for one in findings(text, {})}
+    assert told == {"tmp (n[1-2])": ("ok", ("n1", "n2")), "tmp (n3)": ("fail", ("n3",))}
+
+
+def test_a_bad_rank_of_a_node_is_not_hidden_by_a_good_one() -> None:
+    text = printed(("n1", "hello", "ok", "a"), ("n1", "hello", "fail", "b"))
+    (one,) = findings(text, {})
+    assert (one.status, one.detail) == ("fail", "b")
+
+
+def test_a_node_that_says_nothing_is_missed() -> None:
+    text = printed(("n1", "tmp", "ok", "a"))
+    (missed,) = missing_nodes(text, 2, "srun: error: Node failure on n2")
+    assert missed.detail == "1 of 2 nodes answered: srun: error: Node failure on n2"
+    assert missed.remedy == "--nodes 1"
+    assert not list(missing_nodes(text, 1, ""))
+
+
+def test_what_is_typed_is_filled_in_or_left_out() -> None:
+    detail = "there is no ib0; there are: eth0 eth1"
+    assert remedy("interface", detail) == 'site.toml: nodes.interface = "eth0"'
+    assert remedy("interface", "there is no ib0") == ""
+    assert remedy("framework", "x", fw="oneflow") == "hpcbert prepare --fw oneflow"
+    assert remedy("framework", "x", fw="") == ""
+
+
+def test_ranks_that_did_not_start_are_named_with_what_kept_them() -> None:
+    said = (
+        "hpcbert: repeat 1 attempt 0 on n[1-2], log x\n"
+        "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
+    )
+    (lacking,) = missing_ranks(said, ("n1", "n2"), "pyxis")
+    assert (lacking.nodes, lacking.change) == (("n2",), "plugstack.conf")
+    (none,) = missing_ranks(printed(("n1", "ranks", "ok", "x")), ("n1", "n2"), "none")
+    assert (none.name, none.nodes) == ("ranks (n2)", ("n2",))
+    assert complaints(said) == (said.splitlines()[1],)

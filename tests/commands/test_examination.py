@@ -1,0 +1,110 @@
+"""The doctor's job against a scripted Slurm: what becomes of it, whatever happens."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpcbert.commands import doctor
+from hpcbert.config.site import Site
+from hpcbert.errors import Interruption
+from hpcbert.finding import Finding
+from hpcbert.model import Shape
+from tests.kit import drafts
+from tests.kit.slurm import Slurm, failed
+
+pytestmark = pytest.mark.slow
+
+
+def site_in(folder: Path) -> Site:
+    return drafts.site_of(folder, "[slurm]\npoll_floor = 0.1\n")
+
+
+def examine(folder: Path, slurm: Slurm, patience: float = 0.0) -> list[Finding]:
+    visit = doctor.Visit(Shape(2, 1), patience, drafts.SUBMITTER)
+    return list(doctor.examine_nodes(site_in(folder), (), visit, run=slurm))
+
+
+def left(folder: Path) -> list[Path]:
+    return list((folder / "runs").glob(".doctor-*"))
+
+
+def test_a_job_that_does_not_start_is_cancelled(tmp_path: Path) -> None:
+    slurm = Slurm()
+    (found,) = examine(tmp_path, slurm)
+    assert (found.name, found.status) == ("job", "fail")
+    assert "did not start" in found.detail
+    assert [job.alive() for job in slurm.jobs.values()] == [[]]
+    assert not left(tmp_path)
+
+
+def test_a_job_that_is_refused_is_told(tmp_path: Path) -> None:
+    said = "sbatch: error: Batch job submission failed: Invalid qos specification"
+    slurm = Slurm(sbatch=failed(said))
+    (found,) = examine(tmp_path, slurm)
+    assert "Invalid qos specification" in found.detail
+    assert "--resume" not in found.hint
+    assert not left(tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["sbatch", "sacct"])
+def test_who_interrupts_leaves_no_job_behind(tmp_path: Path, moment: str) -> None:
+    slurm = Slurm()
+    interrupted: list[str] = []
+
+    def interrupt(program: str) -> None:
+        if program == moment and not interrupted and (moment != "sacct" or slurm.jobs):
+            interrupted.append(program)
+            raise KeyboardInterrupt
+
+    slurm.before = interrupt
+    with pytest.raises((KeyboardInterrupt, Interruption)):
+        examine(tmp_path, slurm, 60.0)
+    assert interrupted
+    assert all(not job.alive() for job in slurm.jobs.values())
+    assert not left(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_a_signal_that_ends_doctor_leaves_no_job_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    slurm = Slurm()
+    sent: list[str] = []
+
+    def send(program: str) -> None:
+        if program == "sacct" and slurm.jobs and not sent:
+            sent.append(program)
+            signal.raise_signal(number)
+
+    slurm.before = send
+    with pytest.raises(KeyboardInterrupt):
+        examine(tmp_path, slurm, 60.0)
+    assert sent
+    assert all(not job.alive() for job in slurm.jobs.values())
+    assert not left(tmp_path)
+
+
+def test_an_interrupt_while_sbatch_queues_cancels_what_it_made(tmp_path: Path) -> None:
+    slurm = Slurm(dies=True)
+    with pytest.raises((KeyboardInterrupt, Interruption)):
+        examine(tmp_path, slurm, 60.0)
+    assert [job.alive() for job in slurm.jobs.values()] == [[]]
+
+
+def test_runs_that_can_not_be_made_are_told(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    (found,) = examine(tmp_path, Slurm())
+    assert (found.name, found.remedy) == ("runs (nodes)", "--runs ~/runs")
+
+
+def test_no_job_is_tried_while_the_controller_is_away(tmp_path: Path) -> None:
+    slurm = Slurm(away={"scontrol"}, sbatch="slurm 22.05.8")
+    visit = doctor.Visit(Shape(2, 1), 60.0, drafts.SUBMITTER)
+    found = {one.name: one for one in doctor.examine(site_in(tmp_path), run=slurm, visit=visit)}
+    assert (found["slurmctld"].status, found["job"].status) == ("fail", "fail")
+    assert "not tried" in found["job"].detail
+    assert slurm.called("sbatch") == [("sbatch", "--version")]
+    assert not left(tmp_path)

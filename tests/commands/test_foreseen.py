@@ -1,0 +1,29 @@
+"""What is begun before it is asked is what is asked, and all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcbert import scheduler
+from hpcbert.commands import obstacles
+from hpcbert.scheduler.base import World
+from tests.kit.drafts import OPTIONS, drafted, load, reference
+from tests.kit.slurm import Slurm
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "ngc-tf1"])
+@pytest.mark.parametrize("words", [(), ("--clusters=other",)], ids=["here", "another cluster"])
+def test_a_submission_asks_what_was_foreseen(
+    framework: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    run, found = Slurm(), load(framework)
+    site = reference(tmp_path, slurm={"sbatch_args": words})
+    backend = scheduler.of("slurm", World(run))
+    backend.fit(OPTIONS, site, found)
+    made = drafted(site, found=found, options={"dry": True})
+    obstacles.of_submission(made, run=run)
+    asked = {tuple(argv): dict(backend.asking) for argv in backend.foreseen(site, found)}
+    asked |= {tuple(argv): {} for argv in obstacles.foreseen(made)}
+    assert dict(zip(run.calls, map(dict, run.environments), strict=True)) == asked

@@ -1,0 +1,270 @@
+"""Listing and removing campaigns."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hpcbert.campaign import notes, store
+from hpcbert.campaign.overview import STATES
+from hpcbert.cli.list import Filter, listed
+from hpcbert.commands.remove import LivingError, remove
+from hpcbert.errors import HpcbertError, SchedulerError, UsageError
+from hpcbert.model import moment
+from hpcbert.system import files
+from hpcbert.system.runner import Runner
+from tests.kit.campaigns import Build, Built
+from tests.kit.collecting import gathered, says
+from tests.kit.slurm import AWAY, Slurm, failed
+
+NOW = moment("2026-11-21T12:00:00Z") or 0.0
+DAY = 86400.0
+
+
+@pytest.fixture
+def four(build: Build) -> Path:
+    """Campaigns of one, two, three and four days ago."""
+    for day in (1, 2, 3, 4):
+        framework = "oneflow" if day % 2 else "pytorch"
+        name = f"2026112{5 - day}T000000Z-{framework}-{day}"
+        made = f"2026-11-{21 - day}T12:00:00Z"
+        one = build("1n1g", name=name, created=made, framework=framework)
+        if day == 3:
+            one.finish()
+            notes.write(one.directory, "After the Update")
+    return one.directory.parent
+
+
+def test_the_newest_comes_first(four: Path) -> None:
+    found = listed(four, Filter(), now=NOW)
+    assert [one.campaign[-1] for one in found] == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "days"),
+    [
+        (Filter(limit=3), "123"),
+        (Filter(frameworks=["oneflow"]), "13"),
+        (Filter(frameworks=["oneflow", "pytorch"], limit=1), "1"),
+        (Filter(states=["ended"]), "3"),
+        (Filter(states=STATES), "1234"),
+        (Filter(name="PYTORCH-2"), "2"),
+        (Filter(name="update"), "3"),
+        (Filter(newer=2.5 * DAY), "12"),
+        (Filter(older=2.5 * DAY), "34"),
+        (Filter(newer=3.5 * DAY, older=1.5 * DAY), "23"),
+        (Filter(frameworks=["mxnet"]), ""),
+    ],
+    ids=str,
+)
+def test_what_is_not_wanted_is_left_out(four: Path, wanted: Filter, days: str) -> None:
+    assert "".join(one.campaign[-1] for one in listed(four, wanted, now=NOW)) == days
+
+
+def test_a_place_without_campaigns_is_an_empty_list(tmp_path: Path) -> None:
+    assert listed(tmp_path / "absent", Filter(), now=NOW) == ()
+
+
+def yes() -> bool:
+    return True
+
+
+def quiet() -> Runner:
+    return Slurm(squeue=[""])
+
+
+@pytest.fixture
+def one(build: Build) -> Built:
+    return build("1n1g", "1n4g")
+
+
+def test_what_has_ended_is_removed_and_nothing_beside_it(one: Built, build: Build) -> None:
+    other = build("1n1g", name="20261121-pytorch-def")
+    one.finish()
+    assert remove([one.directory], agreed=yes, run=quiet())
+    assert list(other.directory.parent.iterdir()) == [other.directory]
+
+
+def test_nothing_is_removed_without_agreement(one: Built) -> None:
+    one.finish()
+    assert not remove([one.directory], agreed=lambda: False, run=quiet())
+    assert store.find_campaigns(one.directory.parent) == (one.directory,)
+    assert not (one.directory / store.LOCK).exists()
+
+
+def test_while_one_runs_none_is_removed(one: Built, build: Build) -> None:
+    other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
+    other.finish()
+    slurm = Slurm(squeue=[one.squeue(2, "RUNNING")])
+    for force in (False, True):
+        with pytest.raises(LivingError, match="1 of its repeats"):
+            remove([other.directory, one.directory], agreed=yes, run=slurm, force=force)
+    assert len(store.find_campaigns(one.directory.parent)) == 2
+
+
+def test_what_was_never_submitted_is_removed_and_nobody_asked(build: Build) -> None:
+    one = build("1n1g", jobs=("",))
+    slurm = Slurm()
+    assert remove([one.directory], agreed=yes, run=slurm)
+    assert not slurm.calls
+
+
+def test_without_an_answer_only_what_was_collected_at_its_end_is_removed(one: Built) -> None:
+    one.finish()
+    away = Slurm(squeue=[failed(AWAY)])
+    with pytest.raises(SchedulerError) as refused:
+        remove([one.directory], agreed=yes, run=away)
+    assert "--force" in refused.value.hint
+    gathered(one.directory, states=says())
+    assert remove([one.directory], agreed=yes, run=away)
+
+
+def test_what_nobody_can_say_has_ended_is_removed_by_force(one: Built) -> None:
+    away = Slurm(squeue=[failed(AWAY)])
+    with pytest.raises(SchedulerError):
+        remove([one.directory], agreed=yes, run=away)
+    assert remove([one.directory], agreed=yes, run=away, force=True)
+
+
+def test_a_damaged_campaign_is_removed_by_force(one: Built) -> None:
+    (one.directory / "manifest.json").write_text("{")
+    with pytest.raises(UsageError, match="JSON"):
+        remove([one.directory], agreed=yes, run=quiet())
+    assert remove([one.directory], agreed=yes, run=quiet(), force=True)
+    assert not one.directory.exists()
+
+
+def test_a_local_campaign_without_a_queue_is_removed(build: Build) -> None:
+    one = build("1n1g", scheduler="local", jobs=("local-1-1",))
+    one.finish()
+    assert remove([one.directory], agreed=yes, run=quiet(), force=True)
+
+
+def test_a_link_and_what_somebody_works_on_is_refused(one: Built) -> None:
+    link = one.directory.with_name("link")
+    link.symlink_to(one.directory)
+    with pytest.raises(UsageError, match="link"):
+        remove([link], agreed=yes, run=quiet())
+    with store.locked(one.directory), pytest.raises(UsageError, match="working on"):
+        remove([one.directory], agreed=yes, run=quiet())
+
+
+def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
+    one: Built, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path) -> None:
+        (path / "manifest.json").unlink()
+        raise KeyboardInterrupt
+
+    runs = one.directory.parent
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove([one.directory], agreed=yes, run=quiet())
+    assert store.everyones(runs) == ()
+    assert len(list(runs.iterdir())) == 1
+    other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
+    assert remove([other.directory], agreed=yes, run=quiet())
+    assert list(runs.iterdir()) == []
+
+
+# Beside a campaign: folders that hpcbert did not make, whatever their names look like.
+FOREIGN = {
+    "somebody's .removed": (".photos.removed", {}),
+    "an older form": (".20261121-pytorch-abc.a1b2c3.removed", {"manifest.json": "{}"}),
+    "the prefix only": (".hpcbert-removed-photos", {}),
+    "another mark": (".hpcbert-removed-0123456789ab", {"campaign": "photos\n"}),
+    "a copy's mark": (
+        ".hpcbert-removed-0123456789ab",
+        {"campaign": ".hpcbert-removed-ba9876543210\nphotos\n"},
+    ),
+    "a mark that leads out": (
+        ".hpcbert-removed-0123456789ab",
+        {"campaign": ".hpcbert-removed-0123456789ab\n../photos\n"},
+    ),
+    "a mark of the folder": (
+        ".hpcbert-removed-0123456789ab",
+        {"campaign": ".hpcbert-removed-0123456789ab\n..\n"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "contents"), FOREIGN.values(), ids=FOREIGN)
+def test_only_what_a_removal_made_is_removed(
+    one: Built, name: str, contents: dict[str, str]
+) -> None:
+    runs = one.directory.parent
+    for folder in (runs / name, runs / "photos"):
+        (folder / "photos").mkdir(parents=True)
+        (folder / "photos" / "1.jpg").touch()
+    for file, text in contents.items():
+        (runs / name / file).write_text(text)
+    before = sorted(runs.rglob("*"))
+    assert remove([one.directory], agreed=yes, run=quiet())
+    after = [path for path in before if not path.is_relative_to(one.directory)]
+    assert sorted(runs.rglob("*")) == after
+
+
+def test_what_somebody_puts_into_the_hidden_folder_stays(
+    one: Built, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = one.directory.parent
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            remove([one.directory], agreed=yes, run=quiet())
+    (hidden,) = runs.iterdir()
+    (hidden / "photos").mkdir()
+    other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
+    assert remove([other.directory], agreed=yes, run=quiet())
+    assert [path.name for path in hidden.iterdir()] == ["photos"]
+
+
+def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
+    one: Built, build: Build, tmp_path: Path
+) -> None:
+    hidden, photos = one.directory.parent / ".hpcbert-removed-0123456789ab", tmp_path / "photos"
+    for folder in (hidden, photos):
+        folder.mkdir()
+    (photos / "1.jpg").touch()
+    (hidden / "campaign").write_text(f"{hidden.name}\nphotos\n")
+    (hidden / "photos").symlink_to(photos)
+    with pytest.raises(HpcbertError, match="Can't remove all of it"):
+        remove([one.directory], agreed=yes, run=quiet())
+    assert (photos / "1.jpg").exists()
+
+
+def test_a_directory_that_is_no_campaign_is_not_removed_by_force(one: Built) -> None:
+    extension = one.directory.with_name("browser-extension")
+    extension.mkdir()
+    (extension / "manifest.json").write_text('{"manifest_version": 3}')
+    with pytest.raises(UsageError, match="did not make this directory"):
+        remove([extension], agreed=yes, run=quiet(), force=True)
+    assert extension.exists()
+
+
+@pytest.mark.parametrize("place", ["", "logs"])
+def test_a_mounted_file_system_is_not_emptied(
+    one: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    where = str(one.directory / place).replace(" ", "\\040")
+    mounts.write_text(f"36 35 98:0 / {where} rw,noatime - ext3 /dev/root rw\n")
+    monkeypatch.setattr(files, "_MOUNTS", mounts)
+    with pytest.raises(UsageError, match="Another file system is mounted here"):
+        remove([one.directory], agreed=yes, run=quiet())
+    assert one.directory.exists()
+
+
+@pytest.mark.needs("permissions")
+def test_where_nothing_may_be_removed_that_is_said(one: Built) -> None:
+    runs = one.directory.parent
+    runs.chmod(0o500)
+    try:
+        with pytest.raises(HpcbertError, match="Permission denied"):
+            remove([one.directory], agreed=yes, run=quiet())
+    finally:
+        runs.chmod(0o700)
+    assert store.find_campaigns(runs) == (one.directory,)

@@ -1,0 +1,424 @@
+"""The first site.toml: what a cluster has decides each value, and nothing is guessed in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.commands.init import Proposal, Question, described, present, propose, site_text
+from hpcbert.config.site import Site, read_site
+from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.slurm.cluster import Cluster
+from hpcbert.system.machine import Surroundings
+from tests.kit.cluster import AWAY, DENIED, Answers, partition
+from tests.kit.paths import SITE
+
+ENFORCED = (
+    "ClusterName = c\nSLURM_VERSION = 24.11.5\nAccountingStorageEnforce = associations,limits,qos\n"
+)
+HERE = Surroundings(interfaces=("eth0",), programs=(), shared={})
+
+
+def line(
+    name: str, gres: str, *, limit: str = "infinite", nodes: int = 2, state: str = "up"
+) -> str:
+    return f"{name}|{state}|{nodes}|{limit}|1-infinite|{gres}|n[1-{nodes}]\n"
+
+
+def default(question: Question) -> str:
+    return question.default
+
+
+def proposed(
+    answers: Answers,
+    *,
+    here: Surroundings = HERE,
+    pick: Callable[[Question], str] = default,
+    folder: Path = Path("/home/me"),
+    **asked: Any,
+) -> Proposal:
+    cluster = Cluster(World(answers))
+    assert present(cluster)
+    return propose(cluster, here, asked, pick, folder=folder)
+
+
+def written(made: Proposal, folder: Path) -> Site:
+    """Return the site as it is read again."""
+    path = folder / "site.toml"
+    path.write_text(site_text(SITE.read_text(), made.values))
+    return read_site(path, base=folder, env={})
+
+
+@pytest.fixture(autouse=True)
+def me(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcbert.system.ownership.name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.ownership.member", lambda groups: "users" in groups)
+
+
+@pytest.mark.parametrize(
+    ("gres", "name", "count"),
+    [
+        ("gpu:8", "gpu", 8),
+        ("gpu:2080ti:8", "gpu:2080ti", 8),
+        ("gpu:4090:4", "gpu:4090", 4),
+        ("gpu:4090", "gpu:4090", 1),
+        ("gpu:1g.10gb:7", "gpu:1g.10gb", 7),
+        ("gpu:a100:4(S:0-1)", "gpu:a100", 4),
+        ("gpu:h100:8(S:0-1),mps:800,shard:32", "gpu:h100", 8),
+        ("gpu:a100:no_consume:2", "gpu:a100", 2),
+        ("gpu:a100:4,gpu:1g.5gb:14", "gpu:a100", 4),
+    ],
+)
+def test_gpus_by_type_and_number(gres: str, name: str, count: int, tmp_path: Path) -> None:
+    made = proposed(Answers(sinfo=line("gpu*", gres)))
+    site = written(made, tmp_path)
+    assert (site.slurm.gres, site.nodes.gpus_per_node) == (name, count)
+    assert any("MIG" in one for one in made.warnings) == (name == "gpu:1g.10gb")
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "chosen", "why", "others"),
+    [
+        (line("cpu*", "(null)") + line("gpu", "gpu:a100:8"), "gpu", "the default, cpu, has no GPUs", "cpu"),
+        (line("a*", "gpu:8") + line("b", "gpu:8", nodes=9), "a", "the default", "b (9 nodes"),
+        (line("a", "gpu:8") + line("b", "gpu:8", nodes=9), "b", "9 nodes with gpu:8", "a (2 nodes"),
+        (line("debug*", "gpu:8", limit="30:00") + line("long", "gpu:8"), "long", "gpu:8", "00:30:00 at most"),
+        (line("a*", "gpu:8", state="down") + line("b", "gpu:8"), "b", "not for you: it is down", "a ("),
+        (line("mig*", "gpu:1g.10gb:7") + line("a", "gpu:a100:4"), "a", "gpu:a100:4", "slices of GPUs"),
+        (line("only", "gpu:8"), "only", "gpu:8", ""),
+    ],
+    ids=["no GPUs", "default", "most", "an hour", "down", "slices", "one"],
+)  # fmt: skip
+def test_the_partition_is_one_that_has_gpus(sinfo: str, chosen: str, why: str, others: str) -> None:
+    made = proposed(Answers(sinfo=sinfo, partitions=""))
+    choice = next(one for one in made.choices if one.key == "slurm.partition")
+    assert choice.value == chosen
+    assert why in choice.why
+    assert others in "; ".join(choice.others)
+
+
+def test_a_partition_for_others_is_passed_over(tmp_path: Path) -> None:
+    sinfo = "".join(line(name, "gpu:8") for name in ("a*", "b", "c", "d"))
+    parts = partition("a", accounts="others") + partition("b").replace(
+        "AllowGroups=ALL", "AllowGroups=ml"
+    )
+    parts += partition("c") + "ReqResv=YES" + "\n"
+    parts = parts.replace("\nReqResv", " ReqResv") + partition("d", accounts="proj")
+    own = "proj|me|||normal|normal|||\n"
+    answers = Answers(sinfo=sinfo, partitions=parts, config=ENFORCED, own=own, user="me|proj\n")
+    made = proposed(answers)
+    assert written(made, tmp_path).slurm.partition == "d"
+    listed = "; ".join(made.choices[0].others)
+    assert "for the accounts others" in listed
+    assert "for the groups ml" in listed
+    assert "for reservations only" in listed
+
+
+OWN = "proj|me|||normal|normal|||\n"
+
+
+@pytest.mark.parametrize(
+    "rule", [("AllowQos=ALL", "AllowQos=gold"), ("AllowQos=ALL", "DenyQos=normal")]
+)
+def test_a_partition_for_another_qos_is_passed_over(rule: tuple[str, str]) -> None:
+    first = partition("a").replace(*rule)
+    answers = Answers(
+        sinfo=line("a*", "gpu:8") + line("b", "gpu:8"), partitions=first + partition("b"),
+        config=ENFORCED, own=OWN, user="me|proj\n",
+    )  # fmt: skip
+    made = proposed(answers)
+    assert made.value_of("slurm.partition") == "b"
+    assert "is not for you: it is for the QOS" in made.choices[0].why
+    assert not made.warnings
+    made = proposed(answers, partition="a")
+    assert any("None of your QOS" in one for one in made.warnings)
+
+
+def test_a_partition_for_many_nodes_is_the_second_choice() -> None:
+    sinfo = line("wide*", "gpu:8", nodes=4).replace("1-infinite", "2-4") + line("b", "gpu:8")
+    choice = proposed(Answers(sinfo=sinfo, partitions="")).choices[0]
+    assert choice.value == "b"
+    assert "the default, wide, allows no fewer than 2 nodes a job" in choice.why
+    assert "no fewer than 2 nodes a job, at most 4 nodes a job" in choice.others[0]
+
+
+def test_accounting_that_does_not_answer_is_said() -> None:
+    away = dict.fromkeys(("own", "accounts", "user", "qos"), "sacctmgr: error: no connection")
+    made = proposed(Answers(config=ENFORCED, complaints=away))
+    assert any("does not say which are yours" in one for one in made.warnings)
+    made = proposed(Answers(config=ENFORCED))
+    assert any("You have no account" in one for one in made.warnings)
+
+
+def test_no_more_memory_is_asked_for_than_the_partition_allows(tmp_path: Path) -> None:
+    rule = partition().replace("MaxNodes", "MaxMemPerNode=64000 MaxNodes")
+    made = proposed(Answers(partitions=rule, config="DefMemPerNode = 4000\n"))
+    assert written(made, tmp_path).slurm.memory == "64000"
+
+
+def test_resources_that_are_no_gpus_are_named() -> None:
+    made = proposed(Answers(sinfo=line("npu*", "npu:910b:8,shard:4")))
+    (gres,) = (one for one in made.choices if one.key == "slurm.gres")
+    assert (gres.value, gres.others) == ("", ("npu:910b:8", "shard:4"))
+
+
+def test_of_two_types_of_gpus_the_most_is_taken_and_the_other_named(tmp_path: Path) -> None:
+    answers = Answers(sinfo=line("gpu*", "gpu:v100:4") + line("gpu*", "gpu:a100:8", nodes=3))
+    made = proposed(answers)
+    site = written(made, tmp_path)
+    assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:a100", 8)
+    assert "gpu:v100:4" in described(made.choices)
+    site = written(proposed(answers, gpu_type="v100"), tmp_path)
+    assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:v100", 4)
+    with pytest.raises(UsageError, match="type 'h100'") as refused:
+        proposed(answers, gpu_type="h100")
+    assert "a100, v100" in refused.value.hint
+    with pytest.raises(UsageError, match="gpu:a100:16"):
+        proposed(answers, gpus_per_node=16)
+
+
+def test_a_type_of_gpu_that_another_partition_has_leads_there(tmp_path: Path) -> None:
+    answers = Answers(sinfo=line("a*", "gpu:v100:4") + line("b", "gpu:a100:8"))
+    site = written(proposed(answers, gpu_type="a100"), tmp_path)
+    assert (site.slurm.partition, site.slurm.gres) == ("b", "gpu:a100")
+
+
+def test_a_cluster_without_gpus_computes_on_cpus_and_says_so(tmp_path: Path) -> None:
+    made = proposed(Answers(sinfo=line("cpu*", "(null)")))
+    site = written(made, tmp_path)
+    assert (site.slurm.gres, site.settings("pytorch").device) == ("", "cpu")
+    assert any("no GPUs" in one for one in made.warnings)
+
+
+TWO = "a|me|||normal|normal|||\nb|me|||normal|normal|||\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "user", "account"),
+    [
+        (TWO, "me|b\n", "b"),
+        ("a|me|||normal|normal|||\n", "me|\n", "a"),
+        ("a|me||other|normal||||\nb|me|||normal|normal|||\n", "me|\n", "b"),
+    ],
+    ids=["default", "only one", "of this partition"],
+)
+def test_a_demanded_account_is_written(own: str, user: str, account: str, tmp_path: Path) -> None:
+    made = proposed(Answers(config=ENFORCED, own=own, user=user))
+    assert written(made, tmp_path).slurm.account == account
+
+
+def test_which_of_several_accounts_pays_only_the_user_can_say(tmp_path: Path) -> None:
+    answers = Answers(config=ENFORCED, own=TWO, user="me|\n")
+    with pytest.raises(UsageError, match="which account") as refused:
+        proposed(answers)
+    assert "--account: account a; account b" in refused.value.hint
+    assert written(proposed(answers, account="b"), tmp_path).slurm.account == "b"
+    picked = proposed(answers, pick=lambda one: "a" if one.name == "account" else one.default)
+    assert written(picked, tmp_path).slurm.account == "a"
+    with pytest.raises(UsageError, match="no account 'c'"):
+        proposed(answers, account="c")
+
+
+def test_an_account_that_is_not_checked_is_left_out(tmp_path: Path) -> None:
+    assert written(proposed(Answers(own=TWO)), tmp_path).slurm.account == ""
+
+
+def test_a_qos_that_the_partition_takes_is_written(tmp_path: Path) -> None:
+    own = "a|me|||normal,gold|normal|||\n"
+    answers = Answers(
+        config=ENFORCED, own=own, user="me|a\n", partitions=partition("gpu", qos="gold")
+    )
+    assert written(proposed(answers), tmp_path).slurm.qos == "gold"
+    answers.partitions = partition("gpu")
+    assert written(proposed(answers), tmp_path).slurm.qos == ""
+
+
+@pytest.mark.parametrize(
+    ("limit", "own", "expected"),
+    [
+        ("infinite", "", "01:00:00"),
+        ("1-00:00:00", "", "01:00:00"),
+        ("20:00", "", "00:20:00"),
+        ("infinite", "00:10:00", "00:10:00"),
+        ("05:00", "00:10:00", "00:05:00"),
+    ],
+)
+def test_the_time_limit_is_no_longer_than_allowed(
+    limit: str, own: str, expected: str, tmp_path: Path
+) -> None:
+    answers = Answers(
+        sinfo=line("gpu*", "gpu:8", limit=limit),
+        config=ENFORCED,
+        own=f"a|me|||normal|normal|{own}||\n",
+        user="me|a\n",
+    )
+    assert str(written(proposed(answers), tmp_path).slurm.time_limit) == expected
+    assert str(written(proposed(answers, time_limit="2"), tmp_path).slurm.time_limit) == "00:02:00"
+    if expected != "01:00:00":
+        with pytest.raises(UsageError, match="at most"):
+            proposed(answers, time_limit="01:00:00")
+
+
+@pytest.mark.parametrize(
+    ("key", "memory"),
+    [
+        ("DefMemPerNode = 4000", "0"),
+        ("DefMemPerCPU = 4000", "0"),
+        ("DefMemPerNode = UNLIMITED", ""),
+    ],
+)
+def test_exclusive_jobs_ask_for_all_memory_where_they_would_get_a_part(
+    key: str, memory: str, tmp_path: Path
+) -> None:
+    made = proposed(Answers(config=f"{key}\n"))
+    assert written(made, tmp_path).slurm.memory == memory
+
+
+@pytest.mark.parametrize(
+    ("types", "expected", "warned"),
+    [
+        ("none pmi2 pmix", "pmix", False),
+        ("none pmi2", "pmi2", True),
+        ("none cray_shasta", "", False),
+        ("none pmi2 pmix_v4", "pmix_v4", False),
+    ],
+)
+def test_mpi_is_what_srun_has(types: str, expected: str, *, warned: bool, tmp_path: Path) -> None:
+    listed = "".join(f"\t{one}\n" for one in types.split())
+    answers = Answers(mpi=f"MPI plugin types are...\n{listed}")
+    made = proposed(answers)
+    assert written(made, tmp_path).slurm.mpi == expected
+    assert any("no pmix" in one for one in made.warnings) == warned
+    with pytest.raises(UsageError, match="MPI type 'openmpi'"):
+        proposed(answers, mpi="openmpi")
+
+
+def test_private_nodes_are_taken_as_the_controller_tells_of_them(tmp_path: Path) -> None:
+    answers = Answers(complaints={"sinfo": DENIED})
+    made = proposed(answers)
+    site = written(made, tmp_path)
+    assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", "gpu", 8)
+    assert any("PrivateData" in one for one in made.warnings)
+
+
+def test_private_partitions_have_to_be_named(tmp_path: Path) -> None:
+    answers = Answers(complaints={"sinfo": DENIED, "partitions": DENIED})
+    with pytest.raises(UsageError, match="which partition") as refused:
+        proposed(answers)
+    assert "--gpus-per-node" in refused.value.hint
+    made = proposed(answers, partition="gpu", gpus_per_node=4, gpu_type="a100")
+    site = written(made, tmp_path)
+    assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == (
+        *("gpu", "gpu:a100"),
+        4,
+    )
+    assert any("could not check this site" in one for one in made.warnings)
+    assert str(site.slurm.time_limit) == "01:00:00"
+
+
+def test_arrays_shorter_than_the_repeats_of_a_point_are_told() -> None:
+    made = proposed(Answers(config="MaxArraySize = 4\n"))
+    assert any("at most 3 elements" in one for one in made.warnings)
+    assert not proposed(Answers(config="MaxArraySize = 1001\n")).warnings
+
+
+def test_a_controller_that_is_away_is_no_cluster_less() -> None:
+    cluster = Cluster(World(Answers(complaints={"sinfo": AWAY, "partitions": AWAY})))
+    with pytest.raises(SchedulerError, match="controller does not answer") as refused:
+        present(cluster)
+    assert "--local" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("complaint", "code"), [("Could not establish a configuration source", 1), ("", 127)]
+)
+def test_without_slurm_there_is_this_machine(complaint: str, code: int) -> None:
+    from hpcbert.system.runner import Outcome
+
+    world = World(lambda argv, **_: Outcome(tuple(argv), code, "", complaint))
+    assert not present(Cluster(world))
+
+
+@pytest.mark.parametrize(
+    ("usage", "programs", "runtime"),
+    [
+        ("--container-image", (), "pyxis"),
+        ("--container-image", ("enroot",), "pyxis"),
+        ("", ("enroot", "apptainer"), "none"),
+        ("", ("apptainer",), "none"),
+        ("", (), "none"),
+    ],
+)
+def test_the_container_runtime_is_what_srun_brings(
+    usage: str, programs: tuple[str, ...], runtime: str, tmp_path: Path
+) -> None:
+    here = Surroundings(interfaces=(), programs=programs, shared={})
+    made = proposed(Answers(help=usage), here=here)
+    assert written(made, tmp_path).container.runtime == runtime
+    listed = next(one.others for one in made.choices if one.key == "container.runtime")
+    assert set(programs) <= {*listed, runtime}
+
+
+def test_campaigns_do_not_go_where_only_this_machine_sees_them(tmp_path: Path) -> None:
+    shared = Surroundings((), (), {"SCRATCH": "/scratch/me"})
+    made = proposed(Answers(), here=shared, folder=Path("/tmp/x"))
+    site = written(made, tmp_path)
+    assert (site.runs, site.sources) == ("/scratch/me/hpcbert/runs", "/scratch/me/hpcbert/sources")
+    alone = proposed(Answers(), folder=Path("/dev/shm/x"))
+    assert any("local to each machine" in one for one in alone.warnings)
+
+
+def test_a_fast_network_is_named_and_taken_if_the_user_says_so(tmp_path: Path) -> None:
+    here = Surroundings(interfaces=("ib0", "eth0"), programs=(), shared={})
+    assert written(proposed(Answers(), here=here), tmp_path).nodes.interface == ""
+    picked = proposed(
+        Answers(), here=here, pick=lambda one: "ib0" if "interface" in one.name else one.default
+    )
+    assert written(picked, tmp_path).nodes.interface == "ib0"
+
+
+def test_what_is_chosen_is_said_with_the_reason_and_the_rest() -> None:
+    text = described(proposed(Answers(sinfo=line("cpu*", "(null)") + line("gpu", "gpu:8"))).choices)
+    assert "slurm.partition      gpu: 2 nodes with gpu:8; the default, cpu, has no GPUs" in text
+    assert "also there (--partition): cpu (no GPUs, 2 nodes)" in text
+
+
+@pytest.mark.parametrize(
+    ("accounts", "config", "expected", "why"),
+    [
+        ("|||gres/gpu=240|", ENFORCED, "00:30:00", "account proj (GrpTRESRunMins)"),
+        ("|||node=10|", ENFORCED, "00:10:00", "account proj (GrpTRESRunMins)"),
+        ("|||gres/gpu=240|", ENFORCED.replace("limits,", ""), "01:00:00", "no limit is lower"),
+        ("|||gres/gpu=1|", ENFORCED, "01:00:00", "no limit is lower"),  # no time would do
+        ("||||00:20:00", ENFORCED.replace("qos", "qos,safe"), "00:20:00", "(GrpWall)"),
+    ],
+    ids=["GPUs", "nodes", "not enforced", "too little", "budget"],
+)
+def test_a_job_of_one_node_keeps_to_limits_on_minutes(
+    accounts: str, config: str, expected: str, why: str
+) -> None:
+    """By columns of sacctmgr, `GrpTRESRunMins` for one."""
+    answers = Answers(
+        sinfo=line("gpu*", "gpu:8"), config=config, own="proj|me|||normal|normal|||\n",
+        accounts=f"proj||root||normal{accounts}\n", user="me|proj\n",
+    )  # fmt: skip
+    (chosen,) = (one for one in proposed(answers).choices if one.key == "slurm.time_limit")
+    assert (chosen.value, why in chosen.why) == (expected, True), chosen
+
+
+def test_a_type_that_a_person_picks_is_not_called_the_most() -> None:
+    answers = Answers(sinfo=line("gpu*", "gpu:a100:4,gpu:v100:2"))
+    made = proposed(answers, pick=lambda one: "v100" if "GPU" in one.name else one.default)
+    (chosen,) = (one for one in made.choices if one.key == "slurm.gres")
+    assert (chosen.value, chosen.why) == ("gpu:v100", "you said so: 2 nodes with gpu:v100:2")
+
+
+def test_of_two_types_alike_neither_is_called_the_most() -> None:
+    made = proposed(Answers(sinfo=line("gpu*", "gpu:tesla:2,gpu:gtx:2")))
+    (chosen,) = (one for one in made.choices if one.key == "slurm.gres")
+    assert (chosen.value, chosen.others) == ("gpu:gtx", ("2 nodes with gpu:tesla:2",))
+    assert chosen.why == "2 nodes with gpu:gtx:2"

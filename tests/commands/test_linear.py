@@ -1,0 +1,244 @@
+"""What is done per point, repeat, log and node grows no faster than their number.
+
+Calls of functions are counted, not seconds: the count is the same on a busy machine. Work on what
+is already there, such as imports, is done once before, so that the counts are of the growing part.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import hashlib
+import os
+import pstats
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import gmtime, strftime
+
+import pytest
+
+from hpcbert.campaign import store
+from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.cli.list import Filter, listed
+from hpcbert.commands import retry
+from hpcbert.commands.collect import CollectRequest
+from hpcbert.commands.results import find_places, load
+from hpcbert.commands.submit import submit, write
+from hpcbert.model import Point, Shape
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.tracker import Tracker
+from hpcbert.script.plan import Request
+from tests.kit.campaigns import WRITTEN, Built, build
+from tests.kit.collecting import gathered, says
+from tests.kit.drafts import drafted
+from tests.kit.logs import pytorch
+from tests.kit.nodes import leave, node
+from tests.kit.slurm import Slurm
+from tests.kit.status import STARTED, ended
+
+FEW, MANY = 8, 32
+# Beyond MANY / FEW: sorting takes a logarithm more, and some calls come once a block of data.
+SLACK, SOME = 1.4, 64
+
+KIT = str(Path("tests", "kit"))
+# How often each function was called, by its place in the source.
+Calls = dict[str, int]
+Count = Callable[[Path, int], Calls]
+
+
+def calls(act: Callable[[], object]) -> Calls:
+    profile = cProfile.Profile()
+    profile.runcall(act)
+    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    return {f"{file}:{line} {name}": found[1] for (file, line, name), found in stats.items()}
+
+
+def points(runs: Path, number: int) -> Built:
+    return finished(build(runs, *(f"{nodes}n1g" for nodes in range(1, number + 1)), repeats=1))
+
+
+def repeats(runs: Path, number: int) -> Built:
+    return finished(build(runs, "1n1g", repeats=number))
+
+
+def finished(one: Built) -> Built:
+    one.finish()
+    return one
+
+
+def lines(one: Built, state: str) -> Slurm:
+    places = [
+        (repeat, at) for at, array in enumerate(one.campaign.arrays) for repeat in array.repeats
+    ]
+    return Slurm(
+        sacct=["".join(one.sacct(repeat, state, array=at) for repeat, at in places)],
+        squeue=["".join(one.squeue(repeat, state, array=at) for repeat, at in places)],
+    )
+
+
+def collecting(one: Built) -> Calls:
+    return calls(lambda: gathered(one.directory, states=says()))
+
+
+def tracking(one: Built) -> Calls:
+    tracker = Tracker([one], run=lines(one, "RUNNING"))
+
+    def poll() -> None:
+        tracker.poll()
+        tracker.stirred()
+        tracker.over()
+        assert not any(tracker.settled(repeat.key) for repeat in one.repeats)
+
+    return calls(poll)
+
+
+def retrying(one: Built) -> Calls:
+    slurm = lines(one, "FAILED")
+    slurm.squeue = [""]
+    return calls(lambda: retry.look(one.directory, RetryPolicy(), run=slurm))
+
+
+def submitting(runs: Path, number: int) -> Calls:
+    shapes = [f"{nodes}n1g" for nodes in range(1, number + 1)]
+    one = build(runs, *shapes, repeats=1, jobs=("",) * number)
+    arrays = []
+    for array in one.campaign.arrays:
+        text = f"#!/bin/bash\n#SBATCH --job-name={array.name}\n#SBATCH --array=1-1\n"
+        (one.directory / array.script).write_text(text)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        arrays.append(replace(array, script_sha256=digest))
+    store.write_manifest(one.directory, replace(one.campaign, arrays=tuple(arrays)))
+    slurm = Slurm()
+    found = calls(lambda: submit(one.directory, World(slurm)))
+    assert slurm.count("sbatch") == number
+    # What the stand-in does is its own affair.
+    return {name: count for name, count in found.items() if KIT not in name}
+
+
+def drafting(runs: Path, number: int) -> Calls:
+    request = Request(Shape(1, 1), ("fp32",), tuple(range(1, number + 1)))
+    return calls(lambda: write(drafted(runs, request)))
+
+
+def listing(runs: Path, number: int) -> Calls:
+    for one in range(number):
+        finished(build(runs, "1n1g", name=f"20261121-pytorch-{one:03}", repeats=2))
+    return calls(lambda: listed(runs, Filter(), now=0))
+
+
+def campaigns_at_once(runs: Path, number: int) -> Calls:
+    """Collect campaigns of one folder that ran at the same time, each on a node of its own."""
+    for one in range(number):
+        campaign(runs, WRITTEN, f"n{one}")
+    return calls(lambda: gathered(runs, states=says()))
+
+
+def campaigns_in_turn(runs: Path, number: int) -> Calls:
+    """Collect campaigns of one folder, each named, that ran one after another on one node."""
+    found = [campaign(runs, WRITTEN + one * 86400, "n1") for one in range(number)]
+    return calls(lambda: gathered(*found, states=says()))
+
+
+def campaign(runs: Path, time: float, held: str) -> Path:
+    """Make a campaign that ran on a node then; return its directory."""
+    name = f"{strftime('%Y%m%dT%H%M%SZ', gmtime(time - 60))}-pytorch-{held}"
+    point = Point("pytorch", name, Shape(1, 1), "fp32", 4)
+    one = build(runs, "1n1g", name=name, repeats=1, point=point)
+    start, step = STARTED
+    one.mark("1n1g", 1, {**start, "nodelist": held, "host": held}, step, time=time)
+    one.mark("1n1g", 1, *ended(0), time=time + 30)
+    os.utime(one.status_path("1n1g", 1), (time + 30, time + 30))
+    one.log("1n1g", 1, one.text("1n1g", 10.0, start=time))
+    return one.directory
+
+
+def nodes(runs: Path, number: int) -> Built:
+    one = build(runs, f"{number}n1g", repeats=1)
+    shape, held = f"{number}n1g", f"n[1-{number}]" if number > 1 else "n1"
+    one.mark(shape, 1, *STARTED, nodelist=held, host="n1", job="70_1")
+    one.mark(shape, 1, *ended(0))
+    one.log(shape, 1, one.text(shape, 10.0 * number))
+    names = (f"n{at}" for at in range(1, number + 1))
+    leave(one.directory, one.campaign.arrays[0], 1, *map(node, names))
+    return one
+
+
+def attempts(runs: Path, number: int) -> Built:
+    one = build(runs, "1n1g", repeats=1)
+    for attempt in range(number):
+        last = attempt == number - 1
+        one.mark("1n1g", 1, *STARTED, attempt=attempt)
+        one.mark("1n1g", 1, *ended(0 if last else 1), attempt=attempt)
+        one.log("1n1g", 1, one.text("1n1g", 10.0, last=None if last else 3), attempt)
+    return one
+
+
+def logs_of_points(folder: Path, number: int) -> Calls:
+    return logs(folder, {f"{nodes}n1g/bert_b4_fp32_1.log": nodes for nodes in range(1, number + 1)})
+
+
+def logs_of_repeats(folder: Path, number: int) -> Calls:
+    return logs(folder, dict.fromkeys((f"1n1g/bert_b4_fp32_{one}.log" for one in range(number)), 1))
+
+
+def logs_by_name(folder: Path, number: int) -> Calls:
+    logs_of_repeats(folder, number)
+    names = [str(path) for path in folder.rglob("*.log")]
+    return calls(lambda: load(names, find_places(), CollectRequest()))
+
+
+def logs(folder: Path, names: dict[str, int]) -> Calls:
+    for number, (name, nodes) in enumerate(names.items()):
+        path = folder / "pytorch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"log {number}\n{pytorch(f'{nodes}n1g', nodes * (10 + number / 100))}")
+    at = find_places()
+    return calls(lambda: load([str(folder)], at, CollectRequest()))
+
+
+CASES: dict[str, Count] = {
+    "collect-points": lambda folder, number: collecting(points(folder, number)),
+    "collect-repeats": lambda folder, number: collecting(repeats(folder, number)),
+    "collect-nodes": lambda folder, number: collecting(nodes(folder, number)),
+    "collect-attempts": lambda folder, number: collecting(attempts(folder, number)),
+    "track-nodes": lambda folder, number: tracking(nodes(folder, number)),
+    "track-points": lambda folder, number: tracking(points(folder, number)),
+    "track-repeats": lambda folder, number: tracking(repeats(folder, number)),
+    "draft-points": drafting,
+    "submit-points": submitting,
+    "campaigns-at-once": campaigns_at_once,
+    "campaigns-in-turn": campaigns_in_turn,
+    "list-campaigns": listing,
+    "retry-points": lambda folder, number: retrying(points(folder, number)),
+    "retry-repeats": lambda folder, number: retrying(repeats(folder, number)),
+    "logs-of-points": logs_of_points,
+    "logs-of-repeats": logs_of_repeats,
+    "logs-by-name": logs_by_name,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_of_four_times_as_much_nothing_is_called_more_than_four_times_as_often(
+    tmp_path: Path, case: str
+) -> None:
+    count = CASES[case]
+    count(tmp_path / "first", 2)  # imports
+    few, many = count(tmp_path / "few", FEW), count(tmp_path / "many", MANY)
+    most = {name: few.get(name, 0) * MANY / FEW * SLACK + SOME for name in many}
+    assert {name: (few.get(name, 0), n) for name, n in many.items() if n > most[name]} == {}
+
+
+def test_a_point_more_is_flushed_twice_and_its_template_compiled_never(tmp_path: Path) -> None:
+    """Once as its script is written, once before sbatch is called for it."""
+    drafting(tmp_path / "first", 2)
+    steps = {
+        "draft": [drafting(tmp_path / f"draft {number}", number) for number in (FEW, MANY)],
+        "submit": [submitting(tmp_path / f"submit {number}", number) for number in (FEW, MANY)],
+    }
+    for few, many in steps.values():
+        assert of(many, "posix.fsync") - of(few, "posix.fsync") == MANY - FEW
+        assert of(many, "jinja2/lexer.py") == of(few, "jinja2/lexer.py")
+
+
+def of(found: Calls, word: str) -> int:
+    return sum(count for name, count in found.items() if word in name)

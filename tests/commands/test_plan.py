@@ -1,0 +1,229 @@
+"""What a submission would take, what there is for it and what it lacks; nothing is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign import durations
+from hpcbert.commands.plan import Outlook, look, refusals
+from hpcbert.config import campaignfile
+from hpcbert.errors import CheckError, SchedulerError
+from hpcbert.model import Point, Protocol, Shape
+from hpcbert.script.plan import Request
+from tests.kit.campaigns import Built
+from tests.kit.cli import Cli, Done, inside
+from tests.kit.drafts import drafted, load, reference
+from tests.kit.slurm import Answer, Programs, Said, Slurm, failed
+
+SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]\n"
+STATES = "n1|gpu*|idle\nn2|gpu*|idle\nn3|gpu*|mixed\nn4|gpu*|down*\n"
+STARTS = (
+    "sbatch: Job 7 to start at 1795331940 using 16 processors on nodes n[1-2] in partition gpu\n"
+)
+SOON = Answer("", 0, STARTS)
+
+
+class Cluster(Slurm):
+    """Four nodes of eight GPUs, of which one is down."""
+
+    def answered(self, argv: tuple[str, ...], told: Said, cwd: str = "") -> Answer:
+        if argv[0] == "sinfo":
+            told = STATES if "--Node" in argv else SINFO
+        return super().answered(argv, told, cwd)
+
+
+def planned(where: Path, run: Slurm, framework: str = "pytorch", **request: Any) -> Outlook:
+    site = reference(where, slurm={"partition": "gpu", "gres": "gpu"}, runs="/shared/runs")
+    asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
+    made = drafted(site, asked, found=load(framework), options={"dry": True})
+    return look(made, durations.campaigns(where / "runs"), run=run)
+
+
+def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
+    tmp_path: Path,
+) -> None:
+    run = Cluster(sbatch=SOON)
+    found = planned(tmp_path, run, scaling=True)
+    assert [str(one.cost.point.shape) for one in found.points] == ["1n1g", "1n4g", "1n8g", "2n8g"]
+    assert {(one.start.when, one.start.nodes) for one in found.points if one.start} == {
+        (1795331940.0, "n[1-2]")
+    }
+    assert run.called("sbatch") == [("sbatch", "--test-only")] * 4
+    (one,) = found.supplies
+    assert (one.name, one.state, str(one.limit)) == ("gpu", "up", "1-00:00:00")
+    assert (one.nodes, one.fitting, one.usable, one.free) == (4, 4, 3, 2)
+    assert one.resources == ("gpu:8",)
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer", "said"),
+    [
+        ({"shape": Shape(5, 8)}, SOON, "gpu has 4 nodes; you asked for 5"),
+        (
+            {},
+            failed("sbatch: error: allocation failure: Invalid account"),
+            "sbatch --test-only: sbatch: error: allocation failure: Invalid account",
+        ),
+    ],
+    ids=["more nodes than there are", "refused by sbatch"],
+)
+def test_what_the_cluster_would_refuse_is_said(
+    tmp_path: Path, request_: dict[str, Any], answer: Answer, said: str
+) -> None:
+    found = planned(tmp_path, Cluster(sbatch=answer), **request_)
+    assert any(said in str(error) for error in refusals(found))
+    assert all(isinstance(error, CheckError) for error in refusals(found))
+    assert not found.can_run
+
+
+def test_where_slurm_does_not_answer_nobody_knows_whether_it_can_run(tmp_path: Path) -> None:
+    found = planned(tmp_path, Slurm(away={"sbatch", "sinfo"}))
+    (error,) = refusals(found)
+    assert isinstance(error, SchedulerError)
+    assert not found.can_run
+    assert [one.cost.hours for one in found.points] == [5.0]
+
+
+def test_what_is_missing_has_the_command_that_gets_it(tmp_path: Path) -> None:
+    found = planned(tmp_path, Cluster(sbatch=SOON), "oneflow")
+    lacks = {one.kind: one for one in found.lacks}
+    assert lacks["source"].command == "hpcbert prepare --fw oneflow --only source --device gpu"
+    assert lacks["source"].blocks
+    assert not found.can_run
+    (error,) = refusals(found)
+    assert "oneflow lacks" in str(error)
+    assert lacks["source"].command in error.hint
+
+
+@pytest.fixture
+def before(build: Callable[..., Built]) -> Callable[..., Built]:
+    """Makes a campaign of which each repeat took so many seconds."""
+
+    def make(name: str, *seconds: float, point: Point, code: int = 0, **changes: Any) -> Built:
+        made = build(
+            "2n8g", name=name, repeats=len(seconds), point=point,
+            protocol=Protocol(len(seconds), 120, 20), **changes,
+        )  # fmt: skip
+        for repeat, took in enumerate(seconds, start=1):
+            made.started("2n8g", repeat, time=1000)
+            made.ended("2n8g", repeat, code=code, time=1000 + took)
+        return made
+
+    return make
+
+
+def test_runs_of_the_same_point_say_what_to_expect(
+    tmp_path: Path, before: Callable[..., Built]
+) -> None:
+    point = planned(tmp_path, Cluster(sbatch=SOON)).points[0].cost.point
+    before("20261101-pytorch-a", 100, 300, point=point)
+    before("20261102-pytorch-b", 200, point=point)
+    before("20261103-pytorch-failed", 9, 9, point=point, code=1)
+    before("20261104-pytorch-rehearsed", 9, point=point, rehearse=True)
+    before("20261105-pytorch-other", 9, point=replace(point, precision="fp16"))
+    (one,) = planned(tmp_path, Cluster(sbatch=SOON)).points
+    assert one.earlier is not None
+    assert sorted(one.earlier.seconds) == [100, 200, 300]
+    assert one.earlier.campaigns == ("20261102-pytorch-b", "20261101-pytorch-a")
+    assert one.expected_hours == pytest.approx(5 * 200 / 3600)
+    (other,) = planned(tmp_path, Cluster(sbatch=SOON), iters=60).points
+    assert other.earlier is None
+    assert other.expected_hours is None
+
+
+@pytest.fixture
+def torch_is_found(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan asks whether the interpreter finds PyTorch, and doesn't import it."""
+    packages = tmp_path_factory.mktemp("packages")
+    (packages / "torch").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+
+
+@pytest.mark.usefixtures("torch_is_found")
+def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
+    tmp_path: Path, here: None
+) -> None:
+    words = ("plan", "--scheduler", "local", "--device", "cpu", "--gpus-per-node", 2, "--scaling")
+    done = inside(*words)
+    assert done.returncode == 0, done
+    assert "rank-hours" in done.stdout
+    for word in ("(one row each)", "(runs of a point)", "A rank is one process"):  # explained
+        assert word in done.stdout
+    assert "GPU" not in done.output
+    done = inside(*words, "--repeats", 2, "--time", "0:30:00", "--json", "--max-gpu-hours", 2.9)
+    assert done.returncode == 5
+    assert "up to 3 rank-hours" in done.document["errors"][0]["message"]
+    data = done.document["data"]
+    assert (data["total"]["rank_hours"], data["total"]["gpu_hours"]) == (3.0, 0.0)
+    assert not data["can_run"]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("torch_is_found")
+def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
+    tmp_path: Path, here: None
+) -> None:
+    assert inside("plan", "--init").returncode == 0
+    file = tmp_path / "campaign.toml"
+    text = file.read_text().replace('precisions = ["fp32"]', 'precisions = ["fp32", "bf16"]')
+    text = text.replace('shapes = ["1n1g"]', 'shapes = ["1n1g", "1n2g"]').replace(
+        "#repeats = 5", "repeats = 4"
+    )
+    file.write_text(text.replace("#max_gpu_hours = 500.0", "max_gpu_hours = 20.0"))
+    words = ("plan", file, "--scheduler", "local", "--device", "cpu", "--json")
+    done = inside(*words)
+    assert done.returncode == 5
+    assert "up to 24 rank-hours, more than 20" in done.document["errors"][0]["message"]
+    assert done.document["data"]["total"]["points"] == 4
+    done = inside(*words, "--repeats", 3)
+    assert done.returncode == 0, done
+    assert done.document["data"]["total"]["rank_hours"] == 18.0
+    file.write_text(file.read_text() + "\n[env]\nA = ['1', '2']\n")
+    done = inside(*words[:-1], "--repeats", 3, "--max-gpu-hours", 40)
+    assert done.returncode == 0, done
+    assert (
+        "2 campaigns: 8 points, 24 repeats, 24 jobs; 24 node-hours, 36 rank-hours at most."
+        in done.stdout
+    )
+
+
+def test_the_same_again_is_planned_as_it_would_be_submitted(
+    here: None, build: Callable[..., Built]
+) -> None:
+    made = build("1n2g", repeats=3, framework="pytorch")
+    words = ("plan", "--scheduler", "local", "--like", made.directory)
+    data = inside(*words, "--json").document["data"]
+    assert (data["total"]["points"], data["total"]["repeats"]) == (1, 3)
+    done = inside(*words, "--nodes", 2)
+    assert done.returncode == 2
+    assert "--nodes" in done.stderr
+
+
+def test_an_example_is_written_once(tmp_path: Path, here: None) -> None:
+    done = inside("plan", "--init", "study.toml", "--json")
+    assert done.document["data"] == {"path": "study.toml"}
+    assert (tmp_path / "study.toml").read_bytes() == campaignfile.EXAMPLE.read_bytes()
+    done = inside("plan", "--init", "study.toml")
+    assert done.returncode == 2
+    assert "already" in done.stderr
+
+
+def refused(done: Done, sum_: str) -> None:
+    assert done.returncode == 2, done
+    assert sum_ in done.document["errors"][0]["message"]
+
+
+@pytest.mark.slow
+def test_submit_refuses_what_may_cost_more(slurm: Programs, hpcbert: Cli) -> None:
+    words = ("submit", "--device", "gpu", "--nodes", 2, "--gpus-per-node", 8, "--json")
+    refused(hpcbert(*words, "--max-gpu-hours", 79), "up to 80 GPU-hours, more than 79")
+    retried = (*words, "--wait", "--max-retries", 1)
+    refused(hpcbert(*retried, "--max-gpu-hours", 159), "up to 160 GPU-hours")
+    assert not slurm.calls("sbatch")

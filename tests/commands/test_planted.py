@@ -1,0 +1,219 @@
+"""Faults that a script plants: the doctor's own programs, and commands that say what Slurm's would."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.commands import node_checks as nodes
+from hpcbert.commands import obstacles
+from hpcbert.finding import Finding
+from hpcbert.model import Shape
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.slurm.examine import examine
+from hpcbert.script import inputs
+from hpcbert.system.runner import Outcome, run
+from tests.kit import drafts, planted
+from tests.kit.cluster import DENIED, Answers, partition
+from tests.kit.paths import REPOSITORY
+from tests.kit.planted import FAULTS, Fault
+
+PAGE = REPOSITORY / "docs/reference/checks.md"
+WORKLOADS = REPOSITORY / "hpcbert/workloads"
+ENFORCED = (
+    "ClusterName = c\nSLURM_VERSION = {}\nAccountingStorageEnforce = associations,limits,qos\n"
+)
+OWN = "proj|me|||high,normal|normal|||\nshort|me|||normal|normal|||\n"
+ACCOUNTS = "root||||normal||||\nproj||root||normal||||\nshort||root||normal||||\n"
+PARTS = (
+    partition()
+    + partition("closed", accounts="short", default="NO")
+    + partition("fast", qos="high", default="NO")
+    + partition("club", default="NO").replace("AllowGroups=ALL", "AllowGroups=members")
+    + partition("lean", default="NO").replace("MaxNodes", "MaxMemPerNode=64000 MaxNodes")
+    + partition("wide", default="NO").replace("MaxNodes", "MinNodes=2 MaxNodes")
+)
+SINFO = "".join(
+    f"{name}|{state}|2|infinite|{least}-infinite|gpu:8|n[1-2]\n"
+    for name, state, least in (
+        *(("gpu*", "up", 1), ("closed", "up", 1), ("fast", "up", 1), ("gone", "down", 1)),
+        *(("club", "up", 1), ("lean", "up", 1), ("wide", "up", 2)),
+    )
+)
+
+
+def looked(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
+    """Run look.sh as a node would, with no patience."""
+    text = (REPOSITORY / "hpcbert/shell/look.sh").read_text().replace("LATE=10", "LATE=0")
+    script = tmp_path / "look.sh"
+    script.write_text(text)
+    argv = ["bash", "-c", f'{start} exec bash "$0" "$@"', str(script), *words]
+    done = run(argv, env={"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"})
+    return nodes.findings(done.stdout, {})
+
+
+def campaign(tmp_path: Path) -> str:
+    (tmp_path / "campaign/scripts").mkdir(parents=True)
+    (tmp_path / "campaign/scripts/look.sh").touch()
+    return str(tmp_path / "campaign")
+
+
+def elsewhere(tmp_path: Path) -> Iterable[Finding]:
+    return looked(tmp_path, "node", str(tmp_path / "none"), str(tmp_path), "", "--", "n1")
+
+
+def full(tmp_path: Path) -> Iterable[Finding]:
+    """No file may have content: what writes meet on a full disk, but for the errno."""
+    words = ("node", campaign(tmp_path), str(tmp_path), "", "--", "n1")
+    return looked(tmp_path, *words, start='trap "" XFSZ; ulimit -f 0;')
+
+
+def greeted(tmp_path: Path, rank: int, port: int) -> Iterable[Finding]:
+    """Run hello.py as one of two ranks, with little patience."""
+    program = tmp_path / "hello.py"
+    text = (WORKLOADS / "hello.py").read_text()
+    program.write_text(text.replace("PATIENCE = 10.0", "PATIENCE = 0.2"))
+    env = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": str(rank),
+        "SLURMD_NODENAME": f"n{rank + 1}",
+    }
+    words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
+    return nodes.findings(run(words, env=env).stdout, {})
+
+
+def apart(tmp_path: Path) -> Iterable[Finding]:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))  # and nobody listens
+        return greeted(tmp_path, 1, int(one.getsockname()[1]))
+
+
+def taken(tmp_path: Path) -> Iterable[Finding]:
+    with socket.socket() as one:
+        one.bind(("", 0))
+        one.listen()
+        return greeted(tmp_path, 0, int(one.getsockname()[1]))
+
+
+def silent(tmp_path: Path) -> Iterable[Finding]:
+    return nodes.missing_nodes(
+        "n1\ttmp\tok\tx\n", Shape(2, 1).nodes, "srun: error: Node failure on n2"
+    )
+
+
+def without_enroot(tmp_path: Path) -> Iterable[Finding]:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    text = (
+        (REPOSITORY / "hpcbert/shell/probe.sh")
+        .read_text()
+        .replace("PATH=$PATH:/usr/sbin:/sbin", "")
+    )
+    env = {"PATH": str(tools), "HOME": str(tools), "SLURMD_NODENAME": "n1"}
+    return nodes.findings(run(["bash", "-c", text, "probe", "--enroot"], env=env).stdout, {})
+
+
+def outside(tmp_path: Path) -> Iterable[Finding]:
+    said = "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
+    return nodes.missing_ranks(said, ("n1", "n2"), "pyxis")
+
+
+def without_image(tmp_path: Path) -> Iterable[Finding]:
+    text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
+    site = drafts.site_of(tmp_path, text)
+    recipe = drafts.load("oneflow")
+    return obstacles.of_framework(site, recipe, inputs.find(site, recipe, {}))
+
+
+def asked(
+    text: str = "", answers: Answers | None = None, sbatch: str = "", version: str = "24.11.5"
+) -> Callable[[Path], Iterable[Finding]]:
+    """Return what asks a cluster that commands make up, at a site with more lines."""
+
+    def ask(tmp_path: Path) -> Iterable[Finding]:
+        usual = {"sinfo": SINFO, "partitions": PARTS, "own": OWN, "accounts": ACCOUNTS}
+        usual |= {"user": "me|proj\n", "config": ENFORCED.format(version)}
+        usual |= {"sizes": "n1|gpu*|32|256000\nn2|gpu*|16|128000\n"}
+        usual |= {"qos": "normal|||||||\nhigh|||||||\n"}
+        cluster = answers or Answers(**usual)  # type: ignore[arg-type]
+
+        def program(argv: Sequence[str], **_: Any) -> Outcome:
+            if argv[0] != "sbatch":
+                return cluster(argv)
+            if "--version" in argv:
+                return Outcome(tuple(argv), 0, "slurm 24.11.5")
+            return Outcome(tuple(argv), int(bool(sbatch)), "", sbatch)
+
+        start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
+        site = drafts.site_of(tmp_path, f"[slurm]\n{text}\n", start=start)
+        return examine(site, World(program, environ={}), 1)
+
+    return ask
+
+
+PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
+    "`runs` is a different directory on a node, or missing": elsewhere,
+    "`runs` is full, or the quota is used up": full,
+    "an interface does not connect the nodes": apart,
+    "the port where ranks meet is taken": taken,
+    "fewer nodes answer than were requested": silent,
+    "the image does not exist": without_image,
+    "enroot is not installed on a node": without_enroot,
+    "ranks are not in the container": outside,
+    "the partition does not exist": asked('partition = "nix"'),
+    "the partition is down": asked('partition = "gone"'),
+    "the partition is for other groups": asked('partition = "club"'),
+    "the partition requires more nodes": asked('partition = "wide"'),
+    "the partition allows less memory than a node has": asked('partition = "lean"\nmemory = "0"'),
+    "ranks request more CPUs than a node has": asked("[nodes]\ngpus_per_node = 8\ncpus_per_gpu = 8"),
+    "the site requests more memory than a node has": asked('memory = "999G"'),
+    "an account may not use the partition": asked('partition = "closed"'),
+    "the cluster requires an account": asked(
+        answers=Answers(
+            sinfo=SINFO, partitions=PARTS, own=OWN, accounts=ACCOUNTS, user="me|\n",
+            config=ENFORCED.format("24.11.5"),
+        )
+    ),
+    "a QOS may not use the partition": asked('partition = "fast"'),
+    "the cluster requires `--export=NONE`": asked(sbatch="sbatch: error: submit with --export=NONE"),
+    "Slurm hides its nodes (PrivateData)": asked(
+        answers=Answers(partitions="", complaints={"sinfo": DENIED})
+    ),
+    "Slurm's commands are newer than the controller": asked(version="23.11.4"),
+}  # fmt: skip
+SCRIPTED = planted.of("script")
+
+
+def test_every_fault_of_a_script_is_planted() -> None:
+    assert set(PLANTERS) == {one.what for one in SCRIPTED}
+
+
+@pytest.mark.parametrize("fault", SCRIPTED, ids=lambda one: one.what.replace("`", ""))
+def test_what_a_script_plants_is_found(
+    fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcbert.system.ownership.name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.ownership.member", lambda groups: "users" in groups)
+    found = [{"code": one.code, **asdict(one)} for one in PLANTERS[fault.what](tmp_path)]
+    assert not planted.missed((fault,), found), "\n".join(map(str, found))
+
+
+def test_the_page_lists_every_fault() -> None:
+    rows = [
+        f"| {one.what} | `{one.code}` | {f'`{one.remedy}`' if one.remedy else '-'} |"
+        for one in FAULTS
+    ]
+    text = PAGE.read_text()
+    heading = "| fault | found as | type |\n|---|---|---|\n"
+    assert heading + "\n".join(rows) + "\n" in text

@@ -1,0 +1,256 @@
+"""Submitting with a preflight: what waits for what, who keeps away from which node, what is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.campaign import preflight, store
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.commands import submit as flow
+from hpcbert.errors import SchedulerError
+from hpcbert.model import Campaign, Shape
+from hpcbert.script.draft import Draft
+from hpcbert.script.plan import Request
+from tests.kit import lines
+from tests.kit.cli import Cli, inside
+from tests.kit.drafts import drafted, hurried, reference
+from tests.kit.slurm import Programs, Slurm
+
+pytestmark = pytest.mark.slow
+NODES = ("n1", "n2", "n3", "n4")
+
+
+def curve(where: Path, nodes: int = 2, **options: Any) -> Draft:
+    """Draft three points, after a preflight."""
+    request = Request(Shape(nodes, 2), ("fp32",), scaling=True, repeats=2, device="cpu")
+    return drafted(reference(where), request, options={"preflight": True, **options})
+
+
+def submitted(one: Draft, slurm: Slurm) -> Campaign:
+    flow.write(one)
+    return flow.submit(one.directory, hurried(slurm))
+
+
+def submitted_first(one: Draft, slurm: Slurm) -> None:
+    """Submit the preflight, and no more: then the controller is away."""
+    flow.write(one)
+    slurm.before = lambda _: slurm.away.update({"sbatch"} if slurm.jobs else ())
+    with pytest.raises(SchedulerError):
+        flow.submit(one.directory, hurried(slurm))
+    slurm.before, slurm.away = lambda _: None, set()
+
+
+def waits(slurm: Slurm) -> list[list[str]]:
+    return [list(call[2:-1]) for call in slurm.called("sbatch")]
+
+
+def says(one: Draft, *events: dict[str, Any]) -> TrackedCampaign:
+    """Let the preflight's job write events, and return the campaign as it is on disk."""
+    check = one.campaign.preflight
+    assert check is not None
+    path = one.directory / check.status(1)
+    path.write_text(
+        "".join(json.dumps({"attempt": 0, "time": 9, **event}) + "\n" for event in events)
+    )
+    return TrackedCampaign(one.directory, store.read_manifest(one.directory))
+
+
+@pytest.fixture(scope="module")
+def queued(tmp_path_factory: pytest.TempPathFactory) -> Draft:
+    """A campaign of which everything is submitted, and of which the preflight wrote nothing yet."""
+    one = curve(tmp_path_factory.mktemp("queued"))
+    submitted(one, Slurm())
+    return one
+
+
+STARTED = {"event": "start", "job": "100_1"}
+FABRIC = {"event": "fabric", "inside": 0, "between": 40000, "all": 9500}
+
+
+def measured(*slow: str) -> list[dict[str, Any]]:
+    found = [
+        {"event": "node", "name": name, "inside": 0, "between": 9500 if name in slow else 40000}
+        for name in NODES
+    ]
+    return [STARTED, *({**one, "slow": one["name"] in slow} for one in found), FABRIC]
+
+
+def ended(code: int = 0) -> dict[str, Any]:
+    return {"event": "end", "exit": code}
+
+
+def test_all_points_wait_until_the_preflight_has_ended_well(tmp_path: Path) -> None:
+    slurm = Slurm()
+    campaign = submitted(curve(tmp_path), slurm)
+    assert campaign.preflight is not None
+    assert campaign.preflight.job_id == "100"
+    kill = "--kill-on-invalid-dep=yes"
+    assert waits(slurm) == [
+        [],
+        ["--dependency=afterok:100", kill],
+        ["--dependency=afterok:100,afterany:101", kill],
+        ["--dependency=afterok:100,afterany:102", kill],
+    ]
+    assert not any(array.changed for array in campaign.arrays)
+
+
+def test_the_next_campaign_waits_for_the_last_point_and_not_for_the_preflight(
+    tmp_path: Path,
+) -> None:
+    slurm, one = Slurm(), curve(tmp_path)
+    submitted(one, slurm)
+    directory = one.directory.with_name("second")
+    store.create(directory)
+    for array in one.campaign.arrays:
+        store.write_text(directory / array.script, one.scripts[array.name])
+    store.write_manifest(directory, replace(one.campaign, id="second", after=one.campaign.id))
+    count = slurm.count("sbatch")
+    flow.submit(directory, hurried(slurm))
+    assert waits(slurm)[count:][0] == ["--dependency=afterany:103"]
+
+
+def test_points_that_may_run_at_once_wait_for_it_alone(tmp_path: Path) -> None:
+    slurm = Slurm()
+    submitted(curve(tmp_path, concurrent_points=True), slurm)
+    assert {one[0] for one in waits(slurm)[1:]} == {"--dependency=afterok:100"}
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([*measured("n2"), ended()], ["--exclude=n2"]),
+        ([*measured(), ended()], []),
+        (
+            measured("n2"),
+            ["--dependency=afterok:100", "--kill-on-invalid-dep=yes", "--exclude=n2"],
+        ),
+        ([STARTED], ["--dependency=afterok:100", "--kill-on-invalid-dep=yes"]),
+    ],
+    ids=["over", "over, all well", "measured and not over", "running"],
+)
+def test_what_is_submitted_later_keeps_away_from_what_it_found(
+    tmp_path: Path, events: Sequence[dict[str, Any]], words: list[str]
+) -> None:
+    one, slurm = curve(tmp_path, concurrent_points=True), Slurm()
+    slurm.sinfo = lines.sinfo(*NODES)
+    submitted_first(one, slurm)
+    says(one, *events)
+    count = slurm.count("sbatch")
+    flow.submit(one.directory, hurried(slurm))
+    assert waits(slurm)[count:] == [words] * 3
+
+
+def test_a_node_that_can_not_be_done_without_stays(tmp_path: Path) -> None:
+    one, slurm = curve(tmp_path, concurrent_points=True), Slurm()
+    slurm.sinfo = lines.sinfo("n1", "n2")
+    submitted_first(one, slurm)
+    says(one, *measured("n2"), ended())
+    count = slurm.count("sbatch")
+    flow.submit(one.directory, hurried(slurm))
+    assert waits(slurm)[count:] == [["--exclude=n2"], ["--exclude=n2"], []]
+
+
+def test_after_a_preflight_that_failed_nothing_more_is_submitted(tmp_path: Path) -> None:
+    one, slurm = curve(tmp_path), Slurm()
+    submitted_first(one, slurm)
+    says(one, *measured(), ended(1))
+    with pytest.raises(SchedulerError, match="preflight failed") as caught:
+        flow.submit(one.directory, hurried(slurm))
+    assert "--preflight" in caught.value.hint
+    assert list(slurm.jobs) == ["100"]
+
+
+@pytest.mark.parametrize(
+    ("events", "said", "warned"),
+    [
+        ([], ["job 100, has not begun; all points wait"], True),
+        ([STARTED], ["job 100, measures the network"], True),
+        ([STARTED, ended(1)], ["job 100, failed, so no point runs: see "], True),
+        ([*measured(), ended()], ["found none of 4 nodes far below"], False),
+        (
+            [*measured("n2"), {"event": "left-out", "job": "101", "nodes": "n2"}, ended()],
+            [
+                "n2 is far below the others: the preflight measured 9.5 GB/s to others; the median is",
+                "Excluded from 1 job: n2.",
+            ],
+            True,
+        ),
+        (
+            [*measured("n2"), {"event": "spared", "job": "103", "why": "it takes 4"}, ended()],
+            ["n2 is far below", "Job 103 runs on them nevertheless: it takes 4."],
+            True,
+        ),
+    ],
+    ids=["waits", "runs", "failed", "all well", "left out", "spared"],
+)
+def test_what_it_found_is_told_in_words(
+    queued: Draft, events: Sequence[dict[str, Any]], said: list[str], warned: bool
+) -> None:
+    watched = says(queued, *events)
+    found = preflight.sentences(watched)
+    assert len(found) == len(said)
+    assert all(part in text for part, text in zip(said, found, strict=True))
+    assert bool(preflight.warnings(watched, over=False)) == warned
+
+
+@pytest.mark.parametrize("events", [[], [STARTED]], ids=["waited", "ran"])
+def test_one_that_somebody_ended_is_not_said_to_wait_or_run(
+    queued: Draft, events: Sequence[dict[str, Any]]
+) -> None:
+    (said,) = preflight.warnings(says(queued, *events), over=True)
+    assert "job 100, has recorded no end" in said
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "node"},
+        {"event": "node", "name": 3, "slow": True},
+        {"event": "node", "name": "n1", "inside": "x", "between": -1, "slow": "yes"},
+        {"event": "left-out"},
+        {"event": "spared", "job": []},
+    ],
+    ids=str,
+)
+def test_a_damaged_line_does_no_harm(queued: Draft, event: dict[str, Any]) -> None:
+    assert preflight.sentences(says(queued, STARTED, event, ended()))
+
+
+def test_a_dry_run_shows_it_first_and_a_plan_counts_it(here: None) -> None:
+    words = (
+        "--scheduler",
+        "slurm",
+        "--fw",
+        "pytorch",
+        "--device",
+        "cpu",
+        "--nodes",
+        4,
+        "--preflight",
+    )
+    done = inside("submit", *words, "--dry-run", "--json")
+    arrays = done.document["data"]["arrays"]
+    assert [one["name"].startswith("pre4n1g") for one in arrays] == [True, False]
+    data = inside("plan", *words, "--json").document["data"]
+    points = data["campaigns"][0]["points"]
+    assert [one["preflight"] for one in points] == [False, True]
+    assert (data["total"]["points"], data["total"]["repeats"], data["total"]["jobs"]) == (1, 5, 6)
+    assert data["total"]["rank_hours"] == 20 + 2
+
+
+@pytest.mark.parametrize(("state", "said"), [("RUNNING", " and the preflight"), ("COMPLETED", "")])
+def test_a_cancel_counts_repeats_and_names_the_preflight(
+    tmp_path: Path, hpcbert: Cli, slurm: Programs, state: str, said: str
+) -> None:
+    words = ("--fw", "pytorch", "--device", "cpu", "--nodes", 2, "--preflight", "--force")
+    campaign = hpcbert("submit", *words, "--rehearse", "--json", status=0).document["data"]
+    with slurm.changed() as model:
+        model.jobs["100"].end(state)
+    done = hpcbert("cancel", campaign["campaign"], "--yes", status=0)
+    assert done.stdout.startswith(f"Cancelled 5 repeats{said} of {campaign['campaign']}")

@@ -1,0 +1,157 @@
+"""More repeats than one array, or one person, may have: several arrays, as room becomes available."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from hpcbert import scheduler
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.commands import submit as flow
+from hpcbert.commands.retry import Findings, InvalidRepeat, plan
+from hpcbert.errors import SchedulerError, UsageError
+from hpcbert.model import Shape
+from hpcbert.scheduler.base import NoRoomError, World
+from hpcbert.script.draft import by_hand
+from hpcbert.script.plan import MOST_INDICES, Request
+from hpcbert.system.runner import Outcome, run
+from tests.kit.drafts import OPTIONS, curve, hurried, load, reference
+from tests.kit.slurm import Answer, Slurm, failed
+
+POLICY = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+    "(job submit limit, user's size and/or time limits)"
+)
+
+
+@dataclass
+class Limited(Slurm):
+    """Takes so many repeats, as MaxSubmitJobs has it."""
+
+    room: int = 3
+    limit: str = "sbatch: error: AssocMaxSubmitJobLimit\n"
+
+    def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
+        before = dict(self.jobs)
+        done = super().do_sbatch(argv, cwd)
+        (new,) = self.jobs.keys() - before
+        wanted = len(self.jobs[new].tasks)
+        if wanted > self.room:
+            self.jobs = before
+            return failed(f"{self.limit}{POLICY}\n")
+        self.room -= wanted
+        return done
+
+
+@pytest.mark.parametrize(
+    "limit", [Limited.limit, "", "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"]
+)
+def test_an_array_is_submitted_in_parts_as_room_becomes_available(
+    tmp_path: Path, limit: str
+) -> None:
+    one, slurm = curve(tmp_path, ("fp32",)), Limited(limit=limit)
+    flow.write(one)
+    with pytest.raises(NoRoomError, match="3 repeats are submitted, 7 are not") as caught:
+        flow.submit(one.directory, hurried(slurm))
+    assert caught.value.exit_code == 4
+    assert f"hpcbert submit --resume {one.campaign.id}" in caught.value.hint
+    rounds = 0
+    while rounds < 9:
+        slurm.room, rounds = 2, rounds + 1
+        try:
+            campaign = flow.submit(one.directory, hurried(slurm))
+        except NoRoomError:
+            continue
+        break
+    there = [(array.point, number) for array in campaign.arrays for number in array.repeats]
+    assert sorted(number for _, number in there) == sorted([1, 2, 3, 4, 5] * 2)
+    assert len(set(there)) == 10
+    assert sorted(slurm.names.values()) == sorted(array.name for array in campaign.arrays)
+    assert [array.job_id for array in campaign.arrays] == list(slurm.jobs)
+    assert store.read_manifest(one.directory) == campaign
+    assert len(campaign.current) == 10
+
+
+def test_a_limit_that_no_waiting_helps_against_is_a_refusal(tmp_path: Path) -> None:
+    for number, limit in enumerate(("sbatch: error: QOSMaxWallDurationPerJobLimit\n", "")):
+        one, slurm = (
+            curve(tmp_path / str(number), ("fp32",)),
+            Limited(limit=limit, room=0),
+        )
+        flow.write(one)
+        with pytest.raises(SchedulerError, match="violates accounting") as caught:
+            flow.submit(one.directory, hurried(slurm))
+        assert caught.value.exit_code == 3
+
+
+def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
+    one = curve(tmp_path, ("fp32",), repeats=2500, most_indices=1000)
+    first, *_ = arrays = one.campaign.arrays[:3]
+    assert [(array.offset, len(array.repeats)) for array in arrays] == [
+        (0, 1000),
+        (1000, 1000),
+        (2000, 500),
+    ]
+    assert len({array.name for array in arrays}) == len({array.script for array in arrays}) == 3
+    assert [max(array.indices) for array in arrays] == [1000, 1000, 500]
+    assert sorted(number for array in arrays for number in array.repeats) == list(range(1, 2501))
+    assert first.request.array == "1-1000%1"
+    last = replace(arrays[2], job_id="7")
+    assert (last.element(2001), last.element(2500)) == ("7_1", "7_500")
+    text = one.scripts[last.name]
+    assert arrays[2].request.array == "1-500%1"
+    line = next(line for line in text.splitlines() if line.startswith("repeats="))
+    offset = next(line for line in text.splitlines() if line.startswith("offset="))
+    done = run(
+        ["bash", "-c", f'SLURM_ARRAY_TASK_ID=17; {offset}\n{line}\necho "$((repeats + offset))"']
+    )
+    assert done.stdout == "2017\n"
+    assert run(["bash", "-n"], stdin=text).ok
+
+
+def test_few_indices_split_a_usual_point_too(tmp_path: Path) -> None:
+    one, slurm = curve(tmp_path, ("fp32",), most_indices=3), Slurm()
+    flow.write(one)
+    campaign = flow.submit(one.directory, hurried(slurm))
+    assert [array.repeats for array in campaign.arrays] == [(1, 2, 3), (4, 5)] * 2
+    calls = [call for call in slurm.calls if call[0] == "sbatch"]
+    assert [call[2] for call in calls[1:]] == [
+        f"--dependency=afterany:{job}" for job in (100, 101, 102)
+    ]
+
+
+def test_the_cluster_says_how_many_indices_it_takes(tmp_path: Path) -> None:
+    def answering(text: str, code: int = 0) -> int | None:
+        world = World(lambda argv, **_: Outcome(tuple(argv), code, text))
+        return scheduler.of("slurm", world).most_repeats(reference(tmp_path))
+
+    assert answering("MaxArraySize            = 4\nMaxJobCount = 10000\n") == 3
+    assert answering("", 1) == MOST_INDICES
+    assert answering("nothing of the kind") == MOST_INDICES
+
+
+def test_a_script_to_submit_by_hand_has_one_array(tmp_path: Path) -> None:
+    request = Request(Shape(1, 2), ("fp32",), repeats=1001)
+    with pytest.raises(UsageError, match="at most 1000 repeats"):
+        by_hand(request, reference(tmp_path), load(), options=OPTIONS)
+
+
+def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path) -> None:
+    one = curve(tmp_path, ("fp32",), most_indices=3)
+    flow.write(one)
+    _, second, *_ = one.campaign.arrays
+    watched = TrackedCampaign(one.directory, one.campaign)
+    invalid = tuple(
+        InvalidRepeat(array, number, "FAILED", "x")
+        for array in one.campaign.arrays[:2]
+        for number in array.repeats[1:2]
+    )
+    findings = Findings(watched, invalid, (), 0, (), {})
+    made_ = plan(findings, RetryPolicy(suspect=False), run=Slurm())
+    assert [(array.repeats, array.offset) for array in made_.arrays] == [((2,), 0), ((5,), 3)]
+    assert made_.arrays[1].request.array == "2%1"
+    assert made_.arrays[1].script == second.script.removesuffix(".sbatch") + ".t1.sbatch"
