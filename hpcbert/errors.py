@@ -88,7 +88,7 @@ class Refusals(UsageError):  # noqa: N818 - several errors
     """
 
     def __init__(self, each: Sequence[UsageError]) -> None:
-        super().__init__(" ".join(str(one) for one in each))
+        super().__init__(" ".join(str(usage_error) for usage_error in each))
         self.each = tuple(each)
 
 

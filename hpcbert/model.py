@@ -455,17 +455,17 @@ class Campaign:
     @cached_property
     def measured(self) -> tuple[Array, ...]:
         """The arrays of its points: all but the preflight."""
-        return tuple(one for one in self.arrays if not one.preflight)
+        return tuple(array for array in self.arrays if not array.preflight)
 
     @property
     def preflight(self) -> Array | None:
         """The job that measures the network of the nodes before any point; None without one."""
-        return next((one for one in self.arrays if one.preflight), None)
+        return next((array for array in self.arrays if array.preflight), None)
 
     @property
     def in_order(self) -> tuple[Array, ...]:
         """All arrays in the order of submission."""
-        return tuple(sorted(self.arrays, key=lambda one: not one.preflight))
+        return tuple(sorted(self.arrays, key=lambda array: not array.preflight))
 
     @cached_property
     def current(self) -> tuple[tuple[Array, int], ...]:
@@ -487,15 +487,15 @@ class Campaign:
     def accepted(self) -> bool:
         """Whether the scheduler accepted an array, or may have: an answer may be missing."""
         return any(
-            one.state == "submitted" or (one.state == "intended" and one.called)
-            for one in self.arrays
+            array.state == "submitted" or (array.state == "intended" and array.called)
+            for array in self.arrays
         )
 
     @property
     def unsubmitted(self) -> tuple[Array, ...]:
         """The arrays that are not in the scheduler yet and that no retry replaced."""
-        open_ = (one for one in self.arrays if one.state != "submitted")
-        return tuple(one for one in open_ if not self.superseded(one))
+        open_ = (array for array in self.arrays if array.state != "submitted")
+        return tuple(array for array in open_ if not self.superseded(array))
 
     def superseded(self, array: Array) -> bool:
         """Return whether retries replaced all repeats of an array."""

@@ -100,11 +100,13 @@ class LoadedResult:
         from hpcbert.commands.report import pictures_of
         from hpcbert.results.report.figures import shown
 
-        found = {one.name: one for one in pictures_of(self.results, self.made, language)}
-        if name not in found:
-            there = ", ".join(found) or "none: no point has a number"
+        pictures = {
+            picture.name: picture for picture in pictures_of(self.results, self.made, language)
+        }
+        if name not in pictures:
+            there = ", ".join(pictures) or "none: no point has a number"
             raise UsageError(f"There is no figure {name!r}.", hint=f"The figures are: {there}.")
-        return shown(found[name])
+        return shown(pictures[name])
 
     def to_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write each frame to a file of its name in a folder, `rows.parquet`; return the files."""
@@ -116,17 +118,24 @@ class LoadedResult:
         return files
 
     def _marked(self, made: pd.DataFrame) -> pd.DataFrame:
-        sources = [{name: getattr(one, name) for name in _NAMED} for one in self.results.sources]
+        sources = [
+            {name: getattr(source, name) for name in _NAMED} for source in self.results.sources
+        ]
         for name, value in (*asdict(self.made).items(), ("sources", sources)):
             made.attrs[name] = value
         return made
 
     def _facts(self) -> Iterator[dict[str, str]]:
         for source in self.results.sources:
-            for one in source.environments:
-                for node in one.nodes:
-                    base = {"source": source.name, "node": node, "point": "", "digest": one.digest}
-                    for fact, value in one.facts.items():
+            for environment in source.environments:
+                for node in environment.nodes:
+                    base = {
+                        "source": source.name,
+                        "node": node,
+                        "point": "",
+                        "digest": environment.digest,
+                    }
+                    for fact, value in environment.facts.items():
                         yield {**base, "fact": fact, "value": value}
         known = {source.name for source in self.results.sources if source.environments}
         for table in self.results.tables:
@@ -180,7 +189,7 @@ def load(
         HpcbertError: As the command; its message is a sentence, and `hint` says what to do.
     """
     said = tuple(f"{name}={value}" for name, value in (settings or {}).items())
-    known = UserSettings(
+    user_settings = UserSettings(
         fw,
         model,
         nodes,
@@ -189,9 +198,11 @@ def load(
         spelled(precision) or None,
         parse_settings(said),
     )
-    request = CollectRequest(rule, pattern, known, Window(skip, iters), require_all, as_repeats)
+    request = CollectRequest(
+        rule, pattern, user_settings, Window(skip, iters), require_all, as_repeats
+    )
     words = [str(path) for path in paths]
     results = load_results(words, find_places(site, templates), request)
     command = f"hpcbert.load({', '.join(map(repr, words))})"
-    made = Provenance(__version__, utc(time.time()), redact.text(command))
-    return LoadedResult(results, results.made or made)
+    provenance = Provenance(__version__, utc(time.time()), redact.text(command))
+    return LoadedResult(results, results.made or provenance)

@@ -41,8 +41,12 @@ def warnings(watched: TrackedCampaign) -> tuple[str, ...]:
     """Return a sentence if nodes could not decide whether repeats were needed, which then ran."""
     if watched.campaign.protocol.precision_of_median is None:
         return ()
-    attempts = [own for one in watched.repeats for own in one.record.attempts.values()]
-    blind = [own for own in attempts if any(one.get("event") == "undecided" for one in own)]
+    attempts = [
+        attempt for repeat in watched.repeats for attempt in repeat.record.attempts.values()
+    ]
+    blind = [
+        attempt for attempt in attempts if any(one.get("event") == "undecided" for one in attempt)
+    ]
     if not blind:
         return ()
     hosts = {str(one["host"]) for own in blind for one in own if "host" in one}

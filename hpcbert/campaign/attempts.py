@@ -184,7 +184,7 @@ class History:
     @property
     def told(self) -> RepeatState:
         """The same, with the states of earlier attempts."""
-        return replace(self.newest, earlier=tuple(one.state for one in self.attempts[:-1]))
+        return replace(self.newest, earlier=tuple(attempt.state for attempt in self.attempts[:-1]))
 
     @property
     def counted(self) -> AttemptState:
@@ -194,17 +194,17 @@ class History:
         """
         if self.newest.word == "COMPLETED":
             return self.attempts[-1]
-        for one in reversed(self.attempts):
-            state = one.state
+        for attempt in reversed(self.attempts):
+            state = attempt.state
             if state.kind is Kind.SUCCEEDED and state.step_exit == 0 and not state.suspended:
-                return one
+                return attempt
         return self.attempts[-1]
 
     def listed(self, directory: Path) -> tuple[Attempt, ...]:
         """Return the attempts for a table; none if there is only one."""
         if len(self.attempts) == 1:
             return ()
-        return tuple(_listed(directory, self.number, one) for one in self.attempts)
+        return tuple(_listed(directory, self.number, attempt) for attempt in self.attempts)
 
 
 def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) -> History:
@@ -218,41 +218,49 @@ def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) 
     arrays = [one.array for one in (*repeat.before, repeat)]
     submitted = [one for one in arrays if one.state == "submitted"]
     record = repeat.record
-    said = {one.attempt: one for one in newest.earlier}
+    repeat_states = {repeat_state.attempt: repeat_state for repeat_state in newest.earlier}
     # An attempt that died before its script began has written nothing, but who submitted or
     # requeued it knows about it.
-    known = {newest.attempt, *said, *record.attempts, *(one.first_attempt for one in submitted)}
+    known = {
+        newest.attempt,
+        *repeat_states,
+        *record.attempts,
+        *(one.first_attempt for one in submitted),
+    }
     ordered = sorted(one for one in known if 0 <= one <= newest.attempt)
-    found = []
+    attempt_states = []
     for attempt, after in zip(ordered, [*ordered[1:], None], strict=True):
         array = _array(submitted, attempt) or arrays[-1]
-        seen = record.attempt(attempt)
+        job_record = record.attempt(attempt)
         state = newest
         if after is not None:
             own = _by_retry(arrays, repeat.number, after)
-            own = own or _by_its_record(seen, requeued=_array(submitted, after) == array)
+            own = own or _by_its_record(job_record, requeued=_array(submitted, after) == array)
             kept = recorded.verdict(array, repeat.number, attempt)
-            state = _believed(seen, kept, said.get(attempt), own)
+            state = _believed(job_record, kept, repeat_states.get(attempt), own)
         pause = recorded.suspended(array, repeat.number, attempt)
-        pause = max(state.suspended, seen.suspended, pause)
-        found.append(AttemptState(array, replace(state, suspended=pause), seen))
-    return History(repeat.number, tuple(found))
+        pause = max(state.suspended, job_record.suspended, pause)
+        attempt_states.append(AttemptState(array, replace(state, suspended=pause), job_record))
+    return History(repeat.number, tuple(attempt_states))
 
 
 def _array(arrays: Sequence[Array], attempt: int) -> Array | None:
     """Return the array that an attempt belongs to, among those that a repeat was submitted in."""
-    return next((one for one in reversed(arrays) if one.first_attempt <= attempt), None)
+    return next((array for array in reversed(arrays) if array.first_attempt <= attempt), None)
 
 
 def _believed(
-    seen: JobRecord, kept: RepeatState | None, said: RepeatState | None, own: RepeatState
+    job_record: JobRecord,
+    repeat_state: RepeatState | None,
+    state: RepeatState | None,
+    own: RepeatState,
 ) -> RepeatState:
     """Return how an attempt ended: by the scheduler's verdict, or else by the other sources."""
-    if kept is not None:
-        return seen.renew(kept)
-    if said is not None and said.kind.over:
-        return seen.complete(said)
-    return seen.renew(replace(own, attempt=seen.attempt))
+    if repeat_state is not None:
+        return job_record.renew(repeat_state)
+    if state is not None and state.kind.over:
+        return job_record.complete(state)
+    return job_record.renew(replace(own, attempt=job_record.attempt))
 
 
 def _by_retry(arrays: Sequence[Array], number: int, after: int) -> RepeatState | None:
@@ -271,38 +279,38 @@ def _by_retry(arrays: Sequence[Array], number: int, after: int) -> RepeatState |
     return None
 
 
-def _by_its_record(seen: JobRecord, *, requeued: bool) -> RepeatState:
+def _by_its_record(job_record: JobRecord, *, requeued: bool) -> RepeatState:
     """Return how an attempt ended that another one followed, by what its job wrote.
 
     Args:
-        seen: What it wrote.
+        job_record: What it wrote.
         requeued: Whether the scheduler, not a retry, started the next one: then this attempt ended
             by being requeued, whatever its script noticed.
     """
-    own = seen.end_state
-    if own is not None and own.kind is Kind.SUCCEEDED:
-        return own
-    where = f", {seen.where}" if seen.where else ""
-    detail = f"{own.detail if own else 'never wrote its end'}{where}"
+    repeat_state = job_record.end_state
+    if repeat_state is not None and repeat_state.kind is Kind.SUCCEEDED:
+        return repeat_state
+    where = f", {job_record.where}" if job_record.where else ""
+    detail = f"{repeat_state.detail if repeat_state else 'never wrote its end'}{where}"
     if requeued:
         return RepeatState("REQUEUED", Kind.REQUEUED, "status-file", detail=detail)
-    if own is not None:
-        return replace(own, detail=detail)
+    if repeat_state is not None:
+        return replace(repeat_state, detail=detail)
     lost = f"never recorded its end: it was killed or requeued, or its node was lost{where}"
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=lost)
 
 
-def _listed(directory: Path, number: int, one: AttemptState) -> Attempt:
-    log = store.log_path(directory, one.array, number, one.state.attempt)
-    state, seen = one.state, one.seen
+def _listed(directory: Path, number: int, attempt_state: AttemptState) -> Attempt:
+    log = store.log_path(directory, attempt_state.array, number, attempt_state.state.attempt)
+    state, job_record = attempt_state.state, attempt_state.seen
     return Attempt(
         attempt=state.attempt,
-        job=seen.jobs[0] if seen.jobs else one.array.element(number),
+        job=job_record.jobs[0] if job_record.jobs else attempt_state.array.element(number),
         state=state.word,
         detail=state.detail,
         nodes=state.nodes,
-        start=seen.start if state.start is None else state.start,
-        end=seen.end if state.end is None else state.end,
+        start=job_record.start if state.start is None else state.start,
+        end=job_record.end if state.end is None else state.end,
         log=str(log.relative_to(directory)) if log.is_file() else "",
         state_source=state.source,
     )

@@ -46,11 +46,11 @@ def campaigns(runs: Path) -> Campaigns:
     Args:
         runs: The directory; damaged campaigns are skipped.
     """
-    found: list[TrackedCampaign] = []
+    tracked_campaigns: list[TrackedCampaign] = []
     for directory in reversed(store.find_campaigns(runs)):
         with contextlib.suppress(HpcbertError):
-            found.append(TrackedCampaign(directory, store.read_manifest(directory)))
-    return tuple(found)
+            tracked_campaigns.append(TrackedCampaign(directory, store.read_manifest(directory)))
+    return tuple(tracked_campaigns)
 
 
 def earlier(

@@ -69,7 +69,7 @@ def read(directory: Path) -> Ends:
     path = directory / ENDS
     with contextlib.suppress(HpcbertError):
         document = decode(_Document, store.read_json(path), file=str(path))
-        return Ends({(one.array, one.job_id, one.repeat): one for one in document.ends})
+        return Ends({(end.array, end.job_id, end.repeat): end for end in document.ends})
     return NO_ENDS
 
 
@@ -98,6 +98,6 @@ def write(
         if repeat.key in final and not (state.kind.alive or own):
             ends[name] = UnwrittenEnd(*name, state.attempt, state.word, state.detail)
     if ends != before and not store.stranger(watched.directory):
-        document = {"schema": _SCHEMA, "ends": [asdict(one) for one in ends.values()]}
+        document = {"schema": _SCHEMA, "ends": [asdict(end) for end in ends.values()]}
         with contextlib.suppress(HpcbertError):
             store.write_json(watched.directory / ENDS, document)

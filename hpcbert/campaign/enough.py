@@ -51,24 +51,24 @@ def decide(directory: Path, point: str) -> Decision:
     found = judge.gather(watched, rule="", window=Window(), states=lambda _: {}, point=point)
     protocol = campaign.protocol
     if campaign.rehearse:
-        well = sum(one.known.counted.state.kind is Kind.SUCCEEDED for one in found.repeats)
+        well = sum(repeat.known.counted.state.kind is Kind.SUCCEEDED for repeat in found.repeats)
         return Decision(well >= FEWEST, f"{well} repeats were rehearsed")
-    numbers = throughputs(one.run for one in found.repeats)
+    numbers = throughputs(repeat.run for repeat in found.repeats)
     precision = protocol.precision_of_median
-    known = Adaptive(precision or 0.0, protocol.repeats)
-    return Decision(suffices(numbers, precision), sufficiency(numbers, known))
+    adaptive = Adaptive(precision or 0.0, protocol.repeats)
+    return Decision(suffices(numbers, precision), sufficiency(numbers, adaptive))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the reason, as a field of an event in a status file; return the exit status."""
     directory, point = arguments
     try:
-        found = decide(Path(directory), point)
+        decision = decide(Path(directory), point)
     except HpcbertError as error:
         print(f"hpcbert: {error}", file=sys.stderr)  # noqa: T201  not the result of a command
         return FAILED
-    print(f'"why":{json.dumps(found.why)}')  # noqa: T201
-    return ENOUGH if found.enough else MORE
+    print(f'"why":{json.dumps(decision.why)}')  # noqa: T201
+    return ENOUGH if decision.enough else MORE
 
 
 if __name__ == "__main__":

@@ -47,16 +47,18 @@ class Environments:
         An unfinished fingerprint is hidden or has another ending.
         """
         start = f"{key}.{repeat}.{attempt}."
-        return tuple(one for one in self._names if one.startswith(start) and one.endswith(ending))
+        return tuple(
+            name for name in self._names if name.startswith(start) and name.endswith(ending)
+        )
 
     def of(self, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
         """Return the fingerprints of one attempt; damaged ones are skipped."""
-        found = []
+        fingerprints = []
         for name in self.names(key, repeat, attempt):
             with suppress(OSError):
                 raw = files.read(self.folder / name, most=fingerprint.LARGEST)
-                found.append(fingerprint.parse(raw))
-        return tuple(one for one in found if one is not None)
+                fingerprints.append(fingerprint.parse(raw))
+        return tuple(one for one in fingerprints if one is not None)
 
 
 def compared(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> tuple[Measured, ...]:
@@ -67,17 +69,17 @@ def compared(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> tuple[M
     Args:
         points: Each with the fingerprints of its valid runs.
     """
-    known = [(point, tuple(taken)) for point, taken in points]
+    known = [(point, tuple(node_samples)) for point, node_samples in points]
     bases: dict[Group, tuple[NodeSample, ...]] = {}
     ranked = sorted(known, key=lambda one: (one[0].shape.gpus, one[0].shape.nodes))
-    for point, taken in sorted(ranked, key=lambda one: one[0].shape != BASELINE):
-        if taken:
-            bases.setdefault(point.group, taken)
+    for point, node_samples in sorted(ranked, key=lambda one: one[0].shape != BASELINE):
+        if node_samples:
+            bases.setdefault(point.group, node_samples)
     return tuple(
         replace(
             point,
-            differences=(*within(taken), *between(bases.get(point.group, ()), taken)),
-            facts=known_of(taken),
+            differences=(*within(node_samples), *between(bases.get(point.group, ()), node_samples)),
+            facts=known_of(node_samples),
         )
-        for point, taken in known
+        for point, node_samples in known
     )

@@ -124,7 +124,9 @@ def _entry(watched: TrackedCampaign, name: str) -> dict[str, Any]:
 
 def belongs(name: str) -> bool:
     """Return whether a campaign's numbers can come from a file with this path."""
-    return name in {*_FILES, MEASUREMENTS} or name.startswith(tuple(f"{one}/" for one in _FOLDERS))
+    return name in {*_FILES, MEASUREMENTS} or name.startswith(
+        tuple(f"{folder}/" for folder in _FOLDERS)
+    )
 
 
 def names(directory: Path) -> Iterator[str]:
@@ -183,7 +185,9 @@ class Held:
     @property
     def changed(self) -> tuple[Deviation, ...]:
         """Changes that only a deliberate change explains; the table is made again anyway."""
-        return tuple(one for one in self.findings if not one.harmless and one.path != TABLE)
+        return tuple(
+            finding for finding in self.findings if not finding.harmless and finding.path != TABLE
+        )
 
 
 def hold(watched: TrackedCampaign) -> Held:
@@ -193,10 +197,10 @@ def hold(watched: TrackedCampaign) -> Held:
         return Held()
     entries = document[EVIDENCE].get("history")
     accepted = tuple(
-        f"changes were accepted at {one.get('at')}, because: {one['accepted']} "
-        f"({'; '.join(map(str, one.get('changes') or ()))})"
-        for one in (entries if isinstance(entries, list) else ())
-        if isinstance(one, dict) and one.get("accepted")
+        f"changes were accepted at {entry.get('at')}, because: {entry['accepted']} "
+        f"({'; '.join(map(str, entry.get('changes') or ()))})"
+        for entry in (entries if isinstance(entries, list) else ())
+        if isinstance(entry, dict) and entry.get("accepted")
     )
     now = digests(watched)
     return Held(changes(watched, document, now), accepted, now)
@@ -221,7 +225,7 @@ def changes(
     broken = "the record itself was changed after it was written"
     own = () if document.get(SEAL) == seal(document) else (Deviation("seal", MEASUREMENTS, broken),)
     lacking, masked = lacks(watched.campaign, document), masks(watched.directory)
-    found = [
+    deviations = [
         _masked(name)
         if masked.get(name) == Masking(then, now.get(name, {}))
         else _changed(watched, name, then, document, lacking)
@@ -230,9 +234,9 @@ def changes(
         for name, then in before.items()
         if now.get(name) != then
     ]
-    goes_on = any(one.harmless and one.kind == "grew" for one in found)
+    goes_on = any(deviation.harmless and deviation.kind == "grew" for deviation in deviations)
     new = (_added(name, lacking, goes_on=goes_on) for name in now if name not in before)
-    return (*own, *found, *new)
+    return (*own, *deviations, *new)
 
 
 def _masked(name: str) -> Deviation:
@@ -296,7 +300,7 @@ def manifest_digests(campaign: Campaign) -> dict[str, Any]:
     """Return the digests of a manifest's arrays, by name, and of everything else in it."""
     data = asdict(campaign)
     arrays = data.pop("arrays")
-    return {"head": _digest(data), "arrays": {one["name"]: _digest(one) for one in arrays}}
+    return {"head": _digest(data), "arrays": {array["name"]: _digest(array) for array in arrays}}
 
 
 # --- Differences that a slow file system, a later attempt or an archive explains -----------------
@@ -323,7 +327,7 @@ def lacks(campaign: Campaign, document: Mapping[str, Any]) -> Lacking:
         document: Its measurements, with evidence.
     """
     try:
-        arrays = {one.name: one for one in campaign.arrays}
+        arrays = {array.name: array for array in campaign.arrays}
         recorded = moment(document["evidence"].get("recorded"))
         missing: set[str] = set()
         growing: set[str] = set()
@@ -346,8 +350,8 @@ def is_continuation(recorded: bytes, added: bytes) -> bool:
     """
     before = RepeatRecord(recorded).newest()
     return not before.ended or all(
-        isinstance(one.get("attempt"), int) and one["attempt"] > before.attempt
-        for one in RepeatRecord(added).events
+        isinstance(event.get("attempt"), int) and event["attempt"] > before.attempt
+        for event in RepeatRecord(added).events
     )
 
 
@@ -409,16 +413,20 @@ def renewed(
     old = previous(watched.directory)
     if old is None:
         return evidence
-    found = [one for one in changes(watched, old, files) if one.path != TABLE]
+    deviations = [change for change in changes(watched, old, files) if change.path != TABLE]
     if (old.get("rule"), old[EVIDENCE].get("window")) != (document["rule"], _WHOLE):
-        found.append(Deviation("changed", MEASUREMENTS, "other iterations or another rule", True))
-    if not found:
+        deviations.append(
+            Deviation("changed", MEASUREMENTS, "other iterations or another rule", True)
+        )
+    if not deviations:
         evidence["recorded"] = old[EVIDENCE].get("recorded")
     before = old[EVIDENCE].get("history")
     evidence["history"] = list(before) if isinstance(before, list) else []
-    if found:
+    if deviations:
         entry = {"recorded": old[EVIDENCE].get("recorded"), "seal": old.get(SEAL)}
-        evidence["history"].append({**entry, "changes": [str(one) for one in found]})
+        evidence["history"].append(
+            {**entry, "changes": [str(deviation) for deviation in deviations]}
+        )
     if accepted:
         evidence["history"][-1] |= {"accepted": accepted, "at": utc(now)}
     return evidence

@@ -253,47 +253,54 @@ class NodeSample(NamedTuple):
     fingerprint: Fingerprint
 
 
-def known_of(taken: Iterable[NodeSample]) -> Facts:
+def known_of(node_samples: Iterable[NodeSample]) -> Facts:
     """Return every fact of a point by name, with its values."""
     found: dict[str, set[str]] = {}
-    for one in taken:
-        for name, value in one.fingerprint.facts.items():
+    for node_sample in node_samples:
+        for name, value in node_sample.fingerprint.facts.items():
             found.setdefault(name, set()).add(value)
     return tuple((name, tuple(sorted(values))) for name, values in sorted(found.items()))
 
 
-def within(taken: Iterable[NodeSample]) -> tuple[Difference, ...]:
+def within(node_samples: Iterable[NodeSample]) -> tuple[Difference, ...]:
     """Return the differences between the nodes of a point's repeats."""
-    known = tuple(taken)
-    return tuple(_told(name, values, known) for name, values in _differing(known))
+    samples = tuple(node_samples)
+    return tuple(_told(name, values, samples) for name, values in _differing(samples))
 
 
-def between(base: Iterable[NodeSample], others: Iterable[NodeSample]) -> tuple[Difference, ...]:
+def between(
+    base: Iterable[NodeSample], node_samples: Iterable[NodeSample]
+) -> tuple[Difference, ...]:
     """Return the differences between a point and the one that it is compared with.
 
     What differs within one of them already says nothing about the two.
     """
-    left, right = tuple(base), tuple(others)
-    mixed = {name for part in (left, right) for name, _ in _differing(part)}
+    samples, right = tuple(base), tuple(node_samples)
+    mixed = {name for part in (samples, right) for name, _ in _differing(part)}
     return tuple(
-        _difference(name, "points", values, lambda one: one.point)
-        for name, values in _differing((*left, *right))
+        _difference(name, "points", values, lambda node_sample: node_sample.point)
+        for name, values in _differing((*samples, *right))
         if name not in mixed and name not in _BY_SHAPE
     )
 
 
-def _differing(taken: tuple[NodeSample, ...]) -> list[tuple[str, dict[str, list[NodeSample]]]]:
+def _differing(
+    node_samples: tuple[NodeSample, ...],
+) -> list[tuple[str, dict[str, list[NodeSample]]]]:
     """Return the facts that have several values, each value with its nodes, repeats or shapes."""
     names = dict.fromkeys(
-        name for one in taken for name in one.fingerprint.facts if name not in _BY_RUN
+        name
+        for node_sample in node_samples
+        for name in node_sample.fingerprint.facts
+        if name not in _BY_RUN
     )
     found = []
     for name in names:
         values: dict[str, list[NodeSample]] = {}
-        for one in taken:
-            value = _value(one.fingerprint, name)
+        for node_sample in node_samples:
+            value = _value(node_sample.fingerprint, name)
             if value is not None:
-                values.setdefault(value, []).append(one)
+                values.setdefault(value, []).append(node_sample)
         if len(values) > 1:
             found.append((name, values))
     return found
@@ -308,37 +315,37 @@ def _value(fingerprint: Fingerprint, name: str) -> str | None:
 
 
 def _told(
-    name: str, values: dict[str, list[NodeSample]], taken: tuple[NodeSample, ...]
+    name: str, values: dict[str, list[NodeSample]], node_samples: tuple[NodeSample, ...]
 ) -> Difference:
     """Return whether the nodes of one repeat differ, or one repeat from another."""
     by_repeat: dict[int, set[str | None]] = {}
-    for one in taken:
-        by_repeat.setdefault(one.repeat, set()).add(_value(one.fingerprint, name))
+    for node_sample in node_samples:
+        by_repeat.setdefault(node_sample.repeat, set()).add(_value(node_sample.fingerprint, name))
     if any(len(found - {None}) > 1 for found in by_repeat.values()):
-        return _difference(name, "nodes", values, lambda one: one.fingerprint.node)
+        return _difference(name, "nodes", values, lambda sample: sample.fingerprint.node)
     return _difference(name, "repeats", values, lambda one: f"repeat {one.repeat}")
 
 
 def _difference(
     name: str, scope: Scope, values: dict[str, list[NodeSample]], call: Callable[[NodeSample], str]
 ) -> Difference:
-    everywhere = [one for ones in values.values() for one in ones]
+    everywhere = [node_sample for node_samples in values.values() for node_sample in node_samples]
     return Difference(
         fact=name,
         scope=scope,
         decisive=_decides(name, everywhere),
         values=tuple(
-            (value, tuple(dict.fromkeys(call(one) for one in where)))
+            (value, tuple(dict.fromkeys(call(node_sample) for node_sample in where)))
             for value, where in values.items()
         ),
     )
 
 
-def _decides(name: str, taken: Iterable[NodeSample]) -> bool:
+def _decides(name: str, node_samples: Iterable[NodeSample]) -> bool:
     """Return whether runs that differ in a fact are different experiments: only logs state such."""
-    found = [one.fingerprint for one in taken]
-    if any(LOG in one.scopes for one in found):
+    fingerprints = [node_sample.fingerprint for node_sample in node_samples]
+    if any(LOG in fingerprint.scopes for fingerprint in fingerprints):
         return True
     # Without a GPU, the CPU is the device.
-    on_cpu = name == "CPU" and not any("GPU" in one.facts for one in found)
+    on_cpu = name == "CPU" and not any("GPU" in fingerprint.facts for fingerprint in fingerprints)
     return on_cpu or _DECISIVE.fullmatch(name) is not None

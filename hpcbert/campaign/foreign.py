@@ -109,7 +109,7 @@ class Reader:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the used rules and about assumptions."""
         told = tuple(text for rule in self._used.values() for text in rule.warnings)
-        shapes = ", ".join(map(str, sorted(self._assumed, key=lambda one: one.gpus)))
+        shapes = ", ".join(map(str, sorted(self._assumed, key=lambda shape: shape.gpus)))
         if not shapes:
             return told
         return (
@@ -187,19 +187,19 @@ class Reader:
             UsageError: As `gather`.
         """
         # The modules for the first log are loaded here, once for all processes.
-        found = [self._outcome(log) for log in logs[:1]]
-        found += spread(self._outcome, logs[1:], [size_of(log.path) for log in logs[1:]])
+        outcomes = [self._outcome(log) for log in logs[:1]]
+        outcomes += spread(self._outcome, logs[1:], [size_of(log.path) for log in logs[1:]])
         reads = []
-        for log, one in zip(logs, found, strict=True):
-            if one.framework and (one.framework, one.rule) not in self._used:
-                rule = self._load(one.framework).grammar.rule(self.rule)
-                self._used[one.framework, one.rule] = rule
-            if one.reading is None:
-                message, where, hint = one.unknown
+        for log, outcome in zip(logs, outcomes, strict=True):
+            if outcome.framework and (outcome.framework, outcome.rule) not in self._used:
+                rule = self._load(outcome.framework).grammar.rule(self.rule)
+                self._used[outcome.framework, outcome.rule] = rule
+            if outcome.reading is None:
+                message, where, hint = outcome.unknown
                 self._unfit.append((log, UnknownLogError(message, where=where, hint=hint)))
                 continue
             model = self.known.model or log.model or ""
-            reads.append(Read(log, one.framework, model, one.rule, one.reading))
+            reads.append(Read(log, outcome.framework, model, outcome.rule, outcome.reading))
         return reads
 
     def _advised(self, reads: Sequence[Read]) -> list[Read]:
@@ -221,11 +221,11 @@ class Reader:
         return advice(read.log.path, grammar, rule, setting, detail, to_end=to_end)
 
     def _counted(self, reads: Sequence[Read]) -> Counted:
-        usual, asked, first = Setting(), self.window, reads[0]
+        usual, window, first = Setting(), self.window, reads[0]
         return counted(
             self._used[first.framework, first.rule],
-            usual.skip if asked.skip is None else asked.skip,
-            usual.iters if asked.iters is None else asked.iters,
+            usual.skip if window.skip is None else window.skip,
+            usual.iters if window.iters is None else window.iters,
         )
 
     def _outcome(self, log: LogFile) -> _Outcome:
@@ -249,11 +249,11 @@ class Reader:
             return _Outcome(*used, unknown=(error.message, error.where, error.hint))
         return _Outcome(*used, reading)
 
-    def _refuse_clash(self, read: Read, others: Collection[Read]) -> None:
+    def _refuse_clash(self, read: Read, reads: Collection[Read]) -> None:
         """Leave out an invalid log if it may be another experiment's, or its repeat's other log."""
-        first = next(iter(others), read)
+        first = next(iter(reads), read)
         number = read.log.repeat, read.log.attempt
-        same = (one for one in others if (one.log.repeat, one.log.attempt) == number)
+        same = (one for one in reads if (one.log.repeat, one.log.attempt) == number)
         if not (self.as_repeats or are_numbered(read, first)):
             clash = f"nothing says that it is a repeat of {shown(first.log.path)}"
         elif read.log.repeat is not None and (other := next(same, None)):
@@ -317,11 +317,11 @@ class Reader:
 
     def _grammars(self, names: Collection[str]) -> dict[str, Grammar]:
         """Return how to read the logs of some frameworks; an invalid recipe reads none."""
-        found = {}
+        grammars = {}
         for name in sorted(names):
             with suppress(ConfigError):
-                found[name] = self._load(name).grammar
-        return found
+                grammars[name] = self._load(name).grammar
+        return grammars
 
     def _folder(self, log: LogFile) -> str:
         """Return the framework that a folder of the path is named after, the nearest one."""

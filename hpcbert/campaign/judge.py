@@ -84,7 +84,7 @@ class JudgedRepeat:
     def samples(self) -> tuple[NodeSample, ...]:
         """The facts of its nodes and of its log."""
         shape, number = str(self.array.point.shape), self.known.number
-        nodes = (NodeSample(shape, number, found) for found in self.fingerprints)
+        nodes = (NodeSample(shape, number, fingerprint) for fingerprint in self.fingerprints)
         return (*nodes, stated(shape, number, dict(self.facts)))
 
 
@@ -111,7 +111,7 @@ class Gathered:
     @property
     def complete(self) -> frozenset[Point]:
         """The points with a median as precise as requested, even if repeats failed."""
-        found = dict.fromkeys(one.array.point for one in self.repeats)
+        found = dict.fromkeys(repeat.array.point for repeat in self.repeats)
         return frozenset(
             point
             for point, measured in zip(found, self.points, strict=True)
@@ -122,7 +122,7 @@ class Gathered:
     @property
     def states(self) -> dict[Key, RepeatState]:
         """The states that it was made with, to make it again by another rule."""
-        return {one.key: one.known.told for one in self.repeats}
+        return {repeat.key: repeat.known.told for repeat in self.repeats}
 
 
 def gather(
@@ -161,51 +161,67 @@ def gather(
     held = Held() if trusted else proof.hold(watched)
     judge = _Judge(watched, grammar, defaults, chosen, window, held.changed)
     known = [
-        (one, read_history(one, newest[one.key], recorded))
-        for one in watched.repeats
-        if point in ("", one.array.point.key)
+        (repeat, read_history(repeat, newest[repeat.key], recorded))
+        for repeat in watched.repeats
+        if point in ("", repeat.array.point.key)
     ]
     sizes = [stamps.get(judge.log(*pair), (0, 0))[0] for pair in known]
     readings = spread(judge.read, known, sizes)
-    repeats = [judge.repeat(*pair, said) for pair, said in zip(known, readings, strict=True)]
+    repeats = [judge.repeat(*pair, reading) for pair, reading in zip(known, readings, strict=True)]
     # A status file may have been read earlier, when its repeat was asked about.
     stamps |= watched.records.stamps(directory)
     now = proof.stamps(directory)
-    repeats = [_at_rest(one, stamps, now) for one in repeats]
+    repeats = [_at_rest(repeat, stamps, now) for repeat in repeats]
     nearby = (nearby or NearbyCampaigns()) if beside else None
-    runs, notes = refuse_shared(watched, {one.key: one.run for one in repeats}, nearby)
+    runs, notes = refuse_shared(watched, {repeat.key: repeat.run for repeat in repeats}, nearby)
     points: dict[Point, list[JudgedRepeat]] = {}
-    for one in repeats:
-        points.setdefault(one.array.point, []).append(replace(one, run=runs[one.key]))
+    for repeat in repeats:
+        points.setdefault(repeat.array.point, []).append(replace(repeat, run=runs[repeat.key]))
     points = _alike(watched, points)
     # One campaign, one device: a run without a log is of the same table as the others.
-    said = (dict(one.facts).get("device_kind") for one in repeats)
+    said = (dict(repeat.facts).get("device_kind") for repeat in repeats)
     stated = next((str(kind) for kind in said if kind), None)
     curves = Curves(sized(watched, point) for point in points)
     spare = {
-        point: tuple(one.run.repeat for one in own if one.unneeded) for point, own in points.items()
+        point: tuple(
+            judged_repeat.run.repeat for judged_repeat in judged_repeats if judged_repeat.unneeded
+        )
+        for point, judged_repeats in points.items()
     }
     measured = [
         Measured(
             found_for(point, group_of(sized(watched, point), curves, chosen.name, stated=stated)),
             point.shape,
-            asked=len(own) - len(spare[point]),
-            runs=tuple(one.run for one in own if not one.unneeded),
+            asked=len(judged_repeats) - len(spare[point]),
+            runs=tuple(
+                judged_repeat.run for judged_repeat in judged_repeats if not judged_repeat.unneeded
+            ),
             adaptive=adaptive.of_point(protocol, spare[point]),
             flags=("accumulation",) if point.accumulation > 1 else (),
             counted=judge.counted,
-            steps=tuple((one.run.repeat, one.steps) for one in own if one.run.valid and one.steps),
+            steps=tuple(
+                (judged_repeat.run.repeat, judged_repeat.steps)
+                for judged_repeat in judged_repeats
+                if judged_repeat.run.valid and judged_repeat.steps
+            ),
         )
-        for point, own in points.items()
+        for point, judged_repeats in points.items()
     ]
     taken = tuple(
-        tuple(sample for one in own if one.run.valid for sample in one.samples)
-        for own in points.values()
+        tuple(
+            sample
+            for judged_repeat in judged_repeats
+            if judged_repeat.run.valid
+            for sample in judged_repeat.samples
+        )
+        for judged_repeats in points.values()
     )
     whole = Window(protocol.skip, protocol.iters)
     return Gathered(
         compared(zip(measured, taken, strict=True)),
-        tuple(one for own in points.values() for one in own),
+        tuple(
+            judged_repeat for judged_repeats in points.values() for judged_repeat in judged_repeats
+        ),
         chosen,
         (*chosen.warnings, *warnings, *adaptive.warnings(watched), *notes),
         held,
@@ -235,15 +251,23 @@ def _entry(values: object, *keys: str) -> object:
 
 
 def _at_rest(
-    one: JudgedRepeat, before: Mapping[str, Stamp], now: Mapping[str, Stamp]
+    judged_repeat: JudgedRepeat, before: Mapping[str, Stamp], now: Mapping[str, Stamp]
 ) -> JudgedRepeat:
     """Return a repeat; it is invalid if its files were written to while they were read."""
-    files = (one.run.log, one.known.counted.array.status(one.known.number))
+    files = (
+        judged_repeat.run.log,
+        judged_repeat.known.counted.array.status(judged_repeat.known.number),
+    )
     restless = [name for name in files if before.get(name) != now.get(name)]
-    if not restless or not one.run.valid:
-        return one
-    told = (Reason("changed", f"{name}: it was written to while it was read") for name in restless)
-    return replace(one, run=replace(one.run, throughput=None, valid=False, reasons=tuple(told)))
+    if not restless or not judged_repeat.run.valid:
+        return judged_repeat
+    reasons = (
+        Reason("changed", f"{name}: it was written to while it was read") for name in restless
+    )
+    return replace(
+        judged_repeat,
+        run=replace(judged_repeat.run, throughput=None, valid=False, reasons=tuple(reasons)),
+    )
 
 
 def _alike(
@@ -252,14 +276,16 @@ def _alike(
     """Refuse repeats of a point that are copies, or belong to another experiment."""
     accounts = [
         [
-            Account(str(point.shape), one.run, watched.directory / one.run.log, one.samples)
-            for one in repeats
+            Account(
+                str(point.shape), repeat.run, watched.directory / repeat.run.log, repeat.samples
+            )
+            for repeat in repeats
         ]
         for point, repeats in points.items()
     ]
     verdicts = judged(accounts, keep_first=False)
     return {
-        point: [replace(one, run=run) for one, run in zip(repeats, runs, strict=True)]
+        point: [replace(repeat, run=run) for repeat, run in zip(repeats, runs, strict=True)]
         for (point, repeats), runs in zip(points.items(), verdicts, strict=True)
     }
 
@@ -291,29 +317,31 @@ class _Judge:
         setting = self._setting(self.watched.campaign.arrays[0].point)
         return counted(self.rule, setting.skip, setting.iters)
 
-    def log(self, one: Repeat, known: History) -> str:
+    def log(self, repeat: Repeat, history: History) -> str:
         """Return the log of a repeat's valid attempt, relative to the campaign."""
-        directory, attempt = self.watched.directory, known.counted.state.attempt
-        return str(store.log_path(directory, one.array, one.number, attempt).relative_to(directory))
+        directory, attempt = self.watched.directory, history.counted.state.attempt
+        return str(
+            store.log_path(directory, repeat.array, repeat.number, attempt).relative_to(directory)
+        )
 
     def read(self, pair: tuple[Repeat, History]) -> Reading:
         """Read the log of a repeat, in any process."""
-        one, known = pair
+        repeat, history = pair
         # The log of a running repeat is not read: its numbers are not those of a whole run.
-        kind = known.counted.state.kind
+        kind = history.counted.state.kind
         if not kind.over or kind is Kind.UNNEEDED or self.watched.campaign.rehearse:
             return Reading(None)
         reader = read_on if self.window.iters == END else read
-        path = self.watched.directory / self.log(one, known)
-        return reader(path, self.grammar, self.rule, self._setting(one.array.point))
+        path = self.watched.directory / self.log(repeat, history)
+        return reader(path, self.grammar, self.rule, self._setting(repeat.array.point))
 
-    def repeat(self, one: Repeat, known: History, reading: Reading) -> JudgedRepeat:
+    def repeat(self, one: Repeat, history: History, reading: Reading) -> JudgedRepeat:
         """Return one repeat with its valid attempt, and what its log says."""
         directory, campaign = self.watched.directory, self.watched.campaign
-        array, chosen = one.array, known.counted
-        state, log = chosen.state, self.log(one, known)
+        array, chosen = one.array, history.counted
+        state, log = chosen.state, self.log(one, history)
         if state.kind is Kind.UNNEEDED:
-            return JudgedRepeat(array, known, adaptive.unneeded(one.number, state))
+            return JudgedRepeat(array, history, adaptive.unneeded(one.number, state))
         path = directory / log
         if reading.missing:
             # A number or a reason, never neither.
@@ -340,11 +368,11 @@ class _Judge:
             reasons.append(Reason("state", f"the jobs {jobs} ran it at the same time"))
         if state.kind.over and not campaign.rehearse:
             reasons += against(one, state.attempt)
-        reasons += self._changed(known, log)
+        reasons += self._changed(history, log)
         if reading.throughput is not None:
             contained = campaign.runtime != "none"
             reasons += mistimed(one.record, state.attempt, path, self.grammar, contained=contained)
-        found = self.environments.of(array.point.key, one.number, state.attempt)
+        fingerprints = self.environments.of(array.point.key, one.number, state.attempt)
         run = Run(
             repeat=one.number,
             attempt=state.attempt,
@@ -355,25 +383,29 @@ class _Judge:
             state_source=state.source,
             log=log,
             nodes=state.nodes,
-            environments=tuple((one.node, one.digest) for one in found),
-            attempts=known.listed(directory),
+            environments=tuple(
+                (fingerprint.node, fingerprint.digest) for fingerprint in fingerprints
+            ),
+            attempts=history.listed(directory),
             flags=(*reading.flags, *(("apart",) if chosen.seen.apart else ())),
             notes=reading.notes,
             sampled=None if reasons else self._sampled(array, one.number, state.attempt, reading),
         )
-        return JudgedRepeat(array, known, run, found, reading.told, reading.steps)
+        return JudgedRepeat(array, history, run, fingerprints, reading.told, reading.steps)
 
-    def _changed(self, known: History, log: str) -> tuple[Reason, ...]:
+    def _changed(self, history: History, log: str) -> tuple[Reason, ...]:
         """Return why a repeat is invalid if a file of it differs from the record."""
-        array = known.counted.array
-        env = f"env/{array.point.key}.{known.number}.{known.counted.state.attempt}."
-        own = {log, array.status(known.number), array.script, array.point.search}
-        found = (
-            one
-            for one in self.changed
-            if one.path in own or one.path.startswith(env) or proof.concerns_all(one.path)
+        array = history.counted.array
+        env = f"env/{array.point.key}.{history.number}.{history.counted.state.attempt}."
+        own = {log, array.status(history.number), array.script, array.point.search}
+        deviations = (
+            deviation
+            for deviation in self.changed
+            if deviation.path in own
+            or deviation.path.startswith(env)
+            or proof.concerns_all(deviation.path)
         )
-        return tuple(Reason("changed", str(one)) for one in found)
+        return tuple(Reason("changed", str(deviation)) for deviation in deviations)
 
     def _sampled(self, array: Array, number: int, attempt: int, reading: Reading) -> Sampled | None:
         """Return the power of a valid run's GPUs in its window."""

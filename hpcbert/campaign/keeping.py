@@ -64,7 +64,7 @@ def _written_to(directory: Path, gathered: Gathered) -> str:
     """Return a log or status file that was written to since it was read; empty if none was."""
     now = proof.stamps(directory)
     names = sorted({*now, *gathered.stamps})
-    return next((one for one in names if now.get(one) != gathered.stamps.get(one)), "")
+    return next((name for name in names if now.get(name) != gathered.stamps.get(name)), "")
 
 
 def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted: str = "") -> None:
@@ -103,16 +103,19 @@ def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted
 
 def over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
     """Return whether no repeat waits or runs, and nothing writes to its files any more."""
-    if any(one.known.newest.kind.alive for one in gathered.repeats):
+    if any(repeat.known.newest.kind.alive for repeat in gathered.repeats):
         return False
     if not traits(watched.campaign.scheduler).writes_ends:
         return True
     submitted = (array for array in watched.campaign.arrays if array.state == "submitted")
-    seen = [
+    job_records = [
         watched.record(array, number).newest() for array in submitted for number in array.repeats
     ]
     # The scheduler writes the last line, unless it was killed.
-    return all(one.state or now - (one.end or one.start or 0) > _LAST_WORD for one in seen)
+    return all(
+        job_record.state or now - (job_record.end or job_record.start or 0) > _LAST_WORD
+        for job_record in job_records
+    )
 
 
 def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
@@ -125,16 +128,16 @@ def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
         "protocol": asdict(campaign.protocol),
         "runs": [
             {
-                "array": one.array.name,
-                "job_id": one.array.job_id,
-                "newest": one.known.newest.attempt,
-                **asdict(one.run),
-                "scheduler": noted(one.known.counted.state),
+                "array": repeat.array.name,
+                "job_id": repeat.array.job_id,
+                "newest": repeat.known.newest.attempt,
+                **asdict(repeat.run),
+                "scheduler": noted(repeat.known.counted.state),
                 "verdicts": [
                     {"array": at.array.name, "job_id": at.array.job_id, "state": noted(at.state)}
-                    for at in one.known.attempts
+                    for at in repeat.known.attempts
                 ],
             }
-            for one in gathered.repeats
+            for repeat in gathered.repeats
         ],
     }

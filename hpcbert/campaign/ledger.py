@@ -45,7 +45,7 @@ class Ledger:
         self, directory: Path, campaign: Campaign, rewrite: Callable[[Path, Campaign], None]
     ) -> None:
         self.directory, self._base = directory, campaign
-        self._arrays = {one.name: one for one in campaign.arrays}
+        self._arrays = {array.name: array for array in campaign.arrays}
         self._rewrite = partial(rewrite, directory)
         self._descriptor: int | None = None
         self._size = 0
@@ -67,7 +67,7 @@ class Ledger:
             HpcbertError: The file system refused; the old contents stay on disk.
         """
         self._append({"arrays": arrays}, flush=flush)
-        self._arrays |= {one.name: one for one in arrays}
+        self._arrays |= {array.name: array for array in arrays}
 
     def split(self, array: Array, parts: Sequence[Array]) -> None:
         """Record the parts that an array is divided into; the first part has its name.
@@ -210,19 +210,19 @@ def changed(campaign: Campaign, changes: Iterable[dict[str, Any]], *, file: str)
     Raises:
         ConfigError: A change has another form.
     """
-    arrays = {one.name: one for one in campaign.arrays}
+    arrays = {array.name: array for array in campaign.arrays}
     for change in changes:
         new: tuple[Array, ...] = decode(tuple[Array, ...], change["arrays"], file=file)
         after = change.get("after")
         if after is not None and after not in arrays:
             raise ConfigError(f"the manifest has no array {after!r}", where=file)
-        known = {one.name: one for one in new}
+        known = {array.name: array for array in new}
         arrays = _inserted(arrays, str(after), new) if after is not None else arrays | known
     return replace(campaign, arrays=tuple(arrays.values()))
 
 
 def _inserted(arrays: dict[str, Array], name: str, parts: Sequence[Array]) -> dict[str, Array]:
     found: dict[str, Array] = {}
-    for one in arrays.values():
-        found |= {part.name: part for part in parts} if one.name == name else {one.name: one}
+    for array in arrays.values():
+        found |= {part.name: part for part in parts} if array.name == name else {array.name: array}
     return found

@@ -52,19 +52,19 @@ def judged(points: Sequence[Sequence[Account]], *, keep_first: bool) -> list[tup
         keep_first: Whether the first of several equal logs of one point stays valid: they are one
             run. If each log belongs to a job, it is unknown which job wrote it, and none is valid.
     """
-    copies = _copies([one for point in points for one in point], keep_first=keep_first)
+    copies = _copies([account for point in points for account in point], keep_first=keep_first)
     return [_judged(point, copies) for point in points]
 
 
 def _judged(point: Sequence[Account], copies: Mapping[int, Reason]) -> tuple[Run, ...]:
-    valid = [one for one in point if one.run.valid and id(one.run) not in copies]
-    differing = within(where for one in valid for where in _by_repeat(one))
-    decisive = [str(one) for one in differing if one.decisive]
+    valid = [account for account in point if account.run.valid and id(account.run) not in copies]
+    differing = within(where for account in valid for where in _by_repeat(account))
+    decisive = [str(difference) for difference in differing if difference.decisive]
     other = Reason("incomparable", "; ".join(decisive)) if decisive else None
     return tuple(
-        refused(one.run, reason) if one.run.valid and reason else one.run
-        for one in point
-        for reason in (copies.get(id(one.run)) or other,)
+        refused(account.run, reason) if account.run.valid and reason else account.run
+        for account in point
+        for reason in (copies.get(id(account.run)) or other,)
     )
 
 
@@ -73,8 +73,12 @@ def _by_repeat(account: Account) -> tuple[NodeSample, ...]:
 
     Nodes of one run may be of several kinds, if those of the other runs are too.
     """
-    logs = [one for one in account.taken if LOG in one.fingerprint.scopes]
-    nodes = [one.fingerprint for one in account.taken if LOG not in one.fingerprint.scopes]
+    logs = [node_sample for node_sample in account.taken if LOG in node_sample.fingerprint.scopes]
+    nodes = [
+        node_sample.fingerprint
+        for node_sample in account.taken
+        if LOG not in node_sample.fingerprint.scopes
+    ]
     values: dict[str, set[str]] = {}
     for node in nodes:
         for name, value in node.facts.items():
@@ -90,11 +94,11 @@ def refused(run: Run, reason: Reason) -> Run:
 
 def _copies(accounts: Sequence[Account], *, keep_first: bool) -> dict[int, Reason]:
     """Return why runs with equal logs are refused, by the identity of the run."""
-    valid = [one for one in accounts if one.run.valid]
-    found: dict[int, Reason] = {}
+    valid = [account for account in accounts if account.run.valid]
+    reasons: dict[int, Reason] = {}
     for equal in _equal(valid):
-        one_point = len({one.point for one in equal}) == 1
-        for number, one in enumerate(equal):
+        one_point = len({account.point for account in equal}) == 1
+        for number, account in enumerate(equal):
             if number == 0 and keep_first and one_point:
                 continue
             other = equal[0] if number else equal[1]
@@ -102,25 +106,26 @@ def _copies(accounts: Sequence[Account], *, keep_first: bool) -> dict[int, Reaso
                 f"the log is a byte-for-byte copy of {other.point} repeat {other.run.repeat}, "
                 f"{shown(other.log)}"
             )
-            found[id(one.run)] = Reason("duplicate", detail)
-    return found
+            reasons[id(account.run)] = Reason("duplicate", detail)
+    return reasons
 
 
 def _equal(accounts: Iterable[Account]) -> list[list[Account]]:
     beginnings = _grouped(
-        (_beginning(one.log) if one.beginning is None else one.beginning, one) for one in accounts
+        (_beginning(account.log) if account.beginning is None else account.beginning, account)
+        for account in accounts
     )
     return [
         equal
         for alike in beginnings
-        for equal in _grouped((_digest(one.log), one) for one in alike)
+        for equal in _grouped((_digest(account.log), account) for account in alike)
     ]
 
 
 def _grouped(keyed: Iterable[tuple[int | bytes, Account]]) -> list[list[Account]]:
     groups: dict[int | bytes, list[Account]] = {}
-    for key, one in keyed:
-        groups.setdefault(key, []).append(one)
+    for key, account in keyed:
+        groups.setdefault(key, []).append(account)
     return [group for key, group in groups.items() if key and len(group) > 1]
 
 
@@ -144,9 +149,9 @@ def _packed(path: Path) -> bool:
     return path.suffix.lower().lstrip(".") in SUFFIXES
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    beginning = _beginning(one)
-    return bool(beginning) and beginning == _beginning(other) and _digest(one) == _digest(other)
+def _is_same(path: Path, other: Path) -> bool:
+    beginning = _beginning(path)
+    return bool(beginning) and beginning == _beginning(other) and _digest(path) == _digest(other)
 
 
 def _beginning(log: Path) -> int:

@@ -117,7 +117,7 @@ class _Folder:
             directories = list(path.iterdir())
         neighbours = [_Neighbour(directory, records) for directory in directories]
         # The oldest, and then those last written to, at the end, where they are removed.
-        self._unseen = sorted(neighbours, key=lambda one: one.created, reverse=True)
+        self._unseen = sorted(neighbours, key=lambda neighbour: neighbour.created, reverse=True)
         self._unread: list[_Neighbour] = []
         self._by_node: dict[str, list[_NodeUse]] = {}
 
@@ -134,7 +134,7 @@ class _Folder:
 
     def _read(self, period: Period) -> None:
         while self._unseen and self._unseen[-1].created <= period.end:
-            insort(self._unread, self._unseen.pop(), key=lambda one: one.last_written)
+            insort(self._unread, self._unseen.pop(), key=lambda neighbour: neighbour.last_written)
         while self._unread and self._unread[-1].last_written >= period.since:
             for node, use in self._unread.pop().uses():
                 self._by_node.setdefault(node, []).append(use)
@@ -178,7 +178,11 @@ class _Neighbour:
             return
         watched = TrackedCampaign(self._directory, manifest, self._records)
         name, owner = self._directory.name, store.stranger(self._directory)
-        attempts = [one for repeat in watched.repeats for one in measured_attempts(repeat)]
+        attempts = [
+            measured_attempt
+            for repeat in watched.repeats
+            for measured_attempt in measured_attempts(repeat)
+        ]
         for number, attempt in enumerate(attempts):
             if span := attempt.step.span:
                 named = replace(attempt, campaign=name, owner=owner)
@@ -279,7 +283,11 @@ def find_sharing(
         counted: The valid attempt, by point and repeat.
         nearby: The campaigns next to it; None to leave them out.
     """
-    attempts = [one for repeat in watched.repeats for one in measured_attempts(repeat)]
+    attempts = [
+        measured_attempt
+        for repeat in watched.repeats
+        for measured_attempt in measured_attempts(repeat)
+    ]
     numbers = [
         number
         for number, attempt in enumerate(attempts)

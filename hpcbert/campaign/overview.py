@@ -107,7 +107,7 @@ def results(campaign: Campaign, document: Mapping[str, Any]) -> dict[Point, Poin
     Raises:
         UsageError: They are damaged.
     """
-    points = {one.name: one.point for one in campaign.arrays}
+    points = {array.name: array.point for array in campaign.arrays}
     found: dict[Point, list[Mapping[str, Any]]] = {}
     try:
         for run in document["runs"]:
@@ -143,14 +143,18 @@ def summary(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> S
     Raises:
         UsageError: They are damaged.
     """
-    found = results(campaign, document)
-    numbers = [(one.median, point) for point, one in found.items() if one.median is not None]
+    point_results = results(campaign, document)
+    numbers = [
+        (point_result.median, point)
+        for point, point_result in point_results.items()
+        if point_result.median is not None
+    ]
     best = max(numbers, key=lambda one: one[0], default=None)
     return Summary(
         arrays=len(campaign.arrays),
         over=over,
-        asked=sum(one.asked for one in found.values()),
-        valid=sum(one.valid for one in found.values()),
+        asked=sum(point_result.asked for point_result in point_results.values()),
+        valid=sum(point_result.valid for point_result in point_results.values()),
         best=Best(best[1].key, str(best[1].shape), best[0]) if best else None,
     )
 
@@ -307,10 +311,10 @@ def look(directory: Path) -> Overview:
     try:
         campaign = store.read_manifest(directory)
     except HpcbertError as error:
-        found = Overview(
+        overview = Overview(
             directory.name, directory.name, str(directory), _made(directory), "damaged"
         )
-        return replace(found, note=note, problem=str(error))
+        return replace(overview, note=note, problem=str(error))
     known, problem = None, ""
     try:
         known = collected(directory)
@@ -324,8 +328,8 @@ def look(directory: Path) -> Overview:
         created=campaign.created,
         state=_state(directory, campaign, known),
         framework=campaign.framework,
-        shapes=tuple(dict.fromkeys(str(one.shape) for one in points)),
-        precisions=tuple(dict.fromkeys(one.precision for one in points)),
+        shapes=tuple(dict.fromkeys(str(point.shape) for point in points)),
+        precisions=tuple(dict.fromkeys(point.precision for point in points)),
         rehearse=campaign.rehearse,
         scheduler=campaign.scheduler,
         user=campaign.user,

@@ -114,8 +114,8 @@ def _level(reads: dict[int, Read]) -> dict[int, Read]:
 
     A log that states the run's end is whole: runs to convergence differ in length.
     """
-    last = max((one.reading.last for one in reads.values() if one.valid), default=0)
-    return {repeat: _early(one, last) for repeat, one in reads.items()} if last else reads
+    last = max((read.reading.last for read in reads.values() if read.valid), default=0)
+    return {repeat: _early(read, last) for repeat, read in reads.items()} if last else reads
 
 
 def _early(read: Read, last: int) -> Read:
@@ -131,15 +131,15 @@ def _attempt(repeat: int, reads: list[Read]) -> Read:
     if len(reads) == 1:
         return reads[0]
     by_attempt: dict[int, Read] = {}
-    for one in reads:
-        other = by_attempt.setdefault(one.log.attempt, one)
-        if other is not one:
+    for read in reads:
+        other = by_attempt.setdefault(read.log.attempt, read)
+        if other is not read:
             raise UsageError(
-                f"{_both(other, one)} are both repeat {repeat} of one point.",
+                f"{_both(other, read)} are both repeat {repeat} of one point.",
                 hint="Collect them one after the other, or distinguish them with --pattern.",
             )
     newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]
-    return next((one for one in newest_first if one.valid), newest_first[0])
+    return next((read for read in newest_first if read.valid), newest_first[0])
 
 
 def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str], list[Read]]:
@@ -157,10 +157,10 @@ def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str
 def _are_runs_of_one(some: list[Read], others: list[Read]) -> bool:
     """Return whether names differ only in the run's number, and each number appears once."""
     places = [
-        {one.log._replace(path=one.log.path.parent, repeat=None, attempt=0) for one in reads}
+        {read.log._replace(path=read.log.path.parent, repeat=None, attempt=0) for read in reads}
         for reads in (some, others)
     ]
-    numbers = [{one.log.repeat for one in reads} for reads in (some, others)]
+    numbers = [{read.log.repeat for read in reads} for reads in (some, others)]
     return bool(places[0] & places[1]) and not numbers[0] & numbers[1] and None not in numbers[0]
 
 
@@ -191,8 +191,8 @@ def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSamp
             ),
         )
         pairs = zip(runs, own, strict=True)
-        taken = (where for run, account in pairs if run.valid for where in account.taken)
-        measured.append((made, tuple(taken)))
+        node_samples = (where for run, account in pairs if run.valid for where in account.taken)
+        measured.append((made, tuple(node_samples)))
     return tuple(measured)
 
 
@@ -222,9 +222,9 @@ def _account(shape: Shape, number: int, read: Read) -> Account:
     facts = dict(read.reading.told)
     if read.reading.setting.accumulation:
         facts["accumulation"] = read.reading.setting.accumulation
-    taken = (stated(str(shape), number, facts),)
+    node_samples = (stated(str(shape), number, facts),)
     run, beginning = _run(number, read), read.reading.beginning
-    return Account(str(shape), run, read.log.path, taken, beginning)
+    return Account(str(shape), run, read.log.path, node_samples, beginning)
 
 
 def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:

@@ -65,10 +65,13 @@ class Preflight:
     @property
     def slow(self) -> dict[str, str]:
         """The nodes that are far below the others, each with the reason."""
-        return {one.name: self._reason(one) for one in self.nodes if one.slow}
+        return {node.name: self._reason(node) for node in self.nodes if node.slow}
 
-    def _reason(self, one: NodeFabric) -> str:
-        pairs = (("inside it", one.inside, self.inside), ("to others", one.between, self.between))
+    def _reason(self, node_fabric: NodeFabric) -> str:
+        pairs = (
+            ("inside it", node_fabric.inside, self.inside),
+            ("to others", node_fabric.between, self.between),
+        )
         worst = min((pair for pair in pairs if pair[2]), key=lambda pair: pair[1] / pair[2])
         where, own, middle = worst
         told = f"{own / _GB:.3g} GB/s {where}; the median is {middle / _GB:.3g}"
@@ -81,15 +84,15 @@ def found(watched: TrackedCampaign) -> Preflight | None:
     if array is None:
         return None
     record = read(watched.directory / array.status(array.repeats[0]))
-    own = record.newest()
-    events = record.attempts.get(own.attempt, ())
+    job_record = record.newest()
+    events = record.attempts.get(job_record.attempt, ())
     nodes = tuple(node for event in _of(events, "node") if (node := _node(event)))
     fabric = next(iter(_of(events, "fabric")), {})
-    over = own.exit is not None
+    over = job_record.exit is not None
     state: Literal["waits", "runs", "done", "failed"] = "waits"
     if over:
-        state = "failed" if own.exit else "done"
-    elif own.start is not None:
+        state = "failed" if job_record.exit else "done"
+    elif job_record.start is not None:
         state = "runs"
     return Preflight(
         array=array,
@@ -111,7 +114,7 @@ def log(watched: TrackedCampaign, array: Array) -> Path:
 
 
 def _of(events: tuple[Event, ...], name: str) -> list[Event]:
-    return [one for one in events if one.get("event") == name]
+    return [event for event in events if event.get("event") == name]
 
 
 def _pairs(events: tuple[Event, ...], name: str, key: str) -> tuple[tuple[str, str], ...]:
@@ -137,39 +140,39 @@ def sentences(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...
         watched: The campaign.
         over: Whether none of its points waits or runs any more.
     """
-    one = found(watched)
-    if one is None:
+    preflight = found(watched)
+    if preflight is None:
         return ()
-    if one.state != "done":
-        job = f"job {one.array.job_id}" if one.array.job_id else "its job"
-        path = log(watched, one.array).relative_to(watched.directory)
+    if preflight.state != "done":
+        job = f"job {preflight.array.job_id}" if preflight.array.job_id else "its job"
+        path = log(watched, preflight.array).relative_to(watched.directory)
         what = {
             "waits": "has not begun; all points wait for it",
             "runs": "measures the network; all points wait for it",
             "failed": f"failed, so no point runs: see {path} of the campaign",
-        }[one.state]
-        if over and one.state != "failed":
+        }[preflight.state]
+        if over and preflight.state != "failed":
             what = "has recorded no end: somebody or something ended it"
         return (f"The preflight, {job}, {what}.",)
-    return tuple(_of_slow(one)) or (
-        f"The preflight found none of {len(one.nodes)} nodes far below the others.",
+    return tuple(_of_slow(preflight)) or (
+        f"The preflight found none of {len(preflight.nodes)} nodes far below the others.",
     )
 
 
-def _of_slow(one: Preflight) -> Iterator[str]:
+def _of_slow(preflight: Preflight) -> Iterator[str]:
     """Yield what happened to slow nodes; nothing if there are none."""
-    for name, why in one.slow.items():
+    for name, why in preflight.slow.items():
         yield f"{name} is far below the others: {why}."
-    if out := {job for job, _ in one.left_out}:
+    if out := {job for job, _ in preflight.left_out}:
         jobs = f"{len(out)} job{'' if len(out) == 1 else 's'}"
-        yield f"Excluded from {jobs}: {', '.join(one.slow)}."
-    for job, why in one.spared:
+        yield f"Excluded from {jobs}: {', '.join(preflight.slow)}."
+    for job, why in preflight.spared:
         yield f"Job {job} runs on them nevertheless: {why}."
 
 
 def warnings(watched: TrackedCampaign, *, over: bool) -> tuple[str, ...]:
     """Return the same as `sentences`, if something is wrong with a node or with the preflight."""
-    one = found(watched)
-    if one is None or (one.state == "done" and not one.slow):
+    preflight = found(watched)
+    if preflight is None or (preflight.state == "done" and not preflight.slow):
         return ()
     return tuple(f"{watched.campaign.id}: {text}" for text in sentences(watched, over=over))

@@ -124,7 +124,7 @@ def last_event(path: Path) -> Event:
 
 def _last(raw: bytes) -> Event:
     lines = reversed(raw[-_LINE:].strip().split(b"\n"))
-    return next((one for line in lines for one in read_events(line)), {})
+    return next((event for line in lines for event in read_events(line)), {})
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
@@ -158,9 +158,9 @@ class Records:
         """Return the stamps that a campaign's files had when they were read, by relative path."""
         inside = self._read.get(directory.absolute() / _FOLDER, {})
         return {
-            f"{_FOLDER}/{path.name}": one.stamp
-            for path, one in inside.items()
-            if one.stamp is not None
+            f"{_FOLDER}/{path.name}": repeat_record.stamp
+            for path, repeat_record in inside.items()
+            if repeat_record.stamp is not None
         }
 
     def stirred(self) -> bool:
@@ -168,8 +168,8 @@ class Records:
         changed = [
             (inside, path)
             for inside in self._read.values()
-            for path, one in inside.items()
-            if one.stamp != _stamp(path)
+            for path, repeat_record in inside.items()
+            if repeat_record.stamp != _stamp(path)
         ]
         for inside, path in changed:
             inside[path] = read(path)
@@ -190,8 +190,12 @@ class Records:
     def _refresh(self, folder: Path) -> None:
         inside = self._read.pop(folder, {})
         if self._keep_unchanged:
-            kept = {path: one for path, one in inside.items() if one.stamp == _stamp(path)}
-            self._read[folder] = kept
+            repeat_records = {
+                path: repeat_record
+                for path, repeat_record in inside.items()
+                if repeat_record.stamp == _stamp(path)
+            }
+            self._read[folder] = repeat_records
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -57,7 +57,7 @@ class TrackedCampaign:
     def places(self) -> frozenset[str]:
         """The campaign's directory as Slurm may know it: its jobs were submitted from there."""
         here = {str(self.directory), str(self.directory.absolute()), str(self.directory.resolve())}
-        return frozenset(here | {one.workdir for one in self.campaign.arrays if one.workdir})
+        return frozenset(here | {array.workdir for array in self.campaign.arrays if array.workdir})
 
     def owner_fits(self, row: JobRow) -> bool:
         """Return whether a job belongs to the submitter, as far as known."""
@@ -71,8 +71,8 @@ class TrackedCampaign:
         Sites add to names, cut them or replace them; comment or script stay. A name is part of its
         retries' names, so the longest match counts.
         """
-        if found := self._names.longest(row.name) or self._names.longest(row.comment):
-            return found
+        if array := self._names.longest(row.name) or self._names.longest(row.comment):
+            return array
         command = f"{row.command.rstrip()} "
         return next((one for place in self.places if (one := self._run(place, command))), None)
 
@@ -83,7 +83,7 @@ class TrackedCampaign:
 
     @cached_property
     def _scripts(self) -> dict[str, Array]:
-        return {one.script: one for one in reversed(self.campaign.arrays)}
+        return {array.script: array for array in reversed(self.campaign.arrays)}
 
     @cached_property
     def _names(self) -> Names:
@@ -108,9 +108,9 @@ class TrackedCampaign:
 
     def array_of(self, row: JobRow) -> Array | None:
         """Return the array that a job was submitted for, even if submitted again by hand."""
-        for known in self.of_job.get(row.job, ())[:1]:
-            if self.lists(row, known):
-                return known
+        for array in self.of_job.get(row.job, ())[:1]:
+            if self.lists(row, array):
+                return array
         label = self.labelled(row)
         if label is None or label.job_id == row.job:
             return None
@@ -170,10 +170,10 @@ class Names:
     """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
-        names = [one.name for one in arrays]
-        self._whole = {one.name: one for one in reversed(arrays)}
+        names = [array.name for array in arrays]
+        self._whole = {array.name: array for array in reversed(arrays)}
         self._common = os.path.commonprefix(names)  # noqa: RUF071 - names, not paths
-        self._rests = {one.name[len(self._common) :]: one for one in reversed(arrays)}
+        self._rests = {array.name[len(self._common) :]: array for array in reversed(arrays)}
         self._lengths = sorted({len(rest) for rest in self._rests}, reverse=True)
 
     def longest(self, text: str) -> Array | None:
@@ -184,7 +184,7 @@ class Names:
         at = text.find(self._common)
         while at >= 0 and self._rests:
             rest = text[at + len(self._common) :]
-            fitting = (one for size in self._lengths if (one := self._rests.get(rest[:size])))
+            fitting = (array for size in self._lengths if (array := self._rests.get(rest[:size])))
             found += [(len(one.name), one) for one in fitting]
             at = text.find(self._common, at + 1)
         return max(found, key=lambda one: one[0])[1] if found else None
@@ -255,9 +255,9 @@ class Repeat:
     def before(self) -> tuple[Repeat, ...]:
         """The same repeat in the arrays that it was submitted in before, oldest first."""
         arrays = self.watched.submitted_in.get((self.array.point, self.number), ())
-        names = [one.name for one in arrays]
+        names = [array.name for array in arrays]
         last = names.index(self.array.name) if self.array.name in names else len(names)
-        return tuple(Repeat(self.watched, one, self.number) for one in arrays[:last])
+        return tuple(Repeat(self.watched, array, self.number) for array in arrays[:last])
 
     def replaced(self, attempt: int, row: JobRow) -> bool:
         """Return whether a line is about a job that this one replaced, and that was requeued."""
@@ -319,8 +319,8 @@ class Lines:
             spans = [row for job in jobs for row in self._spans.get(job, ())]
             runs = [row for row in spans if repeat.owns(row)]
         runs = [row for row in runs if parse(row.state).word != "REVOKED"] or runs
-        found = {row.submit: row for row in runs}
-        return tuple(sorted(found.values(), key=lambda row: row.submit or 0.0))
+        job_rows = {row.submit: row for row in runs}
+        return tuple(sorted(job_rows.values(), key=lambda row: row.submit or 0.0))
 
     def attempts(self, repeat: Repeat) -> tuple[tuple[int, JobRow], ...]:
         """Return the lines of all attempts of a repeat, each with its number.

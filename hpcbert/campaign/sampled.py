@@ -53,7 +53,7 @@ def read(paths: Iterable[Path], *, gpus_per_node: int, seconds: float) -> Sample
         with contextlib.suppress(OSError):
             text = files.read(path, most=_LARGEST).decode("utf-8", "replace")
             nodes.append(window(looks(text), gpus_per_node, seconds))
-    known = [one for one in nodes if one is not None]
+    known = [node for node in nodes if node is not None]
     if not known or len(known) < len(nodes):
         return None
     return Sampled(
@@ -88,7 +88,7 @@ def looks(text: str) -> list[Look]:
             watts = next((value for name, value in values.items() if "Power (W)" in name), "")
             held = next((value for name, value in values.items() if "Used Memory (B)" in name), "")
             _note(found[-1], row[0], watts, held, _MIB)
-    return [one for one in found if one.gpus]
+    return [look for look in found if look.gpus]
 
 
 def _note(look: Look, gpu: str, watts: str, held: str, unit: int) -> None:

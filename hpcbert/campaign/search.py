@@ -37,19 +37,19 @@ def found_for(point: Point, group: Group) -> Group:
     return replace(group, largest=True, batch_size_per_device=max(group.batch_size_per_device, 0))
 
 
-def against(one: Repeat, attempt: int) -> tuple[Reason, ...]:
+def against(repeat: Repeat, attempt: int) -> tuple[Reason, ...]:
     """Return why an attempt did not run with the largest batch; empty if it did or need not."""
-    watched, point = one.watched, one.array.point
+    watched, point = repeat.watched, repeat.array.point
     if not point.largest:
         return ()
     for event in reversed(_events(watched, point)):
         told = event.get("event"), event.get("repeat"), event.get("attempt")
-        if told == ("stopped", one.number, attempt):
+        if told == ("stopped", repeat.number, attempt):
             return (Reason("search", f"no largest batch was found: {event.get('reason')}"),)
     found = sized(watched, point)
     if found.largest:
         return (Reason("search", "no largest batch was found: the search has not ended"),)
-    ran = _last(one.record.attempts.get(attempt, ()), "step", "batch")
+    ran = _last(repeat.record.attempts.get(attempt, ()), "step", "batch")
     if ran in (None, found.batch_size_per_device):
         return ()
     return (
@@ -65,7 +65,7 @@ def _events(watched: TrackedCampaign, point: Point) -> tuple[Event, ...]:
 
 def _last(events: Iterable[Event], kind: str, name: str) -> int | None:
     """Return a number from the last event of a kind; None if there is no valid one."""
-    values = [one.get(name) for one in events if one.get("event") == kind]
+    values = [event.get(name) for event in events if event.get("event") == kind]
     value = values[-1] if values else None
     sound = isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST
     return value if sound else None

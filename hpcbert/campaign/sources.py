@@ -39,9 +39,11 @@ def source_of(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepea
 
 def _environments(repeats: Iterable[JudgedRepeat]) -> tuple[NodeFacts, ...]:
     """Return each environment once, with all its nodes."""
-    taken = [found for one in repeats if one.run.valid for found in one.fingerprints]
+    fingerprints = [
+        fingerprint for repeat in repeats if repeat.run.valid for fingerprint in repeat.fingerprints
+    ]
     nodes: dict[str, set[str]] = {}
-    for one in taken:
-        nodes.setdefault(one.digest, set()).add(one.node)
-    facts = {one.digest: one.facts for one in taken}
+    for fingerprint in fingerprints:
+        nodes.setdefault(fingerprint.digest, set()).add(fingerprint.node)
+    facts = {fingerprint.digest: fingerprint.facts for fingerprint in fingerprints}
     return tuple(NodeFacts(key, tuple(sorted(nodes[key])), facts[key]) for key in nodes)

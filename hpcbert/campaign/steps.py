@@ -83,9 +83,9 @@ def meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
     decides about each pair.
     """
     nodes: dict[str, list[tuple[float, float, int]]] = {}
-    for number, one in enumerate(steps):
-        if spanned := one.span:
-            for node in one.nodes:
+    for number, step in enumerate(steps):
+        if spanned := step.span:
+            for node in step.nodes:
                 nodes.setdefault(node, []).append((*spanned, number))
     found: dict[int, set[int]] = {}
     for spans in nodes.values():
@@ -112,25 +112,25 @@ def steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
     for event in events:
         attempt = event.get("attempt")
         if isinstance(attempt, int) and not isinstance(attempt, bool):
-            known = found.get(attempt, Step(attempt=attempt))
-            found[attempt] = _told(known, str(event.get("event")), event)
+            step = found.get(attempt, Step(attempt=attempt))
+            found[attempt] = _told(step, str(event.get("event")), event)
     return tuple(found[attempt] for attempt in sorted(found) if found[attempt].begin is not None)
 
 
-def _told(known: Step, kind: str, event: Mapping[str, Any]) -> Step:
+def _told(step: Step, kind: str, event: Mapping[str, Any]) -> Step:
     time = _number(event.get("time"), _LATEST)
     if kind == "start":
         host = _short(str(event.get("host", "")))
         names = expand(str(event.get("nodelist", ""))) or (host,)
         nodes = frozenset(short for name in names if (short := _short(name)))
         job = str(event.get("job", ""))
-        return Step(known.attempt, job=job, host=host, nodes=nodes, begin=time)
+        return Step(step.attempt, job=job, host=host, nodes=nodes, begin=time)
     at = _number(event.get("at"), _LATEST)
     uptime = _number(event.get("uptime"), _LATEST)
     zone = _zone(event.get("zone"))
     if kind == "step":
         return replace(
-            known,
+            step,
             begin=time if at is None else at,
             end=None,
             fine=at is not None,
@@ -140,23 +140,23 @@ def _told(known: Step, kind: str, event: Mapping[str, Any]) -> Step:
         )
     if kind == "step-end":
         return replace(
-            known,
+            step,
             end=time if at is None else at,
-            fine=known.fine and at is not None,
-            zones=(*known.zones, *zone),
-            moved=_moved(known, at, uptime),
+            fine=step.fine and at is not None,
+            zones=(*step.zones, *zone),
+            moved=_moved(step, at, uptime),
         )
-    if kind in ENDS and known.end is None:
-        return replace(known, end=time, fine=False)
-    return known
+    if kind in ENDS and step.end is None:
+        return replace(step, end=time, fine=False)
+    return step
 
 
-def _moved(known: Step, at: float | None, uptime: float | None) -> float:
-    if known.begin is None or not known.fine or at is None:
+def _moved(step: Step, at: float | None, uptime: float | None) -> float:
+    if step.begin is None or not step.fine or at is None:
         return 0.0
-    if known.uptime is None or uptime is None:
+    if step.uptime is None or uptime is None:
         return 0.0
-    return (at - known.begin) - (uptime - known.uptime)
+    return (at - step.begin) - (uptime - step.uptime)
 
 
 def _short(name: str) -> str:

@@ -259,9 +259,9 @@ def newest(runs: Path) -> Path:
         message = f"There is no campaign yet: {refused[0].name}, the newest one, was not "
         message += "accepted."
         hint = f"Resume it: hpcbert submit --resume {refused[0]}"
-    elif others := [path for path in everyones(runs) if stranger(path)]:
-        message = f"You have no campaign yet; {len(others)} belong to others."
-        hint = f"Name one to look at it: {_listed(others)}"
+    elif paths := [path for path in everyones(runs) if stranger(path)]:
+        message = f"You have no campaign yet; {len(paths)} belong to others."
+        hint = f"Name one to look at it: {_listed(paths)}"
     raise UsageError(message, where=str(runs), hint=hint)
 
 
@@ -305,9 +305,9 @@ def resolve(name: str, runs: Path, *, shortest: int = 1) -> Path:
             hint=f"To measure the same again: hpcbert submit --like {packed}",
         )
     named = [path for path in (Path(name), runs / name) if (path / MANIFEST).is_file()]
-    own = [path for path in named if os.sep in name or not stranger(path)]
-    if own:
-        return own[0].absolute()
+    paths = [path for path in named if os.sep in name or not stranger(path)]
+    if paths:
+        return paths[0].absolute()
     campaigns = find_campaigns(runs)
     # A part without a letter or digit is in every id.
     part = len(name) >= shortest and any(map(str.isalnum, name))

@@ -89,37 +89,43 @@ class Suspicion:
 
     def __init__(self, tries: Sequence[RepeatOutcome], nodes: Mapping[str, bool]) -> None:
         self.nodes = nodes
-        self._healthy = {node for one in tries if one.good for node in one.nodes}
+        self._healthy = {
+            node for repeat_outcome in tries if repeat_outcome.good for node in repeat_outcome.nodes
+        }
         self._lost: dict[str, str] = {}
         self._tries: dict[str, list[RepeatOutcome]] = {}
-        for one in tries:
-            self._tries.setdefault(one.point, []).append(one)
-            if not one.good and one.state in _LOST:
-                self._lost |= _of_lost(one, self._healthy, nodes)
+        for repeat_outcome in tries:
+            self._tries.setdefault(repeat_outcome.point, []).append(repeat_outcome)
+            if not repeat_outcome.good and repeat_outcome.state in _LOST:
+                self._lost |= _of_lost(repeat_outcome, self._healthy, nodes)
 
     def of(self, point: str) -> dict[str, str]:
         """Return the nodes that a point's next attempt should avoid, the worst first."""
         failed: dict[str, str] = {}
         tries = self._tries.get(point, [])
-        works = any(one.good for one in tries)
-        for one in tries:
-            if works and not one.good and one.state in _FAILED:
-                why = f"repeat {one.repeat} was {one.state} on it"
+        works = any(repeat_outcome.good for repeat_outcome in tries)
+        for repeat_outcome in tries:
+            if works and not repeat_outcome.good and repeat_outcome.state in _FAILED:
+                why = f"repeat {repeat_outcome.repeat} was {repeat_outcome.state} on it"
                 why += ", and all successful repeats ran elsewhere"
-                suspected = (node for node in one.nodes if node not in self._healthy)
+                suspected = (node for node in repeat_outcome.nodes if node not in self._healthy)
                 failed |= dict.fromkeys(suspected, why)
         rest = {node: why for node, why in failed.items() if node not in self._lost}
         return {**self._lost, **rest}
 
 
-def _of_lost(one: RepeatOutcome, healthy: set[str], nodes: Mapping[str, bool]) -> dict[str, str]:
-    what = f"repeat {one.repeat} of {one.point} was {one.state} on it"
-    if len(one.nodes) == 1:
-        return {one.nodes[0]: what}
-    down = [node for node in one.nodes if not nodes.get(node, True)]
+def _of_lost(
+    repeat_outcome: RepeatOutcome, healthy: set[str], nodes: Mapping[str, bool]
+) -> dict[str, str]:
+    what = (
+        f"repeat {repeat_outcome.repeat} of {repeat_outcome.point} was {repeat_outcome.state} on it"
+    )
+    if len(repeat_outcome.nodes) == 1:
+        return {repeat_outcome.nodes[0]: what}
+    down = [node for node in repeat_outcome.nodes if not nodes.get(node, True)]
     if down:
         return dict.fromkeys(down, f"{what}, and it is down")
-    unproven = [node for node in one.nodes if node not in healthy]
+    unproven = [node for node in repeat_outcome.nodes if node not in healthy]
     return dict.fromkeys(unproven, f"{what}, and no repeat succeeded on it")
 
 
@@ -135,12 +141,12 @@ def limit(suspects: Mapping[str, str], nodes: Mapping[str, bool], *, needed: int
     room = min(max(1, usable // _SHARE), max(0, usable - needed))
     excluded: list[tuple[str, str]] = []
     spared: list[tuple[str, str]] = []
-    for node, why in suspects.items():
+    for node, suspect in suspects.items():
         # Slurm gives nobody a node that is down; it may be up again by then.
         costs = nodes.get(node, False)
         if nodes and (room > 0 or not costs):
-            excluded.append((node, why))
+            excluded.append((node, suspect))
             room -= costs
         else:
-            spared.append((node, why))
+            spared.append((node, suspect))
     return Verdict(tuple(excluded), tuple(spared))

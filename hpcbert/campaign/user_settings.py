@@ -71,25 +71,25 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return tuple(found.items())
 
 
-def setting_of(log: LogFile, known: UserSettings, window: Window) -> Setting:
+def setting_of(log: LogFile, user_settings: UserSettings, window: Window) -> Setting:
     """Return the settings that a log's path and the user state for its run.
 
     Raises:
         UsageError: They contradict each other.
     """
     usual = Setting()
-    known = _narrowed(known, log)
+    user_settings = _narrowed(user_settings, log)
     asked = {
-        "nodes": (log.nodes, known.nodes),
-        "gpus_per_node": (log.gpus_per_node, known.gpus_per_node),
-        "batch_size_per_device": (log.batch_size, known.batch_size),
-        "precision": (log.precision, known.precision),
+        "nodes": (log.nodes, user_settings.nodes),
+        "gpus_per_node": (log.gpus_per_node, user_settings.gpus_per_node),
+        "batch_size_per_device": (log.batch_size, user_settings.batch_size),
+        "precision": (log.precision, user_settings.precision),
     }
-    values: dict[str, Any] = {"gpus": log.gpus, **dict(known.settings)}
-    sources = {name: f"--set {name}" for name, _ in known.settings}
+    values: dict[str, Any] = {"gpus": log.gpus, **dict(user_settings.settings)}
+    sources = {name: f"--set {name}" for name, _ in user_settings.settings}
     sources |= {"gpus": "the path"} if log.gpus else {}
-    model = stated_by(known.model or log.model or "")
-    sources |= dict.fromkeys(model, "--model" if known.model else "the path")
+    model = stated_by(user_settings.model or log.model or "")
+    sources |= dict.fromkeys(model, "--model" if user_settings.model else "the path")
     for name, (told, said) in asked.items():
         if told is not None and said is not None and told != said:
             raise contradiction(name, told, _FLAGS[name], said, log)
@@ -108,15 +108,20 @@ def setting_of(log: LogFile, known: UserSettings, window: Window) -> Setting:
     ).settled({})[0]
 
 
-def _narrowed(known: UserSettings, log: LogFile) -> UserSettings:
+def _narrowed(user_settings: UserSettings, log: LogFile) -> UserSettings:
     """Return the user's values; GPUs per node are those of the machine.
 
     If a path names only GPUs, and fewer than a node has, the run used that many of one node.
     """
-    silent = log.nodes is None and log.gpus_per_node is None and known.nodes is None
-    if not (silent and log.gpus and known.gpus_per_node and log.gpus < known.gpus_per_node):
-        return known
-    return known._replace(nodes=1, gpus_per_node=log.gpus)
+    silent = log.nodes is None and log.gpus_per_node is None and user_settings.nodes is None
+    if not (
+        silent
+        and log.gpus
+        and user_settings.gpus_per_node
+        and log.gpus < user_settings.gpus_per_node
+    ):
+        return user_settings
+    return user_settings._replace(nodes=1, gpus_per_node=log.gpus)
 
 
 def likely_shape(setting: Setting) -> Shape | None:

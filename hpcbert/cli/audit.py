@@ -70,28 +70,30 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
         )
     if os.sep in campaign and (Path(campaign) / MANIFEST).is_file():
         path = Path(campaign).absolute()
-        found = OpenedCampaign(path, path)
+        opened_campaign = OpenedCampaign(path, path)
     else:
         folder = Path(runs or load(site_file).runs)
-        (found,) = open_campaigns([campaign] if campaign else (), folder)
-    if accept is not None and found.packed:
+        (opened_campaign,) = open_campaigns([campaign] if campaign else (), folder)
+    if accept is not None and opened_campaign.packed:
         raise UsageError(
             "An archive can't be changed, so it can't record what you accept.",
-            where=str(found.shown),
+            where=str(opened_campaign.shown),
             hint="Accept the changes in the campaign's directory, then archive it again.",
         )
     if accept is not None:
-        if who := store.stranger(found.directory):
-            raise UsageError(f"The campaign belongs to {who}.", where=str(found.directory))
-        flow.accept(found.directory, accept, states=ask_scheduler, now=time.time())
-    made = flow.audit(found.directory, expected=expect.lower())
+        if who := store.stranger(opened_campaign.directory):
+            raise UsageError(
+                f"The campaign belongs to {who}.", where=str(opened_campaign.directory)
+            )
+        flow.accept(opened_campaign.directory, accept, states=ask_scheduler, now=time.time())
+    made = flow.audit(opened_campaign.directory, expected=expect.lower())
     told = f"{made.campaign.id} is {made.status}. {'; '.join(map(str, made.findings))}."
     intact = made.status == "intact"
     return Result(
-        data=_data(found.shown, made),
+        data=_data(opened_campaign.shown, made),
         text="\n".join(_lines(made)),
         errors=() if intact else (CheckError(told, hint=_HINTS[made.status]),),
-        warnings=store.caution(found.shown),
+        warnings=store.caution(opened_campaign.shown),
     )
 
 
@@ -146,9 +148,9 @@ def _run_lines(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
         return
     for file in (exhibit.log, exhibit.status, exhibit.script):
         yield f"     {_digest(file)}  {plain(file.path)}"
-    for one in exhibit.nodes:
-        yield f"     {_digest(one.file)}  {plain(one.file.path)}"
-        yield f"     {plain(f'{one.digest} {one.summary}') or 'it can not be read'}"
+    for node in exhibit.nodes:
+        yield f"     {_digest(node.file)}  {plain(node.file.path)}"
+        yield f"     {plain(f'{node.digest} {node.summary}') or 'it can not be read'}"
 
 
 def _digest(file: File) -> str:

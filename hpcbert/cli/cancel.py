@@ -50,7 +50,7 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
 
 def _counted(target: Target) -> str:
     """Return what would be cancelled: `5 repeats`, `5 repeats and the preflight`."""
-    count = sum(not one.array.preflight for one in target.repeats)
+    count = sum(not repeat.array.preflight for repeat in target.repeats)
     preflight = " and the preflight" if count < len(target.repeats) else ""
     return f"{count} repeats{preflight}"
 

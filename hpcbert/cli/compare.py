@@ -112,7 +112,7 @@ def compare(
     )
     made = run(request, find_places(site_file, templates))
     if junit:
-        failures = {one.point: one.message for one in made.failures}
+        failures = {failure.point: failure.message for failure in made.failures}
         write_output(
             Path(junit),
             f"{verdicts.junit(made.comparisons, failures)}\n".encode(errors="backslashreplace"),

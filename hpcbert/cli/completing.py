@@ -115,8 +115,8 @@ def _values_of_name(context: click.Context) -> Iterable[str]:
 
 def _images(context: click.Context) -> Iterable[str]:
 
-    here = load(str(context.params.get("site_file") or ""))
-    return [path.stem for path in cache.listed(Path(here.container.images))]
+    site = load(str(context.params.get("site_file") or ""))
+    return [path.stem for path in cache.listed(Path(site.container.images))]
 
 
 VALUES: Mapping[str, Values] = {

@@ -15,9 +15,9 @@ from hpcbert.errors import UsageError
 @returns_result
 def completion(*, shell: str) -> Result:
     """Print a completion script for a shell."""
-    found = get_completion_class(shell)
-    if found is None:
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
         raise UsageError(f"hpcbert has no completion for {shell}.")
-    source = found(root, {}, "hpcbert", "_HPCBERT_COMPLETE").source_vars()
-    text = found.source_template % source
+    source = completion_class(root, {}, "hpcbert", "_HPCBERT_COMPLETE").source_vars()
+    text = completion_class.source_template % source
     return Result({"shell": shell, "script": text}, text, exact=True)

@@ -81,16 +81,16 @@ def doctor(
     here = replace(here, nodes=replace(here.nodes, gpus_per_node=gpus))
     visit = Visit(Shape(nodes, gpus), wait, submitter()) if nodes else None
     findings = tuple(examine(here, run=run, frameworks=frameworks, visit=visit))
-    failed = [one.name for one in findings if one.status == "fail"]
+    failed = [finding.name for finding in findings if finding.status == "fail"]
     errors = (CheckError(f"Failed: {', '.join(failed)}."),) if failed else ()
-    rows = [{"code": one.code, **asdict(one)} for one in findings]
-    return Result(rows, "\n".join(line for one in findings for line in _lines(one)), errors)
+    rows = [{"code": finding.code, **asdict(finding)} for finding in findings]
+    return Result(rows, "\n".join(line for finding in findings for line in _lines(finding)), errors)
 
 
-def _lines(found: Finding) -> list[str]:
+def _lines(finding: Finding) -> list[str]:
     """Return a finding as text: what was found, then what to do about it."""
-    status = click.style(f"{found.status:<4}", _COLOURS[found.status])
-    lines = [f"{status} {found.name}: {printable(found.detail)}"]
-    lines += [f"     {found.hint}"] if found.hint else []
-    lines += [f"     change: {found.change}"] if found.change else []
-    return lines + ([f"     try: {found.remedy}"] if found.remedy else [])
+    status = click.style(f"{finding.status:<4}", _COLOURS[finding.status])
+    lines = [f"{status} {finding.name}: {printable(finding.detail)}"]
+    lines += [f"     {finding.hint}"] if finding.hint else []
+    lines += [f"     change: {finding.change}"] if finding.change else []
+    return lines + ([f"     try: {finding.remedy}"] if finding.remedy else [])

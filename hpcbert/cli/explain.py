@@ -75,8 +75,8 @@ def explain(
             {
                 **vars(group),
                 "findings": [
-                    {**vars(one), "shape": str(one.shape) if one.shape else None}
-                    for one in findings
+                    {**vars(finding), "shape": str(finding.shape) if finding.shape else None}
+                    for finding in findings
                 ],
             }
             for group, findings in tables
@@ -111,7 +111,7 @@ def bandwidths(tables: Sequence[SpeedupTable]) -> dict[Shape, float]:
 
 def _waits(table: SpeedupTable, places: Mapping[str, Path]) -> dict[Shape, list[float]]:
     shares = {row.shape: _of_row(row, places) for row in table.rows}
-    return {shape: found for shape, found in shares.items() if found}
+    return {shape: share for shape, share in shares.items() if share}
 
 
 def _of_row(row: Row, places: Mapping[str, Path]) -> list[float]:
@@ -119,12 +119,12 @@ def _of_row(row: Row, places: Mapping[str, Path]) -> list[float]:
     origin = row.origin
     base = places.get(origin.name, Path()) if origin and origin.kind == "campaign" else Path()
     shares = (waited(base / log) for log in logs)
-    return [one for one in shares if one is not None]
+    return [share for share in shares if share is not None]
 
 
 def _lines(group: Group, findings: Sequence[Observation]) -> Iterator[str]:
     title = f"{group.framework} · {group.model} · {group.precision}{on_cpu(group, ' · ')}"
     yield click.style(plain(f"{title} · {group.batch} samples per device"), bold=True)
-    for one in findings:
-        sign = click.style("?", fg="yellow") if one.missing else "·"
-        yield f"  {sign} {one.text}"
+    for finding in findings:
+        sign = click.style("?", fg="yellow") if finding.missing else "·"
+        yield f"  {sign} {finding.text}"

@@ -24,8 +24,8 @@ def frameworks() -> None:
 
 def _folders(templates: tuple[str, ...]) -> tuple[Path, ...]:
     # What else the site says is of no use here.
-    here, _ = places.find_site("", env=os.environ, cwd=Path.cwd())
-    return places.recipe_folders(here, templates)
+    path, _ = places.find_site("", env=os.environ, cwd=Path.cwd())
+    return places.recipe_folders(path, templates)
 
 
 _TEMPLATES = click.option("--templates", multiple=True, help="A folder with recipes of your own.")
@@ -36,8 +36,8 @@ _TEMPLATES = click.option("--templates", multiple=True, help="A folder with reci
 @returns_result
 def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
     """List the frameworks, one per line."""
-    found = places.list_recipes(_folders(templates))
-    recipes = [recipe.load(folder) for folder in found.values()]
+    paths = places.list_recipes(_folders(templates))
+    recipes = [recipe.load(folder) for folder in paths.values()]
     data = [described(one) for one in recipes]
     width = max((len(one.name) for one in recipes), default=0)
     lines = [
@@ -76,9 +76,14 @@ def described(recipe: Recipe) -> dict[str, Any]:
             for precision, size in recipe.batch_sizes.items()
         ],
         "protocols": [
-            {"name": one.name, "iters": one.iters, "skip": one.skip, "help": one.help}
-            for one in recipe.protocols.values()
-            if one.name
+            {
+                "name": protocol.name,
+                "iters": protocol.iters,
+                "skip": protocol.skip,
+                "help": protocol.help,
+            }
+            for protocol in recipe.protocols.values()
+            if protocol.name
         ],
         "image": recipe.image.reference or None,
         "base_image": recipe.image.base or None,
@@ -89,8 +94,8 @@ def described(recipe: Recipe) -> dict[str, Any]:
         "data": recipe.data or None,
         "needs": list(recipe.needs),
         "options": [
-            {"name": one.name, "default": one.default, "help": one.help}
-            for one in recipe.options.values()
+            {"name": option.name, "default": option.default, "help": option.help}
+            for option in recipe.options.values()
         ],
         "rules": [{"name": rule.name, "kind": rule.kind, "scope": rule.scope} for rule in rules],
         "problems": list(recipe.problems),

@@ -35,12 +35,12 @@ def images_list(site_file: str = "") -> Result:
     """List images: name, size, age, source, and the campaigns that used them."""
     here = site.load(site_file)
     directory = Path(here.container.images)
-    found, rest = cache.listed(directory), cache.leftovers(directory)
+    found, leftovers = cache.listed(directory), cache.leftovers(directory)
     used = _used(here)
     data = {
         "directory": str(directory),
         "images": [{**asdict(one), "campaigns": used.get(one.path, [])} for one in found],
-        "leftovers": rest,
+        "leftovers": leftovers,
     }
     uses = {path: f"used by {len(ids)}, last {ids[-1]}" for path, ids in used.items()}
     width = max((len(one.stem) for one in found), default=0)
@@ -52,8 +52,9 @@ def images_list(site_file: str = "") -> Result:
     if not found:
         lines = [f"No prepared images in {directory}."]
     lines += [
-        f"{'importing' if one.busy else 'left over'}: {Path(one.path).name}  {_size(one.bytes)}"
-        for one in rest
+        f"{'importing' if leftover.busy else 'left over'}: {Path(leftover.path).name}"
+        f"  {_size(leftover.bytes)}"
+        for leftover in leftovers
     ]
     return Result(data, "\n".join(lines))
 
@@ -80,8 +81,8 @@ def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Res
     for one in chosen:
         cache.remove(directory, one)
     swept = cache.sweep(cache.leftovers(directory)) if leftovers else ()
-    paths = [*(one.path for one in chosen), *(one.path for one in swept)]
-    count = sum(one.bytes for one in chosen) + sum(one.bytes for one in swept)
+    paths = [*(one.path for one in chosen), *(leftover.path for leftover in swept)]
+    count = sum(one.bytes for one in chosen) + sum(leftover.bytes for leftover in swept)
     text = "\n".join([*(f"removed {path}" for path in paths), f"{_size(count)} are free again"])
     return Result({"removed": paths, "bytes": count}, text)
 
@@ -110,7 +111,9 @@ def _used(here: Site) -> dict[str, list[str]]:
             campaign = store.read_manifest(directory)
         except HpcbertError:
             continue
-        paths = {one.path for one in campaign.materials if one.kind == "image"} | {campaign.image}
+        paths = {material.path for material in campaign.materials if material.kind == "image"} | {
+            campaign.image
+        }
         for path in sorted(paths - {""}):
             used.setdefault(path, []).append(campaign.id)
     return used

@@ -70,18 +70,18 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
         raise UsageError(
             "The file exists already.", where=str(output), hint="Give --force to overwrite it."
         )
-    made = None if only_local else _on_cluster(output, said)
-    if made is None:
+    proposal = None if only_local else _on_cluster(output, said)
+    if proposal is None:
         missing = (
             "with --local" if only_local else "without Slurm, which this machine does not have"
         )
         refuse_typed(_SLURM, missing)
         if slurm:
             raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
-    values = made.values if made else local_values(said)
+    values = proposal.values if proposal else local_values(said)
     text = site_text(default_site().read_text(encoding="utf-8"), values)
     write_text(output, text)
-    kind = f"the Slurm cluster {made.name}" if made else "this machine"
+    kind = f"the Slurm cluster {proposal.name}" if proposal else "this machine"
     others = _outranked(output)
     flag = f" --site {shlex.quote(str(output))}" if others else ""
     lines = [f"{output}: for {kind}. Read it, then: hpcbert doctor{flag}"]
@@ -89,10 +89,10 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
         data={
             "file": str(output),
             "detected": {key: value for key, value in values.items() if value is not None},
-            "choices": made.choices if made else [],
+            "choices": proposal.choices if proposal else [],
         },
-        text="\n".join([*lines, *([described(made.choices)] if made else [])]),
-        warnings=(*(made.warnings if made else ()), *others),
+        text="\n".join([*lines, *([described(proposal.choices)] if proposal else [])]),
+        warnings=(*(proposal.warnings if proposal else ()), *others),
     )
 
 
@@ -101,8 +101,8 @@ def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
     cluster = Cluster(World(run))
     if not present(cluster):
         return None
-    here = machine.look(os.environ)
-    return propose(cluster, here, said, _picker(), folder=output.absolute().parent)
+    surroundings = machine.look(os.environ)
+    return propose(cluster, surroundings, said, _picker(), folder=output.absolute().parent)
 
 
 def _picker() -> Callable[[Question], str]:

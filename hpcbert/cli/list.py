@@ -71,19 +71,19 @@ def listed(runs: Path, wanted: Filter, *, now: float) -> tuple[Overview, ...]:
         wanted: Which of them.
         now: Seconds since the epoch.
     """
-    there = store.everyones(runs) if wanted.everyone else store.find_campaigns(runs)
-    found = [one for one in map(look, there) if _fits(one, wanted, now)]
-    found.sort(key=lambda one: (one.created, one.campaign), reverse=True)
-    return tuple(found[: wanted.limit])
+    paths = store.everyones(runs) if wanted.everyone else store.find_campaigns(runs)
+    overviews = [overview for overview in map(look, paths) if _fits(overview, wanted, now)]
+    overviews.sort(key=lambda one: (one.created, one.campaign), reverse=True)
+    return tuple(overviews[: wanted.limit])
 
 
-def _fits(one: Overview, wanted: Filter, now: float) -> bool:
+def _fits(overview: Overview, wanted: Filter, now: float) -> bool:
     dated = (wanted.newer, wanted.older) != (None, None)
-    since = age(one.created, now=now) if dated else None
-    text = f"{one.campaign}\n{one.name}\n{one.note}".lower()
+    since = age(overview.created, now=now) if dated else None
+    text = f"{overview.campaign}\n{overview.name}\n{overview.note}".lower()
     return (
-        (not wanted.frameworks or one.framework in wanted.frameworks)
-        and (not wanted.states or one.state in wanted.states)
+        (not wanted.frameworks or overview.framework in wanted.frameworks)
+        and (not wanted.states or overview.state in wanted.states)
         and wanted.name.lower() in text
         and (wanted.newer is None or (since is not None and since < wanted.newer))
         and (wanted.older is None or (since is not None and since > wanted.older))
@@ -94,10 +94,10 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float 
     """Read an age; click's callback."""
     if not value:
         return None
-    found = _AGE.fullmatch(value.strip())
-    if not found:
+    match = _AGE.fullmatch(value.strip())
+    if not match:
         raise click.BadParameter(f"{value!r} is not an age. Write 90m, 12h, 7d or 4w.")
-    return float(int(found[1]) * _UNITS[found[2]])
+    return float(int(match[1]) * _UNITS[match[2]])
 
 
 @click.command(
@@ -142,46 +142,57 @@ def list_(
     """
     directory, now = Path(runs or load(site_file).runs), time.time()
     wanted = Filter(fw, state, name, newer, older, limit, everyone)
-    found = listed(directory, wanted, now=now)
+    overviews = listed(directory, wanted, now=now)
     data = {
         "runs": str(directory.absolute()),
         "source": "files",
-        "campaigns": [{**asdict(one), "age_seconds": age(one.created, now=now)} for one in found],
+        "campaigns": [
+            {**asdict(overview), "age_seconds": age(overview.created, now=now)}
+            for overview in overviews
+        ],
     }
-    if not found and not everyone and listed(directory, wanted._replace(everyone=True), now=now):
+    if (
+        not overviews
+        and not everyone
+        and listed(directory, wanted._replace(everyone=True), now=now)
+    ):
         return Result(data, f"None of yours in {directory}; --everyone lists those of others.")
-    return Result(data, _text(found, directory, now, narrowed=wanted != Filter()))
+    return Result(data, _text(overviews, directory, now, narrowed=wanted != Filter()))
 
 
-def _text(found: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:
-    if not found:
+def _text(overviews: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:
+    if not overviews:
         start = "Start one with hpcbert submit."
         return f"No campaign in {runs} {'matches.' if narrowed else f'yet. {start}'}"
-    rows = [_TITLES, *(_row(one, now) for one in found)]
+    rows = [_TITLES, *(_row(overview, now) for overview in overviews)]
     right = _RIGHT
     if not any(row[_NAME] for row in rows[1:]):
         rows = [(*row[:_NAME], *row[_NAME + 1 :]) for row in rows]
         right = tuple(at - 1 for at in right)
-    notes = ["", _FROM_FILES, *([COLLECT_AGAIN] if any(one.provisional for one in found) else [])]
+    notes = [
+        "",
+        _FROM_FILES,
+        *([COLLECT_AGAIN] if any(overview.provisional for overview in overviews) else []),
+    ]
     return "\n".join([*aligned(rows, streams.width(sys.stdout), right=right), *notes])
 
 
-def _row(one: Overview, now: float) -> tuple[str, ...]:
-    rehearsal = "rehearsal" if one.rehearse and one.state != "rehearsed" else ""
+def _row(overview: Overview, now: float) -> tuple[str, ...]:
+    rehearsal = "rehearsal" if overview.rehearse and overview.state != "rehearsed" else ""
     return (
-        one.campaign,
-        one.name if one.name != one.campaign else "",
-        one.framework or "-",
-        span(one.shapes),
-        one.state,
-        _valid(one),
-        best_text(one.best),
-        since_text(age(one.created, now=now)),
-        " · ".join(filter(None, (rehearsal, one.problem, one.note))),
+        overview.campaign,
+        overview.name if overview.name != overview.campaign else "",
+        overview.framework or "-",
+        span(overview.shapes),
+        overview.state,
+        _valid(overview),
+        best_text(overview.best),
+        since_text(age(overview.created, now=now)),
+        " · ".join(filter(None, (rehearsal, overview.problem, overview.note))),
     )
 
 
-def _valid(one: Overview) -> str:
-    known: dict[str, Any] = {"valid": one.valid, "asked": one.asked}
+def _valid(overview: Overview) -> str:
+    known: dict[str, Any] = {"valid": overview.valid, "asked": overview.asked}
     text = "{valid}/{asked}".format(**{key: "-" if n is None else n for key, n in known.items()})
-    return text + PROVISIONAL * one.provisional
+    return text + PROVISIONAL * overview.provisional

@@ -72,15 +72,15 @@ def logs(
     def body() -> Result:
         if follow_it and not (as_json or path_only):
             return _follow(tail, **values)
-        found, log = _find(**values)
-        cautions = store.caution(found.shown)
+        opened_campaign, log = _find(**values)
+        cautions = store.caution(opened_campaign.shown)
         if as_json:
             lines = _last_lines(log.path, tail or 0)
-            return Result(_data(log, lines, log.place(found.shown)), warnings=cautions)
-        if path_only and found.packed:
+            return Result(_data(log, lines, log.place(opened_campaign.shown)), warnings=cautions)
+        if path_only and opened_campaign.packed:
             raise UsageError(
                 "A file in an archive has no path of its own.",
-                where=str(found.shown),
+                where=str(opened_campaign.shown),
                 hint="Leave --path out, or unpack the archive.",
             )
         if path_only:
@@ -95,11 +95,13 @@ def _meant(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
 ) -> tuple[OpenedCampaign, TrackedCampaign, list[Repeat]]:
     """Return a campaign and those of its repeats that the user selects, at least one."""
-    (found,) = open_campaigns([campaign] if campaign else (), Path(runs or load(site_file).runs))
-    watched = open_campaign(found.directory)
-    meant = [one for one in watched.repeats if repeat in {None, one.number}]
-    meant = [one for one in meant if point in {"", one.array.point.key}]
-    if not meant:
+    (opened_campaign,) = open_campaigns(
+        [campaign] if campaign else (), Path(runs or load(site_file).runs)
+    )
+    watched = open_campaign(opened_campaign.directory)
+    repeats = [one for one in watched.repeats if repeat in {None, one.number}]
+    repeats = [one for one in repeats if point in {"", one.array.point.key}]
+    if not repeats:
         keys = [array.point.key for array in watched.campaign.measured]
         if point and point not in keys:
             raise UsageError(
@@ -109,19 +111,19 @@ def _meant(
         raise UsageError(
             "The campaign has no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
         )
-    return found, watched, meant
+    return opened_campaign, watched, repeats
 
 
 def _find(**values: Any) -> tuple[OpenedCampaign, Log]:
-    found, watched, meant = _meant(**values)
-    there = [log for one in meant if (log := newest_log(one)) is not None]
+    opened_campaign, watched, repeats = _meant(**values)
+    there = [log for repeat in repeats if (log := newest_log(repeat)) is not None]
     if not there:
         raise IncompleteError(
             "The repeat has no log yet.",
-            where=str(found.shown),
+            where=str(opened_campaign.shown),
             hint=f"Follow its progress: hpcbert monitor --once {watched.campaign.id}",
         )
-    return found, max(there, key=lambda log: log.path.stat().st_mtime)
+    return opened_campaign, max(there, key=lambda log: log.path.stat().st_mtime)
 
 
 def _data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
@@ -197,8 +199,8 @@ class _Printer:
 
 
 def _follow(tail: int | None, **values: Any) -> Result:
-    found, watched, meant = _meant(**values)
-    keys = {(one.array.point.key, one.number) for one in meant}
+    opened_campaign, watched, repeats = _meant(**values)
+    keys = {(one.array.point.key, one.number) for one in repeats}
 
     def start(path: Path) -> int:
         if tail is None:
@@ -209,9 +211,9 @@ def _follow(tail: int | None, **values: Any) -> Result:
     try:
         repeat, _ = follow(watched, keys, _Printer(), run=run, floor=floor, tail=start)
     except NotALogError as error:
-        raise UsageError(f"The log {error}.", where=str(found.shown)) from error
+        raise UsageError(f"The log {error}.", where=str(opened_campaign.shown)) from error
     log = newest_log(repeat)
-    return Result(warnings=(*store.caution(found.shown), *(_failed(log) if log else ())))
+    return Result(warnings=(*store.caution(opened_campaign.shown), *(_failed(log) if log else ())))
 
 
 def _failure(log: Log) -> Failure | None:

@@ -117,8 +117,8 @@ class LazyGroup(click.Group):
         from click.shell_completion import CompletionItem
 
         names = [name for name in COMMANDS if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=COMMANDS[name]) for name in names]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        completion_items = [CompletionItem(name, help=COMMANDS[name]) for name in names]
+        return [*completion_items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

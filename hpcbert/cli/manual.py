@@ -25,7 +25,7 @@ _WIDTH = 100
 
 def pages() -> Mapping[str, str]:
     """Return every page as troff, by file name: `hpcbert-lab-up.1`."""
-    return {f"{name.replace(' ', '-')}.1": _page(name, one) for name, one in _commands()}
+    return {f"{name.replace(' ', '-')}.1": _page(name, context) for name, context in _commands()}
 
 
 def _commands() -> Iterator[tuple[str, click.Context]]:

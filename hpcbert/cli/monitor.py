@@ -92,13 +92,18 @@ def _monitor(
     watched: Sequence[TrackedCampaign] = ()
     if not campaigns:
         watched = flow.unfinished(directory, run=run)
-    found = tuple(OpenedCampaign(one.directory, one.directory) for one in watched)
-    found = found or open_campaigns(campaigns, directory)
+    opened_campaigns = tuple(
+        OpenedCampaign(tracked_campaign.directory, tracked_campaign.directory)
+        for tracked_campaign in watched
+    )
+    opened_campaigns = opened_campaigns or open_campaigns(campaigns, directory)
     # Nothing in an archive changes any more.
-    once = once or any(one.packed for one in found)
+    once = once or any(opened_campaign.packed for opened_campaign in opened_campaigns)
     full = full and not once
     once = once or not (campaigns or watched)
-    watched = watched or tuple(flow.open_campaign(one.directory) for one in found)
+    watched = watched or tuple(
+        flow.open_campaign(opened_campaign.directory) for opened_campaign in opened_campaigns
+    )
     policy, floor = RetryPolicy(max_retries), site.slurm.poll_floor
     between = _interval(interval, floor, watched)
     try:
@@ -112,15 +117,19 @@ def _monitor(
     except KeyboardInterrupt:
         hint = cancel_hint(watched)
         return Result(errors=(Interruption("Interrupted. The jobs continue.", hint=hint),))
-    shown = {one.directory: one.directory for one in watched}
-    shown |= {one.directory: one.shown for one in found}
+    shown = {tracked_campaign.directory: tracked_campaign.directory for tracked_campaign in watched}
+    shown |= {
+        opened_campaign.directory: opened_campaign.shown for opened_campaign in opened_campaigns
+    }
     return _result(view, watched, shown, exit_status=exit_status)
 
 
 def _newer(runs: Path) -> Newer:
     """Return a function that finds campaigns submitted from now on."""
     before = set(store.find_campaigns(runs))
-    return lambda watched: flow.begun(runs, before | {one.directory for one in watched})
+    return lambda watched: flow.begun(
+        runs, before | {tracked_campaign.directory for tracked_campaign in watched}
+    )
 
 
 def _on_screen(
@@ -150,7 +159,9 @@ def _interval(asked: float | None, floor: float, watched: Sequence[TrackedCampai
             f"An interval is {_SHORTEST:g} to {_LONGEST:g} seconds, not {asked:g}.",
             where="--interval",
         )
-    shared = not all(traits(one.campaign.scheduler).here for one in watched)
+    shared = not all(
+        traits(tracked_campaign.campaign.scheduler).here for tracked_campaign in watched
+    )
     if asked is not None and asked < floor and shared:
         raise UsageError(
             f"An interval of {asked:g} s is too short for a scheduler that you share with others.",
@@ -175,7 +186,9 @@ def _result(
         errors.append(
             IncompleteError(f"{view.failed} repeats failed or ended in an unknown state.")
         )
-    alive = {one.watched.directory for one in view.repeats if view.states[one.key].kind.alive}
+    alive = {
+        repeat.watched.directory for repeat in view.repeats if view.states[repeat.key].kind.alive
+    }
     campaigns: list[dict[str, Any]] = []
     lines = [count_text(view.count())]
     for tracked in watched:
@@ -201,6 +214,6 @@ def advice(view: View) -> list[str]:
     """Return what to do about repeats that need attention, one line per state."""
     states = [view.states[repeat.key] for repeat in view.repeats]
     found = dict.fromkeys(
-        (f"{one.word} {one.reason}".strip(), one.advice) for one in states if one.advice
+        (f"{state.word} {state.reason}".strip(), state.advice) for state in states if state.advice
     )
     return [printable(f"{what}: {todo}") for what, todo in found]

@@ -62,7 +62,7 @@ class Result:
     def exit_code(self) -> int:
         """0 for success, 4 for incomplete, 5 for a failed check: the highest code of the errors."""
         least = IncompleteError.exit_code if self.incomplete else 0
-        return max((one.exit_code for one in self.errors), default=least)
+        return max((error.exit_code for error in self.errors), default=least)
 
 
 def envelope(command: str, result: Result) -> str:
@@ -75,7 +75,8 @@ def envelope(command: str, result: Result) -> str:
         "exit_code": result.exit_code,
         "data": result.data,
         "errors": [
-            {"code": one.code, "message": str(one), "hint": one.hint} for one in result.errors
+            {"code": error.code, "message": str(error), "hint": error.hint}
+            for error in result.errors
         ],
         "warnings": list(result.warnings),
     }
@@ -112,7 +113,7 @@ def say(text: str, *, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
         parts = _COLOURS.split(text)
-        text = "".join(one if _COLOURS.fullmatch(one) else printable(one) for one in parts)
+        text = "".join(part if _COLOURS.fullmatch(part) else printable(part) for part in parts)
     click.echo(text, err=err)
 
 
@@ -198,8 +199,8 @@ def leave(command: str, result: Result, *, as_json: bool) -> NoReturn:
         streams.forsake(sys.stdout)
     except OSError as error:
         # A document would have held these.
-        for one in result.errors if as_json else ():
-            complain(one)
+        for hpcbert_error in result.errors if as_json else ():
+            complain(hpcbert_error)
         unwritten(error, code)
     except KeyboardInterrupt:
         streams.forsake(sys.stdout)

@@ -88,8 +88,10 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     text += "\n\nIt can run: nothing was submitted." if can_run else "\n\nIt can't run as it is."
     data = {"can_run": can_run, "campaigns": [_data(one) for one in outlooks]}
     data["total"] = _sums([point for one in outlooks for point in one.points])
-    each = {(str(one), one.hint): one for one in errors}
-    return Result(data, text, tuple(each.values()), tuple(dict.fromkeys(warnings)))
+    hpcbert_errors = {
+        (str(hpcbert_error), hpcbert_error.hint): hpcbert_error for hpcbert_error in errors
+    }
+    return Result(data, text, tuple(hpcbert_errors.values()), tuple(dict.fromkeys(warnings)))
 
 
 def _example(path: Path) -> Result:
@@ -114,17 +116,17 @@ def _data(outlook: Outlook) -> dict[str, Any]:
         "variant": outlook.points[0].cost.point.variant,
         "scheduler": campaign.scheduler,
         "site": campaign.site,
-        "points": [_point(one) for one in outlook.points],
+        "points": [_point(point) for point in outlook.points],
         "total": _sums(outlook.points),
-        "partitions": [{**vars(one), "limit": str(one.limit)} for one in outlook.supplies],
-        "missing": [vars(one) for one in outlook.lacks],
+        "partitions": [{**vars(supply), "limit": str(supply.limit)} for supply in outlook.supplies],
+        "missing": [vars(missing) for missing in outlook.lacks],
         "can_run": outlook.can_run,
     }
 
 
-def _point(one: PointOutlook) -> dict[str, Any]:
-    cost, point, earlier = one.cost, one.cost.point, one.earlier
-    start = one.start if one.start and one.start.when else None
+def _point(point_outlook: PointOutlook) -> dict[str, Any]:
+    cost, point, earlier = point_outlook.cost, point_outlook.cost.point, point_outlook.earlier
+    start = point_outlook.start if point_outlook.start and point_outlook.start.when else None
     return {
         "point": point.key,
         "shape": str(point.shape),
@@ -132,12 +134,12 @@ def _point(one: PointOutlook) -> dict[str, Any]:
         "device": point.device,
         "batch_size_per_device": None if point.largest else point.batch_size_per_device,
         "repeats": cost.repeats,
-        "least_repeats": one.least,
+        "least_repeats": point_outlook.least,
         "jobs": cost.jobs,
         "preflight": cost.preflight,
         "nodes": point.shape.nodes,
         "limit": str(cost.limit),
-        **_hours([one]),
+        **_hours([point_outlook]),
         "earlier": earlier
         and {
             "median_seconds": earlier.typical,
@@ -150,30 +152,40 @@ def _point(one: PointOutlook) -> dict[str, Any]:
 
 
 def _sums(points: Sequence[PointOutlook]) -> dict[str, Any]:
-    own = [one for one in points if not one.cost.preflight]
+    point_outlooks = [point for point in points if not point.cost.preflight]
     counts = {
-        "points": len(own),
-        "repeats": sum(one.cost.repeats for one in own),
-        "least_repeats": sum(one.least for one in own),
+        "points": len(point_outlooks),
+        "repeats": sum(point_outlook.cost.repeats for point_outlook in point_outlooks),
+        "least_repeats": sum(point_outlook.least for point_outlook in point_outlooks),
     }
-    return {**counts, "jobs": sum(one.cost.jobs for one in points), **_hours(points)}
+    return {**counts, "jobs": sum(point.cost.jobs for point in points), **_hours(points)}
 
 
 def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
     """Return hours by kind: the maximum, and those expected if all points have run before."""
     found = {
-        "node_hours": total(one.cost.on_nodes(one.cost.hours) for one in points),
-        "least_node_hours": total(one.cost.on_nodes(one.least_hours) for one in points),
+        "node_hours": total(point.cost.on_nodes(point.cost.hours) for point in points),
+        "least_node_hours": total(point.cost.on_nodes(point.least_hours) for point in points),
         "expected_node_hours": total(
-            one.cost.on_nodes(one.expected_hours) for one in points if not one.cost.preflight
+            point.cost.on_nodes(point.expected_hours)
+            for point in points
+            if not point.cost.preflight
         ),
     }
     for name, units in _HOURS.items():
-        own = [one for one in points if one.cost.unit in units]
-        found[name] = total(one.cost.on_devices(one.cost.hours) for one in own)
-        found[f"least_{name}"] = total(one.cost.on_devices(one.least_hours) for one in own)
+        point_outlooks = [point for point in points if point.cost.unit in units]
+        found[name] = total(
+            point_outlook.cost.on_devices(point_outlook.cost.hours)
+            for point_outlook in point_outlooks
+        )
+        found[f"least_{name}"] = total(
+            point_outlook.cost.on_devices(point_outlook.least_hours)
+            for point_outlook in point_outlooks
+        )
         found[f"expected_{name}"] = total(
-            one.cost.on_devices(one.expected_hours) for one in own if not one.cost.preflight
+            point_outlook.cost.on_devices(point_outlook.expected_hours)
+            for point_outlook in point_outlooks
+            if not point_outlook.cost.preflight
         )
     return found
 
@@ -193,7 +205,7 @@ def _text(outlook: Outlook) -> str:
         f"{_count(sums['repeats'], 'repeat')} (runs of a point), "
         f"{_count(sums['jobs'], 'job')}"
     )
-    unit = devices(one.cost for one in points)
+    unit = devices(point.cost for point in points)
     rows = [(*_TITLES, unit, "expected", "start"), *map(_row, points), _total(points)]
     table = aligned(rows, right=range(len(_TITLES) + 2))
     table[0] = click.style(table[0], dim=True)
@@ -206,53 +218,60 @@ def _together(outlooks: Sequence[Outlook]) -> list[str]:
     """Return the sum over several campaigns; nothing for one: its table has it."""
     if len(outlooks) == 1:
         return []
-    points = [point for one in outlooks for point in one.points]
+    points = [point for outlook in outlooks for point in outlook.points]
     sums = _sums(points)
-    unit = devices(one.cost for one in points)
-    hours = text(total(one.cost.on_devices(one.cost.hours) for one in points))
+    unit = devices(point_outlook.cost for point_outlook in points)
+    hours = text(
+        total(point_outlook.cost.on_devices(point_outlook.cost.hours) for point_outlook in points)
+    )
     counts = ", ".join(_count(sums[f"{one}s"], one) for one in ("point", "repeat", "job"))
     most = f"{text(sums['node_hours'])} node-hours, {hours} {unit} at most"
     return [f"{len(outlooks)} campaigns: {counts}; {most}."]
 
 
-def _row(one: PointOutlook) -> tuple[str, ...]:
+def _row(point_outlook: PointOutlook) -> tuple[str, ...]:
 
-    cost, point = one.cost, one.cost.point
+    cost, point = point_outlook.cost, point_outlook.cost.point
     return (
         str(point.shape),
         "preflight" if cost.preflight else point.precision,
         _NOTHING if cost.preflight else point.batch,
-        str(cost.repeats) if one.least == cost.repeats else f"{one.least} to {cost.repeats}",
+        str(cost.repeats)
+        if point_outlook.least == cost.repeats
+        else f"{point_outlook.least} to {cost.repeats}",
         str(cost.limit),
         text(cost.on_nodes(cost.hours)),
         text(cost.on_devices(cost.hours)),
-        text(cost.on_devices(one.expected_hours)),
-        _moment(one),
+        text(cost.on_devices(point_outlook.expected_hours)),
+        _moment(point_outlook),
     )
 
 
 def _total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
 
-    own = [one for one in points if not one.cost.preflight]
-    most = total(one.cost.on_devices(one.cost.hours) for one in points)
-    expected = total(one.cost.on_devices(one.expected_hours) for one in own)
-    nodes = total(one.cost.on_nodes(one.cost.hours) for one in points)
-    repeats = sum(one.cost.repeats for one in own)
+    point_outlooks = [point for point in points if not point.cost.preflight]
+    most = total(point.cost.on_devices(point.cost.hours) for point in points)
+    expected = total(
+        point_outlook.cost.on_devices(point_outlook.expected_hours)
+        for point_outlook in point_outlooks
+    )
+    nodes = total(point.cost.on_nodes(point.cost.hours) for point in points)
+    repeats = sum(point_outlook.cost.repeats for point_outlook in point_outlooks)
     return ("total", "", "", str(repeats), "", text(nodes), text(most), text(expected), "")
 
 
 def _notes(outlook: Outlook) -> list[str]:
     """Return the meaning of the columns: the runs behind expectations, the cost of whole nodes."""
     points = outlook.points
-    unit = devices(one.cost for one in points)
-    known = [one.earlier for one in points if one.earlier]
-    names = list(dict.fromkeys(name for one in known for name in one.campaigns))
-    runs = sum(len(one.seconds) for one in known)
+    unit = devices(point.cost for point in points)
+    known = [point.earlier for point in points if point.earlier]
+    names = list(dict.fromkeys(name for earlier in known for name in earlier.campaigns))
+    runs = sum(len(earlier.seconds) for earlier in known)
     lines = [f"Node-hours and {unit} are the maximum: each job uses its whole time limit."]
     if unit == "rank-hours":
         lines.append("A rank is one process of the distributed program.")
-    if any(one.least < one.cost.repeats for one in points):
-        least = text(total(one.cost.on_devices(one.least_hours) for one in points))
+    if any(point.least < point.cost.repeats for point in points):
+        least = text(total(point.cost.on_devices(point.least_hours) for point in points))
         lines.append(
             f"Repeats stop as soon as the median is precise enough: at least {least} {unit}."
         )
@@ -268,9 +287,12 @@ def _notes(outlook: Outlook) -> list[str]:
         )
     site = outlook.draft.resolved.site
     srun = outlook.draft.resolved.scheduler.srun
-    whole = [one for one in points if one.cost.unit == "GPU" and srun]
-    if whole and site.slurm.exclusive:
-        hours = total(one.cost.on_nodes(one.cost.hours) for one in whole)
+    point_outlooks = [point for point in points if point.cost.unit == "GPU" and srun]
+    if point_outlooks and site.slurm.exclusive:
+        hours = total(
+            point_outlook.cost.on_nodes(point_outlook.cost.hours)
+            for point_outlook in point_outlooks
+        )
         each = site.nodes.gpus_per_node
         lines.append(
             "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
@@ -279,27 +301,32 @@ def _notes(outlook: Outlook) -> list[str]:
     return ["\n".join(lines)]
 
 
-def _moment(one: PointOutlook) -> str:
+def _moment(point_outlook: PointOutlook) -> str:
     """Return when a point would start, in local time as Slurm's own commands print it."""
-    if one.start is None or one.start.when is None:
+    if point_outlook.start is None or point_outlook.start.when is None:
         return _NOTHING
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.start.when))
-    return f"{when} on {one.start.nodes}" if one.start.nodes else when
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(point_outlook.start.when))
+    return f"{when} on {point_outlook.start.nodes}" if point_outlook.start.nodes else when
 
 
-def _partition(one: Supply) -> str:
-    most = "" if one.most_nodes is None else f", at most {_count(one.most_nodes, 'node')} a job"
-    usable = "" if one.usable is None else f", {one.usable} usable, {one.free} free now"
-    gear = f", with {' or '.join(one.resources)}" if one.resources else ""
+def _partition(supply: Supply) -> str:
+    most = (
+        "" if supply.most_nodes is None else f", at most {_count(supply.most_nodes, 'node')} a job"
+    )
+    usable = "" if supply.usable is None else f", {supply.usable} usable, {supply.free} free now"
+    gear = f", with {' or '.join(supply.resources)}" if supply.resources else ""
     return (
-        f"partition {one.name}: {one.state}, {_count(one.nodes, 'node')}{usable}{gear}; "
-        f"{one.fitting} fit; limit {one.limit}{most}"
+        f"partition {supply.name}: {supply.state}, {_count(supply.nodes, 'node')}{usable}{gear}; "
+        f"{supply.fitting} fit; limit {supply.limit}{most}"
     )
 
 
-def _missing(one: Missing) -> str:
-    what = "missing" if one.blocks else "not there yet" if one.command else "perhaps missing"
-    return f"{what}: {one.kind} of {one.framework}: {one.detail}\n  {one.command or one.hint}"
+def _missing(missing: Missing) -> str:
+    what = (
+        "missing" if missing.blocks else "not there yet" if missing.command else "perhaps missing"
+    )
+    part = f"{missing.kind} of {missing.framework}: {missing.detail}"
+    return f"{what}: {part}\n  {missing.command or missing.hint}"
 
 
 def _count(number: int, what: str) -> str:

@@ -90,17 +90,17 @@ def predict(
     )
 
 
-def _title(one: Forecast) -> str:
-    group = one.group
+def _title(forecast: Forecast) -> str:
+    group = forecast.group
     batch = f"{group.batch} samples per device"
     what = f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"
     return plain(f"{what} {batch} {group.variant}")
 
 
-def _data(one: Forecast) -> dict[str, Any]:
-    curve = one.curve
+def _data(forecast: Forecast) -> dict[str, Any]:
+    curve = forecast.curve
     return {
-        **vars(one.group),
+        **vars(forecast.group),
         "gpus_per_node": curve.gpus_per_node,
         "step_seconds_of_one_gpu": curve.alone,
         "points": [
@@ -112,13 +112,13 @@ def _data(one: Forecast) -> dict[str, Any]:
             for fit in curve.fits
         ],
         "reach": curve.reach,
-        "predictions": [vars(each) for each in one.predictions],
+        "predictions": [vars(prediction) for prediction in forecast.predictions],
     }
 
 
-def _lines(one: Forecast) -> Iterator[str]:
-    curve = one.curve
-    yield click.style(_title(one), bold=True)
+def _lines(forecast: Forecast) -> Iterator[str]:
+    curve = forecast.curve
+    yield click.style(_title(forecast), bold=True)
     for nodes, seconds in curve.points:
         residual = dict(curve.residuals).get(nodes)
         fitted = "" if residual is None else f", the model says {residual:+.1%}"
@@ -126,11 +126,12 @@ def _lines(one: Forecast) -> Iterator[str]:
     for fit in curve.fits:
         terms = "".join(f" + {value * 1e3:,.1f} ms x {name}" for name, value in fit.terms)
         yield f"  model: {fit.seconds * 1e3:,.1f} ms on one node{terms}"
-    for each in one.predictions:
-        if each.throughput and each.low and each.high and each.efficiency:
+    for prediction in forecast.predictions:
+        if prediction.throughput and prediction.low and prediction.high and prediction.efficiency:
             yield (
-                f"  {each.nodes}n{each.gpus_per_node}g  {each.throughput:,.0f} samples/s, "
-                f"{each.low:,.0f} to {each.high:,.0f}; {each.efficiency:.1%} of one node's rate "
-                f"per {device_of(one.group)}, "
-                f"{(each.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
+                f"  {prediction.nodes}n{prediction.gpus_per_node}g"
+                f"  {prediction.throughput:,.0f} samples/s, "
+                f"{prediction.low:,.0f} to {prediction.high:,.0f}; "
+                f"{prediction.efficiency:.1%} of one node's rate per {device_of(forecast.group)}, "
+                f"{(prediction.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
             )

@@ -186,7 +186,7 @@ def _on_node(here: Site, words: Sequence[str]) -> Result:
         ) from None
     if document["data"]:
         return _result([Part(**one) for one in document["data"]["parts"]])
-    kinds = {one.code: one for one in _ERRORS}
+    kinds = {error.code: error for error in _ERRORS}
     errors = tuple(
         kinds.get(one["code"], HpcbertError)(one["message"], hint=one["hint"])
         for one in document["errors"]

@@ -60,11 +60,13 @@ def record_list() -> Result:
     sources = [published.load(name) for name in published.names()]
     width = streams.width(sys.stdout)
     lines = []
-    for one in sources:
-        points = sum(len(table.points) for table in one.tables)
-        lines.append(click.style(one.name, bold=True) + f"  {one.title}")
-        lines += fold(f"  {one.repository}; {len(one.tables)} tables, {points} points", width, "  ")
-    return Result(data=[_source_data(one) for one in sources], text="\n".join(lines))
+    for source in sources:
+        points = sum(len(table.points) for table in source.tables)
+        lines.append(click.style(source.name, bold=True) + f"  {source.title}")
+        lines += fold(
+            f"  {source.repository}; {len(source.tables)} tables, {points} points", width, "  "
+        )
+    return Result(data=[_source_data(source) for source in sources], text="\n".join(lines))
 
 
 @record.command("show")
@@ -101,8 +103,8 @@ def _source_data(source: Publication) -> dict[str, Any]:
         "name": source.name,
         "title": source.title,
         "repository": source.repository,
-        "tables": [source.called(one) for one in source.tables],
-        "points": sum(len(one.points) for one in source.tables),
+        "tables": [source.called(table) for table in source.tables],
+        "points": sum(len(table.points) for table in source.tables),
     }
 
 
@@ -115,14 +117,14 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
         "facts": source.facts_of(table),
         "points": [
             {
-                "shape": str(one.shape),
-                "gpus": one.shape.gpus,
-                "value": one.value,
-                "per_gpu": one.value / one.shape.gpus,
-                "runs": list(one.runs),
-                "minutes": one.minutes,
+                "shape": str(point.shape),
+                "gpus": point.shape.gpus,
+                "value": point.value,
+                "per_gpu": point.value / point.shape.gpus,
+                "runs": list(point.runs),
+                "minutes": point.minutes,
             }
-            for one in table.points
+            for point in table.points
         ],
     }
 
@@ -187,15 +189,16 @@ def record_check(
         )
     at = find_places(site_file, templates)
     cells = check(paths, at, request, against=against, edition=edition)
-    wrong = [one for one in cells if not one.follows and not one.error]
+    wrong = [cell for cell in cells if not cell.follows and not cell.error]
     return Result(
-        data={"cells": [{**one._asdict(), "follows": one.follows} for one in cells]},
+        data={"cells": [{**cell._asdict(), "follows": cell.follows} for cell in cells]},
         text="\n".join([*text_lines(_checked(cells)), "", _summary(cells)]),
         errors=tuple(
             CheckError(
-                f"{one.table} {one.point}: {_given(one)}, but {number(one.published)} is published."
+                f"{cell.table} {cell.point}: {_given(cell)}, "
+                f"but {number(cell.published)} is published."
             )
-            for one in wrong
+            for cell in wrong
         ),
     )
 
@@ -222,7 +225,7 @@ def _given(cell: CheckedCell) -> str:
 
 
 def _summary(cells: tuple[CheckedCell, ...]) -> str:
-    follow = sum(one.follows for one in cells)
-    known = sum(bool(one.error) and not one.follows for one in cells)
+    follow = sum(cell.follows for cell in cells)
+    known = sum(bool(cell.error) and not cell.follows for cell in cells)
     more = f"; {known} are known to be wrong" if known else ""
     return f"{follow} of {len(cells)} published numbers follow from the logs{more}."

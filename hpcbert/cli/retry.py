@@ -70,14 +70,18 @@ def retry(
     directories = store.chosen(campaigns, Path(runs or here.runs))
     nodes = tuple(node for words in exclude for node in expand(words))
     policy = RetryPolicy(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
-    for name in dict.fromkeys(store.read_manifest(one).scheduler for one in directories):
+    for name in dict.fromkeys(
+        store.read_manifest(directory).scheduler for directory in directories
+    ):
         unused = (*unused_with(name), "no_exclude") if unused_with(name) else ()
         refuse_typed(unused, f"on a campaign of the {name} scheduler")
     display = Display(err=True)
     waiting = display.waiting if wait else None
     plans = [
-        resubmit(one, policy, run=run, floor=here.slurm.poll_floor, dry=dry_run, waiting=waiting)
-        for one in directories
+        resubmit(
+            directory, policy, run=run, floor=here.slurm.poll_floor, dry=dry_run, waiting=waiting
+        )
+        for directory in directories
     ]
     if wait and not dry_run:
         display.retried(plans)
@@ -88,23 +92,23 @@ def retry(
 def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
     errors = tuple(
         IncompleteError(
-            f"{one.array.point.key} repeat {one.number} has been retried as often as allowed: "
-            f"{one.why}",
+            f"{repeat.array.point.key} repeat {repeat.number} has been retried as often as "
+            f"allowed: {repeat.why}",
             where=plan.findings.watched.campaign.id,
             hint="Find the cause, then raise --max-retries, or submit the point again.",
         )
         for plan in plans
-        for one in plan.findings.spent
+        for repeat in plan.findings.spent
     ) + tuple(
         IncompleteError(
-            f"{one.array.point.key} repeat {one.number} ran out of device memory, and would do so "
-            "again.",
+            f"{repeat.array.point.key} repeat {repeat.number} ran out of device memory, and "
+            "would do so again.",
             where=plan.findings.watched.campaign.id,
             hint="Submit the point with a smaller --batch-size; or, if another process used "
             "the memory, avoid its node: --exclude NODE.",
         )
         for plan in plans
-        for one in plan.findings.too_large
+        for invalid_repeat in plan.findings.too_large
     )
     return Result(
         data={"campaigns": [_described(plan) for plan in plans], "submitted": not dry},
@@ -148,6 +152,11 @@ def _described(plan: RetryPlan) -> dict[str, Any]:
 
 def _repeats(repeats: Sequence[InvalidRepeat]) -> list[dict[str, Any]]:
     return [
-        {"point": one.array.point.key, "repeat": one.number, "state": one.state, "why": one.why}
-        for one in repeats
+        {
+            "point": repeat.array.point.key,
+            "repeat": repeat.number,
+            "state": repeat.state,
+            "why": repeat.why,
+        }
+        for repeat in repeats
     ]

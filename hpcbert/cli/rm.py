@@ -43,15 +43,19 @@ def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_fi
     gone = remove(directories, agreed=lambda: yes or _agreed(directories), run=run, force=force)
     data = {
         "removed": gone,
-        "campaigns": [{"campaign": one.name, "directory": str(one)} for one in directories],
+        "campaigns": [
+            {"campaign": directory.name, "directory": str(directory)} for directory in directories
+        ],
     }
-    lines = [f"Removed {one}." for one in directories] if gone else ["Nothing was removed."]
+    lines = (
+        [f"Removed {directory}." for directory in directories] if gone else ["Nothing was removed."]
+    )
     return Result(data, "\n".join(lines))
 
 
 def _agreed(directories: Sequence[Path]) -> bool:
     """Ask, on stderr."""
-    names = ", ".join(one.name for one in directories)
+    names = ", ".join(directory.name for directory in directories)
     question = f"Remove {names} for good, with all logs?"
     if not sys.stdin.isatty():
         raise UsageError(

@@ -39,17 +39,20 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
     CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
     default. show asks no scheduler: it reads the campaign's files.
     """
-    (found,) = open_campaigns([campaign] if campaign else (), Path(runs or load(site_file).runs))
-    manifest = store.read_manifest(found.directory)
-    seen, now = overview.look(found.directory), time.time()
-    numbers = overview.numbers(found.directory, manifest)
-    ended = ends.read(found.directory)
+    (opened_campaign,) = open_campaigns(
+        [campaign] if campaign else (), Path(runs or load(site_file).runs)
+    )
+    manifest = store.read_manifest(opened_campaign.directory)
+    seen, now = overview.look(opened_campaign.directory), time.time()
+    numbers = overview.numbers(opened_campaign.directory, manifest)
+    ended = ends.read(opened_campaign.directory)
     points = [
-        _point(found.directory, manifest, point, numbers, ended) for point in manifest.of_point
+        _point(opened_campaign.directory, manifest, point, numbers, ended)
+        for point in manifest.of_point
     ]
     data = {
         **asdict(seen),
-        "directory": str(found.shown),
+        "directory": str(opened_campaign.shown),
         "age_seconds": overview.age(seen.created, now=now),
         "source": "files",
         "site": manifest.site,
@@ -58,10 +61,10 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
         "hpcbert": manifest.hpcbert,
         "protocol": asdict(manifest.protocol),
         "points": points,
-        "preflight": preflight.sentences(TrackedCampaign(found.directory, manifest)),
+        "preflight": preflight.sentences(TrackedCampaign(opened_campaign.directory, manifest)),
     }
     text = "\n".join(_lines(seen, manifest, data, now))
-    return Result(data, text, warnings=store.caution(found.shown))
+    return Result(data, text, warnings=store.caution(opened_campaign.shown))
 
 
 def _point(
@@ -72,7 +75,7 @@ def _point(
     ended: Ends,
 ) -> dict[str, Any]:
     mine = [(array, number) for array, number in manifest.current if array.point == point]
-    known, adaptive = numbers.get(point), manifest.protocol.precision_of_median is not None
+    point_result, adaptive = numbers.get(point), manifest.protocol.precision_of_median is not None
     return {
         "point": point.key,
         "variant": point.variant,
@@ -88,13 +91,14 @@ def _point(
             for one in mine
             if (end := ended.of(*one))
         ],
-        "asked": known.asked if known and adaptive else len(mine),
-        "valid": known.valid if known else None,
-        "median": known.median if known else None,
+        "asked": point_result.asked if point_result and adaptive else len(mine),
+        "valid": point_result.valid if point_result else None,
+        "median": point_result.median if point_result else None,
         "refused": [
-            {"repeat": number, "why": why} for number, why in (known.refused if known else ())
+            {"repeat": number, "why": why}
+            for number, why in (point_result.refused if point_result else ())
         ],
-        "unneeded": list(known.unneeded) if known else [],
+        "unneeded": list(point_result.unneeded) if point_result else [],
     }
 
 

@@ -32,20 +32,22 @@ def trust(*, paths: tuple[str, ...], remove: bool) -> Result:
     if remove and not paths:
         raise UsageError("--remove needs a path.", hint="Without options, trust lists the paths.")
     file = trusted.file_of(os.environ)
-    before = {one.path: one for one in trusted.read(file)}
+    before = {trusted_path.path: trusted_path for trusted_path in trusted.read(file)}
     entries = dict(before)
     for text in paths:
         if remove:
             _remove(entries, Path(text))
         else:
-            entries |= {one.path: one for one in trusted.entries_at(Path(text))}
+            entries |= {
+                trusted_path.path: trusted_path for trusted_path in trusted.entries_at(Path(text))
+            }
     if entries != before:
         trusted.write(file, entries.values())
     rows = [
-        {"path": str(one.path), "owner": ownership.name(one.uid), "uid": one.uid}
-        for one in sorted(entries.values())
+        {"path": str(entry.path), "owner": ownership.name(entry.uid), "uid": entry.uid}
+        for entry in sorted(entries.values())
     ]
-    lines = [f"{one['path']}, of {one['owner']}" for one in rows]
+    lines = [f"{row['path']}, of {row['owner']}" for row in rows]
     return Result({"file": str(file), "trusted": rows}, "\n".join(lines))
 
 

@@ -105,19 +105,19 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     campaign = store.read_manifest(directory)
     document = _recorded(directory)
     watched = TrackedCampaign(directory, campaign)
-    found = list(evidence.changes(watched, document, evidence.digests(watched)))
+    deviations = list(evidence.changes(watched, document, evidence.digests(watched)))
     own = str(document.get(SEAL, ""))
     if not own.startswith(expected):
         detail = f"its seal is {own} instead of {expected}"
-        found.append(Deviation("seal", evidence.MEASUREMENTS, detail))
+        deviations.append(Deviation("seal", evidence.MEASUREMENTS, detail))
     gathered = _again(watched, document)
     made = None if isinstance(gathered, Deviation) else gathered
     if isinstance(gathered, Deviation):
-        found.append(gathered)
-    elif all(one.kind == "masked" for one in found if one.harmless):
-        found += _recomputed(directory, document, gathered)
-    status: Status = "stale" if all(one.harmless for one in found) else "changed"
-    if all(one.kind == "masked" for one in found):
+        deviations.append(gathered)
+    elif all(deviation.kind == "masked" for deviation in deviations if deviation.harmless):
+        deviations += _recomputed(directory, document, gathered)
+    status: Status = "stale" if all(deviation.harmless for deviation in deviations) else "changed"
+    if all(deviation.kind == "masked" for deviation in deviations):
         # What was masked still gives the sealed numbers.
         status = "intact"
     files, environments = document[EVIDENCE]["files"], Environments(directory)
@@ -127,12 +127,12 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     return Audit(
         campaign=campaign,
         status=status,
-        findings=tuple(found),
+        findings=tuple(deviations),
         recorded=str(document[EVIDENCE].get("recorded", "")),
         seal=own,
         history=tuple(one for one in history if isinstance(one, dict)),
         tables=tabulate(made.points) if made else (),
-        exhibits={one.run.log: _exhibit(one, files, environments) for one in repeats},
+        exhibits={repeat.run.log: _exhibit(repeat, files, environments) for repeat in repeats},
     )
 
 
@@ -155,7 +155,7 @@ def accept(directory: Path, reason: str, *, states: AskStates, now: float) -> No
     _recorded(directory)
     watched = TrackedCampaign(directory, store.read_manifest(directory))
     gathered = judge.gather(watched, rule="", window=Window(), states=states, trusted=True)
-    if all(one.harmless for one in evidence.hold(watched).findings):
+    if all(finding.harmless for finding in evidence.hold(watched).findings):
         raise UsageError("There is no change to accept.", where=watched.campaign.id)
     if not keeping.over(watched, gathered, now=now):
         raise IncompleteError("The campaign still waits or runs: accept changes when it is over.")
@@ -201,8 +201,8 @@ def _whole(value: Any) -> int | None:
 def _known(run: Mapping[str, Any]) -> RepeatState:
     """Return the recorded state of a repeat's newest attempt, and those of earlier ones."""
     states = [recalled(one["state"]) for one in run.get("verdicts", ())]
-    newest = next((one for one in states if one.attempt == run["newest"]), None)
-    earlier = tuple(one for one in states if one.attempt < run["newest"])
+    newest = next((state for state in states if state.attempt == run["newest"]), None)
+    earlier = tuple(state for state in states if state.attempt < run["newest"])
     return replace(newest or recalled(run["scheduler"]), earlier=earlier)
 
 
@@ -210,7 +210,7 @@ def _recomputed(
     directory: Path, document: Mapping[str, Any], gathered: Gathered
 ) -> Iterator[Deviation]:
     keys = ("valid", "throughput", "attempt", "log")
-    again = {one.key: one.run for one in gathered.repeats}
+    again = {repeat.key: repeat.run for repeat in gathered.repeats}
     for then in document["runs"]:
         run = again.get((then["array"], then["repeat"]))
         for key in keys:
@@ -242,20 +242,24 @@ def _differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
         yield place
 
 
-def _exhibit(one: JudgedRepeat, files: Mapping[str, Any], environments: Environments) -> Exhibit:
-    array = one.array
-    found = {node.node: node for node in one.fingerprints}
-    start = f"{array.point.key}.{one.run.repeat}.{one.run.attempt}."
+def _exhibit(
+    judged_repeat: JudgedRepeat, files: Mapping[str, Any], environments: Environments
+) -> Exhibit:
+    array = judged_repeat.array
+    fingerprints = {node.node: node for node in judged_repeat.fingerprints}
+    start = f"{array.point.key}.{judged_repeat.run.repeat}.{judged_repeat.run.attempt}."
     nodes = []
-    for path in environments.names(array.point.key, one.run.repeat, one.run.attempt):
+    for path in environments.names(
+        array.point.key, judged_repeat.run.repeat, judged_repeat.run.attempt
+    ):
         name = path.removeprefix(start).removesuffix(".json")
-        node = found.get(name, Fingerprint(name, {}))
-        told = (node.digest, node.summary) if name in found else ("", "")
+        node = fingerprints.get(name, Fingerprint(name, {}))
+        told = (node.digest, node.summary) if name in fingerprints else ("", "")
         nodes.append(Node(name, _file(f"{FOLDER}/{path}", files), *told))
     return Exhibit(
-        job=array.element(one.run.repeat) or None,
-        log=_file(one.run.log, files),
-        status=_file(array.status(one.run.repeat), files),
+        job=array.element(judged_repeat.run.repeat) or None,
+        log=_file(judged_repeat.run.log, files),
+        status=_file(array.status(judged_repeat.run.repeat), files),
         script=_file(array.script, files),
         nodes=tuple(nodes),
     )

@@ -36,8 +36,8 @@ def cancel(watched: TrackedCampaign, target: Target, *, run: Runner) -> None:
         return
     scheduler.of(watched.campaign.scheduler, World(run)).cancel(watched, target)
     states = {
-        one.key: RepeatState("CANCELLED", Kind.FAILED, "none", detail="was cancelled")
-        for one in target.repeats
-        if one.newest.start is None
+        repeat.key: RepeatState("CANCELLED", Kind.FAILED, "none", detail="was cancelled")
+        for repeat in target.repeats
+        if repeat.newest.start is None
     }
     ends.write(watched, states, states)

@@ -145,23 +145,23 @@ def _collect(
     load: Callable[[str], Framework],
     states: AskStates | None,
 ) -> Collected:
-    found = discover(paths, request.pattern)
-    if not found.logs:
+    discovery = discover(paths, request.pattern)
+    if not discovery.logs:
         _refuse_for_logs(request)
-    campaigns, left_out = _own_or_named(found.campaigns, paths)
+    campaigns, left_out = _own_or_named(discovery.campaigns, paths)
     sources: list[_Point] = []
     refused: list[str] = []
-    warnings = [*found.warnings, *left_out]
-    files = list(found.left_out)
+    warnings = [*discovery.warnings, *left_out]
+    files = list(discovery.left_out)
     known: list[Source] = []
-    for source, own, why, notes in _of_campaigns(
+    for source, points, why, notes in _of_campaigns(
         campaigns, request, archives, states or ask_scheduler
     ):
         known.append(source)
-        sources += own
+        sources += points
         refused += why
         warnings += notes
-    if found.logs:
+    if discovery.logs:
         reader = Reader(
             known=request.known,
             frameworks=frameworks,
@@ -171,8 +171,8 @@ def _collect(
             pattern=request.pattern,
             as_repeats=request.as_repeats,
         )
-        origin = _logs(paths, found.logs)
-        sources += [_Point(*one).out_of(origin) for one in reader.gather(found.logs)]
+        origin = _logs(paths, discovery.logs)
+        sources += [_Point(*one).out_of(origin) for one in reader.gather(discovery.logs)]
         known.append(Source(**asdict(origin)))
         warnings += reader.warnings
         files += reader.left_out
@@ -216,12 +216,14 @@ def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[lis
         return [], []
     from hpcbert.campaign import store
 
-    owners = {one: "" if one in paths else store.stranger(one) for one in campaigns}
+    owners = {
+        campaign: "" if campaign in paths else store.stranger(campaign) for campaign in campaigns
+    }
     if all(owners.values()):
         return list(campaigns), []
-    return [one for one in campaigns if not owners[one]], [
-        f"{one} is left out because it belongs to {who}. Name it to collect it."
-        for one, who in owners.items()
+    return [campaign for campaign in campaigns if not owners[campaign]], [
+        f"{path} is left out because it belongs to {who}. Name it to collect it."
+        for path, who in owners.items()
         if who
     ]
 
@@ -242,9 +244,9 @@ def _of_campaigns(
 
         # Campaigns of one folder read each other's status files.
         records, nearby = Records(keep_unchanged=True), NearbyCampaigns()
-        for one in directories:
-            watched = TrackedCampaign(one, store.read_manifest(one), records)
-            yield _of_campaign(watched, nearby, request, archives.get(one, one), states)
+        for directory in directories:
+            watched = TrackedCampaign(directory, store.read_manifest(directory), records)
+            yield _of_campaign(watched, nearby, request, archives.get(directory, directory), states)
 
 
 def _of_campaign(
@@ -264,16 +266,18 @@ def _of_campaign(
     gathered = judge.gather(
         watched, rule=request.rule, window=request.window, states=states, nearby=nearby
     )
-    alive = any(one.known.newest.kind.alive for one in gathered.repeats)
+    alive = any(repeat.known.newest.kind.alive for repeat in gathered.repeats)
     accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
     notes = (*store.caution(place), *preflight.warnings(watched, over=not alive), *accepted)
     if place == directory and not store.stranger(directory):
-        newest = {one.key: one.known.newest for one in gathered.repeats}
-        ends.write(watched, newest, {key for key, one in newest.items() if one.kind.over})
+        newest = {repeat.key: repeat.known.newest for repeat in gathered.repeats}
+        ends.write(
+            watched, newest, {key for key, repeat_state in newest.items() if repeat_state.kind.over}
+        )
         notes += keeping.write(watched, gathered, nearby, now=time.time())
-    own = [
-        _Point(point, taken).out_of(Origin("campaign", campaign.id, str(place)))
-        for point, taken in zip(gathered.points, gathered.taken, strict=True)
+    points = [
+        _Point(point, node_samples).out_of(Origin("campaign", campaign.id, str(place)))
+        for point, node_samples in zip(gathered.points, gathered.taken, strict=True)
     ]
     refused: tuple[str, ...] = ()
     if gathered.held.changed:
@@ -282,7 +286,7 @@ def _of_campaign(
         how = 'Restore it, or accept the change with hpcbert audit --accept "WHY"'
         refused = (f"{campaign.id} was changed since it was collected: {told}. {how}.",)
     source = source_of(place, campaign, gathered.repeats)
-    return _OfCampaign(source, own, refused, (*gathered.warnings, *notes))
+    return _OfCampaign(source, points, refused, (*gathered.warnings, *notes))
 
 
 def ask_scheduler(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
@@ -328,10 +332,10 @@ def _logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
     """Return the path of logs, as the user gave it."""
     above: set[Path] = set()
     for log in logs:
-        one = log.path
-        while one not in above:
-            above.add(one)
-            one = one.parent
+        path = log.path
+        while path not in above:
+            above.add(path)
+            path = path.parent
     of_logs = [one for one in paths if one in above] or paths
     more = f" and {len(of_logs) - 1} more" if len(of_logs) > 1 else ""
     return Origin("logs", f"{shown(of_logs[0])}{more}", "" if more else shown(of_logs[0]))
@@ -340,10 +344,10 @@ def _logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
 def _mixed_windows(sources: Sequence[_Point]) -> tuple[str, ...]:
     """Return which tables compare numbers that were measured over different iterations."""
     windows: dict[Group, dict[str, Shape]] = {}
-    for one in sources:
-        if one.point.counted:
-            shapes = windows.setdefault(one.point.group, {})
-            shapes.setdefault(one.point.counted.counted, one.point.shape)
+    for source in sources:
+        if source.point.counted:
+            shapes = windows.setdefault(source.point.group, {})
+            shapes.setdefault(source.point.counted.counted, source.point.shape)
     return tuple(
         f"{group.framework} {group.precision}: the points were measured over different iterations: "
         + ", ".join(

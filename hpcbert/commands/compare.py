@@ -75,10 +75,10 @@ def run(request: CompareRequest, at: Places, *, states: AskStates | None = None)
     """
     results = _read(request, at, states)
     if request.by:
-        base, *others = _parted(results, request.by)
+        base, *sides = _parted(results, request.by)
     else:
         named = zip(request.words, results, strict=True)
-        base, *others = [_Side(word, one.tables) for word, one in named]
+        base, *sides = [_Side(word, result_set.tables) for word, result_set in named]
     comparisons = tuple(
         compare(
             base.tables,
@@ -87,15 +87,15 @@ def run(request: CompareRequest, at: Places, *, states: AskStates | None = None)
             within=request.within,
             by=DIMENSIONS.get(request.by, ""),
         )
-        for other in others
+        for other in sides
     )
     if not request.anyway:
         _refuse_incomparable(comparisons)
     return Compared(
         comparisons,
         tuple(failures(comparisons, request.least)) if request.least else (),
-        (*(text for one in results for text in one.refused), *_empty(comparisons)),
-        tuple(dict.fromkeys(text for one in results for text in one.warnings)),
+        (*(text for result in results for text in result.refused), *_empty(comparisons)),
+        tuple(dict.fromkeys(text for result in results for text in result.warnings)),
     )
 
 
@@ -112,13 +112,13 @@ def _read(request: CompareRequest, at: Places, states: AskStates | None) -> list
             "There is only one result, and nothing to compare it with.",
             hint="Name BASE and NEW, or compare points of one: --by framework.",
         )
-    said = request.reading
-    of_campaigns = said._replace(known=UserSettings(), pattern="")
-    asked = [_reading(word, at, said, of_campaigns) for word in request.words]
-    if said not in asked:
+    collect_request = request.reading
+    of_campaigns = collect_request._replace(known=UserSettings(), pattern="")
+    collect_requests = [_reading(word, at, collect_request, of_campaigns) for word in request.words]
+    if collect_request not in collect_requests:
         # None of them is logs: the refusal names the options.
-        asked[0] = said
-    pairs = zip(request.words, asked, strict=True)
+        collect_requests[0] = collect_request
+    pairs = zip(request.words, collect_requests, strict=True)
     return [load([word], at, reading, states=states) for word, reading in pairs]
 
 
@@ -140,7 +140,7 @@ def _parted(results: Sequence[ResultSet], by: str) -> list[_Side]:
         UsageError: There is only one value.
     """
     parts: dict[str, list[SpeedupTable]] = {}
-    for table in (table for one in results for table in one.tables):
+    for table in (table for result in results for table in result.tables):
         for value, part in _values(table, by):
             parts.setdefault(value, []).append(part)
     if len(parts) < 2:  # noqa: PLR2004 - two are compared
@@ -166,8 +166,8 @@ def _refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
         UsageError: There are such points; the message gives each reason with its points.
     """
     reasons: dict[str, list[str]] = {}
-    for one in comparisons:
-        for pair in one.pairs:
+    for comparison in comparisons:
+        for pair in comparison.pairs:
             for obstacle in pair.obstacles:
                 reasons.setdefault(str(obstacle), []).append(pair.new.name)
     if reasons:
@@ -180,9 +180,9 @@ def _refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
 
 def _empty(comparisons: Sequence[Comparison]) -> list[str]:
     return [
-        f"No point of {one.base} and {one.new} has a number in both."
-        for one in comparisons
-        if not one.pairs
+        f"No point of {comparison.base} and {comparison.new} has a number in both."
+        for comparison in comparisons
+        if not comparison.pairs
     ]
 
 
@@ -193,21 +193,22 @@ def failures(comparisons: Sequence[Comparison], least: float) -> list[Regression
         comparisons: The comparisons made.
         least: The smallest ratio that passes.
     """
-    found, floor = [], share(least)
-    for one in comparisons:
+    regression_errors, floor = [], share(least)
+    for comparison in comparisons:
         slow = [
             (
                 pair.new.name,
-                f"{one.new} has {pair.ratio.value:.2%} of {one.base}, below {floor}",
+                f"{comparison.new} has {pair.ratio.value:.2%} of {comparison.base}, below {floor}",
             )
-            for pair in one.pairs
+            for pair in comparison.pairs
             if pair.ratio.value < least
         ]
         lost = [
-            (name, f"{one.new} can't be compared with {one.base}: {why}")
-            for name, why in one.lacking
+            (name, f"{comparison.new} can't be compared with {comparison.base}: {why}")
+            for name, why in comparison.lacking
         ]
-        found += [
-            RegressionError(f"{name}: {why}.", point=case(one, name)) for name, why in slow + lost
+        regression_errors += [
+            RegressionError(f"{name}: {why}.", point=case(comparison, name))
+            for name, why in slow + lost
         ]
-    return found
+    return regression_errors

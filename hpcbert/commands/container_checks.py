@@ -55,9 +55,9 @@ def examine(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[F
         yield examine_pyxis(site, recipes, run=run)
     images, problems = _images(site, recipes)
     yield from problems
-    own = run(["bash", str(_PROBE), *_words(site, recipes, images)], timeout=_PATIENCE)
+    outcome = run(["bash", str(_PROBE), *_words(site, recipes, images)], timeout=_PATIENCE)
     mild = () if traits(site.scheduler).here else _JOBS_ONLY
-    for row in read_rows(own.stdout):
+    for row in read_rows(outcome.stdout):
         status = "warn" if row.status == "fail" and row.name in mild else row.status
         yield container_finding("here", row.name, status, row.detail)
     for image in images:
@@ -111,7 +111,7 @@ def words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:
 
 def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], tuple[Finding, ...]]:
     """Return the images of the frameworks, prepared files where there are, and what is wrong."""
-    found, problems = [], []
+    images, problems = [], []
     prefix = runtimes.of(site.container.runtime).tool.prefix
     for recipe in recipes:
         name, change = f"image of {recipe.name}", f"site.toml: frameworks.{recipe.name}.image"
@@ -126,12 +126,12 @@ def _images(site: Site, recipes: Sequence[Recipe]) -> tuple[tuple[Image, ...], t
             continue
         folder = Path(site.container.images)
         prepared = cache.find(folder, image, prefix)
-        found.append(replace(image, kind="file", path=prepared.path) if prepared else image)
-    return tuple(dict.fromkeys(found)), tuple(problems)
+        images.append(replace(image, kind="file", path=prepared.path) if prepared else image)
+    return tuple(dict.fromkeys(images)), tuple(problems)
 
 
 def _words(site: Site, recipes: Sequence[Recipe], images: Sequence[Image]) -> list[str]:
-    files = [one.path for one in images if one.kind == "file"]
+    files = [image.path for image in images if image.kind == "file"]
     runtime = runtimes.of(site.container.runtime)
     runs = runtime.enters or traits(site.scheduler).srun
     words = [f"--{runtime.tool.name}"] if runs else []
@@ -149,14 +149,14 @@ def _registry(image: Image, site: Site, run: Runner) -> Finding:
     """Ask the registry for the image's digest, as the import would begin."""
     tool = runtimes.of(site.container.runtime).tool
     name = f"registry ({image.registry or image.kind})"
-    asked = run([*tool.digest, image.uri], timeout=_DIGEST_SECONDS)
-    if asked.ok:
+    outcome = run([*tool.digest, image.uri], timeout=_DIGEST_SECONDS)
+    if outcome.ok:
         return Finding(name, "ok", f"{image.name}:{image.tag or image.digest} is there")
-    printed = asked.stdout + asked.stderr
+    printed = outcome.stdout + outcome.stderr
     lines = [line for line in printed.splitlines() if line.strip()] or [""]
-    known = symptoms.explain(printed)
-    what = known.what if known else lines[-1]
+    symptom = symptoms.explain(printed)
+    what = symptom.what if symptom else lines[-1]
     general = checks("containers")["registry"]
-    change = general.change if known and known.name in _OF_LOGIN else ""
-    hint = known.hint if known else general.hint
+    change = general.change if symptom and symptom.name in _OF_LOGIN else ""
+    hint = symptom.hint if symptom else general.hint
     return Finding(name, "warn", f"{image.uri}: {what}", hint, change)

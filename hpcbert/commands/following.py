@@ -132,9 +132,9 @@ def _ended(repeat: Repeat, state: RepeatState) -> bool:
 
 
 def _chosen(repeats: list[Repeat], states: dict[Key, RepeatState]) -> Repeat:
-    kinds = {one.key: states[one.key].kind for one in repeats}
-    alive = [one for one in repeats if kinds[one.key].alive]
-    running = [one for one in alive if not kinds[one.key].queued]
+    kinds = {repeat.key: states[repeat.key].kind for repeat in repeats}
+    alive = [repeat for repeat in repeats if kinds[repeat.key].alive]
+    running = [repeat for repeat in alive if not kinds[repeat.key].queued]
     if alive and not running:
         return alive[0]
     return max(running or repeats, key=_written)

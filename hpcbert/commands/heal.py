@@ -77,22 +77,28 @@ def follow(
         KeyboardInterrupt: The user interrupted the watching.
     """
     if policy.limit:
-        for one in watched:
-            store.claim(one.directory)
+        for tracked_campaign in watched:
+            store.claim(tracked_campaign.directory)
     unattended = replace(policy, cancelled=False)
     while True:
         with observer.watching() as sinks:
             view = watch(watched, sinks, run=run, floor=interval or floor, once=once, pause=pause)
         plans = [
-            resubmit(one.directory, unattended, run=run, floor=floor, waiting=observer.waiting)
-            for one in watched
-            if policy.limit and not once and not one.campaign.rehearse
+            resubmit(
+                tracked_campaign.directory,
+                unattended,
+                run=run,
+                floor=floor,
+                waiting=observer.waiting,
+            )
+            for tracked_campaign in watched
+            if policy.limit and not once and not tracked_campaign.campaign.rehearse
         ]
-        made = [plan for plan in plans if plan.arrays]
-        if not made:
+        retry_plans = [plan for plan in plans if plan.arrays]
+        if not retry_plans:
             return view
-        observer.retried(made)
-        watched = [open_campaign(one.directory) for one in watched]
+        observer.retried(retry_plans)
+        watched = [open_campaign(tracked_campaign.directory) for tracked_campaign in watched]
 
 
 def resubmit(
@@ -130,12 +136,15 @@ def resubmit(
 
     if not dry and any(one.state == "intended" for one in store.read_manifest(directory).arrays):
         submitted()
-    found = retry.look(directory, policy, run=run)
-    ended = [(one.array, one.number, one.state) for one in found.invalid]
-    limits.refuse_pointless(found.watched, ended, policy.time_limit)
-    plan = retry.plan(found, policy, run=run)
+    findings = retry.look(directory, policy, run=run)
+    ended = [
+        (invalid_repeat.array, invalid_repeat.number, invalid_repeat.state)
+        for invalid_repeat in findings.invalid
+    ]
+    limits.refuse_pointless(findings.watched, ended, policy.time_limit)
+    plan = retry.plan(findings, policy, run=run)
     if dry or not plan.arrays:
         return plan
     retry.intend(plan)
-    there = {array.name: array for array in submitted()}
-    return replace(plan, arrays=tuple(there.get(one.name, one) for one in plan.arrays))
+    arrays = {array.name: array for array in submitted()}
+    return replace(plan, arrays=tuple(arrays.get(one.name, one) for one in plan.arrays))

@@ -156,7 +156,7 @@ def present(cluster: Cluster) -> bool:
 
 def propose(
     cluster: Cluster,
-    here: Surroundings,
+    surroundings: Surroundings,
     given: Mapping[str, Any],
     pick: Callable[[Question], str],
     *,
@@ -166,7 +166,7 @@ def propose(
 
     Args:
         cluster: Says what it has.
-        here: What this machine has.
+        surroundings: What this machine has.
         given: Values of the command line, by parameter.
         pick: Answers a question with one of its options.
         folder: The folder of the site.toml.
@@ -174,64 +174,64 @@ def propose(
     Raises:
         UsageError: A requested value does not exist, or only the user can choose one.
     """
-    made = Proposal(
+    proposal = Proposal(
         {name: value for name, value in given.items() if value},
         pick,
         values={**_CLUSTER, "scheduler": '"slurm"'},
     )
-    made.values["name"] = json.dumps(cluster.settings.name or "cluster")
-    offer = _choose_partition(made, cluster)
+    proposal.values["name"] = json.dumps(cluster.settings.name or "cluster")
+    offer = _choose_partition(proposal, cluster)
     partition = offer.name if offer else ""
     rule = cluster.rules.get(partition)
     if offer is None:
-        _take_private_gpus(made)
+        _take_private_gpus(proposal)
     elif offer.kinds:
-        _choose_gpus(made, offer)
+        _choose_gpus(proposal, offer)
     else:
-        _take_cpus(made, offer)
-    _choose_account(made, cluster, partition, rule)
-    _choose_qos(made, cluster, partition, rule)
-    _choose_time_limit(made, cluster, offer)
-    _choose_memory(made, cluster, partition, rule)
-    _choose_mpi(made, cluster)
-    _choose_runtime(made, cluster, here)
-    _choose_interface(made, here)
-    _choose_runs(made, here, folder)
+        _take_cpus(proposal, offer)
+    _choose_account(proposal, cluster, partition, rule)
+    _choose_qos(proposal, cluster, partition, rule)
+    _choose_time_limit(proposal, cluster, offer)
+    _choose_memory(proposal, cluster, partition, rule)
+    _choose_mpi(proposal, cluster)
+    _choose_runtime(proposal, cluster, surroundings)
+    _choose_interface(proposal, surroundings)
+    _choose_runs(proposal, surroundings, folder)
     most = cluster.settings.most_indices
     if most is not None and most < Protocol.repeats:
-        made.warnings.append(
+        proposal.warnings.append(
             f"An array has at most {most} elements here (MaxArraySize): the {Protocol.repeats} "
             "repeats of a point become several arrays."
         )
-    return made
+    return proposal
 
 
 # --- Partition and GPUs ---------------------------------------------------------------------------
 
 
-def _choose_partition(made: Proposal, cluster: Cluster) -> Offer | None:
+def _choose_partition(proposal: Proposal, cluster: Cluster) -> Offer | None:
     """Choose the partition; None if Slurm shows none."""
-    found = _with_gpu_type(offers(cluster), made.given.get("gpu_type", ""))
-    answer = made.given.get("partition", "")
+    found = _with_gpu_type(offers(cluster), proposal.given.get("gpu_type", ""))
+    answer = proposal.given.get("partition", "")
     if not found:
         question = Question("partition", "--partition, --gpus-per-node and --gpu-type", {})
-        name = made.choose(question, answer)
-        made.take("slurm.partition", name, f"{_YOURS}; Slurm shows no partitions")
-        made.warnings.append(f"{cluster.complaint}. hpcbert could not check this site.")
+        name = proposal.choose(question, answer)
+        proposal.take("slurm.partition", name, f"{_YOURS}; Slurm shows no partitions")
+        proposal.warnings.append(f"{cluster.complaint}. hpcbert could not check this site.")
         return None
     if not cluster.partitions[found[0].name].exact:
-        made.warnings.append(
+        proposal.warnings.append(
             f"{cluster.complaint}. GPUs per node and types are whole partitions': check them."
         )
     good = found if answer else [offer for offer in found if offer.tier == found[0].tier]
     options = {offer.name: str(offer) for offer in good}
-    name = made.choose(Question("partition", "--partition", options, good[0].name), answer)
+    name = proposal.choose(Question("partition", "--partition", options, good[0].name), answer)
     best = next(offer for offer in found if offer.name == name)
     why = f"{_YOURS}: {_contents(best)}" if answer else _reason(best, found)
     others = tuple(str(offer) for offer in found if offer is not best)[:_MOST_SHOWN]
-    made.take("slurm.partition", name, why, others, "--partition")
+    proposal.take("slurm.partition", name, why, others, "--partition")
     if best.barred:
-        made.warnings.append(f"Partition {name} may refuse your jobs: {best.barred}.")
+        proposal.warnings.append(f"Partition {name} may refuse your jobs: {best.barred}.")
     return best
 
 
@@ -266,33 +266,33 @@ def _with_gpu_type(found: tuple[Offer, ...], wanted: str) -> tuple[Offer, ...]:
     return tuple(having)
 
 
-def _take_private_gpus(made: Proposal) -> None:
+def _take_private_gpus(proposal: Proposal) -> None:
     """Take type and number of GPUs from the user, where Slurm shows no partitions."""
-    kind = made.given.get("gpu_type", "")
+    kind = proposal.given.get("gpu_type", "")
     question = Question("number of GPUs in a node", "--gpus-per-node", {})
-    count = made.choose(question, str(made.given.get("gpus_per_node", "")))
+    count = proposal.choose(question, str(proposal.given.get("gpus_per_node", "")))
     if not count.isdigit():
         raise UsageError(f"{count!r} is not a valid number of GPUs.", hint="Give --gpus-per-node.")
-    made.take("slurm.gres", f"gpu:{kind}" if kind else "gpu", _YOURS, (), "--gpu-type")
-    made.take("nodes.gpus_per_node", count, _YOURS, (), "--gpus-per-node")
+    proposal.take("slurm.gres", f"gpu:{kind}" if kind else "gpu", _YOURS, (), "--gpu-type")
+    proposal.take("nodes.gpus_per_node", count, _YOURS, (), "--gpus-per-node")
 
 
-def _take_cpus(made: Proposal, offer: Offer) -> None:
+def _take_cpus(proposal: Proposal, offer: Offer) -> None:
     groups = offer.partition.groups
     others = dict.fromkeys(str(resource) for group in groups for resource in group.resources)
-    made.take("slurm.gres", "", f"partition {offer.name} has no GPUs", tuple(others))
-    made.values["frameworks.pytorch.device"] = '"cpu"'
-    count = str(made.given.get("gpus_per_node", 1))
-    made.take("nodes.gpus_per_node", count, "ranks a node", (), "--gpus-per-node")
-    made.warnings.append(
+    proposal.take("slurm.gres", "", f"partition {offer.name} has no GPUs", tuple(others))
+    proposal.values["frameworks.pytorch.device"] = '"cpu"'
+    count = str(proposal.given.get("gpus_per_node", 1))
+    proposal.take("nodes.gpus_per_node", count, "ranks a node", (), "--gpus-per-node")
+    proposal.warnings.append(
         f"Partition {offer.name} has no GPUs: the reference runs on CPUs, in a table of its own."
     )
 
 
-def _choose_gpus(made: Proposal, offer: Offer) -> None:
+def _choose_gpus(proposal: Proposal, offer: Offer) -> None:
     """Choose the type of GPU and the number per node."""
-    kind = _choose_kind(made, offer.kinds)
-    count = made.given.get("gpus_per_node", 0)
+    kind = _choose_kind(proposal, offer.kinds)
+    count = proposal.given.get("gpus_per_node", 0)
     if count > kind.most:
         raise UsageError(
             f"No node of partition {offer.name} has {kind.gres}:{count}.",
@@ -300,20 +300,20 @@ def _choose_gpus(made: Proposal, offer: Offer) -> None:
         )
     why = f"{_YOURS}; {kind}" if count else str(kind)
     others = (f"{kind.fewer} nodes of the partition have another number",) if kind.fewer else ()
-    made.take("nodes.gpus_per_node", str(count or kind.count), why, others, "--gpus-per-node")
+    proposal.take("nodes.gpus_per_node", str(count or kind.count), why, others, "--gpus-per-node")
 
 
-def _choose_kind(made: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
+def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
     options = {kind.name or "gpu": str(kind) for kind in kinds}
     question = Question("GPU type", "--gpu-type", options, kinds[0].name or "gpu")
-    name = made.choose(question, made.given.get("gpu_type", ""))
+    name = proposal.choose(question, proposal.given.get("gpu_type", ""))
     kind = next(kind for kind in kinds if (kind.name or "gpu") == name)
     others = tuple(str(other) for other in kinds if other is not kind)
-    is_picked = made.given.get("gpu_type") or kind is not kinds[0]
+    is_picked = proposal.given.get("gpu_type") or kind is not kinds[0]
     why = f"{_YOURS}: {kind}" if is_picked else str(kind)
-    made.take("slurm.gres", kind.gres, why, others, "--gpu-type")
+    proposal.take("slurm.gres", kind.gres, why, others, "--gpu-type")
     if kind.sliced:
-        made.warnings.append(
+        proposal.warnings.append(
             f"{kind.gres} is a slice of a GPU (MIG): NCCL does not join slices, so only one "
             "rank can run, and its throughput is not that of a GPU."
         )
@@ -323,50 +323,52 @@ def _choose_kind(made: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
 # --- Account, QOS and limits ----------------------------------------------------------------------
 
 
-def _choose_account(made: Proposal, cluster: Cluster, partition: str, rule: Rules | None) -> None:
+def _choose_account(
+    proposal: Proposal, cluster: Cluster, partition: str, rule: Rules | None
+) -> None:
     """Choose who pays, if the cluster needs to know."""
     rights, bound = cluster.rights, "associations" in cluster.settings.enforced
-    answer = made.given.get("account", "")
+    answer = proposal.given.get("account", "")
     usable = {
-        one.account: f"account {one.account}"
-        for one in rights.own
-        if one.partition in {"", partition}
-        if not bound or rule is None or rule.takes_account(one.account)
+        association.account: f"account {association.account}"
+        for association in rights.own
+        if association.partition in {"", partition}
+        if not bound or rule is None or rule.takes_account(association.account)
     }
     default = rights.default if rights.default in usable else ""
     if answer or (bound and usable):
         question = Question("account", "--account", usable if bound else {}, default)
-        name = made.choose(question, answer)
+        name = proposal.choose(question, answer)
         others = tuple(other for other in usable if other != name)
         why = _YOURS if answer else "your default" if name == default else "yours"
-        made.take("slurm.account", name, why, others, "--account")
+        proposal.take("slurm.account", name, why, others, "--account")
         return
     why = "the cluster requires none"
     if usable:
         why = f"the cluster does not check it; yours is {default or ', '.join(usable)}"
     elif bound and not rights.known:
         why = "accounting does not answer"
-        made.warnings.append(
+        proposal.warnings.append(
             "The cluster checks accounts, and accounting does not say which are yours: give "
             "--account if your default one is not right."
         )
     elif bound:
         why = "accounting shows none of yours"
         may = "None of your accounts may use this partition"
-        made.warnings.append(f"{may if rights.own else 'You have no account'}: ask for one.")
-    made.take("slurm.account", "", why, tuple(usable), "--account")
+        proposal.warnings.append(f"{may if rights.own else 'You have no account'}: ask for one.")
+    proposal.take("slurm.account", "", why, tuple(usable), "--account")
 
 
-def _choose_qos(made: Proposal, cluster: Cluster, partition: str, rule: Rules | None) -> None:
+def _choose_qos(proposal: Proposal, cluster: Cluster, partition: str, rule: Rules | None) -> None:
     """Choose the first QOS that the partition accepts, if it does not accept the default."""
-    account, answer = made.value_of("slurm.account"), made.given.get("qos", "")
-    own = cluster.rights.of(account, partition)
-    names = own.qos if own else ()
+    account, answer = proposal.value_of("slurm.account"), proposal.given.get("qos", "")
+    association = cluster.rights.of(account, partition)
+    names = association.qos if association else ()
     usable = {name: f"QOS {name}" for name in names if rule is None or rule.takes_qos(name)}
     default = cluster.rights.qos_of(account, partition)
     bound = "qos" in cluster.settings.enforced
     if answer:
-        name = made.choose(Question("QOS", "--qos", usable if bound else {}), answer)
+        name = proposal.choose(Question("QOS", "--qos", usable if bound else {}), answer)
         why = _YOURS
     elif not bound or not usable or default in usable or set(usable) == set(names):
         name, why = "", f"the default, {default}" if default else "the default"
@@ -374,21 +376,21 @@ def _choose_qos(made: Proposal, cluster: Cluster, partition: str, rule: Rules | 
         name = next(iter(usable))
         why = f"partition {partition} does not accept {default or 'every QOS of yours'}"
     if bound and names and not usable and not name:
-        made.warnings.append("None of your QOS may use this partition: ask for one.")
+        proposal.warnings.append("None of your QOS may use this partition: ask for one.")
     others = tuple(other for other in usable if other not in {name, default})
-    made.take("slurm.qos", name, why, others, "--qos")
+    proposal.take("slurm.qos", name, why, others, "--qos")
 
 
-def _choose_time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) -> None:
+def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     """Choose the time limit: an hour, or the maximum of the partition, account or QOS."""
     partition = offer.name if offer else ""
     most = offer.partition.limit if offer else TimeLimit(None)
     owner = f"partition {partition}"
     if "limits" in cluster.settings.enforced:
-        who, longest = most_time(_smallest_job(made, partition), cluster, partition)
+        who, longest = most_time(_smallest_job(proposal, partition), cluster, partition)
         if most.exceeds(longest):
             most, owner = longest, who
-    answer = made.given.get("time_limit", "")
+    answer = proposal.given.get("time_limit", "")
     if answer:
         limit, why = TimeLimit.parse(answer), _YOURS
         if limit.exceeds(most):
@@ -397,24 +399,26 @@ def _choose_time_limit(made: Proposal, cluster: Cluster, offer: Offer | None) ->
         limit, why = most, f"{owner} allows a job no more"
     else:
         limit, why = _HOUR, f"{owner} allows a job {most}" if most.seconds else "no limit is lower"
-    made.take("slurm.time_limit", str(limit), why, (), "--time")
+    proposal.take("slurm.time_limit", str(limit), why, (), "--time")
 
 
-def _smallest_job(made: Proposal, partition: str) -> Demand:
+def _smallest_job(proposal: Proposal, partition: str) -> Demand:
     """Return a job on one whole node, with what was chosen for it."""
-    count, gres = made.value_of("nodes.gpus_per_node"), made.value_of("slurm.gres")
+    count, gres = proposal.value_of("nodes.gpus_per_node"), proposal.value_of("slurm.gres")
     return Demand(
         partition,
         1,
         _HOUR,
         resources(f"{gres}:{count}" if gres else ""),
-        made.value_of("slurm.account"),
-        made.value_of("slurm.qos"),
+        proposal.value_of("slurm.account"),
+        proposal.value_of("slurm.qos"),
         tasks=int(count or 1),
     )
 
 
-def _choose_memory(made: Proposal, cluster: Cluster, partition: str, rule: Rules | None) -> None:
+def _choose_memory(
+    proposal: Proposal, cluster: Cluster, partition: str, rule: Rules | None
+) -> None:
     """Ask for all memory of exclusive nodes if the cluster would give only a part of it."""
     default = cluster.memory(partition)
     value, why = "", "jobs get what their nodes have"
@@ -423,13 +427,13 @@ def _choose_memory(made: Proposal, cluster: Cluster, partition: str, rule: Rules
         value = str(rule.most_memory)
     elif default:
         value, why = "0", f"exclusive jobs would get only the cluster's default ({default})"
-    made.take("slurm.memory", value, why)
+    proposal.take("slurm.memory", value, why)
 
 
-def _choose_mpi(made: Proposal, cluster: Cluster) -> None:
+def _choose_mpi(proposal: Proposal, cluster: Cluster) -> None:
     """Choose how ranks are started: by PMIx, or else PMI-2, if srun has it."""
     kinds = tuple(kind for kind in cluster.mpi if kind != "none")
-    name, answer = fitting_mpi(("pmix", "pmi2"), kinds), made.given.get("mpi", "")
+    name, answer = fitting_mpi(("pmix", "pmi2"), kinds), proposal.given.get("mpi", "")
     why = f"srun has it; its default is {cluster.settings.mpi or 'none'}"
     if answer:
         if cluster.mpi and answer not in cluster.mpi:
@@ -440,51 +444,53 @@ def _choose_mpi(made: Proposal, cluster: Cluster) -> None:
         why = "srun has neither pmix nor pmi2" if cluster.mpi else "srun does not say"
     elif not name.startswith("pmix"):
         why = "srun has no pmix"
-        made.warnings.append("srun has no pmix: programs that need PMIx can't find their ranks.")
+        proposal.warnings.append(
+            "srun has no pmix: programs that need PMIx can't find their ranks."
+        )
     others = tuple(kind for kind in kinds if kind != name)
-    made.take("slurm.mpi", name, why, others, "--mpi")
+    proposal.take("slurm.mpi", name, why, others, "--mpi")
 
 
 # --- What this machine has ------------------------------------------------------------------------
 
 
-def _choose_runtime(made: Proposal, cluster: Cluster, here: Surroundings) -> None:
+def _choose_runtime(proposal: Proposal, cluster: Cluster, surroundings: Surroundings) -> None:
     """Choose how ranks enter an image: by srun's plugin if there is one."""
     found = {"pyxis": "srun has --container-image"} if cluster.pyxis else {}
-    for program in reversed(here.programs):
+    for program in reversed(surroundings.programs):
         if runtime_name(program) in RUNTIMES:
             found[runtime_name(program)] = f"{program} is on this machine"
     default = "pyxis" if cluster.pyxis else "none"
     options = {**found, "none": "on the host, without a container"}
-    name, why = made.given.get("runtime", ""), _YOURS
+    name, why = proposal.given.get("runtime", ""), _YOURS
     if not name:
         name, why = default, "no pyxis, enroot or Apptainer is here"
         if found and tuple(found) != ("pyxis",):
             question = Question("container runtime", "--runtime", options, default)
-            name = made.pick(question) or default
+            name = proposal.pick(question) or default
         if found:
             why = options[name]
     others = tuple(other for other in found if other != name)
-    made.take("container.runtime", name, why, others, "--runtime")
+    proposal.take("container.runtime", name, why, others, "--runtime")
 
 
-def _choose_interface(made: Proposal, here: Surroundings) -> None:
+def _choose_interface(proposal: Proposal, surroundings: Surroundings) -> None:
     """Take a network only from the user: nodes may have others than this machine."""
-    name, why = made.given.get("interface", ""), _YOURS
-    if not name and here.fast:
+    name, why = proposal.given.get("interface", ""), _YOURS
+    if not name and surroundings.fast:
         options = {"": "what the nodes' names resolve to"}
-        options |= {each: f"{each}, which this machine has" for each in here.fast}
-        name = made.pick(Question("network interface", "--interface", options))
+        options |= {each: f"{each}, which this machine has" for each in surroundings.fast}
+        name = proposal.pick(Question("network interface", "--interface", options))
         why = "this machine has it"
-    others = tuple(other for other in here.interfaces if other != name)
+    others = tuple(other for other in surroundings.interfaces if other != name)
     why = why if name else "what the nodes' names resolve to"
-    made.take("nodes.interface", name, why, others, "--interface")
+    proposal.take("nodes.interface", name, why, others, "--interface")
 
 
-def _choose_runs(made: Proposal, here: Surroundings, folder: Path) -> None:
+def _choose_runs(proposal: Proposal, surroundings: Surroundings, folder: Path) -> None:
     """Choose where campaigns go: next to the file, or where other machines see them."""
-    shared = {name: f"{place}/hpcbert" for name, place in here.shared.items()}
-    place, why = made.given.get("runs", ""), _YOURS
+    shared = {name: f"{place}/hpcbert" for name, place in surroundings.shared.items()}
+    place, why = proposal.given.get("runs", ""), _YOURS
     private = machine.private(str(folder))
     if not place and private and shared:
         name = next(iter(shared))
@@ -492,15 +498,15 @@ def _choose_runs(made: Proposal, here: Surroundings, folder: Path) -> None:
     elif not place:
         place, why = "runs", f"in {folder}" if private else f"in {folder}, which all nodes must see"
         if private:
-            made.warnings.append(
+            proposal.warnings.append(
                 f"{folder} lies below {private}, which is local to each machine: set runs, "
                 "sources and images to a directory that all nodes share."
             )
-    made.take("runs", place, why, tuple(shared.values()), "--runs")
+    proposal.take("runs", place, why, tuple(shared.values()), "--runs")
     if place != "runs":
         base = Path(place).parent
-        made.values["sources"] = json.dumps(str(base / "sources"))
-        made.values["container.images"] = json.dumps(str(base / "images"))
+        proposal.values["sources"] = json.dumps(str(base / "sources"))
+        proposal.values["container.images"] = json.dumps(str(base / "images"))
 
 
 def local_values(given: Mapping[str, Any]) -> dict[str, str | None]:

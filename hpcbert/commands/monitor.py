@@ -125,24 +125,28 @@ def unfinished(runs: Path, *, run: Runner) -> tuple[TrackedCampaign, ...]:
         with contextlib.suppress(UsageError):
             campaigns.append(open_campaign(directory))
     living: list[TrackedCampaign] = []
-    for runs_on, those in scheduler.each(campaigns, World(run)):
-        living += runs_on.living(those)
-    return tuple(one for one in campaigns if one in living)
+    for runs_on, tracked_campaigns in scheduler.each(campaigns, World(run)):
+        living += runs_on.living(tracked_campaigns)
+    return tuple(campaign for campaign in campaigns if campaign in living)
 
 
-def begun(runs: Path, known: Collection[Path]) -> tuple[TrackedCampaign, ...]:
+def begun(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign, ...]:
     """Return the submitted campaigns under a runs directory that are not known yet.
 
     Args:
         runs: The directory.
-        known: Campaigns to skip.
+        paths: Campaigns to skip.
     """
-    found: list[TrackedCampaign] = []
+    tracked_campaigns: list[TrackedCampaign] = []
     for directory in store.find_campaigns(runs):
-        if directory not in known:
+        if directory not in paths:
             with contextlib.suppress(UsageError):
-                found.append(open_campaign(directory))
-    return tuple(one for one in found if one.campaign.accepted)
+                tracked_campaigns.append(open_campaign(directory))
+    return tuple(
+        tracked_campaign
+        for tracked_campaign in tracked_campaigns
+        if tracked_campaign.campaign.accepted
+    )
 
 
 @dataclass(frozen=True)
@@ -194,9 +198,12 @@ def watch(
             states are open. The jobs continue.
     """
     world = World(run, now=clock, pause=pause)
-    watched = [scheduler.of(one.campaign.scheduler, world).adopted(one) for one in watched]
+    watched = [
+        scheduler.of(tracked_campaign.campaign.scheduler, world).adopted(tracked_campaign)
+        for tracked_campaign in watched
+    ]
     tracker = Tracker(watched, run=run, clock=clock, chance=chance, floor=floor)
-    repeats = tuple(repeat for one in watched for repeat in one.repeats)
+    repeats = tuple(repeat for tracked_campaign in watched for repeat in tracked_campaign.repeats)
     quiet = 0.0
     while True:
         began = time.thread_time()
@@ -213,8 +220,8 @@ def watch(
         if sinks.view:
             sinks.view(view)
         if changes or once or tracker.over():
-            for one in watched:
-                ends.write(one, view.states, _final(one, tracker))
+            for tracked_campaign in watched:
+                ends.write(tracked_campaign, view.states, _final(tracked_campaign, tracker))
         if once or tracker.over():
             return view
         if tracker.absent or tracker.failures >= tolerance:
@@ -227,7 +234,7 @@ def watch(
 
 
 def _final(watched: TrackedCampaign, tracker: Tracker) -> set[Key]:
-    return {one.key for one in watched.repeats if tracker.settled(one.key)}
+    return {repeat.key for repeat in watched.repeats if tracker.settled(repeat.key)}
 
 
 def _rest(
@@ -289,8 +296,8 @@ def progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
     """
     from hpcbert.logs.scan import progress
 
-    known = _grammar(directory)
-    return lambda log: progress(log, known) if known else None
+    grammar = _grammar(directory)
+    return lambda log: progress(log, grammar) if grammar else None
 
 
 def failure_reader(
@@ -304,8 +311,8 @@ def failure_reader(
     """
     from hpcbert.logs.failures import explain
 
-    known = _grammar(directory)
-    return lambda log, device, printed: explain(log, known, device, printed) if known else None
+    grammar = _grammar(directory)
+    return lambda log, device, printed: explain(log, grammar, device, printed) if grammar else None
 
 
 def _grammar(directory: Path) -> Grammar | None:

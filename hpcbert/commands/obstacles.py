@@ -55,18 +55,18 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
     """
     campaign = draft.campaign
     requests = [array.request for array in campaign.arrays]
-    asked = scheduler.of(campaign.scheduler, World(run)).obstacles(draft.directory, requests)
+    findings = scheduler.of(campaign.scheduler, World(run)).obstacles(draft.directory, requests)
     # Before the interpreter is waited for.
-    last = tuple(asked)
+    last = tuple(findings)
     found = tuple(
         finding
-        for one in draft.uses
+        for use in draft.uses
         for finding in of_framework(
-            one.site, one.recipe, one.found, one.plan.options, rehearse=one.options.rehearse
+            use.site, use.recipe, use.found, use.plan.options, rehearse=use.options.rehearse
         )
     )
-    for one in draft.uses:
-        found += (*_of_mpi(one), *_of_modules(one, run))
+    for use in draft.uses:
+        found += (*_of_mpi(use), *_of_modules(use, run))
     return (*found, *_of_pyxis(draft, run), *last)
 
 
@@ -135,8 +135,10 @@ def _of_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
     question = _question(resolved)
     if not question:
         return
-    done = run(question, timeout=_PATIENCE)
-    missing = [one for one in recipe.modules if done.ok and one in done.stdout.split()]
+    outcome = run(question, timeout=_PATIENCE)
+    missing = [
+        module for module in recipe.modules if outcome.ok and module in outcome.stdout.split()
+    ]
     if not missing:
         return
     here = resolved.scheduler.here
@@ -157,7 +159,7 @@ def _of_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
 def of_framework(
     site: Site,
     recipe: Recipe,
-    found: Inputs,
+    inputs: Inputs,
     options: Mapping[str, OptionValue] | None = None,
     *,
     rehearse: bool = False,
@@ -167,27 +169,29 @@ def of_framework(
     Args:
         site: Where it runs.
         recipe: What runs.
-        found: What it runs with there.
+        inputs: What it runs with there.
         options: The values of its options; None if not decided yet.
         rehearse: Whether only its image is entered, and no program runs.
     """
-    image = found.image
+    image = inputs.image
     if image and image.kind == "file" and not os.access(image.path, os.R_OK):
         yield _lacks(recipe, "image", image.path)
     if rehearse:
         return
-    for kind, path in (("data", found.data), ("source", found.source)):
+    for kind, path in (("data", inputs.data), ("source", inputs.source)):
         if path and kind in recipe.needs and not os.access(path, os.F_OK):
             yield _lacks(recipe, kind, path)
-    for what in misfits(recipe, options, found.data) if found.data and options is not None else ():
+    for misfit in (
+        misfits(recipe, options, inputs.data) if inputs.data and options is not None else ()
+    ):
         yield Finding(
             f"data of {recipe.name}",
             "fail",
-            f"The data in {found.data} do not fit: {what}.",
+            f"The data in {inputs.data} do not fit: {misfit}.",
             "Make others with hpcbert data make, or change the options of the recipe.",
             f"site.toml: frameworks.{recipe.name}.data",
         )
-    if runs_in_environment(site, recipe) and not found.python:
+    if runs_in_environment(site, recipe) and not inputs.python:
         yield Finding(
             f"environment of {recipe.name}",
             "fail",
@@ -196,11 +200,11 @@ def of_framework(
             f"site.toml: frameworks.{recipe.name}.python",
             remedy=_COMMAND.format(recipe.name),
         )
-    if site.container.runtime == "none" and found.python and not shutil.which(found.python):
+    if site.container.runtime == "none" and inputs.python and not shutil.which(inputs.python):
         yield Finding(
             f"python of {recipe.name}",
             "fail",
-            f"This machine has no program {found.python} that it could run.",
+            f"This machine has no program {inputs.python} that it could run.",
             "Name the interpreter that the ranks use with --python or in the site.toml. If only "
             "the nodes have it, give --force.",
             f"site.toml: frameworks.{recipe.name}.python",

@@ -74,13 +74,13 @@ class Offer:
     def rank(self) -> tuple[object, ...]:
         """Its rank among others, the lowest first."""
         limit = self.partition.limit.seconds
-        whole = [kind for kind in self.kinds if not kind.sliced] or self.kinds
+        gpu_kinds = [kind for kind in self.kinds if not kind.sliced] or self.kinds
         return (
             *self.tier,
             limit is not None and limit < _HOUR,
             self.partition.least_nodes > 1,
             not self.partition.default,
-            -sum(kind.nodes * kind.count for kind in whole),
+            -sum(kind.nodes * kind.count for kind in gpu_kinds),
             self.name,
         )
 
@@ -118,7 +118,10 @@ def offers(cluster: Cluster) -> tuple[Offer, ...]:
     other partitions, many GPUs before few.
     """
     partitions = cluster.partitions.values()
-    found = [Offer(one, _gpu_kinds(one), _bar(one, cluster)) for one in partitions]
+    found = [
+        Offer(partition, _gpu_kinds(partition), _bar(partition, cluster))
+        for partition in partitions
+    ]
     return tuple(sorted(found, key=lambda offer: offer.rank))
 
 
@@ -152,10 +155,14 @@ def _bar(partition: Partition, cluster: Cluster) -> str:
     enforced = cluster.settings.enforced
     if reason or "associations" not in enforced or not cluster.rights.own:
         return reason
-    own = [one for one in cluster.rights.own if one.partition in {"", partition.name}]
-    if not any(rule.takes_account(one.account) for one in own):
+    associations = [
+        association
+        for association in cluster.rights.own
+        if association.partition in {"", partition.name}
+    ]
+    if not any(rule.takes_account(association.account) for association in associations):
         return f"it is for the accounts {', '.join(rule.accounts) or 'of others'} only"
-    qos = {name for one in own for name in one.qos}
+    qos = {name for association in associations for name in association.qos}
     if "qos" in enforced and qos and not any(map(rule.takes_qos, qos)):
         return f"it is for the QOS {', '.join(rule.qos) or 'of others'} only"
     return ""

@@ -107,8 +107,8 @@ class Outlook:
     @property
     def can_run(self) -> bool:
         """Whether it would be accepted and could run, as far as known in advance."""
-        refused = any(one.start and one.start.refused for one in self.points)
-        lacking = any(one.blocks for one in self.lacks)
+        refused = any(point.start and point.start.refused for point in self.points)
+        lacking = any(missing.blocks for missing in self.lacks)
         return not (refused or lacking or self.obstacles or self.unanswered)
 
 
@@ -143,8 +143,12 @@ def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
         unanswered = error
     answers = unanswered is None
     findings = of_submission(draft, run=run)
-    own = {one.recipe.name: _of_recipe(findings, one) for one in draft.uses}
-    others = [one for one in findings if not any(one in those.values() for those in own.values())]
+    own = {use.recipe.name: _of_recipe(findings, use) for use in draft.uses}
+    others = [
+        finding
+        for finding in findings
+        if not any(finding in those.values() for those in own.values())
+    ]
     return Outlook(
         draft=draft,
         points=tuple(
@@ -154,9 +158,9 @@ def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
             for one in costs
         ),
         supplies=runs_on.supply(arrays[costs[-1].point].request) if answers else (),
-        lacks=tuple(lack for one in draft.uses for lack in _lacks(one, own[one.recipe.name], run)),
-        obstacles=tuple(one for one in others if one.status == "fail"),
-        doubts=tuple(one for one in others if one.status != "fail"),
+        lacks=tuple(lack for use in draft.uses for lack in _lacks(use, own[use.recipe.name], run)),
+        obstacles=tuple(other for other in others if other.status == "fail"),
+        doubts=tuple(other for other in others if other.status != "fail"),
         unanswered=unanswered,
     )
 
@@ -169,7 +173,11 @@ def _least(protocol: Protocol, one: Cost) -> int:
 def _of_recipe(findings: Iterable[Finding], resolved: Resolved) -> dict[str, Finding]:
     """Return the findings about what a framework needs, by kind: `data of oneflow`."""
     end = f" of {resolved.recipe.name}"
-    return {one.name.removesuffix(end): one for one in findings if one.name.endswith(end)}
+    return {
+        finding.name.removesuffix(end): finding
+        for finding in findings
+        if finding.name.endswith(end)
+    }
 
 
 def _lacks(resolved: Resolved, findings: Mapping[str, Finding], run: Runner) -> Iterator[Missing]:
@@ -184,14 +192,14 @@ def _lacks(resolved: Resolved, findings: Mapping[str, Finding], run: Runner) -> 
         waits = part.kind == "image" and part.status == "planned"
         if part.kind in wanted or waits:
             planned.add(part.kind)
-            found = findings.get(part.kind)
+            finding = findings.get(part.kind)
             yield Missing(
                 framework=recipe.name,
                 kind=part.kind,
-                detail=found.detail if found else part.detail,
+                detail=finding.detail if finding else part.detail,
                 command=_command(resolved, part.kind) if part.status == "planned" else "",
-                hint=part.hint or (found.hint if found else ""),
-                blocks=part.kind in unnamed or (found is not None and found.status == "fail"),
+                hint=part.hint or (finding.hint if finding else ""),
+                blocks=part.kind in unnamed or (finding is not None and finding.status == "fail"),
             )
     for kind, one in findings.items():
         if kind not in planned:
@@ -211,15 +219,15 @@ def _command(resolved: Resolved, kind: str) -> str:
 
 def refusals(outlook: Outlook) -> Iterator[HpcbertError]:
     """Yield why a draft can't run, one sentence and one hint each."""
-    blocking = [one for one in outlook.lacks if one.blocks]
-    for framework in dict.fromkeys(one.framework for one in blocking):
-        lacks = [one for one in blocking if one.framework == framework]
-        what = " and ".join(one.kind for one in lacks)
-        ways = [one.command or one.hint for one in lacks]
+    blocking = [missing for missing in outlook.lacks if missing.blocks]
+    for framework in dict.fromkeys(missing.framework for missing in blocking):
+        lacks = [missing for missing in blocking if missing.framework == framework]
+        what = " and ".join(missing.kind for missing in lacks)
+        ways = [missing.command or missing.hint for missing in lacks]
         yield CheckError(f"{framework} lacks {what}.", hint="; ".join(ways))
-    for one in outlook.obstacles:
-        yield CheckError(f"{one.name}: {one.detail}", hint=one.hint)
-    said = [one.start.refused for one in outlook.points if one.start and one.start.refused]
+    for obstacle in outlook.obstacles:
+        yield CheckError(f"{obstacle.name}: {obstacle.detail}", hint=obstacle.hint)
+    said = [point.start.refused for point in outlook.points if point.start and point.start.refused]
     for text in dict.fromkeys(said):
         yield CheckError(f"sbatch --test-only: {text}")
     if outlook.unanswered:

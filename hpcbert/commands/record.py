@@ -73,12 +73,16 @@ def check(
     Raises:
         UsageError: The record has nothing about these logs; or as `load`.
     """
-    tables = [(one, source.called(one)) for source, one in record.every(against)]
+    tables = [
+        (published_table, source.called(published_table))
+        for source, published_table in record.every(against)
+    ]
     logged = {point[:4] for point in _medians(words, at, request)}
     known = [
-        (one, name)
-        for one, name in tables
-        if _table_key(one) in logged and (not edition or edition in one.edition.split("-"))
+        (published_table, name)
+        for published_table, name in tables
+        if _table_key(published_table) in logged
+        and (not edition or edition in published_table.edition.split("-"))
     ]
     if not known:
         found = "; ".join(" ".join(map(str, one)) for one in sorted(logged))
@@ -87,9 +91,15 @@ def check(
             f"{against} has no table{of} for these logs: {found}.",
             hint="hpcbert record list has the names of all tables.",
         )
-    ways = dict.fromkeys(_how(one, point) for one, _ in known for point in one.points)
+    ways = dict.fromkeys(
+        _how(published_table, point)
+        for published_table, _ in known
+        for point in published_table.points
+    )
     medians = {way: _medians(words, at, _asking(request, way)) for way in ways}
-    cells = [cell for one, name in known for cell in _cells(one, name, medians)]
+    cells = [
+        cell for published_table, name in known for cell in _cells(published_table, name, medians)
+    ]
     # A log behind a number of one table belongs to no other table of the same point.
     taken = {(one.point, one.found) for one in cells if one.follows}
     return tuple(
@@ -139,7 +149,7 @@ def _cells(
         if given is not None:
             numbers = [one for one in given if one is not None]
             nearest = min(numbers, key=lambda one: abs(one - point.value), default=None)
-            errors = [one.what for one in table.errors if one.shape in ("", str(point.shape))]
+            errors = [error.what for error in table.errors if error.shape in ("", str(point.shape))]
             label = f"{table.framework} {table.model} {point.shape} {table.precision}"
             label += f" b{table.batch_size_per_device}"
             cells.append(Cell(name, label, point.value, nearest, way.rule, " ".join(errors)))

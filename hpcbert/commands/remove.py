@@ -51,15 +51,15 @@ def remove(
         HpcbertError: The file system refused.
     """
     with contextlib.ExitStack() as stack:
-        for one in directories:
-            _refuse_foreign(one)
-            stack.enter_context(store.locked(one))
-        for one in directories:
-            _refuse_living(one, run=run, force=force)
+        for directory in directories:
+            _refuse_foreign(directory)
+            stack.enter_context(store.locked(directory))
+        for directory in directories:
+            _refuse_living(directory, run=run, force=force)
         if not agreed():
             return False
-        hidden = [_hide(one) for one in directories]
-    leftovers = {left for one in directories for left in _leftovers(one.parent)}
+        hidden = [_hide(directory) for directory in directories]
+    leftovers = {leftover for directory in directories for leftover in _leftovers(directory.parent)}
     for folder in dict.fromkeys((*hidden, *sorted(leftovers))):
         _delete(folder)
     return True
@@ -125,8 +125,8 @@ def _doubt(watched: TrackedCampaign, run: Runner) -> HpcbertError | None:
         doubt: HpcbertError = UsageError("A job of it may still run.", where=where)
     except SchedulerError as error:
         doubt = error
-    known = overview.collected(watched.directory)
-    return None if overview.over(watched.campaign, known) else doubt
+    summary = overview.collected(watched.directory)
+    return None if overview.over(watched.campaign, summary) else doubt
 
 
 class LivingError(HpcbertError):

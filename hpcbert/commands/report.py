@@ -109,17 +109,17 @@ def _documents(inputs: ReportInput, language: str) -> Iterator[tuple[str, bytes]
         ending = ".md" if one == LANGUAGES[0] else f".{one}.md"
         yield f"report{ending}", forms.markdown_report(report).encode(errors=_ESCAPE)
     report = reports[language]
-    drawings = {one.name: figures.draw(one) for one in report.pictures}
+    drawings = {picture.name: figures.draw(picture) for picture in report.pictures}
     yield "index.html", forms.page(report, drawings, Words(language)).encode(errors=_ESCAPE)
     yield from _figures(drawings)
     yield from _tables(report, language)
-    whole = replace(inputs.results, made=inputs.results.made or inputs.made)
-    yield "results.json", f"{saved.render(whole)}\n".encode(errors=_ESCAPE)
+    result_set = replace(inputs.results, made=inputs.results.made or inputs.made)
+    yield "results.json", f"{saved.render(result_set)}\n".encode(errors=_ESCAPE)
 
 
-def pictures_of(results: ResultSet, made: Provenance, language: str) -> tuple[Picture, ...]:
+def pictures_of(results: ResultSet, provenance: Provenance, language: str) -> tuple[Picture, ...]:
     """Return the figures that a report of some results has."""
-    inputs = ReportInput("", made, results, stretches=tuple(_stretches(results)))
+    inputs = ReportInput("", provenance, results, stretches=tuple(_stretches(results)))
     return compose(inputs, Words(language)).pictures
 
 
@@ -143,19 +143,19 @@ def _tables(report: Report, language: str) -> Iterator[tuple[str, bytes]]:
 
 def _campaigns(results: ResultSet, stack: ExitStack) -> dict[str, Path]:
     """Return the directory of each campaign that still exists, archives unpacked, by its id."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for source in results.sources:
         path = Path(source.path)
         if source.kind != "campaign" or not source.path:
             continue
         if path.is_dir():
-            found[source.name] = path
+            paths[source.name] = path
         elif path.name.endswith(ARCHIVE) and path.is_file():
             from hpcbert.campaign import archive
 
             with suppress(HpcbertError):
-                found[source.name] = stack.enter_context(archive.opened(path))
-    return found
+                paths[source.name] = stack.enter_context(archive.opened(path))
+    return paths
 
 
 def _backing(source: Source, results: ResultSet, campaigns: Mapping[str, Path]) -> Backing:
@@ -198,7 +198,7 @@ def _rows(source: Source, results: ResultSet) -> Iterator[Row]:
 
 def _script(directory: Path, campaign: Campaign) -> tuple[str, str]:
     """Return the script of the largest shape."""
-    largest = max(campaign.measured, key=lambda one: one.point.shape.gpus)
+    largest = max(campaign.measured, key=lambda array: array.point.shape.gpus)
     with suppress(OSError):
         return largest.script, read(directory / largest.script).decode("utf-8", "replace")
     return "", ""
@@ -213,7 +213,9 @@ def _topologies(folder: Path) -> dict[str, tuple[str, ...]]:
             host = data.get("host") if isinstance(data, dict) else None
             lines = host.get("topology") if isinstance(host, dict) else None
             if isinstance(lines, list) and isinstance(data.get("node"), str):
-                found.setdefault(data["node"], tuple(one for one in lines if isinstance(one, str)))
+                found.setdefault(
+                    data["node"], tuple(line for line in lines if isinstance(line, str))
+                )
     return found
 
 
@@ -224,25 +226,29 @@ def _recipes(
     from hpcbert.campaign import store
     from hpcbert.config import recipe
 
-    found: dict[str, Recipe] = {}
+    recipes: dict[str, Recipe] = {}
     for source in results.sources:
         directory = campaigns.get(source.name)
-        if directory and source.framework not in found:
+        if directory and source.framework not in recipes:
             with suppress(ConfigError):
-                found[source.framework] = recipe.read_recipe(
+                recipes[source.framework] = recipe.read_recipe(
                     directory / store.RECIPE, name=source.framework, digest=source.recipe_digest
                 )
     for table in results.tables:
         name = table.group.framework
-        if name not in found and name in folders:
+        if name not in recipes and name in folders:
             with suppress(ConfigError):
-                found[name] = recipe.load(folders[name])
-    return tuple(found.values())
+                recipes[name] = recipe.load(folders[name])
+    return tuple(recipes.values())
 
 
 def _stretches(results: ResultSet) -> Iterator[Stretch]:
     """Yield the steps of each table's median run of the largest shape."""
-    for table in [one for one in results.tables if any(row.steps for row in one.rows)][:_STRETCHES]:
+    for table in [
+        speedup_table
+        for speedup_table in results.tables
+        if any(row.steps for row in speedup_table.rows)
+    ][:_STRETCHES]:
         row = [one for one in table.rows if one.steps][-1]
         yield _stretch(table, row)
 
@@ -270,8 +276,8 @@ def _pack(target: Path, results: ResultSet, campaigns: Mapping[str, Path]) -> tu
     if foreign:
         base = Path(os.path.commonpath([path.parent for path in foreign]))
         logs |= {f"logs/{path.relative_to(base)}": path for path in foreign}
-    there = {entry: path for entry, path in logs.items() if path.is_file()}
-    return archive.pack_logs(target, there)
+    paths = {entry: path for entry, path in logs.items() if path.is_file()}
+    return archive.pack_logs(target, paths)
 
 
 # --- the directory -------------------------------------------------------------------------------
@@ -292,8 +298,8 @@ def _digest(path: Path) -> str:
 
 
 def _names(directory: Path) -> tuple[str, ...]:
-    found = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
-    return tuple(sorted(str(path.relative_to(directory)) for path in found))
+    paths = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+    return tuple(sorted(str(path.relative_to(directory)) for path in paths))
 
 
 def _seal(directory: Path) -> tuple[str, ...]:
@@ -304,7 +310,7 @@ def _seal(directory: Path) -> tuple[str, ...]:
     return (*names, SUMS)
 
 
-def _refuse_others(place: Path, said: Path) -> None:
+def _refuse_others(place: Path, path: Path) -> None:
     """Refuse a directory if a report would replace something in it that it did not write.
 
     Raises:
@@ -312,15 +318,15 @@ def _refuse_others(place: Path, said: Path) -> None:
     """
     if not place.exists():
         return
-    with refusal("read", said):
+    with refusal("read", path):
         if not place.is_dir():
-            raise UsageError("The path is not a directory.", where=str(said), hint=_ELSEWHERE)
+            raise UsageError("The path is not a directory.", where=str(path), hint=_ELSEWHERE)
         names = _names(place)
         if not names and not any(place.iterdir()):
             return
         if SUMS not in names:
             raise UsageError(
-                "The directory is neither empty nor a report.", where=str(said), hint=_ELSEWHERE
+                "The directory is neither empty nor a report.", where=str(path), hint=_ELSEWHERE
             )
         lines = read(place / SUMS).decode("utf-8", "replace").splitlines()
         digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
@@ -332,7 +338,7 @@ def _refuse_others(place: Path, said: Path) -> None:
         ]
     if others:
         what = f"{others[0]!r} was changed since the report there was written, and would be lost."
-        raise UsageError(what, where=str(said), hint=_ELSEWHERE)
+        raise UsageError(what, where=str(path), hint=_ELSEWHERE)
 
 
 # What UTF-8 can't write becomes JSON's escape for it.
@@ -340,9 +346,9 @@ _ESCAPE = "backslashreplace"
 _ELSEWHERE = "Name another directory with --output, or move its contents."
 
 
-def _publish(temporary: Path, place: Path, said: Path) -> None:
+def _publish(temporary: Path, place: Path, path: Path) -> None:
     """Give a finished report its name, replacing an earlier one."""
-    with refusal("write", said):
+    with refusal("write", path):
         if not place.exists():
             temporary.rename(place)
             return

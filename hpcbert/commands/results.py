@@ -89,23 +89,23 @@ def load(
     paths = paths or ([] if named else [newest(at)])
     files = [path for path in paths if is_saved(path)]
     rest = [path for path in paths if path not in files]
-    found = [_collected(rest, at, request, states)] if rest else _unasked(request)
-    found += [saved.read(path) for path in files]
-    found += [published.results(named)] if named else []
+    result_sets = [_collected(rest, at, request, states)] if rest else _unasked(request)
+    result_sets += [saved.read(path) for path in files]
+    result_sets += [published.results(named)] if named else []
     refuse_twice(
         (table.group, row)
-        for one in found
-        for table in one.tables
+        for result_set in result_sets
+        for table in result_set.tables
         for row in table.rows
         if not (row.origin and row.origin.kind == "record")
     )
     return ResultSet(
-        tables=tuple(table for one in found for table in one.tables),
-        made=found[0].made if len(found) == 1 else None,
-        sources=tuple(source for one in found for source in one.sources),
-        refused=tuple(text for one in found for text in one.refused),
-        warnings=tuple(text for one in found for text in one.warnings),
-        left_out=tuple(file for one in found for file in one.left_out),
+        tables=tuple(table for result_set in result_sets for table in result_set.tables),
+        made=result_sets[0].made if len(result_sets) == 1 else None,
+        sources=tuple(source for result_set in result_sets for source in result_set.sources),
+        refused=tuple(text for result_set in result_sets for text in result_set.refused),
+        warnings=tuple(text for result_set in result_sets for text in result_set.warnings),
+        left_out=tuple(file for result_set in result_sets for file in result_set.left_out),
     )
 
 

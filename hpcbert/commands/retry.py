@@ -123,8 +123,8 @@ def look(
     states, settled = _settled_states(watched, tracker, pause)
     ends.write(watched, states, settled)
     gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: states)
-    judged = {one.key: one for one in gathered.repeats}
-    fits = {one.array.point for one in gathered.repeats if one.run.valid}
+    judged = {repeat.key: repeat for repeat in gathered.repeats}
+    fits = {repeat.array.point for repeat in gathered.repeats if repeat.run.valid}
     complete = gathered.complete
     invalid: list[InvalidRepeat] = []
     too_large: list[InvalidRepeat] = []
@@ -147,15 +147,17 @@ def look(
             (too_large if hopeless else invalid).append(
                 InvalidRepeat(array, number, outcome.state, why)
             )
-    runs_on.refuse_doubling(watched, [(one.array, one.number) for one in invalid])
-    left: list[InvalidRepeat] = []
+    runs_on.refuse_doubling(
+        watched, [(invalid_repeat.array, invalid_repeat.number) for invalid_repeat in invalid]
+    )
+    invalid_repeats: list[InvalidRepeat] = []
     spent: list[InvalidRepeat] = []
-    for one in invalid:
-        tried = len(watched.submitted_in[one.array.point, one.number])
-        (spent if tried > policy.limit else left).append(one)
+    for invalid_repeat in invalid:
+        tried = len(watched.submitted_in[invalid_repeat.array.point, invalid_repeat.number])
+        (spent if tried > policy.limit else invalid_repeats).append(invalid_repeat)
     return Findings(
         watched=watched,
-        invalid=tuple(left),
+        invalid=tuple(invalid_repeats),
         spent=tuple(spent),
         too_large=tuple(too_large),
         open=len(campaign.current) - len(settled),
@@ -204,8 +206,10 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
     """
     watched = findings.watched
     points: dict[tuple[str, int], list[InvalidRepeat]] = {}
-    for one in findings.invalid:
-        points.setdefault((one.array.point.key, one.array.offset), []).append(one)
+    for invalid_repeat in findings.invalid:
+        points.setdefault((invalid_repeat.array.point.key, invalid_repeat.array.offset), []).append(
+            invalid_repeat
+        )
     if points and findings.open and not traits(watched.campaign.scheduler).grows:
         raise UsageError(
             f"{findings.open} repeats still wait or run, and the local queue accepts no more now.",
@@ -260,8 +264,8 @@ def _verdict(
         return Verdict(asked)
     before = {
         node: why
-        for one in campaign.of_point[first.point]
-        for node, why in one.excluded
+        for array in campaign.of_point[first.point]
+        for node, why in array.excluded
         if node not in policy.exclude
     }
     found = before | suspicion.of(first.point.key)
@@ -283,7 +287,10 @@ def _array(
 ) -> tuple[Array, str]:
     same = findings.watched.campaign.of_point[first.point]
     retry = 1 + max(one.retry for one in same)
-    known = [findings.attempts.get((one.array.name, one.number), 0) for one in invalid]
+    known = [
+        findings.attempts.get((invalid_repeat.array.name, invalid_repeat.number), 0)
+        for invalid_repeat in invalid
+    ]
     attempt = 1 + max(*known, *(one.first_attempt for one in same), 0)
     name = f"{first.name}.t{retry}"
     indices = [repeat.number - first.offset for repeat in invalid]
@@ -298,7 +305,7 @@ def _array(
     array = replace(
         first,
         name=name,
-        repeats=tuple(one.number for one in invalid),
+        repeats=tuple(invalid_repeat.number for invalid_repeat in invalid),
         script=first.script.removesuffix(".sbatch") + f".t{retry}.sbatch",
         script_sha256=hashlib.sha256(again.encode()).hexdigest(),
         request=request,
@@ -314,19 +321,22 @@ def _array(
         submit_time=None,
         changed=(),
         excluded=verdict.excluded,
-        why=tuple((one.number, one.state, one.why) for one in invalid),
+        why=tuple(
+            (invalid_repeat.number, invalid_repeat.state, invalid_repeat.why)
+            for invalid_repeat in invalid
+        ),
     )
     return array, again
 
 
-def intend(made: RetryPlan) -> Campaign:
+def intend(retry_plan: RetryPlan) -> Campaign:
     """Write a retry: the scripts, then the manifest with its arrays `intended`.
 
     Raises:
         UsageError: Another process works on the campaign, or has changed it meanwhile.
         HpcbertError: The file system refused; nothing has been submitted then.
     """
-    watched = made.findings.watched
+    watched = retry_plan.findings.watched
     directory = watched.directory
     with store.locked(directory):
         campaign = store.read_manifest(directory)
@@ -336,8 +346,8 @@ def intend(made: RetryPlan) -> Campaign:
                 where=campaign.id,
                 hint="Run the command again; it skips what the other process submitted.",
             )
-        for array in made.arrays:
-            store.write_text(directory / array.script, (made.scripts or {})[array.name])
-        campaign = replace(campaign, arrays=(*campaign.arrays, *made.arrays))
+        for array in retry_plan.arrays:
+            store.write_text(directory / array.script, (retry_plan.scripts or {})[array.name])
+        campaign = replace(campaign, arrays=(*campaign.arrays, *retry_plan.arrays))
         store.write_manifest(directory, campaign)
     return campaign

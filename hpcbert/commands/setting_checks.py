@@ -24,16 +24,16 @@ def complaints(site: Site) -> Iterator[ConfigError]:
 
     What only one command has need of (an image's form, a path) is that command's to say.
     """
-    known = places.list_recipes(places.recipe_folders(Path(site.where)))
+    recipes = places.list_recipes(places.recipe_folders(Path(site.where)))
     for name, settings in site.frameworks.items():
         key = f"{site.where}: frameworks.{name}"
-        if name not in known:
+        if name not in recipes:
             yield ConfigError(
-                f"There is no framework {name!r}.", where=key, hint=did_you_mean(name, known)
+                f"There is no framework {name!r}.", where=key, hint=did_you_mean(name, recipes)
             )
             continue
         try:
-            found = recipe.load(known[name])
+            found = recipe.load(recipes[name])
         except ConfigError as error:
             yield error
             continue

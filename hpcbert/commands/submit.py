@@ -140,16 +140,18 @@ def _interruption(directory: Path) -> Interruption:
         return Interruption("Interrupted. Nothing was submitted.", hint="Submit again.")
     where = shlex.quote(str(directory))
     count = len(campaign.arrays)
-    queued = [one for one in campaign.arrays if one.state == "submitted"]
-    ids = ", ".join(dict.fromkeys(one.job_id for one in queued))
-    left = [one for one in campaign.arrays if one not in queued and not campaign.superseded(one)]
-    unheard = [one for one in left if one.state == "intended" and one.called]
+    queued = [array for array in campaign.arrays if array.state == "submitted"]
+    ids = ", ".join(dict.fromkeys(array.job_id for array in queued))
+    arrays = [
+        array for array in campaign.arrays if array not in queued and not campaign.superseded(array)
+    ]
+    unheard = [array for array in arrays if array.state == "intended" and array.called]
     words = [f"{len(queued)} of {count} arrays are queued: {ids}." if queued else ""]
-    words += [f"It is unknown whether {one.name} is queued." for one in unheard]
+    words += [f"It is unknown whether {array.name} is queued." for array in unheard]
     if not campaign.accepted:
         words = ["Nothing was submitted."]
-    hints = [f"Continue: hpcbert submit --resume {where}" if left else ""]
-    hints += [f"Watch it: hpcbert monitor {where}" if not left else ""]
+    hints = [f"Continue: hpcbert submit --resume {where}" if arrays else ""]
+    hints += [f"Watch it: hpcbert monitor {where}" if not arrays else ""]
     hints += [f"Cancel what is queued: hpcbert cancel {where}" if campaign.accepted else ""]
     return Interruption(
         " ".join(filter(None, ["Interrupted.", *words])), hint="; ".join(filter(None, hints))

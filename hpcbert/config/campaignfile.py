@@ -233,9 +233,9 @@ class Exclusion:
     def __post_init__(self) -> None:
         if not any(getattr(self, name) for name in self.__annotations__):
             raise Invalid("must name what to leave out")
-        for one in self.options:
-            if one.framework:
-                raise Invalid("is a table: name the framework in frameworks", key=one.key)
+        for option in self.options:
+            if option.framework:
+                raise Invalid("is a table: name the framework in frameworks", key=option.key)
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class CampaignFile(Selection, RunOptions):
             )
         if self.concurrent_repeats > 1 and self.repeats_in == "one-job":
             raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
-        curve = any(SCALING in one.shapes for one in (self, *self.include))
+        curve = any(SCALING in axes.shapes for axes in (self, *self.include))
         for key in ("nodes", "gpus_per_node"):
             if getattr(self, key) and self.shapes and not curve:
                 raise Invalid(f'has no effect with shapes, unless "{SCALING}" is one', key=key)
@@ -327,18 +327,20 @@ def read(path: Path) -> CampaignFile:
     try:
         return decode(CampaignFile, values, file=str(path), where=str(path))
     except ConfigError as error:
-        each = {str(error): error, **_faults(values, str(path))}
-        raise error if len(each) == 1 else Refusals(tuple(each.values())) from None
+        config_errors = {str(error): error, **_faults(values, str(path))}
+        raise (
+            error if len(config_errors) == 1 else Refusals(tuple(config_errors.values()))
+        ) from None
 
 
 def _faults(values: Mapping[str, Any], file: str) -> dict[str, ConfigError]:
     """Return the errors of each key by itself, by message."""
-    found: dict[str, ConfigError] = {}
+    config_errors: dict[str, ConfigError] = {}
     for key, value in values.items():
         try:
             decode(CampaignFile, {key: value}, file=file)
         except ConfigError as error:  # noqa: PERF203
             # An error because of other, absent keys is not this key's.
             if error.message.startswith(key):
-                found[str(error)] = error
-    return found
+                config_errors[str(error)] = error
+    return config_errors

@@ -77,6 +77,6 @@ class Dataset:
     def names(self) -> frozenset[str]:
         """The options in the names of files."""
         patterns = (self.files, *self.also)
-        said = (getattr(self.synthetic, one.name) for one in fields(self.synthetic))
+        said = (getattr(self.synthetic, field.name) for field in fields(self.synthetic))
         numbers = {self.numbered, *(one for one in said if isinstance(one, str))} - {""}
         return frozenset(name for text in patterns for name in _NAMED.findall(text)) | numbers

@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, TimeLimit):
         return value.text
     if dataclasses.is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name)) for one in keys(value.__class__)}
+        return {field.name: plain(getattr(value, field.name)) for field in keys(value.__class__)}
     return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 

@@ -85,11 +85,11 @@ def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
 
 def list_recipes(folders: tuple[Path, ...]) -> dict[str, Path]:
     """Return every recipe's folder by name; the first of a name wins."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.glob("*/recipe.toml")):
-            found.setdefault(path.parent.name, path.parent)
-    return found
+            paths.setdefault(path.parent.name, path.parent)
+    return paths
 
 
 def find_recipe(name: str, folders: tuple[Path, ...]) -> Path:
@@ -98,7 +98,7 @@ def find_recipe(name: str, folders: tuple[Path, ...]) -> Path:
     Raises:
         UsageError: There is none of that name.
     """
-    found = list_recipes(folders)
-    if name not in found:
-        raise UsageError(f"There is no framework {name!r}.", hint=did_you_mean(name, found))
-    return found[name]
+    recipes = list_recipes(folders)
+    if name not in recipes:
+        raise UsageError(f"There is no framework {name!r}.", hint=did_you_mean(name, recipes))
+    return recipes[name]

@@ -246,9 +246,11 @@ class Recipe:
     environment: VirtualEnvironment | None = None
 
     def __post_init__(self) -> None:
-        for one in set(self.batch_sizes) - set(self.precisions):
+        for batch_size in set(self.batch_sizes) - set(self.precisions):
             raise Invalid(
-                "is not known", did_you_mean(one, self.precisions), key=f"batch_sizes.{one}"
+                "is not known",
+                did_you_mean(batch_size, self.precisions),
+                key=f"batch_sizes.{batch_size}",
             )
         for name, preset in self.protocols.items():
             key, why = f"protocols.{name}.precisions", "the recipe does not"
@@ -292,7 +294,7 @@ class Recipe:
             one_node=other.one_node or self.one_node,
             models=other.models or self.models,
             precisions=precisions,
-            batch_sizes={one: self.batch_sizes[one] for one in precisions},
+            batch_sizes={precision: self.batch_sizes[precision] for precision in precisions},
             protocols=self._protocols_on(other),
             on={},
             sample=None,  # of a run elsewhere
@@ -316,12 +318,12 @@ def _runnable(
     protocols: Mapping[str, Preset], precisions: tuple[Precision, ...]
 ) -> dict[str, Preset]:
     """Return the protocols for any of some precisions; a protocol without any is for all."""
-    found = {}
-    for name, one in protocols.items():
-        own = tuple(p for p in one.precisions if not precisions or p in precisions)
-        if own or not one.precisions:
-            found[name] = replace(one, precisions=own)
-    return found
+    presets = {}
+    for name, protocol in protocols.items():
+        own = tuple(p for p in protocol.precisions if not precisions or p in precisions)
+        if own or not protocol.precisions:
+            presets[name] = replace(protocol, precisions=own)
+    return presets
 
 
 def _rules(log: Mapping[str, Any]) -> list[str]:
@@ -354,15 +356,17 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
     """
     given = {"name": name, "folder": str(path.parent), "digest": digest}
     values = {"models": (), "precisions": (), **read(path)}
-    found = decode(Recipe, values, file=str(path), **given)
-    sample = found.sample and replace(
-        found.sample, precision=found.sample.precision or found.precisions[0]
+    recipe = decode(Recipe, values, file=str(path), **given)
+    sample = recipe.sample and replace(
+        recipe.sample, precision=recipe.sample.precision or recipe.precisions[0]
     )
     return replace(
-        found,
+        recipe,
         sample=sample,
-        batch_sizes={one: found.batch_sizes.get(one, _BATCH) for one in found.precisions},
-        protocols=found.protocols or {"": Preset("", "")},
+        batch_sizes={
+            precision: recipe.batch_sizes.get(precision, _BATCH) for precision in recipe.precisions
+        },
+        protocols=recipe.protocols or {"": Preset("", "")},
     )
 
 

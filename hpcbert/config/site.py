@@ -250,26 +250,26 @@ def load(
     return _overridden(site, given or Options(), cwd)
 
 
-def _overridden(site: Site, given: Options, cwd: Path) -> Site:
-    slurm = given.site_values("slurm")
-    if given.time_limit:
-        slurm["time_limit"] = TimeLimit.parse(given.time_limit)
-    mail_words = mail.parse(given.notify).words
-    slurm["sbatch_args"] = (*site.slurm.sbatch_args, *given.sbatch_arg, *mail_words)
-    slurm["srun_args"] = (*site.slurm.srun_args, *given.srun_arg)
+def _overridden(site: Site, options: Options, cwd: Path) -> Site:
+    slurm = options.site_values("slurm")
+    if options.time_limit:
+        slurm["time_limit"] = TimeLimit.parse(options.time_limit)
+    mail_words = mail.parse(options.notify).words
+    slurm["sbatch_args"] = (*site.slurm.sbatch_args, *options.sbatch_arg, *mail_words)
+    slurm["srun_args"] = (*site.slurm.srun_args, *options.srun_arg)
     frameworks = dict(site.frameworks)
-    typed = given.site_values("framework")
-    if given.repository:
-        typed["repository"] = given.repository
+    typed = options.site_values("framework")
+    if options.repository:
+        typed["repository"] = options.repository
     if typed:
         typed_here = placed(FrameworkSettings(**typed), cwd)
         values = {name: getattr(typed_here, name) for name in typed}
-        frameworks[given.fw] = replace(site.settings(given.fw), **values)
+        frameworks[options.fw] = replace(site.settings(options.fw), **values)
     return replace(
         site,
-        runs=str((cwd / given.runs).absolute()) if given.runs else site.runs,
+        runs=str((cwd / options.runs).absolute()) if options.runs else site.runs,
         slurm=replace(site.slurm, **slurm),
-        container=replace(site.container, **given.site_values("container")),
+        container=replace(site.container, **options.site_values("container")),
         frameworks=frameworks,
     )
 
@@ -285,17 +285,17 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
     Raises:
         ConfigError: The file is wrong; the message names file and key.
     """
-    found = decode(Site, read(path), file=str(path), where=str(path))
+    site = decode(Site, read(path), file=str(path), where=str(path))
 
     def absolute(name: str) -> str:
         return str((base / Path(name).expanduser()).absolute())
 
     return replace(
-        found,
-        runs=absolute(env.get("HPCBERT_RUNS", "").strip() or found.runs),
-        sources=absolute(found.sources),
-        container=replace(found.container, images=absolute(found.container.images)),
-        frameworks={name: placed(one, base) for name, one in found.frameworks.items()},
+        site,
+        runs=absolute(env.get("HPCBERT_RUNS", "").strip() or site.runs),
+        sources=absolute(site.sources),
+        container=replace(site.container, images=absolute(site.container.images)),
+        frameworks={name: placed(framework, base) for name, framework in site.frameworks.items()},
     )
 
 

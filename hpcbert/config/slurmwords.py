@@ -72,7 +72,7 @@ _BOTH = {
     **dict.fromkeys(("output", "error", "open-mode"), _LOGS),
     **dict.fromkeys(("export", "export-file"), _ENVIRONMENT),
     **dict.fromkeys(("help", "usage", "version", "test-only"), _NOTHING),
-    **{one: _IMAGE for one in (_ALONE + _VALUED).split() if "container-" in one},
+    **{word: _IMAGE for word in (_ALONE + _VALUED).split() if "container-" in word},
     "chdir": "the job's directory is the campaign, and --runs sets the directory of campaigns",
     "uid": "jobs belong to their submitter",
     "gid": "jobs belong to their submitter",
@@ -129,8 +129,8 @@ def _program(name: str, alone: str, valued: str, short: str, own: Mapping[str, s
 
 
 _PROGRAMS = {
-    one.name: one
-    for one in (
+    program.name: program
+    for program in (
         _program(
             *("sbatch", f"{_ALONE} wait", _VALUED + _SBATCH_VALUED + _OF_PLUGINS),
             *(f"{_SHORT} {_SBATCH_SHORT}", _SBATCH_OWN),
@@ -151,12 +151,14 @@ def refusal(program: str, words: Sequence[str]) -> str:
         words: As the user gives them: `--mem=0`, `-J name`, or `-J` and `name`.
     """
     reader = _PROGRAMS[program]
-    for one in _read(reader, words):
-        if not one.names:
-            return f"{one.word!r} is not an option of {program}."
-        for name in one.names:
-            if name in reader.own and not _harmless(program, name, one.value):
-                return f"{one.word!r} ({program}'s --{name}) is hpcbert's own: {reader.own[name]}."
+    for option in _read(reader, words):
+        if not option.names:
+            return f"{option.word!r} is not an option of {program}."
+        for name in option.names:
+            if name in reader.own and not _harmless(program, name, option.value):
+                return (
+                    f"{option.word!r} ({program}'s --{name}) is hpcbert's own: {reader.own[name]}."
+                )
     return ""
 
 
@@ -179,7 +181,7 @@ def given(words: Sequence[str], name: str, program: str = "sbatch") -> str:
 def values(words: Sequence[str], program: str = "sbatch") -> dict[str, str]:
     """Return the value of each option in the arguments, the last of several, by its long name."""
     read = _read(_PROGRAMS[program], words)
-    return {one.names[0]: one.value for one in read if len(one.names) == 1}
+    return {option.names[0]: option.value for option in read if len(option.names) == 1}
 
 
 def surroundings(words: Sequence[str]) -> tuple[str, ...]:

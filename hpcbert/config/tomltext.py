@@ -33,8 +33,8 @@ def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
         # A table that has only tables needs no line of its own.
         yield from lines if lines and not lines[0] else ("", f"[{_dotted(*path, name)}]", *lines)
     for name, tables in several.items():
-        for one in tables:
-            plain = {key: value for key, value in one.items() if value is not None}
+        for table in tables:
+            plain = {key: value for key, value in table.items() if value is not None}
             lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
             yield from ("", f"[[{_dotted(*path, name)}]]", *lines)
 

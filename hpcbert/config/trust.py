@@ -91,7 +91,7 @@ def entries_at(path: Path) -> tuple[TrustedPath, ...]:
         UsageError: It does not exist.
     """
     try:
-        return tuple(TrustedPath(one, one.lstat().st_uid) for one in steps(path))
+        return tuple(TrustedPath(step, step.lstat().st_uid) for step in steps(path))
     except OSError as error:
         raise UsageError(f"Can't examine it: {error.strerror}.", where=str(path)) from error
 
@@ -112,7 +112,9 @@ def of_command_line(
             searched for it.
         templates: Folders, whoever owns what is in them.
     """
-    named = [TrustedPath(place, _ANYBODY) for one in templates for place in steps(Path(one))]
+    named = [
+        TrustedPath(place, _ANYBODY) for template in templates for place in steps(Path(template))
+    ]
     if site:
         named += [TrustedPath(place, _ANYBODY) for place in steps(site)]
         named += [TrustedPath(site.parent.resolve(), site.stat().st_uid)]
@@ -131,11 +133,11 @@ def refuse(paths: Iterable[Path], named: Sequence[TrustedPath] = (), *, advice: 
         UsageError: The user neither trusts nor names one; the hint has the command that does.
         ConfigError: As `read`.
     """
-    doubts = [one for path in paths for one in _doubts(path) if not _covered(one, named)]
+    doubts = [doubt for path in paths for doubt in _doubts(path) if not _covered(doubt, named)]
     if not doubts:
         return
     trusted = read(file_of(os.environ))
-    doubts = [one for one in doubts if not _covered(one, trusted)]
+    doubts = [doubt for doubt in doubts if not _covered(doubt, trusted)]
     if doubts:
         raise UsageError(
             f"{doubts[0].why}: hpcbert does not run it.",
@@ -153,7 +155,7 @@ def _doubts(path: Path) -> Iterator[_Doubt]:
     with contextlib.suppress(OSError):  # Whoever reads a missing file reports it.
         target = path.resolve(strict=True)
         links = [one for one in (path.parent, path) if one.is_symlink()]
-        for place in (*(one.parent.resolve() / one.name for one in links), target):
+        for place in (*(link.parent.resolve() / link.name for link in links), target):
             status = place.lstat()
             if (why := ownership.doubt(status)) and not _is_hpcberts(target):
                 yield _Doubt(place, status.st_uid, why)
@@ -161,20 +163,20 @@ def _doubts(path: Path) -> Iterator[_Doubt]:
 
 def _is_hpcberts(target: Path) -> bool:
     """Return whether a file is a part of hpcbert: whoever can change it can change this program."""
-    own = (Path(__file__).parent.parent, places.package_templates(), places.default_site())
-    return any(target.is_relative_to(one.resolve()) for one in own)
+    paths = (Path(__file__).parent.parent, places.package_templates(), places.default_site())
+    return any(target.is_relative_to(path.resolve()) for path in paths)
 
 
 def _remedy(doubts: Sequence[_Doubt], advice: str) -> str:
     """Return the command that trusts all files at once: folders that have their files' owner."""
-    kept = [TrustedPath(_unit(one), one.uid) for one in doubts]
-    kept = [
-        one
-        for one in dict.fromkeys(kept)
-        if not any(one != other and other.covers(*one) for other in kept)
+    trusted_paths = [TrustedPath(_unit(doubt), doubt.uid) for doubt in doubts]
+    trusted_paths = [
+        trusted_path
+        for trusted_path in dict.fromkeys(trusted_paths)
+        if not any(trusted_path != other and other.covers(*trusted_path) for other in trusted_paths)
     ]
-    words = shlex.join(str(one.path) for one in kept)
-    own = [str(one.path) for one in doubts if one.uid == os.geteuid()]
+    words = shlex.join(str(trusted_path.path) for trusted_path in trusted_paths)
+    own = [str(doubt.path) for doubt in doubts if doubt.uid == os.geteuid()]
     if len(own) == len(doubts):
         advice = f"Close it: chmod o-w {shlex.join(dict.fromkeys(own))}"
     remedy = f"you trust it: hpcbert trust {words}"

@@ -58,7 +58,7 @@ class VirtualEnvironment:
     @property
     def builds_source(self) -> bool:
         """Whether the program's checkout is installed in it."""
-        return any(one.source for one in self.install)
+        return any(install_step.source for install_step in self.install)
 
 
 def _preferred(said: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -155,9 +155,9 @@ def sweep(found: Sequence[Leftover]) -> tuple[Leftover, ...]:
     Raises:
         HpcbertError: The file system refused.
     """
-    dead = tuple(one for one in found if not one.busy)
-    for one in dead:
-        _unlink(Path(one.path))
+    dead = tuple(leftover for leftover in found if not leftover.busy)
+    for leftover in dead:
+        _unlink(Path(leftover.path))
     return dead
 
 

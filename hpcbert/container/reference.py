@@ -135,11 +135,11 @@ def parse(text: str) -> Image:
 
 
 def _other(kind: str, text: str) -> Image:
-    found = (_ORAS if kind == "oras" else _LIBRARY).fullmatch(text)
-    if not found or "//" in found["name"] or found["name"].endswith("/"):
+    match = (_ORAS if kind == "oras" else _LIBRARY).fullmatch(text)
+    if not match or "//" in match["name"] or match["name"].endswith("/"):
         hint = "Write oras://REGISTRY/IMAGE:TAG or library://[REGISTRY/]IMAGE:TAG."
         raise UsageError(f"{text!r} is not an image.", hint=hint)
-    parts = found.groupdict(default="")
+    parts = match.groupdict(default="")
     if not parts["tag"] and not parts.get("digest"):
         parts["tag"] = "latest"
     return Image("oras" if kind == "oras" else "library", **parts)

@@ -257,8 +257,8 @@ def masked(
     positions[~is_wanted] = 0
     before = np.take_along_axis(originals, positions, axis=1)
     fate = dice.below(10, _FATES, predictions)
-    others = dice.words(_OTHERS, predictions, vocabulary)
-    after = np.where(fate < _AS_MASK, vocabulary.mask, np.where(fate < _AS_OTHER, others, before))
+    array = dice.words(_OTHERS, predictions, vocabulary)
+    after = np.where(fate < _AS_MASK, vocabulary.mask, np.where(fate < _AS_OTHER, array, before))
     # Padding has position 0, where it restores the original token: [CLS].
     input_ids = originals.copy()
     np.put_along_axis(input_ids, positions, np.where(is_wanted, after, before), axis=1)

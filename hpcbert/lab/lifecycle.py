@@ -86,12 +86,12 @@ def _removal(directory: Path) -> str:
 
 def _make_directory(directory: Path) -> tuple[Path, ...]:
     """Make the directory; return the directories that did not exist before, outermost first."""
-    absent = [each for each in (directory, *directory.parents) if not each.exists()]
+    absent = [path for path in (directory, *directory.parents) if not path.exists()]
     absent.reverse()
-    for each in absent:
-        each.mkdir()
+    for path in absent:
+        path.mkdir()
         # Independent of the umask: job users must be able to walk through.
-        each.chmod(0o755)
+        path.chmod(0o755)
     return tuple(absent)
 
 
@@ -103,7 +103,7 @@ def _open(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
             where=str(directory),
             hint=_removal(directory),
         )
-    if any(not each.match(UNFINISHED) for each in directory.iterdir()):
+    if any(not path.match(UNFINISHED) for path in directory.iterdir()):
         raise UsageError(
             "The directory is not empty.",
             where=str(directory),
@@ -111,8 +111,8 @@ def _open(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
         )
     mark = secrets.token_hex(5)
     root = root_of(directory, mark)
-    made = directories if root == directory else (*directories, root)
-    return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, made=made))
+    paths = directories if root == directory else (*directories, root)
+    return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, made=paths))
 
 
 def _start_database(journal: Journal, run: Runner) -> None:
@@ -278,7 +278,7 @@ def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, .
         report(f"ending {len(processes)} processes")
         ended |= processes
         end(processes, timeout=_END_TIMEOUT)
-    return len(ended), tuple(f"process {each.pid}" for each in _members(lab))
+    return len(ended), tuple(f"process {member.pid}" for member in _members(lab))
 
 
 def _members(lab: Lab) -> set[Process]:

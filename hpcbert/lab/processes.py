@@ -108,7 +108,7 @@ def inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
     """
     ours = _namespaces(os.getpid())
     owned = {name for host in hosts if _is_first(host) for name in _namespaces(host.pid)} - ours
-    return tuple(each for each in everyone() if owned & _namespaces(each.pid))
+    return tuple(process for process in everyone() if owned & _namespaces(process.pid))
 
 
 def is_daemon(process: Process) -> bool:

@@ -36,7 +36,7 @@ def advice(
         to_end: Whether windows extend to the end of each run, instead of an iteration.
     """
     places = _places(path, grammar)
-    others = [f"{name} at {_listed(found)}" for name, found in places.items() if found]
+    others = [f"{name} at {_listed(place)}" for name, place in places.items() if place]
     if others and not places[rule.record.name] and rule.kind != "footer":
         detail = f"the log has no record {rule.record.name}, which rule {rule.name} reads"
     options = [

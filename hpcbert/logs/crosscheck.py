@@ -320,7 +320,7 @@ def _by_clock(
     seconds = moments[-1] - moments[0]
     if seconds <= 0:
         return None
-    found = tuple(
+    window_records = tuple(
         WindowRecord(
             entry.place,
             entry.steps * batch / (later - earlier),
@@ -333,7 +333,7 @@ def _by_clock(
         )
         if later - earlier > 0 and entry.steps
     )
-    return Throughput(batch * steps / seconds, found)
+    return Throughput(batch * steps / seconds, window_records)
 
 
 def _by_values(
@@ -351,7 +351,7 @@ def _by_values(
     pairs = [(covers[at], rate) for at, rate in zip(kept, rates, strict=True)]
     time = math.fsum([covered / rate for covered, rate in pairs])
     batch = _batch(rule, setting) if parts else 0
-    found = tuple(
+    window_records = tuple(
         WindowRecord(
             inside[at].place,
             rate,
@@ -361,7 +361,7 @@ def _by_values(
         )
         for at, (covered, rate) in zip(kept if parts else (), pairs, strict=False)
     )
-    return Throughput(sum(covered for covered, _ in pairs) / time, found)
+    return Throughput(sum(covered for covered, _ in pairs) / time, window_records)
 
 
 def _batch(rule: Rule, setting: Setting) -> int:

@@ -178,13 +178,17 @@ def find(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None
         grammar: How the framework's logs are read.
         device: What the run computed on; the CPU's memory is the host's, whatever its name.
     """
-    words = tuple(one for one in (_KILLED, *_COMMON, *grammar.failures) if one.contains)
+    words = tuple(
+        failure_words
+        for failure_words in (_KILLED, *_COMMON, *grammar.failures)
+        if failure_words.contains
+    )
     first: Failure | None = None
     try:
         with closing(bodies(path)) as pieces:
             for data in pieces:
-                for which, failure in _found(data, words):
-                    if which is _KILLED:
+                for failure_words, failure in _found(data, words):
+                    if failure_words is _KILLED:
                         return failure
                     first = first or failure
     except NotALogError:
@@ -229,14 +233,24 @@ def shortage(grammar: Grammar, device: Device) -> Shortage:
     """
     hosted = device != "gpu"
     kinds = {DEVICE, HOST} if hosted else {DEVICE}
-    known = [one for one in (_KILLED, *_COMMON, *grammar.failures) if one.kind in kinds]
-    exits = (*((_SIGKILL,) if hosted else ()), *(code for one in known for code in one.exits))
-    return Shortage(alternatives(one.match for one in known if one.contains), exits)
+    known = [
+        failure_words
+        for failure_words in (_KILLED, *_COMMON, *grammar.failures)
+        if failure_words.kind in kinds
+    ]
+    exits = (
+        *((_SIGKILL,) if hosted else ()),
+        *(code for failure_words in known for code in failure_words.exits),
+    )
+    return Shortage(
+        alternatives(failure_words.match for failure_words in known if failure_words.contains),
+        exits,
+    )
 
 
 def alternatives(patterns: Iterable[re.Pattern[bytes]]) -> str:
     """Return a Perl regular expression that matches wherever one of some patterns does."""
-    return "(?J)" + "|".join(f"(?:{one.pattern.decode()})" for one in patterns)
+    return "(?J)" + "|".join(f"(?:{pattern.pattern.decode()})" for pattern in patterns)
 
 
 def blamed(
@@ -255,7 +269,7 @@ def blamed(
         device: What the run computed on.
         printed: As in `explain`.
     """
-    codes = {one.code for one in against}
+    codes = {reason.code for reason in against}
     if codes & _ENDED:
         failure = explain(path, grammar, device, printed)
     else:
@@ -271,24 +285,26 @@ def by_status(grammar: Grammar, against: Sequence[Reason], code: int | None) -> 
         against: Why the run is invalid; empty if it is valid.
         code: Exit status of the measured step; None if unknown.
     """
-    codes = {one.code for one in against}
+    codes = {reason.code for reason in against}
     if not codes & _CAUSED or codes & {DEVICE, HOST}:
         return ()
-    found = (
-        Failure(one.kind, f"exit status {code}") for one in grammar.failures if code in one.exits
+    failures = (
+        Failure(failure.kind, f"exit status {code}")
+        for failure in grammar.failures
+        if code in failure.exits
     )
-    return tuple(Reason(one.kind, str(one)) for one in found)[:1]
+    return tuple(Reason(failure.kind, str(failure)) for failure in failures)[:1]
 
 
 def _found(data: bytes, words: tuple[FailureWords, ...]) -> Iterable[tuple[FailureWords, Failure]]:
     """Yield the failures in a piece in the log's order, each with its words."""
-    texts = tuple(one.contains.lower() for one in words)
+    texts = tuple(word.contains.lower() for word in words)
     for start, which, _, end in find_lines(data.lower(), texts):
-        line, one = cut_line(data, start, end)[0].text, words[which]
-        match = one.match.search(line) or one.match.search(unlabelled(line))
+        line, failure_words = cut_line(data, start, end)[0].text, words[which]
+        match = failure_words.match.search(line) or failure_words.match.search(unlabelled(line))
         if match:
             said = match.string[match.start() :].split(b"\n")[0].decode(errors="replace")
-            yield one, Failure(one.kind, " ".join(said.split())[:_SHOWN])
+            yield failure_words, Failure(failure_words.kind, " ".join(said.split())[:_SHOWN])
 
 
 class _ErrorLine(NamedTuple):
@@ -307,8 +323,8 @@ def last_error(path: Path) -> str:
     try:
         with closing(bodies(path)) as pieces:
             for data in pieces:
-                for one in _errors(data):
-                    best = one if one.level >= best.level else best
+                for error in _errors(data):
+                    best = error if error.level >= best.level else best
     except NotALogError:
         pass
     return " ".join(best.text.decode(errors="replace").split())[:_SHOWN_LINE]
@@ -320,27 +336,27 @@ def _errors(data: bytes) -> Iterator[_ErrorLine]:
     for start, which, _, end in find_lines(data.lower(), _HINTS):
         line = data[start:end]
         if _HINTS[which] == _TRACEBACK:
-            known, found = start, _end_of_traceback(data, start, end)
+            known, error_line = start, _end_of_traceback(data, start, end)
         elif start == known:  # the same line by another of its words
             continue
         else:
-            known, found = start, _judged(line, data, end)
-        if found:
-            yield found
+            known, error_line = start, _judged(line, data, end)
+        if error_line:
+            yield error_line
 
 
 def _judged(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
     """Return the message of a line, if it is an error's."""
     text = _LABEL.sub(b"", line, count=1) if _LABEL.match(line) else line
-    found = _said(text)
+    error_line = _said(text)
     host = _HOST.match(text)
-    if host and (found is None or found.text == text):
+    if host and (error_line is None or error_line.text == text):
         rest = text[host.end() :]
         inner = _said(rest) if re.match(rb"(?:%s)\b| *what\(\)" % _EXCEPTION, rest) else None
-        found = inner or found
-    if found and _NAME_ONLY.fullmatch(found.text):
-        return found._replace(text=_with_next(found.text, data, end))
-    return found
+        error_line = inner or error_line
+    if error_line and _NAME_ONLY.fullmatch(error_line.text):
+        return error_line._replace(text=_with_next(error_line.text, data, end))
+    return error_line
 
 
 def _said(text: bytes) -> _ErrorLine | None:

@@ -21,11 +21,11 @@ DIGITS = 18
 
 def whole_matches(pattern: re.Pattern[bytes], line: Line) -> list[re.Match[bytes]]:
     """Return the whole matches in a line, with or without launchers' labels."""
-    found = list(pattern.finditer(line.text))
-    found = found or list(pattern.finditer(unlabelled(line.text)))
+    matches = list(pattern.finditer(line.text))
+    matches = matches or list(pattern.finditer(unlabelled(line.text)))
     if line.whole_start and line.whole_end:
-        return found
-    return [match for match in found if line.holds(match)]
+        return matches
+    return [match for match in matches if line.holds(match)]
 
 
 def read_fields(match: re.Match[bytes], numbers: tuple[Number, ...]) -> dict[str, bytes]:
@@ -33,9 +33,9 @@ def read_fields(match: re.Match[bytes], numbers: tuple[Number, ...]) -> dict[str
     fields = match.groupdict()
     if None in fields.values():
         fields = {name: text for name, text in fields.items() if text is not None}
-    for one in numbers:
-        if one.name in fields:
-            fields[one.name] = one.read(match)
+    for number in numbers:
+        if number.name in fields:
+            fields[number.name] = number.read(match)
     return fields
 
 

@@ -466,7 +466,7 @@ class Grammar:
     def texts(self) -> tuple[bytes, ...]:
         """The texts to search lines for: of all kinds of lines and then pauses, in order."""
         kinds = (*self.records, *self.all_facts, *self.skipped, *self.others)
-        return (*(one.contains for one in kinds), *self.pauses)
+        return (*(kind.contains for kind in kinds), *self.pauses)
 
     @cached_property
     def all_facts(self) -> tuple[Fact, ...]:
@@ -494,7 +494,7 @@ class Grammar:
         """Return the rules to compare with the chosen one: those that read another field."""
         if not chosen.is_comparable:
             return ()
-        return tuple([one for one in self._comparable if one.evidence != chosen.evidence])
+        return tuple([rule for rule in self._comparable if rule.evidence != chosen.evidence])
 
     @cached_property
     def _comparable(self) -> tuple[Rule, ...]:

@@ -33,8 +33,8 @@ def waited(log: Path) -> float | None:
         for piece in pieces:
             reads += [
                 pair
-                for one in _PARTS.finditer(piece)
-                if (pair := _pair(one[1], one[2])) is not None
+                for match in _PARTS.finditer(piece)
+                if (pair := _pair(match[1], match[2])) is not None
             ]
             whole = _of_result(piece) if whole is None else whole
     if whole is not None:
@@ -45,16 +45,16 @@ def waited(log: Path) -> float | None:
 
 
 def _of_result(piece: bytes) -> float | None:
-    found = _WHOLE.search(piece)
-    if found is None:
+    match = _WHOLE.search(piece)
+    if match is None:
         return None
-    line = piece[found.start() : piece.find(b"\n", found.end())]
+    line = piece[match.start() : piece.find(b"\n", match.end())]
     mean, count = _MEAN.search(line), _COUNT.search(line)
     if mean is None or count is None:
         return None
     with suppress(ValueError):
         window = float(mean[1]) * (int(count[1]) - int(count[2]))
-        share = float(found[1]) / window if window > 0 else math.nan
+        share = float(match[1]) / window if window > 0 else math.nan
         return share if 0 <= share <= 1 else None
     return None
 

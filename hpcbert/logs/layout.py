@@ -162,11 +162,11 @@ class _Found:
             self.rest.setdefault(identity, self._left_out(path, named=named))
 
     def _log(self, log: LogFile, identity: _Identity) -> None:
-        known = self.logs.setdefault(identity, log)
-        if known is log:
+        log_file = self.logs.setdefault(identity, log)
+        if log_file is log:
             return
-        if known.path.absolute() != log.path.absolute() and log.path.is_symlink():
-            why = f"it is a link to {shown(known.path)}, which was read"
+        if log_file.path.absolute() != log.path.absolute() and log.path.is_symlink():
+            why = f"it is a link to {shown(log_file.path)}, which was read"
             self.links.append(LeftOut(log.path, why, wanted=False))
 
     def _left_out(self, path: Path, *, named: bool) -> LeftOut:

@@ -134,14 +134,14 @@ def read_on(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Readi
     """
     if rule.kind in {"footer", "custom"} or rule.until.at != "iters":
         return read(path, grammar, rule, setting)
-    whole = read(path, grammar, rule, setting._replace(iters=END, reach=0))
-    begin = rule.after.resolve(skip=setting.skip, iters=whole.last)
-    if whole.last > begin:
-        return read(path, grammar, rule, setting._replace(iters=whole.last))
-    if whole.reasons and whole.reasons[0].code != "incomplete":
-        return whole
-    detail = f"the log ends at {rule.until.by} {whole.last}: no window begins after {begin}"
-    return whole._replace(reasons=(Reason("incomplete", detail),), missing="")
+    reading = read(path, grammar, rule, setting._replace(iters=END, reach=0))
+    begin = rule.after.resolve(skip=setting.skip, iters=reading.last)
+    if reading.last > begin:
+        return read(path, grammar, rule, setting._replace(iters=reading.last))
+    if reading.reasons and reading.reasons[0].code != "incomplete":
+        return reading
+    detail = f"the log ends at {rule.until.by} {reading.last}: no window begins after {begin}"
+    return reading._replace(reasons=(Reason("incomplete", detail),), missing="")
 
 
 class _Scan:
@@ -266,11 +266,15 @@ class _Scan:
 
     def _aside(self, which: int, line: Line, *, inside: bool) -> None:
         """Take a line that is not a record."""
-        facts, skipped, others = self.grammar.all_facts, self.grammar.skipped, self.grammar.others
-        if which >= len(facts) + len(skipped) + len(others):
+        facts, skipped, other_programs = (
+            self.grammar.all_facts,
+            self.grammar.skipped,
+            self.grammar.others,
+        )
+        if which >= len(facts) + len(skipped) + len(other_programs):
             self._pause()
         elif which >= len(facts) + len(skipped):
-            self._refuse(others[which - len(facts) - len(skipped)], line)
+            self._refuse(other_programs[which - len(facts) - len(skipped)], line)
         elif which >= len(facts):
             self._skipped.add(skipped[which - len(facts)], line, inside=inside)
         else:
@@ -303,17 +307,17 @@ class _Scan:
     def _record(self, record: Record, line: Line, first_length: int) -> None:
         if record.ignore and any(text in line.text for text in record.ignore):
             return
-        found = whole_matches(record.match, line)
+        matches = whole_matches(record.match, line)
         pauses = self.grammar.pauses
-        if pauses and found and any(text in line.text for text in pauses):
+        if pauses and matches and any(text in line.text for text in pauses):
             self._pause()
         if record.lines > 1:
             # The lines that follow are read again, each as the first of its own record.
-            found = [match for match in found[:1] if match.start() <= first_length]
+            matches = [match for match in matches[:1] if match.start() <= first_length]
         self._line = line.text
         # Launchers label lines with a rank; if one rank prints, the label means nothing.
         rank = None if record.ranks == "one" else rank_of(line.text)
-        for match in found:
+        for match in matches:
             if not self._over:
                 self._match(record, match, rank)
 
@@ -603,12 +607,12 @@ def progress(path: Path, grammar: Grammar) -> Progress:
     numbered = [(r, m["iteration"]) for r, m in seen if has_field(m, "iteration")]
     iterations = [int(text) + 1 - r.first for r, text in numbered if len(text) <= DIGITS]
     losses = [loose_float(m["loss"]) for _, m in seen if has_field(m, "loss")]
-    own = [
+    matches = [
         match for record, match in seen if record is rule.record and has_field(match, rule.field)
     ]
     return Progress(
         iteration=iterations[-1] if iterations else None,
-        throughput=_current(rule, own[-2:], beginning.conclude().setting),
+        throughput=_current(rule, matches[-2:], beginning.conclude().setting),
         loss=losses[-1] if losses else None,
     )
 

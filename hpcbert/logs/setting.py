@@ -179,12 +179,12 @@ class Setting(NamedTuple):
 
 @lru_cache(maxsize=1 << 10)
 def _settled(
-    told: Setting, stated: tuple[tuple[str, int | str], ...]
+    setting: Setting, stated: tuple[tuple[str, int | str], ...]
 ) -> tuple[Setting, tuple[str, ...]]:
     # Kept: the repeats of a point have the same settings and facts.
     facts = dict(stated)
-    known = {name: value for name in facts if (value := getattr(told, name)) is not None}
-    said = dict(told.sources)
+    known = {name: value for name in facts if (value := getattr(setting, name)) is not None}
+    said = dict(setting.sources)
     disagreements = [
         f"the log says {name} = {facts[name]}, "
         + (f"{said[name]} says {value}" if name in said else f"expected {value}")
@@ -192,7 +192,7 @@ def _settled(
         if value != facts[name]
     ]
     new: dict[str, Any] = {name: value for name, value in facts.items() if name not in known}
-    complete = _derived(told._replace(**new))
+    complete = _derived(setting._replace(**new))
     return complete, (*disagreements, *_contradictions(complete))
 
 
@@ -268,4 +268,4 @@ def packing(facts: Mapping[str, Any], most: int) -> int | None:
         return None
     *factors, total = (int(facts[name]) for name in names)
     product = math.prod(factors)
-    return next((one for one in range(2, most + 1) if one * product == total), None)
+    return next((number for number in range(2, most + 1) if number * product == total), None)

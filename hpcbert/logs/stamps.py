@@ -126,7 +126,11 @@ class MeasuredSpan(NamedTuple):
     def _moments(self) -> tuple[float, float]:
         """Its ends in seconds, on the same axis for all logs of one form."""
         begin, end = ((self.begin or self.end), self.end)
-        both = [nearest(one.form, one.text, 0.0) - (one.zone or 0) for one in (begin, end) if one]
+        both = [
+            nearest(stamp.form, stamp.text, 0.0) - (stamp.zone or 0)
+            for stamp in (begin, end)
+            if stamp
+        ]
         return both[0], both[-1]
 
 
@@ -169,13 +173,13 @@ def stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:
     except NotALogError:
         return ()
     parts = [head] if head == tail else [head, tail]
-    found = [*_kept(one for part in parts for one in _records(part, grammar))]
-    found += _kept(one for part in parts for one in _lines(part))
+    found = [*_kept(record for part in parts for record in _records(part, grammar))]
+    found += _kept(line for part in parts for line in _lines(part))
     return tuple(found)
 
 
 def _kept(found: Iterable[Stamp]) -> list[Stamp]:
-    every = [one for one in found if _legible(one)]
+    every = [stamp for stamp in found if _legible(stamp)]
     half = _LOOKED_AT
     return every if len(every) <= 2 * half else [*every[:half], *every[-half:]]
 
@@ -230,8 +234,8 @@ def outside(found: Sequence[Stamp], span: TimeSpan) -> str:
     others = [one for one in found if not one.own]
     worst = min((_worst(own, span, zone) for zone in zones), key=_size)
     if not worst[0]:
-        fits = [min((_worst([one], span, zone) for zone in zones), key=_size) for one in others]
-        far = [one for one in fits if one[0]]
+        fits = [min((_worst([other], span, zone) for zone in zones), key=_size) for other in others]
+        far = [fit for fit in fits if fit[0]]
         worst = max(far, key=_size) if 2 * len(far) > len(others) else worst
     seconds, stamp = worst
     if stamp is None:
@@ -247,7 +251,7 @@ def _size(distance: tuple[float, Stamp | None]) -> float:
 
 def _worst(found: Sequence[Stamp], span: TimeSpan, zone: int) -> tuple[float, Stamp | None]:
     """Return the stamp that is furthest from a run, and its distance; 0 and none if all match."""
-    apart = [(span.distance(one.moment(span, zone)), one) for one in found]
+    apart = [(span.distance(stamp.moment(span, zone)), stamp) for stamp in found]
     far = [one for one in apart if one[0]]
     return max(far, key=_size) if far else (0.0, None)
 

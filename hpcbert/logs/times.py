@@ -149,7 +149,9 @@ def nearest(form: str, text: bytes, moment: float) -> float:
             for year in (this - 1, this, this + 1)
         )
         seconds = _seconds(tuple(time))
-        return min((one + seconds for one in midnights), key=lambda one: abs(one - moment))
+        return min(
+            (midnight + seconds for midnight in midnights), key=lambda one: abs(one - moment)
+        )
     return Clock(form).read(text) - (0.0 if form in {"epoch", "epoch-ms"} else _EPOCH)
 
 

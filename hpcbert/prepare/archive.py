@@ -86,8 +86,8 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
 def _is_nested(members: Sequence[_Member], program: str) -> bool:
     """Return whether everything is in one folder that is not one of the repository's own."""
     tops = {member.name.parts[0] for member in members if member.name.parts}
-    whole = PurePosixPath(program)
-    if program and any(one.name.is_relative_to(whole) for one in members):
+    pure_posix_path = PurePosixPath(program)
+    if program and any(one.name.is_relative_to(pure_posix_path) for one in members):
         return False
     return len(tops) == 1 and all(len(member.name.parts) > 1 for member in members)
 
@@ -103,24 +103,24 @@ def _said(archive: Path) -> str:
 
 def _tar(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive) as file:
-        for one in file:
-            name = PurePosixPath(one.name)
-            if one.issym():
-                yield _Member(name, b"", link=one.linkname)
-            elif one.isreg() or one.islnk():
-                content = file.extractfile(one)
-                yield _Member(name, content.read() if content else b"", bool(one.mode & 0o100))
-            elif not one.isdir():
-                raise ValueError(f"{one.name} is neither a file nor a folder")
+        for tar_info in file:
+            name = PurePosixPath(tar_info.name)
+            if tar_info.issym():
+                yield _Member(name, b"", link=tar_info.linkname)
+            elif tar_info.isreg() or tar_info.islnk():
+                content = file.extractfile(tar_info)
+                yield _Member(name, content.read() if content else b"", bool(tar_info.mode & 0o100))
+            elif not tar_info.isdir():
+                raise ValueError(f"{tar_info.name} is neither a file nor a folder")
 
 
 def _zip(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as file:
-        for one in file.infolist():
-            name, mode = PurePosixPath(one.filename), one.external_attr >> 16
-            if one.is_dir():
+        for zip_info in file.infolist():
+            name, mode = PurePosixPath(zip_info.filename), zip_info.external_attr >> 16
+            if zip_info.is_dir():
                 continue
-            content = file.read(one)
+            content = file.read(zip_info)
             if stat.S_ISLNK(mode):
                 yield _Member(name, b"", link=content.decode())
             else:

@@ -57,16 +57,16 @@ def environment(recipe: Recipe, site: Site, context: Context) -> Part:
         UsageError: A file of the recipe is missing, or another process is making it.
         HpcbertError: The file system refused.
     """
-    wanted = recipe.environment
-    if wanted is None or not runs_in_environment(site, recipe):
+    virtual_environment = recipe.environment
+    if virtual_environment is None or not runs_in_environment(site, recipe):
         return Part(recipe.name, "environment", "skipped", _unwanted(recipe, site))
     path = environment_record(site, recipe)
-    installation = _Installation(recipe, wanted, site, beside(path), context)
+    installation = _Installation(recipe, virtual_environment, site, beside(path), context)
     made = record(path)
     if made and interpreter(installation.directory).exists():
         return installation.there(made)
     try:
-        python = find_python(wanted.python, context, installation.env)
+        python = find_python(virtual_environment.python, context, installation.env)
         if context.dry:
             return installation.part(
                 "planned", f"would install {installation.names} with {python.path}"
@@ -130,8 +130,8 @@ def _candidates(release: str, context: Context) -> Iterator[str]:
     found = [shutil.which(name, path=context.env.get("PATH")) for name in names]
     home = Path(context.env.get("HOME") or "/")
     for pattern in _COLLECTIONS:
-        known = sorted(home.glob(f"{pattern.format(release)}/bin/python{release}"))
-        found += map(str, reversed(known))
+        paths = sorted(home.glob(f"{pattern.format(release)}/bin/python{release}"))
+        found += map(str, reversed(paths))
     yield from dict.fromkeys(path for path in (*found, sys.executable) if path)
 
 
@@ -151,7 +151,7 @@ class _Installation:
     @property
     def names(self) -> str:
         """The files that list the packages."""
-        files = [one.requirements or "the program" for one in self.wanted.install]
+        files = [install_step.requirements or "the program" for install_step in self.wanted.install]
         return ", ".join(dict.fromkeys(files)) or "nothing"
 
     def part(self, status: Status, detail: str, digest: str = "", hint: str = "") -> Part:
@@ -262,7 +262,7 @@ class _Installation:
         """
         said = self._run(str(interpreter(self.directory)), "-m", "pip", "list", "--format=json")
         try:
-            return sorted(f"{one['name']}=={one['version']}" for one in json.loads(said))
+            return sorted(f"{load['name']}=={load['version']}" for load in json.loads(said))
         except (ValueError, KeyError, TypeError) as error:
             raise IncompleteError("its pip does not list the installed packages") from error
 
@@ -274,15 +274,15 @@ class _Installation:
         Raises:
             IncompleteError: It failed; the message has the reason, as far as known.
         """
-        done = self.context.run(argv, env={**self.env, **env}, cwd=cwd, timeout=_PATIENCE)
-        if done.ok:
-            return done.stdout
-        printed = redact.text(f"{done.stdout}\n{done.stderr}")
+        outcome = self.context.run(argv, env={**self.env, **env}, cwd=cwd, timeout=_PATIENCE)
+        if outcome.ok:
+            return outcome.stdout
+        printed = redact.text(f"{outcome.stdout}\n{outcome.stderr}")
         lines = [line.strip() for line in printed.splitlines() if line.strip()]
         for line in lines[-_LINES:]:
             self.context.say(line)
         errors = [line for line in lines if line.lower().startswith(("error: ", "fatal: "))]
-        last = (errors or lines or [f"status {done.returncode}"])[-1]
+        last = (errors or lines or [f"status {outcome.returncode}"])[-1]
         hint = "See the output above; hpcbert keeps nothing half made. Name another package index "
         hint += "with PIP_INDEX_URL or PIP_FIND_LINKS, another Python with --python."
         raise IncompleteError(f"{_called(argv)} failed: {last}", hint=hint)

@@ -35,12 +35,12 @@ def image(recipe: Recipe, site: Site, context: Context) -> Part:
     Raises:
         UsageError: Its reference is invalid or does not suit the runtime.
     """
-    there = prepared_image(site, recipe)
+    material = prepared_image(site, recipe)
     own = site.settings(recipe.name).image
     if site.container.runtime == "none":
         return Part(recipe.name, "image", "skipped", "ranks run on the host")
-    if there:
-        return Part(recipe.name, "image", "ready", there.name, there.path, there.digest)
+    if material:
+        return Part(recipe.name, "image", "ready", material.name, material.path, material.digest)
     if not own and recipe.image.install:
         return _built(recipe, site, context)
     if not own and not recipe.image.reference:
@@ -85,8 +85,8 @@ def _digest(wanted: reference.Image, tool: Tool, context: Context, env: Mapping[
     """Return a registry's digest of an image; empty if its tool can't tell."""
     if wanted.digest or not tool.digest:
         return wanted.digest
-    asked = context.run([*tool.digest, wanted.uri], env=env, timeout=120.0)
-    named = asked.stdout.strip() if asked.ok else ""
+    outcome = context.run([*tool.digest, wanted.uri], env=env, timeout=120.0)
+    named = outcome.stdout.strip() if outcome.ok else ""
     return named if named.startswith("sha256:") else ""
 
 

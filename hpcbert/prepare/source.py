@@ -69,8 +69,12 @@ def _unwanted(recipe: Recipe, site: Site) -> str:
     """Return why nothing is to be checked out; empty if something is."""
     if comes_with_environment(site, recipe):
         return "the program comes with its environment"
-    made = recipe.environment if runs_in_environment(site, recipe) else None
-    wanted = "source" in recipe.needs or recipe.image.copy or (made and made.builds_source)
+    virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
+    wanted = (
+        "source" in recipe.needs
+        or recipe.image.copy
+        or (virtual_environment and virtual_environment.builds_source)
+    )
     return "" if recipe.source.commit and wanted else "the program is not taken from a checkout"
 
 

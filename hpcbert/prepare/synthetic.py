@@ -81,12 +81,12 @@ def _show(folder: Path, view: Path, dataset: Dataset, options: Mapping[str, Opti
     """Give the new files the names that the program needs."""
     from hpcbert.data.making import FOLDER, VOCABULARY
 
-    made = sorted((folder / "made" / FOLDER).iterdir())
+    paths = sorted((folder / "made" / FOLDER).iterdir())
     private = view.with_name(f".data~{secrets.token_hex(8)}")
-    names = dict(zip(_names(dataset.files.format_map(options), made), made, strict=True))
+    names = dict(zip(_names(dataset.files.format_map(options), paths), paths, strict=True))
     for also in (one.format_map(options) for one in dataset.also):
         suffix = PurePosixPath(also).suffix
-        alike = (path for path in made if path.suffix == suffix)
+        alike = (path for path in paths if path.suffix == suffix)
         names[also] = next(alike, folder / "made" / VOCABULARY)
     try:
         for name, path in names.items():
@@ -101,12 +101,12 @@ def _show(folder: Path, view: Path, dataset: Dataset, options: Mapping[str, Opti
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _names(pattern: str, made: Iterable[Path]) -> list[str]:
+def _names(pattern: str, paths: Iterable[Path]) -> list[str]:
     """Return names for files that match a pattern: their own, if they match."""
-    wanted = PurePosixPath(pattern)
+    pure_posix_path = PurePosixPath(pattern)
     found = []
-    for number, path in enumerate(made):
-        own = fnmatch.fnmatchcase(path.name, wanted.name)
-        name = path.name if own else wanted.with_suffix(path.suffix).name
-        found.append(str(wanted.parent / name.replace("*", str(number))))
+    for number, path in enumerate(paths):
+        own = fnmatch.fnmatchcase(path.name, pure_posix_path.name)
+        name = path.name if own else pure_posix_path.with_suffix(path.suffix).name
+        found.append(str(pure_posix_path.parent / name.replace("*", str(number))))
     return found

@@ -138,7 +138,7 @@ class Comparison:
     @property
     def obstacles(self) -> tuple[Contrast, ...]:
         """Why points are not comparable, each reason once."""
-        return tuple(dict.fromkeys(one for pair in self.pairs for one in pair.obstacles))
+        return tuple(dict.fromkeys(obstacle for pair in self.pairs for obstacle in pair.obstacles))
 
 
 def compare(
@@ -181,22 +181,22 @@ def compare(
 
 
 def _points(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
-    found: dict[_Key, Side] = {}
+    sides: dict[_Key, Side] = {}
     for table in tables:
         for row in table.rows:
             side = Side(table.group, row)
             key = tuple(one for one in _identity(side) if one[0] != by)
-            if key in found:
+            if key in sides:
                 raise UsageError(
-                    f"{side.name} appears twice: {_how(found[key])} and {_how(side)}.",
+                    f"{side.name} appears twice: {_how(sides[key])} and {_how(side)}.",
                     hint="Name one of the two.",
                 )
-            found[key] = side
-    return found
+            sides[key] = side
+    return sides
 
 
 def _identity(side: Side) -> _Key:
-    names = (one.name for one in fields(Group) if one.name != _HOW)
+    names = (field.name for field in fields(Group) if field.name != _HOW)
     return (*((name, getattr(side.group, name)) for name in names), ("shape", side.row.shape))
 
 
@@ -224,7 +224,7 @@ def _alike(left: Sequence[_Key], right: Sequence[_Key]) -> list[tuple[_Key, _Key
 def _plain(variant: object) -> str:
     """Return the options, except those that make a point another experiment."""
     words = str(variant).split(",")
-    kept = [one for one in words if _is_option(one) and not one.startswith("sequence_length=")]
+    kept = [word for word in words if _is_option(word) and not word.startswith("sequence_length=")]
     return ",".join(kept)
 
 
@@ -243,15 +243,15 @@ def _absent(base: Side, new: Side) -> str:
 
 
 def _pair(base: Side, new: Side, within: float, by: str) -> Matched:
-    found = interval.ratio(base.speeds, new.speeds)
+    ratio = interval.ratio(base.speeds, new.speeds)
     if base.row.median and new.row.median:
         # A published median may differ from that of the runs that were published with it.
-        found = found._replace(value=new.row.median / base.row.median)
-    verdict = judge(found, within)
+        ratio = ratio._replace(value=new.row.median / base.row.median)
+    verdict = judge(ratio, within)
     open_ = verdict == "unknown" and not (base.single or new.single)
-    needed = _needed(base, new, found, within) if open_ else None
+    needed = _needed(base, new, ratio, within) if open_ else None
     return Matched(
-        base, new, _obstacles(base, new, by), contrasts(base, new), found, verdict, needed
+        base, new, _obstacles(base, new, by), contrasts(base, new), ratio, verdict, needed
     )
 
 
@@ -283,13 +283,13 @@ def _needed(base: Side, new: Side, ratio: Ratio, within: float) -> int | None:
 
 
 def _obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
-    one, other = base.group, new.group
+    group, other = base.group, new.group
     found = []
     # Each framework has its own rules.
-    if one.framework == other.framework:
-        found.append(Contrast("rule", (one.rule,), (other.rule,)))
+    if group.framework == other.framework:
+        found.append(Contrast("rule", (group.rule,), (other.rule,)))
     if by != "variant":
-        found.append(Contrast("options", (one.variant or "none",), (other.variant or "none",)))
+        found.append(Contrast("options", (group.variant or "none",), (other.variant or "none",)))
     windows = base.row.window, new.row.window
     if windows[0] and windows[1] and _asked(windows[0]) != _asked(windows[1]):
         found.append(Contrast("window", (windows[0].counted,), (windows[1].counted,)))
@@ -299,7 +299,11 @@ def _obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
         for fact, name in _EXPERIMENT.items()
         if fact in facts[0] and fact in facts[1]
     ]
-    return tuple(one for one in found if one.base != one.new and all(one.base + one.new))
+    return tuple(
+        contrast
+        for contrast in found
+        if contrast.base != contrast.new and all(contrast.base + contrast.new)
+    )
 
 
 def _asked(window: Counted) -> tuple[int, int | None]:
@@ -310,14 +314,14 @@ def _asked(window: Counted) -> tuple[int, int | None]:
 def contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
     """Return the facts that both sides know and that differ; all facts that the record states."""
     facts = dict(base.row.facts), dict(new.row.facts)
-    stated = {name for one in (base, new) if one.published for name, _ in one.row.facts}
+    stated = {name for side in (base, new) if side.published for name, _ in side.row.facts}
     names = [*facts[0], *(one for one in facts[1] if one not in facts[0])]
     found = [
         Contrast(name, facts[0].get(name, ()), facts[1].get(name, ()))
         for name in names
         if name not in _EXPERIMENT and (name in stated or (name in facts[0] and name in facts[1]))
     ]
-    differing = [one for one in found if one.base != one.new]
+    differing = [contrast for contrast in found if contrast.base != contrast.new]
     return tuple(sorted(differing, key=lambda one: (not one.what.startswith("GPU"), one.what)))
 
 

@@ -48,9 +48,9 @@ def render(tables: Iterable[SpeedupTable], _made: Provenance, _width: int = 0) -
     return json.dumps(result(tables), ensure_ascii=False, allow_nan=False)
 
 
-def unsaid(tables: Iterable[SpeedupTable], made: Provenance) -> tuple[str, ...]:
+def unsaid(tables: Iterable[SpeedupTable], provenance: Provenance) -> tuple[str, ...]:
     """Return the content that this form can't hold, one sentence per table."""
-    how = f"hpcbert {made.hpcbert}, {made.date}: {made.command}"
+    how = f"hpcbert {provenance.hpcbert}, {provenance.date}: {provenance.command}"
     said = (
         f"{on_cpu(table.group, 'device ')}{'; ' if table.group.device == 'cpu' else ''}"
         f"rule {table.group.rule}; {basis(table)}{how}"

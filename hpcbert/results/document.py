@@ -24,15 +24,17 @@ FORMAT = "hpcbert-results"
 SCHEMA = 1
 
 
-def tables_data(tables: Iterable[SpeedupTable], made: Provenance | None = None) -> dict[str, Any]:
+def tables_data(
+    tables: Iterable[SpeedupTable], provenance: Provenance | None = None
+) -> dict[str, Any]:
     """Return `{"tables": […]}` as docs/reference/json.md describes it, with how they were made."""
-    data: dict[str, Any] = {"made": asdict(made)} if made else {}
+    data: dict[str, Any] = {"made": asdict(provenance)} if provenance else {}
     return {**data, "tables": [_table_data(table) for table in tables]}
 
 
-def render(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
+def render(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return the JSON text."""
-    data = {"format": FORMAT, "schema": SCHEMA, **tables_data(tables, made)}
+    data = {"format": FORMAT, "schema": SCHEMA, **tables_data(tables, provenance)}
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
 
 

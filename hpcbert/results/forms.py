@@ -66,9 +66,10 @@ def published_cells(row: Row) -> tuple[Cell, ...]:
     return (row.shape.nodes, row.shape.gpus, *numbers, repeats, ", ".join(row.flags))
 
 
-def render_markdown(tables: Sequence[SpeedupTable], made: Provenance, _width: int = 0) -> str:
+def render_markdown(tables: Sequence[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a heading and a table for each group, its problems, and a legend, as Markdown."""
-    how = f"Made by hpcbert {escape(made.hpcbert)}, {made.date}: {escape(made.command)}"
+    version, command = escape(provenance.hpcbert), escape(provenance.command)
+    how = f"Made by hpcbert {version}, {provenance.date}: {command}"
     return "\n\n".join([*map(_markdown_table, tables), *_legend(tables), how])
 
 
@@ -119,20 +120,20 @@ def _legend(tables: Sequence[SpeedupTable]) -> list[str]:
     return [legend, "\n".join(["Flags:", "", *flags])] if flags else [legend]
 
 
-def render_csv(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
+def render_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a header and a line for each point as CSV."""
     rows = [
-        (*_place(table, row), *_point(row), *_made(row, made))
+        (*_place(table, row), *_point(row), *_made(row, provenance))
         for table in tables
         for row in table.rows
     ]
     return comma_separated(_POINT_TITLES, rows).rstrip("\n")
 
 
-def render_runs_csv(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
+def render_runs_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a header and a line for each run, including invalid ones, as CSV."""
     rows = [
-        (*_place(table, row), *_run(run), *_made(row, made))
+        (*_place(table, row), *_run(run), *_made(row, provenance))
         for table in tables
         for row in table.rows
         for run in row.runs
@@ -159,20 +160,22 @@ def _run(run: Run) -> tuple[Cell, ...]:
     return (*numbers, " ".join(run.flags), why(run), state, " ".join(run.nodes), run.log)
 
 
-def _made(row: Row, made: Provenance) -> tuple[str, ...]:
+def _made(row: Row, provenance: Provenance) -> tuple[str, ...]:
     window = row.window.counted if row.window else ""
-    return window, made.hpcbert, made.date, made.command
+    return window, provenance.hpcbert, provenance.date, provenance.command
 
 
 class Reporter(Protocol):
     """Writes tables in one form."""
 
-    def __call__(self, tables: Sequence[SpeedupTable], made: Provenance, width: int, /) -> str:
+    def __call__(
+        self, tables: Sequence[SpeedupTable], provenance: Provenance, width: int, /
+    ) -> str:
         """Return the text without its last newline.
 
         Args:
             tables: What to write.
-            made: By what, when and by which command.
+            provenance: By what, when and by which command.
             width: The maximum length of a line, in forms that fold lines. 0: no maximum.
 
         Raises:
@@ -200,10 +203,10 @@ class Form:
     pack: Callable[[Sequence[SpeedupTable], Provenance], bytes] | None = None
 
 
-def _parquet(tables: Sequence[SpeedupTable], made: Provenance) -> bytes:
+def _parquet(tables: Sequence[SpeedupTable], provenance: Provenance) -> bytes:
     from hpcbert.results import frame  # pandas
 
-    return frame.parquet(tables, made)
+    return frame.parquet(tables, provenance)
 
 
 # By name, for `collect --format`.

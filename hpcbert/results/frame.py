@@ -31,7 +31,7 @@ _PLACE = {
 }
 _NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency")
 _ROWS = {**_PLACE, **dict.fromkeys(_NUMBERS, _NUMBER), "ok": _WHOLE, "asked": _WHOLE}
-_METRICS = tuple(one.name for one in fields(Metrics) if one.name != "unknown")
+_METRICS = tuple(field.name for field in fields(Metrics) if field.name != "unknown")
 _ROWS |= dict.fromkeys(_METRICS, _NUMBER)
 _ROWS |= {"flags": _TEXT, "window": _TEXT, "source": _TEXT}
 _RUNS = {**_PLACE, "repeat": _WHOLE, "attempt": _WHOLE, "throughput": _NUMBER, "valid": _TRUTH}
@@ -79,10 +79,10 @@ def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     return _frame(_records(tables), _STEPS)
 
 
-def parquet(tables: Iterable[SpeedupTable], made: Provenance) -> bytes:
+def parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
     """Return `rows_frame` as a Parquet file, with version, time and command as attributes."""
     frame = rows_frame(tables)
-    for name, value in asdict(made).items():
+    for name, value in asdict(provenance).items():
         frame.attrs[name] = value
     stream = io.BytesIO()
     frame.to_parquet(stream, engine="pyarrow", index=False)

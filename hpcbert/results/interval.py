@@ -160,9 +160,9 @@ def scatter(base: Sequence[float], new: Sequence[float]) -> float | None:
     """
     squares, freedom = 0.0, 0
     for runs in (base, new):
-        values = [log(one) for one in runs]
+        values = [log(run) for run in runs]
         mean = sum(values) / len(values)
-        squares += sum((one - mean) ** 2 for one in values)
+        squares += sum((value - mean) ** 2 for value in values)
         freedom += len(values) - 1
     return sqrt(squares / freedom) if freedom else None
 

@@ -133,17 +133,17 @@ class Curves:
 
 
 def _plain(point: Point) -> tuple[object, ...]:
-    names = (one.name for one in fields(point) if one.name not in {"accumulation", "shape"})
+    names = (field.name for field in fields(point) if field.name not in {"accumulation", "shape"})
     return tuple([getattr(point, name) for name in names])
 
 
 def _note(curve: set[Point]) -> str:
     """Return the rule behind a curve of points with several accumulations; may be empty."""
-    shapes = {one.shape for one in curve}
-    accumulations = {one.accumulation for one in curve}
+    shapes = {point.shape for point in curve}
+    accumulations = {point.accumulation for point in curve}
     if len(accumulations) < 2 or len(shapes) < len(curve):  # noqa: PLR2004 - they don't differ
         return ""
-    batches = {one.global_batch_size for one in curve}
+    batches = {point.global_batch_size for point in curve}
     return f"gbs{batches.pop()}" if len(batches) == 1 else "acc by shape"
 
 
@@ -199,7 +199,9 @@ def _table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> Sp
     for shape in ordered:
         point = shapes[shape]
         # It is not the experiment that its table is measured by.
-        foreign = any(one.decisive and one.scope == "points" for one in point.differences)
+        foreign = any(
+            difference.decisive and difference.scope == "points" for difference in point.differences
+        )
         rows.append(_row(point, numbers[shape], None if foreign else base))
     return SpeedupTable(group, BASELINE if base else None, tuple(rows))
 

@@ -30,7 +30,7 @@ def render(results: ResultSet) -> str:
         "format": FORMAT,
         "schema": SCHEMA,
         **tables_data(results.tables, results.made),
-        "sources": [asdict(one) for one in results.sources],
+        "sources": [asdict(source) for source in results.sources],
         "refused": results.refused,
         "warnings": results.warnings,
         "left_out": [{"path": path, "why": why} for path, why in results.left_out],

@@ -110,13 +110,13 @@ class Curve:
         """Return the seconds of a step: the middle of the models' predictions."""
         if len(self.points) == _FEWEST:
             return self.fits[0].at(nodes, self.gpus_per_node)
-        return median([one.at(nodes, self.gpus_per_node) for one in self.fits])
+        return median([fit.at(nodes, self.gpus_per_node) for fit in self.fits])
 
     def predicted(self, nodes: int) -> Prediction:
         """Return the prediction for some nodes, or the reason for its absence."""
         if self.why or nodes > self.reach:
             return Prediction(nodes, self.gpus_per_node, why=self.why or self._too_far(nodes))
-        times = [one.at(nodes, self.gpus_per_node) for one in self.fits]
+        times = [fit.at(nodes, self.gpus_per_node) for fit in self.fits]
         margin = max(MARGIN, self.spread)
         middle, low, high = self.seconds(nodes), min(times), max(times)
         samples = nodes * self.gpus_per_node * self.batch
@@ -205,10 +205,10 @@ def _fits(points: Sequence[tuple[int, float]], width: int) -> tuple[Fit, ...]:
     """Return the models that the points allow, the best first; each fits two points exactly."""
     if len(points) == _FEWEST:
         return tuple(_fit(names, points, width) for names in _ALONE[:3])
-    found = [_fit(names, points, width) for names in (*_ALONE, *_TOGETHER)]
-    found.sort(key=lambda one: one.residual)
-    limit = _ALIKE * found[0].residual + _NOISE
-    return tuple(one for one in found if one.residual <= limit)
+    fits = [_fit(names, points, width) for names in (*_ALONE, *_TOGETHER)]
+    fits.sort(key=lambda fit: fit.residual)
+    limit = _ALIKE * fits[0].residual + _NOISE
+    return tuple(one for one in fits if one.residual <= limit)
 
 
 def _fit(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit:
@@ -218,10 +218,10 @@ def _fit(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) 
         coefficient.
     """
     fits = [
-        one
+        fit
         for count in range(len(names) + 1)
         for chosen in combinations(names, count)
-        if (one := _unbounded(chosen, points, width)) is not None
+        if (fit := _unbounded(chosen, points, width)) is not None
     ]
     return min(fits, key=lambda one: one.residual)
 
@@ -269,8 +269,8 @@ def asked_for(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: A value is not a whole number from 1 to a million.
     """
-    numbers: Iterable[str] = (one.strip() for one in text.split(","))
-    found = tuple(dict.fromkeys(int(one) if one.isdecimal() else 0 for one in numbers))
+    numbers: Iterable[str] = (word.strip() for word in text.split(","))
+    found = tuple(dict.fromkeys(int(number) if number.isdecimal() else 0 for number in numbers))
     if not all(1 <= one <= _MOST_NODES for one in found):
         raise ValueError(text)
     return found

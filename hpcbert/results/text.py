@@ -57,26 +57,26 @@ MEASURES: dict[str, tuple[Column, float]] = {
 }
 
 
-def render(tables: Iterable[SpeedupTable], made: Provenance, width: int = 0) -> str:
+def render(tables: Iterable[SpeedupTable], provenance: Provenance, width: int = 0) -> str:
     """Return the tables with their headings and, below each row, its invalid repeats.
 
     Colours are in it; `click.echo` takes them out where they are not wanted.
 
     Args:
         tables: The tables to show.
-        made: By what, when and by which command.
+        provenance: By what, when and by which command.
         width: The maximum length of a line; longer ones are folded. 0: no maximum.
     """
     parts = [_table(table, width) for table in tables]
-    words = f"hpcbert {made.hpcbert} · {made.date} · {made.command}"
+    words = f"hpcbert {provenance.hpcbert} · {provenance.date} · {provenance.command}"
     how = "\n".join(click.style(line, dim=True) for line in fold(plain(words), width))
     return "\n\n".join([*parts, how])
 
 
-def render_wide(tables: Iterable[SpeedupTable], made: Provenance, _width: int = 0) -> str:
+def render_wide(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return the text of `render`, with the metrics below each table; no line is folded."""
     parts = [f"{_table(table, 0)}\n\n{_measures(table)}" for table in tables]
-    return "\n\n".join([*parts, render((), made)])
+    return "\n\n".join([*parts, render((), provenance)])
 
 
 def _measures(table: SpeedupTable) -> str:

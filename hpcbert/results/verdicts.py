@@ -133,8 +133,8 @@ def _cells(pair: Matched, within: float) -> dict[str, Cell]:
 
 def _notes(comparison: Comparison) -> list[str]:
     """Return further remarks, one sentence each."""
-    obstacles = told("not comparable: ", [(one, one.obstacles) for one in comparison.pairs])
-    contrasts = told("", [(one, one.contrasts) for one in comparison.pairs])
+    obstacles = told("not comparable: ", [(pair, pair.obstacles) for pair in comparison.pairs])
+    contrasts = told("", [(pair, pair.contrasts) for pair in comparison.pairs])
     more = len(contrasts) - _SHOWN
     lacking: dict[str, list[str]] = {}
     for name, why in comparison.lacking:
@@ -152,8 +152,8 @@ def told(start: str, found: Sequence[tuple[Matched, tuple[Contrast, ...]]]) -> l
     """Return each contrast once, with its points unless it is true of all."""
     points: dict[str, list[str]] = {}
     for pair, contrasts in found:
-        for one in contrasts:
-            points.setdefault(f"{start}{one}", []).append(pair.new.name)
+        for contrast in contrasts:
+            points.setdefault(f"{start}{contrast}", []).append(pair.new.name)
     return [
         text if len(names) == len(found) else f"{text} ({some(names)})"
         for text, names in points.items()
@@ -167,11 +167,11 @@ def some(names: Sequence[str]) -> str:
 
 
 def _legend(comparison: Comparison) -> str:
-    known = [pair.ratio for pair in comparison.pairs if pair.ratio.decides]
-    if not known:
+    ratios = [pair.ratio for pair in comparison.pairs if pair.ratio.decides]
+    if not ratios:
         return f"A verdict needs {least()} valid runs of both."
-    covered = min(one.coverage for one in known)
-    alarms = max(one.false_alarm for one in known)
+    covered = min(ratio.coverage for ratio in ratios)
+    alarms = max(ratio.false_alarm for ratio in ratios)
     return (
         "samples/s are medians over all devices. The interval holds the ratio of the true medians "
         f"with at least {covered:.1%}, however the runs scatter; where nothing differs, a "
@@ -191,16 +191,22 @@ def junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str
     from xml.etree import ElementTree as ET
 
     root = ET.Element("testsuites", name="hpcbert compare")
-    for one in comparisons:
-        names = [pair.new.name for pair in one.pairs] + [name for name, _ in one.lacking]
-        failed = [name for name in names if case(one, name) in failures]
-        suite = ET.SubElement(root, "testsuite", name=plain(f"{one.new} against {one.base}"))
+    for comparison in comparisons:
+        names = [pair.new.name for pair in comparison.pairs] + [
+            name for name, _ in comparison.lacking
+        ]
+        failed = [name for name in names if case(comparison, name) in failures]
+        suite = ET.SubElement(
+            root, "testsuite", name=plain(f"{comparison.new} against {comparison.base}")
+        )
         suite.attrib.update(tests=str(len(names)), failures=str(len(failed)), errors="0")
         for name in names:
-            made = ET.SubElement(suite, "testcase", classname=plain(one.new), name=plain(name))
+            element = ET.SubElement(
+                suite, "testcase", classname=plain(comparison.new), name=plain(name)
+            )
             if name in failed:
-                why = plain(failures[case(one, name)])
-                ET.SubElement(made, "failure", message=why).text = why
+                why = plain(failures[case(comparison, name)])
+                ET.SubElement(element, "failure", message=why).text = why
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)
 

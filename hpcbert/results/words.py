@@ -108,19 +108,19 @@ def earlier(run: Run) -> tuple[str, ...]:
     """Return the outcome of a repeat's other attempts, one sentence each."""
     return tuple(
         plain(
-            f"repeat {run.repeat} attempt {one.attempt}"
-            + (f" on {','.join(one.nodes)}" if one.nodes else "")
-            + f" was {one.state}"
-            + (f": {one.detail}" if one.detail else "")
+            f"repeat {run.repeat} attempt {attempt.attempt}"
+            + (f" on {','.join(attempt.nodes)}" if attempt.nodes else "")
+            + f" was {attempt.state}"
+            + (f": {attempt.detail}" if attempt.detail else "")
         )
-        for one in run.attempts
-        if one.attempt != run.attempt
+        for attempt in run.attempts
+        if attempt.attempt != run.attempt
     )
 
 
 def differences(row: Row) -> tuple[str, ...]:
     """Return the differences between a row's nodes, the first few, one sentence each."""
-    shown = [plain(str(one)) for one in row.differences[:_SHOWN]]
+    shown = [plain(str(difference)) for difference in row.differences[:_SHOWN]]
     more = len(row.differences) - len(shown)
     return (*shown, f"{more} more: --json has them all") if more else tuple(shown)
 
@@ -130,13 +130,13 @@ def protocol(row: Row) -> tuple[str, ...]:
     return (sufficiency(throughputs(row.runs), row.adaptive),) if row.adaptive else ()
 
 
-def sufficiency(numbers: Sequence[float], known: Adaptive) -> str:
+def sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
     """Return how many valid repeats a point has, and whether they are enough."""
-    count = f"{len(numbers)} of at most {known.max_repeats} repeats"
+    count = f"{len(numbers)} of at most {adaptive.max_repeats} repeats"
     if not numbers:
         return count
-    found, asked = limits(numbers), percent(known.precision_of_median)
-    if suffices(numbers, known.precision_of_median):
+    found, asked = limits(numbers), percent(adaptive.precision_of_median)
+    if suffices(numbers, adaptive.precision_of_median):
         why = f"narrower than {asked}"
     elif len(numbers) < FEWEST:
         why = f"and at least {FEWEST} are needed"

@@ -26,8 +26,8 @@ def of(name: str, world: World) -> Scheduler:
     """
     like = traits(name)
     module, _, kind = like.made_by.partition(":")
-    made: Scheduler = getattr(importlib.import_module(module), kind)(like, world)
-    return made
+    scheduler: Scheduler = getattr(importlib.import_module(module), kind)(like, world)
+    return scheduler
 
 
 def each(
@@ -35,7 +35,7 @@ def each(
 ) -> Iterator[tuple[Scheduler, list[TrackedCampaign]]]:
     """Yield the schedulers of campaigns, each with its campaigns."""
     by_name: dict[str, list[TrackedCampaign]] = {}
-    for one in campaigns:
-        by_name.setdefault(one.campaign.scheduler, []).append(one)
-    for name, those in by_name.items():
-        yield of(name, world), those
+    for campaign in campaigns:
+        by_name.setdefault(campaign.campaign.scheduler, []).append(campaign)
+    for name, tracked_campaigns in by_name.items():
+        yield of(name, world), tracked_campaigns

@@ -247,7 +247,7 @@ class Scheduler(ABC):
 
     def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Return the campaigns that are not certainly over."""
-        return [one for one in campaigns if self.living_jobs(one).repeats]
+        return [campaign for campaign in campaigns if self.living_jobs(campaign).repeats]
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Return the jobs of a campaign that wait or run.
@@ -256,8 +256,8 @@ class Scheduler(ABC):
             SchedulerError: The scheduler does not answer, so nothing is certain.
         """
         states = self.states(watched)
-        alive = tuple(one for one in watched.repeats if states[one.key].kind.alive)
-        return Target(tuple(dict.fromkeys(one.array.job_id for one in alive)), alive)
+        alive = tuple(repeat for repeat in watched.repeats if states[repeat.key].kind.alive)
+        return Target(tuple(dict.fromkeys(repeat.array.job_id for repeat in alive)), alive)
 
     def refuse_doubling(  # noqa: B027 - `states` is final about what is over
         self, watched: TrackedCampaign, missing: Sequence[tuple[Array, int]]
@@ -407,11 +407,11 @@ class PlainScheduler(Scheduler):
     def _hand_over(self, ledger: Ledger, arrays: tuple[Array, ...]) -> None:
         job_id = self._left_behind(ledger, arrays)
         if not job_id:
-            arrays = tuple(replace(one, called=utc(self.world.now())) for one in arrays)
+            arrays = tuple(replace(array, called=utc(self.world.now())) for array in arrays)
             record(ledger, *arrays)
             job_id = self.start(ledger.directory, replace(ledger.campaign, arrays=arrays))
         job, stamp = Job(job_id, seen=False), utc(self.world.now())
-        record(ledger, *(job.of(one, stamp) for one in arrays))
+        record(ledger, *(job.of(array, stamp) for array in arrays))
 
     def _left_behind(self, ledger: Ledger, arrays: Sequence[Array]) -> str:
         if not self.world.resumed and not any(array.called for array in arrays):

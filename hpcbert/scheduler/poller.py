@@ -150,10 +150,12 @@ class PlainPoller(Poller):
 
     def poll(self) -> None:
         """Ask about every campaign."""
-        for one in self._watched:
-            found = self._ask(one)
+        for tracked_campaign in self._watched:
+            repeat_states = self._ask(tracked_campaign)
             # Repeats that a retry replaced are not waited for.
-            self.states |= {repeat.key: found[repeat.key] for repeat in one.repeats}
+            self.states |= {
+                repeat.key: repeat_states[repeat.key] for repeat in tracked_campaign.repeats
+            }
 
     def pause(self) -> float | None:
         """Return the same seconds in all cases."""
@@ -161,7 +163,7 @@ class PlainPoller(Poller):
 
     def stirred(self) -> bool:
         """Return whether anything was written."""
-        return any(one.records.stirred() for one in self._watched)
+        return any(tracked_campaign.records.stirred() for tracked_campaign in self._watched)
 
     def settled(self, key: Key) -> bool:
         """Return whether a repeat has ended, or has an unknown end."""

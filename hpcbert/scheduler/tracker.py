@@ -47,39 +47,45 @@ class Tracker:
         self.failures, self.complaint, self.absent = 0, "", False
         self.garbage: tuple[str, ...] = ()
         self._pollers: dict[Poller, frozenset[Key]] = {}
-        for runs_on, those in scheduler.each(watched, World(run, clock, environ=environ)):
-            poller = runs_on.poller(those, floor=floor, chance=chance)
-            self._pollers[poller] = frozenset(repeat.key for one in those for repeat in one.repeats)
+        for runs_on, tracked_campaigns in scheduler.each(
+            watched, World(run, clock, environ=environ)
+        ):
+            poller = runs_on.poller(tracked_campaigns, floor=floor, chance=chance)
+            self._pollers[poller] = frozenset(
+                repeat.key
+                for tracked_campaign in tracked_campaigns
+                for repeat in tracked_campaign.repeats
+            )
 
     def poll(self) -> dict[Key, RepeatState]:
         """Look once and return the states that changed since the last look."""
         before, self.states = self.states, {}
-        for one in self._pollers:
-            one.poll()
-            self.states |= one.states
-        self.failures = max((one.failures for one in self._pollers), default=0)
-        self.complaint = "; ".join(one.complaint for one in self._pollers if one.complaint)
-        self.absent = any(one.absent for one in self._pollers)
-        self.garbage = tuple(line for one in self._pollers for line in one.garbage)
-        return {key: one for key, one in self.states.items() if differ(before.get(key), one)}
+        for poller in self._pollers:
+            poller.poll()
+            self.states |= poller.states
+        self.failures = max((poller.failures for poller in self._pollers), default=0)
+        self.complaint = "; ".join(poller.complaint for poller in self._pollers if poller.complaint)
+        self.absent = any(poller.absent for poller in self._pollers)
+        self.garbage = tuple(line for poller in self._pollers for line in poller.garbage)
+        return {key: state for key, state in self.states.items() if differ(before.get(key), state)}
 
     def pause(self) -> float:
         """Return the seconds until the next poll is worthwhile."""
-        pauses = (one.pause() for one in self._pollers)
+        pauses = (poller.pause() for poller in self._pollers)
         return min((one for one in pauses if one is not None), default=0.0)
 
     def stirred(self) -> bool:
         """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
-        return any(one.stirred() for one in self._pollers)
+        return any(poller.stirred() for poller in self._pollers)
 
     def soon(self) -> float:
         """Return the seconds until `stirred` is true even if nothing more is written."""
-        return min((one.soon() for one in self._pollers), default=math.inf)
+        return min((poller.soon() for poller in self._pollers), default=math.inf)
 
     def over(self) -> bool:
         """Return whether nothing watched can change any more, as far as known."""
-        return all(one.settled(key) for one, keys in self._pollers.items() for key in keys)
+        return all(poller.settled(key) for poller, keys in self._pollers.items() for key in keys)
 
     def settled(self, key: Key) -> bool:
         """Return whether a repeat's state is final: an end beyond doubt, or never to be one."""
-        return any(key in keys and one.settled(key) for one, keys in self._pollers.items())
+        return any(key in keys and poller.settled(key) for poller, keys in self._pollers.items())

@@ -41,12 +41,12 @@ class Past:
     @property
     def points(self) -> tuple[Point, ...]:
         """The measured points, each once."""
-        return tuple(dict.fromkeys(one.point for one in self.campaign.measured))
+        return tuple(dict.fromkeys(array.point for array in self.campaign.measured))
 
     @property
     def largest(self) -> Point:
         """The point with the most GPUs."""
-        return max(self.points, key=lambda one: (one.shape.gpus, one.shape.nodes))
+        return max(self.points, key=lambda point: (point.shape.gpus, point.shape.nodes))
 
     def values(self, point: Point) -> dict[str, OptionValue]:
         """Return the values of a point's measured options, including defaults."""
@@ -81,9 +81,9 @@ def _defaults(directory: Path) -> dict[str, OptionValue]:
     options = read(directory / store.RECIPE).get("options")
     tables = options if isinstance(options, dict) else {}
     return {
-        name: one["default"]
-        for name, one in tables.items()
-        if isinstance(one, dict) and one.get("measured", True) and "default" in one
+        name: table["default"]
+        for name, table in tables.items()
+        if isinstance(table, dict) and table.get("measured", True) and "default" in table
     }
 
 
@@ -93,8 +93,8 @@ def request(then: Past, recipe: Recipe, site: Site) -> Request:
     Raises:
         UsageError: A point is not possible here; the message says which, or why.
     """
-    made = plan(recipe, site, one := _same(then, recipe))
-    had = {_bare(point): made.options for point in made.points}
+    measurement_plan = plan(recipe, site, one := _same(then, recipe))
+    had = {_bare(point): measurement_plan.options for point in measurement_plan.points}
     missing = [point for point in then.points if not _is_had(then, point, had)]
     if missing:
         names = "; ".join(f"{point.key} {point.variant}".strip() for point in missing)
@@ -124,8 +124,10 @@ def _same(then: Past, recipe: Recipe) -> Request:
     return Request(
         shape=largest.shape,
         cells=tuple(
-            RequestCell(one.shape, one.precision, one.batch_size_per_device, one.accumulation)
-            for one in then.points
+            RequestCell(
+                point.shape, point.precision, point.batch_size_per_device, point.accumulation
+            )
+            for point in then.points
         ),
         model=largest.model,
         preset=largest.protocol,
@@ -167,26 +169,26 @@ def differences(then: Past, now: Draft) -> tuple[str, ...]:
     return _of_manifests(then.campaign, now.campaign)
 
 
-def _of_manifests(then: Campaign, now: Campaign) -> tuple[str, ...]:
+def _of_manifests(campaign: Campaign, now: Campaign) -> tuple[str, ...]:
     pairs: dict[str, tuple[Any, Any]] = {
-        "hpcbert": (then.hpcbert, now.hpcbert),
-        "site": (then.site, now.site),
-        "scheduler": (then.scheduler, now.scheduler),
-        "container runtime": (then.runtime, now.runtime),
-        "image": (then.image, now.image),
-        "recipe": (then.recipe_digest[:12], now.recipe_digest[:12]),
+        "hpcbert": (campaign.hpcbert, now.hpcbert),
+        "site": (campaign.site, now.site),
+        "scheduler": (campaign.scheduler, now.scheduler),
+        "container runtime": (campaign.runtime, now.runtime),
+        "image": (campaign.image, now.image),
+        "recipe": (campaign.recipe_digest[:12], now.recipe_digest[:12]),
         **{
-            kind: (_material(then.materials, kind), _material(now.materials, kind))
+            kind: (_material(campaign.materials, kind), _material(now.materials, kind))
             for kind in ("image file", "source", "data")
         },
     }
     return tuple(
-        f"Differs from {then.id}: {what} was {before or 'none'}, and is {here or 'none'} here."
+        f"Differs from {campaign.id}: {what} was {before or 'none'}, and is {here or 'none'} here."
         for what, (before, here) in pairs.items()
         if before != here
     )
 
 
 def _material(materials: tuple[Material, ...], kind: str) -> str:
-    found = (one for one in materials if one.kind == kind.partition(" ")[0])
-    return "; ".join(f"{one.name} {one.digest}" for one in found)
+    found = (material for material in materials if material.kind == kind.partition(" ")[0])
+    return "; ".join(f"{material.name} {material.digest}" for material in found)

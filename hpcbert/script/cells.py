@@ -58,27 +58,30 @@ class Combination(NamedTuple):
             "precisions": self._replace(precision=""),
             "batch_sizes": self._replace(size=0),
             "shapes": self._replace(shape=Shape(1, 1)),
-            "options": self._replace(options=tuple(one for one in self.options if one[0] != name)),
+            "options": self._replace(
+                options=tuple(option for option in self.options if option[0] != name)
+            ),
             "env": self._replace(env=tuple(one for one in self.env if one[0] != name)),
         }
         other = others.get(kind, self)
         return other if other != self else None
 
 
-def combinations(asked: Selection, largest: Shape, where: str) -> Iterator[Combination]:
+def combinations(selection: Selection, largest: Shape, where: str) -> Iterator[Combination]:
     """Yield every combination that a file or a command line asks for, exclusions included.
 
     Args:
-        asked: The axes, including `include`.
+        selection: The axes, including `include`.
         largest: The shape if no other is named, and the end of the curve.
         where: The file, for messages.
 
     Raises:
         UsageError: No framework is named, or there are too many combinations.
     """
-    blocks: list[tuple[str, Axes]] = [("", asked)] if asked.frameworks else []
+    blocks: list[tuple[str, Axes]] = [("", selection)] if selection.frameworks else []
     blocks += [
-        (f"include[{number}].", one.over(asked)) for number, one in enumerate(asked.include, 1)
+        (f"include[{number}].", one.over(selection))
+        for number, one in enumerate(selection.include, 1)
     ]
     if not blocks:
         raise ConfigError("frameworks is missing.", where=where, hint=_FRAMEWORKS)
@@ -87,7 +90,9 @@ def combinations(asked: Selection, largest: Shape, where: str) -> Iterator[Combi
         if not axes.frameworks:
             message = f"{block}frameworks is missing."
             raise ConfigError(message, where=where, hint=_FRAMEWORKS)
-        counts = [len(one.values) for one in axes.options] + [len(one.values) for one in axes.env]
+        counts = [len(option.values) for option in axes.options] + [
+            len(variable.values) for variable in axes.env
+        ]
         few = prod(counts) <= MOST
         for cell in _combined(block, axes, _expanded(axes.shapes, largest)) if few else (None,):
             count += 1
@@ -102,13 +107,15 @@ _FRAMEWORKS = 'Name at least one: frameworks = ["pytorch"]; hpcbert frameworks l
 
 def _combined(block: str, axes: Axes, every: Sequence[Shape]) -> Iterator[Combination]:
     for framework in axes.frameworks:
-        own = {one.name: one.values for one in axes.options if not one.framework}
-        own |= {one.name: one.values for one in axes.options if one.framework == framework}
+        own = {option.name: option.values for option in axes.options if not option.framework}
+        own |= {
+            option.name: option.values for option in axes.options if option.framework == framework
+        }
         named = [one.precision for one in _sizes(axes, framework) if one.precision]
         for model, options, env, precision in product(
             axes.models or ("",),
             _each(own.items()),
-            _each((one.name, one.values) for one in axes.env),
+            _each((variable.name, variable.values) for variable in axes.env),
             axes.precisions or tuple(dict.fromkeys(named)) or ("",),
         ):
             for size, shape in product(_sizes_of(axes, framework, precision), every):
@@ -124,14 +131,16 @@ def _each(axes: Iterable[tuple[str, tuple[Any, ...]]]) -> list[tuple[tuple[str, 
 
 
 def _sizes(axes: Axes, framework: str) -> list[Sizes]:
-    return [one for one in axes.batch_sizes if one.framework in ("", framework)]
+    return [
+        batch_size for batch_size in axes.batch_sizes if batch_size.framework in ("", framework)
+    ]
 
 
 def _sizes_of(axes: Axes, framework: str, precision: str) -> tuple[int, ...]:
     """Return the batch sizes of a precision; the most specific entry wins."""
     best = max(
-        (one for one in _sizes(axes, framework) if one.precision in ("", precision)),
-        key=lambda one: (bool(one.framework), bool(one.precision)),
+        (size for size in _sizes(axes, framework) if size.precision in ("", precision)),
+        key=lambda sizes: (bool(sizes.framework), bool(sizes.precision)),
         default=None,
     )
     return best.sizes if best else (0,)
@@ -143,4 +152,4 @@ def _expanded(words: Sequence[Shape | str], largest: Shape) -> tuple[Shape, ...]
     for word in words or (largest,):
         curve = shapes(largest, scaling=True) if word == SCALING else (word,)
         found |= {one: None for one in curve if isinstance(one, Shape)}
-    return tuple(sorted(found, key=lambda one: (one.gpus, one.nodes)))
+    return tuple(sorted(found, key=lambda shape: (shape.gpus, shape.nodes)))

@@ -62,15 +62,15 @@ def of_arrays(arrays: Iterable[Array]) -> tuple[Cost, ...]:
     Args:
         arrays: What is submitted.
     """
-    found: dict[Point, Cost] = {}
+    costs: dict[Point, Cost] = {}
     for array in arrays:
         limit = TimeLimit.reported(array.request.time_limit)
         nothing = Cost(array.point, 0, 0, limit, array.preflight)
-        before = found.get(array.point, nothing)
+        before = costs.get(array.point, nothing)
         count = len(array.repeats)
         jobs = before.jobs + (1 if array.together else count)
-        found[array.point] = replace(before, repeats=before.repeats + count, jobs=jobs)
-    return tuple(found.values())
+        costs[array.point] = replace(before, repeats=before.repeats + count, jobs=jobs)
+    return tuple(costs.values())
 
 
 def total(hours: Iterable[float | None]) -> float | None:
@@ -81,7 +81,7 @@ def total(hours: Iterable[float | None]) -> float | None:
 
 def devices(costs: Iterable[Cost]) -> str:
     """Return the unit of the points' hours: `GPU-hours`, `rank-hours`, or both words."""
-    units = sorted({f"{one.unit}-" for one in costs})
+    units = sorted({f"{cost.unit}-" for cost in costs})
     return f"{' and '.join(units)}hours"
 
 
@@ -105,7 +105,7 @@ def refuse(costs: Sequence[Cost], most: float, *, tries: int = 1) -> None:
     Raises:
         UsageError: It may; the message has the sum.
     """
-    hours = total(one.on_devices(one.hours) for one in costs)
+    hours = total(cost.on_devices(cost.hours) for cost in costs)
     unit, asked = devices(costs), f"--max-gpu-hours {most:g}"
     if hours is None:
         raise UsageError(
@@ -116,9 +116,9 @@ def refuse(costs: Sequence[Cost], most: float, *, tries: int = 1) -> None:
     if hours * tries <= most:
         return
     parts = [
-        f"{one.point.key} {one.jobs} x {one.point.shape.gpus} x {one.limit}"
-        f" = {text(one.on_devices(one.hours))}"
-        for one in costs
+        f"{cost.point.key} {cost.jobs} x {cost.point.shape.gpus} x {cost.limit}"
+        f" = {text(cost.on_devices(cost.hours))}"
+        for cost in costs
     ]
     more = f", and {len(parts) - _SHOWN} more points" if len(parts) > _SHOWN else ""
     often = f", each up to {tries} times" if tries > 1 else ""

@@ -179,13 +179,13 @@ def labels(points: Sequence[Point]) -> tuple[str, ...]:
     `h` for fp16, and the batch size, `4n8gf.64`; else after the point's number, `3.4n8g`.
     """
     ways = (
-        tuple(f"{one.shape}{_SHORT[one.precision]}" for one in points),
-        tuple(f"{one.shape}{_LETTER[one.precision]}.{one.batch}" for one in points),
+        tuple(f"{point.shape}{_SHORT[point.precision]}" for point in points),
+        tuple(f"{point.shape}{_LETTER[point.precision]}.{point.batch}" for point in points),
     )
     for way in ways:
         if len(set(way)) == len(points) and max(map(len, way)) <= SHOWN:
             return way
-    return tuple(f"{number}.{one.shape}" for number, one in enumerate(points, start=1))
+    return tuple(f"{number}.{point.shape}" for number, point in enumerate(points, start=1))
 
 
 def _arrays(resolved: Resolved, point: Point, label: str) -> Iterator[Array]:

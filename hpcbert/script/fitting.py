@@ -54,14 +54,16 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _found(
     dataset: Dataset, options: Mapping[str, OptionValue], document: Mapping[str, Any]
 ) -> Iterator[str]:
-    form, wanted = document.get("format"), dataset.synthetic
+    form, synthetic_settings = document.get("format"), dataset.synthetic
     if not document:
         return
     if form != dataset.format:
         yield f"they are {form}, but the program reads {dataset.format}"
     elif form not in _BEFORE_MASKING:
-        length = number_of(wanted.sequence_length, options)
-        predictions = number_of(wanted.predictions, options) or usual_predictions(length)
+        length = number_of(synthetic_settings.sequence_length, options)
+        predictions = number_of(synthetic_settings.predictions, options) or usual_predictions(
+            length
+        )
         for key, what, asked in (
             ("sequence_length", "tokens in a sample", length),
             ("predictions", "predictions in a sample", predictions),
@@ -70,6 +72,6 @@ def _found(
                 yield f"they have {document.get(key)} {what}, but the program is set to {asked}"
     vocabulary = document["vocabulary"]
     size = vocabulary.get("size") if isinstance(vocabulary, dict) else None
-    most = number_of(wanted.vocabulary, options)
+    most = number_of(synthetic_settings.vocabulary, options)
     if isinstance(size, int) and size > most:
         yield f"they have {size} words, but the model has {most}"

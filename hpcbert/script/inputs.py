@@ -84,7 +84,7 @@ def find(
         data=path,
         source=str(Path(program.path) / recipe.source.path) if program else settings.source,
         python=str(python),
-        materials=tuple(one for one in (imported, source, environment, data) if one),
+        materials=tuple(material for material in (imported, source, environment, data) if material),
     )
 
 

@@ -66,9 +66,9 @@ def settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, 
     lacking = failures.shortage(known, array.point.device)
     # A record of several lines is recognised by the text that begins it.
     patterns = (
-        one.match if one.lines == 1 else re.compile(re.escape(one.contains))
-        for one in known.records
-        if "iteration" in one.match.groupindex
+        record.match if record.lines == 1 else re.compile(re.escape(record.contains))
+        for record in known.records
+        if "iteration" in record.match.groupindex
     )
     return [
         ("search", array.point.search),

@@ -59,7 +59,7 @@ def refuse_pointless(
 
 def kept(watched: TrackedCampaign, first: Array) -> str:
     """Return the time limit that an earlier retry gave a point; empty for the first one."""
-    last = [one for one in watched.campaign.arrays if one.point == first.point][-1]
+    last = [array for array in watched.campaign.arrays if array.point == first.point][-1]
     return "" if last == first else last.request.time_limit
 
 

@@ -101,8 +101,8 @@ class Lock:
             concurrent_points=self.concurrent_points,
             rehearse=self.rehearse,
             arrays=tuple(
-                Array(one, one.key, repeats, "", "", "", together=self.together)
-                for one in self.points
+                Array(point, point.key, repeats, "", "", "", together=self.together)
+                for point in self.points
             ),
             name=self.name,
         )
@@ -114,7 +114,7 @@ def lock_of(resolved: Resolved, campaign: Campaign) -> Lock:
     Raises:
         OSError: A file that the jobs run can't be read.
     """
-    points = tuple(dict.fromkeys(one.point for one in campaign.measured))
+    points = tuple(dict.fromkeys(array.point for array in campaign.measured))
     site = origin.plain(resolved.site)
     framework = origin.plain(resolved.site.settings(campaign.framework))
     settings = {name: one for name, one in site.items() if name not in _ELSEWHERE}
@@ -151,7 +151,7 @@ def lock_of(resolved: Resolved, campaign: Campaign) -> Lock:
 
 def _inputs(resolved: Resolved, campaign: Campaign) -> dict[str, str]:
     """Return the inputs of ranks, as far as known: `prepare` recorded digests of its own."""
-    made = {one.kind: one for one in campaign.materials}
+    materials = {material.kind: material for material in campaign.materials}
     found = {
         "image": campaign.image,
         "source": resolved.inputs.source,
@@ -160,9 +160,11 @@ def _inputs(resolved: Resolved, campaign: Campaign) -> dict[str, str]:
     }
     found = {name: redact.text(text) for name, text in found.items()}
     for kind in ("image", "source", "environment", "data"):
-        found[f"{kind}_digest"] = made[kind].digest if kind in made else ""
-    if "source" in made:
-        found["source_repository"], _, found["source_commit"] = made["source"].name.rpartition("@")
+        found[f"{kind}_digest"] = materials[kind].digest if kind in materials else ""
+    if "source" in materials:
+        found["source_repository"], _, found["source_commit"] = materials["source"].name.rpartition(
+            "@"
+        )
     return {name: text for name, text in found.items() if text}
 
 
@@ -186,17 +188,17 @@ def load(path: Path) -> Lock:
         if "frameworks" in values or "include" in values:
             hint = f"To submit a file that says what to measure: hpcbert submit {path}"
         raise ConfigError("This is not a lock file.", where=str(path), hint=hint)
-    found = decode(Lock, values, file=str(path))
-    if not found.points:
+    lock = decode(Lock, values, file=str(path))
+    if not lock.points:
         raise ConfigError("points is empty.", where=str(path))
-    return found
+    return lock
 
 
-def differences(then: Lock, now: Lock) -> tuple[str, ...]:
+def differences(lock: Lock, now: Lock) -> tuple[str, ...]:
     """Return the differences from then, one sentence each."""
-    before, here = _flat(then), _flat(now)
+    before, here = _flat(lock), _flat(now)
     return tuple(
-        f"Differs from {then.campaign}: {key} was {_shown(before.get(key))}, "
+        f"Differs from {lock.campaign}: {key} was {_shown(before.get(key))}, "
         f"and is {_shown(here.get(key))} here."
         for key in dict.fromkeys((*before, *here))
         if before.get(key) != here.get(key) and redact.MASK not in f"{before.get(key)}"
@@ -206,7 +208,7 @@ def differences(then: Lock, now: Lock) -> tuple[str, ...]:
 def _flat(lock: Lock) -> dict[str, Any]:
     short = replace(lock, recipe=lock.recipe[:12])
     values = {name: one for name, one in asdict(short).items() if name not in _OWN}
-    values["files"] = {name: one[:12] for name, one in lock.files.items()}
+    values["files"] = {name: file[:12] for name, file in lock.files.items()}
     found = origin.flat(values)
     return {key: list(one) if isinstance(one, tuple) else one for key, one in found.items() if one}
 

@@ -75,22 +75,22 @@ def portions(matrix: Matrix, find: Callable[[str], tuple[Recipe, Site]]) -> tupl
         except UsageError as error:  # noqa: PERF203  all of them are reported
             errors.append(_placed(error, matrix, cell.place("frameworks")))
     able: list[_Measurable] = []
-    kept: list[_Measurable] = []
+    measurables: list[_Measurable] = []
     for cell in cells:
         if cell.framework not in known:
             continue
         recipe, site = known[cell.framework]
-        found, faults = _tried(cell, matrix, recipe, site)
-        able += [found] if found else []
-        if not any(_fits(one, cell, found) for one in matrix.asked.exclude):
-            kept += [found] if found else []
+        measurable, faults = _tried(cell, matrix, recipe, site)
+        able += [measurable] if measurable else []
+        if not any(_fits(exclusion, cell, measurable) for exclusion in matrix.asked.exclude):
+            measurables += [measurable] if measurable else []
             errors += faults
     errors += _idle(matrix, cells, able)
-    if not kept and not errors:
+    if not measurables and not errors:
         errors.append(ConfigError("exclude leaves nothing to measure.", where=matrix.where))
     if errors:
         raise _together(errors)
-    return tuple(_grouped(kept, matrix.base))
+    return tuple(_grouped(measurables, matrix.base))
 
 
 def _tried(
@@ -98,21 +98,25 @@ def _tried(
 ) -> tuple[_Measurable | None, list[UsageError]]:
     """Return a cell with its point; else all errors of it."""
     faults: list[UsageError] = []
-    rest: Combination | None = cell
-    while rest:
+    combination: Combination | None = cell
+    while combination:
         try:
             if matrix.where:
-                _refuse_texts(rest, recipe)
-            made = plan(recipe, site, _request(matrix.base, (rest,)))
+                _refuse_texts(combination, recipe)
+            measurement_plan = plan(recipe, site, _request(matrix.base, (combination,)))
         except UnfitError as error:  # noqa: PERF203
             place = cell.place(error.key)
             faults.append(_placed(error, matrix, place, cell.framework))
-            rest = rest.without(error.key)
+            combination = combination.without(error.key)
         except UsageError as error:
             return None, [*faults, error]
         else:
-            found = None if faults else _Measurable(cell, made.points[0], made.options)
-            return found, faults
+            measurable = (
+                None
+                if faults
+                else _Measurable(cell, measurement_plan.points[0], measurement_plan.options)
+            )
+            return measurable, faults
     return None, faults
 
 
@@ -132,13 +136,15 @@ def _refuse_texts(cell: Combination, recipe: Recipe) -> None:
 def _request(base: Request, cells: Sequence[Combination], sizes: Sequence[int] = ()) -> Request:
     """Return the request for cells of one campaign."""
     first = cells[0]
-    largest = max((one.shape for one in cells), key=lambda one: (one.gpus, one.nodes))
+    largest = max((cell.shape for cell in cells), key=lambda shape: (shape.gpus, shape.nodes))
     return replace(
         base,
         shape=largest,
         cells=tuple(
-            RequestCell(one.shape, one.precision, size)
-            for one, size in zip(cells, sizes or [one.size for one in cells], strict=True)
+            RequestCell(cell.shape, cell.precision, size)
+            for cell, size in zip(
+                cells, sizes or [combination.size for combination in cells], strict=True
+            )
         ),
         model=first.model,
         settings=dict(first.options),
@@ -146,34 +152,36 @@ def _request(base: Request, cells: Sequence[Combination], sizes: Sequence[int] =
     )
 
 
-def _grouped(kept: Iterable[_Measurable], base: Request) -> Iterator[Portion]:
+def _grouped(measurables: Iterable[_Measurable], base: Request) -> Iterator[Portion]:
     groups: dict[Any, dict[Point, _Measurable]] = {}
-    for one in kept:
-        values = tuple(sorted(one.options.items()))
-        key = (one.point.framework, one.point.model, values, one.point.env)
-        groups.setdefault(key, {}).setdefault(one.point, one)
+    for measurable in measurables:
+        values = tuple(sorted(measurable.options.items()))
+        key = (measurable.point.framework, measurable.point.model, values, measurable.point.env)
+        groups.setdefault(key, {}).setdefault(measurable.point, measurable)
     for points in groups.values():
         found = tuple(points.values())
-        cells = [one.cell._replace(precision=one.point.precision) for one in found]
-        sizes = [one.point.batch_size_per_device for one in found]
+        cells = [
+            measurable.cell._replace(precision=measurable.point.precision) for measurable in found
+        ]
+        sizes = [measurable.point.batch_size_per_device for measurable in found]
         yield Portion(found[0].cell.framework, _request(base, cells, sizes))
 
 
-def _fits(one: Exclusion, cell: Combination, found: _Measurable | None) -> bool:
+def _fits(exclusion: Exclusion, cell: Combination, measurable: _Measurable | None) -> bool:
     """Return whether an exclusion matches a cell; if that can be measured, also by its defaults."""
     options, model, precision, size = dict(cell.options), cell.model, cell.precision, cell.size
-    if found:
-        options, point = dict(found.options), found.point
+    if measurable:
+        options, point = dict(measurable.options), measurable.point
         model, precision, size = point.model, point.precision, point.batch_size_per_device
     env = dict(cell.env)
     return (
-        _allows(one.frameworks, cell.framework)
-        and _allows(one.models, model)
-        and _allows(one.precisions, precision)
-        and _allows(one.batch_sizes, size)
-        and _allows(one.shapes, cell.shape)
-        and all(options.get(each.name) in each.values for each in one.options)
-        and all(env.get(each.name) in each.values for each in one.env)
+        _allows(exclusion.frameworks, cell.framework)
+        and _allows(exclusion.models, model)
+        and _allows(exclusion.precisions, precision)
+        and _allows(exclusion.batch_sizes, size)
+        and _allows(exclusion.shapes, cell.shape)
+        and all(options.get(option.name) in option.values for option in exclusion.options)
+        and all(env.get(variable.name) in variable.values for variable in exclusion.env)
     )
 
 
@@ -186,23 +194,24 @@ def _idle(
 ) -> Iterator[ConfigError]:
     """Yield an error for each value of an exclusion that matches no cell."""
     had: dict[str, set[Any]] = {
-        "frameworks": {one.framework for one in cells},
-        "models": {one.model for one in cells} | {one.point.model for one in able},
-        "precisions": {one.precision for one in cells} | {one.point.precision for one in able},
-        "shapes": {one.shape for one in cells},
-        "batch_sizes": {one.size for one in cells}
-        | {one.point.batch_size_per_device for one in able},
+        "frameworks": {cell.framework for cell in cells},
+        "models": {cell.model for cell in cells} | {measurable.point.model for measurable in able},
+        "precisions": {cell.precision for cell in cells}
+        | {measurable.point.precision for measurable in able},
+        "shapes": {cell.shape for cell in cells},
+        "batch_sizes": {cell.size for cell in cells}
+        | {measurable.point.batch_size_per_device for measurable in able},
     }
     names = {
-        "options": {name for one in cells for name, _ in one.options}
-        | {name for one in able for name in one.options},
-        "env": {name for one in cells for name, _ in one.env},
+        "options": {name for cell in cells for name, _ in cell.options}
+        | {name for measurable in able for name in measurable.options},
+        "env": {name for cell in cells for name, _ in cell.env},
     }
-    for number, one in enumerate(matrix.asked.exclude, 1):
+    for number, exclusion in enumerate(matrix.asked.exclude, 1):
         for key, values in had.items():
-            yield from _unheard(matrix, f"exclude[{number}].{key}", getattr(one, key), values)
+            yield from _unheard(matrix, f"exclude[{number}].{key}", getattr(exclusion, key), values)
         for key, values in names.items():
-            asked = [each.name for each in getattr(one, key)]
+            asked = [each.name for each in getattr(exclusion, key)]
             yield from _unheard(matrix, f"exclude[{number}].{key}", asked, values)
 
 
@@ -225,8 +234,8 @@ def _unused(matrix: Matrix, cells: Sequence[Combination]) -> Iterator[UsageError
     frameworks, precisions = {one for one, _ in pairs}, {one for _, one in pairs if one}
     found: dict[str, tuple[str, set[str]]] = {}
     for axes in (matrix.asked, *matrix.asked.include):
-        own = {one.key: one.framework for one in axes.batch_sizes}
-        own |= {one.key: one.framework for one in axes.options}
+        own = {batch_size.key: batch_size.framework for batch_size in axes.batch_sizes}
+        own |= {option.key: option.framework for option in axes.options}
         for key, name in own.items():
             if name and name not in frameworks:
                 found[key] = (name, frameworks)
@@ -254,5 +263,5 @@ def _placed(error: UsageError, matrix: Matrix, place: str, framework: str = "") 
 
 def _together(errors: Sequence[UsageError]) -> UsageError:
     """Return one error for all, each reported once."""
-    each = list({(str(one), one.hint): one for one in errors}.values())
-    return each[0] if len(each) == 1 else Refusals(each)
+    usage_errors = list({(str(error), error.hint): error for error in errors}.values())
+    return usage_errors[0] if len(usage_errors) == 1 else Refusals(usage_errors)

@@ -168,12 +168,16 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     _check(recipe, request, usual)
     precisions = usual.precisions or recipe.precisions
     cells = request.cells or _combined(request, precisions)
-    for shape in dict.fromkeys(one.shape for one in cells):
+    for shape in dict.fromkeys(request_cell.shape for request_cell in cells):
         _check_shape(recipe, site, shape, usual, device)
     values = option_values(recipe, site, request.settings)
-    own = site.settings(recipe.name)
-    model = _one_of("model", request.model or own.model or recipe.models[0], recipe.models)
-    sizes: dict[str, int] = dict((*recipe.batch_sizes.items(), *own.batch_sizes.items()))
+    framework_settings = site.settings(recipe.name)
+    model = _one_of(
+        "model", request.model or framework_settings.model or recipe.models[0], recipe.models
+    )
+    sizes: dict[str, int] = dict(
+        (*recipe.batch_sizes.items(), *framework_settings.batch_sizes.items())
+    )
     identity, env = identity_of(recipe, values), _env(recipe, site, request.env)
 
     def accumulation(cell: RequestCell, size: int) -> int:
@@ -282,7 +286,7 @@ def _accumulation(request: Request, usual: Preset, shape: Shape, size: int, devi
 
 
 def _check(recipe: Recipe, request: Request, usual: Preset) -> None:
-    sizes = (*request.batch_sizes, *(one.batch_size or 1 for one in request.cells))
+    sizes = (*request.batch_sizes, *(cell.batch_size or 1 for cell in request.cells))
     if wrong := [size for size in sizes if size < 1 and size != LARGEST]:
         message = f"A batch size must be at least 1, not {wrong[0]}."
         raise UnfitError(message, key="batch_sizes")

@@ -85,7 +85,7 @@ def resolved_for(resolved: Resolved) -> Resolved:
 def _shape(resolved: Resolved) -> Shape:
     """Return nodes, and ranks per node, of the largest point."""
     shapes = [point.shape for point in resolved.plan.points]
-    return max(shapes, key=lambda one: (one.nodes, one.gpus_per_node))
+    return max(shapes, key=lambda shape: (shape.nodes, shape.gpus_per_node))
 
 
 def array(check: Resolved) -> Array:

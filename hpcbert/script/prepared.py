@@ -83,8 +83,11 @@ def runs_in_environment(site: Site, recipe: Recipe) -> bool:
 
 def comes_with_environment(site: Site, recipe: Recipe) -> bool:
     """Return whether the program is among the packages of such an environment."""
-    made = recipe.environment if runs_in_environment(site, recipe) else None
-    return bool(made and made.program) and not site.settings(recipe.name).source
+    virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
+    return (
+        bool(virtual_environment and virtual_environment.program)
+        and not site.settings(recipe.name).source
+    )
 
 
 def environment_record(site: Site, recipe: Recipe) -> Path:
@@ -93,20 +96,20 @@ def environment_record(site: Site, recipe: Recipe) -> Path:
     Raises:
         UsageError: A file of the recipe is missing.
     """
-    wanted = recipe.environment
-    if wanted is None:
+    virtual_environment = recipe.environment
+    if virtual_environment is None:
         raise UsageError(f"{recipe.name} has no environment.")
-    total = hashlib.sha256(wanted.python.encode())
-    for step in wanted.install:
+    total = hashlib.sha256(virtual_environment.python.encode())
+    for step in virtual_environment.install:
         said = [step.requirements, step.options, step.source, sorted(step.env.items())]
         total.update(json.dumps(said).encode())
         total.update(_own(recipe, step.requirements) if step.requirements else b"")
-    for patch in wanted.patches:
+    for patch in virtual_environment.patches:
         total.update(_own(recipe, patch))
-    if wanted.builds_source:
+    if virtual_environment.builds_source:
         own = site.settings(recipe.name).source
         total.update((own or source_record(site, recipe).name).encode())
-    name = f"{recipe.name}-py{wanted.python}-{total.hexdigest()[:12]}"
+    name = f"{recipe.name}-py{virtual_environment.python}-{total.hexdigest()[:12]}"
     return Path(site.sources) / f"{name}{_SUFFIX}"
 
 
@@ -150,18 +153,18 @@ def synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) ->
     Raises:
         UsageError: The recipe reads none, or has a number that is not one.
     """
-    wanted = recipe.dataset
-    if wanted is None:
+    dataset = recipe.dataset
+    if dataset is None:
         raise UsageError(f"{recipe.name} reads no data.", where=site.where)
-    said = wanted.synthetic
-    length = number_of(said.sequence_length, options)
+    synthetic_settings = dataset.synthetic
+    length = number_of(synthetic_settings.sequence_length, options)
     return Synthetic(
-        wanted.format,
+        dataset.format,
         length,
-        number_of(said.predictions, options) or usual_predictions(length),
-        number_of(said.vocabulary, options),
+        number_of(synthetic_settings.predictions, options) or usual_predictions(length),
+        number_of(synthetic_settings.vocabulary, options),
         site.settings(recipe.name).samples,
-        number_of(wanted.numbered or said.files, options),
+        number_of(dataset.numbered or synthetic_settings.files, options),
     )
 
 
@@ -171,8 +174,8 @@ def synthetic_folder(site: Site, recipe: Recipe, options: Mapping[str, OptionVal
     Raises:
         UsageError: As `synthetic`.
     """
-    wanted = recipe.dataset
-    names = [one.format_map(options) for one in (wanted.files, *wanted.also)] if wanted else []
+    dataset = recipe.dataset
+    names = [one.format_map(options) for one in (dataset.files, *dataset.also)] if dataset else []
     said = json.dumps([*synthetic(site, recipe, options), names])
     digest = hashlib.sha256(said.encode()).hexdigest()
     return Path(site.sources) / f"{recipe.name}+{SYNTHETIC}-{digest[:12]}"

@@ -425,7 +425,7 @@ def _baseline(resolved: Resolved, array: Array) -> str:
     """Return the key of the smallest shape of a point's curve, if that may hold it back."""
     if not resolved.options.stop_on_failure or resolved.by_hand or array.preflight:
         return ""
-    curve = [one for one in resolved.plan.points if _of_curve(one) == _of_curve(array.point)]
+    curve = [point for point in resolved.plan.points if _of_curve(point) == _of_curve(array.point)]
     first = min(curve, key=lambda one: (one.shape.gpus, one.shape.nodes))
     return "" if first == array.point else first.key
 

@@ -164,7 +164,7 @@ def resolve(
             the user trusts neither site nor recipe.
     """
     sources = _sources(site, recipe, options)
-    recipe_files = sorted(one for one in Path(recipe.folder).iterdir() if one.is_file())
+    recipe_files = sorted(path for path in Path(recipe.folder).iterdir() if path.is_file())
     trusted = named_entries(site, options)
     trust.refuse((Path(site.where), *recipe_files, *sources.values()), trusted)
     by_hand, scheduler = directory == BY_HAND, traits(options.scheduler)
@@ -290,11 +290,11 @@ def _sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Pa
     looking = _EXAMINING if options.examine else ()
     launching = f"{traits(options.scheduler).launch}.bash"
     names = (*recipe.files, *_EVERY, launching, *_FEATURES, *looking)
-    own = {name: find_file(recipe, name) for name in names}
+    paths = {name: find_file(recipe, name) for name in names}
     runtime = site.container.runtime
     entering = () if runtime == "none" else runtimes.of(runtime).files
     entering += ("probe.sh",) if options.examine and options.examine.probe else ()
-    return {**own, **{name: cache.SCRIPT.parent / name for name in entering}}
+    return {**paths, **{name: cache.SCRIPT.parent / name for name in entering}}
 
 
 def _left_open(

@@ -218,11 +218,13 @@ def _read(text: str, row: Callable[[list[str]], JobRow | None], *, fields: int) 
             cluster = heading[1] if heading else cluster
             continue
         words = line.split("|", fields - 1)
-        one = row(words) if len(words) == fields else None
-        if one is None and len(words) == fields and _OTHER.fullmatch(words[0].strip()):
+        job_row = row(words) if len(words) == fields else None
+        if job_row is None and len(words) == fields and _OTHER.fullmatch(words[0].strip()):
             continue  # Another job, and readable, but none of ours.
-        if one is not None:
-            rows.append(replace(one, cluster=cluster) if cluster and not one.cluster else one)
+        if job_row is not None:
+            rows.append(
+                replace(job_row, cluster=cluster) if cluster and not job_row.cluster else job_row
+            )
         elif line.strip() and len(garbage) < _GARBAGE_KEPT:
             garbage.append(line)
     return Listing(tuple(rows), tuple(garbage))

@@ -72,12 +72,12 @@ def read_config(text: str) -> Controller:
 
 def memory_per_gpu(defaults: str) -> str:
     """Return the memory that `JobDefaults` gives for each GPU, as an option; empty: none."""
-    found = re.search(r"\bDefMemPerGPU=(\d+)", defaults)
-    return f"--mem-per-gpu={found[1]}" if found else ""
+    match = re.search(r"\bDefMemPerGPU=(\d+)", defaults)
+    return f"--mem-per-gpu={match[1]}" if match else ""
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(one.strip().lower() for one in text.split(",") if one.lower() not in _NOTHING)
+    return tuple(word.strip().lower() for word in text.split(",") if word.lower() not in _NOTHING)
 
 
 def _enforced(text: str) -> frozenset[str]:
@@ -104,7 +104,7 @@ def read_mpi(text: str) -> tuple[str, ...]:
     lines = rest.splitlines()[1:] if heading else []
     plain = [line.strip() for line in lines if len(line.split()) == 1]
     versions = [line.partition(_VERSIONS)[2] for line in lines if _VERSIONS in line]
-    exact = [one.strip() for line in versions for one in line.split(",") if one.strip()]
+    exact = [word.strip() for line in versions for word in line.split(",") if word.strip()]
     return tuple(dict.fromkeys((*plain, *exact)))
 
 

@@ -157,18 +157,18 @@ class JobRecord:
             suspended=suspended,
         )
 
-    def renew(self, kept: RepeatState) -> RepeatState:
+    def renew(self, repeat_state: RepeatState) -> RepeatState:
         """Return a recorded state, completed from what the job's own file says now.
 
         A file system may have shown the file late, so that less of it was known then.
         """
-        if self.attempt != kept.attempt:
-            return kept
+        if self.attempt != repeat_state.attempt:
+            return repeat_state
         return replace(
-            kept,
-            nodes=kept.nodes or expand(self.nodelist),
+            repeat_state,
+            nodes=repeat_state.nodes or expand(self.nodelist),
             step_exit=self.step_exit,
-            suspended=max(kept.suspended, self.suspended),
+            suspended=max(repeat_state.suspended, self.suspended),
         )
 
 
@@ -179,24 +179,24 @@ def newest(events: Iterable[Event], *, first: int = 0) -> JobRecord:
         events: Oldest first.
         first: Number of the first attempt to consider; earlier ones are skipped.
     """
-    found = JobRecord(attempt=first)
+    job_record = JobRecord(attempt=first)
     for event in events:
         attempt = whole(event.get("attempt"), LAST_ATTEMPT) or 0
-        if attempt < found.attempt:
+        if attempt < job_record.attempt:
             continue
         kind = event.get("event")
-        if attempt > found.attempt or kind == "start":
+        if attempt > job_record.attempt or kind == "start":
             # A second `start` of one attempt is another job's: what the first one wrote is void,
             # but the fact that there were two is not.
-            jobs = found.jobs if attempt == found.attempt else ()
-            found = JobRecord(attempt=attempt, jobs=jobs)
-        found = _with(found, str(kind), event)
-    return found
+            jobs = job_record.jobs if attempt == job_record.attempt else ()
+            job_record = JobRecord(attempt=attempt, jobs=jobs)
+        job_record = _with(job_record, str(kind), event)
+    return job_record
 
 
-def _with(known: JobRecord, kind: str, event: Event) -> JobRecord:
+def _with(job_record: JobRecord, kind: str, event: Event) -> JobRecord:
     time, code = whole(event.get("time")), whole(event.get("exit"))
-    jobs = dict.fromkeys((*known.jobs, str(event.get("job", ""))))
+    jobs = dict.fromkeys((*job_record.jobs, str(event.get("job", ""))))
     changes: dict[str, dict[str, Any]] = {
         "start": {
             "start": time,
@@ -204,7 +204,7 @@ def _with(known: JobRecord, kind: str, event: Event) -> JobRecord:
             "jobs": tuple(job for job in jobs if job),
             "watched": event.get("watched") is True,
         },
-        "suspended": {"suspended": known.suspended + _seconds(event.get("seconds"))},
+        "suspended": {"suspended": job_record.suspended + _seconds(event.get("seconds"))},
         "step-end": {"step_exit": code, "apart": event.get("apart") is True},
         "held": {"held": str(event.get("baseline", ""))},
         "unneeded": {"unneeded": str(event.get("why", ""))},
@@ -213,13 +213,13 @@ def _with(known: JobRecord, kind: str, event: Event) -> JobRecord:
         "finished": {
             "end": time,
             # The script knows how it ended better than the queue that waited for it.
-            "exit": code if known.exit is None else known.exit,
+            "exit": code if job_record.exit is None else job_record.exit,
             "state": str(event.get("state", "")),
             "reason": str(event.get("reason", "")),
         },
     }
-    phase = kind if kind in _PHASES else known.phase
-    return replace(known, phase=phase, **changes.get(kind, {}))
+    phase = kind if kind in _PHASES else job_record.phase
+    return replace(job_record, phase=phase, **changes.get(kind, {}))
 
 
 def _seconds(value: Any) -> float:

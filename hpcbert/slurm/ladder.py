@@ -117,13 +117,13 @@ def resolve_state(reports: Reports) -> RepeatState:
     restarts = reports.restarts + _sent_back(reports)
     if state.exit_code is None and reports.own and reports.own.word == state.word:
         state = replace(state, exit_code=reports.own.exit_code)  # squeue knows none.
-    told = reports.record.complete(state, restarts=restarts)
-    rows = [(number, row) for number, row in reports.history if number < told.attempt]
+    repeat_state = reports.record.complete(state, restarts=restarts)
+    rows = [(number, row) for number, row in reports.history if number < repeat_state.attempt]
     if not rows and not reports.revived:
-        return told
-    notes = [one for one in (told.detail, *map(_revival, reports.revived)) if one]
+        return repeat_state
+    notes = [one for one in (repeat_state.detail, *map(_revival, reports.revived)) if one]
     earlier = tuple(replace(from_row(row, "sacct"), attempt=number) for number, row in rows)
-    return replace(told, earlier=earlier, detail="; ".join(notes))
+    return replace(repeat_state, earlier=earlier, detail="; ".join(notes))
 
 
 def _revival(row: JobRow) -> str:
@@ -140,17 +140,17 @@ def _revival(row: JobRow) -> str:
 
 def _single(reports: Reports) -> RepeatState:
     accounting, queue = reports.accounting, reports.queue
-    said = parse(accounting.state) if accounting else None
-    if accounting is None or said is None or said.kind is Kind.UNKNOWN:
+    state = parse(accounting.state) if accounting else None
+    if accounting is None or state is None or state.kind is Kind.UNKNOWN:
         # One step down, and another one if squeue does not know it either.
         return from_row(queue, "squeue") if queue else _by_its_record(reports)
     if queue is not None and _ahead(accounting, queue):
         return from_row(queue, "squeue")
-    if queue is None and reports.squeue == "answered" and not said.kind.over:
+    if queue is None and reports.squeue == "answered" and not state.kind.over:
         # squeue lists everything that waits or runs, so it ended, and sacct does not know how yet.
-        detail = f"sacct still says {said.word}, but it {_GONE}"
+        detail = f"sacct still says {state.word}, but it {_GONE}"
         return reports.own or RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=detail)
-    if queue is not None and said.kind is Kind.WAITING:
+    if queue is not None and state.kind is Kind.WAITING:
         # sacct has the reason from when it was first recorded.
         accounting = replace(accounting, reason=queue.reason)
     if queue is not None and _never_began(accounting) and not _given(accounting):
@@ -169,15 +169,15 @@ def _sent_back(reports: Reports) -> bool:
 
 def _ahead(accounting: JobRow, queue: JobRow) -> bool:
     """Return whether squeue is ahead of sacct: it knows of a restart, or of an end."""
-    said, shown = parse(accounting.state), parse(queue.state)
+    state, shown = parse(accounting.state), parse(queue.state)
     if _later(accounting, queue):
         return True
-    if said.kind.over:
+    if state.kind.over:
         # Nodes are cleaned up after this run before it goes back to the queue.
         over = shown.kind.over or shown.word == "COMPLETING"
-        return said.returns and not over
+        return state.returns and not over
     # squeue is the controller's own word; sacct follows it.
-    return said.kind is not shown.kind
+    return state.kind is not shown.kind
 
 
 def _later(accounting: JobRow, queue: JobRow) -> bool:
@@ -217,8 +217,8 @@ def _together(reports: Reports) -> RepeatState:
     the job waits, even again, and once it is COMPLETED.
     """
     job = _single(reports)
-    seen = reports.record
-    if seen.watched and seen.ended and job.suspended > _NOTICED:
+    job_record = reports.record
+    if job_record.watched and job_record.ended and job.suspended > _NOTICED:
         # The script notices suspension and records which repeat was suspended. A pause too short
         # to be noticed may have affected any of the repeats.
         job = replace(job, suspended=0.0)
@@ -226,7 +226,7 @@ def _together(reports: Reports) -> RepeatState:
         return job
     if reports.own is not None:
         return replace(reports.own, suspended=job.suspended)
-    if job.kind is Kind.RUNNING and seen.start is None:
+    if job.kind is Kind.RUNNING and job_record.start is None:
         return replace(
             job, word="PENDING", kind=Kind.WAITING, detail="earlier repeats of its job come first"
         )
@@ -242,7 +242,7 @@ def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatStat
         silent: Whether the job itself wrote nothing down.
     """
     state = parse(row.state)
-    why = failure(row, silent=silent) if state.word == "FAILED" else None
+    reason_text = failure(row, silent=silent) if state.word == "FAILED" else None
     waiting, ended = state.kind.queued, state.kind.over
     # sacct keeps a reason after the job has started, and says None if there was none.
     forbidden = _forbids(row, silent=silent)
@@ -252,9 +252,11 @@ def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatStat
         state.kind,
         source,
         nodes=expand(row.nodelist),
-        exit_code=row.exit_code if ended and why is None and not forbidden else None,
+        exit_code=row.exit_code if ended and reason_text is None and not forbidden else None,
         reason=reason,
-        detail=reason_sentence(reason) if waiting else forbidden or _ending(row, state, why),
+        detail=reason_sentence(reason)
+        if waiting
+        else forbidden or _ending(row, state, reason_text),
         elapsed=row.elapsed,
         # For a waiting job squeue has the planned start.
         start=None if waiting else row.start,
@@ -302,10 +304,10 @@ def _suspended(row: JobRow) -> float:
     return pause if pause > _ROUNDING else 0.0
 
 
-def _ending(row: JobRow, state: State, why: ReasonText | None) -> str:
+def _ending(row: JobRow, state: State, reason_text: ReasonText | None) -> str:
     sentence = state.sentence
-    if why is not None:
-        return f"{why.sentence} ({row.nodelist})" if row.nodelist else why.sentence
+    if reason_text is not None:
+        return f"{reason_text.sentence} ({row.nodelist})" if row.nodelist else reason_text.sentence
     if state.kind in {Kind.RUNNING, Kind.SUCCEEDED}:
         return "" if state.word in {"RUNNING", "COMPLETED"} else sentence
     if state.returns and row.nodelist:
@@ -323,7 +325,7 @@ def _name(user: str) -> str:
         return f"user {user}"
 
 
-def awaited(state: RepeatState, seen: JobRecord, *, now: float) -> RepeatState:
+def awaited(state: RepeatState, job_record: JobRecord, *, now: float) -> RepeatState:
     """Return a state for a repeat with an end that may still become visible.
 
     A job that Slurm calls COMPLETED wrote its end, but a file system may show it late. For hpcbert
@@ -331,10 +333,10 @@ def awaited(state: RepeatState, seen: JobRecord, *, now: float) -> RepeatState:
 
     Args:
         state: As judged.
-        seen: What the job's status file says.
+        job_record: What the job's status file says.
         now: Seconds since the epoch.
     """
-    there = seen.ended and seen.attempt == state.attempt
+    there = job_record.ended and job_record.attempt == state.attempt
     if state.word != "COMPLETED" or state.source == "status-file" or there or state.end is None:
         return state
     ago = now - state.end

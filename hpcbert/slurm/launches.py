@@ -61,7 +61,7 @@ _BY_NUMBER = {
     4021: _PLACE,
     4022: _PROLOG,
 }
-_BY_SIGNAL = {number & _SIGNAL: why for number, why in _BY_NUMBER.items()}
+_BY_SIGNAL = {number & _SIGNAL: reason_text for number, reason_text in _BY_NUMBER.items()}
 LAUNCHES = (*dict.fromkeys(_BY_NUMBER.values()), _ABSENT, _OTHER)
 
 
@@ -72,8 +72,8 @@ def failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
         row: Of sacct or squeue.
         silent: Whether its script recorded nothing, so that its status is not that of a step.
     """
-    if found := _BY_SIGNAL.get(row.signal):
-        return found
+    if reason_text := _BY_SIGNAL.get(row.signal):
+        return reason_text
     if silent and row.exit_code == ABSENT:
         return _ABSENT
     return _OTHER if row.reason == "JobLaunchFailure" else None
@@ -81,4 +81,4 @@ def failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
 
 def advice(detail: str) -> str:
     """Return what to do about a state with a detail that begins with one of these; else empty."""
-    return next((one.advice for one in LAUNCHES if detail.startswith(one.sentence)), "")
+    return next((launch.advice for launch in LAUNCHES if detail.startswith(launch.sentence)), "")

@@ -53,7 +53,7 @@ def parse(text: str) -> Mail:
                 f"--notify needs Slurm's mail types and an address, not {one!r}.",
                 hint=f"{', '.join(TYPES)}; or name@example.org.",
             )
-    if len(users) > 1 or any(not one.isprintable() or " " in one for one in users):
+    if len(users) > 1 or any(not user.isprintable() or " " in user for user in users):
         raise UsageError(
             "--notify takes only one address.", hint="Use a mailing list for several people."
         )

@@ -67,11 +67,11 @@ class NodeGroup:
     names: tuple[str, ...]
     resources: tuple[Resource, ...]
 
-    def has(self, wanted: Resource) -> bool:
+    def has(self, resource: Resource) -> bool:
         """Return whether each of the nodes has this much of a resource, in one type or several."""
-        same = [one for one in self.resources if one.name == wanted.name]
-        fitting = [one.count for one in same if not wanted.kind or one.kind == wanted.kind]
-        return sum(fitting) >= wanted.count
+        same = [one for one in self.resources if one.name == resource.name]
+        fitting = [one.count for one in same if not resource.kind or one.kind == resource.kind]
+        return sum(fitting) >= resource.count
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,18 @@ def sinfo_argv() -> list[str]:
 
 def read_sinfo(text: str) -> dict[str, Partition]:
     """Read the output of `sinfo_argv`, by name; lines that can't be read are skipped."""
-    found: dict[str, Partition] = {}
+    partitions: dict[str, Partition] = {}
     for line in text.splitlines():
         words = line.split("|")
         if len(words) != _FIELDS.count("|") + 1 or not words[2].strip().isdigit():
             continue
         name = words[0].removesuffix("*")
-        before = found[name].groups if name in found else ()
+        before = partitions[name].groups if name in partitions else ()
         names = expand(words[6]) if words[6].strip() else ()
         least, _, most = words[4].strip().rpartition("-")  # Of `1-infinite`, `1-4` or `2`.
         least = least or most
         group = NodeGroup(int(words[2]), names, resources(words[5]))
-        found[name] = Partition(
+        partitions[name] = Partition(
             name=name,
             default=words[0].endswith("*"),
             state=words[1].strip(),
@@ -136,7 +136,7 @@ def read_sinfo(text: str) -> dict[str, Partition]:
             groups=(*before, group),
             least_nodes=int(least) if least.isdigit() else 1,
         )
-    return found
+    return partitions
 
 
 def resources(text: str) -> tuple[Resource, ...]:
@@ -149,7 +149,7 @@ def resources(text: str) -> tuple[Resource, ...]:
     """
     # Commas also appear in parentheses.
     words = re.sub(r"\([^)]*\)", "", text.strip()).split(",")
-    return tuple(one for word in words if (one := _resource(word)) is not None)
+    return tuple(resource for word in words if (resource := _resource(word)) is not None)
 
 
 def _resource(word: str) -> Resource | None:

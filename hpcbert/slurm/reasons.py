@@ -305,12 +305,12 @@ def find(reason: str) -> tuple[tuple[str, ReasonText | None], ...]:
     """
     found: list[tuple[str, ReasonText | None]] = []
     for part in _parts(reason):
-        why = _known(part.strip())
+        reason_text = _known(part.strip())
         before = found[-1][0] if found else ""
-        if found and _goes_on(before, part.strip(), why):
-            found[-1] = f"{before},{part}", why or found[-1][1]
+        if found and _goes_on(before, part.strip(), reason_text):
+            found[-1] = f"{before},{part}", reason_text or found[-1][1]
         else:
-            found.append((part.strip(), why))
+            found.append((part.strip(), reason_text))
     return tuple(found)
 
 
@@ -324,25 +324,27 @@ def _parts(reason: str) -> Iterator[str]:
     return (part for part in text.split(",") if part.strip())
 
 
-def _goes_on(before: str, part: str, why: ReasonText | None) -> bool:
+def _goes_on(before: str, part: str, reason_text: ReasonText | None) -> bool:
     """Say whether a part belongs to the text before it, in which commas stand too.
 
     They do in texts of several clauses, and in lists of nodes or groups.
     """
     if before.startswith("ReqNodeNotAvail"):
-        return why is None or _word(part) is None
-    return why is None and _word(before) is None and _known(before) is not None
+        return reason_text is None or _word(part) is None
+    return reason_text is None and _word(before) is None and _known(before) is not None
 
 
 def _known(text: str) -> ReasonText | None:
     """Return what is known of one reason; None for one that is in no table."""
     word = re.split(r"[(:]", text, maxsplit=1)[0].strip()
-    begun = (why for start, why in TEXTS.items() if text.startswith(start))
+    begun = (reason_text for start, reason_text in TEXTS.items() if text.startswith(start))
     if known := _word(word) or next(begun, None):
         return known
     # What was cut off may stand for several that mean the same.
-    whole = {why for start, why in {**REASONS, **TEXTS}.items() if start.startswith(text)}
-    return whole.pop() if len(text) >= _CUT and len(whole) == 1 else None
+    reason_texts = {
+        reason_text for start, reason_text in {**REASONS, **TEXTS}.items() if start.startswith(text)
+    }
+    return reason_texts.pop() if len(text) >= _CUT and len(reason_texts) == 1 else None
 
 
 def _word(word: str) -> ReasonText | None:
@@ -385,20 +387,20 @@ def reason_sentence(reason: str) -> str:
     if not _given(reason):
         return ""
     found = find(reason)
-    if not any(why for _, why in found):
+    if not any(reason_text for _, reason_text in found):
         return f"Slurm's reason is {reason.strip()}"
-    said = (_sentence(text, why) for text, why in found)
+    said = (_sentence(text, reason_text) for text, reason_text in found)
     return "; ".join(dict.fromkeys(said))
 
 
-def _sentence(text: str, why: ReasonText | None) -> str:
-    if why is None:
+def _sentence(text: str, reason_text: ReasonText | None) -> str:
+    if reason_text is None:
         return f"Slurm's reason is {text}"
     _, known, nodes = text.partition("UnavailableNodes:")
     who = _WHO.search(text)
     if who:
-        return f"{why.sentence} ({who[1] or who[2]})"
-    return f"{why.sentence}: {nodes}" if known and nodes else why.sentence
+        return f"{reason_text.sentence} ({who[1] or who[2]})"
+    return f"{reason_text.sentence}: {nodes}" if known and nodes else reason_text.sentence
 
 
 def reason_advice(reason: str) -> str:
@@ -407,7 +409,7 @@ def reason_advice(reason: str) -> str:
     Of several reasons, one for each of an array's tasks, those that need somebody speak.
     """
     found = find(reason) if _given(reason) else ()
-    advice = dict.fromkeys(why.advice for _, why in found if why)
+    advice = dict.fromkeys(reason_text.advice for _, reason_text in found if reason_text)
     acts = [text for text in advice if not text.startswith((WAIT, _LATER))]
     later = [text for text in advice if text.startswith(_LATER)]
     return "; ".join(acts) or next(iter([*later, *advice]), "")
@@ -416,8 +418,9 @@ def reason_advice(reason: str) -> str:
 def never_starts(reason: str) -> bool:
     """Return whether Slurm never starts a job with this reason."""
     return _given(reason) and any(
-        why and (why.advice.startswith(_NEVER) or "it will never start" in why.sentence)
-        for _, why in find(reason)
+        reason_text
+        and (reason_text.advice.startswith(_NEVER) or "it will never start" in reason_text.sentence)
+        for _, reason_text in find(reason)
     )
 
 

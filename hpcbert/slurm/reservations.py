@@ -50,12 +50,12 @@ def reservations_argv() -> list[str]:
 
 def read_reservations(text: str) -> dict[str, Reservation]:
     """Read the output of `reservations_argv`, by name; other lines are skipped."""
-    found = {}
+    reservations = {}
     for line in text.splitlines():
         keys = dict(_PAIR.findall(line))
         if name := keys.get("ReservationName"):
             count = keys.get("NodeCnt", "")
-            found[name] = Reservation(
+            reservations[name] = Reservation(
                 name=name,
                 state=keys.get("State", ""),
                 start=keys.get("StartTime", ""),
@@ -63,7 +63,7 @@ def read_reservations(text: str) -> dict[str, Reservation]:
                 users=_names(keys.get("Users", "")),
                 accounts=_names(keys.get("Accounts", "")),
             )
-    return found
+    return reservations
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -101,19 +101,29 @@ class Rights:
     def of(self, account: str = "", partition: str = "") -> Association | None:
         """Return the association of a job: that of its partition before another."""
         name = account or self.default
-        found = [one for one in self.own if one.account == name.lower()]
-        exact = [one for one in found if one.partition == partition]
-        return next(iter((*exact, *(one for one in found if not one.partition))), None)
+        associations = [
+            association for association in self.own if association.account == name.lower()
+        ]
+        exact = [association for association in associations if association.partition == partition]
+        return next(
+            iter(
+                (
+                    *exact,
+                    *(association for association in associations if not association.partition),
+                )
+            ),
+            None,
+        )
 
     def qos_of(self, account: str = "", partition: str = "") -> str:
         """Return the QOS of a job that names none; empty: the cluster's default, which is unknown.
 
         A single QOS that an association may use is its default, whether marked so or not.
         """
-        found = self.of(account, partition)
-        if found is None:
+        association = self.of(account, partition)
+        if association is None:
             return ""
-        return found.default_qos or (found.qos[0] if len(found.qos) == 1 else "")
+        return association.default_qos or (association.qos[0] if len(association.qos) == 1 else "")
 
     def minutes_caps(
         self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
@@ -159,12 +169,16 @@ class Rights:
         for name in self.ranked_qos(account, partition, qos, of_partition):
             if self.qos[name].limit.seconds is not None:
                 return f"QOS {name}", self.qos[name].limit
-        own = self.of(account, partition)
-        return (f"account {own.account}", own.limit) if own else ("", TimeLimit(None))
+        association = self.of(account, partition)
+        return (
+            (f"account {association.account}", association.limit)
+            if association
+            else ("", TimeLimit(None))
+        )
 
     def above(self, account: str) -> Iterator[Association]:
         """Yield the rows of an account and of those above it."""
-        rows = {one.account: one for one in self.accounts}
+        rows = {association.account: association for association in self.accounts}
         seen: set[str] = set()
         while account in rows and account not in seen:
             seen.add(account)
@@ -197,16 +211,16 @@ def read_associations(text: str) -> tuple[Association, ...]:
     """Read the output of `associations_argv`; lines that can't be read are skipped."""
     return tuple(
         Association(
-            account=one["Account"].strip(),
-            user=one["User"],
-            parent=one["ParentName"],
-            partition=one["Partition"],
-            qos=_names(one["QOS"]),
-            default_qos=one["DefaultQOS"],
-            limit=TimeLimit.reported(one["MaxWall"]),
-            minutes=_minutes(one),
+            account=row["Account"].strip(),
+            user=row["User"],
+            parent=row["ParentName"],
+            partition=row["Partition"],
+            qos=_names(row["QOS"]),
+            default_qos=row["DefaultQOS"],
+            limit=TimeLimit.reported(row["MaxWall"]),
+            minutes=_minutes(row),
         )
-        for one in _rows(text, _ASSOCIATION)
+        for row in _rows(text, _ASSOCIATION)
     )
 
 
@@ -242,4 +256,4 @@ def _rows(text: str, columns: str) -> Iterator[dict[str, str]]:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(one.strip() for one in text.split(",") if one.strip())
+    return tuple(word.strip() for word in text.split(",") if word.strip())

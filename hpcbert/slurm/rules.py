@@ -131,7 +131,11 @@ def _partition(name: str, keys: dict[str, str]) -> Partition:
 def _each(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]:
     """Return each node's average share of the partition's sums; typed resources before others."""
     sums = (f"{key}={count}" for key, count in tres(keys.get("TRES", "")).items())
-    found = [one for word in sums if word.startswith("gres/") for one in resources(word)]
-    typed = {one.name for one in found if one.kind}
-    each = [one for one in found if one.kind or one.name not in typed]
-    return tuple(replace(one, count=-(-one.count // nodes)) for one in each) if nodes else ()
+    found = [resource for word in sums if word.startswith("gres/") for resource in resources(word)]
+    typed = {resource.name for resource in found if resource.kind}
+    each = [resource for resource in found if resource.kind or resource.name not in typed]
+    return (
+        tuple(replace(resource, count=-(-resource.count // nodes)) for resource in each)
+        if nodes
+        else ()
+    )

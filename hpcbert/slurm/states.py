@@ -268,16 +268,16 @@ def parse(text: str) -> State:
     """
     words = (text.split() or [""])[0].upper().split(",")
     states = [_state(word) for word in words]
-    return min(states, key=lambda one: _PLACE[one.word] if one.kind != Kind.UNKNOWN else -1)
+    return min(states, key=lambda state: _PLACE[state.word] if state.kind != Kind.UNKNOWN else -1)
 
 
 def _state(word: str) -> State:
     if word in _BY_WORD:
         return _BY_WORD[word]
     start = word.removesuffix("+")
-    whole = [one for one in STATES if start != word and start and one.word.startswith(start)]
-    if len(whole) == 1:
-        return whole[0]
+    states = [state for state in STATES if start != word and start and state.word.startswith(start)]
+    if len(states) == 1:
+        return states[0]
     known = _BY_WORD[UNKNOWN]
     return replace(known, sentence=f"Slurm reports {word or 'nothing'}, which is not a known state")
 
@@ -365,7 +365,7 @@ def recalled(data: Any) -> RepeatState:
         all(isinstance(one, str) for one in (state.word, state.reason, state.detail, *state.nodes)),
         all(one is None or whole(one) is not None for one in (state.exit_code, state.step_exit)),
         whole(state.attempt, LAST_ATTEMPT) is not None and state.attempt >= 0,
-        all(one is None or isinstance(one, int | float) for one in times),
+        all(time is None or isinstance(time, int | float) for time in times),
     )
     if not all(sound):
         raise TypeError(f"{data!r} is not a state")

@@ -268,7 +268,7 @@ def _accepted(hint: Any) -> tuple[type, ...]:
     if origin is Annotated:
         return _accepted(_written_kind(kinds[0], kinds[1]))
     if origin is Literal:
-        return tuple({type(one) for one in kinds})
+        return tuple({type(kind) for kind in kinds})
     if origin in (dict, Mapping) or _is_table(hint):
         return (dict,)
     if origin is tuple:
@@ -354,7 +354,7 @@ def _unwritten(kind: Any) -> frozenset[str]:
 def keys(kind: Any) -> tuple[Field[Any], ...]:
     """Return the fields of a dataclass that a document has."""
     hidden = _unwritten(kind)
-    return tuple(one for one in fields(kind) if one.name not in hidden)
+    return tuple(field for field in fields(kind) if field.name not in hidden)
 
 
 # The reader of each key of a table, and whether the table must have the key.
@@ -366,12 +366,12 @@ def _known(kind: Any, narrowed: tuple[tuple[str, Any], ...]) -> _Known:
     """Return what is known about a table; most have the same narrowed annotations, or none."""
     hints = {**_hints(kind), **dict(narrowed)}
     return {
-        one.name: (
-            _reader(hints[one.name]),
-            one.default is MISSING and one.default_factory is MISSING,
+        field.name: (
+            _reader(hints[field.name]),
+            field.default is MISSING and field.default_factory is MISSING,
         )
-        for one in fields(kind)
-        if GIVEN not in get_args(hints[one.name])
+        for field in fields(kind)
+        if GIVEN not in get_args(hints[field.name])
     }
 
 

@@ -41,7 +41,7 @@ class Surroundings:
     @property
     def fast(self) -> tuple[str, ...]:
         """The interfaces of the networks that clusters provide for jobs."""
-        return tuple(one for one in self.interfaces if one.startswith(_FAST))
+        return tuple(interface for interface in self.interfaces if interface.startswith(_FAST))
 
 
 def look(environ: Mapping[str, str], root: Path = Path("/")) -> Surroundings:
@@ -57,7 +57,7 @@ def look(environ: Mapping[str, str], root: Path = Path("/")) -> Surroundings:
     places = {name: environ[name] for name in _VARIABLES if environ.get(name, "").startswith("/")}
     return Surroundings(
         interfaces=_interfaces(root / "sys/class/net"),
-        programs=tuple(one for one in programs if shutil.which(one, path=path)),
+        programs=tuple(program for program in programs if shutil.which(program, path=path)),
         shared={name: place for name, place in places.items() if _kind(place, mounts) in _SHARED},
     )
 
@@ -70,10 +70,10 @@ def private(place: str) -> str:
 
 def _interfaces(folder: Path) -> tuple[str, ...]:
     try:
-        names = sorted(one.name for one in folder.iterdir() if one.name != "lo")
+        names = sorted(path.name for path in folder.iterdir() if path.name != "lo")
     except OSError:
         return ()
-    up = [one for one in names if _read(folder / one / "operstate") in {"up", "unknown"}]
+    up = [name for name in names if _read(folder / name / "operstate") in {"up", "unknown"}]
     return tuple(sorted(up, key=lambda one: not one.startswith(_FAST)))
 
 

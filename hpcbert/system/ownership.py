@@ -47,7 +47,7 @@ def stranger(path: Path) -> str:
         OSError: It can't be examined.
     """
     owners = (path.lstat().st_uid, path.stat().st_uid)
-    return next((name(one) for one in owners if one != os.geteuid()), "")
+    return next((name(owner) for owner in owners if owner != os.geteuid()), "")
 
 
 def doubt(status: os.stat_result) -> str:

@@ -64,10 +64,10 @@ def patient() -> Iterator[Patience]:
     patience = Patience()
     main = threading.current_thread() is threading.main_thread()
     chosen = [one for one in _SIGNALS if main and signal.getsignal(one) != signal.SIG_IGN]
-    before = {one: signal.signal(one, patience.note) for one in chosen}
+    before = {signals: signal.signal(signals, patience.note) for signals in chosen}
     try:
         yield patience
         patience.check()
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signals, handler in before.items():
+            signal.signal(signals, handler)

@@ -108,9 +108,9 @@ def machine() -> str:
 def descendants(pid: int) -> tuple[int, ...]:
     """Return the ids of all processes below one."""
     children: dict[int, list[int]] = {}
-    for one in _numbers():
-        if fields := _stat(one):
-            children.setdefault(int(fields[1]), []).append(one)
+    for number in _numbers():
+        if fields := _stat(number):
+            children.setdefault(int(fields[1]), []).append(number)
     found: list[int] = []
     front = [pid]
     while front:
@@ -196,7 +196,7 @@ def end(processes: Iterable[Process], *, number: int = signal.SIGKILL, timeout: 
     Returns:
         Whether all are gone.
     """
-    handles = [handle for each in set(processes) if (handle := _pin(each)) is not None]
+    handles = [handle for process in set(processes) if (handle := _pin(process)) is not None]
     try:
         for handle in handles:
             with contextlib.suppress(ProcessLookupError):

@@ -140,17 +140,17 @@ def text(value: str, *, program: bool = False) -> str:
     return _SCHEME.sub(rf"\g<1>\g<2>{MASK}", masked)
 
 
-def _without_password(found: re.Match[str]) -> str:
+def _without_password(match: re.Match[str]) -> str:
     """Mask the password of `-u user:password`; `-u 1000:1000` is a user and a group."""
-    if found[2].isdigit() and found[3].isdigit():
-        return found[0]
-    return f"{found[1]}{found[2]}:{MASK}"
+    if match[2].isdigit() and match[3].isdigit():
+        return match[0]
+    return f"{match[1]}{match[2]}:{MASK}"
 
 
-def _without_value(found: re.Match[str]) -> str:
+def _without_value(match: re.Match[str]) -> str:
     """Mask the value of `--token value`."""
-    long = found[1].startswith("--")
-    return f"{found[1]}{found[3]}{MASK}" if long and secret_name(found[2]) else found[0]
+    long = match[1].startswith("--")
+    return f"{match[1]}{match[3]}{MASK}" if long and secret_name(match[2]) else match[0]
 
 
 def _without_variable(match: re.Match[str]) -> str:

@@ -104,13 +104,13 @@ def run(
         timeout: Seconds after which it is killed; it is also killed if it prints more than MOST.
     """
     words = tuple(argv)
-    with tempfile.TemporaryFile() as given:
-        given.write(stdin.encode())
-        given.seek(0)
+    with tempfile.TemporaryFile() as buffered_random:
+        buffered_random.write(stdin.encode())
+        buffered_random.seek(0)
         try:
             child = subprocess.Popen(
                 words,
-                stdin=given,
+                stdin=buffered_random,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=None if env is None else dict(env),
@@ -275,13 +275,13 @@ def follow(
     """
     words = tuple(argv)
     lines = []
-    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as given:
-        given.write(stdin)
-        given.seek(0)
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as text_io_wrapper:
+        text_io_wrapper.write(stdin)
+        text_io_wrapper.seek(0)
         try:
             child = subprocess.Popen(
                 words,
-                stdin=given,
+                stdin=text_io_wrapper,
                 stdout=stdout,
                 stderr=subprocess.PIPE,
                 env=None if env is None else dict(env),

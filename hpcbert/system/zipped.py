@@ -115,17 +115,17 @@ def _look_at_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
         UsageError: One is.
     """
     taken: set[str] = set()
-    for one in entries:
-        if why := _fault(one, taken):
-            name = one.filename.encode("ascii", "backslashreplace").decode()[:LONGEST]
+    for entry in entries:
+        if why := _fault(entry, taken):
+            name = entry.filename.encode("ascii", "backslashreplace").decode()[:LONGEST]
             raise UsageError(f"The archive's entry {name!r} {why}.", where=str(path))
-        taken.add(one.filename.rstrip("/"))
+        taken.add(entry.filename.rstrip("/"))
     folders = {name[:at] for name in taken for at, letter in enumerate(name) if letter == "/"}
-    files = {one.filename for one in entries if not one.is_dir()}
+    files = {entry.filename for entry in entries if not entry.is_dir()}
     if both := sorted(folders & files):
         message = f"The archive's entry {both[0]!r} is a file and a folder."
         raise UsageError(message, where=str(path))
-    size = sum(one.file_size for one in entries)
+    size = sum(entry.file_size for entry in entries)
     if len(entries) > MOST_FILES or size > MOST_BYTES:
         raise UsageError(
             f"The archive has {size:,} bytes in {len(entries):,} files; hpcbert reads at most "
@@ -135,22 +135,22 @@ def _look_at_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
         )
 
 
-def _fault(one: zipfile.ZipInfo, taken: set[str]) -> str:
+def _fault(zip_info: zipfile.ZipInfo, taken: set[str]) -> str:
     """Return what is wrong with an entry, as a clause; empty if nothing is."""
-    plain = one.filename[:-1] if one.is_dir() else one.filename
-    kind = stat.S_IFMT(one.external_attr >> 16)
+    plain = zip_info.filename[:-1] if zip_info.is_dir() else zip_info.filename
+    kind = stat.S_IFMT(zip_info.external_attr >> 16)
     outside = any(part in {"", ".", ".."} for part in plain.split("/"))
-    known = {0, stat.S_IFDIR if one.is_dir() else stat.S_IFREG}
+    known = {0, stat.S_IFDIR if zip_info.is_dir() else stat.S_IFREG}
     faults = {
         "leads outside the archive's own folder": outside or "\\" in plain,
         "has a name that is not printable, or too long": len(plain) > LONGEST
         or not plain.isprintable()
-        or one.orig_filename != one.filename,
+        or zip_info.orig_filename != zip_info.filename,
         "appears twice": plain in taken,
         "is a link": kind == stat.S_IFLNK,
         "is a device, a pipe or a socket": kind not in {*known, stat.S_IFLNK},
-        "is encrypted": bool(one.flag_bits & _ENCRYPTED),
-        "is compressed by another method than deflate": one.compress_type not in _METHODS,
-        "is a folder with content": one.is_dir() and one.file_size > 0,
+        "is encrypted": bool(zip_info.flag_bits & _ENCRYPTED),
+        "is compressed by another method than deflate": zip_info.compress_type not in _METHODS,
+        "is a folder with content": zip_info.is_dir() and zip_info.file_size > 0,
     }
-    return next((why for why, found in faults.items() if found), "")
+    return next((why for why, fault in faults.items() if fault), "")

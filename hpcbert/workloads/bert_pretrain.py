@@ -645,8 +645,8 @@ def synthesize(samples: Tensor, settings: Settings) -> Batch:
     positions, is_wanted = _choose_masked(noise, is_word, total + 3, settings.predictions)
     originals = input_ids.gather(1, positions)
     fate = noise.uniform(settings.predictions)
-    others = noise.words(settings.predictions, settings.vocab)
-    replaced = torch.where(fate < AS_MASK + AS_OTHER, others, originals)
+    tensor = noise.words(settings.predictions, settings.vocab)
+    replaced = torch.where(fate < AS_MASK + AS_OTHER, tensor, originals)
     # Padding predictions sit on position 0, where they put back what was there: [CLS].
     replaced = torch.where(is_wanted, replaced.masked_fill(fate < AS_MASK, MASK), originals)
     return Batch(
@@ -845,14 +845,14 @@ def find_shards(settings: Settings, ranks: Ranks) -> list[Shard]:
 
 def batches_of(shards: Sequence[Shard], settings: Settings) -> Iterator[Batch]:
     """Yield the shards' rows in order, one micro batch at a time, without end."""
-    held: Batch | None = None
+    batch: Batch | None = None
     for shard in itertools.cycle(shards):
         for block in read_shard(shard, settings):
-            parts = [block] if held is None else [held, block]
-            held = Batch(*(torch.cat(values) for values in zip(*parts)))  # noqa: B905  # needs 3.10
-            while len(held.input_ids) >= settings.batch_size:
-                yield Batch(*(values[: settings.batch_size] for values in held))
-                held = Batch(*(values[settings.batch_size :] for values in held))
+            parts = [block] if batch is None else [batch, block]
+            batch = Batch(*(torch.cat(values) for values in zip(*parts)))  # noqa: B905  # needs 3.10
+            while len(batch.input_ids) >= settings.batch_size:
+                yield Batch(*(values[: settings.batch_size] for values in batch))
+                batch = Batch(*(values[settings.batch_size :] for values in batch))
 
 
 class Prefetcher:
@@ -959,8 +959,8 @@ class Lamb(torch.optim.Optimizer):
     def _update(self, values: list[Tensor], gradients: list[Any], group: dict[str, Any]) -> None:
         for value in values:
             if not self.state[value]:
-                kept = {"mean": torch.zeros_like(value), "square": torch.zeros_like(value)}
-                self.state[value].update(kept)
+                tensors = {"mean": torch.zeros_like(value), "square": torch.zeros_like(value)}
+                self.state[value].update(tensors)
         means = [self.state[value]["mean"] for value in values]
         squares = [self.state[value]["square"] for value in values]
         if self.grad_scale is not None:
@@ -1203,14 +1203,14 @@ def peak_flops(name: str, precision: str) -> float | None:
     return None
 
 
-def summarize_work(trainer: Trainer, done: Tensor, rate: float) -> dict[str, Any]:
+def summarize_work(trainer: Trainer, tensor: Tensor, rate: float) -> dict[str, Any]:
     """Return the metrics of all ranks' work in the window at `rate` samples per second.
 
-    `done` is this rank's share of `Trainer.work`. MFU is model FLOP by the devices' peak: `mfu`
+    `tensor` is this rank's share of `Trainer.work`. MFU is model FLOP by the devices' peak: `mfu`
     takes padding for no work, `mfu_padded` takes it for work, as most published figures do.
     """
     settings, ranks = trainer.settings, trainer.ranks
-    work = sum_over_ranks(done.clone(), ranks).tolist()
+    work = sum_over_ranks(tensor.clone(), ranks).tolist()
     samples = trainer.global_batch_size * (settings.iters - settings.skip)
     length = settings.sequence_length
     full = (length, length**2, settings.predictions)

@@ -32,10 +32,10 @@ Change = Callable[[Path], None]
 @pytest.fixture
 def done(build: Build) -> Built:
     """A campaign that was collected after its end; of one point a repeat failed."""
-    made = build("1n1g", "1n4g")
-    made.finish()
-    gathered(made.directory, states=says("FAILED"))
-    return made
+    built = build("1n1g", "1n4g")
+    built.finish()
+    gathered(built.directory, states=says("FAILED"))
+    return built
 
 
 @pytest.fixture(autouse=True)
@@ -89,22 +89,22 @@ def test_times_that_count_are_kept(done: Built, tmp_path: Path) -> None:
 
 
 def test_secrets_are_masked_once_more(build: Build, tmp_path: Path) -> None:
-    done = build("1n1g")
-    done.finish()
-    log = done.log_path("1n1g", 2)
+    built = build("1n1g")
+    built.finish()
+    log = built.log_path("1n1g", 2)
     log.write_text(f"HF_TOKEN={TOKEN}\n{log.read_text()}")
-    script = done.directory / "scripts" / "x.sbatch"
+    script = built.directory / "scripts" / "x.sbatch"
     script.write_text("#!/bin/bash\nexport WANDB_API_KEY='0123456789abcdef'\nkey=$1\n")
-    (done.directory / "slurm" / "7_1.out").write_text("Authorization: Bearer abcdefghijklmnop\n")
-    env = done.directory / "env"
+    (built.directory / "slurm" / "7_1.out").write_text("Authorization: Bearer abcdefghijklmnop\n")
+    env = built.directory / "env"
     env.mkdir()
     told = {"schema": 1, "node": "n1", "image": {"environment": {"MY_PASSWORD": "opensesame"}}}
     (env / "x.json").write_text(json.dumps(told))
-    gathered(done.directory, states=says())
-    made = archive.pack(done.directory, tmp_path / "a.zip")
+    gathered(built.directory, states=says())
+    made = archive.pack(built.directory, tmp_path / "a.zip")
     assert made.masked == (
         "env/x.json",
-        str(log.relative_to(done.directory)),
+        str(log.relative_to(built.directory)),
         "scripts/x.sbatch",
         "slurm/7_1.out",
     )
@@ -113,25 +113,25 @@ def test_secrets_are_masked_once_more(build: Build, tmp_path: Path) -> None:
     for secret in (TOKEN, "0123456789abcdef", "abcdefghijklmnop", "opensesame"):
         assert secret.encode() not in content
         assert secret not in str(made)
-    there = gathered(done.directory, states=unreachable)
+    there = gathered(built.directory, states=unreachable)
     with archive.opened(made.path) as directory:
         found = audit(directory)
         assert found.status == "intact"
-        assert {one.kind for one in found.findings} == {"masked"}
+        assert {finding.kind for finding in found.findings} == {"masked"}
         assert json.loads((directory / "env" / "x.json").read_text())["node"] == "n1"
         assert "key=$1" in (directory / "scripts" / "x.sbatch").read_text()
         assert gathered(directory, states=unreachable).tables == there.tables
 
 
 def test_a_masked_file_that_was_changed_since_is_found(build: Build, tmp_path: Path) -> None:
-    done = build("1n1g")
-    done.finish()
-    log = done.log_path("1n1g", 2)
+    built = build("1n1g")
+    built.finish()
+    log = built.log_path("1n1g", 2)
     log.write_text(f"HF_TOKEN={TOKEN}\n{log.read_text()}")
-    gathered(done.directory, states=says())
-    with archive.opened(archive.pack(done.directory, tmp_path / "a.zip").path) as directory:
-        own = directory / log.relative_to(done.directory)
-        own.write_text(own.read_text() + "more\n")
+    gathered(built.directory, states=says())
+    with archive.opened(archive.pack(built.directory, tmp_path / "a.zip").path) as directory:
+        path = directory / log.relative_to(built.directory)
+        path.write_text(path.read_text() + "more\n")
         assert audit(directory).status == "changed"
 
 
@@ -139,9 +139,9 @@ def test_a_secret_in_what_is_sealed_is_refused(done: Built, tmp_path: Path) -> N
     done.change(command=("hpcbert", f"--x={TOKEN}"))
     with pytest.raises(
         CheckError, match=r"manifest\.json: The file holds what looks like a secret"
-    ) as told:
+    ) as exception_info:
         archive.pack(done.directory, tmp_path / "a.zip")
-    assert TOKEN not in str(told.value)
+    assert TOKEN not in str(exception_info.value)
     assert not [*tmp_path.glob("*.zip*")]
     assert not [*tmp_path.glob(".*")]
 
@@ -271,8 +271,8 @@ def rewritten(name: str, content: bytes | None) -> Change:
 
     def change(path: Path) -> None:
         with zipfile.ZipFile(path) as source:
-            files = {one.filename: source.read(one) for one in source.infolist()}
-        place = next(one for one in files if one.endswith(name))
+            files = {zip_info.filename: source.read(zip_info) for zip_info in source.infolist()}
+        place = next(file for file in files if file.endswith(name))
         files.pop(place)
         with zipfile.ZipFile(path, "w") as target:
             for one, old in files.items():
@@ -328,12 +328,12 @@ def test_hostile_archives_are_refused(
     before = {path for path in tmp_path.rglob("*") if temporary not in path.parents}
     tracemalloc.start()
     started = time.process_time()
-    with pytest.raises(UsageError, match=message) as told, ExitStack() as stack:
+    with pytest.raises(UsageError, match=message) as exception_info, ExitStack() as stack:
         stack.enter_context(archive.opened(packed))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert told.value.where.startswith(str(packed))
-    assert str(told.value).isprintable()
+    assert exception_info.value.where.startswith(str(packed))
+    assert str(exception_info.value).isprintable()
     assert {path for path in tmp_path.rglob("*") if temporary not in path.parents} == before
     assert peak < 150_000_000
     assert time.process_time() - started < 60

@@ -49,8 +49,8 @@ def nvidia_smi(folder: Path, body: str) -> str:
 
 
 def test_a_node_without_gpus_tells_its_system_and_its_environment(tmp_path: Path) -> None:
-    done = describe(tmp_path / "env", NCCL_DEBUG="INFO")
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    result = describe(tmp_path / "env", NCCL_DEBUG="INFO")
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
     data = written(tmp_path / "env")
     assert data["node"] == "n1"
     assert data["host"]["kernel"] == os.uname().release
@@ -181,8 +181,8 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, old: str) -> None:
     "body", ["exit 9", "echo garbage; kill -9 $$", "printf '\\xff\\0\\x1b[31m'"]
 )
 def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path: Path, body: str) -> None:
-    done = describe(tmp_path / "env", tools=nvidia_smi(tmp_path / "bin", body))
-    assert done.returncode == 0
+    result = describe(tmp_path / "env", tools=nvidia_smi(tmp_path / "bin", body))
+    assert result.returncode == 0
     assert "gpus" not in written(tmp_path / "env")["host"]
 
 
@@ -198,8 +198,8 @@ def test_what_hangs_is_ended(tmp_path: Path) -> None:
 def test_a_place_that_can_not_be_written_is_no_failure(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    done = describe(blocked / "env")
-    assert (done.returncode, done.stdout) == (0, b"")
+    result = describe(blocked / "env")
+    assert (result.returncode, result.stdout) == (0, b"")
 
 
 def test_the_sites_python_is_never_started(tmp_path: Path) -> None:
@@ -211,8 +211,10 @@ def test_the_sites_python_is_never_started(tmp_path: Path) -> None:
 
 @pytest.mark.needs("shellcheck")
 def test_shellcheck_has_nothing_against_it() -> None:
-    done = subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
+    result = subprocess.run(
+        ["shellcheck", str(SCRIPT)], capture_output=True, text=True, check=False
+    )
+    assert result.stdout == ""
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -13,85 +13,87 @@ from hpcbert.slurm.states import RepeatState, parse
 from tests.kit.campaigns import Build, Built
 
 
-def written(one: Built, word: str, *, attempt: int = 0, final: bool = True) -> None:
+def written(built: Built, word: str, *, attempt: int = 0, final: bool = True) -> None:
     """Write down what a command learned of all repeats."""
-    watched = TrackedCampaign(one.directory, store.read_manifest(one.directory))
+    watched = TrackedCampaign(built.directory, store.read_manifest(built.directory))
     state = RepeatState(word, parse(word).kind, "squeue", attempt=attempt, detail="so Slurm says")
     states = {repeat.key: state for repeat in watched.repeats}
     ends.write(watched, states, states if final else ())
 
 
-def state(one: Built) -> str:
-    return overview.look(one.directory).state
+def state(built: Built) -> str:
+    return overview.look(built.directory).state
 
 
 @pytest.mark.parametrize(
     "word", ["CANCELLED", "FAILED", "DEADLINE", "LOST", "UNKNOWN", "NODE_FAIL"]
 )
 def test_a_campaign_whose_jobs_never_started_has_ended(build: Build, word: str) -> None:
-    one = build("1n1g", repeats=2)
-    assert state(one) == "waiting"
-    written(one, word)
-    assert state(one) == "ended"
-    (end, _) = ends.read(one.directory).by_repeat.values()
+    built = build("1n1g", repeats=2)
+    assert state(built) == "waiting"
+    written(built, word)
+    assert state(built) == "ended"
+    (end, _) = ends.read(built.directory).by_repeat.values()
     assert (end.state, end.detail) == (word, "so Slurm says")
 
 
 def test_a_job_that_was_killed_without_notice_has_ended(build: Build) -> None:
-    one = build("1n1g", repeats=1)
-    one.started("1n1g", 1)
-    assert state(one) == "running"
-    written(one, "NODE_FAIL")
-    assert state(one) == "ended"
+    built = build("1n1g", repeats=1)
+    built.started("1n1g", 1)
+    assert state(built) == "running"
+    written(built, "NODE_FAIL")
+    assert state(built) == "ended"
 
 
 def test_what_is_not_final_or_lives_is_not_an_end(build: Build) -> None:
-    one = build("1n1g", repeats=1)
-    written(one, "NODE_FAIL", final=False)
-    assert state(one) == "waiting"
-    written(one, "PENDING")
-    assert not (one.directory / ends.ENDS).exists()
+    built = build("1n1g", repeats=1)
+    written(built, "NODE_FAIL", final=False)
+    assert state(built) == "waiting"
+    written(built, "PENDING")
+    assert not (built.directory / ends.ENDS).exists()
 
 
 def test_an_end_that_slurm_takes_back_is_removed(build: Build) -> None:
-    one = build("1n1g", repeats=1)
-    written(one, "PREEMPTED")
-    written(one, "PENDING", attempt=1)
-    assert state(one) == "waiting"
+    built = build("1n1g", repeats=1)
+    written(built, "PREEMPTED")
+    written(built, "PENDING", attempt=1)
+    assert state(built) == "waiting"
 
 
 def test_an_attempt_after_the_end_runs(build: Build) -> None:
-    one = build("1n1g", repeats=1)
-    written(one, "PREEMPTED")
-    one.started("1n1g", 1, attempt=1)
-    assert state(one) == "running"
+    built = build("1n1g", repeats=1)
+    written(built, "PREEMPTED")
+    built.started("1n1g", 1, attempt=1)
+    assert state(built) == "running"
 
 
 def test_a_retry_waits_although_what_it_replaces_has_ended(build: Build) -> None:
-    one = build("1n1g", repeats=1)
-    written(one, "CANCELLED")
-    again = replace(one.campaign.arrays[0], name="again", job_id="99", retry=1, first_attempt=1)
-    store.write_manifest(one.directory, replace(one.campaign, arrays=(*one.campaign.arrays, again)))
-    assert state(one) == "waiting"
+    built = build("1n1g", repeats=1)
+    written(built, "CANCELLED")
+    again = replace(built.campaign.arrays[0], name="again", job_id="99", retry=1, first_attempt=1)
+    store.write_manifest(
+        built.directory, replace(built.campaign, arrays=(*built.campaign.arrays, again))
+    )
+    assert state(built) == "waiting"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "ends": [{"array": 1}]}'])
 def test_a_damaged_record_says_nothing(build: Build, text: str) -> None:
-    one = build("1n1g", repeats=1)
-    (one.directory / ends.ENDS).write_text(text)
-    assert state(one) == "waiting"
-    written(one, "CANCELLED")
-    assert state(one) == "ended"
+    built = build("1n1g", repeats=1)
+    (built.directory / ends.ENDS).write_text(text)
+    assert state(built) == "waiting"
+    written(built, "CANCELLED")
+    assert state(built) == "ended"
 
 
 def test_another_users_campaign_stays_as_it_is(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = build("1n1g", repeats=1)
+    built = build("1n1g", repeats=1)
 
     def somebody(_: Path) -> str:
         return "somebody"
 
     monkeypatch.setattr(store, "stranger", somebody)
-    written(one, "CANCELLED")
-    assert not (one.directory / ends.ENDS).exists()
+    written(built, "CANCELLED")
+    assert not (built.directory / ends.ENDS).exists()

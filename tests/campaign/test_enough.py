@@ -30,18 +30,18 @@ CLOSE = (100.0, 100.2, 100.1, 100.3, 100.4)
 
 def made(build: Build, rates: tuple[float, ...], spare: int = 0, **changes: object) -> Built:
     """Make a campaign whose first repeats ran at those rates; one of rate 0 failed."""
-    found = build("1n1g", repeats=15, **{"protocol": AUTO, **changes})
+    built = build("1n1g", repeats=15, **{"protocol": AUTO, **changes})
     for number, rate in enumerate(rates, 1):
         if rate:
-            found.complete("1n1g", number, rate)
+            built.complete("1n1g", number, rate)
         else:
-            found.started("1n1g", number)
-            found.ended("1n1g", number, code=7)
+            built.started("1n1g", number)
+            built.ended("1n1g", number, code=7)
     for number in range(len(rates) + 1, len(rates) + 1 + spare):
-        found.started("1n1g", number)
+        built.started("1n1g", number)
         why = {"event": "unneeded", "why": "5 of at most 15 repeats"}
-        found.mark("1n1g", number, why, {"event": "end", "exit": 0})
-    return found
+        built.mark("1n1g", number, why, {"event": "end", "exit": 0})
+    return built
 
 
 def row(found: Collected) -> Row:
@@ -70,21 +70,21 @@ def row(found: Collected) -> Row:
 def test_a_job_decides_by_the_numbers_that_collect_prints(
     build: Build, rates: tuple[float, ...], precision: float, is_enough: bool
 ) -> None:
-    found = made(build, rates, protocol=Protocol(15, ITERS, SKIP, precision))
-    decision = decide(found.directory, KEY)
+    built = made(build, rates, protocol=Protocol(15, ITERS, SKIP, precision))
+    decision = decide(built.directory, KEY)
     assert decision.enough is is_enough
     collected = gathered(
-        found.directory, states=says(*["COMPLETED"] * len(rates), default="PENDING")
+        built.directory, states=says(*["COMPLETED"] * len(rates), default="PENDING")
     )
     assert protocol(row(collected)) == (decision.why,)
 
 
 def test_only_the_repeats_of_the_point_count(build: Build) -> None:
-    found = build("1n1g", "1n2g", repeats=15, protocol=AUTO)
+    built = build("1n1g", "1n2g", repeats=15, protocol=AUTO)
     for number, rate in enumerate(CLOSE, 1):
-        found.complete("1n2g", number, rate)
-    assert not decide(found.directory, KEY).enough
-    assert decide(found.directory, KEY.replace("1n1g", "1n2g")).enough
+        built.complete("1n2g", number, rate)
+    assert not decide(built.directory, KEY).enough
+    assert decide(built.directory, KEY.replace("1n1g", "1n2g")).enough
 
 
 def test_a_rehearsal_needs_five_that_went_through(build: Build) -> None:
@@ -95,20 +95,20 @@ def test_a_rehearsal_needs_five_that_went_through(build: Build) -> None:
 def test_the_exit_status_says_it_and_a_damaged_campaign_is_neither(
     build: Build, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = made(build, CLOSE)
-    assert enough.main([str(found.directory), KEY]) == enough.ENOUGH
+    built = made(build, CLOSE)
+    assert enough.main([str(built.directory), KEY]) == enough.ENOUGH
     why = json.loads(f"{{{capsys.readouterr().out}}}")["why"]
     assert why.startswith("5 of at most 15 repeats: the median's 93.75 % interval is 0.39")
     assert why.endswith(" % wide, narrower than 1 %")
-    found.change(protocol=Protocol(15, ITERS, SKIP, 0.001))
-    assert enough.main([str(found.directory), KEY]) == enough.MORE
-    (found.directory / "manifest.json").write_text("{}")
-    assert enough.main([str(found.directory), KEY]) == enough.FAILED
+    built.change(protocol=Protocol(15, ITERS, SKIP, 0.001))
+    assert enough.main([str(built.directory), KEY]) == enough.MORE
+    (built.directory / "manifest.json").write_text("{}")
+    assert enough.main([str(built.directory), KEY]) == enough.FAILED
 
 
 def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:
-    found = made(build, (0.0, *CLOSE), spare=9)
-    collected = gathered(found.directory, states=says("FAILED"))
+    built = made(build, (0.0, *CLOSE), spare=9)
+    collected = gathered(built.directory, states=says("FAILED"))
     one = row(collected)
     assert collected.exit_code == 0
     assert (one.ok, one.asked, one.flags) == (5, 5, ())
@@ -121,9 +121,9 @@ def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:
     assert said["adaptive"]["interval"]["coverage"] == pytest.approx(0.9375)
     assert said["adaptive"]["why"] in " ".join(text.render(collected.tables, MADE).split())
     assert "5 of at most 15 repeats" in render_markdown(collected.tables, MADE)
-    seen = overview.look(found.directory)
+    seen = overview.look(built.directory)
     assert (seen.state, seen.valid, seen.asked) == ("complete", 5, 5)
-    (point,) = overview.numbers(found.directory, found.campaign).values()
+    (point,) = overview.numbers(built.directory, built.campaign).values()
     assert (point.unneeded, [one for one, _ in point.refused]) == (tuple(range(7, 16)), [1])
 
 
@@ -148,20 +148,20 @@ def test_all_repeats_may_be_too_few_for_the_precision(build: Build) -> None:
 
 
 def test_what_was_not_needed_did_not_fail_by_its_log(build: Build, here: None) -> None:
-    found = made(build, CLOSE, spare=1)
-    printed = found.directory / "slurm" / "70_6.out"
+    built = made(build, CLOSE, spare=1)
+    printed = built.directory / "slurm" / "70_6.out"
     printed.write_text("hpcbert: repeat 6 is not needed: five are enough\n")
-    told = inside("logs", found.directory, "--repeat", "6")
-    assert (told.returncode, "is not needed" in told.stdout) == (0, True), told
-    assert "failed" not in told.output
+    result = inside("logs", built.directory, "--repeat", "6")
+    assert (result.returncode, "is not needed" in result.stdout) == (0, True), result
+    assert "failed" not in result.output
 
 
 def test_collect_says_where_nodes_could_not_decide(build: Build) -> None:
-    found = made(build, CLOSE)
+    built = made(build, CLOSE)
     for number in (6, 7):
-        found.mark("1n1g", number, {"event": "start", "attempt": 0, "host": f"n{number}"})
-        found.mark("1n1g", number, {"event": "undecided", "attempt": 0, "exit": 127})
-    (told,) = gathered(found.directory, states=says(*["COMPLETED"] * 5, default="PENDING")).warnings
+        built.mark("1n1g", number, {"event": "start", "attempt": 0, "host": f"n{number}"})
+        built.mark("1n1g", number, {"event": "undecided", "attempt": 0, "exit": 127})
+    (told,) = gathered(built.directory, states=says(*["COMPLETED"] * 5, default="PENDING")).warnings
     assert "2 repeats were made without knowing whether they were needed" in told
     assert "did not run on n[6-7]" in told
 
@@ -171,16 +171,19 @@ def test_collect_says_where_nodes_could_not_decide(build: Build) -> None:
     [("COMPLETED", "UNNEEDED"), ("RUNNING", "UNNEEDED"), ("NODE_FAIL", "NODE_FAIL")],
 )
 def test_the_scheduler_says_whether_the_job_ended(word: str, state: str) -> None:
-    seen = newest(
+    job_record = newest(
         [
             {"event": "start", "attempt": 0, "time": 1},
             {"event": "unneeded", "attempt": 0, "why": "five are enough"},
             {"event": "end", "attempt": 0, "exit": 0, "time": 2},
         ]
     )
-    told = seen.complete(RepeatState(word, parse(word).kind, "sacct"))
-    assert told.word == state
-    assert (told.kind is Kind.UNNEEDED) == (state == "UNNEEDED")
-    assert seen.end_state
-    assert (seen.end_state.word, seen.end_state.detail) == ("UNNEEDED", "five are enough")
-    assert told.advice in ("", parse(word).advice)
+    repeat_state = job_record.complete(RepeatState(word, parse(word).kind, "sacct"))
+    assert repeat_state.word == state
+    assert (repeat_state.kind is Kind.UNNEEDED) == (state == "UNNEEDED")
+    assert job_record.end_state
+    assert (job_record.end_state.word, job_record.end_state.detail) == (
+        "UNNEEDED",
+        "five are enough",
+    )
+    assert repeat_state.advice in ("", parse(word).advice)

@@ -133,14 +133,16 @@ def test_every_attempt_leaves_one_file_a_node(tmp_path: Path) -> None:
     tool(tools, "scontrol", "#!/bin/bash\necho localhost\n")
     where = reference(tmp_path, env={"NCCL_ALGO": "Ring", "HF_TOKEN": "abc"})
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(where, python), scheduler="slurm", shape="1n1g")
+    draft = drafted(with_python(where, python), scheduler="slurm", shape="1n1g")
     path = f"{tools}:{TOOL_PATH}"
-    done = run_script(made, tmp_path, PATH=path, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="localhost")
-    assert done.returncode == 0, done.stderr
-    (array,) = made.campaign.arrays
-    (found,) = Environments(made.directory).of(array.point.key, 1, 0)
-    assert found.facts["variable NCCL_ALGO"] == "Ring"
-    (file,) = (made.directory / "env").iterdir()
+    script = run_script(
+        draft, tmp_path, PATH=path, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="localhost"
+    )
+    assert script.returncode == 0, script.stderr
+    (array,) = draft.campaign.arrays
+    (fingerprint,) = Environments(draft.directory).of(array.point.key, 1, 0)
+    assert fingerprint.facts["variable NCCL_ALGO"] == "Ring"
+    (file,) = (draft.directory / "env").iterdir()
     data = json.loads(file.read_text())
     assert data["image"]["environment"]["HF_TOKEN"] == "<redacted>"
     assert data["host"]["kernel"]
@@ -148,16 +150,16 @@ def test_every_attempt_leaves_one_file_a_node(tmp_path: Path) -> None:
 
 def test_a_campaign_without_its_script_trains_all_the_same(tmp_path: Path) -> None:
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python))
-    run_script(made, tmp_path)
-    assert list((made.directory / "env").iterdir())
-    (made.directory / "scripts" / "describe.sh").unlink()
-    (array,) = made.campaign.arrays
+    draft = drafted(with_python(reference(tmp_path), python))
+    run_script(draft, tmp_path)
+    assert list((draft.directory / "env").iterdir())
+    (draft.directory / "scripts" / "describe.sh").unlink()
+    (array,) = draft.campaign.arrays
 
-    done = subprocess.run(
-        ["bash", str(made.directory / array.script)],
+    result = subprocess.run(
+        ["bash", str(draft.directory / array.script)],
         env={"PATH": TOOL_PATH, "SLURM_ARRAY_TASK_ID": "2", "RECORD": str(tmp_path / "record")},
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 0
+    assert result.returncode == 0

@@ -20,13 +20,13 @@ JSON = st.recursive(
 
 
 def read(name: str = "n1", **changes: Any) -> Fingerprint:
-    found = parse(raw(name, **changes))
-    assert found is not None
-    return found
+    fingerprint = parse(raw(name, **changes))
+    assert fingerprint is not None
+    return fingerprint
 
 
 def taken(*nodes: Fingerprint, repeat: int = 1, point: str = "2n8g") -> list[NodeSample]:
-    return [NodeSample(point, repeat, one) for one in nodes]
+    return [NodeSample(point, repeat, fingerprint) for fingerprint in nodes]
 
 
 def test_a_node_in_facts() -> None:
@@ -86,34 +86,36 @@ def test_what_does_not_matter(changes: dict[str, Any]) -> None:
     ],
 )
 def test_what_matters(changes: dict[str, Any], fact: str) -> None:
-    found = within(taken(read(), read("n2", **changes)))
-    assert [one.fact for one in found] == ([fact] if fact else [])
+    differences = within(taken(read(), read("n2", **changes)))
+    assert [difference.fact for difference in differences] == ([fact] if fact else [])
     if fact:
         assert read(**changes).digest != read().digest
-        assert found[0].scope == "nodes"
+        assert differences[0].scope == "nodes"
 
 
 def test_a_power_limit_that_differs_says_where() -> None:
     lower = [line.replace("400.00", "300.00") for line in NODE["host"]["gpus"]]
-    (found,) = within(taken(read(), read("n2"), read("n3", host__gpus=lower)))
-    assert str(found) == ("GPU power limit, W differs between nodes: 400.00 (n1, n2); 300.00 (n3)")
+    (difference,) = within(taken(read(), read("n2"), read("n3", host__gpus=lower)))
+    assert str(difference) == (
+        "GPU power limit, W differs between nodes: 400.00 (n1, n2); 300.00 (n3)"
+    )
 
 
 def test_repeats_that_differ_although_their_nodes_agree() -> None:
     new = {"host__kernel": "6.1"}
     runs = [*taken(read(), read("n2")), *taken(read(**new), read("n2", **new), repeat=2)]
-    (found,) = within(runs)
-    assert found.scope == "repeats"
-    assert found.values == (("5.15.0-100", ("repeat 1",)), ("6.1", ("repeat 2",)))
+    (difference,) = within(runs)
+    assert difference.scope == "repeats"
+    assert difference.values == (("5.15.0-100", ("repeat 1",)), ("6.1", ("repeat 2",)))
 
 
 def test_points_that_differ_but_for_the_number_of_gpus() -> None:
-    one = taken(read(host__gpus=NODE["host"]["gpus"][:1]), point="1n1g")
-    (found,) = between(one, taken(read(host__kernel="6.1")))
-    assert (found.fact, found.scope) == ("kernel", "points")
-    assert found.values == (("5.15.0-100", ("1n1g",)), ("6.1", ("2n8g",)))
-    assert not between([], one)
-    assert not between(one, one)
+    node_samples = taken(read(host__gpus=NODE["host"]["gpus"][:1]), point="1n1g")
+    (difference,) = between(node_samples, taken(read(host__kernel="6.1")))
+    assert (difference.fact, difference.scope) == ("kernel", "points")
+    assert difference.values == (("5.15.0-100", ("1n1g",)), ("6.1", ("2n8g",)))
+    assert not between([], node_samples)
+    assert not between(node_samples, node_samples)
 
 
 def test_what_is_mixed_within_a_point_says_nothing_of_two() -> None:
@@ -135,10 +137,10 @@ def test_any_bytes_are_answered(content: bytes) -> None:
 def test_any_json_is_answered(host: Any, image: Any, gpus: Any) -> None:
     data = {**node(), "host": host, "image": image}
     for one in (data, {**node(), "host": {"gpus": gpus, "network": gpus, "memory_kb": image}}):
-        found = parse(json.dumps(one).encode())
-        assert found is not None
-        assert len(found.digest) == 12
-        assert isinstance(found.summary, str)
+        fingerprint = parse(json.dumps(one).encode())
+        assert fingerprint is not None
+        assert len(fingerprint.digest) == 12
+        assert isinstance(fingerprint.summary, str)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,6 @@ def test_what_is_none_is_none(content: bytes) -> None:
 
 def test_facts_are_bounded() -> None:
     many = {f"NCCL_X{number}": "y" * 500 for number in range(1500)}
-    found = read(image__environment=many)
-    assert len(found.facts) <= 1000
-    assert all(len(text) <= 200 for text in found.facts.values())
+    fingerprint = read(image__environment=many)
+    assert len(fingerprint.facts) <= 1000
+    assert all(len(text) <= 200 for text in fingerprint.facts.values())

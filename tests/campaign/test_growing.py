@@ -17,20 +17,20 @@ from tests.kit.tables import CollectJson, first_row
 
 @pytest.fixture
 def one(build: Build) -> Built:
-    made = build("1n1g", repeats=2)
-    made.finish()
-    return made
+    built = build("1n1g", repeats=2)
+    built.finish()
+    return built
 
 
-def path_of(made: Built, file: str) -> Path:
-    array = made.array("1n1g")
+def path_of(built: Built, file: str) -> Path:
+    array = built.array("1n1g")
     if file == "log":
-        return store.log_path(made.directory, array, 1)
-    return made.directory / array.status(1)
+        return store.log_path(built.directory, array, 1)
+    return built.directory / array.status(1)
 
 
-def evidence(made: Built) -> Any:
-    return json.loads((made.directory / proof.MEASUREMENTS).read_text())["evidence"]
+def evidence(built: Built) -> Any:
+    return json.loads((built.directory / proof.MEASUREMENTS).read_text())["evidence"]
 
 
 @pytest.mark.parametrize("file", ["log", "status"])
@@ -41,10 +41,10 @@ def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
     whole, read = path.read_bytes(), scan.read
 
     def growing(log: Path, *words: Any) -> Any:
-        found = read(log, *words)
+        reading = read(log, *words)
         if log == path_of(one, "log"):
             path.write_bytes(path.read_bytes() + b"\n")
-        return found
+        return reading
 
     monkeypatch.setattr(judge, "read", growing)
     document = collect_json(one.directory)

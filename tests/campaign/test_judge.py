@@ -41,9 +41,9 @@ def codes(row: Row) -> dict[int, list[str]]:
 @pytest.fixture
 def five(build: Build) -> Any:
     """A campaign of one GPU and of two nodes, five good repeats each."""
-    made = build("1n1g", "2n2g")
-    made.finish()
-    return made
+    built = build("1n1g", "2n2g")
+    built.finish()
+    return built
 
 
 def test_a_finished_campaign_gives_its_table(five: Any) -> None:
@@ -104,15 +104,15 @@ def test_repeats_that_went_wrong_are_in_no_median(five: Any) -> None:
 def test_a_whole_log_is_not_enough(
     build: Build, word: str, code: int | None, expected: list[str]
 ) -> None:
-    made = build("1n1g", repeats=3)
+    built = build("1n1g", repeats=3)
     for repeat in (1, 2):
-        made.complete("1n1g", repeat, 10.0)
-    made.complete("1n1g", 3, 99.0)
-    (made.directory / made.array("1n1g").status(3)).unlink()
-    made.started("1n1g", 3)
+        built.complete("1n1g", repeat, 10.0)
+    built.complete("1n1g", 3, 99.0)
+    (built.directory / built.array("1n1g").status(3)).unlink()
+    built.started("1n1g", 3)
     if code is not None:
-        made.ended("1n1g", 3, code=code)
-    row = rows(gathered(made.directory, states=says("COMPLETED", "COMPLETED", word)))["1n1g"]
+        built.ended("1n1g", 3, code=code)
+    row = rows(gathered(built.directory, states=says("COMPLETED", "COMPLETED", word)))["1n1g"]
     assert codes(row) == {3: expected}
     assert row.runs[2].state == word
     assert row.median == pytest.approx(10)
@@ -140,23 +140,23 @@ HOST = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."
 def test_a_run_that_failed_says_which_memory_it_lacked(
     build: Build, word: str, code: int | None, line: str, expected: list[str]
 ) -> None:
-    made = build("1n1g", repeats=1)
-    made.log("1n1g", 1, made.text("1n1g", 10.0, last=7) + line + "\n")
-    made.started("1n1g", 1)
+    built = build("1n1g", repeats=1)
+    built.log("1n1g", 1, built.text("1n1g", 10.0, last=7) + line + "\n")
+    built.started("1n1g", 1)
     if code is not None:
-        made.ended("1n1g", 1, code=code)
-    row = rows(gathered(made.directory, states=says(word)))["1n1g"]
+        built.ended("1n1g", 1, code=code)
+    row = rows(gathered(built.directory, states=says(word)))["1n1g"]
     assert codes(row) == {1: expected}
     if "device-oom" in expected:
         assert row.runs[0].reasons[-1].detail == f"the device ran out of memory: {DEVICE}"
 
 
 def test_a_run_that_ended_well_lacked_nothing(build: Build) -> None:
-    made = build("1n1g", repeats=1)
-    made.log("1n1g", 1, f"{DEVICE}\n{made.text('1n1g', 10.0)}{DEVICE}\n")
-    made.started("1n1g", 1)
-    made.ended("1n1g", 1)
-    assert rows(gathered(made.directory, states=says()))["1n1g"].ok == 1
+    built = build("1n1g", repeats=1)
+    built.log("1n1g", 1, f"{DEVICE}\n{built.text('1n1g', 10.0)}{DEVICE}\n")
+    built.started("1n1g", 1)
+    built.ended("1n1g", 1)
+    assert rows(gathered(built.directory, states=says()))["1n1g"].ok == 1
 
 
 def test_a_repeat_without_a_log_says_so(five: Any) -> None:
@@ -190,12 +190,12 @@ def test_a_scheduler_that_does_not_answer_is_a_warning(five: Any) -> None:
 
 
 def test_a_job_that_wrote_no_end_is_never_guessed_to_have_completed(build: Build) -> None:
-    made = build("1n1g", repeats=2)
-    made.complete("1n1g", 1, 10.0)
-    made.log("1n1g", 2, made.text("1n1g", 99.0))
-    made.started("1n1g", 2)
-    made.mark("1n1g", 2, {"event": "step-end", "exit": 0})
-    row = rows(gathered(made.directory, states=nobody))["1n1g"]
+    built = build("1n1g", repeats=2)
+    built.complete("1n1g", 1, 10.0)
+    built.log("1n1g", 2, built.text("1n1g", 99.0))
+    built.started("1n1g", 2)
+    built.mark("1n1g", 2, {"event": "step-end", "exit": 0})
+    row = rows(gathered(built.directory, states=nobody))["1n1g"]
     assert codes(row) == {2: ["state"]}
 
 
@@ -238,33 +238,33 @@ def test_damaged_memories_are_forgotten(five: Any) -> None:
 
 
 def test_the_local_queue_is_not_asked_about_what_is_over(build: Build) -> None:
-    made = build("1n1g", repeats=3, scheduler="local")
+    built = build("1n1g", repeats=3, scheduler="local")
     for repeat, word in enumerate(("COMPLETED", "FAILED", "TIMEOUT"), start=1):
-        made.complete("1n1g", repeat, 10.0)
+        built.complete("1n1g", repeat, 10.0)
         finished = {"event": "finished", "state": word, "exit": int(word != "COMPLETED")}
-        made.mark("1n1g", repeat, finished)
-    row = rows(gathered(made.directory, states=unreachable))["1n1g"]
+        built.mark("1n1g", repeat, finished)
+    row = rows(gathered(built.directory, states=unreachable))["1n1g"]
     assert codes(row) == {2: ["state"], 3: ["state"]}
 
 
 def test_of_a_requeued_repeat_the_new_attempt_counts(build: Build) -> None:
-    made = build("1n1g", repeats=1)
-    made.started("1n1g", 1)
-    made.log("1n1g", 1, made.text("1n1g", 10.0, last=5))
-    made.started("1n1g", 1, attempt=1)
-    made.ended("1n1g", 1, attempt=1)
-    made.log("1n1g", 1, made.text("1n1g", 20.0), attempt=1)
-    (run,) = rows(gathered(made.directory, states=says()))["1n1g"].runs
+    built = build("1n1g", repeats=1)
+    built.started("1n1g", 1)
+    built.log("1n1g", 1, built.text("1n1g", 10.0, last=5))
+    built.started("1n1g", 1, attempt=1)
+    built.ended("1n1g", 1, attempt=1)
+    built.log("1n1g", 1, built.text("1n1g", 20.0), attempt=1)
+    (run,) = rows(gathered(built.directory, states=says()))["1n1g"].runs
     assert (run.attempt, run.valid) == (1, True)
     assert run.throughput == pytest.approx(20)
     assert run.log.endswith("bert_b4_fp32_1.r1.log")
 
 
 def test_a_complete_attempt_outlives_a_requeue_by_hand(build: Build) -> None:
-    made = build("1n1g", repeats=1)
-    made.complete("1n1g", 1, 10.0)
-    made.started("1n1g", 1, attempt=1)
-    (run,) = rows(gathered(made.directory, states=says("CANCELLED")))["1n1g"].runs
+    built = build("1n1g", repeats=1)
+    built.complete("1n1g", 1, 10.0)
+    built.started("1n1g", 1, attempt=1)
+    (run,) = rows(gathered(built.directory, states=says("CANCELLED")))["1n1g"].runs
     assert (run.attempt, run.valid, run.state_source) == (0, True, "status-file")
 
 
@@ -316,22 +316,22 @@ def test_a_directory_that_can_not_be_written_is_a_warning(
 
 
 def test_baselines_may_come_from_another_campaign(build: Build) -> None:
-    one, eight = build("1n1g", name="a"), build("1n8g", name="b")
+    built, eight = build("1n1g", name="a"), build("1n8g", name="b")
     for repeat in range(1, 6):
-        one.complete("1n1g", repeat, 10.0)
+        built.complete("1n1g", repeat, 10.0)
         eight.complete("1n8g", repeat, 70.0)
-    made = gathered(one.directory, eight.directory, states=says())
+    made = gathered(built.directory, eight.directory, states=says())
     assert rows(made)["1n8g"].speedup == pytest.approx(7)
     alone = json.loads((eight.directory / "table.json").read_text())["tables"][0]
     assert (alone["baseline"], alone["rows"][0]["speedup"]) == (None, None)
 
 
 def test_the_same_point_in_two_campaigns_is_refused(build: Build) -> None:
-    made = [build("1n1g", name=name, repeats=1) for name in ("a", "b")]
-    for one in made:
-        one.complete("1n1g", 1, 10.0)
+    builts = [build("1n1g", name=name, repeats=1) for name in ("a", "b")]
+    for built in builts:
+        built.complete("1n1g", 1, 10.0)
     with pytest.raises(UsageError, match=r"1n1g fp32 b4 is in .*/a and in .*/b"):
-        gathered(made[0].directory.parent, states=says())
+        gathered(builts[0].directory.parent, states=says())
 
 
 def test_the_same_campaign_named_twice_is_one(five: Any) -> None:
@@ -339,14 +339,14 @@ def test_the_same_campaign_named_twice_is_one(five: Any) -> None:
 
 
 def test_different_windows_in_one_table_are_a_warning(build: Build) -> None:
-    one, two = build("1n1g", name="a", repeats=1), build("2n1g", name="b", repeats=1)
-    one.complete("1n1g", 1, 10.0)
+    built, two = build("1n1g", name="a", repeats=1), build("2n1g", name="b", repeats=1)
+    built.complete("1n1g", 1, 10.0)
     two.complete("2n1g", 1, 20.0)
     two.change(protocol=Protocol(1, 12, 4))
-    made = gathered(one.directory, two.directory, states=says())
+    made = gathered(built.directory, two.directory, states=says())
     (warning,) = made.warnings
     assert "measured over different iterations: 1n1g over 3 to 12, 2n1g over 5 to 12" in warning
-    same = gathered(one.directory, two.directory, states=says(), window=Window(6, 10))
+    same = gathered(built.directory, two.directory, states=says(), window=Window(6, 10))
     assert same.warnings == ()
 
 
@@ -358,17 +358,17 @@ def test_another_window_still_wants_the_whole_run(five: Any) -> None:
 
 
 def test_accumulation_is_marked(build: Build) -> None:
-    made = build("1n1g", repeats=1)
-    array = made.array("1n1g")
-    made = made.change(arrays=(replace(array, point=replace(array.point, accumulation=2)),))
+    built = build("1n1g", repeats=1)
+    array = built.array("1n1g")
+    built = built.change(arrays=(replace(array, point=replace(array.point, accumulation=2)),))
     text = (
         '{"batch_size_per_device": 4, "accumulation": 2, "global_batch_size": 8, "world_size": 1}'
     )
     lines = "".join(f"iteration: {n}/12 loss: 9 samples/s: 8 time: {1e9 + n}\n" for n in range(13))
-    made.log("1n1g", 1, f"hpcbert-config {text}\n{lines}")
-    made.started("1n1g", 1)
-    made.ended("1n1g", 1)
-    (table,) = gathered(made.directory, states=says()).tables
+    built.log("1n1g", 1, f"hpcbert-config {text}\n{lines}")
+    built.started("1n1g", 1)
+    built.ended("1n1g", 1)
+    (table,) = gathered(built.directory, states=says()).tables
     assert (table.group.variant, table.rows[0].flags) == ("acc2", ("single-run", "accumulation"))
     assert table.rows[0].median == pytest.approx(8)
 
@@ -382,9 +382,9 @@ def test_the_newest_campaign_is_collected_and_ids_name_others(
     build: Build, cli: Callable[..., Done]
 ) -> None:
     for name, rate in (("20261120-old", 10.0), ("20261121-new", 20.0)):
-        made = build("1n1g", name=name, repeats=2, scheduler="local")
+        built = build("1n1g", name=name, repeats=2, scheduler="local")
         for repeat in (1, 2):
-            made.complete("1n1g", repeat, rate)
+            built.complete("1n1g", repeat, rate)
     newest = cli()
     assert newest.returncode == 0, newest.output
     assert " 20.00 " in newest.stdout

@@ -26,7 +26,7 @@ RATE = 10.0
 
 
 def measured(
-    made: Built,
+    built: Built,
     repeat: int,
     begin: int,
     end: int,
@@ -39,32 +39,32 @@ def measured(
     """Let a repeat be measured between two moments after T."""
     host = nodes.replace("[", "").partition("-")[0]
     start = {"event": "start", "job": f"7_{repeat}", "host": host, "nodelist": nodes}
-    made.mark(shape, repeat, {**start, "time": T + begin - 1}, attempt=attempt)
-    made.mark(shape, repeat, {"event": "step", "time": T + begin}, attempt=attempt)
+    built.mark(shape, repeat, {**start, "time": T + begin - 1}, attempt=attempt)
+    built.mark(shape, repeat, {"event": "step", "time": T + begin}, attempt=attempt)
     for event in ("step-end", "end"):
-        made.mark(shape, repeat, {"event": event, "time": T + end, "exit": 0}, attempt=attempt)
+        built.mark(shape, repeat, {"event": event, "time": T + end, "exit": 0}, attempt=attempt)
     if log:
-        text = made.text(shape, RATE + repeat / 100, start=T + begin + 0.5)
-        made.log(shape, repeat, text, attempt=attempt)
+        text = built.text(shape, RATE + repeat / 100, start=T + begin + 0.5)
+        built.log(shape, repeat, text, attempt=attempt)
 
 
-def shared(made: Built) -> Built:
+def shared(built: Built) -> Built:
     """Let a campaign's jobs request no nodes of their own."""
     arrays = (
         replace(array, request=replace(array.request, exclusive=False))
-        for array in made.campaign.arrays
+        for array in built.campaign.arrays
     )
-    return made.change(arrays=tuple(arrays))
+    return built.change(arrays=tuple(arrays))
 
 
 def test_repeats_that_ran_at_once_on_a_node_have_no_number(
     build: Build, collect_json: CollectJson
 ) -> None:
-    made = build("1n1g", repeats=3)
-    measured(made, 1, 0, 60)
-    measured(made, 2, 30, 90)
-    measured(made, 3, 90, 150)
-    document = collect_json(made.directory)
+    built = build("1n1g", repeats=3)
+    measured(built, 1, 0, 60)
+    measured(built, 2, 30, 90)
+    measured(built, 3, 90, 150)
+    document = collect_json(built.directory)
     assert document["exit_code"] == 4
     found = first_row(document)
     assert codes(found) == [["shared-nodes"], ["shared-nodes"], []]
@@ -78,11 +78,11 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number(
 def test_where_the_site_lets_jobs_share_nodes_the_row_is_marked(
     build: Build, collect_json: CollectJson
 ) -> None:
-    made = build("1n1g", repeats=3)
-    shared(made)
+    built = build("1n1g", repeats=3)
+    shared(built)
     for repeat in (1, 2, 3):
-        measured(made, repeat, 0, 60)
-    document = collect_json(made.directory)
+        measured(built, repeat, 0, 60)
+    document = collect_json(built.directory)
     assert document["exit_code"] == 0
     found = first_row(document)
     assert codes(found) == [[], [], []]
@@ -99,19 +99,19 @@ def test_where_the_site_lets_jobs_share_nodes_the_row_is_marked(
 def test_runs_one_after_another_or_on_other_nodes_are_not_marked(
     build: Build, collect_json: CollectJson, second: tuple[int, int], nodes: str
 ) -> None:
-    made = build("1n1g", repeats=2)
-    measured(made, 1, 0, 60)
-    measured(made, 2, *second, nodes=nodes)
-    document = collect_json(made.directory)
+    built = build("1n1g", repeats=2)
+    measured(built, 1, 0, 60)
+    measured(built, 2, *second, nodes=nodes)
+    document = collect_json(built.directory)
     assert codes(first_row(document)) == [[], []]
     assert not any("shared nodes" in text for text in document["warnings"])
 
 
 def test_points_of_one_campaign_disturb_each_other(build: Build, collect_json: CollectJson) -> None:
-    made = build("1n1g", "2n2g", repeats=1)
-    measured(made, 1, 0, 60)
-    measured(made, 1, 50, 90, nodes="n[1-2]", shape="2n2g")
-    (table,) = collect_json(made.directory)["data"]["tables"]
+    built = build("1n1g", "2n2g", repeats=1)
+    measured(built, 1, 0, 60)
+    measured(built, 1, 50, 90, nodes="n[1-2]", shape="2n2g")
+    (table,) = collect_json(built.directory)["data"]["tables"]
     assert [codes(one) for one in table["rows"]] == [[["shared-nodes"]], [["shared-nodes"]]]
 
 
@@ -119,28 +119,28 @@ def test_points_of_one_campaign_disturb_each_other(build: Build, collect_json: C
 def test_other_campaigns_beside_it_disturb_a_run(
     build: Build, collect_json: CollectJson, scheduler: str
 ) -> None:
-    made = build("1n1g", repeats=2, name="20251121T093415Z-pytorch-aaaaaa")
-    measured(made, 1, 0, 60)
-    measured(made, 2, 60, 120)
+    built = build("1n1g", repeats=2, name="20251121T093415Z-pytorch-aaaaaa")
+    measured(built, 1, 0, 60)
+    measured(built, 2, 60, 120)
     name = "20251121T093400Z-oneflow-bbbbbb"
     other = build("1n1g", name=name, id=name, framework="oneflow", scheduler=scheduler)
     measured(other, 1, 70, 80, nodes="n1.cluster", log=False)
-    found = first_row(collect_json(made.directory))
+    found = first_row(collect_json(built.directory))
     assert codes(found) == [[], ["shared-nodes"]]
     assert name in found["runs"][1]["reasons"][0]["detail"]
     # What was found out stands where the other campaign is no longer there.
     shutil.rmtree(other.directory)
-    audited = inside("audit", made.directory, "--json")
+    audited = inside("audit", built.directory, "--json")
     assert json.loads(audited.stdout)["data"]["status"] == "intact"
-    assert codes(first_row(collect_json(made.directory))) == [[], ["shared-nodes"]]
+    assert codes(first_row(collect_json(built.directory))) == [[], ["shared-nodes"]]
 
 
 def test_an_attempt_that_never_wrote_its_end_disturbs_while_its_log_grew(
     build: Build, collect_json: CollectJson
 ) -> None:
-    made = build("1n1g", repeats=2)
-    measured(made, 1, 100, 160)
-    measured(made, 2, 300, 360)
+    built = build("1n1g", repeats=2)
+    measured(built, 1, 100, 160)
+    measured(built, 2, 300, 360)
     name = "20251121T093400Z-pytorch-bbbbbb"
     other = build("1n1g", name=name, id=name)
     start = {"event": "start", "job": "9_1", "host": "n1", "nodelist": "n1"}
@@ -148,27 +148,27 @@ def test_an_attempt_that_never_wrote_its_end_disturbs_while_its_log_grew(
         other.mark("1n1g", 1, {**event, "time": T + 90})
     other.log("1n1g", 1, "killed\n")
     os.utime(store.log_path(other.directory, other.array("1n1g"), 1), (T + 130, T + 130))
-    assert codes(first_row(collect_json(made.directory))) == [["shared-nodes"], []]
+    assert codes(first_row(collect_json(built.directory))) == [["shared-nodes"], []]
 
 
 def test_what_came_while_others_were_collected_is_seen(build: Build) -> None:
     points = {name: Point("pytorch", name, Shape(1, 1), "fp32", 4) for name in ("first", "second")}
-    made = [build("1n1g", repeats=1, name=name, point=point) for name, point in points.items()]
-    for one in made:
-        measured(one, 1, 0, 60, nodes=one.directory.name)
+    builts = [build("1n1g", repeats=1, name=name, point=point) for name, point in points.items()]
+    for built in builts:
+        measured(built, 1, 0, 60, nodes=built.directory.name)
     answers = says()
 
     def states(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
-        if watched.directory == made[1].directory:
+        if watched.directory == builts[1].directory:
             other = build("1n1g", repeats=1, name="third")
-            measured(other, 1, 30, 90, nodes=made[1].directory.name, log=False)
-            made[1].status_path("1n1g", 1).touch()
+            measured(other, 1, 30, 90, nodes=builts[1].directory.name, log=False)
+            builts[1].status_path("1n1g", 1).touch()
             watched.records.refresh(watched.directory)
         return answers(watched)
 
     found = [
         [reason.code for reason in run.reasons]
-        for table in gathered(*(one.directory for one in made), states=states).tables
+        for table in gathered(*(built.directory for built in builts), states=states).tables
         for row in table.rows
         for run in row.runs
     ]
@@ -178,41 +178,41 @@ def test_what_came_while_others_were_collected_is_seen(build: Build) -> None:
 def test_a_copy_of_a_campaign_beside_it_is_no_neighbour(
     build: Build, collect_json: CollectJson
 ) -> None:
-    made = build("1n1g", repeats=2)
-    measured(made, 1, 0, 60)
-    measured(made, 2, 60, 120)
-    shutil.copytree(made.directory, made.directory.with_name("copy"))
-    assert codes(first_row(collect_json(made.directory))) == [[], []]
+    built = build("1n1g", repeats=2)
+    measured(built, 1, 0, 60)
+    measured(built, 2, 60, 120)
+    shutil.copytree(built.directory, built.directory.with_name("copy"))
+    assert codes(first_row(collect_json(built.directory))) == [[], []]
 
 
 def test_neighbours_that_cannot_be_read_are_passed_over(
     build: Build, collect_json: CollectJson
 ) -> None:
-    made = build("1n1g", repeats=1)
-    measured(made, 1, 0, 60)
+    built = build("1n1g", repeats=1)
+    measured(built, 1, 0, 60)
     damaged = build("1n1g", name="20251121T093400Z-pytorch-cccccc")
     measured(damaged, 1, 0, 60, log=False)
     (damaged.directory / MANIFEST).write_text("{")
-    runs = made.directory.parent
+    runs = built.directory.parent
     (runs / "a file").write_text("")
     (runs / "empty").mkdir()
     (runs / "no way" / "status").mkdir(parents=True)
     (runs / "no way" / "status" / "k.1.jsonl").mkdir()
     (runs / "no way").chmod(0)
-    assert codes(first_row(collect_json(made.directory))) == [[]]
+    assert codes(first_row(collect_json(built.directory))) == [[]]
     (runs / "no way").chmod(0o700)
 
 
 def test_what_other_people_say_of_their_runs_refuses_nobody_s_number(
     build: Build, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = build("1n1g", repeats=1)
-    measured(made, 1, 0, 60)
+    built = build("1n1g", repeats=1)
+    measured(built, 1, 0, 60)
     name = "20251121T093400Z-pytorch-dddddd"
     other = build("1n1g", name=name, id=name)
     measured(other, 1, 0, 60, log=False)
     monkeypatch.setattr(store, "stranger", lambda path: "mallory" if path.name == name else "")
-    document = collect_json(made.directory)
+    document = collect_json(built.directory)
     assert codes(first_row(document)) == [[]]
     assert "shared-nodes" in first_row(document)["flags"]
     assert any("mallory" in text for text in document["warnings"])
@@ -221,12 +221,12 @@ def test_what_other_people_say_of_their_runs_refuses_nobody_s_number(
 def test_campaigns_of_another_time_are_not_read(
     build: Build, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = build("1n1g", repeats=1, name="20251121T093415Z-pytorch-aaaaaa")
-    measured(made, 1, 0, 60)
+    built = build("1n1g", repeats=1, name="20251121T093415Z-pytorch-aaaaaa")
+    measured(built, 1, 0, 60)
     for place in range(20):
         name = f"20251101T0000{place:02}Z-pytorch-eeeeee"
         measured(build("1n1g", name=name, id=name), 1, 0, 60, log=False)
-        for path in (made.directory.parent / name / "status").iterdir():
+        for path in (built.directory.parent / name / "status").iterdir():
             os.utime(path, (T - 90000, T - 90000))
     later = "20261101T000000Z-pytorch-ffffff"
     measured(build("1n1g", name=later, id=later), 1, 0, 60, log=False)
@@ -238,5 +238,5 @@ def test_campaigns_of_another_time_are_not_read(
         return manifest(path)
 
     monkeypatch.setattr(store, "read_manifest", noted)
-    assert codes(first_row(collect_json(made.directory))) == [[]]
-    assert set(read) == {made.directory}
+    assert codes(first_row(collect_json(built.directory))) == [[]]
+    assert set(read) == {built.directory}

@@ -19,14 +19,14 @@ from tests.kit.collecting import gathered, says, waits
 
 @pytest.fixture
 def finished(build: Build) -> Built:
-    one = build("1n1g", "1n4g", repeats=2)
-    one.finish()
-    return one
+    built = build("1n1g", "1n4g", repeats=2)
+    built.finish()
+    return built
 
 
-def collected(one: Built, *words: str) -> Overview:
-    gathered(one.directory, states=says(*words))
-    return look(one.directory)
+def collected(built: Built, *words: str) -> Overview:
+    gathered(built.directory, states=says(*words))
+    return look(built.directory)
 
 
 def test_what_was_collected_is_counted_and_its_highest_median_shown(finished: Built) -> None:
@@ -53,10 +53,10 @@ def test_a_retry_makes_what_was_collected_wait_again(finished: Built) -> None:
 
 
 def test_what_was_collected_before_its_end_is_not_over(build: Build) -> None:
-    one = build("1n1g", repeats=2)
-    one.complete("1n1g", 1, 9)
-    gathered(one.directory, states=waits)
-    assert look(one.directory).state == "waiting"
+    built = build("1n1g", repeats=2)
+    built.complete("1n1g", 1, 9)
+    gathered(built.directory, states=waits)
+    assert look(built.directory).state == "waiting"
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_what_was_collected_before_its_end_is_not_over(build: Build) -> None:
 def test_before_it_is_collected_its_jobs_say_how_far_it_is(
     build: Build, marks: str, state: str
 ) -> None:
-    one = build("1n1g", repeats=2)
+    built = build("1n1g", repeats=2)
     for number, mark in enumerate(marks.split(), start=1):
-        one.started("1n1g", number)
+        built.started("1n1g", number)
         if mark == "end":
-            one.ended("1n1g", number, code=1)
-    assert (look(one.directory).state, look(one.directory).valid) == (state, None)
+            built.ended("1n1g", number, code=1)
+    assert (look(built.directory).state, look(built.directory).valid) == (state, None)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def test_before_it_is_collected_its_jobs_say_how_far_it_is(
 def test_what_slurm_did_not_take_is_told_apart(
     build: Build, changes: dict[str, Any], state: str
 ) -> None:
-    one = build()
-    one.change(arrays=(array(one.campaign.id, **changes),))
-    assert look(one.directory).state == state
+    built = build()
+    built.change(arrays=(array(built.campaign.id, **changes),))
+    assert look(built.directory).state == state
 
 
 def test_a_rehearsal_that_ended_was_rehearsed(build: Build) -> None:
-    one = build("1n1g", rehearse=True)
-    one.finish()
-    assert look(one.directory).state == "rehearsed"
+    built = build("1n1g", rehearse=True)
+    built.finish()
+    assert look(built.directory).state == "rehearsed"
 
 
 def replaced(path: Path, make: Callable[[Path], object]) -> None:
@@ -141,9 +141,9 @@ def test_damaged_measurements_are_named_and_the_rest_is_there(finished: Built, h
 
 
 def test_a_damaged_campaign_was_made_when_its_name_says(build: Build) -> None:
-    one = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c")
-    (one.directory / "manifest.json").write_text("")
-    assert look(one.directory).created == "2026-11-21T10:00:00Z"
+    built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c")
+    (built.directory / "manifest.json").write_text("")
+    assert look(built.directory).created == "2026-11-21T10:00:00Z"
 
 
 def test_no_more_files_are_opened_than_it_takes(
@@ -168,13 +168,13 @@ def test_no_more_files_are_opened_than_it_takes(
 
 
 def test_of_a_long_status_file_the_end_is_read(build: Build) -> None:
-    one = build("1n1g", repeats=1)
-    one.started("1n1g", 1)
-    path = one.status_path("1n1g", 1)
+    built = build("1n1g", repeats=1)
+    built.started("1n1g", 1)
+    path = built.status_path("1n1g", 1)
     with path.open("a") as file:
         file.write("not JSON\n" * 9999)
-    one.ended("1n1g", 1)
-    assert overview.phase(one.directory, one.array("1n1g"), 1) == "ended"
+    built.ended("1n1g", 1)
+    assert overview.phase(built.directory, built.array("1n1g"), 1) == "ended"
 
 
 @pytest.mark.parametrize(
@@ -182,28 +182,28 @@ def test_of_a_long_status_file_the_end_is_read(build: Build) -> None:
     [("after  the\n\tupdate", "after the update"), ("größer, 2 % ½", "größer, 2 % ½"), ("", "")],
 )
 def test_a_note_is_one_line(build: Build, typed: str, kept: str) -> None:
-    one = build("1n1g")
-    notes.write(one.directory, "before")
-    notes.write(one.directory, typed)
-    assert notes.read(one.directory) == look(one.directory).note == kept
-    assert (one.directory / notes.NOTE).exists() == bool(kept)
+    built = build("1n1g")
+    notes.write(built.directory, "before")
+    notes.write(built.directory, typed)
+    assert notes.read(built.directory) == look(built.directory).note == kept
+    assert (built.directory / notes.NOTE).exists() == bool(kept)
 
 
 @pytest.mark.parametrize("text", ["a\x1b[31mb", "x" * 1001], ids=["escape", "long"])
 def test_what_is_no_note_is_refused(build: Build, text: str) -> None:
-    one = build("1n1g")
+    built = build("1n1g")
     with pytest.raises(UsageError):
-        notes.write(one.directory, text)
-    assert notes.read(one.directory) == ""
+        notes.write(built.directory, text)
+    assert notes.read(built.directory) == ""
 
 
 def test_a_note_that_somebody_else_wrote_steers_no_terminal(build: Build) -> None:
-    one = build("1n1g")
-    (one.directory / notes.NOTE).write_bytes(b"a\x1b[31m\xffb\nc")
-    assert notes.read(one.directory) == "a�[31m�b c"
+    built = build("1n1g")
+    (built.directory / notes.NOTE).write_bytes(b"a\x1b[31m\xffb\nc")
+    assert notes.read(built.directory) == "a�[31m�b c"
 
 
 def test_hidden_folders_are_no_campaigns(build: Build) -> None:
-    one = build("1n1g")
-    one.directory.rename(one.directory.with_name(".hidden"))
-    assert store.everyones(one.directory.parent) == ()
+    built = build("1n1g")
+    built.directory.rename(built.directory.with_name(".hidden"))
+    assert store.everyones(built.directory.parent) == ()

@@ -41,18 +41,18 @@ def counting() -> Iterator[Counter[str]]:
 _HOOKED: list[object] = []
 
 
-def files(*made: Built) -> Counter[str]:
+def files(*builts: Built) -> Counter[str]:
     """Return the status files of campaigns, each once."""
-    paths = (path for one in made for path in (one.directory / "status").iterdir())
+    paths = (path for built in builts for path in (built.directory / "status").iterdir())
     return Counter("/".join(path.parts[-3:]) for path in paths)
 
 
-def completed(made: Built, *words: str) -> str:
+def completed(built: Built, *words: str) -> str:
     """Return what sacct says of a campaign's repeats, COMPLETED where nothing else is given."""
     said = [*words, *["COMPLETED"] * 5]
     return "".join(
-        made.sacct(repeat, said[repeat - 1], array=place)
-        for place in range(len(made.campaign.arrays))
+        built.sacct(repeat, said[repeat - 1], array=place)
+        for place in range(len(built.campaign.arrays))
         for repeat in range(1, 6)
     )
 
@@ -62,9 +62,9 @@ def finished(here: None, build: Build) -> Callable[..., Built]:
     """Makes a campaign of two points that have run."""
 
     def make(**changes: Any) -> Built:
-        made = build("1n1g", "2n2g", **changes)
-        made.finish()
-        return made
+        built = build("1n1g", "2n2g", **changes)
+        built.finish()
+        return built
 
     return make
 
@@ -76,10 +76,10 @@ def asked(slurm: Programs, monkeypatch: pytest.MonkeyPatch) -> Programs:
     return slurm
 
 
-def collected(*made: Built) -> tuple[Done, Counter[str]]:
+def collected(*builts: Built) -> tuple[Done, Counter[str]]:
     with counting() as opened:
-        done = inside("collect", *(one.directory for one in made), "--json")
-    return done, opened
+        result = inside("collect", *(built.directory for built in builts), "--json")
+    return result, opened
 
 
 @pytest.mark.parametrize(
@@ -90,46 +90,46 @@ def test_a_collect_opens_each_status_file_once(
     finished: Callable[..., Built], asked: Programs, scheduler: str, *, again: bool
 ) -> None:
     jobs = ("70", "71") if scheduler == "slurm" else ("local-1-1", "local-1-1")
-    made = finished(scheduler=scheduler, jobs=jobs)
-    asked.answers(sacct=[completed(made)])
+    built = finished(scheduler=scheduler, jobs=jobs)
+    asked.answers(sacct=[completed(built)])
     if again:
-        assert collected(made)[0].returncode == 0
-        assert (made.directory / "measurements.json").is_file()
-    done, opened = collected(made)
-    assert done.returncode == 0, done
-    assert opened == files(made)
+        assert collected(built)[0].returncode == 0
+        assert (built.directory / "measurements.json").is_file()
+    result, opened = collected(built)
+    assert result.returncode == 0, result
+    assert opened == files(built)
 
 
 def test_so_does_a_collect_of_attempts_and_of_repeats_that_run(
     finished: Callable[..., Built], asked: Programs
 ) -> None:
-    made = finished()
-    made.started("1n1g", 2, attempt=1)
-    made.ended("1n1g", 2, attempt=1)
-    path = made.status_path("1n1g", 3)
+    built = finished()
+    built.started("1n1g", 2, attempt=1)
+    built.ended("1n1g", 2, attempt=1)
+    path = built.status_path("1n1g", 3)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    made.status_path("1n1g", 4).unlink()
-    asked.answers(sacct=[completed(made, "COMPLETED", "COMPLETED", "RUNNING", "PENDING")])
-    assert collected(made)[1] == files(made)
+    built.status_path("1n1g", 4).unlink()
+    asked.answers(sacct=[completed(built, "COMPLETED", "COMPLETED", "RUNNING", "PENDING")])
+    assert collected(built)[1] == files(built)
 
 
 def test_campaigns_that_look_at_each_other_open_no_file_twice(
     finished: Callable[..., Built], asked: Programs
 ) -> None:
-    one, two = finished(), finished(name="20261121-pytorch-def", jobs=("80", "81"))
-    asked.answers(sacct=[completed(one), completed(two)])
-    assert collected(one, two)[1] == files(one, two)
+    built, two = finished(), finished(name="20261121-pytorch-def", jobs=("80", "81"))
+    asked.answers(sacct=[completed(built), completed(two)])
+    assert collected(built, two)[1] == files(built, two)
 
 
 def test_an_audit_opens_each_status_file_once(
     finished: Callable[..., Built], asked: Programs
 ) -> None:
-    made = finished()
-    asked.answers(sacct=[completed(made)])
-    collected(made)
+    built = finished()
+    asked.answers(sacct=[completed(built)])
+    collected(built)
     with counting() as opened:
-        assert inside("audit", made.directory).returncode == 0
-    assert opened == files(made)
+        assert inside("audit", built.directory).returncode == 0
+    assert opened == files(built)
 
 
 def test_what_was_written_to_since_is_read_again(tmp_path: Path) -> None:

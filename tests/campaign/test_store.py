@@ -64,13 +64,13 @@ def test_a_read_only_file_system_leaves_what_was_there(small: Path) -> None:
 
 
 def test_a_directory_that_vanished_is_an_error(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    shutil.rmtree(gone)
+    path = tmp_path / "gone"
+    path.mkdir()
+    shutil.rmtree(path)
     with pytest.raises(HpcbertError, match="No such file") as caught:
-        store.write_text(gone / "manifest.json", "x")
+        store.write_text(path / "manifest.json", "x")
     assert "vanished" in caught.value.hint
-    with pytest.raises(HpcbertError, match="lock"), store.locked(gone):
+    with pytest.raises(HpcbertError, match="lock"), store.locked(path):
         pass
 
 
@@ -99,16 +99,18 @@ def test_what_was_submitted_is_read_again_however_large_its_numbers(tmp_path: Pa
 
 
 def test_an_array_is_a_line_of_the_manifest(tmp_path: Path) -> None:
-    made = drafted(tmp_path, Request(Shape(1, 1), ("fp32",), (1, 2)))
+    draft = drafted(tmp_path, Request(Shape(1, 1), ("fp32",), (1, 2)))
     changed = (("Name", 'ü "\n', "\N{LINE SEPARATOR}"),)
-    arrays = tuple(replace(one, changed=changed) for one in made.campaign.arrays)
-    campaign = replace(made.campaign, arrays=arrays)
-    store.create(made.directory)
-    store.write_manifest(made.directory, campaign)
-    assert store.read_manifest(made.directory) == campaign
-    text = (made.directory / "manifest.json").read_text()
+    arrays = tuple(replace(array, changed=changed) for array in draft.campaign.arrays)
+    campaign = replace(draft.campaign, arrays=arrays)
+    store.create(draft.directory)
+    store.write_manifest(draft.directory, campaign)
+    assert store.read_manifest(draft.directory) == campaign
+    text = (draft.directory / "manifest.json").read_text()
     lines = [line for line in text.split("\n") if '"script_sha256"' in line]
-    assert [json.loads(line.rstrip(","))["name"] for line in lines] == [one.name for one in arrays]
+    assert [json.loads(line.rstrip(","))["name"] for line in lines] == [
+        array.name for array in arrays
+    ]
 
 
 @pytest.mark.parametrize(("umask", "folders"), [(0o002, 0o2775), (0o022, 0o2755), (0o077, 0o2700)])
@@ -150,9 +152,9 @@ except UsageError:
     (tmp_path / store.LOCK).write_text(f"{socket.gethostname()} 4194999 1\n")
     script = 'for n in 1 2 3 4 5; do "$3" -c "$1" "$2" & done; sleep 1; : >"$2"/go; wait'
     argv = ["bash", "-c", script, "-", contender, str(tmp_path), sys.executable]
-    done = run(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
-    assert done.stderr == ""
-    words = done.stdout.split()
+    outcome = run(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    assert outcome.stderr == ""
+    words = outcome.stdout.split()
     assert len(words) == 5
     assert "in" in words
     assert not (tmp_path / store.LOCK).exists()
@@ -218,9 +220,9 @@ FIRST, DEAD = "4026531836", "4194999"
 def test_who_can_not_be_seen_is_not_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], taken: bool
 ) -> None:
-    own = lock.here()._replace(namespace=FIRST, machine="mine")
-    monkeypatch.setattr(lock, "here", lambda: own)
-    (tmp_path / store.LOCK).write_text(" ".join(own._replace(**changes)) + "\n")
+    holder = lock.here()._replace(namespace=FIRST, machine="mine")
+    monkeypatch.setattr(lock, "here", lambda: holder)
+    (tmp_path / store.LOCK).write_text(" ".join(holder._replace(**changes)) + "\n")
     if taken:
         with store.locked(tmp_path):
             pass
@@ -252,8 +254,8 @@ with store.locked(place):
             # And the other way round: who is in a container does not see who is outside.
             (tmp_path / store.LOCK).unlink()
             with store.locked(tmp_path):
-                done = run([*inside, holder_, str(tmp_path)], env=environment)
-            assert "another PID namespace" in done.stderr
+                outcome = run([*inside, holder_, str(tmp_path)], env=environment)
+            assert "another PID namespace" in outcome.stderr
         finally:
             (tmp_path / "go").touch()
     assert holder.returncode == 0
@@ -287,9 +289,9 @@ def test_a_holder_outside_a_time_namespace_is_not_dead(
     tmp_path: Path, shifted: Callable[..., Outcome], seconds: str
 ) -> None:
     with store.locked(tmp_path):
-        done = shifted(seconds, "store.locked(place).__enter__()", tmp_path)
+        outcome = shifted(seconds, "store.locked(place).__enter__()", tmp_path)
         assert (tmp_path / store.LOCK).exists()
-    assert "is working on this campaign" in done.stderr
+    assert "is working on this campaign" in outcome.stderr
 
 
 def test_a_holder_inside_a_time_namespace_is_not_dead(
@@ -312,8 +314,8 @@ def test_a_holder_inside_a_time_namespace_is_not_dead(
             "-c",
             visitor,
         ]
-        done = shifted("3600", holder, tmp_path, *inner)
-        assert "is working on this campaign" in done.stderr
+        outcome = shifted("3600", holder, tmp_path, *inner)
+        assert "is working on this campaign" in outcome.stderr
 
 
 def test_a_local_queue_lives_from_another_time_namespace_too(

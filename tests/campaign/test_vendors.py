@@ -191,9 +191,9 @@ def test_a_tool_that_tells_nothing_is_no_failure(name: str, text: str, tmp_path:
 
 @pytest.mark.parametrize("name", ["amd-smi", "rocm-smi", "hl-smi"])
 def test_on_cpus_no_tool_is_asked(name: str, tmp_path: Path) -> None:
-    asked = tmp_path / "asked"
-    described(tmp_path, {name: f"#!/bin/bash\ntouch {shlex.quote(str(asked))}\n"}, "cpu")
-    assert not asked.exists()
+    path = tmp_path / "asked"
+    described(tmp_path, {name: f"#!/bin/bash\ntouch {shlex.quote(str(path))}\n"}, "cpu")
+    assert not path.exists()
 
 
 def test_variables_of_the_allocation_are_no_difference_between_runs() -> None:

@@ -30,11 +30,11 @@ class Scheduler:
         self.state = scheduled(word, **changes)
 
     def __call__(self, watched: TrackedCampaign) -> Mapping[tuple[str, int], Any]:
-        found = {}
-        for one in watched.repeats:
-            restarts = max(self.state.attempt, one.newest.attempt)
-            found[one.key] = one.newest.complete(self.state, restarts=restarts)
-        return found
+        repeat_states = {}
+        for repeat in watched.repeats:
+            restarts = max(self.state.attempt, repeat.newest.attempt)
+            repeat_states[repeat.key] = repeat.newest.complete(self.state, restarts=restarts)
+        return repeat_states
 
 
 def scheduled(word: str, **changes: Any) -> RepeatState:
@@ -188,7 +188,7 @@ def test_a_verdict_stands_whatever_is_said_later(one: Any, word: str) -> None:
 def test_a_job_that_is_sent_back_after_its_verdict_is_a_new_attempt(one: Any) -> None:
     judged(one, Scheduler("NODE_FAIL", nodes=("n3",)))
     waits = only(judged(one, Scheduler("PENDING", source="squeue")))
-    assert [(one.attempt, one.state) for one in waits.attempts] == [
+    assert [(attempt.attempt, attempt.state) for attempt in waits.attempts] == [
         (0, "NODE_FAIL"),
         (1, "PENDING"),
     ]
@@ -220,13 +220,13 @@ def test_an_attempt_that_slurm_sent_back_says_so_although_it_died_of_a_signal(bu
     assert "signal TERM" in unknown.detail
     (made.directory / "measurements.json").unlink()
     lost = scheduled("NODE_FAIL", nodes=("n3",), detail="lost a node (n3)")
-    known = Scheduler()
-    known.state = replace(known.state, attempt=1, earlier=(lost,))
-    run = only(judged(made, known))
+    scheduler = Scheduler()
+    scheduler.state = replace(scheduler.state, attempt=1, earlier=(lost,))
+    run = only(judged(made, scheduler))
     assert run.valid
-    told = run.attempts[0]
-    assert (told.state, told.nodes, told.state_source) == ("NODE_FAIL", ("n3",), "sacct")
-    assert told.detail.startswith("lost a node (n3)")
+    attempt = run.attempts[0]
+    assert (attempt.state, attempt.nodes, attempt.state_source) == ("NODE_FAIL", ("n3",), "sacct")
+    assert attempt.detail.startswith("lost a node (n3)")
     # It is remembered when nobody can be asked any more.
     assert only(judged(made, silent)).attempts[0].state == "NODE_FAIL"
 

@@ -76,30 +76,30 @@ def many(tmp_path: Path) -> Callable[..., list[Done]]:
         umask: int | None = None,
         **env: str,
     ) -> list[Done]:
-        here = tmp_path / "results"
-        shutil.rmtree(here, ignore_errors=True)
-        here.mkdir()
+        path = tmp_path / "results"
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
         cases = []
         for number, words in enumerate(lines):
-            folder = here / f"cwd{number}" if gone else cwd or home
+            folder = path / f"cwd{number}" if gone else cwd or home
             folder.mkdir(exist_ok=True)
             cases.append(
                 {"words": words, "cwd": str(folder), "gone": gone, "env": env, "umask": umask}
             )
-        done = start_process(
-            [*(_MORTAL if os.geteuid() == 0 else ()), sys.executable, "-c", _MANY, str(here)],
+        process = start_process(
+            [*(_MORTAL if os.geteuid() == 0 else ()), sys.executable, "-c", _MANY, str(path)],
             stdin=json.dumps(cases), env={**os.environ, "HOME": str(home)}, timeout=CEILING,
         )  # fmt: skip
-        assert done.ok, done.stderr
+        assert process.ok, process.stderr
         return [
             Done(
                 tuple(words),
                 int(code),
-                *((here / f"{n}.{end}").read_text() for end in ("out", "err")),
+                *((path / f"{n}.{end}").read_text() for end in ("out", "err")),
             )
-            for n, (words, code) in enumerate(zip(lines, done.stdout.split(), strict=True))
+            for n, (words, code) in enumerate(zip(lines, process.stdout.split(), strict=True))
         ]
 
     return run

@@ -18,8 +18,8 @@ def planned(*words: object) -> Done:
 
 
 def test_a_plan_goes_from_five_to_the_most(here: None) -> None:
-    done = planned("--repeats", "auto", "--max-repeats", "20", "--time", "60")
-    (point,) = done.data["campaigns"][0]["points"]
+    result = planned("--repeats", "auto", "--max-repeats", "20", "--time", "60")
+    (point,) = result.data["campaigns"][0]["points"]
     assert (point["least_repeats"], point["repeats"], point["jobs"]) == (5, 20, 20)
     assert (point["least_node_hours"], point["node_hours"]) == (5, 20)
     assert "5 to 20" in inside("plan", *LOCAL, "--repeats", "auto", "--max-repeats", "20").output
@@ -27,7 +27,7 @@ def test_a_plan_goes_from_five_to_the_most(here: None) -> None:
     # Where PyTorch is not installed, that is an error too.
     messages = [one["message"] for one in costly.document["errors"]]
     assert costly.returncode == 5
-    assert any("up to 15 rank-hours" in one for one in messages), messages
+    assert any("up to 15 rank-hours" in message for message in messages), messages
     fixed = planned("--repeats", "7")
     assert fixed.data["total"]["least_repeats"] == fixed.data["total"]["repeats"] == 7
 
@@ -42,9 +42,9 @@ def test_a_file_says_it_and_what_is_typed_beside_it_wins(here: None, tmp_path: P
     ]
     assert repeats == [9, 3, 12]
     file.write_text(f"{head}max_repeats = 9\n")
-    done = inside("submit", file, *LOCAL)
-    assert (done.returncode, str(file) in done.output) == (2, True), done.output
-    assert 'max_repeats has no effect without repeats = "auto"' in done.output
+    result = inside("submit", file, *LOCAL)
+    assert (result.returncode, str(file) in result.output) == (2, True), result.output
+    assert 'max_repeats has no effect without repeats = "auto"' in result.output
 
 
 @pytest.mark.parametrize(
@@ -62,5 +62,5 @@ def test_a_file_says_it_and_what_is_typed_beside_it_wins(here: None, tmp_path: P
     ],
 )
 def test_what_makes_no_sense_is_refused(here: None, words: tuple[str, ...], says: str) -> None:
-    done = inside("submit", *LOCAL, *words)
-    assert (done.returncode, says in done.output) == (2, True), done.output
+    result = inside("submit", *LOCAL, *words)
+    assert (result.returncode, says in result.output) == (2, True), result.output

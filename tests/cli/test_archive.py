@@ -24,10 +24,10 @@ pytestmark = pytest.mark.usefixtures("here")
 
 @pytest.fixture
 def done(build: Build) -> Built:
-    made = build("1n1g", "1n4g", repeats=3)
-    made.finish()
-    gathered(made.directory, states=says())
-    return made
+    built = build("1n1g", "1n4g", repeats=3)
+    built.finish()
+    gathered(built.directory, states=says())
+    return built
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def test_where_it_is_written(done: Built, tmp_path: Path) -> None:
 
 def test_what_was_never_collected_is_said(build: Build) -> None:
     build("1n1g").finish()
-    told = inside("archive", "--json")
-    assert told.returncode == 0
-    assert "None of its results are recorded yet" in told.document["warnings"][0]
+    result = inside("archive", "--json")
+    assert result.returncode == 0
+    assert "None of its results are recorded yet" in result.document["warnings"][0]
 
 
 def test_readers_take_it_as_the_directory(done: Built, packed: Path) -> None:
@@ -113,18 +113,18 @@ def test_it_is_found_among_the_campaigns(done: Built, tmp_path: Path) -> None:
     "words", [["cancel"], ["retry"], ["submit", "--resume"], ["archive"]], ids=" ".join
 )
 def test_nothing_of_it_is_run(words: list[str], packed: Path) -> None:
-    told = inside(*words, packed, "--json")
-    assert told.returncode == 2
-    assert "An archive can only be read" in told.error["message"]
-    assert "submit --like" in told.error["hint"]
+    result = inside(*words, packed, "--json")
+    assert result.returncode == 2
+    assert "An archive can only be read" in result.error["message"]
+    assert "submit --like" in result.error["hint"]
 
 
 def test_a_damaged_one_is_refused_by_every_reader(packed: Path) -> None:
     packed.write_bytes(packed.read_bytes()[:-40])
     for words in (["collect"], ["audit"], ["logs"], ["monitor", "--once"], ["submit", "--like"]):
-        told = inside(*words, packed, "--json")
-        assert told.returncode == 2, words
-        assert "ZIP file was cut short" in told.error["message"], words
+        result = inside(*words, packed, "--json")
+        assert result.returncode == 2, words
+        assert "ZIP file was cut short" in result.error["message"], words
 
 
 # --- the same again -------------------------------------------------------------------------
@@ -141,11 +141,11 @@ def points(document: dict[str, Any]) -> list[tuple[Any, ...]]:
 def test_the_same_is_submitted_again(form: str, done: Built, packed: Path) -> None:
     name = {"directory": done.directory, "archive": packed, "id": "pytorch-abc"}[form]
     told = inside("submit", "--like", name, *OPTIONS).document
-    assert [one[:4] for one in points(told)] == [
+    assert [point[:4] for point in points(told)] == [
         ('"1n1g"', '"bert-tiny"', '"fp32"', "4"),
         ('"1n4g"', '"bert-tiny"', '"fp32"', "4"),
     ]
-    assert all(one[5] == "[1, 2, 3]" for one in points(told))
+    assert all(point[5] == "[1, 2, 3]" for point in points(told))
     text = " ".join(told["warnings"])
     assert "scheduler was slurm, and is local here." in text
     assert "recipe was none, and is" in text
@@ -182,7 +182,8 @@ def test_it_makes_what_the_command_line_made(
     assert points(again.document) == points(first.document)
     assert not [one for one in again.document["warnings"] if "Differs from" in one]
     bodies = [
-        [text.replace(made.campaign.id, "ID") for text in made.scripts.values()] for made in drafts
+        [text.replace(draft.campaign.id, "ID") for text in draft.scripts.values()]
+        for draft in drafts
     ]
     assert bodies[0] == bodies[1]
 
@@ -211,8 +212,8 @@ def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(
     assert again.returncode == 0, again
     assert drafts[1].campaign.protocol == drafts[0].campaign.protocol
     assert drafts[1].campaign.protocol.precision_of_median == 0.01
-    assert [one.point for one in drafts[1].campaign.arrays] == [
-        one.point for one in drafts[0].campaign.arrays
+    assert [array.point for array in drafts[1].campaign.arrays] == [
+        array.point for array in drafts[0].campaign.arrays
     ]
     assert drafts[1].campaign.arrays[0].point.env == (("NCCL_ALGO", "Ring"),)
 
@@ -224,12 +225,12 @@ def test_what_cannot_be_had_is_named(done: Built) -> None:
         ({"options": (("gone", 3),)}, "gone"),
     )
     for changes, message in wrong:
-        points_ = (replace(one.point, **changes) for one in done.campaign.arrays)
+        points_ = (replace(array.point, **changes) for array in done.campaign.arrays)
         arrays = zip(done.campaign.arrays, points_, strict=True)
-        done.change(arrays=tuple(replace(one, point=point) for one, point in arrays))
-        told = inside("submit", "--like", done.directory, *OPTIONS)
-        assert told.returncode == 2
-        assert message in told.error["message"], told
+        done.change(arrays=tuple(replace(array, point=point) for array, point in arrays))
+        result = inside("submit", "--like", done.directory, *OPTIONS)
+        assert result.returncode == 2
+        assert message in result.error["message"], result
 
 
 def test_an_option_that_has_another_default_now(done: Built, tmp_path: Path) -> None:
@@ -245,10 +246,10 @@ def test_an_option_that_has_another_default_now(done: Built, tmp_path: Path) -> 
 
 
 def test_an_archive_of_an_empty_campaign(build: Build) -> None:
-    made = build("1n1g")
-    made.change(arrays=())
-    told = inside("submit", "--like", made.directory, *OPTIONS)
-    assert (told.returncode, told.error["message"].endswith("The campaign has no points.")) == (
+    built = build("1n1g")
+    built.change(arrays=())
+    result = inside("submit", "--like", built.directory, *OPTIONS)
+    assert (result.returncode, result.error["message"].endswith("The campaign has no points.")) == (
         2,
         True,
     )

@@ -55,11 +55,13 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 def lines(value: str) -> list[list[str]]:
     """Return a command line for each place that takes a path, with this one there."""
     found = []
-    for name, one in ((name, one) for name, command in commands() for one in command.params):
-        if one.name not in PATHS or getattr(one, "is_flag", False) or name in LEFT_OUT:
+    for name, parameter in (
+        (name, param) for name, command in commands() for param in command.params
+    ):
+        if parameter.name not in PATHS or getattr(parameter, "is_flag", False) or name in LEFT_OUT:
             continue
-        needs = NEEDS.get(name, []) if isinstance(one, click.Option) else []
-        words = [one.opts[-1], value] if isinstance(one, click.Option) else [value]
+        needs = NEEDS.get(name, []) if isinstance(parameter, click.Option) else []
+        words = [parameter.opts[-1], value] if isinstance(parameter, click.Option) else [value]
         found.append([*name.split(), *needs, *words, "--json"])
     return found
 
@@ -85,9 +87,9 @@ def home(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "home"
     folder.mkdir()
     yield folder
-    for one in folder.rglob("*"):
-        if one.is_dir() and not one.is_symlink():
-            one.chmod(0o700)
+    for path in folder.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o700)
 
 
 @pytest.mark.parametrize("kind", ["locked", "below a file", "loop", "long"])
@@ -123,9 +125,11 @@ def test_python_m_survives_the_loss_of_its_working_directory(tmp_path: Path) -> 
     line = 'rmdir "$PWD" && exec "$0" -m hpcbert config'
     asked = ["sh", "-c", line, sys.executable]
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(asked, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "working directory was removed" in done.stderr
+    result = subprocess.run(
+        asked, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert "working directory was removed" in result.stderr
 
 
 @pytest.fixture
@@ -161,10 +165,10 @@ def test_a_campaign_with_something_unreadable_in_it(
     (campaign / name).chmod(0)
     results = many(asked)
     (campaign / name).chmod(0o700)
-    for words, done in zip(asked, results, strict=True):
-        done.check(as_json=True)
+    for words, result in zip(asked, results, strict=True):
+        result.check(as_json=True)
         # All of it was submitted: nothing has to be read.
-        assert done.returncode or words[0] == "submit", done
+        assert result.returncode or words[0] == "submit", result
 
 
 def test_a_folder_of_campaigns_that_cannot_be_read_is_not_an_empty_one(
@@ -175,10 +179,10 @@ def test_a_folder_of_campaigns_that_cannot_be_read_is_not_an_empty_one(
     asked = [[*words, "--json"] for words in (["audit"], ["collect"], ["logs"], ["retry"])]
     results = many(asked, HPCBERT_RUNS=str(runs))
     runs.chmod(0o700)
-    for done in results:
-        done.check(as_json=True)
-        assert done.returncode == 1
-        assert "Permission denied" in done.document["errors"][0]["message"]
+    for result in results:
+        result.check(as_json=True)
+        assert result.returncode == 1
+        assert "Permission denied" in result.document["errors"][0]["message"]
 
 
 def shell(line: str, cwd: Path) -> Outcome:
@@ -205,28 +209,28 @@ def shell(line: str, cwd: Path) -> Outcome:
     ],
 )
 def test_a_stdout_that_takes_nothing(line: str, code: int, told: str, tmp_path: Path) -> None:
-    done = shell(line, tmp_path)
-    assert done.returncode == code, done
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Exception ignored" not in done.stderr
-    assert done.stderr.count("rror: ") <= 2
+    outcome = shell(line, tmp_path)
+    assert outcome.returncode == code, outcome
+    assert told in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert "Exception ignored" not in outcome.stderr
+    assert outcome.stderr.count("rror: ") <= 2
 
 
 @pytest.mark.parametrize(
     "line", ["hpcbert config --json 2>&-", "hpcbert submit --fw nix --json 2>/dev/full"]
 )
 def test_a_stderr_that_takes_nothing_hides_no_result(line: str, tmp_path: Path) -> None:
-    done = shell(line, tmp_path)
-    document = json.loads(done.stdout)
-    assert document["exit_code"] == done.returncode
-    assert done.returncode == (2 if "nix" in line else 0)
+    outcome = shell(line, tmp_path)
+    document = json.loads(outcome.stdout)
+    assert document["exit_code"] == outcome.returncode
+    assert outcome.returncode == (2 if "nix" in line else 0)
 
 
 def test_a_stdin_that_is_closed_answers_nothing(campaign: Path, tmp_path: Path) -> None:
-    done = shell(f"hpcbert cancel {campaign} <&-", tmp_path)
-    assert done.returncode in {2, 3}
-    assert "Traceback" not in done.stderr
+    outcome = shell(f"hpcbert cancel {campaign} <&-", tmp_path)
+    assert outcome.returncode in {2, 3}
+    assert "Traceback" not in outcome.stderr
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -244,17 +248,17 @@ from hpcbert.__main__ import main
 main()
 """
     words = ["submit", "--dry-run", *(["--json"] if as_json else [])]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=CEILING,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    assert done.returncode == 130, done
+    assert result.returncode == 130, result
     if as_json:
-        assert json.loads(done.stdout)["errors"][0]["code"] == "interrupted"
-        assert done.stderr.strip() == ""
+        assert json.loads(result.stdout)["errors"][0]["code"] == "interrupted"
+        assert result.stderr.strip() == ""
     else:
-        assert done.stderr == "error: Interrupted.\n"
+        assert result.stderr == "error: Interrupted.\n"
 
 
 def test_a_bug_is_a_sentence_and_a_traceback_on_demand(tmp_path: Path) -> None:
@@ -271,12 +275,12 @@ main()
             env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=CEILING,
         )  # fmt: skip
 
-    done = run()
-    document = json.loads(done.stdout)
-    assert done.returncode == document["exit_code"] == 1
+    result = run()
+    document = json.loads(result.stdout)
+    assert result.returncode == document["exit_code"] == 1
     assert "KeyError: 'what'" in document["errors"][0]["message"]
     assert "HPCBERT_DEBUG" in document["errors"][0]["hint"]
-    assert done.stderr == ""
+    assert result.stderr == ""
     assert "Traceback" in run(HPCBERT_DEBUG="1").stderr
 
 

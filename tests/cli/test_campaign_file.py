@@ -49,9 +49,9 @@ def file(here: None, without_slurm: None, tmp_path: Path) -> Path:
 
 
 def campaigns(*words: object) -> list[dict[str, Any]]:
-    done = inside("submit", *words, *DRY)
-    assert done.returncode == 0, done
-    found: list[dict[str, Any]] = done.data["campaigns"]
+    result = inside("submit", *words, *DRY)
+    assert result.returncode == 0, result
+    found: list[dict[str, Any]] = result.data["campaigns"]
     return found
 
 
@@ -91,8 +91,8 @@ def test_ranks_have_them_under_every_runtime_and_before_the_sites(
         f'[container]\nruntime = "{runtime}"\n'
     )
     words = ("--fw", "oneflow", "--env", "NCCL_ALGO=Ring", "--env", "X=a b'c,d", "--site", site)
-    done = inside("submit", *words, "--dry-run", "--json")
-    text = done.data["arrays"][0]["script_text"]
+    result = inside("submit", *words, "--dry-run", "--json")
+    text = result.data["arrays"][0]["script_text"]
     (line,) = [line for line in text.splitlines() if "environment=(" in line]
     assert "NCCL_ALGO=Ring " in line
     assert "KEPT=1" in line
@@ -107,18 +107,18 @@ def test_what_is_typed_wins_over_the_file(file: Path) -> None:
     assert one["arrays"][0]["repeats"] == [1]
     assert "--partition=test\n" in plain(one)
     assert "--exclude=n1,n2\n" in plain(one)
-    done = inside("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
+    result = inside("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
     assert (
-        done.error["message"]
+        result.error["message"]
         == "--fw and --env have no effect with campaign.toml, which says what to measure."
     )
 
 
 def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path: Path) -> None:
     file.write_text(FILE.replace('"oneflow"]', '"onflow"]').replace('"fp16"]', '"fp17"]'))
-    done = inside("submit", file, "--runs", tmp_path / "runs", "--json")
-    assert done.returncode == 2
-    told = [(one["code"], one["message"]) for one in done.document["errors"]]
+    result = inside("submit", file, "--runs", tmp_path / "runs", "--json")
+    assert result.returncode == 2
+    told = [(one["code"], one["message"]) for one in result.document["errors"]]
     assert told == [
         ("config", f"{file}: batch_sizes.fp16 belongs to fp16, which is not measured."),
         ("config", f"{file}: frameworks[2]: There is no framework 'onflow'."),
@@ -129,8 +129,8 @@ def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path
 
 def test_what_has_no_effect_with_the_scheduler_is_said(file: Path) -> None:
     file.write_text('schema = 1\nframeworks = "pytorch"\n[slurm]\npartition = "gpu"\n')
-    done = inside("submit", file, "--scheduler", "local", "--dry-run", "--json")
-    (warning,) = [one for one in done.document["warnings"] if "no effect" in one]
+    result = inside("submit", file, "--scheduler", "local", "--dry-run", "--json")
+    (warning,) = [one for one in result.document["warnings"] if "no effect" in one]
     assert warning == f"{file}: slurm.partition has no effect with the local scheduler."
 
 
@@ -162,9 +162,9 @@ TYPED_WRONG = {
 @pytest.mark.parametrize("case", TYPED_WRONG)
 def test_what_is_typed_wrong_is_refused(case: str, here: None) -> None:
     words, message = TYPED_WRONG[case]
-    done = inside("submit", *words, *DRY)
-    assert done.returncode == 2
-    assert message in done.error["message"], done
+    result = inside("submit", *words, *DRY)
+    assert result.returncode == 2
+    assert message in result.error["message"], result
 
 
 def test_the_header_of_a_rendered_script_has_the_variables(here: None, tmp_path: Path) -> None:

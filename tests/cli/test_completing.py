@@ -32,10 +32,15 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> Complete:
     monkeypatch.setenv(VARIABLE, "bash_complete")
 
     def ask(*words: str) -> list[str]:
-        found = ShellComplete(root, {}, "hpcbert", VARIABLE).get_completions(
+        completions = ShellComplete(root, {}, "hpcbert", VARIABLE).get_completions(
             list(words[:-1]), words[-1]
         )
-        return [one.value if one.type == "plain" else f"({one.type})" for one in found]
+        return [
+            completion_item.value
+            if completion_item.type == "plain"
+            else f"({completion_item.type})"
+            for completion_item in completions
+        ]
 
     return ask
 
@@ -97,9 +102,9 @@ def test_each_shell_is_answered_in_its_own_form(shell: str, tmp_path: Path) -> N
     last = {"bash": f"plain,{OLD}", "zsh": f"plain\n{OLD}\n_", "fish": f"plain,{OLD}"}
     # Fish has the word itself where the others have its number.
     env |= {"COMP_CWORD": "3f9"} if shell == "fish" else {}
-    done = Cli(tmp_path, {**UNCOUNTED, **env, "PYTHONPROFILEIMPORTTIME": "1"})()
-    assert done.stdout.strip() == last[shell]
-    assert not HEAVY & done.modules
+    result = Cli(tmp_path, {**UNCOUNTED, **env, "PYTHONPROFILEIMPORTTIME": "1"})()
+    assert result.stdout.strip() == last[shell]
+    assert not HEAVY & result.modules
 
 
 def test_bash_itself_completes_a_campaign(tmp_path: Path) -> None:
@@ -113,8 +118,8 @@ def test_bash_itself_completes_a_campaign(tmp_path: Path) -> None:
     )
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     bash = shutil.which("bash") or "bash"
-    done = subprocess.run(
+    result = subprocess.run(
         [bash, "--norc", "-c", script], env={**os.environ, "PATH": path}, capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    assert done.stdout == f"{OLD}\n"
+    assert result.stdout == f"{OLD}\n"

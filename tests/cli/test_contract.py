@@ -26,9 +26,9 @@ def hpcbert(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
     "words", [["--help"], ["--version"], ["-h"], *([name, "--help"] for name in COMMANDS)]
 )
 def test_help_ends_well_and_loads_nothing_heavy(words: list[str], tmp_path: Path) -> None:
-    done = Cli(tmp_path, {**UNCOUNTED, "PYTHONPROFILEIMPORTTIME": "1"})(*words)
-    assert done.returncode == 0, done.stderr[-500:]
-    assert not HEAVY & done.modules
+    result = Cli(tmp_path, {**UNCOUNTED, "PYTHONPROFILEIMPORTTIME": "1"})(*words)
+    assert result.returncode == 0, result.stderr[-500:]
+    assert not HEAVY & result.modules
 
 
 def test_every_command_is_listed_with_a_line_and_in_the_order_of_work(tmp_path: Path) -> None:
@@ -54,13 +54,13 @@ def test_every_command_is_listed_with_a_line_and_in_the_order_of_work(tmp_path: 
 )
 def test_errors_speak_json_on_stdout_too(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "x.sbatch").write_text("#!/bin/bash\n")
-    done = hpcbert(*words, "--json", cwd=tmp_path)
-    document = json.loads(done.stdout)
+    result = hpcbert(*words, "--json", cwd=tmp_path)
+    document = json.loads(result.stdout)
     assert set(document) == {
         "version", "command", "status", "exit_code", "data", "errors", "warnings",
     }  # fmt: skip
     assert document["status"] == "error"
-    assert document["exit_code"] == done.returncode == 2
+    assert document["exit_code"] == result.returncode == 2
     assert set(document["errors"][0]) == {"code", "message", "hint"}
     plain = hpcbert(*words, cwd=tmp_path)
     assert plain.stdout == ""
@@ -70,11 +70,11 @@ def test_errors_speak_json_on_stdout_too(words: list[str], tmp_path: Path) -> No
 
 def test_dry_run_writes_nothing_and_shows_argv_and_script(tmp_path: Path) -> None:
     words = ("submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--dry-run")
-    done = hpcbert(*words, cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
-    assert done.returncode == 0, done.stderr
-    assert "$ sbatch --parsable" in done.stdout
-    assert "#SBATCH --nodes=4" in done.stdout
-    assert "--array=1-5%1" in done.stdout
+    result = hpcbert(*words, cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    assert result.returncode == 0, result.stderr
+    assert "$ sbatch --parsable" in result.stdout
+    assert "#SBATCH --nodes=4" in result.stdout
+    assert "--array=1-5%1" in result.stdout
     assert list(tmp_path.iterdir()) == []
     document = json.loads(hpcbert(*words, "--json", cwd=tmp_path).stdout)
     (array,) = document["data"]["arrays"]
@@ -84,8 +84,8 @@ def test_dry_run_writes_nothing_and_shows_argv_and_script(tmp_path: Path) -> Non
 
 def test_config_says_where_values_come_from(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text('schema = 1\nname = "x"\nscheduler = "local"\n')
-    done = hpcbert("config", "--json", cwd=tmp_path)
-    settings = json.loads(done.stdout)["data"]["settings"]
+    result = hpcbert("config", "--json", cwd=tmp_path)
+    settings = json.loads(result.stdout)["data"]["settings"]
     assert settings["name"] == {"value": "x", "origin": str(tmp_path / "site.toml")}
     assert settings["slurm.partition"]["origin"] == "default"
 
@@ -100,11 +100,11 @@ def test_init_writes_a_site_that_reads_and_keeps_what_is_there(tmp_path: Path) -
 
 def test_doctor_on_this_machine(tmp_path: Path) -> None:
     hpcbert("init", "--local", cwd=tmp_path)
-    done = hpcbert("doctor", "--json", cwd=tmp_path)
-    document = json.loads(done.stdout)
+    result = hpcbert("doctor", "--json", cwd=tmp_path)
+    document = json.loads(result.stdout)
     names = {one["name"]: one["status"] for one in document["data"]}
     assert names["site"] == names["recipe pytorch"] == names["recipe oneflow"] == "ok"
-    assert done.returncode == 0
+    assert result.returncode == 0
 
 
 def test_frameworks_are_listed_and_shown(tmp_path: Path) -> None:
@@ -127,17 +127,17 @@ def test_frameworks_are_listed_and_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str, tmp_path: Path) -> None:
-    done = hpcbert("completion", shell, cwd=tmp_path)
-    assert "_HPCBERT_COMPLETE" in done.stdout
+    result = hpcbert("completion", shell, cwd=tmp_path)
+    assert "_HPCBERT_COMPLETE" in result.stdout
 
 
 def test_completing_command_names(tmp_path: Path) -> None:
     env = {"_HPCBERT_COMPLETE": "bash_complete", "COMP_WORDS": "hpcbert co", "COMP_CWORD": "1"}
     program = Path(sys.executable).parent / "hpcbert"
-    done = subprocess.run(
+    result = subprocess.run(
         [program], env={**os.environ, **env}, capture_output=True, text=True, check=False
     )
-    names = [line.partition(",")[2] for line in done.stdout.splitlines()]
+    names = [line.partition(",")[2] for line in result.stdout.splitlines()]
     assert names == ["config", "collect", "compare", "completion"]
 
 
@@ -152,8 +152,8 @@ def test_colour_follows_flag_then_variables(tmp_path: Path) -> None:
 
 def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
     command = f"{shlex.quote(sys.executable)} -m hpcbert completion bash | head -c 1 >/dev/null"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert result.stderr == ""
 
 
 def test_status_words_of_the_envelope() -> None:

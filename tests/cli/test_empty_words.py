@@ -43,7 +43,7 @@ def line(path: tuple[str, ...], command: click.Command, param: click.Parameter, 
     """Return the arguments in front of the tested one, and this as the user types it."""
     if not isinstance(param, click.Argument):
         return "\n".join((*path, f"{param.opts[-1]}={word}"))
-    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
     front = ["x"] * arguments.index(param)
     return "\n".join((*path, *front, word))
 
@@ -53,7 +53,7 @@ def line(path: tuple[str, ...], command: click.Command, param: click.Parameter, 
 @pytest.mark.parametrize(
     ("path", "command", "param"),
     EVERY,
-    ids=[f"{' '.join(path)} {one.name}" for path, _, one in EVERY],
+    ids=[f"{' '.join(path)} {parameter.name}" for path, _, parameter in EVERY],
 )
 def test_every_parameter_refuses_an_empty_value(
     path: tuple[str, ...], command: click.Command, param: click.Parameter, word: str
@@ -62,9 +62,9 @@ def test_every_parameter_refuses_an_empty_value(
     if (path[-1], param.name) in EMPTY_MEANS:
         assert "is empty" not in inside(*words).output
         return
-    done = inside(*words)
-    assert done.returncode == 2, done.output
-    assert "Invalid value for" in done.output, done.output
+    result = inside(*words)
+    assert result.returncode == 2, result.output
+    assert "Invalid value for" in result.output, result.output
 
 
 def test_what_an_empty_value_means_is_listed_for_parameters_that_exist() -> None:
@@ -88,12 +88,12 @@ def test_what_an_empty_value_means_is_listed_for_parameters_that_exist() -> None
 def test_the_only_campaign_is_not_meant_by_accident(
     words: list[str], name: str, build: Build
 ) -> None:
-    made = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", jobs=("7",))
-    before = (made.directory / "manifest.json").read_bytes()
-    done = inside(*words, *(["--"] if words[-1] != "--resume" else []), name)
+    built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", jobs=("7",))
+    before = (built.directory / "manifest.json").read_bytes()
+    result = inside(*words, *(["--"] if words[-1] != "--resume" else []), name)
     if name != "T" or words[0] == "rm":  # A letter is a part of an id, but not for rm.
-        assert done.returncode == 2, done.output
-    assert (made.directory / "manifest.json").read_bytes() == before
+        assert result.returncode == 2, result.output
+    assert (built.directory / "manifest.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -101,23 +101,23 @@ def test_the_only_campaign_is_not_meant_by_accident(
     [("3f9a1", 2), ("f9a1c", 2), ("3f9a1c", 0), ("pytorch-3f", 0), ("3f", 2)],
 )
 def test_rm_takes_six_characters_of_an_id(build: Build, name: str, code: int) -> None:
-    made = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", state="refused", jobs=("",))
-    done = inside("rm", "--yes", name)
-    assert done.returncode == code, done.output
-    assert made.directory.exists() == bool(code)
-    assert not code or "of at least 6 characters" in done.output
+    built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", state="refused", jobs=("",))
+    result = inside("rm", "--yes", name)
+    assert result.returncode == code, result.output
+    assert built.directory.exists() == bool(code)
+    assert not code or "of at least 6 characters" in result.output
 
 
 @pytest.mark.parametrize("name", ["{}", "{}/", "./{}/", "../{here}/{}"])
 def test_a_path_may_end_with_a_slash(
     build: Build, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", state="refused", jobs=("",))
-    folder = made.directory
+    built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c", state="refused", jobs=("",))
+    folder = built.directory
     text = name.format(folder.name, here=folder.parent.name)
     monkeypatch.chdir(folder.parent)
-    done = inside("rm", "--yes", "--runs", folder.parent, text)
-    assert (done.returncode, folder.exists()) == (0, False), done.output
+    result = inside("rm", "--yes", "--runs", folder.parent, text)
+    assert (result.returncode, folder.exists()) == (0, False), result.output
 
 
 @pytest.mark.parametrize("text", ["n1,,n2", ",n1", "n1,", ",", "n[1,,2]"])

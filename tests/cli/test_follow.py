@@ -15,24 +15,24 @@ pytestmark = pytest.mark.slow
 def test_it_follows_a_repeat_through_a_requeue_to_its_end(
     hpcbert: Any, slurm: Any, watched: Build
 ) -> None:
-    one = watched(repeats=2)
-    shape = str(one.campaign.arrays[0].point.shape)
-    waits = one.sacct(2, "PENDING")
+    built = watched(repeats=2)
+    shape = str(built.campaign.arrays[0].point.shape)
+    waits = built.sacct(2, "PENDING")
     slurm.answers(
-        sacct=[one.sacct(1, "RUNNING") + waits] * 2 + [one.sacct(1, "REQUEUED") + waits],
-        squeue=[one.squeue(1, "RUNNING") + one.squeue(2, "PENDING")],
+        sacct=[built.sacct(1, "RUNNING") + waits] * 2 + [built.sacct(1, "REQUEUED") + waits],
+        squeue=[built.squeue(1, "RUNNING") + built.squeue(2, "PENDING")],
     )
-    status = one.directory / one.campaign.arrays[0].status(1)
+    status = built.directory / built.campaign.arrays[0].status(1)
     status.write_text('{"event":"start","time":1,"attempt":0}\n')
-    first = one.log(shape, 1, "one\ntwo\n")
-    with hpcbert.start("logs", "-f", "--tail", "1", one.campaign.id) as child:
+    first = built.log(shape, 1, "one\ntwo\n")
+    with hpcbert.start("logs", "-f", "--tail", "1", built.campaign.id) as child:
         assert child.stdout.readline() == "two\n", "of those meant it is the one that runs"
         with first.open("a") as file:
             file.write("three\n")
         assert child.stdout.readline() == "three\n"
         with first.open("a") as file:
             file.write("four\n")
-        again = one.log(shape, 1, "again one\n", attempt=1)
+        again = built.log(shape, 1, "again one\n", attempt=1)
         with status.open("a") as file:
             file.write('{"event":"start","time":9,"attempt":1}\n')
         assert child.stdout.readline() == "four\n", "to the end of the first attempt's"
@@ -42,7 +42,7 @@ def test_it_follows_a_repeat_through_a_requeue_to_its_end(
             file.write(f"{said}\n")
         with status.open("a") as file:
             file.write('{"event":"finished","time":12,"attempt":1,"exit":1}\n')
-        slurm.answers(sacct=[one.sacct(1, "FAILED", exit_code="1:0") + waits])
+        slurm.answers(sacct=[built.sacct(1, "FAILED", exit_code="1:0") + waits])
         out, complaint = child.communicate(timeout=CEILING)
     assert (child.returncode, out) == (0, f"{said}\n")
     assert "repeat 1: RUNNING" in complaint
@@ -53,15 +53,15 @@ def test_it_follows_a_repeat_through_a_requeue_to_its_end(
 def test_it_waits_for_a_log_and_of_what_is_over_prints_all(
     hpcbert: Any, slurm: Any, watched: Build
 ) -> None:
-    one = watched(repeats=1)
-    shape = str(one.campaign.arrays[0].point.shape)
-    slurm.answers(squeue=[one.squeue(1, "PENDING", reason="Priority")])
-    with hpcbert.start("logs", "--follow", one.campaign.id) as child:
+    built = watched(repeats=1)
+    shape = str(built.campaign.arrays[0].point.shape)
+    slurm.answers(squeue=[built.squeue(1, "PENDING", reason="Priority")])
+    with hpcbert.start("logs", "--follow", built.campaign.id) as child:
         line = child.stderr.readline()
-        one.complete(shape, 1, 100.0)
-        slurm.answers(sacct=[one.sacct(1, "COMPLETED")], squeue=[""])
+        built.complete(shape, 1, 100.0)
+        slurm.answers(sacct=[built.sacct(1, "COMPLETED")], squeue=[""])
         out, _ = child.communicate(timeout=CEILING)
-    log = one.log_path(shape, 1).read_text()
+    log = built.log_path(shape, 1).read_text()
     assert "repeat 1: PENDING (" in line
     assert (child.returncode, out) == (0, log)
-    assert hpcbert("logs", "-f", one.campaign.id).stdout == log
+    assert hpcbert("logs", "-f", built.campaign.id).stdout == log

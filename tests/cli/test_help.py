@@ -16,14 +16,14 @@ WIDE = {"COLUMNS": "80"}
 
 
 def said(*words: str, **environ: str) -> tuple[str, str]:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "hpcbert", *words],
         env={**os.environ, **WIDE, **environ},
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout, done.stderr
+    return result.stdout, result.stderr
 
 
 def test_help_and_version_have_short_forms_and_a_width() -> None:
@@ -42,14 +42,14 @@ def test_on_a_narrow_terminal_help_is_folded() -> None:
 @pytest.mark.parametrize("word", ["--help", "--version"])
 def test_what_can_not_be_printed_is_said(word: str, tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "hpcbert", word],
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,
         )
-    assert done.returncode != 0
-    assert b"No space left" in done.stderr
+    assert result.returncode != 0
+    assert b"No space left" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.usefixtures("here")
 
 @pytest.fixture
 def one(build: Build) -> Built:
-    made = build("1n1g", "1n2g", "1n4g", "1n8g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c")
-    made.finish()
-    return made
+    built = build("1n1g", "1n2g", "1n4g", "1n8g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c")
+    built.finish()
+    return built
 
 
 def test_a_list_has_a_line_for_each_and_says_where_it_comes_from(one: Built, build: Build) -> None:
@@ -71,17 +71,17 @@ def test_one_campaign_is_shown_point_by_point(one: Built) -> None:
 
 
 def test_numbers_collected_before_all_had_ended_are_provisional(build: Build) -> None:
-    one = build("1n1g", repeats=3, name="20261121T100000Z-pytorch-3f9a1c")
-    one.complete("1n1g", 1, 9)
-    gathered(one.directory, states=waits)
+    built = build("1n1g", repeats=3, name="20261121T100000Z-pytorch-3f9a1c")
+    built.complete("1n1g", 1, 9)
+    gathered(built.directory, states=waits)
     assert "0/3*" in inside("list").stdout
     assert "run hpcbert collect again" in inside("list").stdout
     shown = inside("show").stdout
     assert "0/3*" in shown
     assert "repeat 2" not in shown  # It waited when it was collected, and has not failed.
     assert inside("list", "--json").data["campaigns"][0]["provisional"]
-    one.finish()
-    gathered(one.directory, states=says())
+    built.finish()
+    gathered(built.directory, states=says())
     assert "*" not in inside("list").stdout + inside("show").stdout
     assert not inside("show", "--json").data["provisional"]
 

@@ -37,11 +37,11 @@ def site(tmp_path: Path) -> Site:
 def three(site: Site, *, together: bool = False) -> list[Draft]:
     """Think out three campaigns of two points each."""
     options = replace(OPTIONS, concurrent_points=together)
-    made = [
+    drafts = [
         draft(REQUEST, site, load(), options=options, submitter=replace(SUBMITTER, token=token))
         for token in ("aaa", "bbb", "ccc")
     ]
-    return [*chained(made)]
+    return [*chained(drafts)]
 
 
 def carried_out(site: Site, drafts: list[Draft]) -> Result:
@@ -60,10 +60,10 @@ def waits(slurm: Slurm) -> list[str]:
 def test_the_first_point_waits_for_the_last_one_of_the_campaign_before(
     site: Site, slurm: Slurm
 ) -> None:
-    done = carried_out(site, three(site))
-    assert done.exit_code == 0
+    result = carried_out(site, three(site))
+    assert result.exit_code == 0
     assert waits(slurm) == ["", "10", "11", "12", "13", "14"]
-    assert len(done.text.split("hpcbert monitor ")[1].splitlines()[0].split("' '")) == 3
+    assert len(result.text.split("hpcbert monitor ")[1].splitlines()[0].split("' '")) == 3
 
 
 def test_points_that_may_run_at_the_same_time_wait_for_nothing(site: Site, slurm: Slurm) -> None:
@@ -80,11 +80,11 @@ def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
         None,
         failed("sbatch: error: Batch job submission failed: Invalid account"),
     ]
-    done = carried_out(site, drafts)
-    assert done.exit_code == 3
-    assert isinstance(done.data, dict)
-    assert [len(one["arrays"]) for one in done.data["campaigns"]] == [2, 2]
-    (rest,) = [one for one in done.warnings if "Not submitted" in one]
+    result = carried_out(site, drafts)
+    assert result.exit_code == 3
+    assert isinstance(result.data, dict)
+    assert [len(one["arrays"]) for one in result.data["campaigns"]] == [2, 2]
+    (rest,) = [warning for warning in result.warnings if "Not submitted" in warning]
     assert "hpcbert submit --resume" in rest
     assert drafts[2].campaign.id in rest
     slurm.sbatch = None

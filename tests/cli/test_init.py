@@ -24,15 +24,15 @@ def cli(folder: Path, answers: Answers) -> Cli:
 
 
 def test_a_program_reads_what_was_chosen_and_why(tmp_path: Path) -> None:
-    done = cli(tmp_path, Answers(sinfo=SINFO))("init", "--json", status=0)
+    result = cli(tmp_path, Answers(sinfo=SINFO))("init", "--json", status=0)
     site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
     assert (site.scheduler, site.slurm.partition) == ("slurm", "big")
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:2080ti", 8)
-    choices = {one["key"]: one for one in done.data["choices"]}
+    choices = {one["key"]: one for one in result.data["choices"]}
     assert set(choices["slurm.partition"]) == {"key", "value", "why", "others", "flag"}
     assert "the default, cpu, has no GPUs" in choices["slurm.partition"]["why"]
     assert choices["slurm.partition"]["flag"] == "--partition"
-    assert done.data["detected"]["slurm.partition"] == '"big"'
+    assert result.data["detected"]["slurm.partition"] == '"big"'
 
 
 def test_a_person_is_asked_where_there_is_a_choice_and_only_there(tmp_path: Path) -> None:
@@ -57,6 +57,6 @@ def test_a_person_names_what_slurm_keeps_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [(), ("--slurm",)], ids=["init", "init --slurm"])
 def test_a_controller_that_is_away_leaves_no_site(words: tuple[str, ...], tmp_path: Path) -> None:
     answers = Answers(complaints={"sinfo": AWAY, "partitions": AWAY})
-    done = cli(tmp_path, answers)("init", *words, "--json", status=3)
-    assert "controller does not answer" in done.error["message"]
+    result = cli(tmp_path, answers)("init", *words, "--json", status=3)
+    assert "controller does not answer" in result.error["message"]
     assert not (tmp_path / "site.toml").exists()

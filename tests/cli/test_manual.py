@@ -15,7 +15,7 @@ PAGES = pages()
 
 
 def words(text: str) -> list[str]:
-    text = re.sub(r"\\\[u(\w+)\]", lambda found: chr(int(found[1], 16)), text)
+    text = re.sub(r"\\\[u(\w+)\]", lambda match: chr(int(match[1], 16)), text)
     return re.sub(r"\\&|\\", "", text).split()
 
 
@@ -28,7 +28,7 @@ def test_each_command_has_a_page_with_all_that_its_help_says(name: str) -> None:
     for param in TREE[name].params:
         if isinstance(param, click.Option):
             assert {opt.rstrip(",") for opt in param.opts} <= {one.rstrip(",") for one in said}
-            assert not [one for one in (param.help or "").split() if one not in said], param.name
+            assert not [word for word in (param.help or "").split() if word not in said], param.name
 
 
 # Of the commands that are typed every day: what people give them most often.
@@ -48,7 +48,7 @@ FIRST = {
 @pytest.mark.parametrize("name", FIRST)
 def test_help_begins_with_the_options_that_are_used_most(name: str) -> None:
     options = [
-        one.opts[0] for one in TREE[f"hpcbert {name}"].params if isinstance(one, click.Option)
+        param.opts[0] for param in TREE[f"hpcbert {name}"].params if isinstance(param, click.Option)
     ]
     assert options[:3] == FIRST[name].split()
 
@@ -59,8 +59,8 @@ def test_no_page_is_of_a_command_that_is_not_there() -> None:
 
 @pytest.mark.needs("groff")
 def test_troff_reads_them_without_a_warning() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         ["groff", "-man", "-Tutf8", "-ww", "-z"], input="".join(PAGES.values()), text=True,
         capture_output=True, check=True,
     )  # fmt: skip
-    assert done.stderr == ""
+    assert result.stderr == ""

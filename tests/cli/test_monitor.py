@@ -24,18 +24,18 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def story(slurm: Any, watched: Build) -> Built:
     """Two repeats: one completes, one fails."""
-    one = watched()
+    built = watched()
     slurm.answers(
         sacct=[
-            one.sacct(1, "RUNNING"),
-            one.sacct(1, "COMPLETED") + one.sacct(2, "RUNNING"),
-            one.sacct(1, "COMPLETED") + one.sacct(2, "FAILED", exit_code="3:0"),
+            built.sacct(1, "RUNNING"),
+            built.sacct(1, "COMPLETED") + built.sacct(2, "RUNNING"),
+            built.sacct(1, "COMPLETED") + built.sacct(2, "FAILED", exit_code="3:0"),
         ],
         squeue=[
-            one.squeue(1, "RUNNING") + one.squeue(2, "PENDING", reason="JobArrayTaskLimit"),
+            built.squeue(1, "RUNNING") + built.squeue(2, "PENDING", reason="JobArrayTaskLimit"),
         ],
     )
-    return one
+    return built
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def story(slurm: Any, watched: Build) -> Built:
 def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(
     hpcbert: Any, slurm: Any, watched: Build, reason: str, remedy: str, *, words: tuple[str, ...]
 ) -> None:
-    made = watched(repeats=1)
-    ended = made.sacct(1, "CANCELLED by 0")
+    built = watched(repeats=1)
+    ended = built.sacct(1, "CANCELLED by 0")
     slurm.answers(
-        sacct=[made.sacct(1, "PENDING"), ended, ended],
-        squeue=[made.squeue(1, "PENDING", reason=reason), "", ""],
+        sacct=[built.sacct(1, "PENDING"), ended, ended],
+        squeue=[built.squeue(1, "PENDING", reason=reason), "", ""],
     )
-    lines = hpcbert("monitor", made.campaign.id, *words).stdout.splitlines()
+    lines = hpcbert("monitor", built.campaign.id, *words).stdout.splitlines()
     assert "PENDING" in lines[0]
     assert remedy in lines[0]
 
@@ -67,8 +67,8 @@ def test_piped_each_change_is_a_line(hpcbert: Any, story: Built) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    found = [re.search(r"(\d)/2  ([A-Z_]+)", line) for line in lines[:5]]
-    assert [match and match.groups() for match in found] == [
+    matches = [re.search(r"(\d)/2  ([A-Z_]+)", line) for line in lines[:5]]
+    assert [match and match.groups() for match in matches] == [
         ("1", "RUNNING"),
         ("2", "PENDING"),
         ("1", "COMPLETED"),
@@ -90,7 +90,7 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert: Any, stor
     done = hpcbert("monitor", story.campaign.id, "--json", "--exit-status")
     assert done.returncode == 4
     *events, document = map(json.loads, done.stdout.splitlines())
-    assert [(one["repeat"], one["state"], one["kind"]) for one in events] == [
+    assert [(event["repeat"], event["state"], event["kind"]) for event in events] == [
         (1, "RUNNING", "running"),
         (2, "PENDING", "waiting"),
         (1, "COMPLETED", "succeeded"),
@@ -128,27 +128,27 @@ def test_a_failed_repeat_says_which_memory_it_lacked(hpcbert: Any, story: Built)
     story.log(str(story.campaign.arrays[0].point.shape), 2, f"it began\n{line}\n")
     done = hpcbert("monitor", story.campaign.id, "--json")
     *events, _ = map(json.loads, done.stdout.splitlines())
-    assert [one["failure"] for one in events[:-1]] == [None] * 4
+    assert [event["failure"] for event in events[:-1]] == [None] * 4
     assert events[-1]["failure"] == {"kind": "device-oom", "said": line}
     again = hpcbert("monitor", story.campaign.id)
     assert f"(the device ran out of memory: {line})" in again.stdout
 
 
 def test_equal_last_error_lines_are_one_line(hpcbert: Any, slurm: Any, watched: Build) -> None:
-    one = watched(repeats=5)
-    shape = str(one.campaign.arrays[0].point.shape)
+    built = watched(repeats=5)
+    shape = str(built.campaign.arrays[0].point.shape)
     said = "ModuleNotFoundError: No module named 'torch'"
     for repeat in range(1, 6):
-        one.log(shape, repeat, f"Traceback (most recent call last):\n  File 'a'\n{said}\n")
-    slurm.answers(sacct=["".join(one.sacct(n, "FAILED", exit_code="1:0") for n in range(1, 6))])
-    events = hpcbert("monitor", "--json", one.campaign.id).stdout.splitlines()
+        built.log(shape, repeat, f"Traceback (most recent call last):\n  File 'a'\n{said}\n")
+    slurm.answers(sacct=["".join(built.sacct(n, "FAILED", exit_code="1:0") for n in range(1, 6))])
+    events = hpcbert("monitor", "--json", built.campaign.id).stdout.splitlines()
     assert [json.loads(event)["failure"] for event in events[:5]] == [
         {"kind": "error", "said": said}
     ] * 5
-    lines = hpcbert("monitor", one.campaign.id).stdout.splitlines()
+    lines = hpcbert("monitor", built.campaign.id).stdout.splitlines()
     assert all(f"({said})" in line for line in lines[:5])
     assert lines[6] == f"5 repeats: {said}"
-    collected = hpcbert("collect", one.campaign.id).stdout
+    collected = hpcbert("collect", built.campaign.id).stdout
     assert collected.count(f"error: {said}") == 1
     assert "✗ 5 repeats: state: it is FAILED" in collected
 
@@ -211,8 +211,8 @@ def read_until(stream: Any, words: str) -> str:
 def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
     hpcbert: Any, slurm: Any, watched: Build
 ) -> None:
-    one = watched(repeats=1)
-    slurm.answers(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
+    built = watched(repeats=1)
+    slurm.answers(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
     with hpcbert.start("monitor") as child:
         read_until(child.stdout, "RUNNING")
         child.send_signal(signal.SIGINT)
@@ -221,7 +221,7 @@ def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
     assert out == ""
     assert "The jobs continue." in complaint
     command = complaint.partition("To cancel them: ")[2].strip()
-    assert command == f"hpcbert cancel '{one.directory}'"
+    assert command == f"hpcbert cancel '{built.directory}'"
     assert slurm.calls("scancel") == []
     with hpcbert.start("monitor", "--json") as child:
         read_until(child.stdout, "RUNNING")
@@ -262,9 +262,9 @@ def test_a_submission_that_waits_shows_changes_on_stderr(
 def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(
     hpcbert: Any, slurm: Any, watched: Build
 ) -> None:
-    one = watched(repeats=1)
-    slurm.answers(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
-    with follow(hpcbert, one.directory) as child:
+    built = watched(repeats=1)
+    slurm.answers(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
+    with follow(hpcbert, built.directory) as child:
         read_until(child.stderr, "RUNNING")
         child.send_signal(signal.SIGINT)
         _, complaint = child.communicate(timeout=CEILING)
@@ -274,14 +274,14 @@ def test_a_submission_that_waits_says_on_an_interrupt_what_goes_on(
 
 
 def test_a_reader_that_leaves_ends_it_quietly(hpcbert: Any, slurm: Any, watched: Build) -> None:
-    one = watched()
+    built = watched()
     slurm.answers(
         sacct=[
-            one.sacct(1, "RUNNING"),
-            one.sacct(1, "COMPLETED"),
-            one.sacct(1, "COMPLETED") + one.sacct(2, "COMPLETED"),
+            built.sacct(1, "RUNNING"),
+            built.sacct(1, "COMPLETED"),
+            built.sacct(1, "COMPLETED") + built.sacct(2, "COMPLETED"),
         ],
-        squeue=[one.squeue(1, "RUNNING") + one.squeue(2, "PENDING")],
+        squeue=[built.squeue(1, "RUNNING") + built.squeue(2, "PENDING")],
     )
     with hpcbert.start("monitor") as child:
         read_until(child.stdout, "RUNNING")
@@ -304,13 +304,13 @@ def test_a_terminal_without_a_keyboard_gets_lines(hpcbert: Any, story: Built) ->
 def test_a_local_campaign_is_watched_without_slurm(
     hpcbert: Any, slurm: Any, watched: Build
 ) -> None:
-    one = watched(job_id="local-1-1", scheduler="local", repeats=1)
-    array = one.campaign.arrays[0]
-    (one.directory / array.status(1)).write_text(
+    built = watched(job_id="local-1-1", scheduler="local", repeats=1)
+    array = built.campaign.arrays[0]
+    (built.directory / array.status(1)).write_text(
         '{"event":"start","time":1,"attempt":0,"nodelist":"here"}\n'
         '{"event":"finished","time":61,"attempt":0,"state":"TIMEOUT","exit":143}\n'
     )
-    done = hpcbert("monitor", "--json", "--exit-status", one.campaign.id)
+    done = hpcbert("monitor", "--json", "--exit-status", built.campaign.id)
     event, document = map(json.loads, done.stdout.splitlines())
     assert done.returncode == document["exit_code"] == 4
     assert (event["state"], event["source"], event["exit_code"], event["elapsed"]) == (
@@ -320,8 +320,8 @@ def test_a_local_campaign_is_watched_without_slurm(
 
 
 def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Build) -> None:
-    one = watched()
-    slurm.answers(squeue=[one.squeue(1, "RUNNING") + one.squeue(2, "PENDING")])
+    built = watched()
+    slurm.answers(squeue=[built.squeue(1, "RUNNING") + built.squeue(2, "PENDING")])
     refused = hpcbert("cancel", "aaaaaa")
     assert refused.returncode == 2
     assert "--yes" in refused.stderr
@@ -348,8 +348,8 @@ def test_cancel_of_what_is_over_does_nothing(hpcbert: Any, slurm: Any, watched: 
 
 
 def test_logs_prints_the_bytes_of_the_log(hpcbert: Any, watched: Build) -> None:
-    one = watched()
-    first, second = one.reach(1, 30), one.reach(2, 40)
+    built = watched()
+    first, second = built.reach(1, 30), built.reach(2, 40)
     now = time.time()
     os.utime(first, (now, now))
     os.utime(second, (now - 60, now - 60))
@@ -368,17 +368,17 @@ def test_logs_prints_the_bytes_of_the_log(hpcbert: Any, watched: Build) -> None:
 def test_logs_prefers_the_newest_attempt_and_falls_back_to_the_script(
     hpcbert: Any, watched: Build
 ) -> None:
-    one = watched()
+    built = watched()
     empty = hpcbert("logs")
     assert empty.returncode == 4
     assert "no log yet" in empty.stderr
-    (one.directory / "slurm" / "12_2.out").write_text("from the script\n")
+    (built.directory / "slurm" / "12_2.out").write_text("from the script\n")
     script = hpcbert("logs", "--repeat", "2")
     assert script.stdout == "from the script\n"
     assert "no log yet" in script.stderr
-    one.reach(1, 5)
-    again = one.reach(1, 6, attempt=1)
-    (one.directory / one.campaign.arrays[0].status(1)).write_text(
+    built.reach(1, 5)
+    again = built.reach(1, 6, attempt=1)
+    (built.directory / built.campaign.arrays[0].status(1)).write_text(
         '{"event":"start","time":1,"attempt":0}\n{"event":"start","time":2,"attempt":1}\n'
     )
     assert hpcbert("logs", "--repeat", "1", "--path").stdout == f"{again}\n"
@@ -402,8 +402,8 @@ def test_logs_of_what_is_not_there_are_refused(
 
 
 def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Any, watched: Build) -> None:
-    one = watched()
-    path = one.reach(1, 1)
+    built = watched()
+    path = built.reach(1, 1)
     path.write_bytes("\x1b[2Jé\x07\n".encode() * 3)
     _, text = hpcbert.on_terminal("logs", "--repeat", "1")
     assert "é" in text

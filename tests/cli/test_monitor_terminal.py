@@ -19,17 +19,17 @@ SHAPES = tuple(range(1, 21))
 @pytest.fixture
 def curve(slurm: Any, watched: Callable[..., Built]) -> Built:
     """Twenty points of which one repeat fails and one still waits for a while."""
-    one = watched(shapes=SHAPES)
+    built = watched(shapes=SHAPES)
     ends = {"array": 0}
     over = [
-        one.sacct(repeat, "FAILED" if place == 3 else "COMPLETED", **(ends | {"array": place}))
+        built.sacct(repeat, "FAILED" if place == 3 else "COMPLETED", **(ends | {"array": place}))
         for place in range(len(SHAPES))
         for repeat in (1, 2)
     ]
-    open_ = "".join(over[:-1]) + one.sacct(2, "PENDING", array=len(SHAPES) - 1)
-    waits = one.squeue(2, "PENDING", array=len(SHAPES) - 1, reason="Priority")
+    open_ = "".join(over[:-1]) + built.sacct(2, "PENDING", array=len(SHAPES) - 1)
+    waits = built.squeue(2, "PENDING", array=len(SHAPES) - 1, reason="Priority")
     slurm.answers(sacct=[open_, open_, "".join(over)], squeue=[waits, waits, ""])
-    return one
+    return built
 
 
 @pytest.mark.parametrize("term", ["dumb", "", "unknown"])

@@ -29,7 +29,7 @@ def fits(value: object, hint: Any) -> bool:
     """Say whether a value is of an annotated type."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return any(fits(value, one) for one in get_args(hint))
+        return any(fits(value, argument) for argument in get_args(hint))
     if origin is Literal:
         return value in get_args(hint)
     if origin is tuple:
@@ -47,9 +47,9 @@ def read(command: click.Command, words: str) -> Options:
 def test_what_click_reads_has_the_types_that_the_dataclass_says(
     command: click.Command, words: str
 ) -> None:
-    found = read(command, words)
+    options = read(command, words)
     for name, hint in HINTS.items():
-        assert fits(getattr(found, name), hint), name
+        assert fits(getattr(options, name), hint), name
 
 
 def test_without_options_each_field_has_its_default_and_with_all_of_them_none_has() -> None:
@@ -59,7 +59,7 @@ def test_without_options_each_field_has_its_default_and_with_all_of_them_none_ha
 
 
 def test_help_lists_the_fields_in_their_order() -> None:
-    names = [one.name for one in submit.params]
+    names = [param.name for param in submit.params]
     assert names[: len(HINTS)] == list(declared())
 
 

@@ -54,7 +54,7 @@ def test_a_recipes_options_in_a_site_are_finite(value: str, tmp_path: Path) -> N
 def test_a_recipes_options_on_the_command_line_are_finite(value: str, tmp_path: Path) -> None:
     found = recipe.load(package_templates() / "pytorch")
     site = site_of(tmp_path)
-    name = next(one.name for one in found.options.values() if one.kind == "float")
+    name = next(option.name for option in found.options.values() if option.kind == "float")
     with pytest.raises(UsageError, match="finite"):
         option_values(found, site, {name: value})
 
@@ -112,12 +112,12 @@ def test_an_interval_has_a_range(
 def test_what_is_written_has_the_permissions_of_the_umask(
     umask: int, mode_of_folders: int, many: Callable[..., list[Any]], tmp_path: Path, logs: Path
 ) -> None:
-    there = set(tmp_path.rglob("*"))
+    paths = set(tmp_path.rglob("*"))
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "sbatch").write_text(f"#!/bin/sh\numask >{tmp_path}/its-umask\necho 7\n")
     (tools / "sbatch").chmod(0o755)
-    there |= {tools, *tools.iterdir(), tmp_path / "results", tmp_path / "home"}
+    paths |= {tools, *tools.iterdir(), tmp_path / "results", tmp_path / "home"}
     words = ["submit", "--fw", "oneflow", "--rehearse", "--scheduler", "slurm"]
     asked = [
         ["init", "--local"],
@@ -127,7 +127,7 @@ def test_what_is_written_has_the_permissions_of_the_umask(
     ]
     for done in many(asked, umask=umask, PATH=f"{tools}:/usr/bin:/bin"):
         assert done.returncode == 0, done
-    made = [path for path in tmp_path.rglob("*") if path not in there and not path.is_symlink()]
+    made = [path for path in tmp_path.rglob("*") if path not in paths and not path.is_symlink()]
     made = [path for path in made if path.parent.name != "results"]
     assert len(made) > 12
     for path in made:

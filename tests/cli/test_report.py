@@ -61,17 +61,17 @@ def numbers(table: Path) -> list[list[str]]:
 def test_dlperf_s_set_becomes_the_tables_that_were_published(shared: Path, report: Report) -> None:
     """Its readme has every run by the printed rate, its JSON medians by the time stamps."""
     runs: dict[str, list[float]] = {}
-    for one in index(shared):
-        if DLPERF in one.name and one.nodes:
-            runs.setdefault(f"{one.nodes}n{one.gpus // one.nodes}g", []).append(one.published)
+    for log in index(shared):
+        if DLPERF in log.name and log.nodes:
+            runs.setdefault(f"{log.nodes}n{log.gpus // log.nodes}g", []).append(log.published)
     readme = {shape: round(median(speeds), 2) for shape, speeds in runs.items()}
     (stated,) = json.loads((shared / RESULT).read_text()).values()
     for rule, speeds in (
         ("rate", readme),
         ("dlperf-time", {name: one["median_speed"] for name, one in stated.items()}),
     ):
-        done = report(shared / f"logs/{DLPERF}", "--fw", "tf2-resnet", "--rule", rule)
-        assert done.returncode == 0, done.output
+        result = report(shared / f"logs/{DLPERF}", "--fw", "tf2-resnet", "--rule", rule)
+        assert result.returncode == 0, result.output
         for num, gpus, speed, speedup, *_ in numbers(Path("out/tables/results-1.csv")):
             shape = f"{num}n{int(gpus) // int(num)}g"
             assert round(float(speed), 2) == speeds.pop(shape)
@@ -81,8 +81,8 @@ def test_dlperf_s_set_becomes_the_tables_that_were_published(shared: Path, repor
 
 
 def test_a_report_has_every_file_and_the_same_numbers(logs: Path, report: Report) -> None:
-    done = report(logs, "--with-logs", "--json")
-    data = done.data
+    result = report(logs, "--with-logs", "--json")
+    data = result.data
     files = set(data["files"])
     assert {
         "index.html",
@@ -162,9 +162,9 @@ def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(
         (made.directory / array.script).write_text("#!/bin/bash\n# the script\n")
         for repeat in array.repeats:
             nodes.leave(made.directory, array, repeat, nodes.node("n1", host__topology=topology))
-    done = report(made.directory, "--json")
-    assert done.returncode == 4
-    assert done.document["status"] == "partial"
+    result = report(made.directory, "--json")
+    assert result.returncode == 4
+    assert result.document["status"] == "partial"
     text = Path("out/report.md").read_text(encoding="utf-8")
     assert "NVIDIA A100-SXM4-80GB" in text
     assert "| GPU0 | X | NV12 | 0-63 |" in text
@@ -223,9 +223,9 @@ def test_nothing_that_was_there_is_lost(logs: Path, report: Report) -> None:
     ):
         path, old = out / name, before.get(out / name)
         path.write_text(content)
-        done = report(logs, "--json")
-        assert done.returncode == 2
-        assert name in done.error["message"]
+        result = report(logs, "--json")
+        assert result.returncode == 2
+        assert name in result.error["message"]
         assert path.read_text() == content
         path.unlink() if old is None else path.write_bytes(old)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
@@ -260,9 +260,9 @@ def test_another_directory_and_a_file_are_refused(
 )
 def test_what_are_no_results_makes_no_report(text: str, report: Report, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(text)
-    done = report("bad.json", "--json")
-    assert done.returncode == 2, done.output
-    assert "bug" not in done.error["message"]
+    result = report("bad.json", "--json")
+    assert result.returncode == 2, result.output
+    assert "bug" not in result.error["message"]
     assert not Path("out").exists()
 
 
@@ -282,7 +282,7 @@ finally:
 
 
 def test_a_thousand_points_take_seconds_and_little_memory(tmp_path: Path) -> None:
-    made = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert collect")
+    provenance = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert collect")
     points = [
         Measured(Group(f"framework{number}", "bert-base", "fp32", 32, "rate"), Shape(1, gpus), 5, tuple(
             Run(repeat, 0, gpus * (100.0 + number + repeat), True, (), "-", "none", f"{number}/{gpus}/{repeat}.log")
@@ -291,7 +291,7 @@ def test_a_thousand_points_take_seconds_and_little_memory(tmp_path: Path) -> Non
         for number in range(125)
         for gpus in range(1, 9)
     ]  # fmt: skip
-    (tmp_path / "results.json").write_text(saved.render(ResultSet(tabulate(points), made)))
+    (tmp_path / "results.json").write_text(saved.render(ResultSet(tabulate(points), provenance)))
     words = ["hpcbert", "report", "results.json", "--output", "out"]
     environment = Cli(tmp_path, UNCOUNTED).environment
     subprocess.run(

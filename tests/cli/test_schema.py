@@ -49,12 +49,12 @@ READERS = [
 @pytest.fixture
 def done(build: Build, monkeypatch: pytest.MonkeyPatch) -> Built:
     """A campaign at its end, collected."""
-    made = build("1n1g", "1n2g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c")
-    made.finish()
-    gathered(made.directory, states=says())
-    monkeypatch.chdir(made.directory.parent.parent)
+    built = build("1n1g", "1n2g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c")
+    built.finish()
+    gathered(built.directory, states=says())
+    monkeypatch.chdir(built.directory.parent.parent)
     Path("site.toml").write_text('schema = 1\nname = "t"\nscheduler = "slurm"\n')
-    return made
+    return built
 
 
 def rewrite_schema(directory: Path, schema: int | None) -> None:

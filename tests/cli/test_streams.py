@@ -47,10 +47,10 @@ def hpcbert(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[b
     ids=str,
 )
 def test_the_locale_decides(env: dict[str, str], plain: bool, tmp_path: Path) -> None:
-    done = hpcbert("frameworks", "show", "oneflow", cwd=tmp_path, **env)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.isascii() == plain
-    assert (" - " if plain else " · ") in done.stdout.decode()
+    result = hpcbert("frameworks", "show", "oneflow", cwd=tmp_path, **env)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.isascii() == plain
+    assert (" - " if plain else " · ") in result.stdout.decode()
 
 
 def test_every_text_and_every_error_is_ascii_there(

@@ -90,10 +90,10 @@ def test_what_would_be_ignored_is_refused(many: Callable[..., list[Any]], tmp_pa
     home.mkdir()
     (home / "site.toml").write_text('schema = 1\nname = "here"\nscheduler = "local"\n')
     results = many([[*words, "--json"] for words, _, _ in REFUSED], cwd=home)
-    for (words, option, beside), done in zip(REFUSED, results, strict=True):
-        done.check(as_json=True)
-        (error,) = done.document["errors"]
-        assert done.returncode == 2, (words, done)
+    for (words, option, beside), result in zip(REFUSED, results, strict=True):
+        result.check(as_json=True)
+        (error,) = result.document["errors"]
+        assert result.returncode == 2, (words, result)
         assert error["code"] == "usage", words
         assert option in error["message"], (words, error)
         assert beside in error["message"], (words, error)
@@ -106,7 +106,7 @@ def test_every_option_that_resume_has_no_use_for_is_in_the_table() -> None:
     command = importlib.import_module("hpcbert.cli.submit").submit
     used = {"--resume", "--wait", "--max-retries", "--runs", "--site", "--json", "--help"}
     options = {
-        max(one.opts, key=len) for one in command.params if isinstance(one, click.Option)
+        max(param.opts, key=len) for param in command.params if isinstance(param, click.Option)
     } - used
     held = {option for words, option, _ in REFUSED if "--resume" in words}
     assert options == held
@@ -191,6 +191,8 @@ def test_a_table_that_cannot_be_written_is_the_systems_refusal(
 ) -> None:
     (tmp_path / "file").write_text("x")
     places = (tmp_path / "absent" / "t.md", tmp_path / "file" / "t.md", Path("/dev/full"), tmp_path)
-    for done in many([["collect", str(logs), "--json", "--output", str(one)] for one in places]):
+    for done in many(
+        [["collect", str(logs), "--json", "--output", str(place)] for place in places]
+    ):
         assert done.returncode == 1, done
         assert done.document["errors"][0]["code"] == "error"

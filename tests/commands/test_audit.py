@@ -375,7 +375,9 @@ def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished: Any) 
         made = gathered(finished.directory, states=says())
         assert made.exit_code == 0
         assert runs(made)[3].throughput == pytest.approx(4000, rel=1e-3)
-        assert any("a test of the reader" in one and LOG in one for one in made.warnings)
+        assert any(
+            "a test of the reader" in warning and LOG in warning for warning in made.warnings
+        )
         code, document = audited(finished.directory)
         (entry,) = document["data"]["history"]
         assert (code, entry["accepted"]) == (0, "a test of the reader")
@@ -432,10 +434,10 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished: Any) -> None:
     made = finished.change(arrays=(first, second, again))
 
     def cancelled(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
-        found = dict(says()(watched))
-        found[again.name, 3] = RepeatState("CANCELLED", Kind.FAILED, "sacct", attempt=1)
-        found[again.name, 4] = RepeatState("UNKNOWN", Kind.UNKNOWN, "none", attempt=1)
-        return found
+        repeat_states = dict(says()(watched))
+        repeat_states[again.name, 3] = RepeatState("CANCELLED", Kind.FAILED, "sacct", attempt=1)
+        repeat_states[again.name, 4] = RepeatState("UNKNOWN", Kind.UNKNOWN, "none", attempt=1)
+        return repeat_states
 
     for _ in range(2):
         assert gathered(made.directory, states=cancelled).exit_code == 0

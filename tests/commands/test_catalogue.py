@@ -51,7 +51,7 @@ def test_every_finding_about_slurm_is_on_the_page() -> None:
 def test_hello_is_read_by_the_oldest_python_of_an_image() -> None:
     text = (WORKLOADS / "hello.py").read_text()
     tree = ast.parse(text, feature_version=(3, 6))
-    assert not [one for one in ast.walk(tree) if isinstance(one, ast.NamedExpr)]
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.NamedExpr)]
     assert "from __future__ import annotations" not in text  # of 3.7
 
 
@@ -59,14 +59,14 @@ def test_nodes_that_found_the_same_are_one_finding() -> None:
     text = "motd\n" + printed(
         ("n2", "tmp", "ok", "a"), ("n1", "tmp", "ok", "a"), ("n3", "tmp", "fail", "full")
     )
-    told = {one.name: (one.status, one.nodes) for one in findings(text, {})}
+    told = {finding.name: (finding.status, finding.nodes) for finding in findings(text, {})}
     assert told == {"tmp (n[1-2])": ("ok", ("n1", "n2")), "tmp (n3)": ("fail", ("n3",))}
 
 
 def test_a_bad_rank_of_a_node_is_not_hidden_by_a_good_one() -> None:
     text = printed(("n1", "hello", "ok", "a"), ("n1", "hello", "fail", "b"))
-    (one,) = findings(text, {})
-    assert (one.status, one.detail) == ("fail", "b")
+    (finding,) = findings(text, {})
+    assert (finding.status, finding.detail) == ("fail", "b")
 
 
 def test_a_node_that_says_nothing_is_missed() -> None:

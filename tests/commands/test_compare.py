@@ -44,7 +44,7 @@ def measured(
 
 
 def times(factor: float, speeds: Speeds = QUIET) -> list[float]:
-    return [factor * one for one in speeds]
+    return [factor * speed for speed in speeds]
 
 
 @pytest.fixture
@@ -63,15 +63,15 @@ Save = Callable[..., Path]
 
 
 def compare(*words: object) -> Done:
-    done = inside("compare", *words)
-    done.check(as_json="--json" in words)
-    return done
+    result = inside("compare", *words)
+    result.check(as_json="--json" in words)
+    return result
 
 
 def points(*words: object) -> dict[str, Any]:
-    done = compare(*words, "--json")
-    assert done.returncode == 0, done
-    (one,) = done.data["comparisons"]
+    result = compare(*words, "--json")
+    assert result.returncode == 0, result
+    (one,) = result.data["comparisons"]
     return {point["point"]: point for point in one["points"]}
 
 
@@ -131,11 +131,11 @@ def test_the_gate(save: Save, name: str) -> None:
     factor, least, code = GATE[name]
     base = save("base", measured("1n1g", times(100)))
     new = save("new", measured("1n1g", times(100 * factor)))
-    done = compare(base, new, "--fail-under", least, "--json")
-    assert done.returncode == code
+    result = compare(base, new, "--fail-under", least, "--json")
+    assert result.returncode == code
     if code:
-        assert done.error["code"] == "regression"
-        assert POINT in done.error["message"]
+        assert result.error["code"] == "regression"
+        assert POINT in result.error["message"]
         assert POINT in compare(base, new, "--fail-under", least).stderr
 
 
@@ -144,9 +144,9 @@ def test_the_gate(save: Save, name: str) -> None:
 )
 def test_a_nonsensical_share_is_refused(save: Save, word: str) -> None:
     base = save("base", measured("1n1g", times(100)))
-    done = compare(base, base, f"--fail-under={word}")
-    assert done.returncode == 2
-    assert "is not a share" in done.stderr
+    result = compare(base, base, f"--fail-under={word}")
+    assert result.returncode == 2
+    assert "is not a share" in result.stderr
 
 
 def test_a_lacking_point_shuts_the_gate(save: Save, tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_a_lacking_point_shuts_the_gate(save: Save, tmp_path: Path) -> None:
     base, new = save("base", *both), save("new", both[0])
     assert compare(base, new).returncode == 0
     report = tmp_path / "gate.xml"
-    done = compare(base, new, "--fail-under", "50%", "--junit", report)
-    assert done.returncode == 4
-    assert "4n8g" in done.stderr
+    result = compare(base, new, "--fail-under", "50%", "--junit", report)
+    assert result.returncode == 4
+    assert "4n8g" in result.stderr
     suite = ET.parse(report).getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     failed = [case.get("name") for case in suite if case.find("failure") is not None]
@@ -172,15 +172,15 @@ def test_a_point_without_a_number_shuts_the_gate(save: Save, side: str) -> None:
     other = measured("1n2g", times(200))
     base = save("base", empty if side == "base" else good, other)
     new = save("new", empty if side == "new" else good, other)
-    done = compare(base, new, "--fail-under", "97%", "--json")
-    assert done.returncode == 4
-    assert f"no number in {side.upper()}" in done.error["message"]
+    result = compare(base, new, "--fail-under", "97%", "--json")
+    assert result.returncode == 4
+    assert f"no number in {side.upper()}" in result.error["message"]
 
 
 def test_nothing_is_left_to_compare(save: Save) -> None:
     good = measured("1n1g", times(100))
-    done = compare(save("base", good), save("new", replace(good, runs=())), "--json")
-    assert done.returncode == 4
+    result = compare(save("base", good), save("new", replace(good, runs=())), "--json")
+    assert result.returncode == 4
 
 
 OTHERS = {
@@ -209,10 +209,10 @@ def test_what_is_not_comparable_is_refused(save: Save, name: str) -> None:
     other, why = OTHERS[name]
     base = save("base", measured("1n1g", times(100), facts=(("sequence_length", ("128",)),)))
     new = save("new", other)
-    done = compare(base, new, "--json")
-    assert done.returncode == 2
-    assert why in done.error["message"]
-    assert "--anyway" in done.error["hint"]
+    result = compare(base, new, "--json")
+    assert result.returncode == 2
+    assert why in result.error["message"]
+    assert "--anyway" in result.error["hint"]
     (point,) = points(base, new, "--anyway").values()
     assert not point["comparable"]
     assert point["obstacles"]
@@ -240,10 +240,10 @@ def test_what_differs_is_said(save: Save) -> None:
 def test_nothing_in_common_says_in_what_they_differ(save: Save) -> None:
     base = save("base", measured("1n1g", times(100)))
     new = save("new", measured("1n1g", times(100), replace(GROUP, batch_size_per_device=64)))
-    done = compare(base, new, "--json")
-    assert done.returncode == 2
-    assert "batch-size (32; 64)" in done.error["hint"]
-    assert "--by batch-size" in done.error["hint"]
+    result = compare(base, new, "--json")
+    assert result.returncode == 2
+    assert "batch-size (32; 64)" in result.error["hint"]
+    assert "--by batch-size" in result.error["hint"]
 
 
 BY = {
@@ -258,8 +258,8 @@ BY = {
 
 @pytest.mark.parametrize("name", BY)
 def test_the_points_of_one_set_are_compared(save: Save, name: str) -> None:
-    here = save("all", measured("1n1g", times(100)), measured("1n1g", times(80), BY[name]))
-    (point,) = points(here, "--by", name).values()
+    path = save("all", measured("1n1g", times(100)), measured("1n1g", times(80), BY[name]))
+    (point,) = points(path, "--by", name).values()
     assert point["verdict"] == "slower"
     # The same from two places.
     one = save("one", measured("1n1g", times(100)))
@@ -269,24 +269,24 @@ def test_the_points_of_one_set_are_compared(save: Save, name: str) -> None:
 
 
 def test_shapes_are_compared(save: Save) -> None:
-    here = save("all", measured("1n1g", times(100)), measured("1n2g", times(190)))
-    (point,) = points(here, "--by", "shape").values()
+    path = save("all", measured("1n1g", times(100)), measured("1n2g", times(190)))
+    (point,) = points(path, "--by", "shape").values()
     assert point["ratio"] == pytest.approx(1.9)
 
 
 def test_one_value_is_nothing_to_compare(save: Save) -> None:
     base = save("base", measured("1n1g", times(100)))
-    done = compare(base, "--by", "framework", "--json")
-    assert (done.returncode, "oneflow" in done.error["message"]) == (2, True)
+    result = compare(base, "--by", "framework", "--json")
+    assert (result.returncode, "oneflow" in result.error["message"]) == (2, True)
     assert compare(base, "--json").returncode == 2
 
 
 def test_several_are_held_against_the_first(save: Save) -> None:
     files = [save(name, measured("1n1g", times(at))) for name, at in (("a", 9), ("b", 9), ("c", 8))]
-    done = compare(*files, "--json", "--fail-under", "97%")
-    assert done.returncode == 4
-    assert [one["new"] for one in done.data["comparisons"]] == [str(one) for one in files[1:]]
-    (error,) = done.document["errors"]
+    result = compare(*files, "--json", "--fail-under", "97%")
+    assert result.returncode == 4
+    assert [one["new"] for one in result.data["comparisons"]] == [str(file) for file in files[1:]]
+    (error,) = result.document["errors"]
     assert "c.json" in error["message"]
 
 
@@ -299,9 +299,9 @@ def test_campaigns_and_logs_are_compared(
         name = f"pytorch/bert/bz4/1n1g/bert_b4_fp32_{number}.log"
         log = logs.pytorch("1n1g", 9.0 + number / 100, start=1.7e9 + 1e4 * number)
         logs.put(tmp_path / "logs", name, log)
-    kept = tmp_path / "kept.json"
-    inside("collect", built.directory, "--output", kept)
-    (same,) = points(built.directory, kept).values()
+    path = tmp_path / "kept.json"
+    inside("collect", built.directory, "--output", path)
+    (same,) = points(built.directory, path).values()
     assert (same["verdict"], same["ratio"]) == ("equal", 1.0)
     words = ("--model", same["base"]["model"], "--skip", "2", "--iters", "12")
     (slower,) = points(built.directory, tmp_path / "logs", *words).values()
@@ -311,9 +311,9 @@ def test_campaigns_and_logs_are_compared(
 def test_what_says_of_logs_what_campaigns_record(build: Callable[..., Built], here: None) -> None:
     built = build("1n1g")
     built.finish()
-    done = compare(built.directory, built.directory, "--fw", "pytorch", "--json")
-    assert done.returncode == 2
-    assert "--fw has no effect on campaigns" in done.error["message"]
+    result = compare(built.directory, built.directory, "--fw", "pytorch", "--json")
+    assert result.returncode == 2
+    assert "--fw has no effect on campaigns" in result.error["message"]
 
 
 NASTY = 'a|b<script>&"\x1b[31m'
@@ -324,8 +324,8 @@ def test_names_steer_nothing(save: Save, tmp_path: Path) -> None:
     base = save("base", measured("1n1g", times(100), group))
     new = save("new", measured("1n1g", times(50), group))
     report = tmp_path / "gate.xml"
-    done = compare(base, new, "--fail-under", "1", "--junit", report)
-    assert "\x1b[31ma" not in done.stdout
+    result = compare(base, new, "--fail-under", "1", "--junit", report)
+    assert "\x1b[31ma" not in result.stdout
     assert ET.parse(report).getroot()[0][0].get("name", "").startswith("a|b<script>&")
     table = compare(base, new, "--format", "markdown").stdout
     assert r"a\|b\<script\>" in table

@@ -46,9 +46,9 @@ def site_of(
 
 def probed(tools: Path, *words: str, **environment: str) -> dict[str, NodeRow]:
     env = {"PATH": str(tools), "HOME": str(tools), **environment}
-    done = run(["bash", str(PROBE), *words], env=env)
-    assert (done.returncode, done.stderr) == (0, "")
-    return {one.name: one for one in read_rows(done.stdout)}
+    outcome = run(["bash", str(PROBE), *words], env=env)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    return {row.name: row for row in read_rows(outcome.stdout)}
 
 
 @pytest.fixture
@@ -70,11 +70,11 @@ def command(folder: Path, name: str, text: str) -> None:
 
 
 def test_a_machine_without_enroot_is_told_so(tools: Path) -> None:
-    found = probed(tools, "--enroot")
+    node_rows = probed(tools, "--enroot")
     # /usr/sbin is always looked through as well.
     if not shutil.which("enroot", path="/usr/sbin:/sbin"):
-        assert found["enroot"].status == "fail"
-        assert advice(found["enroot"]).change == "package enroot"
+        assert node_rows["enroot"].status == "fail"
+        assert advice(node_rows["enroot"]).change == "package enroot"
 
 
 def test_what_enroot_says_of_its_directories_is_explained(tools: Path) -> None:
@@ -84,19 +84,19 @@ def test_what_enroot_says_of_its_directories_is_explained(tools: Path) -> None:
         "if [[ $1 == version ]]; then echo 4.1.2; exit; fi\n"
         "echo \"mkdir: cannot create directory '/run/enroot': Permission denied\" >&2; exit 1",
     )
-    found = probed(tools, "--enroot")["directories"]
-    assert found.status == "fail"
-    advised = advice(found)
+    node_row = probed(tools, "--enroot")["directories"]
+    assert node_row.status == "fail"
+    advised = advice(node_row)
     assert "container.scratch" in advised.hint
     assert "ENROOT_RUNTIME_PATH" in advised.change
 
 
 def test_refused_user_namespaces_are_told_with_the_kernels_settings(tools: Path) -> None:
     command(tools, "unshare", "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1")
-    found = probed(tools)["user-namespaces"]
-    assert found.status == "fail"
-    assert "Operation not permitted" in found.detail
-    assert "user.max_user_namespaces=" in found.detail
+    node_row = probed(tools)["user-namespaces"]
+    assert node_row.status == "fail"
+    assert "Operation not permitted" in node_row.detail
+    assert "user.max_user_namespaces=" in node_row.detail
 
 
 def test_containers_of_jobs_that_are_over_are_named(tools: Path) -> None:
@@ -112,19 +112,19 @@ def test_containers_of_jobs_that_are_over_are_named(tools: Path) -> None:
 def test_files_and_folders_of_a_site_are_looked_at(tools: Path, tmp_path: Path) -> None:
     image, data = tmp_path / "a b.sqsh", tmp_path / "no such"
     image.write_bytes(b"no squashfs")
-    found = probed(
+    node_rows = probed(
         tools, "--image", str(image), "--data", str(data), "--images", str(tmp_path / "images")
     )
-    assert found["image"].status == "fail"
-    assert str(image) in found["image"].detail
-    assert found["data"].status == "fail"
-    assert found["images"].status in ("ok", "warn")
+    assert node_rows["image"].status == "fail"
+    assert str(image) in node_rows["image"].detail
+    assert node_rows["data"].status == "fail"
+    assert node_rows["images"].status in ("ok", "warn")
 
 
 def test_control_characters_of_a_detail_stay_on_its_line(tools: Path, tmp_path: Path) -> None:
-    found = probed(tools, "--image", str(tmp_path / "a\tb\nc\x1b[31m"))
-    assert "\x1b" not in found["image"].detail
-    assert "a b c" in found["image"].detail
+    node_rows = probed(tools, "--image", str(tmp_path / "a\tb\nc\x1b[31m"))
+    assert "\x1b" not in node_rows["image"].detail
+    assert "a b c" in node_rows["image"].detail
 
 
 def test_lines_of_others_are_passed_over() -> None:
@@ -156,14 +156,14 @@ def found_with(site: Site, answers: dict[str, Outcome]) -> tuple[list[Finding], 
 def test_a_login_node_may_lack_what_only_jobs_need(tmp_path: Path) -> None:
     text = printed(("login", "enroot", "fail", "no such program"), ("login", "images", "fail", "x"))
     slurm, _ = found_with(site_of(tmp_path), {"bash": Outcome((), 0, text)})
-    assert [one.status for one in slurm] == ["warn", "fail"]
+    assert [finding.status for finding in slurm] == ["warn", "fail"]
     local, _ = found_with(site_of(tmp_path, scheduler="local"), {"bash": Outcome((), 0, text)})
-    assert [one.status for one in local] == ["fail", "fail"]
+    assert [finding.status for finding in local] == ["fail", "fail"]
 
 
 def test_without_a_container_there_is_nothing_to_look_for(tmp_path: Path) -> None:
     findings, asked = found_with(site_of(tmp_path, runtime="none"), {})
-    assert [one.status for one in findings] == ["ok"]
+    assert [finding.status for finding in findings] == ["ok"]
     assert asked == []
 
 

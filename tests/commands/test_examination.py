@@ -33,9 +33,9 @@ def left(folder: Path) -> list[Path]:
 
 def test_a_job_that_does_not_start_is_cancelled(tmp_path: Path) -> None:
     slurm = Slurm()
-    (found,) = examine(tmp_path, slurm)
-    assert (found.name, found.status) == ("job", "fail")
-    assert "did not start" in found.detail
+    (finding,) = examine(tmp_path, slurm)
+    assert (finding.name, finding.status) == ("job", "fail")
+    assert "did not start" in finding.detail
     assert [job.alive() for job in slurm.jobs.values()] == [[]]
     assert not left(tmp_path)
 
@@ -43,9 +43,9 @@ def test_a_job_that_does_not_start_is_cancelled(tmp_path: Path) -> None:
 def test_a_job_that_is_refused_is_told(tmp_path: Path) -> None:
     said = "sbatch: error: Batch job submission failed: Invalid qos specification"
     slurm = Slurm(sbatch=failed(said))
-    (found,) = examine(tmp_path, slurm)
-    assert "Invalid qos specification" in found.detail
-    assert "--resume" not in found.hint
+    (finding,) = examine(tmp_path, slurm)
+    assert "Invalid qos specification" in finding.detail
+    assert "--resume" not in finding.hint
     assert not left(tmp_path)
 
 
@@ -96,15 +96,18 @@ def test_an_interrupt_while_sbatch_queues_cancels_what_it_made(tmp_path: Path) -
 
 def test_runs_that_can_not_be_made_are_told(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    (found,) = examine(tmp_path, Slurm())
-    assert (found.name, found.remedy) == ("runs (nodes)", "--runs ~/runs")
+    (finding,) = examine(tmp_path, Slurm())
+    assert (finding.name, finding.remedy) == ("runs (nodes)", "--runs ~/runs")
 
 
 def test_no_job_is_tried_while_the_controller_is_away(tmp_path: Path) -> None:
     slurm = Slurm(away={"scontrol"}, sbatch="slurm 22.05.8")
     visit = doctor.Visit(Shape(2, 1), 60.0, drafts.SUBMITTER)
-    found = {one.name: one for one in doctor.examine(site_in(tmp_path), run=slurm, visit=visit)}
-    assert (found["slurmctld"].status, found["job"].status) == ("fail", "fail")
-    assert "not tried" in found["job"].detail
+    findings = {
+        finding.name: finding
+        for finding in doctor.examine(site_in(tmp_path), run=slurm, visit=visit)
+    }
+    assert (findings["slurmctld"].status, findings["job"].status) == ("fail", "fail")
+    assert "not tried" in findings["job"].detail
     assert slurm.called("sbatch") == [("sbatch", "--version")]
     assert not left(tmp_path)

@@ -18,12 +18,12 @@ from tests.kit.slurm import Slurm
 def test_a_submission_asks_what_was_foreseen(
     framework: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    run, found = Slurm(), load(framework)
+    run, recipe = Slurm(), load(framework)
     site = reference(tmp_path, slurm={"sbatch_args": words})
     backend = scheduler.of("slurm", World(run))
-    backend.fit(OPTIONS, site, found)
-    made = drafted(site, found=found, options={"dry": True})
-    obstacles.of_submission(made, run=run)
-    asked = {tuple(argv): dict(backend.asking) for argv in backend.foreseen(site, found)}
-    asked |= {tuple(argv): {} for argv in obstacles.foreseen(made)}
+    backend.fit(OPTIONS, site, recipe)
+    draft = drafted(site, found=recipe, options={"dry": True})
+    obstacles.of_submission(draft, run=run)
+    asked = {tuple(argv): dict(backend.asking) for argv in backend.foreseen(site, recipe)}
+    asked |= {tuple(argv): {} for argv in obstacles.foreseen(draft)}
     assert dict(zip(run.calls, map(dict, run.environments), strict=True)) == asked

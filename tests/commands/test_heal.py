@@ -64,9 +64,9 @@ class Story:
 
 @pytest.fixture
 def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Story:
-    made = drafted(tmp_path, Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny"))
-    submit.write(made)
-    return Story(open_campaign(made.directory), monkeypatch)
+    draft = drafted(tmp_path, Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny"))
+    submit.write(draft)
+    return Story(open_campaign(draft.directory), monkeypatch)
 
 
 def test_it_watches_retries_and_watches_on_until_nothing_is_submitted(

@@ -30,16 +30,16 @@ def four(build: Build) -> Path:
         framework = "oneflow" if day % 2 else "pytorch"
         name = f"2026112{5 - day}T000000Z-{framework}-{day}"
         made = f"2026-11-{21 - day}T12:00:00Z"
-        one = build("1n1g", name=name, created=made, framework=framework)
+        built = build("1n1g", name=name, created=made, framework=framework)
         if day == 3:
-            one.finish()
-            notes.write(one.directory, "After the Update")
-    return one.directory.parent
+            built.finish()
+            notes.write(built.directory, "After the Update")
+    return built.directory.parent
 
 
 def test_the_newest_comes_first(four: Path) -> None:
-    found = listed(four, Filter(), now=NOW)
-    assert [one.campaign[-1] for one in found] == ["1", "2", "3", "4"]
+    overviews = listed(four, Filter(), now=NOW)
+    assert [overview.campaign[-1] for overview in overviews] == ["1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_newest_comes_first(four: Path) -> None:
     ids=str,
 )
 def test_what_is_not_wanted_is_left_out(four: Path, wanted: Filter, days: str) -> None:
-    assert "".join(one.campaign[-1] for one in listed(four, wanted, now=NOW)) == days
+    assert "".join(overview.campaign[-1] for overview in listed(four, wanted, now=NOW)) == days
 
 
 def test_a_place_without_campaigns_is_an_empty_list(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_while_one_runs_none_is_removed(one: Built, build: Build) -> None:
 
 
 def test_what_was_never_submitted_is_removed_and_nobody_asked(build: Build) -> None:
-    one = build("1n1g", jobs=("",))
+    built = build("1n1g", jobs=("",))
     slurm = Slurm()
-    assert remove([one.directory], agreed=yes, run=slurm)
+    assert remove([built.directory], agreed=yes, run=slurm)
     assert not slurm.calls
 
 
@@ -137,9 +137,9 @@ def test_a_damaged_campaign_is_removed_by_force(one: Built) -> None:
 
 
 def test_a_local_campaign_without_a_queue_is_removed(build: Build) -> None:
-    one = build("1n1g", scheduler="local", jobs=("local-1-1",))
-    one.finish()
-    assert remove([one.directory], agreed=yes, run=quiet(), force=True)
+    built = build("1n1g", scheduler="local", jobs=("local-1-1",))
+    built.finish()
+    assert remove([built.directory], agreed=yes, run=quiet(), force=True)
 
 
 def test_a_link_and_what_somebody_works_on_is_refused(one: Built) -> None:

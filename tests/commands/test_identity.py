@@ -26,9 +26,9 @@ from tests.kit.slurm import Answer, Job, Slurm, failed
 
 
 def one_point(tmp_path: Path) -> Draft:
-    one = curve(tmp_path, ("fp32",))
-    campaign = replace(one.campaign, arrays=one.campaign.arrays[:1])
-    return replace(one, campaign=campaign)
+    draft = curve(tmp_path, ("fp32",))
+    campaign = replace(draft.campaign, arrays=draft.campaign.arrays[:1])
+    return replace(draft, campaign=campaign)
 
 
 def rename(slurm: Slurm) -> None:
@@ -50,16 +50,16 @@ def cut(slurm: Slurm) -> None:
 def test_a_job_that_was_renamed_is_found_after_a_crash(
     tmp_path: Path, change: Callable[[Slurm], None]
 ) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    flow.write(one)
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write(draft)
     for number in range(1, 5):
         slurm.dies = True
         with pytest.raises(KeyboardInterrupt):
-            flow.submit(one.directory, hurried(slurm))
+            flow.submit(draft.directory, hurried(slurm))
         assert len(slurm.jobs) == number
         change(slurm)
     slurm.dies = False
-    campaign = flow.submit(one.directory, hurried(slurm))
+    campaign = flow.submit(draft.directory, hurried(slurm))
     assert [array.job_id for array in campaign.arrays] == ["100", "101", "102", "103"]
     assert slurm.count("sbatch") == 4
 
@@ -67,13 +67,13 @@ def test_a_job_that_was_renamed_is_found_after_a_crash(
 def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_doubled(
     tmp_path: Path,
 ) -> None:
-    one, slurm = one_point(tmp_path), Slurm()
-    flow.write(one)
-    campaign = replace(flow.submit(one.directory, hurried(slurm)), user="jovyan")
-    store.write_manifest(one.directory, campaign)
+    draft, slurm = one_point(tmp_path), Slurm()
+    flow.write(draft)
+    campaign = replace(flow.submit(draft.directory, hurried(slurm)), user="jovyan")
+    store.write_manifest(draft.directory, campaign)
     rename(slurm)
-    watched = TrackedCampaign(one.directory, campaign)
-    states = snapshot(TrackedCampaign(one.directory, campaign), run=slurm)
+    watched = TrackedCampaign(draft.directory, campaign)
+    states = snapshot(TrackedCampaign(draft.directory, campaign), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
     asked = [call for call in slurm.calls if call[0] in {"squeue", "sacct"}]
     assert asked
@@ -97,15 +97,15 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
 def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_again(
     tmp_path: Path, line: str, refused: bool
 ) -> None:
-    one, slurm = one_point(tmp_path), Slurm()
-    flow.write(one)
-    campaign = flow.submit(one.directory, hurried(slurm))
+    draft, slurm = one_point(tmp_path), Slurm()
+    flow.write(draft)
+    campaign = flow.submit(draft.directory, hurried(slurm))
 
     def run(argv: Sequence[str], **_: object) -> Outcome:
-        text = line.replace("//HERE", f"//{one.directory}") if "-j" in argv else ""
+        text = line.replace("//HERE", f"//{draft.directory}") if "-j" in argv else ""
         return Outcome(tuple(argv), 0, text + "\n")
 
-    watched = TrackedCampaign(one.directory, campaign)
+    watched = TrackedCampaign(draft.directory, campaign)
     lacks, slurms = [(campaign.arrays[0], 2)], scheduler.of("slurm", World(run))
     if refused:
         with pytest.raises(SchedulerError, match="is not over"):
@@ -121,12 +121,12 @@ class Elsewhere(Slurm):
     def __call__(self, argv: Sequence[str], **more: object) -> Outcome:
         there = "--clusters=other" in argv
         if argv[0] == "sbatch":
-            done = super().__call__(argv, **more)  # type: ignore[arg-type]
-            return replace(done, stdout=done.stdout.replace("\n", ";other\n"))
+            outcome = super().__call__(argv, **more)  # type: ignore[arg-type]
+            return replace(outcome, stdout=outcome.stdout.replace("\n", ";other\n"))
         if there:
-            done = super().__call__(argv, **more)  # type: ignore[arg-type]
+            outcome = super().__call__(argv, **more)  # type: ignore[arg-type]
             head = "CLUSTER: other\nJOBID|USER|STATE\n" if argv[0] == "squeue" else ""
-            return replace(done, stdout=head + done.stdout)
+            return replace(outcome, stdout=head + outcome.stdout)
         self.calls.append(tuple(argv))
         if argv[0] == "scontrol":
             return Outcome(tuple(argv), 1, "", "Invalid job id specified")
@@ -134,18 +134,18 @@ class Elsewhere(Slurm):
 
 
 def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path, ("fp32",)), Elsewhere()
-    arrays = tuple(replace(array, cluster="other,third") for array in one.campaign.arrays)
-    flow.write(replace(one, campaign=replace(one.campaign, arrays=arrays)))
-    campaign = flow.submit(one.directory, hurried(slurm))
+    draft, slurm = curve(tmp_path, ("fp32",)), Elsewhere()
+    arrays = tuple(replace(array, cluster="other,third") for array in draft.campaign.arrays)
+    flow.write(replace(draft, campaign=replace(draft.campaign, arrays=arrays)))
+    campaign = flow.submit(draft.directory, hurried(slurm))
     assert {array.cluster for array in campaign.arrays} == {"other"}
     first, second = (call for call in slurm.calls if call[0] == "sbatch")
     assert "--clusters=other,third" in first
     # A job can't wait for one of another cluster.
     assert "--clusters=other" in second
-    states = snapshot(TrackedCampaign(one.directory, campaign), run=slurm)
+    states = snapshot(TrackedCampaign(draft.directory, campaign), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    watched = TrackedCampaign(one.directory, campaign)
+    watched = TrackedCampaign(draft.directory, campaign)
     target = cancel.find(watched, run=slurm)
     assert (target.jobs, target.clusters) == (("100", "101"), ("other", "other"))
     cancelled: list[tuple[str, ...]] = []
@@ -163,9 +163,9 @@ def test_an_sbatch_that_submits_and_then_fails_is_not_a_refusal(tmp_path: Path) 
         failed("sbatch: error: the wrapper's quota check failed", acts=True),
         failed("sbatch: error: Batch job submission failed: whatever", acts=True),
     ]
-    one, slurm = curve(tmp_path, ("fp32",)), Slurm(sbatch=answers)
-    flow.write(one)
-    campaign = flow.submit(one.directory, hurried(slurm))
+    draft, slurm = curve(tmp_path, ("fp32",)), Slurm(sbatch=answers)
+    flow.write(draft)
+    campaign = flow.submit(draft.directory, hurried(slurm))
     assert [(array.state, array.job_id) for array in campaign.arrays] == [
         ("submitted", "100"),
         ("submitted", "101"),
@@ -177,17 +177,17 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
     tmp_path: Path,
 ) -> None:
     refusal = failed("sbatch: error: Batch job submission failed: Invalid qos specification")
-    one, slurm = one_point(tmp_path), Slurm(sbatch=[refusal, None])
-    flow.write(one)
+    draft, slurm = one_point(tmp_path), Slurm(sbatch=[refusal, None])
+    flow.write(draft)
     with pytest.raises(SchedulerError, match="Invalid qos"):
-        flow.submit(one.directory, hurried(slurm))
-    (array,) = store.read_manifest(one.directory).arrays
+        flow.submit(draft.directory, hurried(slurm))
+    (array,) = store.read_manifest(draft.directory).arrays
     assert (array.state, array.job_id) == ("refused", "")
     slurm.jobs["77"] = Job(array.name)
-    found = adopted(open_campaign(one.directory), run=slurm, strict=True).campaign
-    assert (found.arrays[0].state, found.arrays[0].job_id) == ("submitted", "77")
-    assert store.read_manifest(one.directory) == found
-    flow.submit(one.directory, hurried(slurm))
+    campaign = adopted(open_campaign(draft.directory), run=slurm, strict=True).campaign
+    assert (campaign.arrays[0].state, campaign.arrays[0].job_id) == ("submitted", "77")
+    assert store.read_manifest(draft.directory) == campaign
+    flow.submit(draft.directory, hurried(slurm))
     assert slurm.count("sbatch") == 1
 
 
@@ -195,13 +195,13 @@ def test_nothing_is_submitted_in_place_of_a_refused_array_while_slurm_is_silent(
     tmp_path: Path,
 ) -> None:
     refusal = failed("sbatch: error: invalid partition specified")
-    one, slurm = one_point(tmp_path), Slurm(sbatch=[refusal, None])
-    flow.write(one)
+    draft, slurm = one_point(tmp_path), Slurm(sbatch=[refusal, None])
+    flow.write(draft)
     with pytest.raises(SchedulerError):
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     slurm.away = {"squeue", "sacct"}
     with pytest.raises(SchedulerError, match="is unknown whether"):
-        adopted(open_campaign(one.directory), run=slurm, strict=True)
+        adopted(open_campaign(draft.directory), run=slurm, strict=True)
 
 
 @dataclass
@@ -212,9 +212,9 @@ class Wrapped(Slurm):
     foreign: str = "34"
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        done = super().do_sbatch(argv, cwd)
+        answer = super().do_sbatch(argv, cwd)
         self.jobs.setdefault(self.foreign, Job("somebody else's"))
-        return Answer(self.form.format(job=done.out.strip()))
+        return Answer(self.form.format(job=answer.out.strip()))
 
 
 FORMS = {
@@ -229,9 +229,9 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, form: str) -> None:
-    one, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
-    flow.write(one)
-    campaign = flow.submit(one.directory, hurried(slurm))
+    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
+    flow.write(draft)
+    campaign = flow.submit(draft.directory, hurried(slurm))
     for array in campaign.arrays:
         assert slurm.names[array.job_id] == array.name
         assert array.seen
@@ -240,15 +240,15 @@ def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, for
 
 @pytest.mark.parametrize("form", ["34\n{job}\n", "{job}\n34\n"])
 def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path: Path, form: str) -> None:
-    one = one_point(tmp_path)
+    draft = one_point(tmp_path)
     slurm = Wrapped(form=form, away={"scontrol", "squeue", "sacct"})
-    flow.write(one)
+    flow.write(draft)
     with pytest.raises(SchedulerError):
-        flow.submit(one.directory, hurried(slurm))
-    (array,) = store.read_manifest(one.directory).arrays
+        flow.submit(draft.directory, hurried(slurm))
+    (array,) = store.read_manifest(draft.directory).arrays
     assert (array.state, array.job_id) == ("intended", "")
     slurm.away = set()
-    campaign = flow.submit(one.directory, hurried(slurm))
+    campaign = flow.submit(draft.directory, hurried(slurm))
     assert slurm.names[campaign.arrays[0].job_id] == array.name
     assert slurm.count("sbatch") == 1
 
@@ -256,40 +256,40 @@ def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path: Path, form:
 def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_later(
     tmp_path: Path,
 ) -> None:
-    one, slurm = one_point(tmp_path), Wrapped(form="34\n", away={"scontrol"})
-    flow.write(one)
-    campaign = flow.submit(one.directory, hurried(slurm))
+    draft, slurm = one_point(tmp_path), Wrapped(form="34\n", away={"scontrol"})
+    flow.write(draft)
+    campaign = flow.submit(draft.directory, hurried(slurm))
     (array,) = campaign.arrays
     assert (array.job_id, array.seen) == ("34", "")
-    (array,) = adopted(open_campaign(one.directory), run=slurm).campaign.arrays
+    (array,) = adopted(open_campaign(draft.directory), run=slurm).campaign.arrays
     assert array.job_id == "100"
     assert array.seen
-    assert store.read_manifest(one.directory).arrays == (array,)
+    assert store.read_manifest(draft.directory).arrays == (array,)
 
 
 def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
-    one, slurm = one_point(tmp_path), Slurm()
-    flow.write(one)
+    draft, slurm = one_point(tmp_path), Slurm()
+    flow.write(draft)
 
     def run(argv: Sequence[str], **more: object) -> Outcome:
-        done = slurm(argv, **more)  # type: ignore[arg-type]
+        outcome = slurm(argv, **more)  # type: ignore[arg-type]
         if argv[0] == "sbatch":
             prefix(slurm)
-        text = done.stdout.replace("Dependency=(null)", "Dependency=singleton(unfulfilled)")
+        text = outcome.stdout.replace("Dependency=(null)", "Dependency=singleton(unfulfilled)")
         more_ = (
             "   Requeue=0 TimeLimit=00:05:00 NumNodes=1-1 Partition=other\n   StdOut=/tmp/x.out\n"
         )
-        return replace(done, stdout=text.replace("   SubmitTime", f"{more_}   SubmitTime"))
+        return replace(outcome, stdout=text.replace("   SubmitTime", f"{more_}   SubmitTime"))
 
-    campaign = flow.submit(one.directory, hurried(run))
+    campaign = flow.submit(draft.directory, hurried(run))
     (array,) = campaign.arrays
     name = array.name
     assert array.changed == (
         ("JobName", name, f"proj-{name}"),
         ("TimeLimit", "01:00:00", "00:05:00"),
         ("Requeue", "1", "0"),
-        ("StdOut", f"{one.directory}/slurm/%A_%a.out", "/tmp/x.out"),
+        ("StdOut", f"{draft.directory}/slurm/%A_%a.out", "/tmp/x.out"),
         ("Dependency", "", "singleton(unfulfilled)"),
-        ("WorkDir", os.path.realpath(one.directory), "/nowhere"),
+        ("WorkDir", os.path.realpath(draft.directory), "/nowhere"),
     )
-    assert store.read_manifest(one.directory) == campaign
+    assert store.read_manifest(draft.directory) == campaign

@@ -36,20 +36,20 @@ def default(question: Question) -> str:
 def proposed(
     answers: Answers,
     *,
-    here: Surroundings = HERE,
+    surroundings: Surroundings = HERE,
     pick: Callable[[Question], str] = default,
     folder: Path = Path("/home/me"),
     **asked: Any,
 ) -> Proposal:
     cluster = Cluster(World(answers))
     assert present(cluster)
-    return propose(cluster, here, asked, pick, folder=folder)
+    return propose(cluster, surroundings, asked, pick, folder=folder)
 
 
-def written(made: Proposal, folder: Path) -> Site:
+def written(proposal: Proposal, folder: Path) -> Site:
     """Return the site as it is read again."""
     path = folder / "site.toml"
-    path.write_text(site_text(SITE.read_text(), made.values))
+    path.write_text(site_text(SITE.read_text(), proposal.values))
     return read_site(path, base=folder, env={})
 
 
@@ -74,10 +74,10 @@ def me(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_gpus_by_type_and_number(gres: str, name: str, count: int, tmp_path: Path) -> None:
-    made = proposed(Answers(sinfo=line("gpu*", gres)))
-    site = written(made, tmp_path)
+    proposal = proposed(Answers(sinfo=line("gpu*", gres)))
+    site = written(proposal, tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == (name, count)
-    assert any("MIG" in one for one in made.warnings) == (name == "gpu:1g.10gb")
+    assert any("MIG" in warning for warning in proposal.warnings) == (name == "gpu:1g.10gb")
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_gpus_by_type_and_number(gres: str, name: str, count: int, tmp_path: Pat
     ids=["no GPUs", "default", "most", "an hour", "down", "slices", "one"],
 )  # fmt: skip
 def test_the_partition_is_one_that_has_gpus(sinfo: str, chosen: str, why: str, others: str) -> None:
-    made = proposed(Answers(sinfo=sinfo, partitions=""))
-    choice = next(one for one in made.choices if one.key == "slurm.partition")
+    proposal = proposed(Answers(sinfo=sinfo, partitions=""))
+    choice = next(one for one in proposal.choices if one.key == "slurm.partition")
     assert choice.value == chosen
     assert why in choice.why
     assert others in "; ".join(choice.others)
@@ -110,9 +110,9 @@ def test_a_partition_for_others_is_passed_over(tmp_path: Path) -> None:
     parts = parts.replace("\nReqResv", " ReqResv") + partition("d", accounts="proj")
     own = "proj|me|||normal|normal|||\n"
     answers = Answers(sinfo=sinfo, partitions=parts, config=ENFORCED, own=own, user="me|proj\n")
-    made = proposed(answers)
-    assert written(made, tmp_path).slurm.partition == "d"
-    listed = "; ".join(made.choices[0].others)
+    proposal = proposed(answers)
+    assert written(proposal, tmp_path).slurm.partition == "d"
+    listed = "; ".join(proposal.choices[0].others)
     assert "for the accounts others" in listed
     assert "for the groups ml" in listed
     assert "for reservations only" in listed
@@ -130,12 +130,12 @@ def test_a_partition_for_another_qos_is_passed_over(rule: tuple[str, str]) -> No
         sinfo=line("a*", "gpu:8") + line("b", "gpu:8"), partitions=first + partition("b"),
         config=ENFORCED, own=OWN, user="me|proj\n",
     )  # fmt: skip
-    made = proposed(answers)
-    assert made.value_of("slurm.partition") == "b"
-    assert "is not for you: it is for the QOS" in made.choices[0].why
-    assert not made.warnings
-    made = proposed(answers, partition="a")
-    assert any("None of your QOS" in one for one in made.warnings)
+    proposal = proposed(answers)
+    assert proposal.value_of("slurm.partition") == "b"
+    assert "is not for you: it is for the QOS" in proposal.choices[0].why
+    assert not proposal.warnings
+    proposal = proposed(answers, partition="a")
+    assert any("None of your QOS" in warning for warning in proposal.warnings)
 
 
 def test_a_partition_for_many_nodes_is_the_second_choice() -> None:
@@ -148,30 +148,30 @@ def test_a_partition_for_many_nodes_is_the_second_choice() -> None:
 
 def test_accounting_that_does_not_answer_is_said() -> None:
     away = dict.fromkeys(("own", "accounts", "user", "qos"), "sacctmgr: error: no connection")
-    made = proposed(Answers(config=ENFORCED, complaints=away))
-    assert any("does not say which are yours" in one for one in made.warnings)
-    made = proposed(Answers(config=ENFORCED))
-    assert any("You have no account" in one for one in made.warnings)
+    proposal = proposed(Answers(config=ENFORCED, complaints=away))
+    assert any("does not say which are yours" in warning for warning in proposal.warnings)
+    proposal = proposed(Answers(config=ENFORCED))
+    assert any("You have no account" in warning for warning in proposal.warnings)
 
 
 def test_no_more_memory_is_asked_for_than_the_partition_allows(tmp_path: Path) -> None:
     rule = partition().replace("MaxNodes", "MaxMemPerNode=64000 MaxNodes")
-    made = proposed(Answers(partitions=rule, config="DefMemPerNode = 4000\n"))
-    assert written(made, tmp_path).slurm.memory == "64000"
+    proposal = proposed(Answers(partitions=rule, config="DefMemPerNode = 4000\n"))
+    assert written(proposal, tmp_path).slurm.memory == "64000"
 
 
 def test_resources_that_are_no_gpus_are_named() -> None:
-    made = proposed(Answers(sinfo=line("npu*", "npu:910b:8,shard:4")))
-    (gres,) = (one for one in made.choices if one.key == "slurm.gres")
+    proposal = proposed(Answers(sinfo=line("npu*", "npu:910b:8,shard:4")))
+    (gres,) = (choice for choice in proposal.choices if choice.key == "slurm.gres")
     assert (gres.value, gres.others) == ("", ("npu:910b:8", "shard:4"))
 
 
 def test_of_two_types_of_gpus_the_most_is_taken_and_the_other_named(tmp_path: Path) -> None:
     answers = Answers(sinfo=line("gpu*", "gpu:v100:4") + line("gpu*", "gpu:a100:8", nodes=3))
-    made = proposed(answers)
-    site = written(made, tmp_path)
+    proposal = proposed(answers)
+    site = written(proposal, tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:a100", 8)
-    assert "gpu:v100:4" in described(made.choices)
+    assert "gpu:v100:4" in described(proposal.choices)
     site = written(proposed(answers, gpu_type="v100"), tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:v100", 4)
     with pytest.raises(UsageError, match="type 'h100'") as refused:
@@ -188,10 +188,10 @@ def test_a_type_of_gpu_that_another_partition_has_leads_there(tmp_path: Path) ->
 
 
 def test_a_cluster_without_gpus_computes_on_cpus_and_says_so(tmp_path: Path) -> None:
-    made = proposed(Answers(sinfo=line("cpu*", "(null)")))
-    site = written(made, tmp_path)
+    proposal = proposed(Answers(sinfo=line("cpu*", "(null)")))
+    site = written(proposal, tmp_path)
     assert (site.slurm.gres, site.settings("pytorch").device) == ("", "cpu")
-    assert any("no GPUs" in one for one in made.warnings)
+    assert any("no GPUs" in warning for warning in proposal.warnings)
 
 
 TWO = "a|me|||normal|normal|||\nb|me|||normal|normal|||\n"
@@ -207,8 +207,8 @@ TWO = "a|me|||normal|normal|||\nb|me|||normal|normal|||\n"
     ids=["default", "only one", "of this partition"],
 )
 def test_a_demanded_account_is_written(own: str, user: str, account: str, tmp_path: Path) -> None:
-    made = proposed(Answers(config=ENFORCED, own=own, user=user))
-    assert written(made, tmp_path).slurm.account == account
+    proposal = proposed(Answers(config=ENFORCED, own=own, user=user))
+    assert written(proposal, tmp_path).slurm.account == account
 
 
 def test_which_of_several_accounts_pays_only_the_user_can_say(tmp_path: Path) -> None:
@@ -217,7 +217,9 @@ def test_which_of_several_accounts_pays_only_the_user_can_say(tmp_path: Path) ->
         proposed(answers)
     assert "--account: account a; account b" in refused.value.hint
     assert written(proposed(answers, account="b"), tmp_path).slurm.account == "b"
-    picked = proposed(answers, pick=lambda one: "a" if one.name == "account" else one.default)
+    picked = proposed(
+        answers, pick=lambda question: "a" if question.name == "account" else question.default
+    )
     assert written(picked, tmp_path).slurm.account == "a"
     with pytest.raises(UsageError, match="no account 'c'"):
         proposed(answers, account="c")
@@ -274,8 +276,8 @@ def test_the_time_limit_is_no_longer_than_allowed(
 def test_exclusive_jobs_ask_for_all_memory_where_they_would_get_a_part(
     key: str, memory: str, tmp_path: Path
 ) -> None:
-    made = proposed(Answers(config=f"{key}\n"))
-    assert written(made, tmp_path).slurm.memory == memory
+    proposal = proposed(Answers(config=f"{key}\n"))
+    assert written(proposal, tmp_path).slurm.memory == memory
 
 
 @pytest.mark.parametrize(
@@ -288,21 +290,21 @@ def test_exclusive_jobs_ask_for_all_memory_where_they_would_get_a_part(
     ],
 )
 def test_mpi_is_what_srun_has(types: str, expected: str, *, warned: bool, tmp_path: Path) -> None:
-    listed = "".join(f"\t{one}\n" for one in types.split())
+    listed = "".join(f"\t{word}\n" for word in types.split())
     answers = Answers(mpi=f"MPI plugin types are...\n{listed}")
-    made = proposed(answers)
-    assert written(made, tmp_path).slurm.mpi == expected
-    assert any("no pmix" in one for one in made.warnings) == warned
+    proposal = proposed(answers)
+    assert written(proposal, tmp_path).slurm.mpi == expected
+    assert any("no pmix" in warning for warning in proposal.warnings) == warned
     with pytest.raises(UsageError, match="MPI type 'openmpi'"):
         proposed(answers, mpi="openmpi")
 
 
 def test_private_nodes_are_taken_as_the_controller_tells_of_them(tmp_path: Path) -> None:
     answers = Answers(complaints={"sinfo": DENIED})
-    made = proposed(answers)
-    site = written(made, tmp_path)
+    proposal = proposed(answers)
+    site = written(proposal, tmp_path)
     assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", "gpu", 8)
-    assert any("PrivateData" in one for one in made.warnings)
+    assert any("PrivateData" in warning for warning in proposal.warnings)
 
 
 def test_private_partitions_have_to_be_named(tmp_path: Path) -> None:
@@ -310,19 +312,19 @@ def test_private_partitions_have_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="which partition") as refused:
         proposed(answers)
     assert "--gpus-per-node" in refused.value.hint
-    made = proposed(answers, partition="gpu", gpus_per_node=4, gpu_type="a100")
-    site = written(made, tmp_path)
+    proposal = proposed(answers, partition="gpu", gpus_per_node=4, gpu_type="a100")
+    site = written(proposal, tmp_path)
     assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == (
         *("gpu", "gpu:a100"),
         4,
     )
-    assert any("could not check this site" in one for one in made.warnings)
+    assert any("could not check this site" in warning for warning in proposal.warnings)
     assert str(site.slurm.time_limit) == "01:00:00"
 
 
 def test_arrays_shorter_than_the_repeats_of_a_point_are_told() -> None:
-    made = proposed(Answers(config="MaxArraySize = 4\n"))
-    assert any("at most 3 elements" in one for one in made.warnings)
+    proposal = proposed(Answers(config="MaxArraySize = 4\n"))
+    assert any("at most 3 elements" in warning for warning in proposal.warnings)
     assert not proposed(Answers(config="MaxArraySize = 1001\n")).warnings
 
 
@@ -356,27 +358,29 @@ def test_without_slurm_there_is_this_machine(complaint: str, code: int) -> None:
 def test_the_container_runtime_is_what_srun_brings(
     usage: str, programs: tuple[str, ...], runtime: str, tmp_path: Path
 ) -> None:
-    here = Surroundings(interfaces=(), programs=programs, shared={})
-    made = proposed(Answers(help=usage), here=here)
-    assert written(made, tmp_path).container.runtime == runtime
-    listed = next(one.others for one in made.choices if one.key == "container.runtime")
+    surroundings = Surroundings(interfaces=(), programs=programs, shared={})
+    proposal = proposed(Answers(help=usage), surroundings=surroundings)
+    assert written(proposal, tmp_path).container.runtime == runtime
+    listed = next(choice.others for choice in proposal.choices if choice.key == "container.runtime")
     assert set(programs) <= {*listed, runtime}
 
 
 def test_campaigns_do_not_go_where_only_this_machine_sees_them(tmp_path: Path) -> None:
     shared = Surroundings((), (), {"SCRATCH": "/scratch/me"})
-    made = proposed(Answers(), here=shared, folder=Path("/tmp/x"))
-    site = written(made, tmp_path)
+    proposal = proposed(Answers(), surroundings=shared, folder=Path("/tmp/x"))
+    site = written(proposal, tmp_path)
     assert (site.runs, site.sources) == ("/scratch/me/hpcbert/runs", "/scratch/me/hpcbert/sources")
     alone = proposed(Answers(), folder=Path("/dev/shm/x"))
-    assert any("local to each machine" in one for one in alone.warnings)
+    assert any("local to each machine" in warning for warning in alone.warnings)
 
 
 def test_a_fast_network_is_named_and_taken_if_the_user_says_so(tmp_path: Path) -> None:
-    here = Surroundings(interfaces=("ib0", "eth0"), programs=(), shared={})
-    assert written(proposed(Answers(), here=here), tmp_path).nodes.interface == ""
+    surroundings = Surroundings(interfaces=("ib0", "eth0"), programs=(), shared={})
+    assert written(proposed(Answers(), surroundings=surroundings), tmp_path).nodes.interface == ""
     picked = proposed(
-        Answers(), here=here, pick=lambda one: "ib0" if "interface" in one.name else one.default
+        Answers(),
+        surroundings=surroundings,
+        pick=lambda question: "ib0" if "interface" in question.name else question.default,
     )
     assert written(picked, tmp_path).nodes.interface == "ib0"
 
@@ -406,19 +410,21 @@ def test_a_job_of_one_node_keeps_to_limits_on_minutes(
         sinfo=line("gpu*", "gpu:8"), config=config, own="proj|me|||normal|normal|||\n",
         accounts=f"proj||root||normal{accounts}\n", user="me|proj\n",
     )  # fmt: skip
-    (chosen,) = (one for one in proposed(answers).choices if one.key == "slurm.time_limit")
+    (chosen,) = (choice for choice in proposed(answers).choices if choice.key == "slurm.time_limit")
     assert (chosen.value, why in chosen.why) == (expected, True), chosen
 
 
 def test_a_type_that_a_person_picks_is_not_called_the_most() -> None:
     answers = Answers(sinfo=line("gpu*", "gpu:a100:4,gpu:v100:2"))
-    made = proposed(answers, pick=lambda one: "v100" if "GPU" in one.name else one.default)
-    (chosen,) = (one for one in made.choices if one.key == "slurm.gres")
+    proposal = proposed(
+        answers, pick=lambda question: "v100" if "GPU" in question.name else question.default
+    )
+    (chosen,) = (choice for choice in proposal.choices if choice.key == "slurm.gres")
     assert (chosen.value, chosen.why) == ("gpu:v100", "you said so: 2 nodes with gpu:v100:2")
 
 
 def test_of_two_types_alike_neither_is_called_the_most() -> None:
-    made = proposed(Answers(sinfo=line("gpu*", "gpu:tesla:2,gpu:gtx:2")))
-    (chosen,) = (one for one in made.choices if one.key == "slurm.gres")
+    proposal = proposed(Answers(sinfo=line("gpu*", "gpu:tesla:2,gpu:gtx:2")))
+    (chosen,) = (choice for choice in proposal.choices if choice.key == "slurm.gres")
     assert (chosen.value, chosen.others) == ("gpu:gtx", ("2 nodes with gpu:tesla:2",))
     assert chosen.why == "2 nodes with gpu:gtx:2"

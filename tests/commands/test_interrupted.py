@@ -37,8 +37,8 @@ class Interrupted:
 
     @property
     def directory(self) -> Path:
-        (found,) = store.find_campaigns(self.hpcbert.cwd / "runs")
-        return found
+        (path,) = store.find_campaigns(self.hpcbert.cwd / "runs")
+        return path
 
 
 @pytest.fixture
@@ -100,12 +100,14 @@ def test_the_monitor_advises_to_go_on_with_the_submission(
     interrupted: Interrupted, hpcbert: Cli
 ) -> None:
     interrupted(signal.SIGINT)
-    done = hpcbert("monitor", "--once", str(interrupted.directory))
-    never = [line for line in done.stdout.splitlines() if "2n8g" in line]
+    result = hpcbert("monitor", "--once", str(interrupted.directory))
+    never = [line for line in result.stdout.splitlines() if "2n8g" in line]
     assert len(never) == 5
     assert all("it was never submitted" in line for line in never)
-    assert "UNKNOWN: run hpcbert submit --resume CAMPAIGN to continue the submission" in done.stdout
-    done = hpcbert("monitor", "--once", "--json", str(interrupted.directory))
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    advice = {one["advice"] for one in events if "2n8g" in one.get("point", "")}
+    assert (
+        "UNKNOWN: run hpcbert submit --resume CAMPAIGN to continue the submission" in result.stdout
+    )
+    result = hpcbert("monitor", "--once", "--json", str(interrupted.directory))
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    advice = {event["advice"] for event in events if "2n8g" in event.get("point", "")}
     assert advice == {"run hpcbert submit --resume CAMPAIGN to continue the submission"}

@@ -50,7 +50,7 @@ def calls(act: Callable[[], object]) -> Calls:
     profile = cProfile.Profile()
     profile.runcall(act)
     stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
-    return {f"{file}:{line} {name}": found[1] for (file, line, name), found in stats.items()}
+    return {f"{file}:{line} {name}": stat[1] for (file, line, name), stat in stats.items()}
 
 
 def points(runs: Path, number: int) -> Built:
@@ -61,55 +61,55 @@ def repeats(runs: Path, number: int) -> Built:
     return finished(build(runs, "1n1g", repeats=number))
 
 
-def finished(one: Built) -> Built:
-    one.finish()
-    return one
+def finished(built: Built) -> Built:
+    built.finish()
+    return built
 
 
-def lines(one: Built, state: str) -> Slurm:
+def lines(built: Built, state: str) -> Slurm:
     places = [
-        (repeat, at) for at, array in enumerate(one.campaign.arrays) for repeat in array.repeats
+        (repeat, at) for at, array in enumerate(built.campaign.arrays) for repeat in array.repeats
     ]
     return Slurm(
-        sacct=["".join(one.sacct(repeat, state, array=at) for repeat, at in places)],
-        squeue=["".join(one.squeue(repeat, state, array=at) for repeat, at in places)],
+        sacct=["".join(built.sacct(repeat, state, array=at) for repeat, at in places)],
+        squeue=["".join(built.squeue(repeat, state, array=at) for repeat, at in places)],
     )
 
 
-def collecting(one: Built) -> Calls:
-    return calls(lambda: gathered(one.directory, states=says()))
+def collecting(built: Built) -> Calls:
+    return calls(lambda: gathered(built.directory, states=says()))
 
 
-def tracking(one: Built) -> Calls:
-    tracker = Tracker([one], run=lines(one, "RUNNING"))
+def tracking(built: Built) -> Calls:
+    tracker = Tracker([built], run=lines(built, "RUNNING"))
 
     def poll() -> None:
         tracker.poll()
         tracker.stirred()
         tracker.over()
-        assert not any(tracker.settled(repeat.key) for repeat in one.repeats)
+        assert not any(tracker.settled(repeat.key) for repeat in built.repeats)
 
     return calls(poll)
 
 
-def retrying(one: Built) -> Calls:
-    slurm = lines(one, "FAILED")
+def retrying(built: Built) -> Calls:
+    slurm = lines(built, "FAILED")
     slurm.squeue = [""]
-    return calls(lambda: retry.look(one.directory, RetryPolicy(), run=slurm))
+    return calls(lambda: retry.look(built.directory, RetryPolicy(), run=slurm))
 
 
 def submitting(runs: Path, number: int) -> Calls:
     shapes = [f"{nodes}n1g" for nodes in range(1, number + 1)]
-    one = build(runs, *shapes, repeats=1, jobs=("",) * number)
+    built = build(runs, *shapes, repeats=1, jobs=("",) * number)
     arrays = []
-    for array in one.campaign.arrays:
+    for array in built.campaign.arrays:
         text = f"#!/bin/bash\n#SBATCH --job-name={array.name}\n#SBATCH --array=1-1\n"
-        (one.directory / array.script).write_text(text)
+        (built.directory / array.script).write_text(text)
         digest = hashlib.sha256(text.encode()).hexdigest()
         arrays.append(replace(array, script_sha256=digest))
-    store.write_manifest(one.directory, replace(one.campaign, arrays=tuple(arrays)))
+    store.write_manifest(built.directory, replace(built.campaign, arrays=tuple(arrays)))
     slurm = Slurm()
-    found = calls(lambda: submit(one.directory, World(slurm)))
+    found = calls(lambda: submit(built.directory, World(slurm)))
     assert slurm.count("sbatch") == number
     # What the stand-in does is its own affair.
     return {name: count for name, count in found.items() if KIT not in name}
@@ -135,42 +135,42 @@ def campaigns_at_once(runs: Path, number: int) -> Calls:
 
 def campaigns_in_turn(runs: Path, number: int) -> Calls:
     """Collect campaigns of one folder, each named, that ran one after another on one node."""
-    found = [campaign(runs, WRITTEN + one * 86400, "n1") for one in range(number)]
-    return calls(lambda: gathered(*found, states=says()))
+    paths = [campaign(runs, WRITTEN + one * 86400, "n1") for one in range(number)]
+    return calls(lambda: gathered(*paths, states=says()))
 
 
 def campaign(runs: Path, time: float, held: str) -> Path:
     """Make a campaign that ran on a node then; return its directory."""
     name = f"{strftime('%Y%m%dT%H%M%SZ', gmtime(time - 60))}-pytorch-{held}"
     point = Point("pytorch", name, Shape(1, 1), "fp32", 4)
-    one = build(runs, "1n1g", name=name, repeats=1, point=point)
+    built = build(runs, "1n1g", name=name, repeats=1, point=point)
     start, step = STARTED
-    one.mark("1n1g", 1, {**start, "nodelist": held, "host": held}, step, time=time)
-    one.mark("1n1g", 1, *ended(0), time=time + 30)
-    os.utime(one.status_path("1n1g", 1), (time + 30, time + 30))
-    one.log("1n1g", 1, one.text("1n1g", 10.0, start=time))
-    return one.directory
+    built.mark("1n1g", 1, {**start, "nodelist": held, "host": held}, step, time=time)
+    built.mark("1n1g", 1, *ended(0), time=time + 30)
+    os.utime(built.status_path("1n1g", 1), (time + 30, time + 30))
+    built.log("1n1g", 1, built.text("1n1g", 10.0, start=time))
+    return built.directory
 
 
 def nodes(runs: Path, number: int) -> Built:
-    one = build(runs, f"{number}n1g", repeats=1)
+    built = build(runs, f"{number}n1g", repeats=1)
     shape, held = f"{number}n1g", f"n[1-{number}]" if number > 1 else "n1"
-    one.mark(shape, 1, *STARTED, nodelist=held, host="n1", job="70_1")
-    one.mark(shape, 1, *ended(0))
-    one.log(shape, 1, one.text(shape, 10.0 * number))
+    built.mark(shape, 1, *STARTED, nodelist=held, host="n1", job="70_1")
+    built.mark(shape, 1, *ended(0))
+    built.log(shape, 1, built.text(shape, 10.0 * number))
     names = (f"n{at}" for at in range(1, number + 1))
-    leave(one.directory, one.campaign.arrays[0], 1, *map(node, names))
-    return one
+    leave(built.directory, built.campaign.arrays[0], 1, *map(node, names))
+    return built
 
 
 def attempts(runs: Path, number: int) -> Built:
-    one = build(runs, "1n1g", repeats=1)
+    built = build(runs, "1n1g", repeats=1)
     for attempt in range(number):
         last = attempt == number - 1
-        one.mark("1n1g", 1, *STARTED, attempt=attempt)
-        one.mark("1n1g", 1, *ended(0 if last else 1), attempt=attempt)
-        one.log("1n1g", 1, one.text("1n1g", 10.0, last=None if last else 3), attempt)
-    return one
+        built.mark("1n1g", 1, *STARTED, attempt=attempt)
+        built.mark("1n1g", 1, *ended(0 if last else 1), attempt=attempt)
+        built.log("1n1g", 1, built.text("1n1g", 10.0, last=None if last else 3), attempt)
+    return built
 
 
 def logs_of_points(folder: Path, number: int) -> Calls:

@@ -32,7 +32,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def follow(
-    one: Built, run: Runner, *, time: Clock | None = None, **options: Any
+    built: Built, run: Runner, *, time: Clock | None = None, **options: Any
 ) -> tuple[View, list[str], Clock]:
     time, found = time or Clock(), list[str]()
 
@@ -40,23 +40,23 @@ def follow(
         found.extend(f"{change.repeat.number} {change.state.word}" for change in several)
 
     values = {"floor": 10.0, "clock": time, "pause": time.pause, "chance": lambda: 0.0, **options}
-    view = watch((one,), Sinks(changes), run=run, **values)
+    view = watch((built,), Sinks(changes), run=run, **values)
     return view, found, time
 
 
 @pytest.mark.usefixtures("at_once")
 def test_each_change_is_told_once_and_the_end_ends_it(watched: Build) -> None:
-    one = watched()
+    built = watched()
     run = Slurm(
         sacct=[
             "",
-            one.sacct(1, "RUNNING"),
-            one.sacct(1, "COMPLETED") + one.sacct(2, "RUNNING"),
-            one.sacct(1, "COMPLETED") + one.sacct(2, "CANCELLED by 1000"),
+            built.sacct(1, "RUNNING"),
+            built.sacct(1, "COMPLETED") + built.sacct(2, "RUNNING"),
+            built.sacct(1, "COMPLETED") + built.sacct(2, "CANCELLED by 1000"),
         ],
-        squeue=[one.squeue(1, "PENDING", job="12_[1-2%1]"), one.squeue(2, "PENDING")],
+        squeue=[built.squeue(1, "PENDING", job="12_[1-2%1]"), built.squeue(2, "PENDING")],
     )
-    view, found, time = follow(one, run)
+    view, found, time = follow(built, run)
     assert found == [
         *("1 PENDING", "2 PENDING", "1 RUNNING", "1 COMPLETED", "2 RUNNING", "2 CANCELLED"),
     ]
@@ -68,30 +68,30 @@ def test_each_change_is_told_once_and_the_end_ends_it(watched: Build) -> None:
 def test_a_silent_slurm_is_given_up_after_some_polls_and_the_jobs_are_left_alone(
     watched: Build,
 ) -> None:
-    one = watched()
+    built = watched()
     run = Slurm(
         sacct=[failed("Connection refused")], squeue=[failed("Unable to contact slurm controller")]
     )
     with pytest.raises(SchedulerError, match="Unable to contact") as caught:
-        follow(one, run, tolerance=3)
+        follow(built, run, tolerance=3)
     assert caught.value.exit_code == 3
     assert "The jobs continue" in caught.value.hint
     assert [call[0] for call in run.calls] == ["sacct", "squeue"] * 3
 
 
 def test_where_there_is_no_slurm_nobody_waits(watched: Build) -> None:
-    one = watched()
+    built = watched()
     missing = failed("no such program", 127)
     with pytest.raises(SchedulerError):
-        follow(one, Slurm(sacct=[missing], squeue=[missing]))
+        follow(built, Slurm(sacct=[missing], squeue=[missing]))
 
 
 @pytest.mark.usefixtures("at_once")
 def test_a_slurm_that_comes_back_is_taken_up_again(watched: Build) -> None:
-    one = watched(repeats=1)
+    built = watched(repeats=1)
     down = failed("Connection refused")
-    run = Slurm(sacct=[down, down, one.sacct(1, "COMPLETED")], squeue=[down, down, ""])
-    view, found, time = follow(one, run, tolerance=3)
+    run = Slurm(sacct=[down, down, built.sacct(1, "COMPLETED")], squeue=[down, down, ""])
+    view, found, time = follow(built, run, tolerance=3)
     assert found == ["1 UNKNOWN", "1 COMPLETED"]
     assert view.trouble == ""
     assert time.now == T + 60
@@ -104,21 +104,21 @@ def test_a_slurm_that_comes_back_is_taken_up_again(watched: Build) -> None:
 def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
     watched: Build, floor: float, code: int, word: str
 ) -> None:
-    one, time = watched(repeats=1), Clock()
-    one.started("1n1g", 1)
-    run = Slurm(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
+    built, time = watched(repeats=1), Clock()
+    built.started("1n1g", 1)
+    run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
     asked: list[int] = []
 
     def end() -> None:
-        one.ended("1n1g", 1, code=code)
+        built.ended("1n1g", 1, code=code)
         asked.append(len(run.calls))
 
     def leave() -> None:
-        run.squeue = [one.squeue(1, word, end=T + 301)]
+        run.squeue = [built.squeue(1, word, end=T + 301)]
 
     time.at(300, end)
     time.at(301, leave)
-    view, found, _ = follow(one, run, time=time, floor=floor)
+    view, found, _ = follow(built, run, time=time, floor=floor)
     assert found == ["1 RUNNING", f"1 {word}"]
     assert next(iter(view.states.values())).exit_code == code
     assert time.now <= T + 302.5
@@ -128,18 +128,18 @@ def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
 
 
 def test_an_end_that_slurm_knows_is_one_question_half_a_second_later(watched: Build) -> None:
-    one, time = watched(repeats=1), Clock()
-    one.started("1n1g", 1)
-    run = Slurm(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
+    built, time = watched(repeats=1), Clock()
+    built.started("1n1g", 1)
+    run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
     asked: list[int] = []
 
     def end() -> None:
-        one.ended("1n1g", 1)
-        run.squeue = [one.squeue(1, "COMPLETED", end=T + 300)]
+        built.ended("1n1g", 1)
+        run.squeue = [built.squeue(1, "COMPLETED", end=T + 300)]
         asked.append(len(run.calls))
 
     time.at(300, end)
-    _, found, _ = follow(one, run, time=time, floor=60.0)
+    _, found, _ = follow(built, run, time=time, floor=60.0)
     assert found == ["1 RUNNING", "1 COMPLETED"]
     assert [call[0] for call in run.calls[asked[0] :]] == ["squeue"]
     assert time.now <= T + 300.5
@@ -147,20 +147,20 @@ def test_an_end_that_slurm_knows_is_one_question_half_a_second_later(watched: Bu
 
 def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watched: Build) -> None:
     repeats, floor = 200, 10.0
-    one, time = watched(repeats=repeats), Clock()
+    built, time = watched(repeats=repeats), Clock()
     over: list[str] = []
-    run = Slurm(sacct=[""], squeue=[one.squeue(repeats, "RUNNING")])
+    run = Slurm(sacct=[""], squeue=[built.squeue(repeats, "RUNNING")])
 
     def end(number: int) -> None:
-        one.ended("1n1g", number)
-        over.append(one.squeue(number, "COMPLETED", end=T + number))
-        alive = [one.squeue(left, "RUNNING") for left in range(number + 1, repeats + 1)]
+        built.ended("1n1g", number)
+        over.append(built.squeue(number, "COMPLETED", end=T + number))
+        alive = [built.squeue(left, "RUNNING") for left in range(number + 1, repeats + 1)]
         run.squeue = ["".join([*over, *alive])]
 
     for number in range(1, repeats + 1):
-        one.started("1n1g", number)
+        built.started("1n1g", number)
         time.at(number, lambda number=number: end(number))  # type: ignore[misc]
-    view, _, _ = follow(one, run, time=time, floor=floor)
+    view, _, _ = follow(built, run, time=time, floor=floor)
     assert view.count() == {"succeeded": repeats}
     assert time.now <= T + repeats + 2
     questions = sum(call[0] == "squeue" for call in run.calls)
@@ -168,26 +168,26 @@ def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watche
 
 
 def test_an_end_that_slurm_contradicts_waits_for_accounting(watched: Build) -> None:
-    one, time = watched(repeats=1), Clock()
-    one.started("1n1g", 1)
-    run = Slurm(sacct=[one.sacct(1, "RUNNING")], squeue=[one.squeue(1, "RUNNING")])
+    built, time = watched(repeats=1), Clock()
+    built.started("1n1g", 1)
+    run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
 
     def end() -> None:
-        one.ended("1n1g", 1)
-        run.squeue = [one.squeue(1, "OUT_OF_MEMORY", end=T + 20)]
+        built.ended("1n1g", 1)
+        run.squeue = [built.squeue(1, "OUT_OF_MEMORY", end=T + 20)]
 
     time.at(20, end)
-    time.at(30, lambda: setattr(run, "sacct", [one.sacct(1, "OUT_OF_MEMORY")]))
-    view, found, _ = follow(one, run, time=time)
+    time.at(30, lambda: setattr(run, "sacct", [built.sacct(1, "OUT_OF_MEMORY")]))
+    view, found, _ = follow(built, run, time=time)
     assert found == ["1 RUNNING", "1 OUT_OF_MEMORY"]
     assert view.failed == 1
     assert time.now >= T + 30
 
 
 def test_one_look_is_one_look(watched: Build) -> None:
-    one = watched()
-    run = Slurm(squeue=[one.squeue(1, "RUNNING")])
-    view, found, time = follow(one, run, once=True)
+    built = watched()
+    run = Slurm(squeue=[built.squeue(1, "RUNNING")])
+    view, found, time = follow(built, run, once=True)
     assert found == ["1 RUNNING", "2 UNKNOWN"]
     assert time.pauses == []
     assert view.time == T
@@ -197,16 +197,16 @@ def test_one_look_is_one_look(watched: Build) -> None:
 def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
     watched: Build, *, comes: bool
 ) -> None:
-    one = watched(repeats=1)
+    built = watched(repeats=1)
     time = Clock()
 
     def pause(seconds: float) -> None:
         time.pause(seconds)
         if comes and time.now > T + 30:
-            one.mark("1n1g", 1, {"event": "start"}, *status.ended(), time=T)
+            built.mark("1n1g", 1, {"event": "start"}, *status.ended(), time=T)
 
-    run = Slurm(sacct=[one.sacct(1, "COMPLETED")])
-    view, found, _ = follow(one, run, clock=time, pause=pause)
+    run = Slurm(sacct=[built.sacct(1, "COMPLETED")])
+    view, found, _ = follow(built, run, clock=time, pause=pause)
     (state,) = view.states.values()
     assert found == ["1 COMPLETED", "1 COMPLETED"]
     assert (state.kind, state.step_exit, state.detail) == ("succeeded", 0 if comes else None, "")
@@ -215,8 +215,8 @@ def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
 
 
 def test_one_look_says_that_an_end_is_not_visible_yet(watched: Build) -> None:
-    one = watched(repeats=1)
-    view, _, _ = follow(one, Slurm(sacct=[one.sacct(1, "COMPLETED")]), once=True)
+    built = watched(repeats=1)
+    view, _, _ = follow(built, Slurm(sacct=[built.sacct(1, "COMPLETED")]), once=True)
     (state,) = view.states.values()
     assert (state.word, state.kind) == ("COMPLETED", "running")
     assert "status not visible yet" in state.detail
@@ -225,15 +225,15 @@ def test_one_look_says_that_an_end_is_not_visible_yet(watched: Build) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_a_looked_at_view_is_refreshed_between_polls(watched: Build) -> None:
-    one = watched(repeats=1)
+    built = watched(repeats=1)
     run = Slurm(
-        sacct=[one.sacct(1, "RUNNING"), one.sacct(1, "COMPLETED")],
-        squeue=[one.squeue(1, "RUNNING")],
+        sacct=[built.sacct(1, "RUNNING"), built.sacct(1, "COMPLETED")],
+        squeue=[built.squeue(1, "RUNNING")],
     )
     views: list[View] = []
     time = Clock()
     watch(
-        (one,), Sinks(view=views.append, refresh=3.0),
+        (built,), Sinks(view=views.append, refresh=3.0),
         run=run, floor=10.0, clock=time, pause=time.pause, chance=lambda: 0.0,
     )  # fmt: skip
     assert [view.time - T for view in views] == [0, 3, 6, 9, 10]
@@ -246,10 +246,10 @@ def looks(time: Clock, since: float, until: float) -> int:
     return sum(since <= one < until for one in begun)
 
 
-def accounted(one: Built, first: str, second: str) -> Slurm:
+def accounted(built: Built, first: str, second: str) -> Slurm:
     return Slurm(
-        sacct=[one.sacct(1, first) + one.sacct(2, second)],
-        squeue=[one.squeue(1, first) + one.squeue(2, second)],
+        sacct=[built.sacct(1, first) + built.sacct(2, second)],
+        squeue=[built.squeue(1, first) + built.squeue(2, second)],
     )
 
 
@@ -263,25 +263,25 @@ def test_files_are_looked_at_often_after_a_change_and_seldom_later(
     watched: Build, monkeypatch: pytest.MonkeyPatch, stats: int, seen: tuple[int, int, int]
 ) -> None:
     monkeypatch.setattr(monitor, "_STATS", stats)
-    one, time = watched(repeats=2), Clock()
-    says = [accounted(one, "RUNNING", "RUNNING")]
-    time.at(20, lambda: says.append(accounted(one, "COMPLETED", "RUNNING")))
-    time.at(30, lambda: says.append(accounted(one, "COMPLETED", "COMPLETED")))
+    built, time = watched(repeats=2), Clock()
+    says = [accounted(built, "RUNNING", "RUNNING")]
+    time.at(20, lambda: says.append(accounted(built, "COMPLETED", "RUNNING")))
+    time.at(30, lambda: says.append(accounted(built, "COMPLETED", "COMPLETED")))
 
     def newest(*words: Any, **more: Any) -> Any:
         return says[-1](*words, **more)
 
-    follow(one, newest, time=time)
+    follow(built, newest, time=time)
     assert time.now - T == 35
     # At the start, later, and after the first of the two has ended.
     assert (looks(time, 0, 1), looks(time, 10, 20), looks(time, 25, 26)) == seen
 
 
-def ended(one: Built, repeat: int = 1, *, signal: str = "") -> None:
+def ended(built: Built, repeat: int = 1, *, signal: str = "") -> None:
     """Write down that the newest attempt of a repeat is over."""
     end = {"event": "end", "exit": 143 if signal else 0}
-    one.mark("1n1g", repeat, {"event": "start", "job": "9_1", "time": T})
-    one.mark("1n1g", repeat, {"event": "signal", "signal": signal}, end, time=T + 1)
+    built.mark("1n1g", repeat, {"event": "start", "job": "9_1", "time": T})
+    built.mark("1n1g", repeat, {"event": "signal", "signal": signal}, end, time=T + 1)
 
 
 def test_campaigns_that_still_live_are_found_with_one_question(
@@ -301,11 +301,17 @@ def test_campaigns_that_still_live_are_found_with_one_question(
     assert [call[0] for call in run.calls] == ["squeue"]
     # Slurm may have put back what a signal ended, and can't be asked.
     silent = Slurm(squeue=[failed("Unable to contact slurm controller")])
-    names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=silent)]
+    names = [
+        tracked_campaign.campaign.id[-6:]
+        for tracked_campaign in monitor.unfinished(runs, run=silent)
+    ]
     assert names == ["gone01", "live01", "term01"]
     # On a laptop with a copy of the campaigns nobody can be asked.
     absent = Slurm(squeue=[failed("squeue: not found", 127)])
-    names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=absent)]
+    names = [
+        tracked_campaign.campaign.id[-6:]
+        for tracked_campaign in monitor.unfinished(runs, run=absent)
+    ]
     assert names == ["gone01", "live01"]
     assert monitor.unfinished(tmp_path, run=run) == ()
 
@@ -317,33 +323,33 @@ def test_campaigns_that_still_live_are_found_with_one_question(
 def test_a_requeued_campaign_is_not_over_although_its_attempt_wrote_its_end(
     watched: Build, state: str, signal: str
 ) -> None:
-    one = watched("20261101T000000Z-pytorch-again1", job_id="1", repeats=1)
-    ended(one, signal=signal)
+    built = watched("20261101T000000Z-pytorch-again1", job_id="1", repeats=1)
+    ended(built, signal=signal)
     watched("20261102T000000Z-pytorch-newer1", job_id="2")
-    run = Slurm(squeue=[one.squeue(1, state)])
-    assert monitor.unfinished(one.directory.parent, run=run) == (one,)
+    run = Slurm(squeue=[built.squeue(1, state)])
+    assert monitor.unfinished(built.directory.parent, run=run) == (built,)
 
 
 def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
     watched: Build,
 ) -> None:
-    one = watched("20261101T000000Z-pytorch-local1", job_id="local-1-1", scheduler="local")
+    built = watched("20261101T000000Z-pytorch-local1", job_id="local-1-1", scheduler="local")
     plan = {"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}
-    (one.directory / local.PLAN).write_text(json.dumps(plan))
-    runs, run = one.directory.parent, Slurm()
-    assert monitor.unfinished(runs, run=run) == (one,)
-    ended(one, 1)
-    assert monitor.unfinished(runs, run=run) == (one,)
-    ended(one, 2)
+    (built.directory / local.PLAN).write_text(json.dumps(plan))
+    runs, run = built.directory.parent, Slurm()
+    assert monitor.unfinished(runs, run=run) == (built,)
+    ended(built, 1)
+    assert monitor.unfinished(runs, run=run) == (built,)
+    ended(built, 2)
     assert monitor.unfinished(runs, run=run) == ()
     assert run.calls == []
 
 
 def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Build) -> None:
-    one = watched()
-    runs = one.directory.parent
-    names = ["aaaaaa", str(one.directory), "20261121T"]
-    assert store.chosen(names, runs) == store.chosen((), runs) == (one.directory,)
+    built = watched()
+    runs = built.directory.parent
+    names = ["aaaaaa", str(built.directory), "20261121T"]
+    assert store.chosen(names, runs) == store.chosen((), runs) == (built.directory,)
     with pytest.raises(UsageError):
         store.chosen(["bbbbbb"], runs)
     with pytest.raises(UsageError, match="no campaign yet"):
@@ -351,37 +357,37 @@ def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Build) 
 
 
 def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Build) -> None:
-    one = watched()
-    repeat = one.repeats[0]
+    built = watched()
+    repeat = built.repeats[0]
     state = RepeatState("RUNNING", Kind.RUNNING, "sacct", attempt=1)
-    one.reach(1, 60, attempt=1)
-    read = monitor.progress_reader(one.directory)
+    built.reach(1, 60, attempt=1)
+    read = monitor.progress_reader(built.directory)
     detail = monitor.detail(repeat, read(monitor.log_path(repeat, state)), now=T)
     assert detail.iteration == 60
     assert detail.throughput is not None
     assert detail.throughput == pytest.approx(8, rel=0.05)
     assert detail.ends == pytest.approx(T + 60 * 4 / detail.throughput)
-    nothing = monitor.detail(repeat, read(one.directory / "absent"), now=T)
+    nothing = monitor.detail(repeat, read(built.directory / "absent"), now=T)
     assert (nothing.iteration, nothing.throughput, nothing.ends) == (None, None, None)
 
 
 def test_a_campaign_without_a_usable_recipe_is_watched_all_the_same(watched: Build) -> None:
-    one = watched()
+    built = watched()
     for text in ("[log]\nnonsense = 1\n", "["):
-        (one.directory / "recipe.toml").write_text(text)
-        assert monitor.progress_reader(one.directory)(one.directory / "x") is None
-    (one.directory / "recipe.toml").unlink()
-    assert monitor.progress_reader(one.directory)(one.directory / "x") is None
+        (built.directory / "recipe.toml").write_text(text)
+        assert monitor.progress_reader(built.directory)(built.directory / "x") is None
+    (built.directory / "recipe.toml").unlink()
+    assert monitor.progress_reader(built.directory)(built.directory / "x") is None
 
 
 def test_repeats_are_counted_by_the_kind_of_their_state(watched: Build) -> None:
-    one = watched(repeats=4)
+    built = watched(repeats=4)
     words = ["COMPLETED", "FAILED", "RUNNING", "PENDING"]
     states = {
         repeat.key: RepeatState(word, parse(word).kind, "sacct")
-        for repeat, word in zip(one.repeats, words, strict=True)
+        for repeat, word in zip(built.repeats, words, strict=True)
     }
-    view = View(one.repeats, states, float(T))
+    view = View(built.repeats, states, float(T))
     assert count_text(view.count()) == "1 completed, 1 failed, 1 running, 1 waiting"
 
 
@@ -391,64 +397,64 @@ def test_durations_are_shown_in_hours_minutes_seconds() -> None:
 
 
 def test_only_jobs_of_the_campaign_are_cancelled(watched: Build) -> None:
-    one = watched(shapes=(1, 2, 4))
+    built = watched(shapes=(1, 2, 4))
     lines = (
-        one.squeue(1, "RUNNING")
-        + one.squeue(2, "PENDING", array=1, user="somebody")
-        + one.squeue(2, "PENDING", array=1, name="somebody's job of that number")
-        + one.squeue(1, "COMPLETED", array=2)
-        + one.squeue(1, "RUNNING", name="another job of mine", job="99")
+        built.squeue(1, "RUNNING")
+        + built.squeue(2, "PENDING", array=1, user="somebody")
+        + built.squeue(2, "PENDING", array=1, name="somebody's job of that number")
+        + built.squeue(1, "COMPLETED", array=2)
+        + built.squeue(1, "RUNNING", name="another job of mine", job="99")
     )
     run = Slurm(squeue=[lines])
-    target = cancel.find(one, run=run)
+    target = cancel.find(built, run=run)
     assert target.jobs == ("12",)
     assert [repeat.number for repeat in target.repeats] == [1]
-    cancel.cancel(one, target, run=run)
+    cancel.cancel(built, target, run=run)
     assert run.calls[-1] == ("scancel", "12")
     nothing = Slurm()
-    cancel.cancel(one, cancel.find(one, run=nothing), run=nothing)
+    cancel.cancel(built, cancel.find(built, run=nothing), run=nothing)
     assert [call[0] for call in nothing.calls] == ["squeue"]
 
 
 def test_nothing_is_cancelled_while_squeue_is_silent(watched: Build) -> None:
-    one = watched()
+    built = watched()
     run = Slurm(squeue=[failed("Unable to contact slurm controller")])
     with pytest.raises(SchedulerError, match="Unable to contact"):
-        cancel.find(one, run=run)
+        cancel.find(built, run=run)
 
 
 def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: Build) -> None:
-    one = watched()
+    built = watched()
     lines = (
-        one.squeue(1, "RUNNING", submit=int(one.since) - 1)
-        + one.squeue(1, "RUNNING", name="the id was used again")
-        + one.squeue(2, "PENDING", job="99_2")
+        built.squeue(1, "RUNNING", submit=int(built.since) - 1)
+        + built.squeue(1, "RUNNING", name="the id was used again")
+        + built.squeue(2, "PENDING", job="99_2")
     )
-    target = cancel.find(one, run=Slurm(squeue=[lines]))
+    target = cancel.find(built, run=Slurm(squeue=[lines]))
     assert target.jobs == ("99",)
     assert [repeat.number for repeat in target.repeats] == [2]
 
 
 def test_a_job_that_ended_before_scancel_reached_it_is_no_error(watched: Build) -> None:
-    one = watched()
-    gone = failed("scancel: error: Kill job error on job id 12: Invalid job id specified")
-    run = Slurm(squeue=[one.squeue(1, "RUNNING")], scancel=[gone])
-    cancel.cancel(one, cancel.find(one, run=run), run=run)
+    built = watched()
+    answer = failed("scancel: error: Kill job error on job id 12: Invalid job id specified")
+    run = Slurm(squeue=[built.squeue(1, "RUNNING")], scancel=[answer])
+    cancel.cancel(built, cancel.find(built, run=run), run=run)
 
 
 def test_a_scancel_that_fails_is_reported(watched: Build) -> None:
-    one = watched()
+    built = watched()
     run = Slurm(
-        squeue=[one.squeue(1, "RUNNING")], scancel=[failed("scancel: error: Access denied")]
+        squeue=[built.squeue(1, "RUNNING")], scancel=[failed("scancel: error: Access denied")]
     )
     with pytest.raises(SchedulerError, match="Access denied"):
-        cancel.cancel(one, cancel.find(one, run=run), run=run)
+        cancel.cancel(built, cancel.find(built, run=run), run=run)
 
 
 def test_a_local_campaign_whose_queue_is_gone_has_nothing_to_cancel(watched: Build) -> None:
-    one = watched(job_id=f"local-{os.getpid()}-1", scheduler="local")
+    built = watched(job_id=f"local-{os.getpid()}-1", scheduler="local")
     run = Slurm()
-    assert cancel.find(one, run=run).jobs == ()
+    assert cancel.find(built, run=run).jobs == ()
     assert run.calls == []
 
 
@@ -460,4 +466,6 @@ def test_what_is_submitted_meanwhile_is_found_once_it_was_accepted(watched, tmp_
     assert monitor.begun(runs, {first.directory}) == ()
     (array,) = new.campaign.arrays
     new.change(arrays=(replace(array, state="submitted", job_id="44"),))
-    assert [one.directory for one in monitor.begun(runs, {first.directory})] == [new.directory]
+    assert [
+        tracked_campaign.directory for tracked_campaign in monitor.begun(runs, {first.directory})
+    ] == [new.directory]

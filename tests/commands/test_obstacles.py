@@ -27,8 +27,8 @@ def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
     return Cli(tmp_path, {"PATH": slurm.path, "HOME": str(tmp_path), "HPCBERT_RUNS": runs})
 
 
-def messages(done: Done) -> str:
-    return "\n".join(f"{one['message']} {one['hint']}" for one in done.document["errors"])
+def messages(result: Done) -> str:
+    return "\n".join(f"{one['message']} {one['hint']}" for one in result.document["errors"])
 
 
 SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
@@ -52,10 +52,10 @@ SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
 def test_what_is_known_to_fail_is_not_submitted(
     hpcbert: Cli, slurm: Programs, words: tuple[str, ...], said: str
 ) -> None:
-    done = hpcbert(*SUBMIT, *words, "--json")
-    assert (done.returncode, done.document["status"]) == (2, "error")
-    assert said in messages(done)
-    assert "--force" in messages(done)
+    result = hpcbert(*SUBMIT, *words, "--json")
+    assert (result.returncode, result.document["status"]) == (2, "error")
+    assert said in messages(result)
+    assert "--force" in messages(result)
     assert not slurm.calls("sbatch")
 
 
@@ -67,13 +67,13 @@ def test_mpi_that_the_cluster_lacks_is_refused_with_what_it_has(
     hpcbert: Cli, slurm: Programs, tmp_path: Path
 ) -> None:
     slurm.answers(srun=MPI)
-    done = hpcbert(*SUBMIT, "--fw", "mindspore", "--rehearse", "--json")
-    assert done.returncode == 2
-    assert "MPI: mindspore needs pmix" in messages(done)
-    assert "srun on this cluster has none, pmi2" in messages(done)
+    result = hpcbert(*SUBMIT, "--fw", "mindspore", "--rehearse", "--json")
+    assert result.returncode == 2
+    assert "MPI: mindspore needs pmix" in messages(result)
+    assert "srun on this cluster has none, pmi2" in messages(result)
     (tmp_path / "site.toml").write_text(f'{SITE}mpi = "pmix"\n')
-    done = hpcbert(*SUBMIT, "--json")
-    assert "The site names pmix" in messages(done)
+    result = hpcbert(*SUBMIT, "--json")
+    assert "The site names pmix" in messages(result)
     assert not slurm.calls("sbatch")
 
 
@@ -81,8 +81,8 @@ def test_of_the_kinds_of_mpi_that_the_cluster_has_the_recipes_best_is_taken(
     hpcbert: Cli, slurm: Programs
 ) -> None:
     slurm.answers(srun=MPI)
-    done = hpcbert(*SUBMIT, "--fw", "ngc-tf1", "--rehearse", "--dry-run")
-    assert "--mpi=pmi2 " in done.stdout
+    result = hpcbert(*SUBMIT, "--fw", "ngc-tf1", "--rehearse", "--dry-run")
+    assert "--mpi=pmi2 " in result.stdout
 
 
 @pytest.mark.parametrize(("release", "code"), [(14, 2), (24, 5)], ids=["old", "new"])
@@ -92,14 +92,14 @@ def test_pyxis_and_the_image_are_checked_before_submission(
     slurm.answers(srun=usage(release))
     words = ("--runtime", "pyxis", "--image", "docker://nvcr.io#nvidia/pytorch:20.12-py3")
     more = ("--python", "/usr/bin/python3", "--runs", str(hpcbert.cwd / "runs"), "--json")
-    done = hpcbert(*SUBMIT, *words, *more, *(["--dry-run"] if code == 5 else []))
-    assert done.returncode == code  # sbatch refuses every job here
+    result = hpcbert(*SUBMIT, *words, *more, *(["--dry-run"] if code == 5 else []))
+    assert result.returncode == code  # sbatch refuses every job here
     if code == 2:
-        assert "no --container-env" in messages(done)
-        assert "pyxis 0.15 or newer" in messages(done)
+        assert "no --container-env" in messages(result)
+        assert "pyxis 0.15 or newer" in messages(result)
         assert not slurm.calls("sbatch")
     else:
-        said = [one for one in done.document["warnings"] if "is not prepared" in one]
+        said = [one for one in result.document["warnings"] if "is not prepared" in one]
         assert len(said) == 1
         assert "hpcbert prepare --fw pytorch" in said[0]
 
@@ -107,21 +107,21 @@ def test_pyxis_and_the_image_are_checked_before_submission(
 def test_force_submits_all_the_same_and_says_what_it_passed_over(
     hpcbert: Cli, slurm: Programs, tmp_path: Path
 ) -> None:
-    done = hpcbert(*SUBMIT, "--nodes", "5", "--runs", str(tmp_path / "runs"), "--force", "--json")
-    assert done.returncode == 3
+    result = hpcbert(*SUBMIT, "--nodes", "5", "--runs", str(tmp_path / "runs"), "--force", "--json")
+    assert result.returncode == 3
     assert slurm.calls("sbatch")
-    assert "refused" in messages(done)
+    assert "refused" in messages(result)
 
 
 def test_a_dry_run_says_it_and_shows_the_script(hpcbert: Cli) -> None:
-    done = hpcbert(*SUBMIT, "--nodes", "5", "--dry-run", "--json")
-    assert done.data["arrays"]
-    assert any("you asked for 5" in one for one in done.document["warnings"])
+    result = hpcbert(*SUBMIT, "--nodes", "5", "--dry-run", "--json")
+    assert result.data["arrays"]
+    assert any("you asked for 5" in one for one in result.document["warnings"])
 
 
 def test_a_framework_without_data_names_all_that_helps(hpcbert: Cli) -> None:
-    done = hpcbert(*SUBMIT, "--fw", "oneflow", "--json")
-    assert done.returncode == 2
+    result = hpcbert(*SUBMIT, "--fw", "oneflow", "--json")
+    assert result.returncode == 2
     for word in (
         "hpcbert prepare --fw oneflow",
         "--rehearse",
@@ -130,7 +130,7 @@ def test_a_framework_without_data_names_all_that_helps(hpcbert: Cli) -> None:
         "--data",
         "--source",
     ):
-        assert word in messages(done)
+        assert word in messages(result)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ def test_what_a_site_says_of_nothing_is_an_error(
     hpcbert: Cli, tmp_path: Path, text: str, said: str
 ) -> None:
     (tmp_path / "site.toml").write_text(SITE + text)
-    done = hpcbert("config", "--json")
-    assert done.returncode == 2
-    assert said in messages(done)
-    assert done.data["settings"]
-    done = hpcbert("doctor", "--json")
-    assert done.returncode == 5
-    wrong = [one for one in done.data if one["status"] == "fail"]
+    result = hpcbert("config", "--json")
+    assert result.returncode == 2
+    assert said in messages(result)
+    assert result.data["settings"]
+    result = hpcbert("doctor", "--json")
+    assert result.returncode == 5
+    wrong = [one for one in result.data if one["status"] == "fail"]
     assert any(said in f"{one['detail']} {one['hint']}" for one in wrong)
 
 
@@ -167,9 +167,9 @@ def test_the_doctor_finds_what_submit_would_refuse(hpcbert: Cli, tmp_path: Path)
         + 'time_limit = "2-00:00:00"\n[nodes]\ngpus_per_node = 16\n'
         + '[frameworks.oneflow]\ndata = "/no/data"\nsource = "/no/source"\n'
     )
-    done = hpcbert("doctor", "--fw", "oneflow", "--json")
-    assert done.returncode == 5
-    text = json.dumps([one for one in done.data if one["status"] == "fail"])
+    result = hpcbert("doctor", "--fw", "oneflow", "--json")
+    assert result.returncode == 5
+    text = json.dumps([one for one in result.data if one["status"] == "fail"])
     for said in ("/no/data", "/no/source", "gpu:16", "at most 1-00:00:00"):
         assert said in text
 
@@ -185,16 +185,16 @@ def bare(tmp_path: Path) -> Path:
 
 def test_without_torch_nothing_is_submitted_here(hpcbert: Cli, tmp_path: Path, bare: Path) -> None:
     local = ("submit", "--scheduler", "local", "--runs", tmp_path / "runs", "--python", bare)
-    done = hpcbert(*local, "--json")
-    assert done.returncode == 2
-    assert f"{bare} has no module torch" in messages(done)
-    assert "-m pip install 'torch>=" in messages(done)
-    assert "--force" in messages(done)
+    result = hpcbert(*local, "--json")
+    assert result.returncode == 2
+    assert f"{bare} has no module torch" in messages(result)
+    assert "-m pip install 'torch>=" in messages(result)
+    assert "--force" in messages(result)
     assert not (tmp_path / "runs").exists()
 
 
 def test_for_other_machines_a_missing_module_is_a_warning(hpcbert: Cli, bare: Path) -> None:
-    done = hpcbert(*SUBMIT, "--python", bare, "--dry-run", "--json")
-    assert [one for one in done.document["warnings"] if "has no module torch" in one]
+    result = hpcbert(*SUBMIT, "--python", bare, "--dry-run", "--json")
+    assert [one for one in result.document["warnings"] if "has no module torch" in one]
     rehearsed = hpcbert(*SUBMIT, "--python", bare, "--dry-run", "--rehearse", "--json")
     assert "torch" not in str(rehearsed.document["warnings"])

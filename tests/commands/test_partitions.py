@@ -128,23 +128,23 @@ def test_what_fits_a_partition_is_let_through(one: Demand) -> None:
 def test_what_fits_none_is_named_with_what_would(
     one: Demand, name: str, detail: str, hint: str
 ) -> None:
-    (found,) = find_misfits([one], SHARED, WIDE if one.partition == "wide" else FOUND)
-    assert (found.name, found.status) == (name, "fail")
-    assert detail in found.detail
-    assert hint in found.hint
+    (finding,) = find_misfits([one], SHARED, WIDE if one.partition == "wide" else FOUND)
+    assert (finding.name, finding.status) == (name, "fail")
+    assert detail in finding.detail
+    assert hint in finding.hint
 
 
 @pytest.mark.parametrize("place", ["/tmp/x/runs", "/dev/shm/runs", "/run/user/1/runs"])
 def test_a_directory_of_this_machine_is_refused_where_nodes_are_others(place: str) -> None:
-    (found,) = find_misfits([job()], Path(place), FOUND)
-    assert found.name == "runs directory"
-    assert "local to each machine" in found.detail
+    (finding,) = find_misfits([job()], Path(place), FOUND)
+    assert finding.name == "runs directory"
+    assert "local to each machine" in finding.detail
 
 
 def test_a_link_does_not_hide_where_a_directory_lies(tmp_path: Path) -> None:
     (tmp_path / "runs").symlink_to("/dev/shm")
-    (found,) = find_misfits([job()], tmp_path / "runs", FOUND)
-    assert "/dev/shm" in found.detail
+    (finding,) = find_misfits([job()], tmp_path / "runs", FOUND)
+    assert "/dev/shm" in finding.detail
 
 
 def test_a_cluster_that_is_this_machine_alone_may_use_any_directory(
@@ -176,8 +176,8 @@ def test_without_an_answer_nothing_is_held_against_a_job() -> None:
 def test_nodes_that_a_job_names_or_excludes_must_leave_enough(
     nodes: int, changes: dict[str, Any], said: str
 ) -> None:
-    asked = replace(job(nodes=nodes, gres="gpu:4"), **changes)
-    (finding,) = find_misfits([asked], SHARED, FOUND)
+    demand = replace(job(nodes=nodes, gres="gpu:4"), **changes)
+    (finding,) = find_misfits([demand], SHARED, FOUND)
     assert (finding.name, finding.status) == ("nodes", "fail")
     assert said in finding.detail
 
@@ -194,5 +194,5 @@ def test_nodes_that_a_job_names_or_excludes_must_leave_enough(
 def test_nodes_that_leave_enough_are_let_through(
     partition: str, nodes: int, changes: dict[str, Any]
 ) -> None:
-    asked = replace(job(partition, nodes, gres=""), **changes)
-    assert list(find_misfits([asked], SHARED, FOUND)) == []
+    demand = replace(job(partition, nodes, gres=""), **changes)
+    assert list(find_misfits([demand], SHARED, FOUND)) == []

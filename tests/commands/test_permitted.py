@@ -44,9 +44,12 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     )  # fmt: skip
 
 
-def found(one: Demand, answers: Answers) -> list[tuple[str, str, str]]:
+def found(demand: Demand, answers: Answers) -> list[tuple[str, str, str]]:
     cluster = Cluster(World(answers))
-    return [(each.name, each.detail, each.hint) for each in find_missing_rights([one], cluster)]
+    return [
+        (missing_right.name, missing_right.detail, missing_right.hint)
+        for missing_right in find_missing_rights([demand], cluster)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,9 @@ def test_time_that_accounting_does_not_allow_is_named(
 ) -> None:
     answers.accounts = account_row(columns)
     bad = list(find_missing_rights([job("wide", 2, 100)], Cluster(World(answers))))
-    assert [(one.name, one.remedy) for one in bad] == ([("limits", remedy)] if detail else [])
+    assert [(finding.name, finding.remedy) for finding in bad] == (
+        [("limits", remedy)] if detail else []
+    )
     assert not bad or detail in bad[0].detail
 
 

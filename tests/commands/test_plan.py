@@ -40,24 +40,29 @@ class Cluster(Slurm):
 def planned(where: Path, run: Slurm, framework: str = "pytorch", **request: Any) -> Outlook:
     site = reference(where, slurm={"partition": "gpu", "gres": "gpu"}, runs="/shared/runs")
     asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
-    made = drafted(site, asked, found=load(framework), options={"dry": True})
-    return look(made, durations.campaigns(where / "runs"), run=run)
+    draft = drafted(site, asked, found=load(framework), options={"dry": True})
+    return look(draft, durations.campaigns(where / "runs"), run=run)
 
 
 def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
     tmp_path: Path,
 ) -> None:
     run = Cluster(sbatch=SOON)
-    found = planned(tmp_path, run, scaling=True)
-    assert [str(one.cost.point.shape) for one in found.points] == ["1n1g", "1n4g", "1n8g", "2n8g"]
-    assert {(one.start.when, one.start.nodes) for one in found.points if one.start} == {
+    outlook = planned(tmp_path, run, scaling=True)
+    assert [str(point.cost.point.shape) for point in outlook.points] == [
+        "1n1g",
+        "1n4g",
+        "1n8g",
+        "2n8g",
+    ]
+    assert {(point.start.when, point.start.nodes) for point in outlook.points if point.start} == {
         (1795331940.0, "n[1-2]")
     }
     assert run.called("sbatch") == [("sbatch", "--test-only")] * 4
-    (one,) = found.supplies
-    assert (one.name, one.state, str(one.limit)) == ("gpu", "up", "1-00:00:00")
-    assert (one.nodes, one.fitting, one.usable, one.free) == (4, 4, 3, 2)
-    assert one.resources == ("gpu:8",)
+    (supply,) = outlook.supplies
+    assert (supply.name, supply.state, str(supply.limit)) == ("gpu", "up", "1-00:00:00")
+    assert (supply.nodes, supply.fitting, supply.usable, supply.free) == (4, 4, 3, 2)
+    assert supply.resources == ("gpu:8",)
 
 
 @pytest.mark.parametrize(
@@ -75,27 +80,27 @@ def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
 def test_what_the_cluster_would_refuse_is_said(
     tmp_path: Path, request_: dict[str, Any], answer: Answer, said: str
 ) -> None:
-    found = planned(tmp_path, Cluster(sbatch=answer), **request_)
-    assert any(said in str(error) for error in refusals(found))
-    assert all(isinstance(error, CheckError) for error in refusals(found))
-    assert not found.can_run
+    outlook = planned(tmp_path, Cluster(sbatch=answer), **request_)
+    assert any(said in str(error) for error in refusals(outlook))
+    assert all(isinstance(error, CheckError) for error in refusals(outlook))
+    assert not outlook.can_run
 
 
 def test_where_slurm_does_not_answer_nobody_knows_whether_it_can_run(tmp_path: Path) -> None:
-    found = planned(tmp_path, Slurm(away={"sbatch", "sinfo"}))
-    (error,) = refusals(found)
+    outlook = planned(tmp_path, Slurm(away={"sbatch", "sinfo"}))
+    (error,) = refusals(outlook)
     assert isinstance(error, SchedulerError)
-    assert not found.can_run
-    assert [one.cost.hours for one in found.points] == [5.0]
+    assert not outlook.can_run
+    assert [point.cost.hours for point in outlook.points] == [5.0]
 
 
 def test_what_is_missing_has_the_command_that_gets_it(tmp_path: Path) -> None:
-    found = planned(tmp_path, Cluster(sbatch=SOON), "oneflow")
-    lacks = {one.kind: one for one in found.lacks}
+    outlook = planned(tmp_path, Cluster(sbatch=SOON), "oneflow")
+    lacks = {missing.kind: missing for missing in outlook.lacks}
     assert lacks["source"].command == "hpcbert prepare --fw oneflow --only source --device gpu"
     assert lacks["source"].blocks
-    assert not found.can_run
-    (error,) = refusals(found)
+    assert not outlook.can_run
+    (error,) = refusals(outlook)
     assert "oneflow lacks" in str(error)
     assert lacks["source"].command in error.hint
 
@@ -105,14 +110,14 @@ def before(build: Callable[..., Built]) -> Callable[..., Built]:
     """Makes a campaign of which each repeat took so many seconds."""
 
     def make(name: str, *seconds: float, point: Point, code: int = 0, **changes: Any) -> Built:
-        made = build(
+        built = build(
             "2n8g", name=name, repeats=len(seconds), point=point,
             protocol=Protocol(len(seconds), 120, 20), **changes,
         )  # fmt: skip
         for repeat, took in enumerate(seconds, start=1):
-            made.started("2n8g", repeat, time=1000)
-            made.ended("2n8g", repeat, code=code, time=1000 + took)
-        return made
+            built.started("2n8g", repeat, time=1000)
+            built.ended("2n8g", repeat, code=code, time=1000 + took)
+        return built
 
     return make
 
@@ -126,11 +131,11 @@ def test_runs_of_the_same_point_say_what_to_expect(
     before("20261103-pytorch-failed", 9, 9, point=point, code=1)
     before("20261104-pytorch-rehearsed", 9, point=point, rehearse=True)
     before("20261105-pytorch-other", 9, point=replace(point, precision="fp16"))
-    (one,) = planned(tmp_path, Cluster(sbatch=SOON)).points
-    assert one.earlier is not None
-    assert sorted(one.earlier.seconds) == [100, 200, 300]
-    assert one.earlier.campaigns == ("20261102-pytorch-b", "20261101-pytorch-a")
-    assert one.expected_hours == pytest.approx(5 * 200 / 3600)
+    (point_outlook,) = planned(tmp_path, Cluster(sbatch=SOON)).points
+    assert point_outlook.earlier is not None
+    assert sorted(point_outlook.earlier.seconds) == [100, 200, 300]
+    assert point_outlook.earlier.campaigns == ("20261102-pytorch-b", "20261101-pytorch-a")
+    assert point_outlook.expected_hours == pytest.approx(5 * 200 / 3600)
     (other,) = planned(tmp_path, Cluster(sbatch=SOON), iters=60).points
     assert other.earlier is None
     assert other.expected_hours is None
@@ -151,16 +156,16 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
     tmp_path: Path, here: None
 ) -> None:
     words = ("plan", "--scheduler", "local", "--device", "cpu", "--gpus-per-node", 2, "--scaling")
-    done = inside(*words)
-    assert done.returncode == 0, done
-    assert "rank-hours" in done.stdout
+    result = inside(*words)
+    assert result.returncode == 0, result
+    assert "rank-hours" in result.stdout
     for word in ("(one row each)", "(runs of a point)", "A rank is one process"):  # explained
-        assert word in done.stdout
-    assert "GPU" not in done.output
-    done = inside(*words, "--repeats", 2, "--time", "0:30:00", "--json", "--max-gpu-hours", 2.9)
-    assert done.returncode == 5
-    assert "up to 3 rank-hours" in done.document["errors"][0]["message"]
-    data = done.document["data"]
+        assert word in result.stdout
+    assert "GPU" not in result.output
+    result = inside(*words, "--repeats", 2, "--time", "0:30:00", "--json", "--max-gpu-hours", 2.9)
+    assert result.returncode == 5
+    assert "up to 3 rank-hours" in result.document["errors"][0]["message"]
+    data = result.document["data"]
     assert (data["total"]["rank_hours"], data["total"]["gpu_hours"]) == (3.0, 0.0)
     assert not data["can_run"]
     assert not (tmp_path / "runs").exists()
@@ -178,46 +183,46 @@ def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
     )
     file.write_text(text.replace("#max_gpu_hours = 500.0", "max_gpu_hours = 20.0"))
     words = ("plan", file, "--scheduler", "local", "--device", "cpu", "--json")
-    done = inside(*words)
-    assert done.returncode == 5
-    assert "up to 24 rank-hours, more than 20" in done.document["errors"][0]["message"]
-    assert done.document["data"]["total"]["points"] == 4
-    done = inside(*words, "--repeats", 3)
-    assert done.returncode == 0, done
-    assert done.document["data"]["total"]["rank_hours"] == 18.0
+    result = inside(*words)
+    assert result.returncode == 5
+    assert "up to 24 rank-hours, more than 20" in result.document["errors"][0]["message"]
+    assert result.document["data"]["total"]["points"] == 4
+    result = inside(*words, "--repeats", 3)
+    assert result.returncode == 0, result
+    assert result.document["data"]["total"]["rank_hours"] == 18.0
     file.write_text(file.read_text() + "\n[env]\nA = ['1', '2']\n")
-    done = inside(*words[:-1], "--repeats", 3, "--max-gpu-hours", 40)
-    assert done.returncode == 0, done
+    result = inside(*words[:-1], "--repeats", 3, "--max-gpu-hours", 40)
+    assert result.returncode == 0, result
     assert (
         "2 campaigns: 8 points, 24 repeats, 24 jobs; 24 node-hours, 36 rank-hours at most."
-        in done.stdout
+        in result.stdout
     )
 
 
 def test_the_same_again_is_planned_as_it_would_be_submitted(
     here: None, build: Callable[..., Built]
 ) -> None:
-    made = build("1n2g", repeats=3, framework="pytorch")
-    words = ("plan", "--scheduler", "local", "--like", made.directory)
+    built = build("1n2g", repeats=3, framework="pytorch")
+    words = ("plan", "--scheduler", "local", "--like", built.directory)
     data = inside(*words, "--json").document["data"]
     assert (data["total"]["points"], data["total"]["repeats"]) == (1, 3)
-    done = inside(*words, "--nodes", 2)
-    assert done.returncode == 2
-    assert "--nodes" in done.stderr
+    result = inside(*words, "--nodes", 2)
+    assert result.returncode == 2
+    assert "--nodes" in result.stderr
 
 
 def test_an_example_is_written_once(tmp_path: Path, here: None) -> None:
-    done = inside("plan", "--init", "study.toml", "--json")
-    assert done.document["data"] == {"path": "study.toml"}
+    result = inside("plan", "--init", "study.toml", "--json")
+    assert result.document["data"] == {"path": "study.toml"}
     assert (tmp_path / "study.toml").read_bytes() == campaignfile.EXAMPLE.read_bytes()
-    done = inside("plan", "--init", "study.toml")
-    assert done.returncode == 2
-    assert "already" in done.stderr
+    result = inside("plan", "--init", "study.toml")
+    assert result.returncode == 2
+    assert "already" in result.stderr
 
 
-def refused(done: Done, sum_: str) -> None:
-    assert done.returncode == 2, done
-    assert sum_ in done.document["errors"][0]["message"]
+def refused(result: Done, sum_: str) -> None:
+    assert result.returncode == 2, result
+    assert sum_ in result.document["errors"][0]["message"]
 
 
 @pytest.mark.slow

@@ -55,8 +55,8 @@ def looked(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
     script = tmp_path / "look.sh"
     script.write_text(text)
     argv = ["bash", "-c", f'{start} exec bash "$0" "$@"', str(script), *words]
-    done = run(argv, env={"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"})
-    return nodes.findings(done.stdout, {})
+    outcome = run(argv, env={"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"})
+    return nodes.findings(outcome.stdout, {})
 
 
 def campaign(tmp_path: Path) -> str:
@@ -196,7 +196,7 @@ SCRIPTED = planted.of("script")
 
 
 def test_every_fault_of_a_script_is_planted() -> None:
-    assert set(PLANTERS) == {one.what for one in SCRIPTED}
+    assert set(PLANTERS) == {fault.what for fault in SCRIPTED}
 
 
 @pytest.mark.parametrize("fault", SCRIPTED, ids=lambda one: one.what.replace("`", ""))
@@ -205,14 +205,16 @@ def test_what_a_script_plants_is_found(
 ) -> None:
     monkeypatch.setattr("hpcbert.system.ownership.name", lambda _: "me")
     monkeypatch.setattr("hpcbert.system.ownership.member", lambda groups: "users" in groups)
-    found = [{"code": one.code, **asdict(one)} for one in PLANTERS[fault.what](tmp_path)]
+    found = [
+        {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.what](tmp_path)
+    ]
     assert not planted.missed((fault,), found), "\n".join(map(str, found))
 
 
 def test_the_page_lists_every_fault() -> None:
     rows = [
-        f"| {one.what} | `{one.code}` | {f'`{one.remedy}`' if one.remedy else '-'} |"
-        for one in FAULTS
+        f"| {fault.what} | `{fault.code}` | {f'`{fault.remedy}`' if fault.remedy else '-'} |"
+        for fault in FAULTS
     ]
     text = PAGE.read_text()
     heading = "| fault | found as | type |\n|---|---|---|\n"

@@ -32,17 +32,17 @@ def curve(where: Path, nodes: int = 2, **options: Any) -> Draft:
     return drafted(reference(where), request, options={"preflight": True, **options})
 
 
-def submitted(one: Draft, slurm: Slurm) -> Campaign:
-    flow.write(one)
-    return flow.submit(one.directory, hurried(slurm))
+def submitted(draft: Draft, slurm: Slurm) -> Campaign:
+    flow.write(draft)
+    return flow.submit(draft.directory, hurried(slurm))
 
 
-def submitted_first(one: Draft, slurm: Slurm) -> None:
+def submitted_first(draft: Draft, slurm: Slurm) -> None:
     """Submit the preflight, and no more: then the controller is away."""
-    flow.write(one)
+    flow.write(draft)
     slurm.before = lambda _: slurm.away.update({"sbatch"} if slurm.jobs else ())
     with pytest.raises(SchedulerError):
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     slurm.before, slurm.away = lambda _: None, set()
 
 
@@ -50,23 +50,23 @@ def waits(slurm: Slurm) -> list[list[str]]:
     return [list(call[2:-1]) for call in slurm.called("sbatch")]
 
 
-def says(one: Draft, *events: dict[str, Any]) -> TrackedCampaign:
+def says(draft: Draft, *events: dict[str, Any]) -> TrackedCampaign:
     """Let the preflight's job write events, and return the campaign as it is on disk."""
-    check = one.campaign.preflight
+    check = draft.campaign.preflight
     assert check is not None
-    path = one.directory / check.status(1)
+    path = draft.directory / check.status(1)
     path.write_text(
         "".join(json.dumps({"attempt": 0, "time": 9, **event}) + "\n" for event in events)
     )
-    return TrackedCampaign(one.directory, store.read_manifest(one.directory))
+    return TrackedCampaign(draft.directory, store.read_manifest(draft.directory))
 
 
 @pytest.fixture(scope="module")
 def queued(tmp_path_factory: pytest.TempPathFactory) -> Draft:
     """A campaign of which everything is submitted, and of which the preflight wrote nothing yet."""
-    one = curve(tmp_path_factory.mktemp("queued"))
-    submitted(one, Slurm())
-    return one
+    draft = curve(tmp_path_factory.mktemp("queued"))
+    submitted(draft, Slurm())
+    return draft
 
 
 STARTED = {"event": "start", "job": "100_1"}
@@ -103,13 +103,13 @@ def test_all_points_wait_until_the_preflight_has_ended_well(tmp_path: Path) -> N
 def test_the_next_campaign_waits_for_the_last_point_and_not_for_the_preflight(
     tmp_path: Path,
 ) -> None:
-    slurm, one = Slurm(), curve(tmp_path)
-    submitted(one, slurm)
-    directory = one.directory.with_name("second")
+    slurm, draft = Slurm(), curve(tmp_path)
+    submitted(draft, slurm)
+    directory = draft.directory.with_name("second")
     store.create(directory)
-    for array in one.campaign.arrays:
-        store.write_text(directory / array.script, one.scripts[array.name])
-    store.write_manifest(directory, replace(one.campaign, id="second", after=one.campaign.id))
+    for array in draft.campaign.arrays:
+        store.write_text(directory / array.script, draft.scripts[array.name])
+    store.write_manifest(directory, replace(draft.campaign, id="second", after=draft.campaign.id))
     count = slurm.count("sbatch")
     flow.submit(directory, hurried(slurm))
     assert waits(slurm)[count:][0] == ["--dependency=afterany:103"]
@@ -137,31 +137,31 @@ def test_points_that_may_run_at_once_wait_for_it_alone(tmp_path: Path) -> None:
 def test_what_is_submitted_later_keeps_away_from_what_it_found(
     tmp_path: Path, events: Sequence[dict[str, Any]], words: list[str]
 ) -> None:
-    one, slurm = curve(tmp_path, concurrent_points=True), Slurm()
+    draft, slurm = curve(tmp_path, concurrent_points=True), Slurm()
     slurm.sinfo = lines.sinfo(*NODES)
-    submitted_first(one, slurm)
-    says(one, *events)
+    submitted_first(draft, slurm)
+    says(draft, *events)
     count = slurm.count("sbatch")
-    flow.submit(one.directory, hurried(slurm))
+    flow.submit(draft.directory, hurried(slurm))
     assert waits(slurm)[count:] == [words] * 3
 
 
 def test_a_node_that_can_not_be_done_without_stays(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path, concurrent_points=True), Slurm()
+    draft, slurm = curve(tmp_path, concurrent_points=True), Slurm()
     slurm.sinfo = lines.sinfo("n1", "n2")
-    submitted_first(one, slurm)
-    says(one, *measured("n2"), ended())
+    submitted_first(draft, slurm)
+    says(draft, *measured("n2"), ended())
     count = slurm.count("sbatch")
-    flow.submit(one.directory, hurried(slurm))
+    flow.submit(draft.directory, hurried(slurm))
     assert waits(slurm)[count:] == [["--exclude=n2"], ["--exclude=n2"], []]
 
 
 def test_after_a_preflight_that_failed_nothing_more_is_submitted(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    submitted_first(one, slurm)
-    says(one, *measured(), ended(1))
+    draft, slurm = curve(tmp_path), Slurm()
+    submitted_first(draft, slurm)
+    says(draft, *measured(), ended(1))
     with pytest.raises(SchedulerError, match="preflight failed") as caught:
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     assert "--preflight" in caught.value.hint
     assert list(slurm.jobs) == ["100"]
 
@@ -234,12 +234,12 @@ def test_a_dry_run_shows_it_first_and_a_plan_counts_it(here: None) -> None:
         4,
         "--preflight",
     )
-    done = inside("submit", *words, "--dry-run", "--json")
-    arrays = done.document["data"]["arrays"]
-    assert [one["name"].startswith("pre4n1g") for one in arrays] == [True, False]
+    result = inside("submit", *words, "--dry-run", "--json")
+    arrays = result.document["data"]["arrays"]
+    assert [array["name"].startswith("pre4n1g") for array in arrays] == [True, False]
     data = inside("plan", *words, "--json").document["data"]
     points = data["campaigns"][0]["points"]
-    assert [one["preflight"] for one in points] == [False, True]
+    assert [point["preflight"] for point in points] == [False, True]
     assert (data["total"]["points"], data["total"]["repeats"], data["total"]["jobs"]) == (1, 5, 6)
     assert data["total"]["rank_hours"] == 20 + 2
 
@@ -252,5 +252,5 @@ def test_a_cancel_counts_repeats_and_names_the_preflight(
     campaign = hpcbert("submit", *words, "--rehearse", "--json", status=0).document["data"]
     with slurm.changed() as model:
         model.jobs["100"].end(state)
-    done = hpcbert("cancel", campaign["campaign"], "--yes", status=0)
-    assert done.stdout.startswith(f"Cancelled 5 repeats{said} of {campaign['campaign']}")
+    result = hpcbert("cancel", campaign["campaign"], "--yes", status=0)
+    assert result.stdout.startswith(f"Cancelled 5 repeats{said} of {campaign['campaign']}")

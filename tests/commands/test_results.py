@@ -35,17 +35,17 @@ def put_logs(root: Path, shape: str = "1n1g", rate: float = 64.5) -> Path:
     return root
 
 
-def medians(found: ResultSet) -> dict[str, float | None]:
-    return {str(row.shape): row.median for table in found.tables for row in table.rows}
+def medians(result_set: ResultSet) -> dict[str, float | None]:
+    return {str(row.shape): row.median for table in result_set.tables for row in table.rows}
 
 
 def test_a_campaign_says_where_its_rows_come_from(tmp_path: Path, build: Build) -> None:
     built = build("1n1g", "1n2g")
     built.finish()
-    found = of(built.directory)
-    (table,) = found.tables
+    result_set = of(built.directory)
+    (table,) = result_set.tables
     assert {row.origin.path for row in table.rows if row.origin} == {str(built.directory)}
-    (source,) = found.sources
+    (source,) = result_set.sources
     assert (source.kind, source.name) == ("campaign", built.campaign.id)
     assert source.protocol == built.campaign.protocol
     assert source.command == built.campaign.command
@@ -53,8 +53,8 @@ def test_a_campaign_says_where_its_rows_come_from(tmp_path: Path, build: Build) 
 
 def test_logs_say_what_they_are_and_where_they_lie(tmp_path: Path) -> None:
     root = put_logs(tmp_path / "logs")
-    found = of(root)
-    (row,) = found.tables[0].rows
+    result_set = of(root)
+    (row,) = result_set.tables[0].rows
     assert row.origin
     assert (row.origin.kind, row.origin.path) == ("logs", str(root))
     assert dict(row.facts)["precision"] == ("fp32",)
@@ -63,21 +63,21 @@ def test_logs_say_what_they_are_and_where_they_lie(tmp_path: Path) -> None:
 def test_several_paths_become_one(tmp_path: Path, build: Build) -> None:
     built = build("1n2g")
     built.finish()
-    one, other = put_logs(tmp_path / "one"), put_logs(tmp_path / "other", "1n4g")
+    path, other = put_logs(tmp_path / "one"), put_logs(tmp_path / "other", "1n4g")
     saved = tmp_path / "results.json"
     saved.write_text(render(of(other)))
-    found = of(built.directory, one, saved)
-    assert sorted(medians(found)) == ["1n1g", "1n2g", "1n4g"]
-    assert [source.kind for source in found.sources] == ["campaign", "logs", "logs"]
+    result_set = of(built.directory, path, saved)
+    assert sorted(medians(result_set)) == ["1n1g", "1n2g", "1n4g"]
+    assert [source.kind for source in result_set.sources] == ["campaign", "logs", "logs"]
 
 
 def test_what_was_saved_is_what_was_collected(tmp_path: Path, build: Build) -> None:
     built = build("1n1g", "1n2g")
     built.finish()
-    found = of(built.directory)
+    result_set = of(built.directory)
     path = tmp_path / "kept.JSON"
-    path.write_text(render(found))
-    assert of(path) == read(path) == found
+    path.write_text(render(result_set))
+    assert of(path) == read(path) == result_set
 
 
 @pytest.mark.parametrize("again", ["logs", "saved"])

@@ -93,9 +93,9 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny", iters=12, skip=2)
-    made = drafted(tmp_path, request)
-    submit.write(made)
-    one = Bench(made.directory, Slurm(first=10, now=NOW))
+    draft = drafted(tmp_path, request)
+    submit.write(draft)
+    one = Bench(draft.directory, Slurm(first=10, now=NOW))
     submit.submit(one.directory, one.means)
     return one
 
@@ -126,9 +126,9 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> N
     """sbatch refuses a job that has to run on a node and must not."""
     request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), iters=12, skip=2, model="bert-tiny",
                       env=(("NCCL_ALGO", "Ring"),))  # fmt: skip
-    made = drafted(changed(reference(tmp_path), slurm={"nodelist": "n2"}), request)
-    submit.write(made)
-    bench = Bench(made.directory, Slurm(first=10, now=NOW))
+    draft = drafted(changed(reference(tmp_path), slurm={"nodelist": "n2"}), request)
+    submit.write(draft)
+    bench = Bench(draft.directory, Slurm(first=10, now=NOW))
     submit.submit(bench.directory, bench.means)
     for repeat in (1, 2, 3, 4):
         bench.ended(repeat)
@@ -145,7 +145,7 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> N
 def test_what_waits_or_runs_is_left_alone(bench: Bench) -> None:
     bench.ended(1, "FAILED")
     findings = bench.look()
-    assert [one.number for one in findings.invalid] == [1]
+    assert [invalid_repeat.number for invalid_repeat in findings.invalid] == [1]
     assert findings.open == 4
     bench.retry()
     assert bench.look().invalid == ()
@@ -164,7 +164,7 @@ def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five: Bench)
 
     slurm.before = requeued
     findings = three_of_five.look()
-    assert [one.number for one in findings.invalid] == [2]
+    assert [invalid_repeat.number for invalid_repeat in findings.invalid] == [2]
     assert findings.open == 1
 
 
@@ -181,9 +181,12 @@ def test_no_repeat_is_submitted_more_often_than_allowed(three_of_five: Bench) ->
         for repeat in (2, 4):
             three_of_five.ended(repeat, "TIMEOUT", attempt=attempt)
     findings = three_of_five.look()
-    assert (findings.invalid, [one.number for one in findings.spent]) == ((), [2, 4])
+    assert (findings.invalid, [invalid_repeat.number for invalid_repeat in findings.spent]) == (
+        (),
+        [2, 4],
+    )
     more = three_of_five.look(RetryPolicy(limit=3))
-    assert [one.number for one in more.invalid] == [2, 4]
+    assert [invalid_repeat.number for invalid_repeat in more.invalid] == [2, 4]
 
 
 def test_what_somebody_cancelled_is_submitted_again_only_if_asked_for(bench: Bench) -> None:
@@ -192,8 +195,10 @@ def test_what_somebody_cancelled_is_submitted_again_only_if_asked_for(bench: Ben
     bench.ended(4, "CANCELLED by 1000")
     bench.ended(5, "FAILED")
     bench.slurm.forgets.add("CANCELLED")
-    assert [one.number for one in bench.look().invalid] == [4, 5]
-    assert [one.number for one in bench.look(RetryPolicy(cancelled=False)).invalid] == [5]
+    assert [invalid_repeat.number for invalid_repeat in bench.look().invalid] == [4, 5]
+    assert [
+        invalid_repeat.number for invalid_repeat in bench.look(RetryPolicy(cancelled=False)).invalid
+    ] == [5]
 
 
 def test_attempts_go_on_where_slurms_own_ended(three_of_five: Bench) -> None:
@@ -223,7 +228,7 @@ def test_a_crash_while_retrying_loses_and_doubles_nothing(
         three_of_five.slurm.dies = False
     assert three_of_five.campaign.arrays[-1].state == "intended"
     campaign = submit.submit(three_of_five.directory, three_of_five.means)
-    assert [one.job_id for one in campaign.arrays] == ["10", "11"]
+    assert [array.job_id for array in campaign.arrays] == ["10", "11"]
     assert list(three_of_five.slurm.jobs) == ["10", "11"]
     assert three_of_five.look().invalid == ()
 
@@ -234,9 +239,9 @@ def test_who_watches_finds_what_an_interrupted_submission_left(three_of_five: Be
     with pytest.raises(KeyboardInterrupt):
         submit.submit(three_of_five.directory, three_of_five.means)
     watched = TrackedCampaign(three_of_five.directory, three_of_five.campaign)
-    found = adopted(watched, run=three_of_five.slurm).campaign
-    assert found == three_of_five.campaign
-    assert found.arrays[-1].job_id == "11"
+    campaign = adopted(watched, run=three_of_five.slurm).campaign
+    assert campaign == three_of_five.campaign
+    assert campaign.arrays[-1].job_id == "11"
     silent = Slurm(away=set(PROGRAMS))
     assert adopted(watched, run=silent) == watched
 
@@ -268,7 +273,11 @@ def test_two_jobs_that_ran_one_attempt_spoil_its_number(three_of_five: Bench) ->
     path = three_of_five.directory / array.status(1)
     start = {"event": "start", "time": NOW, "attempt": 0, "job": "99_1", "nodelist": "n5"}
     path.write_text(f"{json.dumps(start)}\n{path.read_text()}")
-    (lack,) = [one for one in three_of_five.look().invalid if one.number == 1]
+    (lack,) = [
+        invalid_repeat
+        for invalid_repeat in three_of_five.look().invalid
+        if invalid_repeat.number == 1
+    ]
     assert "the jobs 99_1 and 10_1 ran it at the same time" in lack.why
 
 
@@ -293,8 +302,8 @@ def test_what_reached_its_time_limit_is_not_repeated_with_no_longer_one(
 @pytest.mark.parametrize("limit", ["61", "1-12", "UNLIMITED", "0"])
 def test_a_longer_time_limit_is_the_new_scripts_own(late: Bench, limit: str) -> None:
     _refuse_pointless(late.look(), limit)
-    made = late.plan(RetryPolicy(time_limit=limit))
-    (array,) = made.arrays
+    retry_plan = late.plan(RetryPolicy(time_limit=limit))
+    (array,) = retry_plan.arrays
     assert array.repeats == (2, 3, 4)
     assert array.request.time_limit == limit
 
@@ -304,8 +313,8 @@ def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
     submit.submit(late.directory, late.means)
     for repeat in (2, 3, 4):
         late.ended(repeat, "FAILED" if repeat < 4 else "COMPLETED", attempt=1)
-    made = late.plan()
-    (array,) = made.arrays
+    retry_plan = late.plan()
+    (array,) = retry_plan.arrays
     assert array.request.time_limit == "2:00:00"
     late.ended(2, "TIMEOUT", attempt=1)
     with pytest.raises(UsageError, match="02:00:00") as refused:
@@ -315,9 +324,9 @@ def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
 
 def test_unattended_what_reached_its_time_limit_is_left_alone(late: Bench) -> None:
     unattended = RetryPolicy(cancelled=False)
-    assert [one.number for one in late.look(unattended).invalid] == [3]
+    assert [invalid_repeat.number for invalid_repeat in late.look(unattended).invalid] == [3]
     longer = RetryPolicy(cancelled=False, time_limit="2:00:00")
-    assert [one.number for one in late.look(longer).invalid] == [2, 3, 4]
+    assert [invalid_repeat.number for invalid_repeat in late.look(longer).invalid] == [2, 3, 4]
 
 
 TOO_LARGE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n"
@@ -328,13 +337,16 @@ def test_what_ran_out_of_the_devices_memory_would_again(bench: Bench, *, unatten
     for repeat in range(1, 6):
         bench.ended(repeat, "FAILED")
         bench.said(repeat, TOO_LARGE if repeat < 5 else "Killed\n")
-    found = bench.look(RetryPolicy(cancelled=not unattended))
-    assert [one.number for one in found.too_large] == [1, 2, 3, 4]
-    assert [one.number for one in found.invalid] == [5]
-    assert "device-oom: the device ran out of memory" in found.too_large[0].why
+    findings = bench.look(RetryPolicy(cancelled=not unattended))
+    assert [invalid_repeat.number for invalid_repeat in findings.too_large] == [1, 2, 3, 4]
+    assert [invalid_repeat.number for invalid_repeat in findings.invalid] == [5]
+    assert "device-oom: the device ran out of memory" in findings.too_large[0].why
     # Away from the nodes where somebody else may have had it.
     asked = bench.look(RetryPolicy(exclude=("n1",)))
-    assert ([one.number for one in asked.invalid], asked.too_large) == ([1, 2, 3, 4, 5], ())
+    assert ([invalid_repeat.number for invalid_repeat in asked.invalid], asked.too_large) == (
+        [1, 2, 3, 4, 5],
+        (),
+    )
 
 
 def test_where_the_batch_fits_another_repeat_may_have_it(bench: Bench) -> None:
@@ -342,15 +354,18 @@ def test_where_the_batch_fits_another_repeat_may_have_it(bench: Bench) -> None:
         bench.ended(repeat)
     bench.ended(5, "FAILED", node="n2")
     bench.said(5, TOO_LARGE)
-    found = bench.look()
-    assert ([one.number for one in found.invalid], found.too_large) == ([5], ())
+    findings = bench.look()
+    assert ([invalid_repeat.number for invalid_repeat in findings.invalid], findings.too_large) == (
+        [5],
+        (),
+    )
 
 
 def test_the_hosts_memory_is_retried_as_ever(bench: Bench) -> None:
     for repeat in range(1, 6):
         bench.ended(repeat, "OUT_OF_MEMORY")
         bench.said(repeat, TOO_LARGE)
-    assert [one.number for one in bench.look().invalid] == [1, 2, 3, 4, 5]
+    assert [invalid_repeat.number for invalid_repeat in bench.look().invalid] == [1, 2, 3, 4, 5]
 
 
 def test_the_command_says_what_would_not_fit_again(bench: Bench) -> None:

@@ -37,14 +37,14 @@ class Limited(Slurm):
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
         before = dict(self.jobs)
-        done = super().do_sbatch(argv, cwd)
+        answer = super().do_sbatch(argv, cwd)
         (new,) = self.jobs.keys() - before
         wanted = len(self.jobs[new].tasks)
         if wanted > self.room:
             self.jobs = before
             return failed(f"{self.limit}{POLICY}\n")
         self.room -= wanted
-        return done
+        return answer
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ class Limited(Slurm):
 def test_an_array_is_submitted_in_parts_as_room_becomes_available(
     tmp_path: Path, limit: str
 ) -> None:
-    one, slurm = curve(tmp_path, ("fp32",)), Limited(limit=limit)
-    flow.write(one)
+    draft, slurm = curve(tmp_path, ("fp32",)), Limited(limit=limit)
+    flow.write(draft)
     with pytest.raises(NoRoomError, match="3 repeats are submitted, 7 are not") as caught:
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     assert caught.value.exit_code == 4
-    assert f"hpcbert submit --resume {one.campaign.id}" in caught.value.hint
+    assert f"hpcbert submit --resume {draft.campaign.id}" in caught.value.hint
     rounds = 0
     while rounds < 9:
         slurm.room, rounds = 2, rounds + 1
         try:
-            campaign = flow.submit(one.directory, hurried(slurm))
+            campaign = flow.submit(draft.directory, hurried(slurm))
         except NoRoomError:
             continue
         break
@@ -72,25 +72,25 @@ def test_an_array_is_submitted_in_parts_as_room_becomes_available(
     assert len(set(there)) == 10
     assert sorted(slurm.names.values()) == sorted(array.name for array in campaign.arrays)
     assert [array.job_id for array in campaign.arrays] == list(slurm.jobs)
-    assert store.read_manifest(one.directory) == campaign
+    assert store.read_manifest(draft.directory) == campaign
     assert len(campaign.current) == 10
 
 
 def test_a_limit_that_no_waiting_helps_against_is_a_refusal(tmp_path: Path) -> None:
     for number, limit in enumerate(("sbatch: error: QOSMaxWallDurationPerJobLimit\n", "")):
-        one, slurm = (
+        draft, slurm = (
             curve(tmp_path / str(number), ("fp32",)),
             Limited(limit=limit, room=0),
         )
-        flow.write(one)
+        flow.write(draft)
         with pytest.raises(SchedulerError, match="violates accounting") as caught:
-            flow.submit(one.directory, hurried(slurm))
+            flow.submit(draft.directory, hurried(slurm))
         assert caught.value.exit_code == 3
 
 
 def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
-    one = curve(tmp_path, ("fp32",), repeats=2500, most_indices=1000)
-    first, *_ = arrays = one.campaign.arrays[:3]
+    draft = curve(tmp_path, ("fp32",), repeats=2500, most_indices=1000)
+    first, *_ = arrays = draft.campaign.arrays[:3]
     assert [(array.offset, len(array.repeats)) for array in arrays] == [
         (0, 1000),
         (1000, 1000),
@@ -102,21 +102,21 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
     assert first.request.array == "1-1000%1"
     last = replace(arrays[2], job_id="7")
     assert (last.element(2001), last.element(2500)) == ("7_1", "7_500")
-    text = one.scripts[last.name]
+    text = draft.scripts[last.name]
     assert arrays[2].request.array == "1-500%1"
     line = next(line for line in text.splitlines() if line.startswith("repeats="))
     offset = next(line for line in text.splitlines() if line.startswith("offset="))
-    done = run(
+    outcome = run(
         ["bash", "-c", f'SLURM_ARRAY_TASK_ID=17; {offset}\n{line}\necho "$((repeats + offset))"']
     )
-    assert done.stdout == "2017\n"
+    assert outcome.stdout == "2017\n"
     assert run(["bash", "-n"], stdin=text).ok
 
 
 def test_few_indices_split_a_usual_point_too(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path, ("fp32",), most_indices=3), Slurm()
-    flow.write(one)
-    campaign = flow.submit(one.directory, hurried(slurm))
+    draft, slurm = curve(tmp_path, ("fp32",), most_indices=3), Slurm()
+    flow.write(draft)
+    campaign = flow.submit(draft.directory, hurried(slurm))
     assert [array.repeats for array in campaign.arrays] == [(1, 2, 3), (4, 5)] * 2
     calls = [call for call in slurm.calls if call[0] == "sbatch"]
     assert [call[2] for call in calls[1:]] == [
@@ -141,13 +141,13 @@ def test_a_script_to_submit_by_hand_has_one_array(tmp_path: Path) -> None:
 
 
 def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path) -> None:
-    one = curve(tmp_path, ("fp32",), most_indices=3)
-    flow.write(one)
-    _, second, *_ = one.campaign.arrays
-    watched = TrackedCampaign(one.directory, one.campaign)
+    draft = curve(tmp_path, ("fp32",), most_indices=3)
+    flow.write(draft)
+    _, second, *_ = draft.campaign.arrays
+    watched = TrackedCampaign(draft.directory, draft.campaign)
     invalid = tuple(
         InvalidRepeat(array, number, "FAILED", "x")
-        for array in one.campaign.arrays[:2]
+        for array in draft.campaign.arrays[:2]
         for number in array.repeats[1:2]
     )
     findings = Findings(watched, invalid, (), 0, (), {})

@@ -26,20 +26,20 @@ from tests.kit.drafts import curve, drafted, hurried, reference
 from tests.kit.slurm import Answer, Job, Slurm, failed
 
 
-def submitted(one: Draft, slurm: Slurm) -> list[str]:
-    flow.write(one)
+def submitted(draft: Draft, slurm: Slurm) -> list[str]:
+    flow.write(draft)
     pauses: list[float] = []
-    campaign = flow.submit(one.directory, World(slurm, lambda: 1.0, pauses.append))
-    assert campaign == store.read_manifest(one.directory)
+    campaign = flow.submit(draft.directory, World(slurm, lambda: 1.0, pauses.append))
+    assert campaign == store.read_manifest(draft.directory)
     return [array.job_id for array in campaign.arrays]
 
 
 def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    assert submitted(one, slurm) == ["100", "101", "102", "103"]
+    draft, slurm = curve(tmp_path), Slurm()
+    assert submitted(draft, slurm) == ["100", "101", "102", "103"]
     assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 4
     assert all(call[1] == "--parsable" for call in slurm.calls[::2])
-    assert all(array.seen for array in store.read_manifest(one.directory).arrays)
+    assert all(array.seen for array in store.read_manifest(draft.directory).arrays)
 
 
 def many(where: Path, count: int = 7) -> Draft:
@@ -48,10 +48,10 @@ def many(where: Path, count: int = 7) -> Draft:
 
 
 def test_each_of_many_arrays_is_confirmed_before_the_next(tmp_path: Path) -> None:
-    one, slurm = many(tmp_path), Slurm()
-    assert submitted(one, slurm) == [str(100 + number) for number in range(7)]
+    draft, slurm = many(tmp_path), Slurm()
+    assert submitted(draft, slurm) == [str(100 + number) for number in range(7)]
     assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 7
-    arrays = store.read_manifest(one.directory).arrays
+    arrays = store.read_manifest(draft.directory).arrays
     assert all(array.seen and not array.changed for array in arrays)
 
 
@@ -60,90 +60,90 @@ class Turning(Slurm):
     """A wrapper of sbatch that prints another number from the fifth job on."""
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
-        done = super().do_sbatch(argv, cwd)
+        answer = super().do_sbatch(argv, cwd)
         self.jobs.setdefault("34", Job("somebody else's"))
-        return done if self.count("sbatch") < 5 else Answer("34\n")
+        return answer if self.count("sbatch") < 5 else Answer("34\n")
 
 
 @pytest.mark.parametrize("last", range(5, 8))
 def test_killed_under_a_wrapper_that_prints_other_numbers_no_point_has_a_strangers_id(
     tmp_path: Path, last: int
 ) -> None:
-    one, slurm = many(tmp_path), Turning()
+    draft, slurm = many(tmp_path), Turning()
 
     def kill(program: str) -> None:
         if program == "sbatch" and slurm.count("sbatch") == last:
             raise KeyboardInterrupt
 
-    flow.write(one)
+    flow.write(draft)
     slurm.before = kill
     with pytest.raises(KeyboardInterrupt):
-        flow.submit(one.directory, hurried(slurm))
-    left = store.read_manifest(one.directory).arrays
-    assert sum(bool(array.job_id) for array in left) == last - 1
-    assert all(slurm.names[array.job_id] == array.name for array in left if array.job_id)
+        flow.submit(draft.directory, hurried(slurm))
+    arrays = store.read_manifest(draft.directory).arrays
+    assert sum(bool(array.job_id) for array in arrays) == last - 1
+    assert all(slurm.names[array.job_id] == array.name for array in arrays if array.job_id)
     waits = [call[2] for call in slurm.calls if call[0] == "sbatch" and len(call) == 4]
     assert (
         waits == [f"--dependency=afterany:{job}" for job in slurm.jobs if job != "34"][: last - 1]
     )
     slurm.before = lambda _: None
-    campaign = flow.submit(one.directory, hurried(slurm))
+    campaign = flow.submit(draft.directory, hurried(slurm))
     assert all(slurm.names[array.job_id] == array.name for array in campaign.arrays)
     assert all(array.seen for array in campaign.arrays)
-    assert campaign == store.read_manifest(one.directory)
+    assert campaign == store.read_manifest(draft.directory)
     assert len({array.job_id for array in campaign.arrays}) == 7
 
 
 def test_many_unconfirmed_ids_are_confirmed_later_by_one_question(tmp_path: Path) -> None:
-    one, slurm = many(tmp_path, 12), Slurm(away={"scontrol"})
-    flow.write(one)
-    left = flow.submit(one.directory, hurried(slurm))
-    assert all(array.job_id and not array.seen for array in left.arrays)
+    draft, slurm = many(tmp_path, 12), Slurm(away={"scontrol"})
+    flow.write(draft)
+    campaign = flow.submit(draft.directory, hurried(slurm))
+    assert all(array.job_id and not array.seen for array in campaign.arrays)
     slurm.calls.clear()
-    watched = TrackedCampaign(one.directory, left)
+    watched = TrackedCampaign(draft.directory, campaign)
     found = scheduler.of("slurm", World(slurm)).adopted(watched).campaign
     assert [call[0] for call in slurm.calls] == ["squeue"]
     assert all(array.seen for array in found.arrays)
-    assert found == store.read_manifest(one.directory)
+    assert found == store.read_manifest(draft.directory)
 
 
 def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    submitted(one, slurm)
+    draft, slurm = curve(tmp_path), Slurm()
+    submitted(draft, slurm)
     waits = [call[2] if len(call) == 4 else "" for call in slurm.calls if call[0] == "sbatch"]
     assert waits == ["", *(f"--dependency=afterany:{job}" for job in (100, 101, 102))]
 
 
 def test_points_that_may_run_at_once_wait_for_none_but_a_retry_for_its_own(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    flow.write(one)
-    free = replace(one.campaign, concurrent_points=True)
-    store.write_manifest(one.directory, free)
-    campaign = flow.submit(one.directory, World(slurm))
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write(draft)
+    free = replace(draft.campaign, concurrent_points=True)
+    store.write_manifest(draft.directory, free)
+    campaign = flow.submit(draft.directory, World(slurm))
     first = free.arrays[0]
-    text = (one.directory / first.script).read_text().replace(first.name, f"{first.name}.t1")
-    (one.directory / "scripts/again.sbatch").write_text(text)
+    text = (draft.directory / first.script).read_text().replace(first.name, f"{first.name}.t1")
+    (draft.directory / "scripts/again.sbatch").write_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
     again = replace(
         first, name=f"{first.name}.t1", retry=1, script="scripts/again.sbatch", script_sha256=digest
     )
-    store.write_manifest(one.directory, replace(campaign, arrays=(*campaign.arrays, again)))
-    flow.submit(one.directory, World(slurm))
+    store.write_manifest(draft.directory, replace(campaign, arrays=(*campaign.arrays, again)))
+    flow.submit(draft.directory, World(slurm))
     waits = [call[2:-1] for call in slurm.calls if call[0] == "sbatch"]
     assert waits == [(), (), (), (), ("--dependency=afterany:100",)]
 
 
 def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None:
-    one = curve(tmp_path)
+    draft = curve(tmp_path)
     seen = []
 
     def look(program: str) -> None:
         if program == "sbatch":
-            manifest = store.read_manifest(one.directory)
+            manifest = store.read_manifest(draft.directory)
             seen.append([array.state for array in manifest.arrays])
 
-    flow.write(one)
-    flow.submit(one.directory, hurried(Slurm(before=look)))
+    flow.write(draft)
+    flow.submit(draft.directory, hurried(Slurm(before=look)))
     assert seen[0] == ["intended"] * 4
     assert seen[3] == ["submitted"] * 3 + ["intended"]
 
@@ -152,54 +152,54 @@ def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None
 def test_a_crash_after_sbatch_queued_loses_and_doubles_nothing(
     tmp_path: Path, crash_at: int
 ) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    flow.write(one)
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write(draft)
 
     def die(program: str) -> None:
         slurm.dies = slurm.count("sbatch") == crash_at
 
     slurm.before = die
     with pytest.raises(KeyboardInterrupt):
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     slurm.before = lambda _: None
     slurm.dies = False
-    campaign = flow.submit(one.directory, hurried(slurm))
+    campaign = flow.submit(draft.directory, hurried(slurm))
     assert sorted(slurm.jobs) == ["100", "101", "102", "103"]
     assert sorted(array.job_id for array in campaign.arrays) == sorted(slurm.jobs)
     for array in campaign.arrays:
         assert slurm.names[array.job_id] == array.name
-    assert flow.submit(one.directory, hurried(slurm)) == campaign
+    assert flow.submit(draft.directory, hurried(slurm)) == campaign
     assert len(slurm.jobs) == 4
 
 
 def test_a_busy_controller_is_asked_again(tmp_path: Path) -> None:
     busy = failed("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying")
-    one, slurm = curve(tmp_path), Slurm(sbatch=[busy, busy, None])
-    assert len(submitted(one, slurm)) == 4
+    draft, slurm = curve(tmp_path), Slurm(sbatch=[busy, busy, None])
+    assert len(submitted(draft, slurm)) == 4
     assert slurm.count("sbatch") == 6
 
 
 def test_a_refusal_names_slurms_reason_and_submits_no_more(tmp_path: Path) -> None:
     refusal = failed("sbatch: error: invalid partition specified: gpuu")
-    one, slurm = curve(tmp_path), Slurm(sbatch=[None, refusal, None])
-    flow.write(one)
+    draft, slurm = curve(tmp_path), Slurm(sbatch=[None, refusal, None])
+    flow.write(draft)
     with pytest.raises(SchedulerError, match="invalid partition specified: gpuu") as caught:
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     assert caught.value.exit_code == 3
     assert "Submitted before it: 100" in str(caught.value)
-    states = [array.state for array in store.read_manifest(one.directory).arrays]
+    states = [array.state for array in store.read_manifest(draft.directory).arrays]
     assert states == ["submitted", "refused", "intended", "intended"]
 
 
 def test_a_timed_out_sbatch_that_queued_anyway_is_adopted(tmp_path: Path) -> None:
     lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
-    one, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
-    assert submitted(one, slurm) == ["100", "101", "102", "103"]
+    draft, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
+    assert submitted(draft, slurm) == ["100", "101", "102", "103"]
 
 
 def test_an_sbatch_that_was_killed_may_have_submitted(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path), Slurm(sbatch=[failed("", -9, acts=True), None])
-    assert submitted(one, slurm) == ["100", "101", "102", "103"]
+    draft, slurm = curve(tmp_path), Slurm(sbatch=[failed("", -9, acts=True), None])
+    assert submitted(draft, slurm) == ["100", "101", "102", "103"]
     assert slurm.count("sbatch") == 4
 
 
@@ -215,8 +215,8 @@ def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
     tmp_path: Path, why: str
 ) -> None:
     lost = failed(f"sbatch: error: Batch job submission failed: {why}")
-    one, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
-    assert submitted(one, slurm) == ["100", "101", "102", "103"]
+    draft, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
+    assert submitted(draft, slurm) == ["100", "101", "102", "103"]
     programs = [call[0] for call in slurm.calls]
     asked = ["squeue", "sacct", "squeue", "sacct", "scontrol"]
     assert programs[:7] == ["sbatch", *asked, "sbatch"]
@@ -224,22 +224,22 @@ def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
 
 def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -> None:
     lost = failed("sbatch: error: Batch job submission failed: Socket timed out")
-    one, slurm = curve(tmp_path), Slurm(sbatch=[*[lost] * 4, None])
-    flow.write(one)
+    draft, slurm = curve(tmp_path), Slurm(sbatch=[*[lost] * 4, None])
+    flow.write(draft)
     with pytest.raises(SchedulerError, match="Socket timed out"):
-        flow.submit(one.directory, hurried(slurm))
-    assert store.read_manifest(one.directory).arrays[0].state == "intended"
-    flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
+    assert store.read_manifest(draft.directory).arrays[0].state == "intended"
+    flow.submit(draft.directory, hurried(slurm))
     assert len(slurm.jobs) == 4
 
 
 def test_resume_submits_nothing_while_slurm_can_not_say_what_it_has(tmp_path: Path) -> None:
     lost = failed("sbatch: error: Batch job submission failed: Socket timed out")
-    one, slurm = curve(tmp_path), Slurm(away={"squeue", "sacct"}, sbatch=[lost, None])
-    flow.write(one)
+    draft, slurm = curve(tmp_path), Slurm(away={"squeue", "sacct"}, sbatch=[lost, None])
+    flow.write(draft)
     for _ in range(2):
         with pytest.raises(SchedulerError, match="is unknown whether"):
-            flow.submit(one.directory, hurried(slurm))
+            flow.submit(draft.directory, hurried(slurm))
         assert slurm.count("sbatch") == 1
     assert not slurm.jobs
 
@@ -248,38 +248,38 @@ def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
     tmp_path: Path,
 ) -> None:
     """What a killed sbatch had sent may lie before slurmctld while squeue is answered."""
-    one, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    flow.write(one)
-    first, *_ = one.campaign.arrays
+    draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
+    flow.write(draft)
+    first, *_ = draft.campaign.arrays
     called = replace(first, called="2025-11-21T04:00:00Z")
-    store.write_manifest(one.directory, updated(one.campaign, called))
+    store.write_manifest(draft.directory, updated(draft.campaign, called))
 
     def arrives(_: float) -> None:
         slurm.jobs.setdefault("99", Job(first.name))
 
-    campaign = flow.submit(one.directory, World(slurm, pause=arrives))
+    campaign = flow.submit(draft.directory, World(slurm, pause=arrives))
     assert [array.job_id for array in campaign.arrays] == ["99", "101"]
     assert slurm.count("sbatch") == 1
 
 
 def test_a_job_that_nobody_remembers_is_known_by_what_it_wrote(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path, ("fp32",)), Slurm(away={"squeue", "sacct"})
-    flow.write(one)
-    first, *_ = one.campaign.arrays
+    draft, slurm = curve(tmp_path, ("fp32",)), Slurm(away={"squeue", "sacct"})
+    flow.write(draft)
+    first, *_ = draft.campaign.arrays
     called = replace(first, called="2025-11-21T04:00:00Z")
-    store.write_manifest(one.directory, updated(one.campaign, called))
-    (one.directory / first.status(2)).write_text(
+    store.write_manifest(draft.directory, updated(draft.campaign, called))
+    (draft.directory / first.status(2)).write_text(
         '{"event":"start","time":1,"attempt":0,"job":"77_2","nodelist":"n1"}\n'
     )
-    campaign = flow.submit(one.directory, hurried(slurm))
+    campaign = flow.submit(draft.directory, hurried(slurm))
     assert campaign.arrays[0].job_id == "77"
 
 
 def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    flow.write(one)
+    draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
+    flow.write(draft)
     real = os.write
 
     def full(descriptor: int, line: memoryview) -> int:
@@ -291,18 +291,18 @@ def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
     with monkeypatch.context() as patch:
         patch.setattr(ledger.os, "write", full)  # type: ignore[attr-defined]
         with pytest.raises(HpcbertError, match="Job 100 was submitted") as caught:
-            flow.submit(one.directory, hurried(slurm))
+            flow.submit(draft.directory, hurried(slurm))
     assert "--resume" in caught.value.hint
-    campaign = flow.submit(one.directory, hurried(slurm))
+    campaign = flow.submit(draft.directory, hurried(slurm))
     assert [array.job_id for array in campaign.arrays] == sorted(slurm.jobs)
-    assert not (one.directory / ledger.CHANGES).exists()
+    assert not (draft.directory / ledger.CHANGES).exists()
 
 
 def test_a_manifest_that_can_not_be_rewritten_in_the_end_has_its_changes_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    flow.write(one)
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write(draft)
     real = Path.replace
 
     def full(source: Path, target: Path) -> Path:
@@ -312,45 +312,45 @@ def test_a_manifest_that_can_not_be_rewritten_in_the_end_has_its_changes_beside_
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", full)
-        campaign = flow.submit(one.directory, hurried(slurm))
+        campaign = flow.submit(draft.directory, hurried(slurm))
     assert [array.job_id for array in campaign.arrays] == ["100", "101", "102", "103"]
-    assert store.read_manifest(one.directory) == campaign
-    assert (one.directory / ledger.CHANGES).exists()
-    store.write_manifest(one.directory, campaign)
-    assert not (one.directory / ledger.CHANGES).exists()
-    assert store.read_manifest(one.directory) == campaign
+    assert store.read_manifest(draft.directory) == campaign
+    assert (draft.directory / ledger.CHANGES).exists()
+    store.write_manifest(draft.directory, campaign)
+    assert not (draft.directory / ledger.CHANGES).exists()
+    assert store.read_manifest(draft.directory) == campaign
 
 
 def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Path) -> None:
-    one = curve(tmp_path)
-    flow.write(one)
-    changes = one.directory / ledger.CHANGES
-    first = replace(one.campaign.arrays[0], state="submitted", job_id="7")
-    with store.changing(one.directory, one.campaign) as open_:
+    draft = curve(tmp_path)
+    flow.write(draft)
+    changes = draft.directory / ledger.CHANGES
+    first = replace(draft.campaign.arrays[0], state="submitted", job_id="7")
+    with store.changing(draft.directory, draft.campaign) as open_:
         open_.put(first)
         text = changes.read_text()
         changes.write_text(text + '{"arrays": [{"na')
-        assert store.read_manifest(one.directory).arrays[0] == first
+        assert store.read_manifest(draft.directory).arrays[0] == first
         changes.write_text(text.replace('"continues": "', '"continues": "0'))
-        assert store.read_manifest(one.directory) == one.campaign
+        assert store.read_manifest(draft.directory) == draft.campaign
         changes.write_text(text + '{"arrays": 1}\n')
         with pytest.raises(UsageError, match="is damaged"):
-            store.read_manifest(one.directory)
+            store.read_manifest(draft.directory)
         changes.write_text(text + "[]\n")
         with pytest.raises(UsageError, match="not a change of a manifest"):
-            store.read_manifest(one.directory)
+            store.read_manifest(draft.directory)
         changes.write_text(text + "{\n")
         with pytest.raises(UsageError, match="not valid JSON"):
-            store.read_manifest(one.directory)
+            store.read_manifest(draft.directory)
         changes.write_text(text)
-    assert store.read_manifest(one.directory).arrays[0] == first
+    assert store.read_manifest(draft.directory).arrays[0] == first
 
 
 def test_a_thousand_points_are_written_down_once_and_then_line_by_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = build(tmp_path, *(f"{nodes}n1g" for nodes in range(1, 41)), repeats=1, state="intended")
-    arrays = one.campaign.arrays
+    built = build(tmp_path, *(f"{nodes}n1g" for nodes in range(1, 41)), repeats=1, state="intended")
+    arrays = built.campaign.arrays
     written: list[Path] = []
     real = store.write_manifest
 
@@ -359,7 +359,7 @@ def test_a_thousand_points_are_written_down_once_and_then_line_by_line(
         real(directory, campaign)
 
     monkeypatch.setattr(store, "write_manifest", write)
-    with store.changing(one.directory, one.campaign) as open_:
+    with store.changing(built.directory, built.campaign) as open_:
         sizes = []
         for array in arrays:
             before = open_._size
@@ -367,45 +367,45 @@ def test_a_thousand_points_are_written_down_once_and_then_line_by_line(
             sizes.append(open_._size - before)
     assert max(sizes[1:]) - min(sizes[1:]) < 20
     assert len(written) == 1
-    assert all(array.job_id == "9" for array in store.read_manifest(one.directory).arrays)
+    assert all(array.job_id == "9" for array in store.read_manifest(built.directory).arrays)
 
 
 def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
-    one = curve(tmp_path)
+    draft = curve(tmp_path)
     slurm = Slurm(sbatch=[failed("sbatch: no such program", 127), None])
-    flow.write(one)
+    flow.write(draft)
     with pytest.raises(SchedulerError) as caught:
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     assert "login node" in caught.value.hint
 
 
 def test_a_script_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    flow.write(one)
-    script = one.directory / one.campaign.arrays[0].script
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write(draft)
+    script = draft.directory / draft.campaign.arrays[0].script
     script.write_text(script.read_text() + "\n# changed\n")
     with pytest.raises(UsageError, match="differs from the one that was rendered"):
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     assert slurm.calls == []
 
 
 def test_two_submits_of_one_campaign_one_wins(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    flow.write(one)
-    with store.locked(one.directory), pytest.raises(UsageError, match="is working on this"):
-        flow.submit(one.directory, hurried(slurm))
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write(draft)
+    with store.locked(draft.directory), pytest.raises(UsageError, match="is working on this"):
+        flow.submit(draft.directory, hurried(slurm))
     assert not slurm.jobs
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     import socket
 
-    one, slurm = curve(tmp_path), Slurm()
-    flow.write(one)
-    (one.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
-    flow.submit(one.directory, hurried(slurm))
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write(draft)
+    (draft.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
+    flow.submit(draft.directory, hurried(slurm))
     assert len(slurm.jobs) == 4
-    assert not (one.directory / store.LOCK).exists()
+    assert not (draft.directory / store.LOCK).exists()
 
 
 def test_the_callers_slurm_variables_do_not_leak(
@@ -429,9 +429,9 @@ def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
     for name in ("SQUEUE_PARTITION", "SACCT_FORMAT", "SLURM_CLUSTERS"):
         monkeypatch.setenv(name, "leak")
     monkeypatch.setenv("SLURM_CONF_SERVER", "controller")
-    one, slurm = curve(tmp_path), Slurm()
-    flow.write(one)
-    flow.submit(one.directory, hurried(slurm))
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write(draft)
+    flow.submit(draft.directory, hurried(slurm))
     for call, environment in zip(slurm.calls, slurm.environments, strict=True):
         assert environment is not None
         assert environment["SLURM_CONF_SERVER"] == "controller"
@@ -440,34 +440,34 @@ def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
 
 
 def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None:
-    one = curve(tmp_path)
-    flow.write(one)
-    path = one.directory / MANIFEST
-    assert store.read_manifest(one.directory) == one.campaign
+    draft = curve(tmp_path)
+    flow.write(draft)
+    path = draft.directory / MANIFEST
+    assert store.read_manifest(draft.directory) == draft.campaign
     document = json.loads(path.read_text())
     for change in ({"schema": 99}, {"arrays": 3}, {"extra": 1}):
         path.write_text(json.dumps({**document, **change}))
         with pytest.raises(UsageError):
-            store.read_manifest(one.directory)
+            store.read_manifest(draft.directory)
     path.write_text("{")
     with pytest.raises(UsageError, match="not valid JSON"):
-        store.read_manifest(one.directory)
+        store.read_manifest(draft.directory)
 
 
 def test_a_place_that_can_not_be_written_is_an_error_before_sbatch(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
-    one = drafted(reference(tmp_path, runs=str(blocker)))
+    draft = drafted(reference(tmp_path, runs=str(blocker)))
     with pytest.raises(HpcbertError, match="Can't make the campaign directory"):
-        flow.write(one)
+        flow.write(draft)
 
 
 def test_campaigns_are_found_by_path_id_and_part(tmp_path: Path) -> None:
-    one = curve(tmp_path)
-    flow.write(one)
-    runs = one.directory.parent
-    for name in (str(one.directory), one.directory.name, "abc123"):
-        assert store.resolve(name, runs) == one.directory
+    draft = curve(tmp_path)
+    flow.write(draft)
+    runs = draft.directory.parent
+    for name in (str(draft.directory), draft.directory.name, "abc123"):
+        assert store.resolve(name, runs) == draft.directory
     with pytest.raises(UsageError, match="no campaign 'xyz'"):
         store.resolve("xyz", runs)
 
@@ -476,15 +476,15 @@ def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sbatch is run in the campaign, where a path relative to where hpcbert was run leads nowhere."""
-    one, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    flow.write(one)
-    runs = one.directory.parent
+    draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
+    flow.write(draft)
+    runs = draft.directory.parent
     monkeypatch.chdir(runs.parent)
     relative = Path(runs.name)
-    for name in (f"{runs.name}/{one.directory.name}", one.directory.name, "abc123"):
-        assert store.resolve(name, relative) == one.directory
-    monkeypatch.chdir(one.directory)
-    assert store.resolve(".", relative) == one.directory
+    for name in (f"{runs.name}/{draft.directory.name}", draft.directory.name, "abc123"):
+        assert store.resolve(name, relative) == draft.directory
+    monkeypatch.chdir(draft.directory)
+    assert store.resolve(".", relative) == draft.directory
     monkeypatch.chdir(runs.parent)
     flow.submit(store.resolve("abc123", relative), hurried(slurm))
     assert all(Path(call[-1]).is_absolute() for call in slurm.calls if call[0] == "sbatch")
@@ -493,7 +493,7 @@ def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
 def test_dry_run_distinguishes_refusal_from_absence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = curve(tmp_path, ("fp32",))
+    draft = curve(tmp_path, ("fp32",))
     monkeypatch.setattr("shutil.which", lambda _: "/bin/sbatch")
 
     def answering(message: str) -> Check:
@@ -506,4 +506,4 @@ def test_dry_run_distinguishes_refusal_from_absence(
     assert answering("").ok is True
     assert answering("allocation failure: Invalid account").ok is False
     assert answering("Unable to contact slurm controller (connect failure)").ok is None
-    assert not one.directory.exists()
+    assert not draft.directory.exists()

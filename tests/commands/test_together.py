@@ -49,58 +49,58 @@ _NOW = re.compile(r'"(?:date|recorded)": ?"[^"]*"|"seal": ?"[^"]*"')
 
 def said(processes: int, *words: str) -> str:
     """Return what is printed; that many processes are started for it, at least."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(processes), *words],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert int(done.stderr.splitlines()[-1]) >= (processes if processes > 1 else 0), done
-    return _NOW.sub("", done.stdout)
+    assert int(result.stderr.splitlines()[-1]) >= (processes if processes > 1 else 0), result
+    return _NOW.sub("", result.stdout)
 
 
-def whole(one: Built) -> None:
-    one.finish()
+def whole(built: Built) -> None:
+    built.finish()
 
 
-def bad(one: Built) -> None:
+def bad(built: Built) -> None:
     """Logs that are cut short, not finite, copied, missing, of something else, out of memory."""
     chance = random.Random(16)
-    for array in one.campaign.arrays:
+    for array in built.campaign.arrays:
         shape = str(array.point.shape)
         for repeat in array.repeats:
-            one.complete(shape, repeat, chance.uniform(5, 50))
-            text = one.text(shape, 8.0, last=repeat, nan_at=repeat)
+            built.complete(shape, repeat, chance.uniform(5, 50))
+            text = built.text(shape, 8.0, last=repeat, nan_at=repeat)
             kinds = (
                 text,
-                one.text(shape, 8.0),
+                built.text(shape, 8.0),
                 "RuntimeError: CUDA error: out of memory\n",
                 "\0" * 5000,
                 text.replace("loss", "l\x1b[31moss"),
             )
             if chance.random() < 0.6:
-                one.log(shape, repeat, chance.choice(kinds))
+                built.log(shape, repeat, chance.choice(kinds))
             elif chance.random() < 0.2:
-                one.log_path(shape, repeat).unlink()
+                built.log_path(shape, repeat).unlink()
 
 
 @pytest.mark.parametrize("fill", [whole, bad])
 def test_a_campaign(tmp_path: Path, fill: Callable[[Built], None]) -> None:
-    one = build(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3)
-    fill(one)
-    shutil.copytree(one.directory, tmp_path / "kept")
+    built = build(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3)
+    fill(built)
+    shutil.copytree(built.directory, tmp_path / "kept")
     found = []
     for processes in (1, 3, 3):
-        printed = said(processes, "campaign", str(one.directory))
+        printed = said(processes, "campaign", str(built.directory))
         written = [
-            _NOW.sub("", (one.directory / name).read_text())
+            _NOW.sub("", (built.directory / name).read_text())
             for name in ("table.json", "measurements.json")
         ]
         found.append((printed, *written))
         if processes == 1:
-            shutil.rmtree(one.directory)
-            shutil.copytree(tmp_path / "kept", one.directory)
+            shutil.rmtree(built.directory)
+            shutil.copytree(tmp_path / "kept", built.directory)
     assert found[0] == found[1]
     assert json.loads(found[1][0])
     # Evidence that several processes recorded holds.

@@ -31,19 +31,19 @@ def test_the_command_that_goes_on_is_named(
     tmp_path: Path, failure: str, *, squeue_works: bool, again: str
 ) -> None:
     answer, times = FAILURES[failure]
-    one = curve(tmp_path)
+    draft = curve(tmp_path)
     slurm = Slurm(away=set() if squeue_works else {"squeue", "sacct"}, sbatch=[*[answer] * 4, None])
     means = hurried(slurm)._replace(again=again)
-    flow.write(one)
+    flow.write(draft)
     with pytest.raises(SchedulerError) as caught:
-        flow.submit(one.directory, means)
+        flow.submit(draft.directory, means)
     assert slurm.count("sbatch") == (4 if squeue_works else 1)
     refused = squeue_works and times == 1
     expected = RESUME if refused else again
-    assert f"{expected} {one.campaign.id}" in caught.value.hint
+    assert f"{expected} {draft.campaign.id}" in caught.value.hint
     assert not slurm.jobs
     slurm.away = set()
-    flow.submit(one.directory, means)
+    flow.submit(draft.directory, means)
     assert len(slurm.jobs) == 4
 
 
@@ -51,17 +51,17 @@ def test_each_command_names_itself(hpcbert: Cli, slurm: Programs) -> None:
     with slurm.changed() as model:
         model.away = {"sbatch", "squeue", "sacct"}
     words = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--force", "--json")
-    done = hpcbert("submit", *words)
+    result = hpcbert("submit", *words)
     (directory,) = store.find_campaigns(hpcbert.cwd / "runs")
 
     def hint(done: Done) -> str:
         assert done.returncode == 3, done
         return done.error["hint"]
 
-    assert f"hpcbert submit --resume {directory.name}" in hint(done)
+    assert f"hpcbert submit --resume {directory.name}" in hint(result)
     for command in ("submit --resume", "retry", "cancel"):
-        done = hpcbert(*command.split(), directory.name, "--json")
-        assert f"hpcbert {command} {directory.name}" in hint(done)
+        result = hpcbert(*command.split(), directory.name, "--json")
+        assert f"hpcbert {command} {directory.name}" in hint(result)
     assert len(slurm.calls("sbatch")) == 1
     campaign = store.read_manifest(directory)
     (array,) = campaign.arrays

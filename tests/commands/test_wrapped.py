@@ -54,19 +54,19 @@ class Wrapped(Slurm):
         return Answer(self.form.format(job=number), self.code, self.complaint)
 
 
-def submitted(one: Draft, slurm: Slurm) -> tuple[Array, ...]:
-    flow.write(one)
-    return flow.submit(one.directory, hurried(slurm)).arrays
+def submitted(draft: Draft, slurm: Slurm) -> tuple[Array, ...]:
+    flow.write(draft)
+    return flow.submit(draft.directory, hurried(slurm)).arrays
 
 
-def watched(one: Draft) -> TrackedCampaign:
-    return TrackedCampaign(one.directory, store.read_manifest(one.directory))
+def watched(draft: Draft) -> TrackedCampaign:
+    return TrackedCampaign(draft.directory, store.read_manifest(draft.directory))
 
 
-def begin(one: Draft, array: Array, job: str, **event: Any) -> None:
+def begin(draft: Draft, array: Array, job: str, **event: Any) -> None:
     """Write the start of an array's second repeat, as its job does."""
     start = {"event": "start", "time": 1, "attempt": 0, "job": f"{job}_2", "array": array.name}
-    (one.directory / array.status(2)).write_text(json.dumps({**start, **event}) + "\n")
+    (draft.directory / array.status(2)).write_text(json.dumps({**start, **event}) + "\n")
 
 
 @pytest.mark.parametrize("hours", [-24 * 30, -2, 0, 5], ids="{} h".format)
@@ -75,18 +75,18 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
     tmp_path: Path, changes: dict[str, str], hours: int
 ) -> None:
     created = utc(time.time())
-    one = curve(tmp_path, ("fp32",))
-    one = replace(one, campaign=replace(one.campaign, created=created))
+    draft = curve(tmp_path, ("fp32",))
+    draft = replace(draft, campaign=replace(draft.campaign, created=created))
     slurm = Wrapped(changes=changes, now=time.time() + hours * 3600)
-    arrays = submitted(one, slurm)
+    arrays = submitted(draft, slurm)
     assert slurm.count("sbatch") == 2
     assert [(array.job_id, bool(array.seen), array.doubtful) for array in arrays] == [
         ("100", True, False),
         ("101", True, False),
     ]
-    states = snapshot(watched(one), run=slurm)
+    states = snapshot(watched(draft), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    assert cancel.find(watched(one), run=slurm).jobs == ("100", "101")
+    assert cancel.find(watched(draft), run=slurm).jobs == ("100", "101")
 
 
 @pytest.mark.parametrize("changes", MARKED.values(), ids=MARKED)
@@ -94,8 +94,8 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
 def test_killed_before_the_answer_the_job_is_found_and_can_be_cancelled(
     tmp_path: Path, changes: dict[str, str], *, resumed: bool
 ) -> None:
-    one, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=changes)
-    flow.write(one)
+    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=changes)
+    flow.write(draft)
 
     def kill(program: str) -> None:
         if program == "scontrol":
@@ -103,12 +103,12 @@ def test_killed_before_the_answer_the_job_is_found_and_can_be_cancelled(
 
     slurm.before = kill
     with pytest.raises(KeyboardInterrupt):
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     slurm.before = lambda _: None
-    campaign = flow.submit(one.directory, hurried(slurm)._replace(resumed=resumed))
+    campaign = flow.submit(draft.directory, hurried(slurm)._replace(resumed=resumed))
     assert [array.job_id for array in campaign.arrays] == ["100", "101"]
     assert slurm.count("sbatch") == 2
-    assert cancel.find(watched(one), run=slurm).jobs == ("100", "101")
+    assert cancel.find(watched(draft), run=slurm).jobs == ("100", "101")
 
 
 FORMS = {
@@ -124,40 +124,42 @@ FORMS = {
 def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(
     tmp_path: Path, form: str
 ) -> None:
-    one, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form=form)
+    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form=form)
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
-    arrays = submitted(one, slurm)
+    arrays = submitted(draft, slurm)
     assert slurm.count("sbatch") == 2
     assert [array.job_id for array in arrays] == ["101", "102"]
     assert all(array.doubtful and array.state == "submitted" for array in arrays)
     assert ("JobName", arrays[0].name, "proj") in arrays[0].changed
     assert [entry[2] for entry in arrays[0].changed if entry[0] == "WorkDir"] == ["/tmp"]
-    states = snapshot(watched(one), run=slurm)
+    states = snapshot(watched(draft), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    assert cancel.find(watched(one), run=slurm).jobs == ("101", "102")
+    assert cancel.find(watched(draft), run=slurm).jobs == ("101", "102")
     with pytest.raises(SchedulerError, match="is not over"):
-        scheduler.of("slurm", World(slurm)).refuse_doubling(watched(one), [(arrays[0], 2)])
-    begin(one, arrays[0], "101")
-    first, second = adopted(watched(one), run=slurm).campaign.arrays
+        scheduler.of("slurm", World(slurm)).refuse_doubling(watched(draft), [(arrays[0], 2)])
+    begin(draft, arrays[0], "101")
+    first, second = adopted(watched(draft), run=slurm).campaign.arrays
     assert (first.job_id, bool(first.seen), first.doubtful) == ("101", True, False)
     assert second.doubtful
-    again = flow.submit(one.directory, hurried(slurm)._replace(resumed=True))
+    again = flow.submit(draft.directory, hurried(slurm)._replace(resumed=True))
     assert (slurm.count("sbatch"), again.arrays) == (2, (first, second))
 
 
 def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path: Path) -> None:
-    one = curve(tmp_path, ("fp32",))
+    draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(changes=UNMARKED, form="34\n")
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
-    flow.write(one)
+    flow.write(draft)
     with pytest.raises(SchedulerError, match="Slurm does not show which job"):
-        flow.submit(one.directory, hurried(slurm))  # 34 is the first array's: the second has none.
-    arrays = store.read_manifest(one.directory).arrays
+        flow.submit(
+            draft.directory, hurried(slurm)
+        )  # 34 is the first array's: the second has none.
+    arrays = store.read_manifest(draft.directory).arrays
     assert [(array.job_id, array.doubtful) for array in arrays] == [("34", True), ("", False)]
-    begin(one, arrays[0], "101")
-    (first, _) = adopted(watched(one), run=slurm).campaign.arrays
+    begin(draft, arrays[0], "101")
+    (first, _) = adopted(watched(draft), run=slurm).campaign.arrays
     assert (first.job_id, first.changed) == ("101", ())
-    states = snapshot(watched(one), run=slurm)
+    states = snapshot(watched(draft), run=slurm)
     assert states[first.name, 1].word == "PENDING"
     assert slurm.count("sbatch") == 2
 
@@ -176,32 +178,32 @@ def test_what_can_not_be_recognized_is_not_submitted_again(
     tmp_path: Path, answer: tuple[str, int, str]
 ) -> None:
     form, code, complaint = answer
-    one = curve(tmp_path, ("fp32",))
+    draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(changes=UNMARKED, form=form, code=code, complaint=complaint)
-    flow.write(one)
+    flow.write(draft)
     with pytest.raises(SchedulerError, match=r"ended with status \d+ and printed"):
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     for resumed in (False, True):
         with pytest.raises(SchedulerError, match="Slurm does not show which job") as caught:
-            flow.submit(one.directory, hurried(slurm)._replace(resumed=resumed))
-        assert f"submit --like {one.campaign.id}" in caught.value.hint
+            flow.submit(draft.directory, hurried(slurm)._replace(resumed=resumed))
+        assert f"submit --like {draft.campaign.id}" in caught.value.hint
         assert slurm.count("sbatch") == 1
-    begin(one, one.campaign.arrays[0], "100")
+    begin(draft, draft.campaign.arrays[0], "100")
     with pytest.raises(SchedulerError):
-        flow.submit(one.directory, hurried(slurm))
-    assert store.read_manifest(one.directory).arrays[0].job_id == "100"
+        flow.submit(draft.directory, hurried(slurm))
+    assert store.read_manifest(draft.directory).arrays[0].job_id == "100"
     assert slurm.count("sbatch") == 2
 
 
 def test_a_start_of_another_arrays_job_settles_nothing(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    first, *_ = submitted(one, slurm)
+    draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
+    first, *_ = submitted(draft, slurm)
     retry = replace(first, name=f"{first.name}.t1", first_attempt=1, job_id="", submit_time=None)
     # The user requeued the first job.
-    begin(one, first, "100", attempt=1)
-    assert watched(one).begun_job(first) == "100"
-    assert watched(one).begun_job(retry) == ""
-    assert watched(one).begun_job(replace(first, name=f"{first.name}.p4")) == "100"
+    begin(draft, first, "100", attempt=1)
+    assert watched(draft).begun_job(first) == "100"
+    assert watched(draft).begun_job(retry) == ""
+    assert watched(draft).begun_job(replace(first, name=f"{first.name}.p4")) == "100"
 
 
 OVER = {"waiting": "", "over": "COMPLETED", "forgotten": "gone"}
@@ -212,43 +214,43 @@ OVER = {"waiting": "", "over": "COMPLETED", "forgotten": "gone"}
 def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
     tmp_path: Path, change: str, changes: dict[str, str]
 ) -> None:
-    one, slurm = curve(tmp_path), Wrapped(changes=changes)
-    arrays = submitted(one, slurm)
-    store.write_manifest(one.directory, one.campaign)
+    draft, slurm = curve(tmp_path), Wrapped(changes=changes)
+    arrays = submitted(draft, slurm)
+    store.write_manifest(draft.directory, draft.campaign)
     for number, job in list(slurm.jobs.items()):
         if change == "gone" or (change and changes):  # Accounting has no comment.
-            begin(one, arrays[int(number) - 100], number)
+            begin(draft, arrays[int(number) - 100], number)
         if change == "gone":
             del slurm.jobs[number]
         elif change:
             job.end(change)
     slurm.calls.clear()
-    campaign = flow.submit(one.directory, hurried(slurm)._replace(resumed=True))
+    campaign = flow.submit(draft.directory, hurried(slurm)._replace(resumed=True))
     assert [array.job_id for array in campaign.arrays] == ["100", "101", "102", "103"]
     asked = {"": ["squeue"], "gone": [], "COMPLETED": [] if changes else ["squeue", "sacct"]}
     assert [call[0] for call in slurm.calls] == asked[change]
-    assert store.read_manifest(one.directory) == campaign
+    assert store.read_manifest(draft.directory) == campaign
 
 
 def test_a_campaign_restored_in_the_middle_submits_what_is_left(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    arrays = submitted(one, slurm)
-    store.write_manifest(one.directory, updated(one.campaign, arrays[0]))
+    draft, slurm = curve(tmp_path), Slurm()
+    arrays = submitted(draft, slurm)
+    store.write_manifest(draft.directory, updated(draft.campaign, arrays[0]))
     for number in ("102", "103"):
         del slurm.jobs[number]
     slurm.first = 200
-    campaign = flow.submit(one.directory, hurried(slurm)._replace(resumed=True))
+    campaign = flow.submit(draft.directory, hurried(slurm)._replace(resumed=True))
     assert [array.job_id for array in campaign.arrays] == ["100", "101", "202", "203"]
     assert slurm.called("sbatch")[4][2] == "--dependency=afterany:101"
 
 
 def test_a_restored_campaign_submits_nothing_while_squeue_is_silent(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    submitted(one, slurm)
-    store.write_manifest(one.directory, one.campaign)
+    draft, slurm = curve(tmp_path), Slurm()
+    submitted(draft, slurm)
+    store.write_manifest(draft.directory, draft.campaign)
     slurm.away = {"squeue", "sacct"}
     with pytest.raises(SchedulerError, match="is unknown whether"):
-        flow.submit(one.directory, hurried(slurm)._replace(resumed=True))
+        flow.submit(draft.directory, hurried(slurm)._replace(resumed=True))
     assert slurm.count("sbatch") == 4
 
 
@@ -275,10 +277,10 @@ class Cached(Slurm):
 def test_an_empty_answer_from_a_cache_is_no_proof(
     tmp_path: Path, away: set[str], step: float, answer: str
 ) -> None:
-    one = curve(tmp_path, ("fp32",))
+    draft = curve(tmp_path, ("fp32",))
     slurm = Cached(now=1_763_700_000.0, away=away)
     world = World(slurm, lambda: slurm.clock, slurm.pause)
-    flow.write(one)
+    flow.write(draft)
     if answer == "lost":
         lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
         slurm.sbatch = [lost, None]
@@ -286,31 +288,31 @@ def test_an_empty_answer_from_a_cache_is_no_proof(
     else:
         slurm.dies = True
         with pytest.raises(KeyboardInterrupt):
-            flow.submit(one.directory, world)
+            flow.submit(draft.directory, world)
         slurm.dies, slurm.fresh = False, slurm.clock + 60 + min(step, 0)
         slurm.clock += step
-    campaign = flow.submit(one.directory, world)
+    campaign = flow.submit(draft.directory, world)
     assert sorted(slurm.jobs) == [array.job_id for array in campaign.arrays] == ["100", "101"]
 
 
 def test_each_script_has_its_mark_and_the_users_own_comment_stays(tmp_path: Path) -> None:
-    here = reference(tmp_path)
+    site = reference(tmp_path)
     for words in (), ("--comment=mine",), ("--comm", "my own"):
-        one = drafted(changed(here, slurm={"sbatch_args": words}))
-        (array,) = one.campaign.arrays
-        (text,) = one.scripts.values()
+        draft = drafted(changed(site, slurm={"sbatch_args": words}))
+        (array,) = draft.campaign.arrays
+        (text,) = draft.scripts.values()
         assert (f"\n#SBATCH --comment={array.name}\n" in text) == (not words)
         assert f"\narray_name={array.name} " in text
 
 
 def test_nobody_elses_job_is_kept_in_doubt(tmp_path: Path) -> None:
-    one, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED)
+    draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED)
 
     def stranger(argv: Sequence[str], **more: Any) -> Outcome:
-        done = slurm(argv, **more)
-        return replace(done, stdout=re.sub(r"\(\d+\)", "(4321)", done.stdout))
+        outcome = slurm(argv, **more)
+        return replace(outcome, stdout=re.sub(r"\(\d+\)", "(4321)", outcome.stdout))
 
-    flow.write(one)
+    flow.write(draft)
     with pytest.raises(SchedulerError, match="printed 100, 'proj' of nobody in /tmp"):
-        flow.submit(one.directory, hurried(stranger))
+        flow.submit(draft.directory, hurried(stranger))
     assert slurm.count("sbatch") == 1

@@ -49,33 +49,36 @@ def read(folder: Path, text: str, head: str = "schema = 1\n") -> CampaignFile:
 
 
 def test_a_file_says_all_of_it(tmp_path: Path) -> None:
-    found = read(tmp_path, FULL)
-    assert found.frameworks == ("pytorch", "oneflow")
-    assert found.precisions == ("fp16",)
-    assert found.shapes == (Shape(1, 1), "scaling")
-    assert found.batch_sizes == (
+    campaign_file = read(tmp_path, FULL)
+    assert campaign_file.frameworks == ("pytorch", "oneflow")
+    assert campaign_file.precisions == ("fp16",)
+    assert campaign_file.shapes == (Shape(1, 1), "scaling")
+    assert campaign_file.batch_sizes == (
         Sizes("batch_sizes.float32", "", "fp32", (32,)),
         Sizes("batch_sizes.fp16", "", "fp16", (64, 128)),
         Sizes("batch_sizes.oneflow", "oneflow", "", (16,)),
         Sizes("batch_sizes.pytorch.fp16", "pytorch", "fp16", (96,)),
     )
-    assert found.options == (
+    assert campaign_file.options == (
         OptionValues("options.seed", "", "seed", (1, 2)),
         OptionValues("options.oneflow.fast", "oneflow", "fast", (True,)),
     )
-    assert found.env == (Variable("NCCL_ALGO", ("Ring", "Tree")), Variable("OTHER", ("",)))
-    assert found.run_options() == {
+    assert campaign_file.env == (Variable("NCCL_ALGO", ("Ring", "Tree")), Variable("OTHER", ("",)))
+    assert campaign_file.run_options() == {
         "nodes": 4, "gpus_per_node": 8, "nodelist": "n[01-04],m7", "time_limit": "1-0",
     }  # fmt: skip
 
 
 def test_options_and_variables_of_an_inclusion_are_taken_one_by_one(tmp_path: Path) -> None:
     text = '[[include]]\nprecisions = "bf16"\noptions = { seed = 3 }\nenv = { OTHER = "x" }\n'
-    found = read(tmp_path, FULL.replace("[[exclude]]", f"{text}[[exclude]]"))
-    one = found.include[1].over(found)
-    assert (one.frameworks, one.precisions) == (found.frameworks, ("bf16",))
-    assert [(each.name, each.values) for each in one.options] == [("seed", (3,)), ("fast", (True,))]
-    assert one.env == (found.env[0], Variable("OTHER", ("x",)))
+    campaign_file = read(tmp_path, FULL.replace("[[exclude]]", f"{text}[[exclude]]"))
+    axes = campaign_file.include[1].over(campaign_file)
+    assert (axes.frameworks, axes.precisions) == (campaign_file.frameworks, ("bf16",))
+    assert [(option.name, option.values) for option in axes.options] == [
+        ("seed", (3,)),
+        ("fast", (True,)),
+    ]
+    assert axes.env == (campaign_file.env[0], Variable("OTHER", ("x",)))
 
 
 WRONG = {
@@ -131,11 +134,13 @@ def test_all_keys_that_are_wrong_are_named_at_once(tmp_path: Path) -> None:
     text = "framewrks = 'x'\nshapes = ['1n1g', '4x8']\nrepeats = 0\nmodels = 'bert-tiny'"
     with pytest.raises(Refusals) as refused:
         read(tmp_path, text)
-    said = [one.message for one in refused.value.each]
+    said = [usage_error.message for usage_error in refused.value.each]
     assert len(said) == 3, said
     for words in ("framewrks is not known", "'4x8', which is not a shape", "repeats must be at"):
         assert sum(words in one for one in said) == 1
-    assert {one.where for one in refused.value.each} == {str(tmp_path / "campaign.toml")}
+    assert {usage_error.where for usage_error in refused.value.each} == {
+        str(tmp_path / "campaign.toml")
+    }
 
 
 @pytest.mark.parametrize(
@@ -143,8 +148,8 @@ def test_all_keys_that_are_wrong_are_named_at_once(tmp_path: Path) -> None:
     [("'1%'", 0.01), ("'1.5 %'", 0.015), ("'0.01'", 0.01), ("0.02", 0.02), ("' .5% '", 0.005)],
 )
 def test_a_width_is_a_share_in_any_spelling(text: str, share: float, tmp_path: Path) -> None:
-    found = read(tmp_path, f"repeats = 'auto'\nprecision_of_median = {text}")
-    assert found.precision_of_median == pytest.approx(share)
+    campaign_file = read(tmp_path, f"repeats = 'auto'\nprecision_of_median = {text}")
+    assert campaign_file.precision_of_median == pytest.approx(share)
 
 
 def test_a_file_of_another_time_is_refused(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_discovery_takes_the_first_of_flag_variable_tree_and_xdg(tmp_path: Path)
     tree.unlink()
     assert places.find_site("", env=env, cwd=deep)[0] == xdg
     xdg.unlink()
-    found, by = places.find_site("", env={**env, "XDG_CONFIG_DIRS": ""}, cwd=deep)
-    assert (found, by) == (places.default_site(), "hpcbert's own")
+    path, by = places.find_site("", env={**env, "XDG_CONFIG_DIRS": ""}, cwd=deep)
+    assert (path, by) == (places.default_site(), "hpcbert's own")
 
 
 def test_looking_upward_stops_at_a_checkout(tmp_path: Path) -> None:
@@ -110,12 +110,12 @@ def test_a_file_that_windows_wrote(tmp_path: Path) -> None:
 
 def test_own_recipes_come_before_hpcberts(tmp_path: Path, repository: Path) -> None:
     text = (repository / "templates" / "pytorch" / "recipe.toml").read_text()
-    own = write(tmp_path / "templates" / "pytorch" / "recipe.toml", text)
+    path = write(tmp_path / "templates" / "pytorch" / "recipe.toml", text)
     write(tmp_path / "templates" / "mine" / "recipe.toml", text)
     folders = places.recipe_folders(tmp_path / "site.toml")
-    found = places.list_recipes(folders)
-    assert found["pytorch"] == own.parent
-    assert {"mine", "oneflow", "pytorch"} <= set(found)
+    recipes = places.list_recipes(folders)
+    assert recipes["pytorch"] == path.parent
+    assert {"mine", "oneflow", "pytorch"} <= set(recipes)
     with pytest.raises(UsageError) as caught:
         places.find_recipe("pytroch", folders)
     assert "pytorch" in caught.value.hint
@@ -182,10 +182,10 @@ def test_a_path_that_is_typed_is_relative_to_where_it_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "site.toml").write_text(SETTINGS)
-    here = tmp_path / "elsewhere"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    given = Options(fw="tf2", data="mine", python="/opt/python")
-    tf2 = site.load(str(tmp_path / "site.toml"), given).settings("tf2")
-    assert (tf2.data, tf2.python) == (str(here / "mine"), "/opt/python")
+    path = tmp_path / "elsewhere"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    options = Options(fw="tf2", data="mine", python="/opt/python")
+    tf2 = site.load(str(tmp_path / "site.toml"), options).settings("tf2")
+    assert (tf2.data, tf2.python) == (str(path / "mine"), "/opt/python")
     assert tf2.source == str(tmp_path / "program")

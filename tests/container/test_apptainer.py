@@ -41,7 +41,7 @@ class Node:
 
     def words(self, command: str) -> list[str]:
         """The words of the last call of a command."""
-        found = [one["words"] for one in self.calls]
+        found = [call["words"] for call in self.calls]
         called = [one for one in found if isinstance(one, list) and one[0] == command]
         return [str(word) for word in called[-1]]
 
@@ -90,14 +90,14 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def test_a_command_finds_the_images_environment_then_the_hosts(node: Node) -> None:
-    done = node.enter(
+    result = node.enter(
         *("--env", "LISTED", "--", "sh", "-c", 'pwd; env -0; printf "%s" "$*"; exit 7', "sh", "a  b", "$x"),
         BOTH="host", LISTED="l", LINES="one\n'two'", LANG="de_DE.UTF-8",
         APPTAINERENV_EVIL="1", SINGULARITY_BIND="/etc", APPTAINER_BINDPATH="/etc",
     )  # fmt: skip
-    assert done.returncode == 7, done.stderr
-    where, _, rest = done.stdout.partition("\n")
-    found = dict(one.partition("=")[::2] for one in rest.split("\0")[:-1])
+    assert result.returncode == 7, result.stderr
+    where, _, rest = result.stdout.partition("\n")
+    found = dict(word.partition("=")[::2] for word in rest.split("\0")[:-1])
     assert where == "/usr"
     assert (found["IMAGE_ONLY"], found["BOTH"], found["LISTED"]) == ("image", "image", "l")
     assert found["LINES"] == "one\n'two'"
@@ -116,8 +116,10 @@ def test_options_say_what_site_and_recipe_do(node: Node) -> None:
     plain = node.words("exec")
     assert plain[1:6] == ["--cleanenv", "--env", "LANG=", "--no-mount", "cwd,tmp"]
     assert not {"--nv", "--rocm", "--writable-tmpfs", "--fakeroot"} & set(plain)
-    done = node.enter("--gpus", "--writable", "--remap-root", "--workdir", "/usr/bin", "--", "pwd")
-    assert done.stdout == "/usr/bin\n"
+    result = node.enter(
+        "--gpus", "--writable", "--remap-root", "--workdir", "/usr/bin", "--", "pwd"
+    )
+    assert result.stdout == "/usr/bin\n"
     assert {"--writable-tmpfs", "--fakeroot"} <= set(node.words("exec"))
     assert {"--nv", "--rocm"} & set(node.words("exec"))
 
@@ -126,24 +128,24 @@ def test_singularity_is_run_where_there_is_no_apptainer(node: Node) -> None:
     # This machine's programs, but its own Apptainer.
     programs = node.root / "programs"
     programs.mkdir()
-    for one in Path("/usr/bin").iterdir():
-        if one.name not in {"apptainer", "singularity"}:
-            (programs / one.name).symlink_to(one)
+    for path in Path("/usr/bin").iterdir():
+        if path.name not in {"apptainer", "singularity"}:
+            (programs / path.name).symlink_to(path)
     (node.root / "bin" / "apptainer").rename(node.root / "bin" / "singularity")
-    done = node.enter("--", "sh", "-c", "echo $IMAGE_ONLY", PATH=f"{node.root}/bin:{programs}")
-    assert done.stdout == "image\n", done.stderr
-    done = node.enter("--", "true", PATH=str(programs))
-    assert done.returncode == 125
-    assert "n7: there is neither apptainer nor singularity on PATH" in done.stderr
+    result = node.enter("--", "sh", "-c", "echo $IMAGE_ONLY", PATH=f"{node.root}/bin:{programs}")
+    assert result.stdout == "image\n", result.stderr
+    result = node.enter("--", "true", PATH=str(programs))
+    assert result.returncode == 125
+    assert "n7: there is neither apptainer nor singularity on PATH" in result.stderr
 
 
 def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node: Node) -> None:
     odd = node.root / 'a "b" c'
     odd.mkdir()
-    done = node.enter(
+    result = node.enter(
         "--mount", f"{odd}:/x y:ro+nosuid", "--mount", "./an image.sif:/i", "--", "true"
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     words = node.words("exec")
     quoted = str(odd).replace('"', '""')
     assert f'type=bind,"source={quoted}",destination=/x y,ro' in words
@@ -163,10 +165,10 @@ def test_mounts_with_blanks_and_quotes_arrive_as_they_are(node: Node) -> None:
 def test_what_it_can_not_mount_ends_the_rank_with_the_reason(
     node: Node, mount: str, says: str
 ) -> None:
-    done = node.enter("--mount", mount, "--", "true")
-    assert done.returncode == 125
-    assert f"hpcbert: n7: mount {mount}: " in done.stderr
-    assert says in done.stderr
+    result = node.enter("--mount", mount, "--", "true")
+    assert result.returncode == 125
+    assert f"hpcbert: n7: mount {mount}: " in result.stderr
+    assert says in result.stderr
 
 
 def test_a_source_that_may_be_missing_is_left_out(node: Node) -> None:
@@ -189,7 +191,7 @@ def test_an_image_is_pulled_once_and_named_by_its_digest(node: Node) -> None:
     first, again = node.asks(), node.asks()
     assert first.returncode == again.returncode == 0, first.stderr
     assert first.stdout == again.stdout
-    pulls = [one for one in node.calls if one["words"][0] == "pull"]  # type: ignore[index]
+    pulls = [call for call in node.calls if call["words"][0] == "pull"]  # type: ignore[index]
     assert len(pulls) == 1
     found = cache.find(node.root / "images", parse(URI), "sif@")
     assert found is not None
@@ -217,10 +219,10 @@ def test_layers_are_kept_only_where_somebody_says_where(node: Node) -> None:
 
 
 def test_an_image_that_is_not_to_be_had_leaves_nothing(node: Node) -> None:
-    done = node.asks("docker://r.io/refuse:1")
-    assert done.returncode == 1
-    assert "manifest unknown" in done.stderr
-    assert "apptainer pull docker://r.io/refuse:1 ended with status" in done.stderr
+    result = node.asks("docker://r.io/refuse:1")
+    assert result.returncode == 1
+    assert "manifest unknown" in result.stderr
+    assert "apptainer pull docker://r.io/refuse:1 ended with status" in result.stderr
     assert [path.name for path in (node.root / "images").iterdir()] == [
         ".sif@r.io_5000+bert+tiny+1.0~failed"
     ]
@@ -235,10 +237,10 @@ def test_an_image_is_built_in_a_tree_of_its_own(node: Node) -> None:
         "sif@x+built+1",
         str(node.root / "an image.sif"),
     ]
-    done = node.image(*words, f"{node.root}/source:/opt/source", stdin="echo at $PWD\n")
-    assert done.returncode == 0, done.stderr
-    assert "at /" in done.stderr
-    assert done.stdout.startswith(f"{node.root}/images/sif@x+built+1+")
+    result = node.image(*words, f"{node.root}/source:/opt/source", stdin="echo at $PWD\n")
+    assert result.returncode == 0, result.stderr
+    assert "at /" in result.stderr
+    assert result.stdout.startswith(f"{node.root}/images/sif@x+built+1+")
     assert {"--fakeroot", "--writable", "--no-home"} <= set(node.words("exec"))
     assert f"type=bind,source={node.root}/source,destination=/opt/source,ro" in node.words("exec")
     failed = node.image(*words[:3], "sif@x+built+2", words[4], stdin="false\necho after\n")

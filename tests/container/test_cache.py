@@ -84,11 +84,11 @@ def test_an_older_image_and_what_died_are_left_over(tmp_path: Path) -> None:
     dead.write_bytes(b"half")
     (tmp_path / "own.sqsh").write_bytes(b"put there by hand")
     (tmp_path / "notes.txt").write_text("mine")
-    found = cache.leftovers(tmp_path)
-    assert [(one.path, one.stem, one.busy) for one in found] == [
+    leftovers = cache.leftovers(tmp_path)
+    assert [(leftover.path, leftover.stem, leftover.busy) for leftover in leftovers] == [
         (str(path), IMAGE.stem, False) for path in (dead, old)
     ]
-    assert cache.sweep(found) == found
+    assert cache.sweep(leftovers) == leftovers
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         ["notes.txt", "own.sqsh", f"{IMAGE.stem}.json", f"{IMAGE.stem}+0123456789ab.sqsh"]
     )
@@ -100,9 +100,9 @@ def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path) -> 
     (one,) = cache.listed(tmp_path)
     with pytest.raises(UsageError, match="is being imported"):
         cache.remove(tmp_path, one)
-    found = cache.leftovers(tmp_path)
-    assert [left.busy for left in found] == [True]
-    assert cache.sweep(found) == ()
+    leftovers = cache.leftovers(tmp_path)
+    assert [leftover.busy for leftover in leftovers] == [True]
+    assert cache.sweep(leftovers) == ()
     assert Path(one.path).is_file()
 
 

@@ -41,9 +41,9 @@ class Enroot:
         return ended(self.start(*words, **variables), stdin)
 
     def says(self, *words: str, **variables: str) -> str:
-        done = self.run(*words, **variables)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        result = self.run(*words, **variables)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
 
     def data(self, name: str) -> Path:
         return self.folder / "data" / name
@@ -121,9 +121,9 @@ def test_directories_are_made_before_anything_else(enroot: Enroot) -> None:
 
 
 def test_a_directory_that_cannot_be_made_fails_even_a_list(enroot: Enroot) -> None:
-    done = enroot.run("list", ENROOT_RUNTIME_PATH="/proc/enroot")
-    assert done.returncode != 0
-    assert "cannot create directory" in done.stderr + done.stdout
+    result = enroot.run("list", ENROOT_RUNTIME_PATH="/proc/enroot")
+    assert result.returncode != 0
+    assert "cannot create directory" in result.stderr + result.stdout
 
 
 def test_create_lists_and_removes(enroot: Enroot, image: Path) -> None:
@@ -135,9 +135,9 @@ def test_create_lists_and_removes(enroot: Enroot, image: Path) -> None:
 
 
 def test_create_refuses_a_name_that_is_taken(enroot: Enroot, box: str, image: Path) -> None:
-    done = enroot.run("create", "--name", box, str(image))
-    assert done.returncode == 1
-    assert "File already exists" in done.stderr
+    result = enroot.run("create", "--name", box, str(image))
+    assert result.returncode == 1
+    assert "File already exists" in result.stderr
 
 
 def test_create_with_force_replaces(enroot: Enroot, image: Path) -> None:
@@ -153,9 +153,9 @@ def test_create_with_force_replaces(enroot: Enroot, image: Path) -> None:
 )
 def test_create_says_what_is_wrong_with_an_image(enroot: Enroot, name: str, complaint: str) -> None:
     (enroot.folder.parent / "text.sqsh").write_text("no image\n")
-    done = enroot.run("create", "--name", "bad", str(enroot.folder.parent / name))
-    assert done.returncode == 1
-    assert complaint in done.stderr
+    result = enroot.run("create", "--name", "bad", str(enroot.folder.parent / name))
+    assert result.returncode == 1
+    assert complaint in result.stderr
 
 
 def test_names_have_no_slash(enroot: Enroot, image: Path) -> None:
@@ -164,9 +164,9 @@ def test_names_have_no_slash(enroot: Enroot, image: Path) -> None:
 
 
 def test_remove_of_what_is_not_there_fails(enroot: Enroot) -> None:
-    done = enroot.run("remove", "-f", "nothing")
-    assert done.returncode == 1
-    assert "No such file or directory" in done.stderr
+    result = enroot.run("remove", "-f", "nothing")
+    assert result.returncode == 1
+    assert "No such file or directory" in result.stderr
 
 
 def test_export_gives_an_image_with_what_was_written(enroot: Enroot, image: Path) -> None:
@@ -229,9 +229,9 @@ def test_a_newline_ends_a_value(enroot: Enroot, box: str) -> None:
 
 
 def test_a_name_has_to_be_an_identifier(enroot: Enroot, box: str) -> None:
-    done = enroot.run("start", "--env", "BASH_FUNC_f%%=() { :; }", box, "true")
-    assert done.returncode == 1
-    assert "Invalid argument" in done.stderr
+    result = enroot.run("start", "--env", "BASH_FUNC_f%%=() { :; }", box, "true")
+    assert result.returncode == 1
+    assert "Invalid argument" in result.stderr
 
 
 def test_a_long_value_passes_by_name(enroot: Enroot, box: str) -> None:
@@ -313,8 +313,8 @@ def test_the_root_is_read_only_unless_asked_for(enroot: Enroot, box: str) -> Non
     ("word", "on"), [("no", False), ("F", False), ("false", False), ("0", True), ("off", True)]
 )
 def test_only_some_words_switch_off(enroot: Enroot, box: str, word: str, on: bool) -> None:
-    done = enroot.run("start", box, "touch", "/opt/word", ENROOT_ROOTFS_WRITABLE=word)
-    assert (done.returncode == 0) == on
+    result = enroot.run("start", box, "touch", "/opt/word", ENROOT_ROOTFS_WRITABLE=word)
+    assert (result.returncode == 0) == on
 
 
 def test_each_start_has_a_tmp_of_its_own(enroot: Enroot, box: str) -> None:
@@ -383,10 +383,10 @@ def test_mounts_of_a_conf_file(enroot: Enroot, box: str) -> None:
 
 @pytest.mark.parametrize("spec", ["/nowhere:/mnt/x", "/nowhere:/mnt/x:x-create=auto,rbind"])
 def test_a_source_that_is_missing_is_fatal(enroot: Enroot, box: str, spec: str) -> None:
-    done = enroot.run("start", "--mount", spec, box, "true")
-    assert done.returncode == 1
-    assert "/nowhere" in done.stderr
-    assert "No such file or directory" in done.stderr
+    result = enroot.run("start", "--mount", spec, box, "true")
+    assert result.returncode == 1
+    assert "/nowhere" in result.stderr
+    assert "No such file or directory" in result.stderr
 
 
 def test_a_blank_in_a_mount_is_refused(enroot: Enroot, box: str) -> None:
@@ -403,10 +403,10 @@ def test_home_is_mounted_when_asked_for(enroot: Enroot, box: str) -> None:
 
 
 def test_an_image_file_starts_without_being_created(enroot: Enroot, image: Path) -> None:
-    done = enroot.run("start", "--rw", str(image), "sh", "-c", "touch /opt/gone; pwd")
-    if done.returncode != 0 and "fuse" in done.stderr:
-        lacks("extras", "/dev/fuse", done.stderr.strip())
-    assert done.stdout == "/work\n"
+    result = enroot.run("start", "--rw", str(image), "sh", "-c", "touch /opt/gone; pwd")
+    if result.returncode != 0 and "fuse" in result.stderr:
+        lacks("extras", "/dev/fuse", result.stderr.strip())
+    assert result.stdout == "/work\n"
     assert enroot.run("start", str(image), "test", "-e", "/opt/gone").returncode == 1
 
 
@@ -464,11 +464,11 @@ def test_a_leader_may_end_before_those_that_joined(
 
 
 def test_exec_into_a_process_that_is_gone_fails(enroot: Enroot) -> None:
-    with subprocess.Popen(["true"]) as gone:
-        gone.wait()
-    done = enroot.run("exec", str(gone.pid), "true")
-    assert done.returncode == 1
-    assert "Process not found" in done.stderr
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    result = enroot.run("exec", str(process.pid), "true")
+    assert result.returncode == 1
+    assert "Process not found" in result.stderr
 
 
 def test_a_container_can_be_removed_while_it_runs(enroot: Enroot, image: Path) -> None:
@@ -529,16 +529,16 @@ def test_import_makes_an_image_of_layers_and_configuration(
 def test_import_refuses_an_output_that_is_there(enroot: Enroot, registry: Registry) -> None:
     output = enroot.folder / "taken.sqsh"
     output.touch()
-    done = enroot.run("import", "--output", str(output), registry.uri(IMPORTED), **PLAIN)
-    assert done.returncode == 1
-    assert "File already exists" in done.stderr
+    result = enroot.run("import", "--output", str(output), registry.uri(IMPORTED), **PLAIN)
+    assert result.returncode == 1
+    assert "File already exists" in result.stderr
 
 
 def test_import_says_what_the_registry_answered(enroot: Enroot, registry: Registry) -> None:
     output = str(enroot.folder / "absent.sqsh")
-    done = enroot.run("import", "--output", output, registry.uri("team/absent:1"), **PLAIN)
-    assert done.returncode != 0
-    assert "returned error code: 404" in done.stderr
+    result = enroot.run("import", "--output", output, registry.uri("team/absent:1"), **PLAIN)
+    assert result.returncode != 0
+    assert "returned error code: 404" in result.stderr
     assert not Path(output).exists()
 
 
@@ -576,9 +576,9 @@ def test_credentials_come_from_the_file(enroot: Enroot) -> None:
         )
         host = closed.host.partition(":")[0]
         file.write_text(f"machine {host} login someone password bad\n")
-        done = enroot.run(*words, **PLAIN)
-        assert done.returncode != 0
-        assert "Authenticating with user: someone" in done.stderr
+        result = enroot.run(*words, **PLAIN)
+        assert result.returncode != 0
+        assert "Authenticating with user: someone" in result.stderr
         file.write_text(f'machine {host} login someone password "good word"\n')
         enroot.says(*words, **PLAIN)
         file.unlink()

@@ -183,13 +183,13 @@ def test_two_imports_of_an_image_are_the_same_file_with_the_times_of_its_layers(
     registry.push("bert/dated:1.0", [tmp_path])
     uri = registry.uri("bert/dated:1.0")
     first = host.gets(uri)
-    kept = first.rename(first.with_name("first"))
+    path = first.rename(first.with_name("first"))
     (host.images / f"{STEM}.json").unlink()
-    until(lambda: time.time() > kept.stat().st_mtime + 1, "time stands still")
+    until(lambda: time.time() > path.stat().st_mtime + 1, "time stands still")
     second = host.gets(uri)
     assert registry.pulls("bert/dated") == 2
     assert second.name == first.name
-    assert second.read_bytes() == kept.read_bytes()
+    assert second.read_bytes() == path.read_bytes()
     lines = said("unsquashfs", "-UTC", "-lls", second).splitlines()
     days = {line.split()[-1].rpartition("/")[2]: line.split()[3] for line in lines if "/" in line}
     assert days["old.py"] == "2019-06-01"
@@ -222,7 +222,7 @@ def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_i
     waiting = host.ask(uri)
     assert waiting.stderr is not None
     assert "waiting for" in waiting.stderr.readline()
-    killed = [one.pid for one in processes.everyone() if is_import(one.pid, host)]
+    killed = [process.pid for process in processes.everyone() if is_import(process.pid, host)]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     result = ended(child)
@@ -268,8 +268,8 @@ def test_without_a_next_one_the_orphans_end_as_well(host: Host, registry: Regist
     until(lambda: not packers(host), "the orphans go on")
     ended(child)
     (partial,) = host.images.glob(".*.partial")
-    whole = subprocess.run(["unsquashfs", "-s", partial], capture_output=True, check=False)
-    assert whole.returncode != 0  # they were ended, and did not end
+    result = subprocess.run(["unsquashfs", "-s", partial], capture_output=True, check=False)
+    assert result.returncode != 0  # they were ended, and did not end
 
 
 def test_one_killed_on_another_host_is_told_by_its_silence(

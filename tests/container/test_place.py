@@ -35,15 +35,15 @@ def file(path: Path) -> None:
 
 def place(scratch: Path, name: str = "hpcbert-7") -> Path:
     words = ["bash", "-p", str(ENTER), "place", "--name", name, "--scratch", str(scratch)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip())
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return Path(result.stdout.strip())
 
 
 def test_it_has_a_known_name_where_nobody_took_it(tmp_path: Path) -> None:
-    found = place(tmp_path)
-    assert found == tmp_path / BASE
-    assert found.stat().st_mode & 0o777 == 0o700
+    path = place(tmp_path)
+    assert path == tmp_path / BASE
+    assert path.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.needs("users")
@@ -53,16 +53,16 @@ def test_where_it_is_taken_another_is_found_by_every_rank(
 ) -> None:
     take(tmp_path / BASE)
     take(tmp_path / f"{BASE}.0000000000")
-    found = place(tmp_path)
-    assert found.parent == tmp_path
-    assert found.name.startswith(f"{BASE}.")
-    assert not found.is_symlink()
-    assert (found.stat().st_uid, found.stat().st_mode & 0o777) == (os.geteuid(), 0o700)
-    assert place(tmp_path) == found
+    path = place(tmp_path)
+    assert path.parent == tmp_path
+    assert path.name.startswith(f"{BASE}.")
+    assert not path.is_symlink()
+    assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (os.geteuid(), 0o700)
+    assert place(tmp_path) == path
     # A job that began before stays where it is, whatever appears or goes away after that.
-    (found / "state" / f"hpcbert-7-{os.uname().nodename}").mkdir(parents=True)
+    (path / "state" / f"hpcbert-7-{os.uname().nodename}").mkdir(parents=True)
     (tmp_path / f"{BASE}.000000000A").mkdir()
-    assert place(tmp_path) == found
+    assert place(tmp_path) == path
     assert place(tmp_path, "hpcbert-8") == tmp_path / f"{BASE}.000000000A"
 
 
@@ -72,7 +72,7 @@ def test_prepare_keeps_out_of_what_somebody_else_made(
     tmp_path: Path, take: Callable[[Path], None]
 ) -> None:
     take(tmp_path / "enroot-me")
-    found = _private(tmp_path / "enroot-me")
-    assert found.name.startswith("enroot-me.")
-    assert found.stat().st_mode & 0o777 == 0o700
+    path = _private(tmp_path / "enroot-me")
+    assert path.name.startswith("enroot-me.")
+    assert path.stat().st_mode & 0o777 == 0o700
     assert _private(tmp_path / "enroot-you") == tmp_path / "enroot-you"

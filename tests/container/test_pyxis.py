@@ -128,7 +128,7 @@ def test_a_pyxis_that_has_every_option_is_ok(release: int, tmp_path: Path) -> No
 
 def test_a_submission_to_an_older_pyxis_is_refused(tmp_path: Path) -> None:
     findings, _ = of_pyxis(draft_of(tmp_path, "/image.sqsh"), outcome(14))
-    assert [(one.status, one.name) for one in findings] == [("fail", "pyxis")]
+    assert [(finding.status, finding.name) for finding in findings] == [("fail", "pyxis")]
     assert "no --container-env, which every job uses." in findings[0].detail
 
 

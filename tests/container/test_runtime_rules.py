@@ -116,8 +116,8 @@ def test_a_tools_prepared_images_are_its_own(tmp_path: Path) -> None:
     assert found.path.endswith(".sif")
     assert found.apptainer == "1.4.5"
     assert [Path(one.path).suffix for one in cache.listed(tmp_path)] == [".sqsh", ".sif"]
-    (left,) = cache.leftovers(tmp_path)
-    assert left.stem == f"{own}old+1"
+    (leftover,) = cache.leftovers(tmp_path)
+    assert leftover.stem == f"{own}old+1"
 
 
 def test_no_two_images_of_any_registry_share_a_name() -> None:
@@ -127,10 +127,10 @@ def test_no_two_images_of_any_registry_share_a_name() -> None:
 
 def test_a_sif_file_is_known_by_its_header(tmp_path: Path) -> None:
     tool = runtimes.of("apptainer").tool
-    whole, other = tmp_path / "a.sif", tmp_path / "b.sif"
-    whole.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 64)
+    path, other = tmp_path / "a.sif", tmp_path / "b.sif"
+    path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 64)
     other.write_bytes(b"hsqs" + b"0" * 64)
-    assert tool.reads(str(whole))
+    assert tool.reads(str(path))
     assert tool.reads(str(tmp_path))
     assert not tool.reads(str(other))
     assert not tool.reads(str(tmp_path / "gone.sif"))

@@ -182,8 +182,8 @@ class Trial:
         said = ""
         for process in self.lab.node_hosts.values():
             enter = ["nsenter", f"--target={process.pid}", "--mount", "--pid", "--uts"]
-            done = run([*enter, "sh", "-c", command])
-            said += done.stdout + done.stderr
+            outcome = run([*enter, "sh", "-c", command])
+            said += outcome.stdout + outcome.stderr
         return said
 
     def kill_leaders(self, job: Job) -> None:
@@ -369,12 +369,12 @@ def _furnish(trial: Trial) -> None:
 def _pull(trial: Trial, images: dict[str, Image]) -> None:
     """Have Apptainer make images of what a registry serves."""
     with Registry() as registry:
-        for name, one in images.items():
-            tree = one.lay_out(trial.folder / f"{name}.tree")
-            variables = [f"{key}={value}" for key, value in one.environment.items()]
-            entry = [one.entrypoint] if one.entrypoint else None
+        for name, image in images.items():
+            tree = image.lay_out(trial.folder / f"{name}.tree")
+            variables = [f"{key}={value}" for key, value in image.environment.items()]
+            entry = [image.entrypoint] if image.entrypoint else None
             registry.push(
-                f"tests/{name}:1", [tree], env=variables, workdir=one.workdir, entrypoint=entry
+                f"tests/{name}:1", [tree], env=variables, workdir=image.workdir, entrypoint=entry
             )
             shutil.rmtree(tree)
             uri = f"docker://{registry.host}/tests/{name}:1"
@@ -573,7 +573,9 @@ _OF_A_RANK = re.compile(r"HPCBERT_DEVICE|NCCL_DEBUG.*")
 _SAME: dict[str, dict[str, str]] = json.loads((HERE / "environment.json").read_text())
 
 
-@pytest.mark.parametrize("trial", [one for one in RUNTIMES if one in _SAME], indirect=True)
+@pytest.mark.parametrize(
+    "trial", [runtime for runtime in RUNTIMES if runtime in _SAME], indirect=True
+)
 @pytest.mark.site("the environment of 32 ranks, the same with each release")
 def test_32_ranks_have_the_one_environment_on_record(trial: Trial) -> None:
     """As environment.json says, in which paths, addresses and names of this run have words."""
@@ -660,9 +662,9 @@ def test_training_in_containers_gives_a_table(trial: Trial) -> None:
         json.loads(path.read_text()) for path in trial.folder.rglob("env/bert-tiny_2n2g*.json")
     ]
     assert len(fingerprints) == 2
-    for found in fingerprints:
-        assert found["image"]["environment"]["IMAGE_ONLY"] == IN_IMAGE["IMAGE_ONLY"]
-        assert found["host"]["hostname"] == found["node"]
+    for fingerprint in fingerprints:
+        assert fingerprint["image"]["environment"]["IMAGE_ONLY"] == IN_IMAGE["IMAGE_ONLY"]
+        assert fingerprint["host"]["hostname"] == fingerprint["node"]
 
 
 @ENROOT

@@ -71,15 +71,15 @@ class Place:
             "SLURMD_NODENAME": NODE,
             "SLURM_JOB_ID": "5",
         }
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-p", str(SHELL / script), *words],
             env={**environment, **self.variables, **variables},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stderr
+        assert result.returncode == 0, result.stderr
+        return result.stderr
 
     def remove(self, runtime: str, job: int = 5, **variables: str) -> str:
         name = f"hpcbert-{job}"
@@ -157,18 +157,18 @@ def test_what_the_limit_cuts_has_no_usable_name_and_goes_with_the_next_job(
     tree = place.container(own_container(place, runtime))
     report = place.remove(runtime, HPCBERT_REMOVAL_LIMIT="0")
     assert not tree.exists()
-    (left,) = [
+    (path,) = [
         *place.data.glob("*"), *(place.base / "data").glob("*"), *(place.base / "state").glob("*"),
     ]  # fmt: skip
-    assert left.name.startswith(f"hpcbert-removed.{NODE}.")
+    assert path.name.startswith(f"hpcbert-removed.{NODE}.")
     (line,) = report.splitlines()
     assert line.startswith(f"hpcbert: {NODE}: removal was cut after 0 s: your next job")
-    assert str(left) in line
+    assert str(path) in line
     for other in RUNTIMES:
         if other != runtime:
             assert place.remove(other, job=6) == ""
             break
-    assert not left.exists()
+    assert not path.exists()
 
 
 def test_a_deletion_that_takes_too_long_is_cut_and_reported(place: Place) -> None:
@@ -215,12 +215,12 @@ def test_two_jobs_that_sweep_at_once_remove_everything_once(place: Place) -> Non
 def test_a_slurm_that_does_not_answer_is_asked_once(place: Place) -> None:
     for number in range(200, 205):
         place.container(place.data / f"pyxis_hpcbert-{number}")
-    asked = place.folder / "asked"
-    words = f"[[ $2 == squeue ]] || exec /usr/bin/timeout \"$@\"\necho >>'{asked}'\nexit 124\n"
+    path = place.folder / "asked"
+    words = f"[[ $2 == squeue ]] || exec /usr/bin/timeout \"$@\"\necho >>'{path}'\nexit 124\n"
     place.tool("timeout", f"#!/bin/bash\n{words}")
     assert place.remove("pyxis") == ""
     assert len(place.listed(place.data)) == 5
-    assert asked.read_text() == "\n"
+    assert path.read_text() == "\n"
 
 
 def test_a_container_in_use_is_ended_and_removed(place: Place) -> None:
@@ -241,12 +241,12 @@ def test_a_container_in_use_is_ended_and_removed(place: Place) -> None:
 
 
 def test_a_job_sweeps_before_it_makes_its_container(place: Place) -> None:
-    left = place.container(place.data / f"hpcbert-removed.{NODE}.old")
+    path = place.container(place.data / f"hpcbert-removed.{NODE}.old")
     image = place.folder / "image.sqsh"
     image.write_text("")
     words = ("--name", "hpcbert-5", "--scratch", str(place.scratch), "--image", str(image))
     place.run("enter.sh", "create", *words)
-    assert not left.exists()
+    assert not path.exists()
     tree = place.base / "data" / f"hpcbert-5-{NODE}"
     assert (tree / "file").read_text() == f"made of {image}\n"
     assert place.remove("enroot") == ""

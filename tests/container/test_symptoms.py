@@ -45,16 +45,16 @@ PRINTED = {
 
 
 def test_every_row_has_its_words() -> None:
-    assert [one.name for one in SYMPTOMS] == list(PRINTED)
+    assert [symptom.name for symptom in SYMPTOMS] == list(PRINTED)
 
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_a_row_is_known_by_what_is_printed(name: str) -> None:
-    found = explain(PRINTED[name])
-    assert found is not None
-    assert found.name == name
-    assert found.what.endswith(".")
-    assert found.hint
+    symptom = explain(PRINTED[name])
+    assert symptom is not None
+    assert symptom.name == name
+    assert symptom.what.endswith(".")
+    assert symptom.hint
 
 
 MANIFEST = "https://r.io:5000/v2/a/b/manifests/sha256:0"
@@ -106,7 +106,7 @@ def test_other_spellings_and_near_misses(printed: str, name: str | None) -> None
 
 
 def test_the_remedies_name_what_to_type() -> None:
-    hints = {one.name: one.hint for one in SYMPTOMS}
+    hints = {symptom.name: symptom.hint for symptom in SYMPTOMS}
     assert "http1.1" in hints["basic-over-http2"]
     assert "~/.curlrc" in hints["basic-over-http2"]
     assert "cacert" in hints["unknown-authority"]
@@ -123,5 +123,7 @@ def test_a_login_that_went_well_is_not_blamed() -> None:
 
 def test_the_issues_are_named_as_their_projects_number_them() -> None:
     assert all(
-        re.fullmatch(r"(enroot|pyxis) #\d+", issue) for one in SYMPTOMS for issue in one.seen
+        re.fullmatch(r"(enroot|pyxis) #\d+", issue)
+        for symptom in SYMPTOMS
+        for issue in symptom.seen
     )

@@ -126,9 +126,9 @@ def check_case(case: Case, place: Place, *, regenerate: bool, **names: object) -
     line = case.line
     for name, value in names.items():
         line = line.replace(f"{{{name}}}", shlex.quote(str(value)))
-    done = place.run(f"{line} --json")
-    assert done.returncode == case.exit_code, done.stdout + done.stderr
-    document = mask(json.loads(done.stdout.splitlines()[-1]))
+    result = place.run(f"{line} --json")
+    assert result.returncode == case.exit_code, result.stdout + result.stderr
+    document = mask(json.loads(result.stdout.splitlines()[-1]))
     if not case.golden:
         return
     if case.keep:

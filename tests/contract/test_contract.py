@@ -69,7 +69,7 @@ def test_an_archive_gives_the_campaign_s_table(campaign: Place) -> None:
     first, second = (campaign.run(f"collect {path} --json") for path in (name, "table.zip"))
     assert first.returncode == second.returncode == 0
     rows, archived = (
-        mask(json.loads(done.stdout)["data"]["tables"][0]["rows"]) for done in (first, second)
+        mask(json.loads(result.stdout)["data"]["tables"][0]["rows"]) for result in (first, second)
     )
     assert [row["median"] for row in rows] == [row["median"] for row in archived] == [102.0, 202.0]
 
@@ -77,13 +77,13 @@ def test_an_archive_gives_the_campaign_s_table(campaign: Place) -> None:
 def test_every_format_of_a_table_is_written(campaign: Place) -> None:
     for form in ("text", "wide", "markdown", "csv", "csv-runs", "json", "parquet", "dlperf-json"):
         path = campaign.directory / f"table.{form}"
-        done = campaign.run(f"collect {campaign.newest()} --format {form} --output {path.name}")
-        assert (done.returncode, path.stat().st_size > 0) == (0, True), done.stderr
+        result = campaign.run(f"collect {campaign.newest()} --format {form} --output {path.name}")
+        assert (result.returncode, path.stat().st_size > 0) == (0, True), result.stderr
 
 
 def test_a_report_has_its_files(campaign: Place) -> None:
-    done = campaign.run(f"report {campaign.newest()} --output page --lang zh --json")
-    assert done.returncode == 0, done.stdout
+    result = campaign.run(f"report {campaign.newest()} --output page --lang zh --json")
+    assert result.returncode == 0, result.stdout
     assert (campaign.directory / "page" / "index.html").is_file()
 
 
@@ -107,17 +107,17 @@ def test_a_running_campaign_is_cancelled_and_removed(place: Place) -> None:
     name = place.newest()
     assert place.run(f"rm {name} --yes").returncode == USAGE
     assert place.run(f"cancel {name} --yes --json").returncode == 0
-    done = place.run(f"monitor {name} --json")
-    assert done.returncode == 0, done.stdout
+    result = place.run(f"monitor {name} --json")
+    assert result.returncode == 0, result.stdout
     assert place.run(f"collect {name} --json").returncode == INCOMPLETE
     assert place.run(f"rm {name} --yes --json").returncode == 0
     assert json.loads(place.run("list --json").stdout)["data"]["campaigns"] == []
 
 
 def test_a_rehearsal_gives_no_number(place: Place) -> None:
-    done = place.run("submit --fw pytorch --device cpu --repeats 1 --rehearse --wait --json")
-    document = json.loads(done.stdout)
-    assert done.returncode == document["exit_code"] == INCOMPLETE
+    result = place.run("submit --fw pytorch --device cpu --repeats 1 --rehearse --wait --json")
+    document = json.loads(result.stdout)
+    assert result.returncode == document["exit_code"] == INCOMPLETE
     assert document["data"]["repeats"] == {"asked": 1, "rehearsed": 1}
 
 

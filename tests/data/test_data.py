@@ -37,7 +37,7 @@ from tests.kit.waiting import CEILING
 
 SMALL = ("--samples", 60, "--files", 3, "--sequence-length", 32, "--predictions", 5)
 MEGATRON = tuple(word for word in SMALL if word not in ("--files", 3))
-WHOLE = [name for name, one in FORMATS.items() if one.whole]
+WHOLE = [name for name, data_format in FORMATS.items() if data_format.whole]
 
 
 def words_of(form: str) -> tuple[object, ...]:
@@ -68,8 +68,8 @@ PINNED = {
 @pytest.mark.parametrize("key", PINNED, ids=lambda key: "-".join(map(str, key)))
 def test_a_seed_gives_the_same_samples_for_ever(key: tuple[str, int, int]) -> None:
     fill, length, predictions = key
-    one = StreamSettings(length, predictions, samples=1000, fill=fill)
-    assert digest(synthetic(numbers, one) for numbers in blocks(0, 1000)) == PINNED[key]
+    stream_settings = StreamSettings(length, predictions, samples=1000, fill=fill)
+    assert digest(synthetic(numbers, stream_settings) for numbers in blocks(0, 1000)) == PINNED[key]
 
 
 @given(st.integers(8, 160), st.integers(1, 30), st.integers(0, 2**63 - 1), st.data())
@@ -81,56 +81,56 @@ def test_samples_are_such_as_bert_makes(
     fill = more.draw(st.sampled_from(["generator", "full", "0.9"]))
     vocabulary = Vocabulary()
     stream = StreamSettings(length, predictions, samples=50, fill=fill, seed=seed)
-    found = synthetic(np.arange(50), stream, vocabulary)
-    assert (found.input_ids[:, 0] == vocabulary.cls).all()
-    assert found.input_ids.min() >= 0
-    assert found.input_ids.max() < vocabulary.size
+    samples = synthetic(np.arange(50), stream, vocabulary)
+    assert (samples.input_ids[:, 0] == vocabulary.cls).all()
+    assert samples.input_ids.min() >= 0
+    assert samples.input_ids.max() < vocabulary.size
     for row in range(50):
-        size = int(found.lengths[row])
-        tokens = found.originals[row].tolist()
+        size = int(samples.lengths[row])
+        tokens = samples.originals[row].tolist()
         assert tokens[:size].count(vocabulary.sep) == 2
         assert tokens[size - 1] == vocabulary.sep
         assert not any(tokens[size:])
-        second = found.segment_ids[row].tolist()
+        second = samples.segment_ids[row].tolist()
         assert second == [0] * (tokens.index(vocabulary.sep) + 1) + [1] * sum(second) + [0] * (
             length - size
         )
-        at = [place for place in found.masked_lm_positions[row].tolist() if place]
+        at = [place for place in samples.masked_lm_positions[row].tolist() if place]
         assert at == sorted(set(at))
         assert 1 <= len(at) <= max(1, round(0.15 * size + 0.01))
         assert all(tokens[place] >= vocabulary.first_word for place in at)
-        assert found.masked_lm_ids[row].tolist()[: len(at)] == [tokens[place] for place in at]
+        assert samples.masked_lm_ids[row].tolist()[: len(at)] == [tokens[place] for place in at]
 
 
 def test_masking_is_eight_ninths_of_ten_as_bert_has_it() -> None:
-    found = synthetic(np.arange(4096), StreamSettings(samples=4096))
-    rows, columns = np.nonzero(found.masked_lm_positions)
-    places = found.masked_lm_positions[rows, columns]
-    now, was = found.input_ids[rows, places], found.masked_lm_ids[rows, columns]
+    samples = synthetic(np.arange(4096), StreamSettings(samples=4096))
+    rows, columns = np.nonzero(samples.masked_lm_positions)
+    places = samples.masked_lm_positions[rows, columns]
+    now, was = samples.input_ids[rows, places], samples.masked_lm_ids[rows, columns]
     assert np.mean(now == Vocabulary().mask) == pytest.approx(0.8, abs=0.01)
     assert np.mean(now == was) == pytest.approx(0.1, abs=0.01)
-    assert found.next_sentence_labels.mean() == pytest.approx(0.5, abs=0.03)
+    assert samples.next_sentence_labels.mean() == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize(
     ("fill", "share"), [("full", 1.0), ("wiki", 0.498), ("0.3", 0.3), ("0.75", 0.75), ("1", 1.0)]
 )
 def test_fill_is_the_mean_share_of_real_tokens(fill: str, share: float) -> None:
-    found = synthetic(np.arange(4096), StreamSettings(samples=4096, fill=fill))
-    assert found.input_mask.mean() == pytest.approx(share, abs=0.01)
+    samples = synthetic(np.arange(4096), StreamSettings(samples=4096, fill=fill))
+    assert samples.input_mask.mean() == pytest.approx(share, abs=0.01)
 
 
 def test_a_sample_is_the_same_in_whatever_block() -> None:
     stream = StreamSettings(samples=300)
-    whole = synthetic(np.arange(300), stream)
+    samples = synthetic(np.arange(300), stream)
     part = synthetic(np.arange(100, 200), stream)
-    assert part.rows() == type(whole)(*(field[100:200] for field in whole)).rows()
+    assert part.rows() == type(samples)(*(field[100:200] for field in samples)).rows()
 
 
 @pytest.mark.parametrize("seeds", [(1, 2), (0, 1 << 62)], ids=["neighbours", "far-apart"])
 def test_seeds_differ(seeds: tuple[int, int]) -> None:
-    one, two = (synthetic(np.arange(9), StreamSettings(samples=9, seed=seed)) for seed in seeds)
-    assert one.rows() != two.rows()
+    samples, two = (synthetic(np.arange(9), StreamSettings(samples=9, seed=seed)) for seed in seeds)
+    assert samples.rows() != two.rows()
 
 
 # --- Formats --------------------------------------------------------------------------------------
@@ -138,14 +138,14 @@ def test_seeds_differ(seeds: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_format_holds_the_stream(form: str, tmp_path: Path) -> None:
-    done = make(tmp_path / "x", form)
-    assert done.returncode == 0, done
-    assert done.data == {"directory": str(tmp_path / "x"), **documents(tmp_path / "x")}
-    assert done.data["stream_sha256"] == make(tmp_path / "y", "npz").data["stream_sha256"]
+    result = make(tmp_path / "x", form)
+    assert result.returncode == 0, result
+    assert result.data == {"directory": str(tmp_path / "x"), **documents(tmp_path / "x")}
+    assert result.data["stream_sha256"] == make(tmp_path / "y", "npz").data["stream_sha256"]
     checked = inside("data", "check", tmp_path / "x", "--json")
     assert checked.returncode == 0, checked
     assert checked.data["samples"] == 60
-    assert checked.data["mean_tokens"] == pytest.approx(done.data["mean_tokens"])
+    assert checked.data["mean_tokens"] == pytest.approx(result.data["mean_tokens"])
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -191,9 +191,9 @@ def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
     samples = synthetic(np.arange(60), StreamSettings(32, 5, samples=60))
     paths = sorted((tmp_path / "x" / "training").iterdir())
     shards = [bert_pretrain.Shard(path, 0, 1) for path in paths]
-    found = [block for one in shards for block in bert_pretrain.read_shard(one, asked)]
-    ids = torch.cat([one.input_ids for one in found]).numpy()
-    masked = torch.cat([one.masked_ids for one in found]).numpy()
+    batches = [block for shard in shards for block in bert_pretrain.read_shard(shard, asked)]
+    ids = torch.cat([batch.input_ids for batch in batches]).numpy()
+    masked = torch.cat([batch.masked_ids for batch in batches]).numpy()
     assert (ids == samples.input_ids).all()
     assert (masked == samples.masked_lm_ids).all()
     with h5py.File(paths[0]) as file:
@@ -219,7 +219,7 @@ def test_numpy_reads_the_npz_files_without_pickles(tmp_path: Path) -> None:
     with np.load(path, allow_pickle=False) as found:
         assert found["valid_lengths"].tolist() == found["input_ids"].astype(bool).sum(1).tolist()
     with zipfile.ZipFile(path) as archive:
-        assert {one.date_time[0] for one in archive.infolist()} == {1980}
+        assert {zip_info.date_time[0] for zip_info in archive.infolist()} == {1980}
 
 
 def test_the_text_format_is_gzip_with_four_fields(tmp_path: Path) -> None:
@@ -344,9 +344,9 @@ def test_what_is_there_is_never_written_over(name: str, tmp_path: Path) -> None:
     prepare, says = OTHER[name]
     prepare(place)
     before = sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*"))
-    done = make(place, "npz")
-    assert done.returncode == 2, done
-    assert says in done.error["message"].lower(), done
+    result = make(place, "npz")
+    assert result.returncode == 2, result
+    assert says in result.error["message"].lower(), result
     assert sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*")) == before
 
 
@@ -355,18 +355,18 @@ def test_a_full_disk_is_told_before_anything_is_made(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
-    done = make(tmp_path / "x", "npz")
-    assert done.returncode == 1
-    assert "1 MiB are free" in done.error["message"]
+    result = make(tmp_path / "x", "npz")
+    assert result.returncode == 1
+    assert "1 MiB are free" in result.error["message"]
     assert not files(tmp_path / "x")
 
 
 def test_a_disk_that_fills_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         interrupt_second_file("npz", patched, OSError(28, os.strerror(28), "training-00001.npz"))
-        done = make(tmp_path / "x", "npz")
-    assert done.returncode == 1
-    assert "No space left" in done.error["message"]
+        result = make(tmp_path / "x", "npz")
+    assert result.returncode == 1
+    assert "No space left" in result.error["message"]
     assert inside("data", "check", tmp_path / "x").returncode == 2
     assert make(tmp_path / "x", "npz").returncode == 0
     assert inside("data", "check", tmp_path / "x").returncode == 0
@@ -400,11 +400,11 @@ def test_damage_is_found(form: str, damage: str, tmp_path: Path) -> None:
         changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
         new = {"cut": content[:-9], "flipped": changed, "longer": content + b"\0"}
         path.write_bytes(new[damage])
-    done = inside("data", "check", place, "--json")
-    assert done.returncode == 5, done
-    assert done.data["problems"]
+    result = inside("data", "check", place, "--json")
+    assert result.returncode == 5, result
+    assert result.data["problems"]
     name = "notes" if damage == "another" else path.name
-    assert name in done.data["problems"][0]
+    assert name in result.data["problems"][0]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -441,8 +441,8 @@ def test_a_weight_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     arrays["masked_lm_weights"] = arrays["masked_lm_weights"] * np.nan
     np.savez(path, **arrays)
     _resealed(place, path)
-    done = inside("data", "check", place, "--json")
-    assert "not a finite number" in done.data["problems"][0]
+    result = inside("data", "check", place, "--json")
+    assert "not a finite number" in result.data["problems"][0]
 
 
 @pytest.mark.parametrize(
@@ -464,9 +464,9 @@ def test_a_data_json_that_is_none_is_refused(
     path = tmp_path / "x" / "data.json"
     path.unlink() if content is None else path.write_text(content)
     for verb in ("check", "show"):
-        done = inside("data", verb, tmp_path / "x", "--json")
-        assert done.returncode == 2
-        assert says in done.error["message"]
+        result = inside("data", verb, tmp_path / "x", "--json")
+        assert result.returncode == 2
+        assert says in result.error["message"]
 
 
 @pytest.mark.parametrize("key", ["vocabulary.size", "files.sha256", "files.name", "samples"])
@@ -481,30 +481,30 @@ def test_a_key_of_data_json_that_is_damaged_is_named(
     table.get(place, document)[name] = value
     (tmp_path / "x" / "data.json").write_text(json.dumps(document))
     for verb in ("check", "show"):
-        done = inside("data", verb, tmp_path / "x", "--json")
-        assert (done.returncode, key in done.error["message"]) == (2, True), done
+        result = inside("data", verb, tmp_path / "x", "--json")
+        assert (result.returncode, key in result.error["message"]) == (2, True), result
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("number", [0, 25, 59])
 def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> None:
     make(tmp_path / "x", form)
-    done = inside("data", "show", tmp_path / "x", "--sample", number, "--json")
-    assert done.returncode == 0, done
+    result = inside("data", "show", tmp_path / "x", "--sample", number, "--json")
+    assert result.returncode == 0, result
     samples = synthetic(np.array([number]), StreamSettings(32, 5, samples=60))
-    assert len(done.data["tokens"]) == samples.lengths[0]
+    assert len(result.data["tokens"]) == samples.lengths[0]
     if FORMATS[form].whole:
-        assert done.data["tokens"][0] == "[CLS]"
-        assert done.data["label"] == samples.next_sentence_labels[0]
-        assert [at for at, _ in done.data["masked"]] == [
+        assert result.data["tokens"][0] == "[CLS]"
+        assert result.data["label"] == samples.next_sentence_labels[0]
+        assert [at for at, _ in result.data["masked"]] == [
             at for at in samples.masked_lm_positions[0].tolist() if at
         ]
 
 
 def test_no_sample_beyond_the_last_is_shown(tmp_path: Path) -> None:
     make(tmp_path / "x")
-    done = inside("data", "show", tmp_path / "x", "--sample", 60, "--json")
-    assert (done.returncode, "0 to 59" in done.error["hint"]) == (2, True)
+    result = inside("data", "show", tmp_path / "x", "--sample", 60, "--json")
+    assert (result.returncode, "0 to 59" in result.error["hint"]) == (2, True)
 
 
 # --- Bad input ------------------------------------------------------------------------------------
@@ -532,9 +532,9 @@ BAD: dict[str, tuple[list[object], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_refused(name: str, tmp_path: Path) -> None:
     words, says = BAD[name]
-    done = make(tmp_path / "x", "npz", *words)
-    assert done.returncode == 2, done
-    assert says in done.error["message"] + done.error.get("where", ""), done
+    result = make(tmp_path / "x", "npz", *words)
+    assert result.returncode == 2, result
+    assert says in result.error["message"] + result.error.get("where", ""), result
     assert not (tmp_path / "x").exists()
 
 
@@ -586,10 +586,10 @@ def from_text(corpus: Path, vocabulary: Path) -> Text:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_text_gives_every_format_alike(form: str, from_text: Text, tmp_path: Path) -> None:
-    done = from_text(tmp_path / "x", form)
-    assert done.returncode == 0, done
-    assert not done.data["synthetic"]
-    assert done.data["stream_sha256"] == from_text(tmp_path / "y", "npz").data["stream_sha256"]
+    result = from_text(tmp_path / "x", form)
+    assert result.returncode == 0, result
+    assert not result.data["synthetic"]
+    assert result.data["stream_sha256"] == from_text(tmp_path / "y", "npz").data["stream_sha256"]
     assert inside("data", "check", tmp_path / "x").returncode == 0
     assert (tmp_path / "x" / "vocab.txt").read_text().splitlines()[-1] == "."
 
@@ -641,15 +641,15 @@ def test_more_samples_than_a_text_has_are_other_cuts_of_it(from_text: Text, tmp_
 def test_a_wrong_vocabulary_is_refused(content: str | bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    done = make(tmp_path / "x", "npz", "--vocab", path)
-    assert (done.returncode, says in done.error["message"]) == (2, True), done
+    result = make(tmp_path / "x", "npz", "--vocab", path)
+    assert (result.returncode, says in result.error["message"]) == (2, True), result
 
 
 def test_a_text_that_is_none_is_refused(vocabulary: Path, tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(b"One.\n\nTwo.\xff\n")
-    done = make(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
-    assert (done.returncode, "can't be read" in done.error["message"]) == (2, True), done
+    result = make(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
+    assert (result.returncode, "can't be read" in result.error["message"]) == (2, True), result
     assert not (tmp_path / "x").exists()
 
 
@@ -659,8 +659,8 @@ def test_a_text_that_is_too_short_is_refused(
 ) -> None:
     path = tmp_path / "text.txt"
     path.write_text(content)
-    done = make(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
-    assert (done.returncode, "two documents" in done.error["message"]) == (2, True), done
+    result = make(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
+    assert (result.returncode, "two documents" in result.error["message"]) == (2, True), result
 
 
 def test_a_wrong_channel_of_numbers_can_not_be_asked_for() -> None:

@@ -46,8 +46,8 @@ def interpreter(framework: str) -> str:
     return INTERPRETERS[framework]
 
 
-def expected(one: Samples, name: str) -> np.ndarray:
-    return np.asarray(one.lengths if name == "valid_lengths" else getattr(one, name))
+def expected(samples: Samples, name: str) -> np.ndarray:
+    return np.asarray(samples.lengths if name == "valid_lengths" else getattr(samples, name))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -60,10 +60,10 @@ def test_the_framework_reads_every_sample_as_it_was_made(
     length, predictions = SHAPES[shape]
     words = ("--sequence-length", length, "--predictions", predictions)
     data = tmp_path / "data"
-    made = inside(
+    result = inside(
         "data", "make", "--format", form, *words, "--samples", SAMPLES, "--files", files, data
     )
-    assert made.returncode == 0, made.output
+    assert result.returncode == 0, result.output
     output = tmp_path / "read.npz"
     argv = [python, Path(__file__).parent / "readers" / script, data / "training"]
     argv += [files, SAMPLES, length, predictions, output]
@@ -71,9 +71,9 @@ def test_the_framework_reads_every_sample_as_it_was_made(
         [str(word) for word in argv], capture_output=True, text=True, check=False, timeout=CEILING
     )
     assert done.returncode == 0, done.stderr
-    own = synthetic(np.arange(SAMPLES), StreamSettings(length, predictions, samples=SAMPLES))
+    samples = synthetic(np.arange(SAMPLES), StreamSettings(length, predictions, samples=SAMPLES))
     with np.load(output) as arrays:
         assert set(least) <= set(arrays.files)
         for name in arrays.files:
-            right = expected(own, name).reshape(SAMPLES, -1)
+            right = expected(samples, name).reshape(SAMPLES, -1)
             assert np.array_equal(arrays[name].reshape(SAMPLES, -1), right), name

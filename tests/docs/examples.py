@@ -131,24 +131,24 @@ def _planted(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float
         faster: Samples per second and GPU that it has more than the others.
     """
     directives = ("job-name=bert", "array=1-2%1", "time=01:00:00")
-    lines = [f"#SBATCH --{one}" for one in directives]
+    lines = [f"#SBATCH --{directive}" for directive in directives]
     script = "\n".join([*lines, f"campaign={runs / name}", "first_attempt=0", ""])
-    made = campaigns.build(
+    built = campaigns.build(
         runs, *shapes, name=name, repeats=2, scheduler="local", protocol=Protocol(2, 120, 20),
         script_sha256=hashlib.sha256(script.encode()).hexdigest(),
     )  # fmt: skip
-    for array in made.campaign.arrays:
+    for array in built.campaign.arrays:
         shape, gpus = str(array.point.shape), array.point.shape.gpus
-        path = made.directory / array.script
+        path = built.directory / array.script
         path.parent.mkdir(exist_ok=True)
         path.write_text(script)
         for number in array.repeats:
             rate, code = gpus * (60.0 + number + faster), int(number == failed)
-            text = made.text(shape, rate, iters=120, last=60 if code else 120)
-            made.log(shape, number, f"repeat {number}\n{text}")
+            text = built.text(shape, rate, iters=120, last=60 if code else 120)
+            built.log(shape, number, f"repeat {number}\n{text}")
             began = {"event": "start", "job": array.element(number), "host": "vm", "nodelist": "vm"}
             ended = {"event": "finished", "state": "FAILED" if code else "COMPLETED", "exit": code}
-            made.mark(shape, number, began, {"event": "step"}, *status.ended(code), ended)
+            built.mark(shape, number, began, {"event": "step"}, *status.ended(code), ended)
 
 
 def _image(folder: Path) -> None:
@@ -198,8 +198,8 @@ def documents() -> dict[str, str]:
     with place() as home:
         for name, line in LINES.items():
             with patch.object(sys, "argv", ["hpcbert", *line.split(), "--json"]):
-                done = inside(*line.split(), "--json")
-            objects = [json.loads(one) for one in done.stdout.splitlines()]
+                result = inside(*line.split(), "--json")
+            objects = [json.loads(one) for one in result.stdout.splitlines()]
             few = [objects[0], objects[-1]] if len(objects) > 1 else objects
             few[0] |= _OTHERWISE.get(name, {})
             if name == "report":  # as of `collect`
@@ -208,9 +208,9 @@ def documents() -> dict[str, str]:
     return found
 
 
-def of_lab(done: Done, directory: Path) -> str:
+def of_lab(result: Done, directory: Path) -> str:
     """Return what `lab up` or `lab status` printed, as the page shows it."""
-    text = done.stdout.replace(str(directory), str(DEFAULT_DIRECTORY))
+    text = result.stdout.replace(str(directory), str(DEFAULT_DIRECTORY))
     return written(shown(json.loads(text), str(REPOSITORY)))
 
 
@@ -221,11 +221,13 @@ def on_a_lab() -> dict[str, str]:
         directory = Path(name) / "lab"
         options = ("--directory", directory, "--json")
         try:
-            done = [inside(*command.split(), *options) for command in OF_A_LAB]
+            results = [inside(*command.split(), *options) for command in OF_A_LAB]
         finally:
             inside("lab", "down", *options)
-    found = zip(OF_A_LAB, done, strict=True)
-    return {command: of_lab(one, directory) for command, one in found if not one.returncode}
+    found = zip(OF_A_LAB, results, strict=True)
+    return {
+        command: of_lab(result, directory) for command, result in found if not result.returncode
+    }
 
 
 def written(value: Any, indent: str = "") -> str:

@@ -47,9 +47,9 @@ def typed(words: str, place: Path, *, status: int = 0) -> str:
     strange = ("FORCE_COLOR", "HPCBERT_", "SLURM_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
     env = {**kept, "PATH": path, "XDG_STATE_HOME": str(place / "state")}
-    done = run(["bash", "-e", "-c", words], cwd=place, env=env, timeout=CEILING)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout
+    outcome = run(["bash", "-e", "-c", words], cwd=place, env=env, timeout=CEILING)
+    assert outcome.returncode == status, outcome.stdout + outcome.stderr
+    return outcome.stdout
 
 
 def campaigns(place: Path) -> list[Path]:

@@ -95,16 +95,16 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
-    seen: set[Path] = set()
+    paths: set[Path] = set()
     todo = [REPOSITORY / "README.md"]
     while todo:
         page = todo.pop().resolve()
-        if page in seen or page.suffix != ".md":
+        if page in paths or page.suffix != ".md":
             continue
-        seen.add(page)
+        paths.add(page)
         links = _LINK.findall(prose(page.read_text(encoding="utf-8")))
         todo += [page.parent / link.partition("#")[0] for link in links if ":" not in link]
-    assert {page.resolve() for page in PAGES if "docs" in page.parts} <= seen
+    assert {page.resolve() for page in PAGES if "docs" in page.parts} <= paths
 
 
 def command_lines(text: str) -> Iterator[tuple[str, bool]]:
@@ -265,7 +265,7 @@ FREE = {"batch_sizes": "PRECISION", "throughput": "RULE"}
 def document_keys(hint: Any, name: str = "") -> Iterator[str]:
     """Yield the keys of a document as pages name them, from the annotations that it is read by."""
     origin, parts = get_origin(hint), get_args(hint)
-    tables = [one for one in parts if is_dataclass(one)]
+    tables = [part for part in parts if is_dataclass(part)]
     if origin is Annotated:
         yield from document_keys(parts[0], name)
     elif origin is Mapping:
@@ -275,8 +275,8 @@ def document_keys(hint: Any, name: str = "") -> Iterator[str]:
         yield from document_keys(tables[0], f"{name}[]" if origin is tuple else name)
     elif is_dataclass(hint) and hint is not TimeLimit:
         hints = get_type_hints(hint, include_extras=True)
-        for one in decode.keys(hint):
-            yield from document_keys(hints[one.name], f"{name}.{one.name}".lstrip("."))
+        for field in decode.keys(hint):
+            yield from document_keys(hints[field.name], f"{name}.{field.name}".lstrip("."))
     else:
         yield name
 
@@ -312,7 +312,7 @@ def test_a_key_of_a_campaign_file_stands_in_the_example_and_on_the_page() -> Non
 def test_the_campaign_page_has_the_keys_of_a_lock_file() -> None:
     page = (REFERENCE / "campaign-directory.md").read_text(encoding="utf-8")
     named = {word for row in rows(page, "lock key") for word in codes(row[0])}
-    assert named == {"schema", *(one.name for one in fields(Lock))}
+    assert named == {"schema", *(field.name for field in fields(Lock))}
 
 
 def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:
@@ -412,17 +412,17 @@ def test_the_states_page_is_the_table_of_states_and_reasons() -> None:
     text = (REFERENCE / "states.md").read_text(encoding="utf-8")
     assert rows(text, "state") == [
         [
-            *(f"`{one.word}`", f"`{one.code}`" if one.code else ""),
-            one.kind + (", may return" if one.returns else ""),
-            *(one.sentence, one.advice),
+            *(f"`{state.word}`", f"`{state.code}`" if state.code else ""),
+            state.kind + (", may return" if state.returns else ""),
+            *(state.sentence, state.advice),
         ]
-        for one in states.STATES
+        for state in states.STATES
     ]
     assert rows(text, "reason of Slurm's") == [
-        [f"`{word}`", *why] for word, why in reasons.REASONS.items()
+        [f"`{word}`", *reason] for word, reason in reasons.REASONS.items()
     ]
     assert rows(text, "text of Slurm's begins") == [
-        [f"`{start.strip()}`", *why] for start, why in reasons.TEXTS.items()
+        [f"`{start.strip()}`", *reason_text] for start, reason_text in reasons.TEXTS.items()
     ]
 
 

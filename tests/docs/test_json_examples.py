@@ -19,7 +19,7 @@ def commands(group: click.Group, *path: str) -> Iterator[str]:
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from commands(command, *path, name)
-        elif command and any(one.name == "as_json" for one in command.params):
+        elif command and any(param.name == "as_json" for param in command.params):
             yield " ".join([*path, name])
 
 

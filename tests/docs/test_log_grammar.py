@@ -17,7 +17,7 @@ _EXAMPLE = re.compile(
     r"^`([a-z-]+)`: (?:[^\n]+\n)+\n```text\n(.*?)```\n\n```toml\n(.*?)```\n\n([^\n]+)",
     re.MULTILINE | re.DOTALL,
 )
-EXAMPLES = {found[1]: found for found in _EXAMPLE.finditer(PAGE)}
+EXAMPLES = {match[1]: match for match in _EXAMPLE.finditer(PAGE)}
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)

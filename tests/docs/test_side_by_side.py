@@ -20,14 +20,14 @@ PROGRAM = [sys.executable, str(BENCHMARKS / "side_by_side.py"), "--no-peers"]
 def test_two_rows_are_measured_and_judged(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     words = ["--only", "version,collect-30", "--runs", "1", "--json", str(figures)]
-    done = subprocess.run(
+    result = subprocess.run(
         [*PROGRAM, *words],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    head, rule, *rows, _, about = done.stdout.splitlines()
+    head, rule, *rows, _, about = result.stdout.splitlines()
     assert (head.count("|"), rule.count("|"), len(rows)) == (7, 7, 2)
     assert all(row.count("|") == 7 for row in rows)
     assert all("met" in row or "missed" in row for row in rows)
@@ -38,13 +38,13 @@ def test_two_rows_are_measured_and_judged(tmp_path: Path) -> None:
     assert list(found) == ["version", "collect-30"]
     assert all(one["own"] > 0 and one["floor"] > 0 and one["goals"] for one in found.values())
     # Nothing is left behind.
-    assert [one.name for one in tmp_path.iterdir()] == ["figures.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
 
 
 def test_an_unknown_row_is_refused_with_those_that_there_are() -> None:
-    done = subprocess.run([*PROGRAM, "--only", "x"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("no rows x; there are: help, version, submit-help")
+    result = subprocess.run([*PROGRAM, "--only", "x"], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("no rows x; there are: help, version, submit-help")
 
 
 def test_the_table_of_the_readme_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ LAB, UNIT = "tests/lab/test_a.py::test_one", "tests/unit/test_b.py::test_two"
 
 def test_the_page_is_what_the_runs_on_record_give() -> None:
     runs = matrix.read()
-    assert runs == sorted(runs, key=lambda one: one.key)
+    assert runs == sorted(runs, key=lambda run: run.key)
     assert matrix.PAGE.read_text(encoding="utf-8") == matrix.page(runs)
     assert {one.system for one in runs} >= {"Debian 12", "Debian 13"}
 
@@ -27,8 +27,8 @@ def test_the_page_is_what_the_runs_on_record_give() -> None:
 def test_every_test_that_the_page_names_is_there_and_says_what_it_tries() -> None:
     rows = {
         (name, test)
-        for one in matrix.read()
-        for name, tried in one.configurations.items()
+        for run in matrix.read()
+        for name, tried in run.configurations.items()
         for test in tried.tests
     }
     assert rows
@@ -48,10 +48,10 @@ def reported(test: str, outcome: str, *tried: str, when: str = "call") -> Any:
 def record(path: Path, *reports: Any, args: list[str], keyword: str = "", status: int = 0) -> None:
     option = SimpleNamespace(keyword=keyword, markexpr="")
     config: Any = SimpleNamespace(args=args, option=option)
-    one = Recorder(path, config)
-    for each in reports:
-        one.pytest_runtest_logreport(each)
-    one.pytest_sessionfinish(status)
+    recorder = Recorder(path, config)
+    for report in reports:
+        recorder.pytest_runtest_logreport(report)
+    recorder.pytest_sessionfinish(status)
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ def test_a_run_of_everything_counts_by_room_and_by_configuration(data: Path) -> 
         reported(UNIT, "passed"),
         args=[str(REPOSITORY / "tests")],
     )
-    (found,) = matrix.read(data)
-    assert found.rooms == {"lab": {"failed": 1, "skipped": 1}, "unit": {"passed": 1}}
+    (run,) = matrix.read(data)
+    assert run.rooms == {"lab": {"failed": 1, "skipped": 1}, "unit": {"passed": 1}}
     tried = Configuration((LAB,), {"failed": 1, "skipped": 1})
-    assert found.configurations == {"PrivateData": tried}
-    text = matrix.page([found])
+    assert run.configurations == {"PrivateData": tried}
+    text = matrix.page([run])
     assert "| PrivateData | `tests/lab/test_a.py::test_one` | 1 failed, 1 skipped |" in text
     assert "| `unit` | 1 passed |" in text
     assert "| Debian 13 | 24.11.5 | 3.13.5 | newest | - | v2 | none, pmix |" in text
@@ -83,9 +83,9 @@ def test_a_room_that_runs_alone_replaces_its_own_counts(data: Path) -> None:
     everything = [str(REPOSITORY / "tests")]
     record(data, reported(LAB, "failed", "a"), reported(UNIT, "passed"), args=everything)
     record(data, reported(LAB, "passed", "a"), args=[str(REPOSITORY / "tests" / "lab")])
-    (found,) = matrix.read(data)
-    assert found.rooms == {"lab": {"passed": 1}, "unit": {"passed": 1}}
-    assert found.configurations["a"].counts == {"passed": 1}
+    (run,) = matrix.read(data)
+    assert run.rooms == {"lab": {"passed": 1}, "unit": {"passed": 1}}
+    assert run.configurations["a"].counts == {"passed": 1}
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_the_hooks_are_the_linters_of_make_check_and_make_itself() -> None:
     """Each begins with the words of a line of `make check`, options aside."""
     linters = re.findall(r"\$\(BIN\)(/[\w-]+(?: \w+)?)", recipe("check"))
     entries = [re.split(r" -", hook["entry"])[0] for hook in hooks()]
-    assert sorted(entries) == sorted([*(f".venv/bin{one}" for one in linters), "make quick"])
+    assert sorted(entries) == sorted([*(f".venv/bin{linter}" for linter in linters), "make quick"])
 
 
 @pytest.mark.parametrize("torch", [True, False], ids=["torch", "no torch"])
@@ -93,17 +93,21 @@ def test_types_are_checked_where_what_is_installed_has_their_annotations(
         (programs / name).chmod(0o755)
     words = ["make", "-C", str(tmp_path), "-o", ".setup/test", "check", "BIN=bin"]
     words.append(f"DEPENDENCIES={dependencies}")
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     checked = torch and dependencies != "lowest" and sys.version_info >= (3, 11)
-    assert ("mypy" in done.stdout.split()) == checked
-    assert ("types are not checked" in done.stdout) != checked
-    assert {"ruff", "lint-imports", "codespell", "python"} <= set(done.stdout.split())
+    assert ("mypy" in result.stdout.split()) == checked
+    assert ("types are not checked" in result.stdout) != checked
+    assert {"ruff", "lint-imports", "codespell", "python"} <= set(result.stdout.split())
 
 
 def test_the_matrix_is_the_pythons_that_the_project_promises() -> None:
     classifiers = PROJECT["project"]["classifiers"]
-    promised = [one.rpartition(" ")[2] for one in classifiers if ":: Python :: 3." in one]
+    promised = [
+        classifier.rpartition(" ")[2]
+        for classifier in classifiers
+        if ":: Python :: 3." in classifier
+    ]
     assert matrix("python", "python") == promised
     assert PROJECT["project"]["requires-python"] == f">={promised[0]}"
     assert PROJECT["tool"]["ruff"]["target-version"] == f"py{promised[0].replace('.', '')}"
@@ -134,14 +138,14 @@ def test_the_scripts_of_ci_are_clean_for_shellcheck() -> None:
         if path.is_file() and path.read_bytes().startswith(b"#!/usr/bin/env bash")
     ]
     assert len(scripts) > 3
-    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
+    result = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+    assert result.stdout == ""
 
 
 def test_the_matrix_is_the_systems_of_the_page_of_what_ran() -> None:
     """And those of `make matrix`."""
     releases = {f"Debian {one}" for one in matrix("debian", "debian")}
-    assert releases == {one.system for one in read_runs() if one.slurm}
+    assert releases == {run.system for run in read_runs() if run.slurm}
     assert re.search(r"^SUITES \?= bookworm trixie sid$", MAKEFILE, re.MULTILINE)
 
 

@@ -16,9 +16,9 @@ from tests.kit.waiting import unqueued, until
 
 def submitted(hpcbert: Cli, *words: str) -> dict[str, Any]:
     """Submit repeats, two by default, of points of the PyTorch reference, and wait until none is queued."""
-    made = hpcbert("submit", "--fw", "pytorch", "--repeats", "2", "--json", *words)
-    assert made.ok, made.output
-    found: dict[str, Any] = made.data
+    result = hpcbert("submit", "--fw", "pytorch", "--repeats", "2", "--json", *words)
+    assert result.ok, result.output
+    found: dict[str, Any] = result.data
     name = Path(found["directory"]).name
 
     def over() -> bool:
@@ -33,9 +33,11 @@ def test_the_largest_batch_is_found_on_two_nodes(hpcbert: Cli) -> None:
     made = submitted(hpcbert, *words, "--batch-size", "max", "--rehearse")
     (path,) = Path(made["directory"]).glob("status/*.search.jsonl")
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    sizes = [one["size"] for one in events if one["event"] == "probe"]
+    sizes = [event["size"] for event in events if event["event"] == "probe"]
     assert sizes == [32, 64, 128, 256, 192, 160, 176, 184]
-    assert [(one["size"], one["repeat"]) for one in events if one["event"] == "found"] == [(176, 1)]
+    assert [(event["size"], event["repeat"]) for event in events if event["event"] == "found"] == [
+        (176, 1)
+    ]
     ran = [file.read_text() for file in path.parent.glob("*_bmax.[12].jsonl")]
     assert ['"batch":176' in text for text in ran] == [True, True]
 
@@ -47,9 +49,9 @@ def test_a_curve_whose_baseline_failed_takes_no_nodes_for_long(hpcbert: Cli) -> 
     words = ("--nodes", "2", "--gpus-per-node", "1", "--scaling", "--python", str(program))
     made = submitted(hpcbert, *words, "--repeats", "1")
     directory = Path(made["directory"])
-    steps = [one.name for one in directory.glob("status/*.jsonl") if '"step"' in one.read_text()]
+    steps = [path.name for path in directory.glob("status/*.jsonl") if '"step"' in path.read_text()]
     assert len(steps) == 1
-    assert all("_1n1g_" in one for one in steps)
+    assert all("_1n1g_" in step for step in steps)
     said = hpcbert("collect", directory).output
     base, last = (Path(one["script"]).stem for one in made["arrays"])
     assert "_2n1g_" in last
@@ -68,9 +70,9 @@ def test_repeats_end_when_the_median_is_known_well_enough(hpcbert: Cli) -> None:
     words = [*WORDS[3:], "--device", "gpu", "--python", str(program)]
     made = submitted(hpcbert, *words, "--repeats", "auto", "--max-repeats", "9")
     directory = Path(made["directory"])
-    seen = hpcbert("collect", directory, "--json")
-    assert seen.returncode == 0, seen.output
-    (row,) = seen.data["tables"][0]["rows"]
+    result = hpcbert("collect", directory, "--json")
+    assert result.returncode == 0, result.output
+    (row,) = result.data["tables"][0]["rows"]
     assert row["repeats"] == {"ok": 5, "asked": 5}
     # Five, and another for each that a busy machine spoilt.
     ran = len(row["runs"])

@@ -34,15 +34,15 @@ def test_each_environment_reaches_the_ranks_and_has_a_table(tmp_path: Path) -> N
     file = tmp_path / "campaign.toml"
     file.write_text(LOCAL)
     words = ("submit", file, "--python", program, "--scheduler", "local")
-    done = hpcbert(*words, "--wait", "--json")
-    assert done.returncode == 0, done
+    result = hpcbert(*words, "--wait", "--json")
+    assert result.returncode == 0, result
     assert sorted((tmp_path / "seen").read_text().split()) == ["Ring", "Tree"]
-    tables = {one["variant"]: one["rows"][0] for one in done.data["tables"]}
+    tables = {one["variant"]: one["rows"][0] for one in result.data["tables"]}
     assert set(tables) == {f"vocab_size=8192,NCCL_ALGO={one}" for one in ("Ring", "Tree")}
     assert all(row["median"] for row in tables.values())
     directories = sorted((tmp_path / "runs").iterdir())
-    assert [(one / "campaign.toml").read_text() for one in directories] == [LOCAL] * 2
-    assert {(one / "note.txt").read_text() for one in directories} == {"here\n"}
+    assert [(directory / "campaign.toml").read_text() for directory in directories] == [LOCAL] * 2
+    assert {(directory / "note.txt").read_text() for directory in directories} == {"here\n"}
 
 
 SLURM = """\
@@ -65,14 +65,14 @@ nodelist = "n[1-2]"
 def test_campaigns_of_a_file_run_in_turn_on_a_cluster(hpcbert: Cli) -> None:
     """As an ordinary user; ranks of each framework have the variable, on the nodes that are named."""
     (hpcbert.cwd / "campaign.toml").write_text(SLURM)
-    done = hpcbert("submit", "campaign.toml", "--rehearse", "--wait", "--force")
-    assert done.returncode == 4, done  # no table comes of a rehearsal
+    result = hpcbert("submit", "campaign.toml", "--rehearse", "--wait", "--force")
+    assert result.returncode == 4, result  # no table comes of a rehearsal
     folders = sorted((hpcbert.cwd / "runs").iterdir())
-    manifests = [json.loads((one / "manifest.json").read_text()) for one in folders]
+    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
     first, second = sorted(manifests, key=lambda one: str(one["after"]))
     assert (first["framework"], second["framework"]) == ("pytorch", "oneflow")
     assert (first["after"], second["after"]) == ("", first["id"])
-    assert not [array for one in manifests for array in one["arrays"] if array["changed"]]
-    told = [path for one in folders for path in one.glob("env/*.json")]
-    assert sorted(path.name.split(".")[-2] for path in told) == ["n1", "n1", "n2", "n2"]
-    assert all("NCCL_ALGO" in path.read_text() for path in told)
+    assert not [array for manifest in manifests for array in manifest["arrays"] if array["changed"]]
+    paths = [path for folder in folders for path in folder.glob("env/*.json")]
+    assert sorted(path.name.split(".")[-2] for path in paths) == ["n1", "n1", "n2", "n2"]
+    assert all("NCCL_ALGO" in path.read_text() for path in paths)

@@ -14,12 +14,12 @@ def test_ranks_train_on_the_cpu_and_the_table_says_so(
     hpcbert: Cli, as_user: Any, checkout: Any, work: Path
 ) -> None:
     words = ("--fw", "pytorch", "--device", "cpu", "--model", "bert-tiny", "--batch-size", "2")
-    made = hpcbert(
+    result = hpcbert(
         *("submit", *words, "--gpus-per-node", "2", "--iters", "12", "--skip", "2"),
         *("--repeats", "1", "--python", checkout.python, "--wait", "--json"),
     )
-    assert made.returncode == 0, made.stderr + logs_under(work)
-    (table,) = made.data["tables"]
+    assert result.returncode == 0, result.stderr + logs_under(work)
+    (table,) = result.data["tables"]
     assert table["device"] == "cpu"
     (run,) = table["rows"][0]["runs"]
     assert run["state"] == "COMPLETED"

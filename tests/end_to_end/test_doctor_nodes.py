@@ -84,11 +84,11 @@ def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(
     with bad_nodes(lab, work, user):
         while not rounds or (any(one["status"] != "ok" for one in rounds[-1]) and len(rounds) < 7):
             (work / "site.toml").write_text(text)
-            done = hpcbert("doctor", "--site", work, *line, "--wait", "120", "--json")
-            rounds.append(done.data)
+            result = hpcbert("doctor", "--site", work, *line, "--wait", "120", "--json")
+            rounds.append(result.data)
             if len(rounds) == 1:
                 text = prepared(place, text)
-            bad = [one for one in done.data if one["status"] != "ok"]
+            bad = [one for one in result.data if one["status"] != "ok"]
             text, line = typed(text, line, bad, home=user.home)
     bad = [one for found in rounds for one in found if one["status"] != "ok"]
     missed = planted.missed(planted.of("nodes", "ranks"), bad)

@@ -24,9 +24,9 @@ def submit(hpcbert: Cli, lab: Lab) -> Any:
     return submitted
 
 
-def gone(hpcbert: Cli, made: Done) -> Path:
+def gone(hpcbert: Cli, result: Done) -> Path:
     """Wait until none of a campaign's jobs is in the queue; return its directory."""
-    where = Path(made.data["directory"])
+    where = Path(result.data["directory"])
 
     def over() -> bool:
         return unqueued(hpcbert.run(["squeue", "--noheader", "--format=%j"]), where.name)
@@ -74,16 +74,16 @@ def test_a_campaign_file_is_checked_too(hpcbert: Cli, submit: Any) -> None:
     )
     path = hpcbert.cwd / "campaign.toml"
     hpcbert.run(["tee", str(path)], stdin=text)
-    done = hpcbert("submit", path, "--rehearse", "--json", status=2)
-    assert "3 nodes that fit and are not excluded" in done.error["message"]
+    result = hpcbert("submit", path, "--rehearse", "--json", status=2)
+    assert "3 nodes that fit and are not excluded" in result.error["message"]
 
 
 def test_what_slurm_gives_as_the_reason_is_shown_and_kept(hpcbert: Cli, submit: Any) -> None:
     where = gone(hpcbert, submit("--nodes", 4, "--exclude", "n4", "--force"))
     assert state(hpcbert, where) == "waiting"
-    done = hpcbert("monitor", where)
-    assert "BadConstraints" in done.output
-    assert "hpcbert retry" not in done.output
+    result = hpcbert("monitor", where)
+    assert "BadConstraints" in result.output
+    assert "hpcbert retry" not in result.output
     assert state(hpcbert, where) == "ended"
     assert "BadConstraints" in hpcbert("show", where).stdout
     assert "BadConstraints" in hpcbert("collect", where).output

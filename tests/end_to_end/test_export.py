@@ -24,13 +24,13 @@ _DEMANDED = (
 
 def rehearsed(hpcbert: Cli, *words: str, **env: Any) -> dict[str, Any]:
     """Rehearse two ranks on two nodes and return what was submitted."""
-    made = hpcbert(
+    result = hpcbert(
         *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "1", "--repeats", "1"),
         *("--rehearse", *words, "--json"),
         **env,
     )
-    assert made.ok, made.output
-    found: dict[str, Any] = made.data
+    assert result.ok, result.output
+    found: dict[str, Any] = result.data
     return found
 
 
@@ -47,7 +47,7 @@ def ranks_of(campaign: dict[str, Any]) -> list[tuple[str, ...]]:
 
     (status,) = until(ended, said, pause=0.2)
     events = [json.loads(line) for line in status.splitlines()]
-    assert [one["exit"] for one in events if one["event"] == "step-end"] == [0], said()
+    assert [event["exit"] for event in events if event["event"] == "step-end"] == [0], said()
     (log,) = folder.rglob("bert_*.log")
     pattern = r"REHEARSAL rank=(\d)/2 .* node=(\d)/2 .* gpus=(\d) master=(\S+) .* reached=(\S+)"
     return sorted(re.findall(pattern, log.read_text()))
@@ -87,6 +87,6 @@ def test_a_site_that_demands_it_says_so(
 ) -> None:
     site_rule(_DEMANDED)
     words = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--rehearse", "--json")
-    made = hpcbert("submit", *words, *site)
-    assert made.returncode == 3
-    assert "submit with --export=NONE" in made.error["message"]
+    result = hpcbert("submit", *words, *site)
+    assert result.returncode == 3
+    assert "submit with --export=NONE" in result.error["message"]

@@ -40,16 +40,16 @@ def typed(lab: Lab, script: str, **env: str) -> Outcome:
 
 
 def test_the_labs_user_finds_hpcbert(lab: Lab) -> None:
-    done = typed(lab, "hpcbert --version && sinfo --noheader --format=%D && hpcbert doctor")
-    assert done.ok, done.stdout + done.stderr
-    assert done.stdout.startswith("hpcbert ")
+    outcome = typed(lab, "hpcbert --version && sinfo --noheader --format=%D && hpcbert doctor")
+    assert outcome.ok, outcome.stdout + outcome.stderr
+    assert outcome.stdout.startswith("hpcbert ")
 
 
 def test_each_command_of_the_page_does_what_it_says(
     lab: Lab, home: Path, checkout: Checkout
 ) -> None:
     pages = dict(_BLOCK.findall(PAGE.read_text()))
-    said = {}
+    outcomes = {}
     # Dependencies, torch among them, are those of the tests: downloading them takes minutes.
     packages = next(Path(checkout.python).parents[1].glob("lib/python3*/site-packages"))
     pip = {name: value for name, value in os.environ.items() if name.startswith(_PIP)}
@@ -63,16 +63,16 @@ def test_each_command_of_the_page_does_what_it_says(
     for title, block in {**pages, first: script}.items():
         place = "" if title == first else 'export PATH="$HOME/hpcbert-env/bin:$PATH"; '
         place += "" if "cd ~" in block else "cd ~/measurements; "
-        said[title] = typed(lab, f"{before}{place}{block}", **pip)
-        assert said[title].ok, f"{title}: {said[title].stdout}{said[title].stderr}"
-    rehearsal = said["Rehearse"].stdout
+        outcomes[title] = typed(lab, f"{before}{place}{block}", **pip)
+        assert outcomes[title].ok, f"{title}: {outcomes[title].stdout}{outcomes[title].stderr}"
+    rehearsal = outcomes["Rehearse"].stdout
     assert "hpcbert collect" not in rehearsal
     assert re.search(r"REHEARSAL rank=\d/2 .* host=n\d", rehearsal)
     # The sample has four nodes; the cluster's are those of the ranks.
     own = [line for line in rehearsal.splitlines() if not line.startswith("sample: ")]
     assert len([line for line in own if "REHEARSAL rank" in line]) == 2
-    assert "1/1" in said["Measure"].stdout
-    back = said["Keep and share the results"].stdout
+    assert "1/1" in outcomes["Measure"].stdout
+    back = outcomes["Keep and share the results"].stdout
     assert "my first one" in back
     assert "rehearsed" in back
     assert (home / "measurements" / "report" / "index.html").exists()

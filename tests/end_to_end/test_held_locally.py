@@ -26,8 +26,8 @@ def hpcbert(tmp_path: Path) -> Cli:
 
 def started(directory: Path) -> list[str]:
     """The points of which a measured step was started."""
-    found = directory.glob("status/*.jsonl")
-    return sorted({one.name.split("_")[1] for one in found if '"step"' in one.read_text()})
+    paths = directory.glob("status/*.jsonl")
+    return sorted({path.name.split("_")[1] for path in paths if '"step"' in path.read_text()})
 
 
 def details(document: dict[str, object], shape: str) -> list[str]:
@@ -42,19 +42,21 @@ def test_a_baseline_that_lost_all_repeats_holds_the_others_back(
     flag = tmp_path / "flag"
     flag.touch()
     program = stand_in(tmp_path, f"if [[ -e {flag} ]]; then exit 7; fi")
-    made = hpcbert(*WORDS, *CURVE, "--python", program)
-    assert made.returncode == 4, made.output
+    result = hpcbert(*WORDS, *CURVE, "--python", program)
+    assert result.returncode == 4, result.output
     (directory,) = (tmp_path / "runs").iterdir()
     assert started(directory) == ["1n1g"]
-    said = details(made.document, "1n2g")
+    said = details(result.document, "1n2g")
     assert [HELD in one for one in said if one.startswith("it is FAILED")] == [True, True]
-    assert HELD in made.stderr
+    assert HELD in result.stderr
     flag.unlink()
     (tmp_path / "training.log").write_text("")
     again = hpcbert("retry", directory, "--wait", "--json")
     assert again.returncode == 4
     assert started(directory) == ["1n1g", "1n2g"]
-    points = [one.point.shape.gpus for one in store.read_manifest(directory).arrays if one.retry]
+    points = [
+        array.point.shape.gpus for array in store.read_manifest(directory).arrays if array.retry
+    ]
     assert points[:2] == [1, 2]
 
 
@@ -69,8 +71,8 @@ def test_a_baseline_that_lost_all_repeats_holds_the_others_back(
 def test_it_holds_nothing_back(
     hpcbert: Cli, tmp_path: Path, bad: str, words: tuple[str, ...]
 ) -> None:
-    made = hpcbert(*WORDS, *CURVE, "--python", stand_in(tmp_path, bad), *words)
-    assert "held back" not in made.output
+    result = hpcbert(*WORDS, *CURVE, "--python", stand_in(tmp_path, bad), *words)
+    assert "held back" not in result.output
     (directory,) = (tmp_path / "runs").iterdir()
     assert started(directory) == ["1n1g", "1n2g"]
 
@@ -89,7 +91,7 @@ def test_it_holds_nothing_back(
 )
 def test_a_curve_is_held_back_by_default(hpcbert: Cli, words: tuple[str, ...], holds: bool) -> None:
     gpus = () if "--shapes" in words else ("--gpus-per-node", "2")
-    made = hpcbert("submit", "--dry-run", "--json", *gpus, *words)
-    first, *others = made.data["arrays"]
+    result = hpcbert("submit", "--dry-run", "--json", *gpus, *words)
+    first, *others = result.data["arrays"]
     assert "\nbaseline=" not in first["script_text"]
     assert {"\nbaseline=" in array["script_text"] for array in others} == {holds}

@@ -27,7 +27,7 @@ def hpcbert(tmp_path: Path) -> Cli:
 
 def program(folder: Path, bad: str = "") -> Path:
     """Make a program that has room for so many samples, and says what it was given."""
-    found = stand_in(
+    path = stand_in(
         folder,
         f"""{bad}
 while (($#)); do
@@ -41,14 +41,14 @@ fi""",
     )
     # Of the size that it has room for; a probe's is not looked at.
     (folder / "training.log").write_text(pytorch("1n1g", 5.0 * ROOM, batch=ROOM, start=START))
-    return found
+    return path
 
 
 def test_the_table_shows_the_size_that_was_found(hpcbert: Cli, tmp_path: Path) -> None:
-    made = hpcbert(*WORDS, "--python", program(tmp_path), "--batch-size", "max", "--repeats", "2")
-    assert made.returncode == 0, made.output
+    result = hpcbert(*WORDS, "--python", program(tmp_path), "--batch-size", "max", "--repeats", "2")
+    assert result.returncode == 0, result.output
     (directory,) = (tmp_path / "runs").iterdir()
-    (table,) = made.data["tables"]
+    (table,) = result.data["tables"]
     assert (table["batch_size_per_device"], table["largest"]) == (ROOM, True)
     assert [run["valid"] for run in table["rows"][0]["runs"]] == [True, True]
     text = hpcbert("collect", directory).stdout
@@ -72,11 +72,11 @@ def test_the_table_shows_the_size_that_was_found(hpcbert: Cli, tmp_path: Path) -
 
 def test_a_search_that_stops_says_why_in_the_table(hpcbert: Cli, tmp_path: Path) -> None:
     bad = "echo \"ModuleNotFoundError: No module named 'torch'\"; exit 1"
-    made = hpcbert(
+    result = hpcbert(
         *WORDS, "--python", program(tmp_path, bad), "--batch-size", "max", "--repeats", "1"
     )
-    assert made.returncode == 4
-    (table,) = made.data["tables"]
+    assert result.returncode == 4
+    (table,) = result.data["tables"]
     assert (table["batch_size_per_device"], table["largest"]) == (0, True)
     reasons = {one["code"]: one["detail"] for one in table["rows"][0]["runs"][0]["reasons"]}
     assert "No module named 'torch'" in reasons["search"]
@@ -89,5 +89,5 @@ def test_a_search_that_stops_says_why_in_the_table(hpcbert: Cli, tmp_path: Path)
     [("mx", "Did you mean max?"), ("0", "at least 1"), ("-3", "whole numbers"), ("8,MAX", "max")],
 )
 def test_what_is_no_size_is_refused(hpcbert: Cli, word: str, says: str) -> None:
-    done = hpcbert("submit", "--dry-run", f"--batch-size={word}")
-    assert (done.returncode, says in done.output) == (2, True), done.output
+    result = hpcbert("submit", "--dry-run", f"--batch-size={word}")
+    assert (result.returncode, says in result.output) == (2, True), result.output

@@ -48,11 +48,11 @@ def wait_for(as_user: Any, directory: str) -> None:
 def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
     hpcbert: Cli, as_user: Any
 ) -> None:
-    made = hpcbert(
+    result = hpcbert(
         "submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--rehearse", "--json"
     )
-    assert made.ok, made.stderr
-    campaign = made.data
+    assert result.ok, result.stderr
+    campaign = result.data
     (array,) = campaign["arrays"]
     wait_for(as_user, campaign["directory"])
     fields = "JobID,State,ExitCode,AllocTRES%80,NNodes"
@@ -85,13 +85,13 @@ def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
 def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
     hpcbert: Cli, checkout: Any, work: Path
 ) -> None:
-    made = hpcbert(
+    result = hpcbert(
         *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "1", "--scaling"),
         *("--model", "bert-tiny", "--batch-size", "2", "--iters", "6", "--skip", "2"),
         *("--repeats", "1", "--python", checkout.python, "--wait", "--json"),
     )
-    assert made.returncode == 0, made.stderr + logs_under(work)
-    (table,) = made.data["tables"]
+    assert result.returncode == 0, result.stderr + logs_under(work)
+    (table,) = result.data["tables"]
     assert [row["shape"] for row in table["rows"]] == ["1n1g", "2n1g"]
     for row in table["rows"]:
         assert row["repeats"] == {"ok": 1, "asked": 1}
@@ -108,12 +108,12 @@ def test_repeats_that_run_at_once_on_a_node_are_marked(hpcbert: Cli, work: Path)
     """The lab's site lets jobs share nodes."""
     begun = f"{shlex.quote(str(hpcbert.cwd))}/begun"
     both = f"touch {begun}.$SLURM_ARRAY_TASK_ID\nuntil [[ -e {begun}.1 && -e {begun}.2 ]]; do sleep 0.1; done"
-    made = hpcbert(
+    result = hpcbert(
         *(*WORDS, "--repeats", "2", "--concurrent-repeats", "2", "--sbatch-arg=--nodelist=n1"),
         *("--python", stand_in(hpcbert.cwd, both), "--wait", "--json"),
     )
-    assert made.returncode == 0, made.stderr + logs_under(work)
-    (table,) = made.data["tables"]
+    assert result.returncode == 0, result.stderr + logs_under(work)
+    (table,) = result.data["tables"]
     (row,) = table["rows"]
     assert "shared-nodes" in row["flags"], [run["reasons"] for run in row["runs"]]
     assert row["median"] > 0
@@ -136,12 +136,12 @@ esac
 exec "{steady}"
 """)
     program.chmod(0o755)
-    made = hpcbert(
+    result = hpcbert(
         *(*WORDS, "--concurrent-repeats", "5", "--time", "01:00:00"),
         *("--python", str(program), "--json"),
     )
-    assert made.ok, made.stderr
-    campaign = made.data
+    assert result.ok, result.stderr
+    campaign = result.data
     (array,) = campaign["arrays"]
     log = Path(campaign["directory"]) / "logs/pytorch/bert/bz2/1n1g/bert_b2_fp32_2.log"
     until(log.exists, "the second repeat never began")

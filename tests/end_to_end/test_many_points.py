@@ -45,8 +45,8 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
     assert [len(one["arrays"]) for one in made] == [10, 10, 10]
     names = [Path(one["directory"]).name for one in made]
     assert "MailType=END" in hpcbert.run(["scontrol", "show", "job", first(made[0])]).stdout
-    kept = hpcbert("rm", "--yes", *names)
-    assert (kept.returncode, "10 of its repeats wait or run" in kept.stderr) == (2, True)
+    result = hpcbert("rm", "--yes", *names)
+    assert (result.returncode, "10 of its repeats wait or run" in result.stderr) == (2, True)
     lock = Path(made[1]["directory"]) / "campaign.lock.toml"
     like = hpcbert("submit", "--like", lock, "--rehearse", "--dry-run", "--json", status=0)
     assert (like.data["framework"], len(like.data["arrays"])) == ("oneflow", 10)

@@ -52,8 +52,8 @@ def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[La
             ("add", "account", "other"),
             ("add", "user", user.name, "account=proj"),
         ):
-            done = run(["sacctmgr", "-i", *words], env=lab.daemon_environment)
-            assert done.ok, done
+            outcome = run(["sacctmgr", "-i", *words], env=lab.daemon_environment)
+            assert outcome.ok, outcome
         yield lab
     finally:
         removal = down(plan.directory, run=run, report=notes.append)
@@ -100,14 +100,14 @@ def configured(cluster: Lab, key: str, value: str) -> None:
     "PMI-2 and no PMIx",
 )
 def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, here: Path) -> None:
-    done = hpcbert("init", "--json", status=0)
+    result = hpcbert("init", "--json", status=0)
     site = read_site(here / "site.toml", base=here, env={})
     assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == (
         *("gpu", "gpu:2080ti"),
         4,
     )
     assert (site.slurm.account, site.slurm.mpi, site.slurm.memory) == ("proj", "pmi2", "0")
-    said = {one["key"]: f"{one['why']} {one['others']}" for one in done.data["choices"]}
+    said = {one["key"]: f"{one['why']} {one['others']}" for one in result.data["choices"]}
     assert "the default, cpu, has no GPUs" in said["slurm.partition"]
     ours = "ours (1 node with gpu:2080ti:4; it is for the accounts other only)"
     assert ours in said["slurm.partition"]
@@ -138,8 +138,8 @@ def waiting(hpcbert: Cli, campaign: str, word: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def told() -> bool:
-        done = hpcbert("monitor", campaign, "--once", "--json")
-        found.update(done.events[0])
+        result = hpcbert("monitor", campaign, "--once", "--json")
+        found.update(result.events[0])
         return word in f"{found['reason']} {found['detail']}"
 
     until(told, lambda: str(found), pause=0.2)
@@ -166,12 +166,12 @@ def test_what_never_starts_is_refused_and_told(
     modify = ["sacctmgr", "-i", "modify", "account", "proj", "set"]
     try:
         assert run([*modify, f"{limit}=3"], env=cluster.daemon_environment).ok
-        made = hpcbert(*POINT, status=0)
-        state = waiting(hpcbert, made.data["campaign"], reason)
+        result = hpcbert(*POINT, status=0)
+        state = waiting(hpcbert, result.data["campaign"], reason)
         assert "GPUs" in state["detail"]
         assert advice in state["advice"]
         assert "--gpus-per-node" in state["advice"]
-        hpcbert("cancel", made.data["campaign"], "--yes")
+        hpcbert("cancel", result.data["campaign"], "--yes")
     finally:
         run([*modify, f"{limit}=-1"], env=cluster.daemon_environment)
 
@@ -181,8 +181,8 @@ def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli, her
     hpcbert("init", status=0)
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         Path(place).chmod(0o777)
-        done = hpcbert(*POINT, "--runs", f"{place}/runs", "--force", status=0)
-        state = waiting(hpcbert, done.data["directory"], "is missing")
+        result = hpcbert(*POINT, "--runs", f"{place}/runs", "--force", status=0)
+        state = waiting(hpcbert, result.data["directory"], "is missing")
         # Slurm 24.11 and 26.05 make a directory for the output and start the job.
         before, after = "could not open the job's output", "ran nothing"
         assert (before in state["detail"]) != (after in state["detail"])
@@ -196,8 +196,8 @@ def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab, h
     before = cluster.layout.slurm_conf.read_text()
     try:
         configured(cluster, "PrivateData", "nodes")
-        done = hpcbert("init", "--json", "--partition", "old", status=0)
-        assert any("PrivateData" in one for one in done.document["warnings"])
+        result = hpcbert("init", "--json", "--partition", "old", status=0)
+        assert any("PrivateData" in one for one in result.document["warnings"])
         site = read_site(here / "site.toml", base=here, env={})
         assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", 4)
         configured(cluster, "PrivateData", "nodes,partitions")

@@ -54,14 +54,14 @@ def test_each_rank_has_a_gpu_and_cpus_of_its_own(
     program.chmod(0o755)
     site = folder / "site.toml"
     site.write_text(SITE.format(args=str(args).replace("'", '"')))
-    done = hpcbert(
+    result = hpcbert(
         *("submit", "--site", str(site), "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "2"),
         *("--repeats", "1", "--python", str(program), "--wait", "--json"),
     )
     (log,) = (folder / "runs").rglob("logs/**/*.log")
     ranks = [line.split()[1:] for line in log.read_text().splitlines() if line.startswith("at ")]
     ranks.sort()
-    told: Any = (done.stderr, log.read_text())
+    told: Any = (result.stderr, log.read_text())
     # One node after another is filled with ranks.
     assert [rank[:3] for rank in ranks] == [
         ["0", "0", "0"],

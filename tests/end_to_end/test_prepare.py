@@ -56,6 +56,6 @@ def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
     assert source.is_relative_to(lab.layout.sources)
     assert (source / "bert" / "train.py").read_text() == 'print("right")\n'
     shape = ("--nodes", "1", "--gpus-per-node", "1", "--data", str(tiny / "data"))
-    made = hpcbert("submit", "--fw", "tiny", *shape, "--dry-run", *own, status=0)
-    (array,) = made.data["arrays"]
+    result = hpcbert("submit", "--fw", "tiny", *shape, "--dry-run", *own, status=0)
+    (array,) = result.data["arrays"]
     assert str(source) in array["script_text"]

@@ -22,8 +22,8 @@ def hidden(lab: Lab) -> Iterator[None]:
 
     def update(value: str) -> None:
         argv = ["scontrol", "update", "partitionname=gpu", f"hidden={value}"]
-        done = run(argv, env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **lab.environment})
-        assert done.ok, done.stderr
+        outcome = run(argv, env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **lab.environment})
+        assert outcome.ok, outcome.stderr
 
     update("yes")
     yield
@@ -44,11 +44,11 @@ def test_a_renamed_job_is_followed_not_doubled_and_cancelled(as_user: Any, hpcbe
     hpcbert = replace(hpcbert, env={**hpcbert.env, **somebody})
     queue = ["squeue", "--all", "--noheader", "--states=pending,running", "--format=%A"]
     before = set(as_user(queue).stdout.split())
-    made = hpcbert(
+    result = hpcbert(
         *("submit", "--fw", "pytorch", "--repeats", "2", "--python", "/usr/bin/python3"),
         *("--sbatch-arg=--hold", "--json"), status=0,
     )  # fmt: skip
-    document = made.document
+    document = result.document
     (array,) = document["data"]["arrays"]
     job = array["job_id"]
     assert [one["what"] for one in array["changed"]] == ["JobName"]

@@ -32,8 +32,8 @@ def failing(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def submitted(hpcbert: Cli, program: Path, *words: str) -> Path:
-    made = hpcbert(*WORDS, "--python", program, "--scheduler", "local", "--json", *words)
-    return Path(made.data["directory"])
+    result = hpcbert(*WORDS, "--python", program, "--scheduler", "local", "--json", *words)
+    return Path(result.data["directory"])
 
 
 def over(directory: Path) -> None:
@@ -41,7 +41,7 @@ def over(directory: Path) -> None:
 
     def ended() -> bool:
         states = local.states(tracked).values()
-        return not local.find(directory) and all(one.kind.over for one in states)
+        return not local.find(directory) and all(state.kind.over for state in states)
 
     until(ended, "it is still running")
 
@@ -66,9 +66,9 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(
     assert (array["retry"], array["first_attempt"], array["job_id"]) == (1, 1, None)
     assert len(store.read_manifest(directory).arrays) == 1
     flag.unlink()
-    done = hpcbert("retry", directory, "--wait", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = runs(done.document)
+    result = hpcbert("retry", directory, "--wait", "--json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = runs(result.document)
     # A busy machine may spoil an attempt's clock: then there is another.
     assert [number for number, run in found.items() if run["attempt"]] == bad
     first, *_, second = found[2]["attempts"]
@@ -86,10 +86,10 @@ def test_submit_heals_by_itself_until_the_limit(
 ) -> None:
     program, _ = failing
     words = ("--repeats", "2", "--wait", "--max-retries", "1")
-    made = hpcbert(*WORDS, "--python", program, "--scheduler", "local", "--json", *words)
-    assert made.returncode == 4
-    assert "submitted again as job local-" in made.stderr
-    second = runs(made.document)[2]
+    result = hpcbert(*WORDS, "--python", program, "--scheduler", "local", "--json", *words)
+    assert result.returncode == 4
+    assert "submitted again as job local-" in result.stderr
+    second = runs(result.document)[2]
     assert (second["valid"], [one["attempt"] for one in second["attempts"]]) == (False, [0, 1])
     (directory,) = (tmp_path / "runs").iterdir()
     spent = hpcbert("retry", directory, "--max-retries", "1", "--json")

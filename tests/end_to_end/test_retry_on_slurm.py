@@ -20,12 +20,12 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
     meet = f"touch {here}.$SLURM_ARRAY_TASK_ID; until {together}; do sleep 0.1; done"
     bad = f"{meet}; if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"
     program = stand_in(work, f"{bad}\nif [[ $SLURM_PROCID != 0 ]]; then exit 0; fi", gpus=8)
-    made = hpcbert(
+    result = hpcbert(
         *(*WORDS, "--nodes", "1", "--gpus-per-node", "8", "--repeats", "3"),
         *("--concurrent-repeats", "3", "--python", program, "--wait", "--json"),
     )
-    assert made.returncode == 4, made.stderr
-    (row,) = made.data["tables"][0]["rows"]
+    assert result.returncode == 4, result.stderr
+    (row,) = result.data["tables"][0]["rows"]
     assert row["repeats"] == {"ok": 2, "asked": 3}
     first = {run["repeat"]: run for run in row["runs"]}
     (bad_node,) = first[2]["nodes"]

@@ -68,24 +68,24 @@ class Bench:
         )
         arrays = []
         for number, (indices, body, options) in enumerate(jobs, start=1):
-            one = campaigns.array(name, f"1n{number}g")
-            text = SCRIPT.replace("CAMPAIGN", f"'{directory}'").replace("KEY", one.point.key)
-            log = one.log.removesuffix(".log").replace("{repeat}", "$SLURM_ARRAY_TASK_ID")
-            script = directory / one.script
+            array = campaigns.array(name, f"1n{number}g")
+            text = SCRIPT.replace("CAMPAIGN", f"'{directory}'").replace("KEY", array.point.key)
+            log = array.log.removesuffix(".log").replace("{repeat}", "$SLURM_ARRAY_TASK_ID")
+            script = directory / array.script
             script.write_text(text.replace("LOG", log).replace("BODY", body))
             shutil.chown(script, self.user)
-            words = [f"--array={indices}", "-J", one.name, "-o", f"{directory}/slurm/%A_%a.out"]
+            words = [f"--array={indices}", "-J", array.name, "-o", f"{directory}/slurm/%A_%a.out"]
             made = self.as_user(["sbatch", "--parsable", *words, *options, str(script)])
             assert made.ok, made.stderr
             first, _, last = indices.partition("%")[0].partition("-")
             repeats = tuple(range(int(first), int(last or first) + 1))
-            arrays.append(replace(one, repeats=repeats, job_id=made.stdout.strip()))
+            arrays.append(replace(array, repeats=repeats, job_id=made.stdout.strip()))
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 5))
         changes = {"created": created, "user": self.user, "concurrent_points": True}
         return TrackedCampaign(directory, campaigns.campaign(name, *arrays, **changes))
 
-    def tracker(self, one: TrackedCampaign) -> Tracker:
-        return Tracker([one], run=self.run, environ={}, floor=0.5, chance=lambda: 0.0)
+    def tracker(self, tracked_campaign: TrackedCampaign) -> Tracker:
+        return Tracker([tracked_campaign], run=self.run, environ={}, floor=0.5, chance=lambda: 0.0)
 
     def follow(
         self, tracker: Tracker, come: Callable[[list[RepeatState]], bool]
@@ -111,16 +111,18 @@ def words(states: list[RepeatState]) -> list[str]:
 
 def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
     ends = "1) true;; 2) (exit 3);; 3) kill -9 $$;; 4) sleep 600;;"
-    one = bench.submit(
+    tracked_campaign = bench.submit(
         ("1-4", ends, []),
         ("1-3%1", "*) sleep 600;;", []),
         ("1", "*) sleep 600;;", ["--time=1"]),
     )
-    first, second, _ = (array.job_id for array in one.campaign.arrays)
-    tracker = bench.tracker(one)
+    first, second, _ = (array.job_id for array in tracked_campaign.campaign.arrays)
+    tracker = bench.tracker(tracked_campaign)
     at_once = list(tracker.poll().values())
     assert {state.kind for state in at_once} <= {"waiting", "running", "succeeded", "failed"}
-    runs = bench.follow(tracker, lambda found: words(found)[3:5] == ["RUNNING", "RUNNING"])
+    runs = bench.follow(
+        tracker, lambda repeat_states: words(repeat_states)[3:5] == ["RUNNING", "RUNNING"]
+    )
     assert words(runs)[5:7] == ["PENDING", "PENDING"]
     assert runs[3].nodes
     assert runs[3].start is not None
@@ -148,7 +150,7 @@ def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
     # At most one question to each a poll; accounting is asked about everything at once.
     polls = bench.commands.count("sacct")
     assert bench.commands.count("squeue") <= polls + 1
-    fresh = Tracker([one], run=bench.run, environ={})
+    fresh = Tracker([tracked_campaign], run=bench.run, environ={})
     fresh.poll()
     assert words(list(fresh.states.values())) == words(states)
 
@@ -156,9 +158,11 @@ def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
 def test_a_lost_node_ends_a_repeat_or_sends_it_back_to_the_queue(bench: Bench) -> None:
     body = "*) sleep 600;;"
     node = ["--nodelist=n4", "--cpus-per-task=1"]
-    one = bench.submit(("1", body, [*node, "--no-requeue"]), ("1", body, [*node, "--requeue"]))
-    tracker = bench.tracker(one)
-    bench.follow(tracker, lambda found: words(found) == ["RUNNING", "RUNNING"])
+    tracked_campaign = bench.submit(
+        ("1", body, [*node, "--no-requeue"]), ("1", body, [*node, "--requeue"])
+    )
+    tracker = bench.tracker(tracked_campaign)
+    bench.follow(tracker, lambda repeat_states: words(repeat_states) == ["RUNNING", "RUNNING"])
     try:
         bench.as_root("scontrol", "update", "nodename=n4", "state=down", "reason=test")
         states = bench.follow(tracker, lambda found: found[0].kind.over)
@@ -168,7 +172,7 @@ def test_a_lost_node_ends_a_repeat_or_sends_it_back_to_the_queue(bench: Bench) -
         assert not tracker.over()
     finally:
         bench.as_root("scontrol", "update", "nodename=n4", "state=resume")
-    bench.as_user(["scancel", one.campaign.arrays[1].job_id])
+    bench.as_user(["scancel", tracked_campaign.campaign.arrays[1].job_id])
     states = bench.follow(tracker, lambda _: tracker.over())
     assert [(state.word, state.attempt) for state in states] == [("NODE_FAIL", 0), ("CANCELLED", 1)]
 
@@ -179,40 +183,46 @@ def test_monitor_lists_a_requeued_campaign_and_follows_it_to_its_end(
     # When it runs again, it still runs when a busy machine has started hpcbert.
     slow = "[[ ! -v SLURM_RESTART_COUNT ]] || sleep 15"
     again = f"*) echo attempt ${{SLURM_RESTART_COUNT:-0}} >$log; {slow};;"
-    one = bench.submit(("1", again, []))
-    runs = one.directory.parent
-    gone = replace(one.campaign.arrays[0], name="hpcbert-gone", job_id="999999")
-    later = replace(one.campaign, id="20261121T100001Z-pytorch-bbbbbb", arrays=(gone,))
-    for campaign in (one.campaign, later):
+    tracked_campaign = bench.submit(("1", again, []))
+    runs = tracked_campaign.directory.parent
+    array = replace(tracked_campaign.campaign.arrays[0], name="hpcbert-gone", job_id="999999")
+    later = replace(
+        tracked_campaign.campaign, id="20261121T100001Z-pytorch-bbbbbb", arrays=(array,)
+    )
+    for campaign in (tracked_campaign.campaign, later):
         (runs / campaign.id).mkdir(exist_ok=True)
         store.write_manifest(runs / campaign.id, campaign)
     run(["chown", "-R", f"{user.uid}:{user.gid}", str(runs)])
 
     monitor = partial(hpcbert, "monitor", "--json", status=0, HPCBERT_RUNS=str(runs))
-    bench.follow(bench.tracker(one), lambda found: words(found) == ["COMPLETED"])
-    job = one.campaign.arrays[0].element(1)
+    bench.follow(
+        bench.tracker(tracked_campaign), lambda repeat_states: words(repeat_states) == ["COMPLETED"]
+    )
+    job = tracked_campaign.campaign.arrays[0].element(1)
     assert bench.as_root("scontrol", "requeue", job).ok
-    done = monitor("--once")
-    assert [(event["campaign"], event["kind"]) for event in done.events] == [
-        (one.campaign.id, "waiting")
+    result = monitor("--once")
+    assert [(event["campaign"], event["kind"]) for event in result.events] == [
+        (tracked_campaign.campaign.id, "waiting")
     ]
-    assert not done.data["over"]
+    assert not result.data["over"]
     start_requeued(bench.as_root, job)
-    done = hpcbert("logs", "-f", one.campaign.id, status=0, HPCBERT_RUNS=str(runs))
-    assert done.stdout.endswith("attempt 1\n"), done.stderr
+    result = hpcbert("logs", "-f", tracked_campaign.campaign.id, status=0, HPCBERT_RUNS=str(runs))
+    assert result.stdout.endswith("attempt 1\n"), result.stderr
     # By its name: it is over.
-    done = monitor(one.campaign.id)
-    assert (done.events[-1]["state"], done.events[-1]["attempt"]) == ("COMPLETED", 1)
-    assert done.data["over"]
+    result = monitor(tracked_campaign.campaign.id)
+    assert (result.events[-1]["state"], result.events[-1]["attempt"]) == ("COMPLETED", 1)
+    assert result.data["over"]
     assert monitor().data["campaigns"][0]["campaign"] == later.id
 
 
 def test_without_accounting_for_a_while_squeue_tells(bench: Bench) -> None:
-    one = bench.submit(("1", "*) sleep 2;;", []), ("1", "*) sleep 600;;", []))
-    tracker = bench.tracker(one)
+    tracked_campaign = bench.submit(("1", "*) sleep 2;;", []), ("1", "*) sleep 600;;", []))
+    tracker = bench.tracker(tracked_campaign)
     stop_slurmdbd(bench.lab)
     try:
-        states = bench.follow(tracker, lambda found: words(found) == ["COMPLETED", "RUNNING"])
+        states = bench.follow(
+            tracker, lambda repeat_states: words(repeat_states) == ["COMPLETED", "RUNNING"]
+        )
         assert {state.source for state in states} == {"squeue"}
         assert tracker.failures == 0
     finally:
@@ -229,25 +239,27 @@ def test_cancel_takes_the_campaigns_jobs_and_no_others(
     monkeypatch.setattr(os, "geteuid", lambda: user.uid)  # only its owner cancels a campaign
     queue = ["squeue", "-h", "-t", "pending,running", "-o", "%A"]
     before = set(bench.as_user(queue).stdout.split())
-    one = bench.submit(("1-3%1", "*) sleep 600;;", []))
+    tracked_campaign = bench.submit(("1-3%1", "*) sleep 600;;", []))
     other = bench.as_user(["sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600"])
-    target = cancel.find(one, run=bench.run)
-    assert target.jobs == (one.campaign.arrays[0].job_id,)
+    target = cancel.find(tracked_campaign, run=bench.run)
+    assert target.jobs == (tracked_campaign.campaign.arrays[0].job_id,)
     assert len(target.repeats) == 3
-    cancel.cancel(one, target, run=bench.run)
-    tracker = bench.tracker(one)
-    bench.follow(tracker, lambda found: all(state.kind != "running" for state in found))
+    cancel.cancel(tracked_campaign, target, run=bench.run)
+    tracker = bench.tracker(tracked_campaign)
+    bench.follow(
+        tracker, lambda repeat_states: all(state.kind != "running" for state in repeat_states)
+    )
     left = set(bench.as_user(queue).stdout.split())
     assert left - before == {other.stdout.strip()}
-    mine = replace(one.campaign.arrays[0], name="hpcbert-another")
-    reused = replace(one, campaign=replace(one.campaign, arrays=(mine,)))
+    mine = replace(tracked_campaign.campaign.arrays[0], name="hpcbert-another")
+    reused = replace(tracked_campaign, campaign=replace(tracked_campaign.campaign, arrays=(mine,)))
     assert cancel.find(reused, run=bench.run).jobs == ()
 
 
 def test_a_campaign_is_found_by_name_where_its_job_id_was_lost(bench: Bench) -> None:
-    one = bench.submit(("1", "*) sleep 600;;", []))
-    lost = replace(one.campaign.arrays[0], job_id="", state="intended")
-    campaign = replace(one.campaign, arrays=(lost,))
-    tracker = bench.tracker(replace(one, campaign=campaign))
-    states = bench.follow(tracker, lambda found: words(found) == ["RUNNING"])
+    tracked_campaign = bench.submit(("1", "*) sleep 600;;", []))
+    lost = replace(tracked_campaign.campaign.arrays[0], job_id="", state="intended")
+    campaign = replace(tracked_campaign.campaign, arrays=(lost,))
+    tracker = bench.tracker(replace(tracked_campaign, campaign=campaign))
+    states = bench.follow(tracker, lambda repeat_states: words(repeat_states) == ["RUNNING"])
     assert states[0].source == "squeue"

@@ -29,9 +29,9 @@ class Submitted:
     def __init__(self, cluster: Cluster, plan: dict[str, str], *words: str, repeats: int) -> None:
         self.cluster = cluster
         self.folder, argv = cluster.submission(plan, *words, repeats=repeats)
-        made = cluster.hpcbert(*argv)
-        assert made.ok, made.stdout + made.stderr
-        data = json.loads(made.stdout)["data"]
+        outcome = cluster.hpcbert(*argv)
+        assert outcome.ok, outcome.stdout + outcome.stderr
+        data = json.loads(outcome.stdout)["data"]
         self.directory = Path(data["directory"])
         (array,) = data["arrays"]
         self.job = array["job_id"]
@@ -120,8 +120,8 @@ def test_an_attempt_that_lost_its_node_is_told_by_slurms_word_and_the_nodes_name
         assert cluster.root("scontrol", "update", "nodename=n4", "state=down", "reason=test").ok
 
         def sent_back() -> list[dict[str, Any]]:
-            done = cluster.hpcbert("monitor", str(one.directory), "--once", "--json")
-            attempts: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[0])["attempts"]
+            outcome = cluster.hpcbert("monitor", str(one.directory), "--once", "--json")
+            attempts: list[dict[str, Any]] = json.loads(outcome.stdout.splitlines()[0])["attempts"]
             return attempts
 
         (before,) = wait_for("monitor tells of it", sent_back)
@@ -161,8 +161,8 @@ def test_a_job_that_root_requeues_after_a_retry_completed_runs_nothing_and_chang
     one.over()
 
     def told() -> dict[str, Any]:
-        done = cluster.hpcbert("monitor", str(one.directory), "--once", "--json")
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+        outcome = cluster.hpcbert("monitor", str(one.directory), "--once", "--json")
+        found: dict[str, Any] = json.loads(outcome.stdout.splitlines()[0])
         return found
 
     wait_for("accounting knows", lambda: f"{one.job}_1" in (told()["detail"] or ""))

@@ -87,9 +87,9 @@ class Desk:
 
     def must(self, *words: str, under: tuple[str, ...] = ()) -> dict[str, Any]:
         """Run hpcbert with --json, which has to succeed; return its data."""
-        done = self(*words, under=under)
-        assert done.ok, (words, done.stdout, done.stderr)
-        data: dict[str, Any] = json.loads(done.stdout)["data"]
+        outcome = self(*words, under=under)
+        assert outcome.ok, (words, outcome.stdout, outcome.stderr)
+        data: dict[str, Any] = json.loads(outcome.stdout)["data"]
         return data
 
     def submitted(self) -> Path:

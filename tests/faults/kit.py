@@ -71,13 +71,15 @@ class Expected:
 
 
 def _names(processes: Iterable[Process]) -> str:
-    return " ".join(read(one.pid, "cmdline").decode(errors="replace") for one in processes)
+    return " ".join(read(process.pid, "cmdline").decode(errors="replace") for process in processes)
 
 
 def stopped(folder: Path) -> bool:
     """Say whether a program of a folder, a stand-in, is stopped."""
-    ours = [one for one in everyone() if str(folder).encode() in read(one.pid, "cmdline")]
-    return any(b"\nState:\tT" in read(one.pid, "status") for one in ours)
+    ours = [
+        process for process in everyone() if str(folder).encode() in read(process.pid, "cmdline")
+    ]
+    return any(b"\nState:\tT" in read(our.pid, "status") for our in ours)
 
 
 class Following:
@@ -193,9 +195,9 @@ class Cluster:
     ) -> Campaign:
         """Submit a campaign whose repeats do as planned, and start to follow it."""
         folder, argv = self.submission(plan, *words, repeats=repeats, runs=runs)
-        made = self.hpcbert(*argv)
-        assert made.ok, made.stdout + made.stderr
-        return self.campaign(folder, Path(json.loads(made.stdout)["data"]["directory"]))
+        outcome = self.hpcbert(*argv)
+        assert outcome.ok, outcome.stdout + outcome.stderr
+        return self.campaign(folder, Path(json.loads(outcome.stdout)["data"]["directory"]))
 
     def campaign(self, folder: Path, directory: Path) -> Campaign:
         """Return what was submitted, followed from now on."""
@@ -269,36 +271,36 @@ class Campaign:
 
     def collect(self) -> tuple[int, list[dict[str, Any]]]:
         """Return what collect exits with and its runs."""
-        done = self.cluster.hpcbert("collect", str(self.directory), "--json")
-        assert done.stdout, done.stderr[-2000:]
-        document = json.loads(done.stdout)
-        assert document["exit_code"] == done.returncode
+        outcome = self.cluster.hpcbert("collect", str(self.directory), "--json")
+        assert outcome.stdout, outcome.stderr[-2000:]
+        document = json.loads(outcome.stdout)
+        assert document["exit_code"] == outcome.returncode
         tables = document["data"]["tables"] if document["data"] else []
-        return done.returncode, [
+        return outcome.returncode, [
             run for table in tables for row in table["rows"] for run in row["runs"]
         ]
 
     def told(self) -> list[dict[str, Any]]:
         """Return the states that monitor told, once it has come to its end."""
-        done = self.following.result()
-        assert done.returncode == 0, done.stdout + done.stderr
-        *events, document = map(json.loads, done.stdout.splitlines())
+        outcome = self.following.result()
+        assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+        *events, document = map(json.loads, outcome.stdout.splitlines())
         assert document["data"]["over"] is True
         return events
 
     def look(self, repeat: int) -> dict[str, Any]:
         """Return what monitor says of a repeat at this moment."""
-        done = self.cluster.hpcbert("monitor", str(self.directory), "--once", "--json")
-        *events, _ = map(json.loads, done.stdout.splitlines())
-        found: dict[str, Any] = next(one for one in events if one["repeat"] == repeat)
+        outcome = self.cluster.hpcbert("monitor", str(self.directory), "--once", "--json")
+        *events, _ = map(json.loads, outcome.stdout.splitlines())
+        found: dict[str, Any] = next(event for event in events if event["repeat"] == repeat)
         return found
 
     def check(self, expected: Expected) -> None:
         """Compare what monitor and collect say with what must come of it."""
         events = self.told()
-        last = {one["repeat"]: one for one in events}
+        last = {event["repeat"]: event for event in events}
         assert {repeat: one["state"] for repeat, one in last.items()} == expected.states
-        happy = {one["repeat"] for one in events if one["kind"] == "succeeded"}
+        happy = {event["repeat"] for event in events if event["kind"] == "succeeded"}
         assert happy == {n for n, word in expected.states.items() if word == "COMPLETED"}
         code, runs = self.collect()
         found = {run["repeat"]: run for run in runs}

@@ -76,8 +76,8 @@ class Round:
             else:
                 result.set_result(None)
 
-    def _end(self, cluster: Cluster, last: list[Fault], others: list[threading.Thread]) -> None:
-        for thread in others:
+    def _end(self, cluster: Cluster, last: list[Fault], threads: list[threading.Thread]) -> None:
+        for thread in threads:
             thread.join()
         self._lane(cluster, last)
 

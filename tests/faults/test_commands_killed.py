@@ -154,7 +154,7 @@ def test_four_who_resume_at_once_in_pid_namespaces_of_their_own_double_nothing(d
         )
         for _ in range(4)
     ]
-    codes = [one.wait(timeout=CEILING) for one in resumed]
+    codes = [process.wait(timeout=CEILING) for process in resumed]
     assert 0 in codes
     assert set(desk.alive().values()) == {1}
     assert len(desk.alive()) == 2 * POINTS

@@ -37,69 +37,69 @@ CUT = "--sbatch-arg=--nodelist=n4"
 
 @fault("people")
 def test_an_element_is_cancelled(cluster: Cluster) -> None:
-    one = cluster.submit({"*": GATE}, FIRST, "--concurrent-repeats=3", repeats=3)
-    one.in_step(1, 2, 3)
-    cluster.must("scancel", f"{one.job}_2")
-    one.go()
+    campaign = cluster.submit({"*": GATE}, FIRST, "--concurrent-repeats=3", repeats=3)
+    campaign.in_step(1, 2, 3)
+    cluster.must("scancel", f"{campaign.job}_2")
+    campaign.go()
     states = {1: "COMPLETED", 2: "CANCELLED", 3: "COMPLETED"}
-    one.check(Expected(states, frozenset({1, 3})))
+    campaign.check(Expected(states, frozenset({1, 3})))
 
 
 @fault("people")
 def test_the_array_is_cancelled(cluster: Cluster) -> None:
-    one = cluster.submit({"*": HANG}, FIRST, repeats=3)
-    one.in_step(1)
-    cluster.must("scancel", one.job)
-    one.check(Expected({1: "CANCELLED", 2: "CANCELLED", 3: "CANCELLED"}))
+    campaign = cluster.submit({"*": HANG}, FIRST, repeats=3)
+    campaign.in_step(1)
+    cluster.must("scancel", campaign.job)
+    campaign.check(Expected({1: "CANCELLED", 2: "CANCELLED", 3: "CANCELLED"}))
 
 
 @fault("people")
 def test_the_step_is_cancelled(cluster: Cluster) -> None:
-    one = cluster.submit({"*": HANG}, FIRST)
-    one.in_step(1)
-    words = ["squeue", "-h", "-s", "-j", f"{one.job}_1", "-o", "%i"]
+    campaign = cluster.submit({"*": HANG}, FIRST)
+    campaign.in_step(1)
+    words = ["squeue", "-h", "-s", "-j", f"{campaign.job}_1", "-o", "%i"]
     steps = [step for step in cluster.must(*words).split() if not step.endswith(("batch", "n"))]
     # The step that described the nodes may still be listed.
     cluster.must("scancel", max(steps, key=lambda step: int(step.rpartition(".")[2])))
-    one.check(Expected({1: "FAILED"}))
+    campaign.check(Expected({1: "FAILED"}))
 
 
 @fault("queue")
 def test_a_job_is_held_and_released(cluster: Cluster) -> None:
-    one = cluster.submit({}, FIRST, "--sbatch-arg=--hold")
-    one.waits(1, "JobHeldUser")
-    now = one.look(1)
+    campaign = cluster.submit({}, FIRST, "--sbatch-arg=--hold")
+    campaign.waits(1, "JobHeldUser")
+    now = campaign.look(1)
     assert (now["kind"], now["reason"]) == ("waiting", "JobHeldUser")
     assert "scontrol release" in now["advice"]
-    cluster.must("scontrol", "release", one.job)
-    one.check(Expected({1: "COMPLETED"}, frozenset({1})))
+    cluster.must("scontrol", "release", campaign.job)
+    campaign.check(Expected({1: "COMPLETED"}, frozenset({1})))
 
 
 @fault("queue")
 def test_a_job_is_sent_back_and_held(cluster: Cluster) -> None:
-    one = cluster.submit({"*.0": HANG}, FIRST)
-    one.in_step(1)
-    cluster.must("scontrol", "requeuehold", f"{one.job}_1")
-    one.waits(1)
-    assert one.look(1)["kind"] in {"waiting", "requeued"}
-    gone(cluster, f"{one.job}_1")
-    cluster.must("scontrol", "release", f"{one.job}_1")
-    one.start_now(1)
-    one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+    campaign = cluster.submit({"*.0": HANG}, FIRST)
+    campaign.in_step(1)
+    cluster.must("scontrol", "requeuehold", f"{campaign.job}_1")
+    campaign.waits(1)
+    assert campaign.look(1)["kind"] in {"waiting", "requeued"}
+    gone(cluster, f"{campaign.job}_1")
+    cluster.must("scontrol", "release", f"{campaign.job}_1")
+    campaign.start_now(1)
+    campaign.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
 
 
 @fault("queue")
 def test_a_job_is_suspended(cluster: Cluster) -> None:
-    one = cluster.submit({"1.*": GATE}, FIRST, "--concurrent-repeats=2", repeats=2)
-    one.in_step(1)
-    job = f"{one.job}_1"
+    campaign = cluster.submit({"1.*": GATE}, FIRST, "--concurrent-repeats=2", repeats=2)
+    campaign.in_step(1)
+    job = f"{campaign.job}_1"
     wait_for(f"{job} can be suspended", lambda: cluster.root("scontrol", "suspend", job).ok)
-    wait_for(f"{job} is stopped", lambda: stopped(one.folder))
+    wait_for(f"{job} is stopped", lambda: stopped(campaign.folder))
     time.sleep(4)
     wait_for(f"{job} can be resumed", lambda: cluster.root("scontrol", "resume", job).ok)
-    one.go()
-    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({2})))
-    _, runs = one.collect()
+    campaign.go()
+    campaign.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({2})))
+    _, runs = campaign.collect()
     assert "suspended for" in runs[0]["reasons"][0]["detail"]
 
 
@@ -108,18 +108,18 @@ def test_a_job_is_suspended(cluster: Cluster) -> None:
 
 @fault("clock")
 def test_time_is_up(cluster: Cluster) -> None:
-    one = cluster.submit({"*": HANG}, FIRST, "--time=00:01:00")
-    one.check(Expected({1: "TIMEOUT"}))
+    campaign = cluster.submit({"*": HANG}, FIRST, "--time=00:01:00")
+    campaign.check(Expected({1: "TIMEOUT"}))
 
 
 @fault("queue")
 def test_memory_is_up(cluster: Cluster) -> None:
     # Slurm 22.05 kills for memory without cgroups, and then says FAILED.
     eat = "(head -c 200M /dev/zero; sleep 600) | tail -c 200M"
-    one = cluster.submit({"*": eat}, FIRST, "--sbatch-arg=--mem=100M")
-    one.check(Expected({1: "FAILED"}))
-    log = "".join(path.read_text() for path in one.directory.glob("slurm/*.out"))
-    assert "memory limit" in log + one.log(1).read_text()
+    campaign = cluster.submit({"*": eat}, FIRST, "--sbatch-arg=--mem=100M")
+    campaign.check(Expected({1: "FAILED"}))
+    log = "".join(path.read_text() for path in campaign.directory.glob("slurm/*.out"))
+    assert "memory limit" in log + campaign.log(1).read_text()
 
 
 @fault("drain")
@@ -127,25 +127,25 @@ def test_the_directory_is_full(cluster: Cluster) -> None:
     runs = cluster.folder(cluster.narrow)
     # More than is left of the last block that a file has already.
     noise = "head -c 16384 /dev/zero | tr '\\0' x; echo"
-    one = cluster.submit({"1.*": f"{GATE}; {noise}"}, FIRST, repeats=2, runs=runs)
-    one.in_step(1)
+    campaign = cluster.submit({"1.*": f"{GATE}; {noise}"}, FIRST, repeats=2, runs=runs)
+    campaign.in_step(1)
     ballast = cluster.narrow / f"ballast-{runs.name}"
-    manifest = (one.directory / "manifest.json").read_bytes()
+    manifest = (campaign.directory / "manifest.json").read_bytes()
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    one.go()
-    queue = ["squeue", "-h", "-j", one.job, "-o", "%i"]
+    campaign.go()
+    queue = ["squeue", "-h", "-j", campaign.job, "-o", "%i"]
     wait_for("both repeats are over", lambda: not cluster.must(*queue).split())
     refused = cluster.hpcbert(*cluster.submission({}, repeats=1, runs=runs)[1])
     assert refused.returncode != 0
     assert "No space left" in refused.stdout
-    code, runs_found = one.collect()
+    code, runs_found = campaign.collect()
     assert code == 4
     assert not any(run["valid"] for run in runs_found)
     ballast.unlink()
-    assert (one.directory / "manifest.json").read_bytes() == manifest
-    code, runs_found = one.collect()
+    assert (campaign.directory / "manifest.json").read_bytes() == manifest
+    code, runs_found = campaign.collect()
     assert code == 4
     assert not any(run["valid"] for run in runs_found)
     assert all(run["reasons"] for run in runs_found)
@@ -163,22 +163,22 @@ def gone(cluster: Cluster, job: str) -> None:
 @pytest.mark.site("preemption")
 @fault("third node")
 def test_another_job_comes_first(cluster: Cluster) -> None:
-    one = cluster.submit({"*.0": HANG}, CONTESTED, "--partition=low")
-    one.in_step(1)
+    campaign = cluster.submit({"*.0": HANG}, CONTESTED, "--partition=low")
+    campaign.in_step(1)
     urgent(cluster)
-    one.waits(1)
-    gone(cluster, f"{one.job}_1")
-    one.start_now(1)
-    one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+    campaign.waits(1)
+    gone(cluster, f"{campaign.job}_1")
+    campaign.start_now(1)
+    campaign.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
 
 
 @pytest.mark.site("preemption")
 @fault("third node")
 def test_another_job_comes_for_good(cluster: Cluster) -> None:
-    one = cluster.submit({"*": HANG}, CONTESTED, "--partition=low", cluster.without_requeue())
-    one.in_step(1)
+    campaign = cluster.submit({"*": HANG}, CONTESTED, "--partition=low", cluster.without_requeue())
+    campaign.in_step(1)
     urgent(cluster)
-    one.check(Expected({1: "PREEMPTED"}))
+    campaign.check(Expected({1: "PREEMPTED"}))
 
 
 def urgent(cluster: Cluster) -> None:
@@ -190,17 +190,17 @@ def urgent(cluster: Cluster) -> None:
 @pytest.mark.site("a node is drained")
 @fault("drain")
 def test_a_node_is_drained(cluster: Cluster) -> None:
-    one = cluster.submit({"1.*": GATE}, "--sbatch-arg=--nodelist=n2", repeats=2)
-    one.in_step(1)
+    campaign = cluster.submit({"1.*": GATE}, "--sbatch-arg=--nodelist=n2", repeats=2)
+    campaign.in_step(1)
     node(cluster, "n2", "drain")
-    one.go()
-    one.waits(2, "ReqNodeNotAvail")
+    campaign.go()
+    campaign.waits(2, "ReqNodeNotAvail")
     # squeue's default view of an array is another moment's than its view of the elements. Slurm
     # 24.11 says that the node "may be reserved for other job".
-    wait_for("monitor says why it waits", lambda: "drained" in one.look(2)["detail"])
-    assert "sinfo -R" in one.look(2)["advice"]
+    wait_for("monitor says why it waits", lambda: "drained" in campaign.look(2)["detail"])
+    assert "sinfo -R" in campaign.look(2)["advice"]
     node(cluster, "n2", "resume")
-    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+    campaign.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
 
 
 def node(cluster: Cluster, name: str, state: str) -> None:
@@ -211,16 +211,16 @@ def node(cluster: Cluster, name: str, state: str) -> None:
 @pytest.mark.site("a node is out of reach")
 @fault("third node")
 def test_a_link_is_cut(cluster: Cluster) -> None:
-    one = cluster.submit({"*": GATE}, CONTESTED, cluster.without_requeue())
-    one.in_step(1)
+    campaign = cluster.submit({"*": GATE}, CONTESTED, cluster.without_requeue())
+    campaign.in_step(1)
     cut_link(cluster.lab, "n3", run=run)
     try:
         # On the other side of the cut it goes on to its end.
-        one.go()
-        one.told()
+        campaign.go()
+        campaign.told()
     finally:
         restore_link(cluster.lab, "n3", run=run)
-    one.check(Expected({1: "NODE_FAIL"}))
+    campaign.check(Expected({1: "NODE_FAIL"}))
     usable(cluster, "n3")
     cluster.vacate("n3")
 
@@ -228,11 +228,11 @@ def test_a_link_is_cut(cluster: Cluster) -> None:
 @pytest.mark.site("a node is out of reach")
 @fault("fourth node")
 def test_a_link_is_cut_and_the_job_sent_back(cluster: Cluster) -> None:
-    one = cluster.submit({"*.0": HANG}, CUT)
-    one.in_step(1)
+    campaign = cluster.submit({"*.0": HANG}, CUT)
+    campaign.in_step(1)
     cut_link(cluster.lab, "n4", run=run)
     try:
-        one.waits(1)
+        campaign.waits(1)
         # Slurm would start it at once on a node that does not know yet that it lost the job.
         node(cluster, "n4", "drain")
     finally:
@@ -240,30 +240,30 @@ def test_a_link_is_cut_and_the_job_sent_back(cluster: Cluster) -> None:
     drained(cluster, "n4")
     cluster.vacate("n4")
     node(cluster, "n4", "resume")
-    one.start_now(1)
-    one.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
+    campaign.start_now(1)
+    campaign.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
 
 
 @fault("fourth node")
 def test_a_nodes_daemon_is_killed(cluster: Cluster) -> None:
     """Its job goes on without it until Slurm misses the node: it says so, and its name."""
-    one = cluster.submit({"*": GATE}, CUT, cluster.without_requeue())
-    one.in_step(1)
+    campaign = cluster.submit({"*": GATE}, CUT, cluster.without_requeue())
+    campaign.in_step(1)
     stop_daemon(cluster.lab, "n4", number=signal.SIGKILL)
     try:
-        last = one.told()[-1]
+        last = campaign.told()[-1]
         assert (last["state"], last["nodes"]) == ("NODE_FAIL", ["n4"])
         assert "(n4)" in last["detail"]
         for words in (("monitor", "--once"), ("collect",)):
-            said = cluster.hpcbert(*words, str(one.directory)).stdout
+            said = cluster.hpcbert(*words, str(campaign.directory)).stdout
             assert "lost a node (n4)" in " ".join(said.split()), said
-        (found,) = one.collect()[1]
+        (found,) = campaign.collect()[1]
         assert (found["state"], found["nodes"]) == ("NODE_FAIL", ["n4"])
         assert any("lost a node (n4)" in reason["detail"] for reason in found["reasons"])
     finally:
-        one.go()
+        campaign.go()
         start_daemon(cluster.lab, "n4", run=run)
-    one.check(Expected({1: "NODE_FAIL"}))
+    campaign.check(Expected({1: "NODE_FAIL"}))
     usable(cluster, "n4")
     cluster.vacate("n4")
 
@@ -314,70 +314,70 @@ def test_the_controller_dies_before_sbatch(cluster: Cluster) -> None:
 def test_the_controller_dies_during_sbatch(cluster: Cluster) -> None:
     """It has the request, or not; it answers, or not: stopped first, killed while sbatch waits."""
     process = controller(cluster)
-    done: list[Outcome] = []
+    outcomes: list[Outcome] = []
     folder, argv = cluster.submission({}, FIRST, repeats=2)
     os.kill(process.pid, signal.SIGSTOP)
-    thread = threading.Thread(target=lambda: done.append(cluster.hpcbert(*argv)))
+    thread = threading.Thread(target=lambda: outcomes.append(cluster.hpcbert(*argv)))
     thread.start()
     wait_for("the intent is on disk", lambda: list(folder.glob("runs/*/manifest.json")))
     time.sleep(1)
     stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
     start_daemon(cluster.lab, "slurmctld", run=run)
     thread.join(2 * CEILING)
-    (outcome,) = done
+    (outcome,) = outcomes
     assert outcome.returncode in {0, 3}, outcome.stdout
-    one = resumed(cluster, folder)
-    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+    campaign = resumed(cluster, folder)
+    campaign.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
 
 
 @fault("last")
 def test_the_controller_dies_after_sbatch(cluster: Cluster) -> None:
-    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
-    one.in_step(1)
+    campaign = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    campaign.in_step(1)
     # Wait until the controller has written down which jobs run: killed before, it would start them
     # a second time, and drain the node that refuses to (SchedMD/slurm@slurm-22-05-8-1,
     # src/slurmctld/state_save.c, SAVE_MAX_WAIT: five seconds).
     time.sleep(6)
     stop_daemon(cluster.lab, "slurmctld", number=signal.SIGKILL)
-    one.go()
+    campaign.go()
     time.sleep(2)
     start_daemon(cluster.lab, "slurmctld", run=run)
-    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+    campaign.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
 
 
 @fault("last")
 def test_the_controller_answers_late(cluster: Cluster) -> None:
     """Slower than a client waits, then with everything that was asked meanwhile."""
-    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
-    one.in_step(1)
+    campaign = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    campaign.in_step(1)
     process = controller(cluster)
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        one.go()
+        campaign.go()
         time.sleep(12)
     finally:
         os.kill(process.pid, signal.SIGCONT)
-    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+    campaign.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
 
 
 @fault("last")
 def test_nobody_is_believed(cluster: Cluster) -> None:
     """munge is away: every command of Slurm's fails, and so do its daemons' messages."""
-    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
-    one.in_step(1)
+    campaign = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    campaign.in_step(1)
     stop_daemon(cluster.lab, "munged")
     try:
-        one.go()
+        campaign.go()
         time.sleep(4)
     finally:
         start_daemon(cluster.lab, "munged", run=run)
-    one.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
+    campaign.check(Expected({1: "COMPLETED", 2: "COMPLETED"}, frozenset({1, 2})))
 
 
 def controller(cluster: Cluster) -> Process:
-    found = load(cluster.lab.directory)
-    assert found is not None
-    process = found.daemons["slurmctld"]
+    lab = load(cluster.lab.directory)
+    assert lab is not None
+    process = lab.daemons["slurmctld"]
     assert process is not None
     return process
 
@@ -387,8 +387,8 @@ def resumed(cluster: Cluster, folder: Path) -> Campaign:
     (manifest,) = folder.glob("runs/*/manifest.json")
     name = manifest.parent.name
     words = ["submit", "--resume", name, "--runs", str(folder / "runs"), "--json"]
-    done = cluster.hpcbert(*words)
-    assert done.returncode == 0, done.stdout
+    outcome = cluster.hpcbert(*words)
+    assert outcome.returncode == 0, outcome.stdout
     return cluster.campaign(folder, manifest.parent)
 
 
@@ -400,33 +400,33 @@ def resumed(cluster: Cluster, folder: Path) -> Campaign:
 def test_accounting_is_away_throughout(cluster: Cluster) -> None:
     stop_slurmdbd(cluster.lab)
     try:
-        one = cluster.submit({"2.*": "exit 3"}, FIRST, repeats=3)
+        campaign = cluster.submit({"2.*": "exit 3"}, FIRST, repeats=3)
         sources = frozenset({"squeue", "status-file"})
         states = {1: "COMPLETED", 2: "FAILED", 3: "COMPLETED"}
-        one.told()
-        code, runs = one.collect()
+        campaign.told()
+        code, runs = campaign.collect()
         assert code == 4
         assert {run["repeat"]: run["state"] for run in runs} == states
         assert {run["state_source"] for run in runs} <= sources
         assert {run["repeat"] for run in runs if run["valid"]} == {1, 3}
     finally:
         start_daemon(cluster.lab, "slurmdbd", run=run)
-    one.check(Expected(states, frozenset({1, 3}), sources=sources | {"sacct"}))
+    campaign.check(Expected(states, frozenset({1, 3}), sources=sources | {"sacct"}))
 
 
 @pytest.mark.site("slurmdbd is away")
 @fault("last")
 def test_accounting_is_away_for_a_while(cluster: Cluster) -> None:
-    one = cluster.submit({"*": GATE}, FIRST, repeats=2)
-    one.in_step(1)
+    campaign = cluster.submit({"*": GATE}, FIRST, repeats=2)
+    campaign.in_step(1)
     stop_slurmdbd(cluster.lab)
     try:
         time.sleep(2)
-        one.go()
-        wait_for("the second one runs", lambda: one.log(2).exists())
+        campaign.go()
+        wait_for("the second one runs", lambda: campaign.log(2).exists())
     finally:
         start_daemon(cluster.lab, "slurmdbd", run=run)
-    one.check(
+    campaign.check(
         Expected(
             {1: "COMPLETED", 2: "COMPLETED"},
             frozenset({1, 2}),
@@ -443,11 +443,13 @@ def test_there_is_no_accounting(cluster: Cluster) -> None:
     lab = up(plan, run=run, report=lambda _: None)
     bare = type(cluster)(**{**vars(cluster), "lab": lab})
     try:
-        one = bare.submit({"2.*": "exit 3", "3.*": HANG}, "--concurrent-repeats=3", repeats=3)
-        one.in_step(3)
-        bare.must("scancel", f"{one.job}_3")
+        campaign = bare.submit({"2.*": "exit 3", "3.*": HANG}, "--concurrent-repeats=3", repeats=3)
+        campaign.in_step(3)
+        bare.must("scancel", f"{campaign.job}_3")
         states = {1: "COMPLETED", 2: "FAILED", 3: "CANCELLED"}
-        one.check(Expected(states, frozenset({1}), sources=frozenset({"squeue", "status-file"})))
+        campaign.check(
+            Expected(states, frozenset({1}), sources=frozenset({"squeue", "status-file"}))
+        )
     finally:
         removal = down(directory, run=run, report=lambda _: None)
         assert not removal.left, removal.left

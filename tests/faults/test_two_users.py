@@ -48,8 +48,8 @@ def meddle(other: Desk, directory: Path) -> None:
     """Let the second user try all at once what changes a campaign if it is one's own."""
     before, queued = content(directory), other.jobs()
     with ThreadPoolExecutor() as pool:
-        done = pool.map(lambda words: other(*words, str(directory)), TRIED)
-        for (words, codes), outcome in zip(TRIED.items(), done, strict=True):
+        outcomes = pool.map(lambda words: other(*words, str(directory)), TRIED)
+        for (words, codes), outcome in zip(TRIED.items(), outcomes, strict=True):
             assert outcome.returncode in codes, (words, outcome.stdout, outcome.stderr)
     assert content(directory) == before
     assert other.jobs() == queued

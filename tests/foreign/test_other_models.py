@@ -90,8 +90,8 @@ def test_a_run_in_fp8_is_not_shown_as_16_bits(
     stated = "16-bits training: True\n" if recipe == "mlperf-bert" else "torch.bfloat16\n"
     whole = text.replace(stated, stated + lines, 1) if last else lines + text
     log = put(tmp_path, "logs/1n8g/bert_b1_1.log", whole)
-    one = load(recipe).sample
-    assert one is not None
+    sample = load(recipe).sample
+    assert sample is not None
     words = ("--fw", recipe, "--pattern", "*_{repeat}.log", "--nodes", "1", "--gpus-per-node", "8")
     assert [precision for _, precision in headings(run(log, *words))] == ["fp8"]
     assert [precision for _, precision in headings(run(log, *words, "--precision", "fp8"))] == [

@@ -156,8 +156,8 @@ def test_runs_that_were_measured_at_the_same_time_are_no_repeats(
     row = first_row(run(shifted(tmp_path, *seconds, hosts=hosts), *WINDOW))
     assert row["repeats"] == {"ok": ok, "asked": 3}
     refused = [one["reasons"] for one in row["runs"] if not one["valid"]]
-    assert all(one["code"] == "shared-nodes" for reasons in refused for one in reasons)
-    assert all("bert_b4_fp32_" in one["detail"] for reasons in refused for one in reasons)
+    assert all(reason["code"] == "shared-nodes" for reasons in refused for reason in reasons)
+    assert all("bert_b4_fp32_" in reason["detail"] for reasons in refused for reason in reasons)
 
 
 RANKS = [

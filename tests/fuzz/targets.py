@@ -113,12 +113,14 @@ def hosts(data: bytes) -> None:
 
 def status(data: bytes) -> None:
     """The status file that a job writes."""
-    known = record.RepeatRecord(data)
-    seen = known.newest()
-    assert 0 <= seen.attempt < 100_000
-    _shown(seen.complete(seen.end_state or RepeatState("RUNNING", Kind.RUNNING, "none")))
-    assert all(known.attempt(number) for number in known.attempts)
-    assert isinstance(known.steps, tuple)
+    repeat_record = record.RepeatRecord(data)
+    job_record = repeat_record.newest()
+    assert 0 <= job_record.attempt < 100_000
+    _shown(
+        job_record.complete(job_record.end_state or RepeatState("RUNNING", Kind.RUNNING, "none"))
+    )
+    assert all(repeat_record.attempt(number) for number in repeat_record.attempts)
+    assert isinstance(repeat_record.steps, tuple)
 
 
 def manifest(data: bytes) -> None:
@@ -138,9 +140,9 @@ def results(data: bytes) -> None:
     """results.json; what is read of it is written and compared as any."""
     path = _file("results.json", data)
     with contextlib.suppress(HpcbertError):
-        found = saved.read(path)
-        assert saved.parse(saved.render(found), file="again") == found
-        compared = compare(found.tables, found.tables, names=("a", "b"), within=0.02)
+        result_set = saved.read(path)
+        assert saved.parse(saved.render(result_set), file="again") == result_set
+        compared = compare(result_set.tables, result_set.tables, names=("a", "b"), within=0.02)
         printable(verdicts.view(compared, 0.02).text(80))
         verdicts.junit([compared], {})
 

@@ -67,12 +67,12 @@ except HpcbertError as error:
 
 
 def answer(code: str, path: Path, *more: Path) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", PRELUDE + code, str(path), *map(str, more)],
         capture_output=True, text=True, timeout=CEILING, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout
 
 
 def of_log(path: Path) -> str:

@@ -33,9 +33,9 @@ def stop_slurmdbd(lab: Lab, *, number: int = signal.SIGTERM) -> None:
         # It looks at the connection when it has something to report, such as this.
         for state in ("drain", "resume"):
             _as_root(lab, "scontrol", "update", "nodename=n1", f"state={state}", "reason=test")
-        done = run(held)
-        assert done.ok, done.stderr
-        return not done.stdout
+        outcome = run(held)
+        assert outcome.ok, outcome.stderr
+        return not outcome.stdout
 
     def answers() -> bool:
         current = load(lab.directory)

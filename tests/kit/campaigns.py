@@ -18,7 +18,7 @@ from tests.kit.paths import TEMPLATES
 # Seconds after 1970: when such a campaign was made, and when its jobs write.
 CREATED = 1_795_255_000.0
 WRITTEN = 1763717655
-_CAMPAIGN = {one.name for one in fields(Campaign)}
+_CAMPAIGN = {field.name for field in fields(Campaign)}
 
 
 def array(campaign: str, shape: str = "1n1g", *, repeats: int = 5, **changes: Any) -> Array:

@@ -83,8 +83,8 @@ class Done(Outcome):
 def inside(*words: object) -> Done:
     """Run a command line in this process."""
     argv = [str(word) for word in words]
-    done = CliRunner().invoke(root, argv, catch_exceptions=False, prog_name="hpcbert")
-    return Done(("hpcbert", *argv), done.exit_code, done.stdout, done.stderr)
+    result = CliRunner().invoke(root, argv, catch_exceptions=False, prog_name="hpcbert")
+    return Done(("hpcbert", *argv), result.exit_code, result.stdout, result.stderr)
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class Cli:
         """
         argv = [*under, self.python, "-m", "hpcbert", *map(str, words)]
         own = self.environment if self.run is start_process else self.env
-        done = self.run(argv, env={**own, **env}, cwd=self.cwd, timeout=timeout)
-        found = Done(done.argv, done.returncode, done.stdout, done.stderr)
-        assert status in {None, found.returncode}, found
-        return found
+        outcome = self.run(argv, env={**own, **env}, cwd=self.cwd, timeout=timeout)
+        result = Done(outcome.argv, outcome.returncode, outcome.stdout, outcome.stderr)
+        assert status in {None, result.returncode}, result
+        return result
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
         """Start it and let it run; `options` are Popen's."""

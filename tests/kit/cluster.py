@@ -91,7 +91,7 @@ class Answers:
         """Write programs that give these answers, and return their folder."""
         folder.mkdir(parents=True, exist_ok=True)
         state = folder / "answers.json"
-        texts = {name: one for name, one in vars(self).items() if name != "calls"}
+        texts = {name: var for name, var in vars(self).items() if name != "calls"}
         state.write_text(json.dumps(texts))
         values = {"python": shlex.quote(sys.executable), "repository": str(REPOSITORY)}
         for name in PROGRAMS:
@@ -103,8 +103,8 @@ class Answers:
 
 def _attribute(argv: Sequence[str]) -> str:
     """Return the attribute that answers a command."""
-    words = [one for one in argv[1:] if not one.startswith("-") or one == "--mpi=list"]
-    if argv[0] == "sinfo" and any("%c|%m" in one for one in argv):
+    words = [word for word in argv[1:] if not word.startswith("-") or word == "--mpi=list"]
+    if argv[0] == "sinfo" and any("%c|%m" in word for word in argv):
         return "sizes"
     if argv[0] == "srun":
         return "mpi" if "--mpi=list" in words else "help"

@@ -26,14 +26,14 @@ def says(*words: str, source: str = "sacct", default: str = "COMPLETED") -> Stat
     """A scheduler with a state for each repeat, the default for further ones."""
 
     def states(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
-        found = {}
+        repeat_states = {}
         for array in watched.campaign.arrays:
             for number in array.repeats:
                 word = words[number - 1] if number <= len(words) else default
                 state = RepeatState(word, parse(word).kind, source)  # type: ignore[arg-type]
-                seen = watched.record(array, number).newest()
-                found[array.name, number] = seen.complete(state)
-        return found
+                job_record = watched.record(array, number).newest()
+                repeat_states[array.name, number] = job_record.complete(state)
+        return repeat_states
 
     return states
 

@@ -175,10 +175,10 @@ def ended(child: subprocess.Popen[str], stdin: str = "") -> subprocess.Completed
 
 def kill_session(leader: int) -> None:
     """Kill what a killed script left running: processes of its session, each by its id."""
-    for one in processes.everyone():
+    for process in processes.everyone():
         with suppress(ProcessLookupError):
-            if os.getsid(one.pid) == leader:
-                os.kill(one.pid, signal.SIGKILL)
+            if os.getsid(process.pid) == leader:
+                os.kill(process.pid, signal.SIGKILL)
 
 
 def pointer(image: Path, reference: str, sha256: str, **more: object) -> dict[str, object]:

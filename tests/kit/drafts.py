@@ -32,8 +32,8 @@ def changed(where: Site, **changes: Any) -> Site:
 
 def settled(where: Site, framework: str = "pytorch", **settings: Any) -> Site:
     """Return a site with other settings for a framework."""
-    own = replace(where.settings(framework), **settings)
-    return replace(where, frameworks={**where.frameworks, framework: own})
+    framework_settings = replace(where.settings(framework), **settings)
+    return replace(where, frameworks={**where.frameworks, framework: framework_settings})
 
 
 def reference(base: Path, **changes: Any) -> Site:

@@ -249,9 +249,9 @@ def work(lab: Lab, user: User) -> Iterator[Path]:
 
 
 def _must(*argv: str) -> None:
-    done = run(argv)
-    if not done.ok:
-        pytest.fail(f"{' '.join(argv)}: {done.stderr}")
+    outcome = run(argv)
+    if not outcome.ok:
+        pytest.fail(f"{' '.join(argv)}: {outcome.stderr}")
 
 
 def account(*argv: str) -> None:

@@ -107,12 +107,12 @@ def read(path: Path = DATA) -> list[Run]:
 
 
 def _read(row: dict[str, Any]) -> Run:
-    found = {
+    configurations = {
         name: Configuration(tuple(one["tests"]), one["counts"])
         for name, one in row.pop("configurations").items()
     }
     mpi, runtimes = tuple(row.pop("mpi")), tuple(row.pop("runtimes"))
-    return Run(**row, mpi=mpi, runtimes=runtimes, configurations=found)
+    return Run(**row, mpi=mpi, runtimes=runtimes, configurations=configurations)
 
 
 def write(runs: Iterable[Run], path: Path = DATA) -> None:
@@ -143,7 +143,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Make the reports of a test name the configurations that it tries."""
-    tried = [what for mark in item.iter_markers(SITE) for what in mark.args]
+    tried = [argument for mark in item.iter_markers(SITE) for argument in mark.args]
     # The container runtime in the parameters of a test of all runtimes.
     callspec = getattr(item, "callspec", None)
     if callspec and (runtime := callspec.params.get("trial")):
@@ -186,10 +186,10 @@ class Recorder:
 def whole_rooms(args: Sequence[str]) -> set[str]:
     """Return the rooms that the arguments of a run name completely."""
     rooms = {path.name for path in (REPOSITORY / "tests").iterdir() if path.is_dir()}
-    named = {Path(one).resolve() for one in args}
+    named = {Path(argument).resolve() for argument in args}
     if REPOSITORY / "tests" in named or REPOSITORY in named:
         return rooms
-    return {one for one in rooms if REPOSITORY / "tests" / one in named}
+    return {room for room in rooms if REPOSITORY / "tests" / room in named}
 
 
 def room_of(test: str) -> str:
@@ -201,14 +201,16 @@ def summary(run_: Run, outcomes: Mapping[str, str], sites: Mapping[str, Sequence
     """Return a run with the outcomes of its tests."""
     rooms = {
         room: dict(Counter(text for one, text in outcomes.items() if room_of(one) == room))
-        for room in sorted({room_of(one) for one in outcomes})
+        for room in sorted({room_of(outcome) for outcome in outcomes})
     }
-    names = sorted({name for one in outcomes for name in sites.get(one, ())})
-    tried = {name: [one for one in outcomes if name in sites.get(one, ())] for name in names}
+    names = sorted({name for outcome in outcomes for name in sites.get(outcome, ())})
+    tried = {
+        name: [outcome for outcome in outcomes if name in sites.get(outcome, ())] for name in names
+    }
     configurations = {
         name: Configuration(
-            tuple(sorted({one.partition("[")[0] for one in tests})),
-            dict(Counter(outcomes[one] for one in tests)),
+            tuple(sorted({test.partition("[")[0] for test in tests})),
+            dict(Counter(outcomes[test] for test in tests)),
         )
         for name, tests in tried.items()
     }
@@ -234,7 +236,7 @@ def seen(selected: str) -> Run:
 
 def _system() -> str:
     lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
-    found = {name: value.strip('"') for name, _, value in (one.partition("=") for one in lines)}
+    found = {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
     # A future release has a name, but not yet a number.
     number = found.get("VERSION_ID") or Path("/etc/debian_version").read_text().strip()
     return f"{found['NAME'].split()[0]} {number.rpartition('/')[2]}"
@@ -247,7 +249,7 @@ def _slurm() -> str:
 def _mpi() -> tuple[str, ...]:
     names = {path.stem.removeprefix("mpi_") for path in Path("/").glob(PLUGINS)}
     kinds = {"none", "pmi2", "pmix"}
-    return tuple(sorted(one for one in names if one in kinds or one.startswith("pmix_v")))
+    return tuple(sorted(name for name in names if name in kinds or name.startswith("pmix_v")))
 
 
 def _runtime(name: str) -> str:
@@ -264,7 +266,7 @@ def _version(package: str) -> str:
 
 def _dependencies() -> str:
     bounds = run([sys.executable, str(REPOSITORY / ".ci" / "lowest")], cwd=REPOSITORY).stdout
-    pinned = [one.split("==") for one in bounds.split()]
+    pinned = [word.split("==") for word in bounds.split()]
     if pinned and _are_installed(pinned):
         return "lowest"
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -330,8 +332,14 @@ def _configurations(runs: Sequence[Run]) -> list[list[str]]:
     rows = [["Configuration", "Tests", *(f"Slurm {one.slurm}, {one.system}" for one in runs)]]
     for name in sorted({name for one in runs for name in one.configurations}):
         tried = [one.configurations.get(name, Configuration()) for one in runs]
-        tests = sorted({test for one in tried for test in one.tests})
-        rows.append([name, "<br>".join(map(_code, tests)), *(_told(one.counts) for one in tried)])
+        tests = sorted({test for configuration in tried for test in configuration.tests})
+        rows.append(
+            [
+                name,
+                "<br>".join(map(_code, tests)),
+                *(_told(configuration.counts) for configuration in tried),
+            ]
+        )
     return rows
 
 

@@ -98,12 +98,12 @@ FAULTS: tuple[Fault, ...] = (
 
 def of(*worlds: World) -> tuple[Fault, ...]:
     """Return the faults of some worlds."""
-    return tuple(one for one in FAULTS if one.world in worlds)
+    return tuple(fault for fault in FAULTS if fault.world in worlds)
 
 
 def missed(faults: tuple[Fault, ...], found: list[dict[str, object]]) -> list[Fault]:
     """Return the faults without the required finding."""
-    return [one for one in faults if not any(_is(one, finding) for finding in found)]
+    return [fault for fault in faults if not any(_is(fault, finding) for finding in found)]
 
 
 def _is(fault: Fault, found: dict[str, object]) -> bool:

@@ -13,9 +13,9 @@ from tests.kit.lab_faults import inside, show_at_once, show_late
 
 def on_node(lab: Lab, node: str, *argv: str) -> str:
     """Run a command on a node as root; it must succeed."""
-    done = run([*inside(lab, node), *argv], env=lab.daemon_environment)
-    assert done.ok, done
-    return done.stdout
+    outcome = run([*inside(lab, node), *argv], env=lab.daemon_environment)
+    assert outcome.ok, outcome
+    return outcome.stdout
 
 
 @contextmanager

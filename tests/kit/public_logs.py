@@ -96,8 +96,8 @@ _FRAMEWORKS = {"PyTorch": "ngc_pytorch", "TensorFlow": "ngc_tf1", None: "paddle"
 
 
 def git(directory: Path, *words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=directory, stdout=subprocess.PIPE, check=True)
-    return done.stdout.decode()
+    result = subprocess.run(["git", *words], cwd=directory, stdout=subprocess.PIPE, check=True)
+    return result.stdout.decode()
 
 
 def fetch(source: Source, logs: Path) -> Iterator[dict[str, str]]:

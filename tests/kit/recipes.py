@@ -93,39 +93,39 @@ class Case(NamedTuple):
         return "-".join([word for word in words if word] + [f"{k}={v}" for k, v in self.settings])
 
 
-def presets(one: Recipe) -> list[tuple[Preset, str]]:
+def presets(recipe: Recipe) -> list[tuple[Preset, str]]:
     return [
         (preset, precision)
-        for preset in one.protocols.values()
-        for precision in preset.precisions or one.precisions
+        for preset in recipe.protocols.values()
+        for precision in preset.precisions or recipe.precisions
     ]
 
 
-def core(one: Recipe) -> list[Case]:
+def core(recipe: Recipe) -> list[Case]:
     """Return every shape x precision x protocol."""
-    return [Case(shape, *pair) for shape in SHAPES for pair in presets(one)]
+    return [Case(shape, *pair) for shape in SHAPES for pair in presets(recipe)]
 
 
-def fringe(one: Recipe) -> list[Case]:
+def fringe(recipe: Recipe) -> list[Case]:
     """Return every model, XLA, other device and each value of each option, one at a time."""
     shape = Shape(4, 8)
-    first = presets(one)[0]
-    devices = [case for to in one.devices[1:] for case in _elsewhere(one, to)]
-    found = [Case(shape, *first, model=model) for model in one.models]
-    if one.xla:
-        found += [Case(shape, *pair, xla=True) for pair in presets(one)]
-    for option in one.options.values():
+    first = presets(recipe)[0]
+    devices = [case for to in recipe.devices[1:] for case in _elsewhere(recipe, to)]
+    cases = [Case(shape, *first, model=model) for model in recipe.models]
+    if recipe.xla:
+        cases += [Case(shape, *pair, xla=True) for pair in presets(recipe)]
+    for option in recipe.options.values():
         for value in _values(option):
-            found += [Case(shape, *first, settings=((option.name, value),))]
-    return found + devices
+            cases += [Case(shape, *first, settings=((option.name, value),))]
+    return cases + devices
 
 
-def _elsewhere(one: Recipe, device: Device) -> list[Case]:
+def _elsewhere(recipe: Recipe, device: Device) -> list[Case]:
     """Return every protocol, precision and model on another device."""
-    there = one.for_device(device)
+    there = recipe.for_device(device)
     shape = Shape(1, 1) if there.alone else Shape(1 if there.one_node else 4, 8)
-    found = [Case(shape, *pair, device=device) for pair in presets(there)]
-    return found + [found[0]._replace(model=model) for model in there.models]
+    cases = [Case(shape, *pair, device=device) for pair in presets(there)]
+    return cases + [cases[0]._replace(model=model) for model in there.models]
 
 
 def _values(option: Option) -> list[str]:
@@ -184,11 +184,11 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
         device=case.device,
     )
     site = drafts.changed(where, frameworks={name: settings})
-    made = drafts.drafted(site, request, found=load(name), options={"dry": True})
-    (array,) = made.campaign.arrays
-    text = made.scripts[array.name]
-    for file, path in made.resolved.files.items():
-        text = text.replace(path, shlex.quote(str(made.resolved.sources[file])))
+    draft = drafts.drafted(site, request, found=load(name), options={"dry": True})
+    (array,) = draft.campaign.arrays
+    text = draft.scripts[array.name]
+    for file, path in draft.resolved.files.items():
+        text = text.replace(path, shlex.quote(str(draft.resolved.sources[file])))
     return Script(case, array.point, text)
 
 
@@ -278,10 +278,10 @@ class World:
         """Run rank 0 of a script; with another environment, another rank. None takes a variable away."""
         record = self.folder / "record"
         shape = script.point.shape
-        one = load(self.name)
+        recipe = load(self.name)
         if script.case.device:
-            one = one.for_device(script.point.device)
-        tasks = one.tasks_per_node(shape) * shape.nodes
+            recipe = recipe.for_device(script.point.device)
+        tasks = recipe.tasks_per_node(shape) * shape.nodes
         addresses = [f"10.0.0.{number}" for number in range(1, shape.nodes + 1)]
         environment = {
             "PATH": os.environ["PATH"],
@@ -307,7 +307,7 @@ class World:
             "HPCBERT_NODE_IPS": ",".join(addresses),
         }
         environment = {k: v for k, v in {**environment, **(env or {})}.items() if v is not None}
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-c", script.rank.replace(str(SHELL), str(library))],
             env=environment,
             cwd=self.folder,
@@ -326,9 +326,9 @@ class World:
         }
         for path in self.folder.glob("record.*"):
             path.unlink()
-        output = (done.stdout + done.stderr).decode(errors="replace")
+        output = (result.stdout + result.stderr).decode(errors="replace")
         return Run(
-            done.returncode, output, [call.split("\0") for call in calls], files,
+            result.returncode, output, [call.split("\0") for call in calls], files,
             dict(word.split("=", 1) for word in words),
         )  # fmt: skip
 
@@ -344,16 +344,16 @@ def printed(name: str) -> bytes:
 
 def setting(name: str) -> Setting:
     """Return the setting of the run that wrote the recipe's sample log."""
-    one = load(name)
-    preset = one.preset("")
+    recipe = load(name)
+    preset = recipe.preset("")
     known = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters)
-    if one.sample is not None:
+    if recipe.sample is not None:
         known = known._replace(
-            nodes=one.sample.shape.nodes,
-            gpus_per_node=one.sample.shape.gpus_per_node,
-            batch_size_per_device=one.sample.batch_size_per_device,
-            precision=one.sample.precision,
-            accumulation=one.sample.accumulation,
+            nodes=recipe.sample.shape.nodes,
+            gpus_per_node=recipe.sample.shape.gpus_per_node,
+            batch_size_per_device=recipe.sample.batch_size_per_device,
+            precision=recipe.sample.precision,
+            accumulation=recipe.sample.accumulation,
         )
     return known.settled({})[0]
 

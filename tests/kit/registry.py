@@ -179,8 +179,8 @@ class Registry:
         """Return how often clients got an image's manifest: once for each import."""
         start = f"/v2/{name}/manifests/"
         return sum(
-            one.method == "GET" and one.status == 200 and one.path.startswith(start)
-            for one in self.requests
+            request.method == "GET" and request.status == 200 and request.path.startswith(start)
+            for request in self.requests
         )
 
     def answer(self, method: str, path: str, headers: Any) -> tuple[int, dict[str, str], bytes]:

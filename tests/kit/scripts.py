@@ -61,8 +61,8 @@ def drafted(
 ) -> Draft:  # fmt: skip
     """Draft two repeats of a point."""
     request = Request(Shape.parse(shape), repeats=2)
-    found = drafts.load(framework)
-    return drafts.drafted(where, request, found=found, options={"scheduler": scheduler, **options})
+    recipe = drafts.load(framework)
+    return drafts.drafted(where, request, found=recipe, options={"scheduler": scheduler, **options})
 
 
 def with_python(where: Site, python: Path, **more: Any) -> Site:
@@ -79,17 +79,17 @@ def shellcheck(script: str) -> str:
     plain = re.sub(r"\d+", "0", script)
     if plain in _CLEAN:
         return ""
-    done = subprocess.run(
+    result = subprocess.run(
         ["shellcheck", "--shell=bash", "--norc", "-"],
         input=script, capture_output=True, text=True, check=False, timeout=CEILING,
     )  # fmt: skip
-    if done.returncode == 0:
+    if result.returncode == 0:
         _CLEAN.add(plain)
-    return done.stdout + done.stderr
+    return result.stdout + result.stderr
 
 
-def only_script(made: Draft) -> str:
-    (text,) = made.scripts.values()
+def only_script(draft: Draft) -> str:
+    (text,) = draft.scripts.values()
     return text
 
 
@@ -115,14 +115,14 @@ def records(path: Path) -> list[list[str]]:
     return [call.split("\0") for call in calls]
 
 
-def run_script(made: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
-    write(made)
-    return run_written(made, tmp_path, **extra)
+def run_script(draft: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
+    write(draft)
+    return run_written(draft, tmp_path, **extra)
 
 
-def run_written(made: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
+def run_written(draft: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
     """Run the script of the first repeat; `record.*` get its actions and those of its ranks."""
-    (array,) = made.campaign.arrays
+    (array,) = draft.campaign.arrays
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("SLURM")},
         "RECORD": str(tmp_path / "record"),
@@ -130,12 +130,12 @@ def run_written(made: Draft, tmp_path: Path, **extra: Any) -> subprocess.Complet
         **extra,
     }
     return subprocess.run(
-        ["bash", str(made.directory / array.script)], env=environment, cwd=tmp_path,
+        ["bash", str(draft.directory / array.script)], env=environment, cwd=tmp_path,
         capture_output=True, text=True, errors="replace", check=False, timeout=CEILING,
     )  # fmt: skip
 
 
-def events(made: Draft, repeat: int = 1) -> list[dict[str, object]]:
-    (array,) = made.campaign.arrays
-    path = made.directory / "status" / f"{array.point.key}.{repeat}.jsonl"
+def events(draft: Draft, repeat: int = 1) -> list[dict[str, object]]:
+    (array,) = draft.campaign.arrays
+    path = draft.directory / "status" / f"{array.point.key}.{repeat}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]

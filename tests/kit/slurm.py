@@ -178,8 +178,8 @@ class Slurm:
             return failed(f"{argv[0]}: error: {AWAY}")
         if told is None or (isinstance(told, Answer) and told.acts):
             act = getattr(self, f"do_{argv[0]}", None)
-            done: Answer = act(argv, cwd) if act else Answer()
-            return told if told and (told.code or told.complaint) else done
+            answer: Answer = act(argv, cwd) if act else Answer()
+            return told if told and (told.code or told.complaint) else answer
         return Answer(told) if isinstance(told, str) else told
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
@@ -299,8 +299,8 @@ class Programs:
     def answers(self, **programs: Said | list[Any]) -> None:
         """Set the answers of each program, as the attributes of `Slurm`."""
         with self.changed() as slurm:
-            for name, said in programs.items():
-                setattr(slurm, name, said)
+            for name, program in programs.items():
+                setattr(slurm, name, program)
 
     def calls(self, program: str) -> list[list[str]]:
         return [list(call) for call in self.model.called(program)]

@@ -22,7 +22,7 @@ def typed(
         home: The directory for a tilde.
     """
     line = list(words)
-    for remedy in dict.fromkeys(one["remedy"] for one in findings if one["remedy"]):
+    for remedy in dict.fromkeys(finding["remedy"] for finding in findings if finding["remedy"]):
         setting = _SETTING.fullmatch(remedy)
         if setting:
             text = set_key(text, *setting.groups())
@@ -43,7 +43,7 @@ def set_key(text: str, table: str | None, key: str, value: str) -> str:
     if not heading and table:
         return f"{text.rstrip()}\n[{table}]\n{key} = {value}\n"
     own, more, others = rest.partition("\n[")
-    kept = [one for one in own.splitlines() if one.partition(" ")[0] != key]
+    kept = [line for line in own.splitlines() if line.partition(" ")[0] != key]
     return (
         before
         + heading

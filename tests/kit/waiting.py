@@ -42,12 +42,12 @@ def until(
         time.sleep(max(pause, min(_SHARE * (answered - asked), _PAUSES * pause, _LONGEST)))
 
 
-def unqueued(asked: Outcome, text: str = "") -> bool:
+def unqueued(outcome: Outcome, text: str = "") -> bool:
     """Return whether squeue answered and none of its lines contains a text.
 
     squeue also prints nothing when it gives up on a busy controller. It reports a job that ended
     MinJobAge ago as unknown.
     """
-    forgotten = "Invalid job id" in asked.stderr
-    listed = any(text in line for line in asked.stdout.splitlines())
-    return forgotten or (asked.ok and not listed)
+    forgotten = "Invalid job id" in outcome.stderr
+    listed = any(text in line for line in outcome.stdout.splitlines())
+    return forgotten or (outcome.ok and not listed)

@@ -36,9 +36,9 @@ def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
 
 
 def test_the_json_page_shows_the_status_of_a_lab(lab: Lab):
-    found = inside("lab", "status", "--directory", lab.directory, "--json")
+    result = inside("lab", "status", "--directory", lab.directory, "--json")
     page = kept()
-    assert page["lab status"] == of_lab(found, lab.directory), "run: python -m tests.docs.examples"
+    assert page["lab status"] == of_lab(result, lab.directory), "run: python -m tests.docs.examples"
     assert page["lab up"] == page["lab status"].replace('"lab status"', '"lab up"')
 
 
@@ -47,9 +47,9 @@ def test_thirty_two_ranks_see_their_own_gpu(
 ):
     task = "echo $SLURM_PROCID $(hostname) $PMIX_RANK $SLURM_LOCALID $CUDA_VISIBLE_DEVICES"
     step = ["srun", "--nodes=4", "--ntasks-per-node=8", "--gpus-per-task=1", "--mpi=pmix"]
-    done = as_user([*step, "bash", "-c", task], cwd=work)
-    assert done.ok, done.stderr
-    ranks = sorted((line.split() for line in done.stdout.splitlines()), key=lambda r: int(r[0]))
+    outcome = as_user([*step, "bash", "-c", task], cwd=work)
+    assert outcome.ok, outcome.stderr
+    ranks = sorted((line.split() for line in outcome.stdout.splitlines()), key=lambda r: int(r[0]))
     assert ranks == [
         [str(rank), f"n{1 + rank // 8}", str(rank), str(rank % 8), str(rank % 8)]
         for rank in range(32)
@@ -58,8 +58,8 @@ def test_thirty_two_ranks_see_their_own_gpu(
 
 def test_one_task_a_node_sees_all_gpus_of_the_node(as_user: Callable[..., Outcome], work: Path):
     step = ["srun", "--nodes=4", "--ntasks-per-node=1", "--gres=gpu:8", "printenv"]
-    done = as_user([*step, "CUDA_VISIBLE_DEVICES"], cwd=work)
-    assert done.stdout.split() == ["0,1,2,3,4,5,6,7"] * 4
+    outcome = as_user([*step, "CUDA_VISIBLE_DEVICES"], cwd=work)
+    assert outcome.stdout.split() == ["0,1,2,3,4,5,6,7"] * 4
 
 
 def test_array_runs_one_by_one_and_sacct_knows_its_gpus(
@@ -123,16 +123,16 @@ else:
 """
     (work / "connect.py").write_text(connect)
     words = ["srun", "--nodes=2", "--nodelist=n1,n2", "--ntasks-per-node=1", job_python]
-    done = as_user([*words, "connect.py", "n1", "23456"], cwd=work)
+    outcome = as_user([*words, "connect.py", "n1", "23456"], cwd=work)
     other = lab.network.address("n2")
-    assert sorted(done.stdout.splitlines()) == [f"client is {other}", f"server saw {other}"]
+    assert sorted(outcome.stdout.splitlines()) == [f"client is {other}", f"server saw {other}"]
 
 
 def test_a_job_can_ask_and_submit_from_its_node(as_user: Callable[..., Outcome], work: Path):
     inner = "squeue -h | wc -l; sacct -XPn | wc -l; sbatch --parsable --wait --wrap true"
-    done = as_user(["srun", "--nodes=1", "bash", "-c", inner], cwd=work)
-    assert done.ok, done.stderr
-    queued, _accounted, job = done.stdout.split()
+    outcome = as_user(["srun", "--nodes=1", "bash", "-c", inner], cwd=work)
+    assert outcome.ok, outcome.stderr
+    queued, _accounted, job = outcome.stdout.split()
     assert int(queued) >= 1
     assert job.isdecimal()
 

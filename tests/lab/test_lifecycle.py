@@ -81,7 +81,7 @@ def namespaces(pid: str) -> frozenset[str]:
 @pytest.fixture
 def traced() -> Iterator[Callable[[Path], Trace]]:
     """Traces the lab of a directory."""
-    with ExitStack() as held:
+    with ExitStack() as exit_stack:
 
         def trace(directory: Path) -> Trace:
             lab = load(directory)
@@ -93,7 +93,7 @@ def traced() -> Iterator[Callable[[Path], Trace]]:
             for host, kind in product(hosts, ("uts", "ipc")):
                 with suppress(OSError):  # A host may have ended with an `up` that was killed.
                     handle = os.open(f"/proc/{host}/ns/{kind}", os.O_RDONLY)
-                    held.callback(os.close, handle)
+                    exit_stack.callback(os.close, handle)
                     own.add(f"{kind}:[{os.fstat(handle).st_ino}]")
             return Trace(lab, frozenset(own) - namespaces("self"), len(theirs))
 
@@ -155,8 +155,8 @@ assert not down(Path(sys.argv[1]), run=run, report=print).left
     trace = traced(directory)
     with subprocess.Popen(["sleep", "3600"]) as bystander:
         words = [sys.executable, "-c", program, str(directory)]
-        done = run(["unshare", "--mount", *words], timeout=CEILING)
-        assert done.ok, done.stderr
+        outcome = run(["unshare", "--mount", *words], timeout=CEILING)
+        assert outcome.ok, outcome.stderr
         assert bystander.poll() is None
         bystander.kill()
     assert trace.remains() == []
@@ -246,8 +246,8 @@ def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
     trace = traced(directory)
     try:
         assert " " not in str(other.root)
-        seen = as_user(["sinfo", "-h", "-o", "%D", "-p", "gpu"], env=other.environment)
-        assert seen.stdout.split() == ["2"]
+        outcome = as_user(["sinfo", "-h", "-o", "%D", "-p", "gpu"], env=other.environment)
+        assert outcome.stdout.split() == ["2"]
         step = ["srun", "--nodes=2", "--gres=gpu:1", "hostname", "-i"]
         ran = as_user(step, env=other.environment, cwd=other.layout.runs)
         addresses = {other.network.address(node) for node in ("n1", "n2")}
@@ -278,8 +278,8 @@ def test_down_keeps_out_while_another_is_at_work(lab: Lab, monkeypatch: pytest.M
 
 
 def test_down_refuses_to_remove_files_through_a_mount(directory: Path):
-    made = up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
-    inside = made.layout.runs / "a mount"
+    lab = up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
+    inside = lab.layout.runs / "a mount"
     inside.mkdir()
     assert run(["mount", "-t", "tmpfs", "tmpfs", str(inside)]).ok
     try:
@@ -318,8 +318,8 @@ def test_down_after_a_reboot_touches_no_process(tmp_path: Path):
     directory = tmp_path / "lab"
     directory.mkdir()
     plan = LabPlan(directory=directory)
-    made = (directory,)
-    Journal(Lab(plan, "ab12cd34ef", "another boot", directory, made, daemons={"n1": ourselves}))
+    paths = (directory,)
+    Journal(Lab(plan, "ab12cd34ef", "another boot", directory, paths, daemons={"n1": ourselves}))
     assert not status(directory, run=run).daemons[-4].alive
     removal = down(directory, run=run, report=quiet)
     assert (removal.ended, removal.left) == (0, ())

@@ -34,8 +34,8 @@ def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
     closed, root = open_directory / "closed", open_directory / "people"
     root.mkdir()
     closed.mkdir(mode=0o700)
-    made = run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(closed / "venv")])
-    assert made.ok, made.stderr
+    outcome = run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(closed / "venv")])
+    assert outcome.ok, outcome.stderr
     (packages,) = (closed / "venv").glob("lib/python*/site-packages")
     shutil.copytree(Path(click.__file__).parent, packages / "click")
     monkeypatch.setattr(sys, "prefix", str(closed / "venv"))

@@ -32,10 +32,10 @@ def test_a_node_claims_four_cpus_a_gpu(gpus: int, cpus: int):
 
 
 def test_every_slot_is_tried_once_and_a_directory_always_starts_at_its_own():
-    one, other = LabPlan(directory=Path("/srv/a")), LabPlan(directory=Path("/srv/b"))
-    assert sorted(one.slots()) == list(range(SLOTS))
-    assert list(one.slots()) == list(one.slots())
-    assert next(one.slots()) != next(other.slots())
+    lab_plan, other = LabPlan(directory=Path("/srv/a")), LabPlan(directory=Path("/srv/b"))
+    assert sorted(lab_plan.slots()) == list(range(SLOTS))
+    assert list(lab_plan.slots()) == list(lab_plan.slots())
+    assert next(lab_plan.slots()) != next(other.slots())
 
 
 def test_no_two_slots_share_a_name_an_address_or_a_port():

@@ -50,10 +50,10 @@ CLOSINGS = {
 
 @pytest.mark.parametrize("closing", CLOSINGS.values(), ids=CLOSINGS)
 def test_a_forced_grammar_is_contradicted(read: Reader, closing: str) -> None:
-    found = read(FORCED, trainer(closing), "", TOKENS)
-    assert codes(found) == ["contradiction"]
-    assert "gives 21504 samples/s" in str(found.reasons[0])
-    assert " 42 for the same log" in str(found.reasons[0])
+    reading = read(FORCED, trainer(closing), "", TOKENS)
+    assert codes(reading) == ["contradiction"]
+    assert "gives 21504 samples/s" in str(reading.reasons[0])
+    assert " 42 for the same log" in str(reading.reasons[0])
 
 
 @pytest.mark.parametrize("closing", CLOSINGS.values(), ids=CLOSINGS)
@@ -89,8 +89,8 @@ def test_a_closing_rate_may_be_somewhat_lower_and_hardly_higher(
     lines = [line(n, float(n)) for n in range(1, 121)]
     log = "\n".join([*header, *lines, f"{{'train_samples_per_second': {rate}}}", ""])
     setting = ONE._replace(batch_size_per_device=512)
-    found = read(recipes.grammar(name), log, "", setting)
-    assert (codes(found) == []) is agrees
+    reading = read(recipes.grammar(name), log, "", setting)
+    assert (codes(reading) == []) is agrees
 
 
 def test_what_a_recipe_says_of_a_closing_line_holds(read: Reader) -> None:

@@ -107,10 +107,10 @@ def test_a_copy_of_a_line_is_no_step(read: Reader, copy: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_a_number_of_few_iterations_says_so(read: Reader, rule: str) -> None:
     assert read(TOML, whole(), rule, ONE).flags == ()
-    few = ONE._replace(skip=4, iters=6, reach=6)
-    assert read(TOML, whole(6), rule, few).flags == ("short-window",)
+    setting = ONE._replace(skip=4, iters=6, reach=6)
+    assert read(TOML, whole(6), rule, setting).flags == ("short-window",)
     shorter = TOML.replace("[log]\n", "[log]\nshortest = 2\n")
-    assert read(shorter, whole(6), rule, few).flags == ()
+    assert read(shorter, whole(6), rule, setting).flags == ()
 
 
 @settings(
@@ -145,8 +145,8 @@ def test_faults_give_about_the_number_or_a_reason(
         for n in range(1, 121)
         if n not in lost
     )
-    told = ONE._replace(gpus=width, gpus_per_node=width)
-    reading = read(TOML, log + CLOSING, rule, told)
+    setting = ONE._replace(gpus=width, gpus_per_node=width)
+    reading = read(TOML, log + CLOSING, rule, setting)
     if reading.throughput is None:
         assert reading.reasons or reading.missing
     else:
@@ -179,10 +179,10 @@ def test_a_number_is_taken_with_all_that_it_runs_into(text: bytes, expected: byt
     import re
 
     pattern = r"rate -?(?P<rate>[\d.]+)"
-    (one,) = numbers(pattern, ("rate",))
+    (number,) = numbers(pattern, ("rate",))
     match = re.search(pattern.encode(), text)
     assert match is not None
-    assert one.read(match) == expected
+    assert number.read(match) == expected
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_a_number_is_taken_with_all_that_it_runs_into(text: bytes, expected: byt
 def test_what_the_pattern_itself_has_beside_a_number_is_its_own(
     pattern: str, *, before: bool, after: bool
 ) -> None:
-    (one,) = numbers(pattern, ("rate",))
-    assert (one.before, one.after) == (before, after)
+    (number,) = numbers(pattern, ("rate",))
+    assert (number.before, number.after) == (before, after)
 
 
 SIDES = TOML.replace('kind = "rate"\n', 'kind = "rate"\ntolerance = 0.5\nside = "above"\n', 1)
@@ -213,8 +213,8 @@ SIDES = TOML.replace('kind = "rate"\n', 'kind = "rate"\ntolerance = 0.5\nside = 
 def test_a_rate_that_leaves_time_out_can_only_be_above_the_clock(
     read: Reader, rule: str, rate: float, *, agrees: bool
 ) -> None:
-    found = read(SIDES, steps(120, rate=rate), rule, ONE)
-    assert codes(found) == ([] if agrees else ["contradiction"])
+    reading = read(SIDES, steps(120, rate=rate), rule, ONE)
+    assert codes(reading) == ([] if agrees else ["contradiction"])
 
 
 @pytest.mark.parametrize(
@@ -227,5 +227,5 @@ def test_the_side_of_a_closing_line(
 ) -> None:
     text = f'kind = "footer"\ntolerance = 0.3\nside = "{side}"'
     log = steps(120, rate=32.0) + f"result: {closing}\n"
-    found = read(TOML.replace('kind = "footer"', text), log, rule, ONE)
-    assert codes(found)[:1] == ([] if agrees else ["contradiction"])
+    reading = read(TOML.replace('kind = "footer"', text), log, rule, ONE)
+    assert codes(reading)[:1] == ([] if agrees else ["contradiction"])

@@ -109,7 +109,7 @@ def test_deepspeed_that_died_at_its_first_boundary_has_no_number(read: Reader) -
     # microsoft/DeepSpeedExamples issue 53: FP32 dies where the first optimizer step is due.
     log = deepspeed(dict.fromkeys(range(3, 33), 4900.0)) + "UnboundLocalError: lr_this_step\n"
     reading = read(DEEPSPEED, log)
-    assert [str(one) for one in reading.reasons] == [
+    assert [str(reason) for reason in reading.reasons] == [
         "incomplete: the log ends at iteration 32 of 120"
     ]
 
@@ -181,7 +181,9 @@ def test_mxnet_with_a_line_missing_or_doubled_has_no_number(read: Reader) -> Non
     doubled = read(MXNET, "".join(lines[:5] + lines[4:]), "", TWO_GPUS)
     assert "more than 2 ranks" in str(doubled.reasons)
     cut = read(MXNET, "".join(lines[:-1]), "", TWO_GPUS)
-    assert [str(one) for one in cut.reasons] == ["incomplete: 1 of 2 ranks came to iteration 4"]
+    assert [str(reason) for reason in cut.reasons] == [
+        "incomplete: 1 of 2 ranks came to iteration 4"
+    ]
 
 
 def test_ranks_are_told_apart_by_their_labels(read: Reader) -> None:
@@ -218,7 +220,7 @@ def megatron(nan: int = 0, stamp: str = "") -> str:
 @pytest.mark.parametrize("stamp", ["", " [2024-05-01 12:00:00.123456]"])
 def test_megatron_states_its_global_batch_in_each_line(read: Reader, stamp: str) -> None:
     seconds = [(350 + n / 10) / 1000 for n in range(30, 130, 10)]
-    expected = 4 * sum(1 / one for one in seconds) / 10
+    expected = 4 * sum(1 / second for second in seconds) / 10
     assert read(MEGATRON, megatron(stamp=stamp)).throughput == pytest.approx(expected, rel=1e-4)
 
 

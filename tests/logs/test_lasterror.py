@@ -19,11 +19,11 @@ MPIRUN = (
 SAID = {
     "python": (f"{TRACEBACK}    import torch\nModuleNotFoundError: No module named 'torch'\n{GONE}",
         "ModuleNotFoundError: No module named 'torch'"),
-    "srun -l": ("".join(f" 3: {one}\n" for one in f"{TRACEBACK}ValueError: bad".splitlines()),
+    "srun -l": ("".join(f" 3: {line}\n" for line in f"{TRACEBACK}ValueError: bad".splitlines()),
         "ValueError: bad"),
-    "pdsh": ("".join(f"vs003: {one}\n" for one in f"{TRACEBACK}ValueError: bad".splitlines()),
+    "pdsh": ("".join(f"vs003: {line}\n" for line in f"{TRACEBACK}ValueError: bad".splitlines()),
         "ValueError: bad"),
-    "torch's label": ("".join(f"[rank0]: {one}\n" for one in f"{TRACEBACK}a.B: bad".splitlines()),
+    "torch's label": ("".join(f"[rank0]: {line}\n" for line in f"{TRACEBACK}a.B: bad".splitlines()),
         "a.B: bad"),
     "mpirun": ((f"[1,3]<stderr>:Traceback (most recent call last):\n[1,2]<stdout>:step 3\n"
         f'[1,3]<stderr>:  File "a"\n[1,3]<stderr>:queue.Empty\n{MPIRUN}'), "queue.Empty"),

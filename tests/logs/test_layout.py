@@ -106,9 +106,9 @@ def test_what_holds_no_log_is_refused(tmp_path: Path) -> None:
 def test_campaigns_are_found_and_not_walked_into(tmp_path: Path) -> None:
     put(tmp_path, "runs/a/manifest.json", "runs/a/logs/1n1g/bert_b32_fp32_1.log")
     put(tmp_path, "runs/b/manifest.json", "old/1n1g/bert_b32_fp32_1.log")
-    found = discover([tmp_path, tmp_path / "runs" / "a"])
-    assert sorted(path.name for path in found.campaigns) == ["a", "b"]
-    assert [log.path for log in found.logs] == [tmp_path / "old/1n1g/bert_b32_fp32_1.log"]
+    discovery = discover([tmp_path, tmp_path / "runs" / "a"])
+    assert sorted(path.name for path in discovery.campaigns) == ["a", "b"]
+    assert [log.path for log in discovery.logs] == [tmp_path / "old/1n1g/bert_b32_fp32_1.log"]
 
 
 def test_links_neither_hang_nor_double(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_links_neither_hang_nor_double(tmp_path: Path) -> None:
     (tmp_path / "logs" / "1n1g" / "loop").symlink_to(tmp_path / "logs" / "1n1g" / "loop")
     (tmp_path / "logs" / "1n1g" / "bert_b32_fp32_2.log").symlink_to("bert_b32_fp32_1.log")
     (tmp_path / "elsewhere").symlink_to(tmp_path / "logs")
-    found = discover([tmp_path, tmp_path / "logs", tmp_path / "elsewhere"])
-    assert len(found.logs) == 1
+    discovery = discover([tmp_path, tmp_path / "logs", tmp_path / "elsewhere"])
+    assert len(discovery.logs) == 1
 
 
 def test_pipes_and_dangling_links_are_left_to_the_reader(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_pipes_and_dangling_links_are_left_to_the_reader(tmp_path: Path) -> None
 def test_folders_that_may_not_be_looked_into_are_named(tmp_path: Path) -> None:
     put(tmp_path, "1n1g/bert_b32_fp32_1.log", "2n1g/bert_b32_fp32_1.log")
     (tmp_path / "2n1g").chmod(0)
-    found = discover([tmp_path])
+    discovery = discover([tmp_path])
     (tmp_path / "2n1g").chmod(0o700)
-    assert [log.nodes for log in found.logs] == [1]
-    assert "2n1g: can't be read" in found.warnings[0]
+    assert [log.nodes for log in discovery.logs] == [1]
+    assert "2n1g: can't be read" in discovery.warnings[0]

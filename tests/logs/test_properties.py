@@ -52,7 +52,7 @@ LOGS = [
     (grammar("oneflow"), "dlperf-time", oneflow_lines(), 128.0),
     (grammar("oneflow"), "rate", oneflow_lines(), 128.982),
 ]
-IDS = [f"{one[1]}-{n}" for n, one in enumerate(LOGS)]
+IDS = [f"{log[1]}-{n}" for n, log in enumerate(LOGS)]
 Log = tuple[Grammar, str, list[str], float]
 
 

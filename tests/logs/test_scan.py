@@ -80,7 +80,7 @@ def test_a_missing_line_is_no_full_window(read: Reader, missing: int) -> None:
     log = "".join(step(n) for n in range(1, 121) if n != missing)
     for rule in ("rate", "clock"):
         reading = read(STEPS, log, rule, ONE)
-        assert [str(one) for one in reading.reasons] == [
+        assert [str(reason) for reason in reading.reasons] == [
             f"window: the record of iteration {missing} is missing from the window"
         ]
 
@@ -109,7 +109,7 @@ def test_lines_that_straddle_the_warm_up_do_not_count(read: Reader) -> None:
 
 def test_a_truncated_log_is_incomplete(read: Reader) -> None:
     reading = read(STEPS, steps(119), "clock", ONE)
-    assert [str(one) for one in reading.reasons] == [
+    assert [str(reason) for reason in reading.reasons] == [
         "incomplete: the log ends at iteration 119 of 120"
     ]
     assert (reading.iteration, reading.found) == (119, 99)
@@ -144,7 +144,7 @@ def test_repetition_inside_the_window_is_refused_unless_the_recipe_explains_it(
 ) -> None:
     for rule in ("rate", "clock"):
         reading = read(STEPS, overflowing(), rule, ONE)
-        assert [str(one) for one in reading.reasons] == [
+        assert [str(reason) for reason in reading.reasons] == [
             "window: iteration 50 is printed twice inside the window"
         ]
 
@@ -200,7 +200,7 @@ def test_a_loss_that_is_not_finite_spoils_the_run(read: Reader, loss: str, where
     log = "".join(step(n, loss=loss if n == where else "9.5") for n in range(1, 121))
     for rule in ("clock", "rate", "footer"):
         reading = read(STEPS, log + "result: 5.5\n", rule, ONE)
-        assert [str(one) for one in reading.reasons] == [
+        assert [str(reason) for reason in reading.reasons] == [
             f"loss: the loss is {loss} at iteration {where}"
         ]
         assert reading.throughput is None
@@ -286,7 +286,7 @@ def test_a_log_tells_what_nobody_else_does(read: Reader) -> None:
 
 def test_a_log_that_contradicts_what_was_asked_for_is_refused(read: Reader) -> None:
     reading = read(STEPS, "batch: 64\n" + steps(), "clock", ONE)
-    assert [str(one) for one in reading.reasons] == [
+    assert [str(reason) for reason in reading.reasons] == [
         "config: the log says batch_size_per_device = 64, expected 32"
     ]
     twice = read(STEPS, "batch: 32\nbatch: 64\n" + steps(), "clock", ONE)
@@ -353,9 +353,9 @@ def test_labels_bars_and_colours_are_undone(read: Reader) -> None:
 def srun_labelled(text: str, others: int = 3) -> str:
     """Label lines as srun -l does: cut after 1,024 bytes, other ranks' lines in between."""
     labelled = []
-    for whole in text.splitlines():
-        for start in range(0, max(1, len(whole)), 1024):
-            labelled.append(f"0: {whole[start : start + 1024]}\n")
+    for line in text.splitlines():
+        for start in range(0, max(1, len(line)), 1024):
+            labelled.append(f"0: {line[start : start + 1024]}\n")
             labelled += [f"{rank}: noise\n" for rank in range(1, others)]
     return "".join(labelled)
 
@@ -534,7 +534,9 @@ def test_clocks_can_count_records(read: Reader) -> None:
     log = steps(125, 6)
     assert read(toml, log, "clock", ONE).throughput == 32
     short = read(toml, steps(120, 6), "clock", ONE)
-    assert [str(one) for one in short.reasons] == ["incomplete: the log has 115 of 120 records"]
+    assert [str(reason) for reason in short.reasons] == [
+        "incomplete: the log has 115 of 120 records"
+    ]
 
 
 def test_repetition_between_lines_that_are_not_all_printed_is_not_understood(read: Reader) -> None:

@@ -26,8 +26,8 @@ def recipe(skips: list[dict[str, str]], repeated: str = "refuse") -> grammars.Gr
     return grammars.parse(values, where="recipe.toml")
 
 
-def flags(folder: Path, known: grammars.Grammar, lines: list[str]) -> bool:
-    reading = Reader(folder)(known, "\n".join([*lines, ""]), setting=SETTING)
+def flags(folder: Path, grammar: grammars.Grammar, lines: list[str]) -> bool:
+    reading = Reader(folder)(grammar, "\n".join([*lines, ""]), setting=SETTING)
     assert reading.throughput == pytest.approx(100, rel=0.01)
     return "overflow-steps" in reading.flags
 
@@ -55,8 +55,8 @@ def steps(extra: dict[int, str], every: int = 1, last: int = 124) -> list[str]:
 def test_a_line_for_each_skipped_step(
     tmp_path: Path, text: str, match: str, at: int, *, expected: bool
 ) -> None:
-    known = recipe([{"contains": "kipping step", "match": match + ".*Skipping|" + match}])
-    assert flags(tmp_path, known, steps({at: text})) is expected
+    grammar = recipe([{"contains": "kipping step", "match": match + ".*Skipping|" + match}])
+    assert flags(tmp_path, grammar, steps({at: text})) is expected
 
 
 @pytest.mark.parametrize(
@@ -70,27 +70,27 @@ def test_a_line_for_each_skipped_step(
     ids=["before the window", "inside", "nobody knows when", "after it"],
 )
 def test_a_total_that_grows(tmp_path: Path, totals: dict[int, int], *, expected: bool) -> None:
-    known = recipe([{"contains": "skipped=", "match": r"skipped=(?P<total>\d+)"}])
+    grammar = recipe([{"contains": "skipped=", "match": r"skipped=(?P<total>\d+)"}])
     lines = steps({step: f"[Rank 0] step={step}, skipped={n}" for step, n in totals.items()})
-    assert flags(tmp_path, known, lines) is expected
+    assert flags(tmp_path, grammar, lines) is expected
 
 
 @pytest.mark.parametrize(("at", "expected"), [(20, False), (40, True), (120, True), (140, False)])
 def test_a_count_in_the_record_itself(tmp_path: Path, at: int, *, expected: bool) -> None:
     """Megatron prints of every interval how many of its steps were skipped."""
-    known = recipe([{"contains": "skipped:", "match": r"skipped: +(?P<count>\d+)"}])
+    grammar = recipe([{"contains": "skipped:", "match": r"skipped: +(?P<count>\d+)"}])
     lines = [
         f"{line} skipped: {3 if line.startswith(f'step {at} ') else 0}"
         for line in steps({}, every=20, last=140)
     ]
-    assert flags(tmp_path, known, lines) is expected
+    assert flags(tmp_path, grammar, lines) is expected
 
 
 @pytest.mark.parametrize(("at", "expected"), [(10, False), (50, True)])
 def test_an_iteration_that_is_printed_again(tmp_path: Path, at: int, *, expected: bool) -> None:
-    known = recipe([], repeated="count")
+    grammar = recipe([], repeated="count")
     lines = steps({at + 1: f"step {at} again 100.5 samples/s"})
-    assert flags(tmp_path, known, lines) is expected
+    assert flags(tmp_path, grammar, lines) is expected
 
 
 def test_other_groups_are_explained() -> None:

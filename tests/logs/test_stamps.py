@@ -28,9 +28,9 @@ def written(tmp_path: Path, *lines: str) -> tuple[Stamp, ...]:
 def test_every_recipe_s_log_fits_its_own_run_and_no_other(recipe: str) -> None:
     found = stamps(TEMPLATES / recipe / "sample.log", grammar(recipe))
     assert bool(found) is (recipe not in {"mxnet", "nccl-tests", "paddle18"})
-    dated = [one for one in found if one.form not in {"month-day", "time-of-day"}]
+    dated = [stamp for stamp in found if stamp.form not in {"month-day", "time-of-day"}]
     near = nearest(dated[0].form, dated[0].text, 0.0) if dated else T
-    moments = [nearest(one.form, one.text, near) for one in found] or [T]
+    moments = [nearest(stamp.form, stamp.text, near) for stamp in found] or [T]
     begin, end = min(moments), max(moments)
     assert not outside(found, TimeSpan(begin, end))
     for apart in (-DAY, -HOUR, HOUR, 366 * DAY, -20 * 365 * DAY):

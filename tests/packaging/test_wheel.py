@@ -30,7 +30,7 @@ def call(
         "HOME": str(cwd),
         "PATH": path,
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
         env=environment,
@@ -38,8 +38,8 @@ def call(
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,9 @@ def program(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 def test_a_release_has_the_version_of_its_tag(make_dist: list[str | Path], tag: str) -> None:
     """As the one that `wheel` builds has."""
     environment = {**os.environ, "TAG": tag}
-    done = subprocess.run(make_dist, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert tag in done.stderr
+    result = subprocess.run(make_dist, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert tag in result.stderr
 
 
 def test_the_wheel_carries_templates_site_and_workload_and_no_tests(wheel: Path) -> None:
@@ -137,8 +137,8 @@ def test_upgrade_and_uninstall_do_what_their_page_says(
     upgrade = upgrade.replace("--upgrade .", f"--upgrade --no-deps '{wheel}'")
     path = f"{tmp_path}/venv/bin:/usr/bin:/bin"
     for _ in range(2):  # Again, and over itself.
-        done = call("bash", "-ec", upgrade, cwd=work, path=path)
-        assert f"hpcbert {hpcbert.__version__}" in done.stdout
+        result = call("bash", "-ec", upgrade, cwd=work, path=path)
+        assert f"hpcbert {hpcbert.__version__}" in result.stdout
     assert list(tmp_path.glob("venv/share/man/man1/hpcbert-*.1"))
     call("bash", "-ec", uninstall, cwd=work, path=path)
     assert not (tmp_path / "venv/bin/hpcbert").exists()
@@ -154,8 +154,8 @@ def test_torch_comes_with_the_images_not_with_the_wheel(program: Path, tmp_path:
 
 def test_it_renders_and_checks_a_submission_without_slurm(program: Path, tmp_path: Path) -> None:
     words = ("submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--dry-run")
-    done = call(program, *words, cwd=tmp_path)
-    assert "#SBATCH --nodes=4" in done.stdout
+    result = call(program, *words, cwd=tmp_path)
+    assert "#SBATCH --nodes=4" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -173,7 +173,7 @@ def test_it_collects_logs(program: Path, tmp_path: Path, repository: Path) -> No
 def test_it_submits_on_the_embedded_default(program: Path, tmp_path: Path) -> None:
     words = ("submit", "--fw", "oneflow", "--rehearse", "--repeats", "1", "--wait")
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = subprocess.run(
+    result = subprocess.run(
         [program, *words],
         cwd=tmp_path,
         env=environment,
@@ -181,7 +181,7 @@ def test_it_submits_on_the_embedded_default(program: Path, tmp_path: Path) -> No
         text=True,
         check=False,
     )
-    assert done.returncode == 4, done.stderr
-    assert "rehearsal" in done.stderr
+    assert result.returncode == 4, result.stderr
+    assert "rehearsal" in result.stderr
     (log,) = tmp_path.glob("runs/*/logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log")
     assert log.read_text().startswith("HPCBERT REHEARSAL rank=0/1")

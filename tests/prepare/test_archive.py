@@ -25,9 +25,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 def git(folder: Path, *words: str) -> str:
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-    done = runner.run(["git", "-C", str(folder), *identity, *words])
-    assert done.ok, done.stderr
-    return done.stdout.strip()
+    outcome = runner.run(["git", "-C", str(folder), *identity, *words])
+    assert outcome.ok, outcome.stderr
+    return outcome.stdout.strip()
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, st
         "tiny/fix.patch",
         'Why.\n--- a/bert/train.py\n+++ b/bert/train.py\n@@ -1 +1 @@\n-print("wrong")\n+print("right")\n',
     )
-    found = Recipe(
+    recipe = Recipe(
         "tiny", str(upstream.parent / "tiny"), "", "", "per-gpu", models=("m",), precisions=("fp32",),
         needs=("source",),
         source=Upstream("https://example.org/x", commit, "bert", patches=("fix.patch",)),
@@ -155,8 +155,8 @@ def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, st
     context = Context(
         run=runner.run, follow=runner.follow, say=lambda _: None, env={"PATH": "/usr/bin:/bin"}
     )
-    (part,) = flow.prepare(found, site, context, only=["source"])
-    return part, record(source_record(site, found))
+    (part,) = flow.prepare(recipe, site, context, only=["source"])
+    return part, record(source_record(site, recipe))
 
 
 def test_an_archive_stands_in_for_the_repository(upstream: Path) -> None:

@@ -293,8 +293,8 @@ def test_ranks_use_what_was_made_unless_the_site_names_another(made: Made, tmp_p
     request = Request(Shape(1, 1), device="cpu")
 
     def draft(site: Site, **options: Any) -> Any:
-        found = recipes.load(tmp_path / "templates" / "tiny")
-        return drafted(site, request, found=found, options={**folders, **options})
+        recipe = recipes.load(tmp_path / "templates" / "tiny")
+        return drafted(site, request, found=recipe, options={**folders, **options})
 
     with pytest.raises(UsageError, match="needs source and python") as refused:
         draft(made.site)
@@ -367,9 +367,9 @@ def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
     away = replace(cli, env={**offline, "PIP_FIND_LINKS": place.as_uri()})
     refused = away(*words, "--python", sys.executable, status=4)
     assert "tiny==1.0" in refused.error["message"]
-    done = cli(*words, "--python", sys.executable, status=0)
-    parts = {one["kind"]: one for one in done.data["parts"]}
-    assert {kind: one["status"] for kind, one in parts.items()} == {
+    result = cli(*words, "--python", sys.executable, status=0)
+    parts = {one["kind"]: one for one in result.data["parts"]}
+    assert {kind: part["status"] for kind, part in parts.items()} == {
         "source": "skipped", "environment": "done", "image": "skipped", "data": "skipped",
     }  # fmt: skip
     again = cli(*words, status=0).data["parts"]
@@ -417,5 +417,5 @@ def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> 
     assert list(sources.glob("tiny-py3.9-*/bin/python")) != []
     refused = cli("submit", "--fw", "tiny", "--device", "cpu", "--json", status=2)
     assert "needs source and python" in refused.error["message"]
-    done = cli(*words, status=0)
-    assert [one["status"] for one in done.data["parts"]] == ["done"]
+    result = cli(*words, status=0)
+    assert [one["status"] for one in result.data["parts"]] == ["done"]

@@ -122,8 +122,8 @@ class Place:
 
     @property
     def checkout(self) -> Path:
-        (found,) = (self.folder / "sources").glob("upstream-*+????????")
-        return found
+        (path,) = (self.folder / "sources").glob("upstream-*+????????")
+        return path
 
     @property
     def site(self) -> Site:
@@ -152,7 +152,7 @@ class Place:
             dry=dry,
         )  # fmt: skip
         site = settled(self.site, "tiny", repository=repository)
-        return {one.kind: one for one in flow.prepare(self.recipe, site, context, only=only)}
+        return {part.kind: part for part in flow.prepare(self.recipe, site, context, only=only)}
 
     def drafts(self) -> Campaign:
         folders = (self.folder / "templates", TEMPLATES)
@@ -162,9 +162,9 @@ class Place:
 
 def git(folder: Path, *words: str) -> str:
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-    done = runner.run(["git", "-C", str(folder), *identity, *words])
-    assert done.ok, done.stderr
-    return done.stdout.strip()
+    outcome = runner.run(["git", "-C", str(folder), *identity, *words])
+    assert outcome.ok, outcome.stderr
+    return outcome.stdout.strip()
 
 
 def make_sources(folder: Path) -> None:
@@ -198,14 +198,14 @@ def test_all_parts_are_made_ready_and_are_ready_after(place: Place) -> None:
     assert {one["status"] for one in first.values()} == {"done"}
     requests = len(place.registry.requests)
     again = place.prepares()
-    assert {one.status for one in again.values()} == {"ready"}
-    assert {one.digest for one in again.values()} == {one["digest"] for one in first.values()}
+    assert {part.status for part in again.values()} == {"ready"}
+    assert {part.digest for part in again.values()} == {one["digest"] for one in first.values()}
     assert len(place.registry.requests) == requests
 
 
 def test_a_dry_run_makes_nothing(place: Place) -> None:
     found = place.prepares(dry=True)
-    assert {one.status for one in found.values()} == {"planned"}
+    assert {part.status for part in found.values()} == {"planned"}
     assert place.registry.requests == []
     assert not (place.folder / "images").exists()
     assert not (place.folder / "sources").exists()
@@ -215,9 +215,9 @@ def test_a_campaign_uses_what_was_prepared_and_records_it(place: Place) -> None:
     found = place.prepares()
     campaign = place.drafts()
     assert campaign.image == found["image"].path
-    recorded = {one.kind: one for one in campaign.materials}
-    assert {kind: one.digest for kind, one in recorded.items()} == {
-        kind: one.digest for kind, one in found.items()
+    recorded = {material.kind: material for material in campaign.materials}
+    assert {kind: material.digest for kind, material in recorded.items()} == {
+        kind: part.digest for kind, part in found.items()
     }
     assert recorded["image"].name == place.registry.uri()
     assert recorded["source"].name == f"{place.folder / 'upstream'}@{place.commit}"
@@ -241,10 +241,10 @@ def test_the_pinned_commit_is_checked_out_with_its_patches(place: Place) -> None
     (place.folder / "upstream" / "bert" / "train.py").write_text('print("newer")\n')
     git(place.folder / "upstream", "commit", "--quiet", "-a", "-m", "second")
     place.write(commit=pinned)
-    found = place.prepares("source")["source"]
+    part = place.prepares("source")["source"]
     assert (place.checkout / "bert" / "train.py").read_text() == 'print("right")\n'
     assert git(place.checkout, "rev-parse", "HEAD") == pinned
-    assert found.digest == f"git-tree:{git(place.checkout, 'write-tree')}"
+    assert part.digest == f"git-tree:{git(place.checkout, 'write-tree')}"
 
 
 def test_a_commit_that_is_not_there_is_told(place: Place) -> None:
@@ -259,8 +259,8 @@ def test_a_commit_that_is_not_there_is_told(place: Place) -> None:
 
 def test_a_patch_that_does_not_fit_leaves_no_checkout(place: Place) -> None:
     (place.folder / "templates" / "tiny" / "fix.patch").write_text(PATCH.replace("wrong", "other"))
-    found = place.prepares("source")["source"]
-    assert "git apply failed" in found.detail
+    part = place.prepares("source")["source"]
+    assert "git apply failed" in part.detail
     assert list((place.folder / "sources").iterdir()) == []
 
 
@@ -281,8 +281,8 @@ def test_a_checkout_that_was_changed_is_refused(place: Place) -> None:
     (place.checkout / "bert" / "built.so").write_text("")
     assert place.prepares("source")["source"].status == "ready"
     (place.checkout / "bert" / "train.py").write_text("print(1)\n")
-    found = place.prepares("source")["source"]
-    assert "were changed" in found.detail
+    part = place.prepares("source")["source"]
+    assert "were changed" in part.detail
 
 
 def test_a_mirror_stands_in_for_the_repository(place: Place, tmp_path: Path) -> None:
@@ -291,8 +291,8 @@ def test_a_mirror_stands_in_for_the_repository(place: Place, tmp_path: Path) -> 
     commit = git(mirror, "rev-parse", "HEAD")
     place.write(commit=commit)
     assert place.prepares("source")["source"].status == "failed"
-    found = place.prepares("source", repository=str(mirror))["source"]
-    assert found.status == "done"
+    part = place.prepares("source", repository=str(mirror))["source"]
+    assert part.status == "done"
 
 
 def test_no_user_of_a_url_is_shown_or_kept() -> None:
@@ -314,10 +314,10 @@ def test_data_that_the_program_could_not_read_are_refused(
     place: Place, change: Any, says: str
 ) -> None:
     change(place.data)
-    found = place.prepares("data")["data"]
-    assert found.status == "failed"
-    assert says in found.detail
-    assert "A directory of HDF5 files." in found.hint
+    part = place.prepares("data")["data"]
+    assert part.status == "failed"
+    assert says in part.detail
+    assert "A directory of HDF5 files." in part.hint
 
 
 def test_data_that_changed_have_another_digest(place: Place) -> None:
@@ -361,8 +361,8 @@ def test_prepare_killed_half_way_is_taken_up_by_the_next(place: Place) -> None:
             os.kill(one, signal.SIGKILL)
     child.wait()
     place.registry.delay = 0.0
-    found = place.prepares("image")["image"]
-    assert found.status == "done"
+    part = place.prepares("image")["image"]
+    assert part.status == "done"
     assert list((place.folder / "images").glob(".*")) == []
     kill_session(script)
     child.communicate()
@@ -378,20 +378,20 @@ def test_an_image_is_built_where_commands_are_wanted(place: Place) -> None:
     (images / f"{stem}.json").write_text(json.dumps(pointer(base, uri, "1" * 64)))
     build = f'base = "{uri}"\ncopy = "/opt/program"\ninstall = ["cat train.py > /opt/made"]'
     place.write(build=build)
-    found = place.prepares()["image"]
-    assert found.status == "done", found
-    made = subprocess.run(
-        ["unsquashfs", "-cat", found.path, "opt/made"],
+    part = place.prepares()["image"]
+    assert part.status == "done", part
+    result = subprocess.run(
+        ["unsquashfs", "-cat", part.path, "opt/made"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert made.stdout == 'print("right")\n'
+    assert result.stdout == 'print("right")\n'
     written = json.loads((images / f"{built_stem(place.recipe)}.json").read_text())
     assert written["provenance"]["base"] == {"reference": uri, "sha256": "1" * 64}
     assert written["provenance"]["install"] == ["cat train.py > /opt/made"]
     assert place.prepares()["image"].status == "ready"
-    assert place.drafts().image == found.path
+    assert place.drafts().image == part.path
     # Another command is another image.
     place.write(build=build.replace("/opt/made", "/opt/other"))
     assert place.prepares("image", dry=True)["image"].status == "planned"

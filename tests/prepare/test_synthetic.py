@@ -45,20 +45,20 @@ def test_a_recipe_finds_what_is_made_for_it(tmp_path: Path, name: str) -> None:
     assert planned.status == "planned", planned
     assert "64 synthetic samples" in planned.detail
     assert not Path(site.sources).exists()
-    made = prepares(site, name)
-    assert made.status == "done", made
-    assert made.path.startswith(f"{site.sources}/{name}+synthetic-")
+    part = prepares(site, name)
+    assert part.status == "done", part
+    assert part.path.startswith(f"{site.sources}/{name}+synthetic-")
     again = prepares(site, name)
-    assert (again.status, again.digest, again.path) == ("ready", made.digest, made.path)
-    checked = inside("data", "check", Path(made.path).parent / "made")
+    assert (again.status, again.digest, again.path) == ("ready", part.digest, part.path)
+    checked = inside("data", "check", Path(part.path).parent / "made")
     assert checked.returncode == 0, checked
     used = drafted(site, found=load(name), options={"dry": True}, request=Request(Shape(1, 1)))
-    assert used.resolved.found.data == made.path
-    assert [one.digest for one in used.campaign.materials] == [made.digest]
+    assert used.resolved.found.data == part.path
+    assert [material.digest for material in used.campaign.materials] == [part.digest]
 
 
 def test_other_options_are_other_data(tmp_path: Path) -> None:
-    site, found = site_with(tmp_path, "pytorch"), load("pytorch")
+    site, recipe = site_with(tmp_path, "pytorch"), load("pytorch")
     short = prepares(site, "pytorch", vocab_size="8192")
     assert short.status == "done"
     longer = prepares(site, "pytorch", sequence_length="512", vocab_size="8192")
@@ -68,7 +68,7 @@ def test_other_options_are_other_data(tmp_path: Path) -> None:
     assert document["vocabulary"]["size"] == 8192
     assert document["samples"] == 64
     request = Request(Shape(1, 1), settings={"sequence_length": "512", "vocab_size": "8192"})
-    assert drafted(site, request, found=found).resolved.found.data == longer.path
+    assert drafted(site, request, found=recipe).resolved.found.data == longer.path
     with pytest.raises(UsageError, match="must be of type int"):
         prepares(site, "pytorch", sequence_length="many")
 
@@ -81,8 +81,8 @@ def test_data_that_are_not_there_yet_are_told_before_submission(tmp_path: Path) 
 
 
 def test_what_was_interrupted_is_taken_up(tmp_path: Path) -> None:
-    site, found = site_with(tmp_path, "mxnet"), load("mxnet")
-    folder = synthetic_folder(site, found, option_values(found, site, {}))
+    site, recipe = site_with(tmp_path, "mxnet"), load("mxnet")
+    folder = synthetic_folder(site, recipe, option_values(recipe, site, {}))
     # Killed between the making and the renaming, and after a beginning that is not whole.
     prepares(site, "mxnet")
     (folder / "data").rename(folder / ".data~99")

@@ -21,19 +21,21 @@ def own(tmp_path: Path, here: None) -> Path:
     return tmp_path / "own"
 
 
-def collect(own: Path, *words: object) -> Done:
-    return inside("collect", own, "--model", "bert-base", *words)
+def collect(path: Path, *words: object) -> Done:
+    return inside("collect", path, "--model", "bert-base", *words)
 
 
 def test_every_framework_stands_beside_ones_own(own: Path) -> None:
-    done = collect(own, "--beside", "dlperf", "--json")
-    (oneflow,) = [one for one in done.data["beside"] if one["published"]["framework"] == "oneflow"]
+    result = collect(own, "--beside", "dlperf", "--json")
+    (oneflow,) = [
+        one for one in result.data["beside"] if one["published"]["framework"] == "oneflow"
+    ]
     assert oneflow["published"]["median"] == 1105.55
     assert oneflow["published"]["per_gpu"] == pytest.approx(1105.55 / 8)
     assert oneflow["ratio"] == pytest.approx(1105.55 / 1003, rel=1e-4)
     assert oneflow["published"]["origin"]["name"] == "dlperf:oneflow-fp32-b32"
     assert "GPU" in [one["what"] for one in oneflow["differences"]]
-    assert done.returncode == 0
+    assert result.returncode == 0
 
 
 @pytest.mark.parametrize(("form", "median"), [("text", "1,105.55"), ("markdown", "1105.55")])
@@ -59,9 +61,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_stand_beside_is_refused(own: Path, name: str) -> None:
-    done = collect(own, *REFUSED[name], "--json")
-    assert done.returncode == 2
-    assert done.error["message"]
+    result = collect(own, *REFUSED[name], "--json")
+    assert result.returncode == 2
+    assert result.error["message"]
 
 
 def test_the_record_is_compared_with(own: Path) -> None:
@@ -88,5 +90,5 @@ def test_results_with_the_record_are_kept(own: Path, tmp_path: Path) -> None:
     from hpcbert.commands.results import find_places, load
     from hpcbert.results.saved import parse, render
 
-    found = load(["dlperf:deepspeed-fp32-b32", "dlperf:oneflow-fp32"], find_places())
-    assert parse(render(found), file="x.json") == found
+    result_set = load(["dlperf:deepspeed-fp32-b32", "dlperf:oneflow-fp32"], find_places())
+    assert parse(render(result_set), file="x.json") == result_set

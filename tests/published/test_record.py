@@ -58,7 +58,7 @@ def test_names_that_begin_tables_mean_them() -> None:
     ]  # fmt: skip
     assert names("dlperf:oneflow-fp16-b64-v0.4.0") == ["oneflow-fp16-b64-v0.4.0"]
     assert len(names("dlperf")) == len(names("dlperf:")) > 30
-    assert [one for one in names("dlperf:tf2") if "fp32-b32" in one] == [
+    assert [name for name in names("dlperf:tf2") if "fp32-b32" in name] == [
         "tf2-fp32-b32", "tf2-fp32-b32-xla",
     ]  # fmt: skip
 
@@ -120,9 +120,9 @@ def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
 
 
 def said(*words: object) -> Done:
-    done = inside("record", *words)
-    done.check(as_json="--json" in words)
-    return done
+    result = inside("record", *words)
+    result.check(as_json="--json" in words)
+    return result
 
 
 def test_the_list_names_every_table() -> None:
@@ -133,9 +133,9 @@ def test_the_list_names_every_table() -> None:
 
 
 def test_a_table_is_shown_with_its_place_and_its_errors() -> None:
-    done = said("show", "dlperf:deepspeed-fp32-b32")
-    assert "Oneflow-Inc/DLPerf@c202878" in done.stdout
-    assert "known error: Speedups above the number of GPUs do not show scaling" in done.stdout
+    result = said("show", "dlperf:deepspeed-fp32-b32")
+    assert "Oneflow-Inc/DLPerf@c202878" in result.stdout
+    assert "known error: Speedups above the number of GPUs do not show scaling" in result.stdout
     data = said("show", "dlperf:deepspeed", "--json").data
     assert len(data["tables"]) == 5
     assert data["tables"][0]["points"][0]["per_gpu"] == 147.81
@@ -158,24 +158,24 @@ def test_the_public_set_follows_from_its_logs(shared: Path) -> None:
 def test_published_errors_are_named(shared: Path) -> None:
     logs = sorted((shared / "logs" / TF1).glob("*.log"))
     words = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.0", "--json")
-    done = said("check", *logs, *words)
-    assert done.returncode == 0
-    wrong = {cell["table"]: cell for cell in done.data["cells"] if not cell["follows"]}
+    result = said("check", *logs, *words)
+    assert result.returncode == 0
+    wrong = {cell["table"]: cell for cell in result.data["cells"] if not cell["follows"]}
     assert set(wrong) == {
         "paddle-perf:ngc-tf1-fp32-b32-v2.0", "paddle-perf:ngc-tf1-fp16-b96-v2.0",
     }  # fmt: skip
     assert all(cell["error"] for cell in wrong.values())
     # Against the release after, none follows, and the record knows no reason.
     other = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.2", "--json")
-    done = said("check", *logs, *other)
-    assert done.returncode == 5
-    assert done.error["code"] == "check"
-    assert "paddle-perf:ngc-tf1-fp32-b48-v2.2" in done.document["errors"][1]["message"]
+    result = said("check", *logs, *other)
+    assert result.returncode == 5
+    assert result.error["code"] == "check"
+    assert "paddle-perf:ngc-tf1-fp32-b48-v2.2" in result.document["errors"][1]["message"]
 
 
 def test_logs_of_something_else_are_no_table(shared: Path) -> None:
     logs = shared / "logs" / RN50
-    done = said("check", logs, "--fw", "tf2", "--against", "nvidia", "--json")
-    assert (done.returncode, "rn50" in done.error["message"]) == (2, True)
-    done = said("check", logs, "--against", "dlperf", "--rule", "rate", "--json")
-    assert done.returncode == 2
+    result = said("check", logs, "--fw", "tf2", "--against", "nvidia", "--json")
+    assert (result.returncode, "rn50" in result.error["message"]) == (2, True)
+    result = said("check", logs, "--against", "dlperf", "--rule", "rate", "--json")
+    assert result.returncode == 2

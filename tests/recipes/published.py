@@ -92,13 +92,13 @@ def _read(log: Log) -> Iterator[tuple[str, str, Reading]]:
     known = grammar(recipe_of(log))
     skips = SKIPS if log.published else UNPUBLISHED_SKIPS
     for rule in known.rules:
-        whole = read(log.path, known, rule, setting(log, 0, 1 << 40))
+        reading = read(log.path, known, rule, setting(log, 0, 1 << 40))
         yield rule.name, "protocol", read(log.path, known, rule, setting(log, 20, 120))
         if rule.kind == "footer":
             continue
         for skip in skips:
-            window = setting(log, skip, whole.iteration)
-            yield rule.name, f"{skip}:{whole.iteration}", read(log.path, known, rule, window)
+            window = setting(log, skip, reading.iteration)
+            yield rule.name, f"{skip}:{reading.iteration}", read(log.path, known, rule, window)
 
 
 def nearest(log: Log) -> Cell:

@@ -41,7 +41,7 @@ def read(tmp_path: Path, data: bytes, rule: str, known: Setting = _KNOWN) -> Rea
 def test_samples_of_a_batch_are_what_the_log_says(
     rule: str, batch: int, unit: str, *, length: int, samples: int, tmp_path: Path
 ) -> None:
-    (usual,) = (one for one in [load("paddle18").sample] if one is not None)
+    (usual,) = (sample for sample in [load("paddle18").sample] if sample is not None)
     expected = dict(usual.throughput)[rule] * samples / usual.batch_size_per_device
     data = stated(batch, unit, length)
     reading = read(tmp_path, data, rule)

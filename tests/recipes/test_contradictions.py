@@ -114,7 +114,11 @@ def test_a_wrong_setting_is_refused_wherever_the_log_knows_better(
         facts = {fact for stated in grammar(name).facts for fact in stated.match.groupindex}
         if len(others) == 2 or field in facts:
             assert reading.throughput is None, f"{rule.name}: {reading.throughput}, not {value}"
-            assert {one.code for one in reading.reasons} <= {"config", "contradiction", "window"}
+            assert {reason.code for reason in reading.reasons} <= {
+                "config",
+                "contradiction",
+                "window",
+            }
 
 
 # What a request or a path says of a run, each with another value than any sample's.
@@ -164,9 +168,9 @@ def test_a_label_that_the_log_contradicts_refuses_it(name: str, label: str, tmp_
             reading = Reader(name, tmp_path).read(sample(name), rule.name, wrong)
             assert reading.throughput is None, f"{rule.name}: {label} = {other}, not {value}"
             detail = "; ".join(map(str, reading.reasons))
-            if {one.code for one in reading.reasons} == {"window"}:
+            if {reason.code for reason in reading.reasons} == {"window"}:
                 continue  # More or fewer ranks print than were expected.
-            assert {one.code for one in reading.reasons} == {"config"}, detail
+            assert {reason.code for reason in reading.reasons} == {"config"}, detail
             shown = {str(other), str(wrong.gpus) if label == "gpus_per_node" else ""}
             assert shown & {*re.findall(r"[\w.-]+", detail)}, detail
 
@@ -222,7 +226,7 @@ def test_a_closing_line_that_disagrees_is_a_contradiction(name: str, tmp_path: P
         wrong = changed(data, Found(footer.record, match), footer.field, text)
         for rule in (*steps, footer):
             reading = Reader(name, tmp_path).read(wrong, rule.name)
-            assert {one.code for one in reading.reasons} == {"contradiction"}, rule.name
+            assert {reason.code for reason in reading.reasons} == {"contradiction"}, rule.name
             said = str(reading.reasons[0])
             assert footer.name in said
             assert len(re.findall(r"[\d.]+ samples/s|and \S+ [\d.]+", said)) >= 2
@@ -245,7 +249,7 @@ def test_deepspeed_s_rate_which_leaves_loading_out_is_never_below_its_clock(
     """A clock 44 % above the rate gave 7,063.68 samples/s where 4,913.86 were right."""
     data = re.sub(
         rb"SamplesPerSec=([\d.]+)",
-        lambda found: b"SamplesPerSec=%.6f" % (float(found[1]) * factor),
+        lambda match: b"SamplesPerSec=%.6f" % (float(match[1]) * factor),
         sample("deepspeed"),
     )
     reading = Reader("deepspeed", tmp_path).read(data, rule)

@@ -157,9 +157,9 @@ def test_a_horovod_program_is_answered_with_its_own_gpu(tmp_path: Path) -> None:
         "import sys, beside\nfrom horovod.common.basics import HorovodBasics\n"
         "print(HorovodBasics().local_rank(), beside.value, sys.argv[1:], __name__)\n",
     )  # fmt: skip
-    own = REPOSITORY / "hpcbert" / "workloads" / "own_device.py"
-    done = subprocess.run(
-        [sys.executable, str(own), str(program), "--a"], capture_output=True, text=True,
+    path = REPOSITORY / "hpcbert" / "workloads" / "own_device.py"
+    result = subprocess.run(
+        [sys.executable, str(path), str(program), "--a"], capture_output=True, text=True,
         check=True, env={"PYTHONPATH": str(tmp_path), "HPCBERT_DEVICE": "0"}, timeout=CEILING,
     )  # fmt: skip
-    assert done.stdout == "0 7 ['--a'] __main__\n"
+    assert result.stdout == "0 7 ['--a'] __main__\n"

@@ -69,7 +69,7 @@ def refusal(name: str, tmp_path: Path, data: bytes, known: Setting) -> str:
     """Return what a reading by the default rule says against the configuration; empty if nothing."""
     reading: Reading = Reader(name, tmp_path).read(data, known=known)
     assert reading.throughput is None or not reading.reasons
-    return "; ".join(one.detail for one in reading.reasons if one.code == "config")
+    return "; ".join(reason.detail for reason in reading.reasons if reason.code == "config")
 
 
 # --- The README ---------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _by_count(recipe: str, tmp_path: Path, data: bytes) -> str:
     count = sum(1 for fact in grammar(recipe).facts if fact.counts)
     assert count == 1
     if known.gpus is None:
-        own = len([one for one in printed(recipe).splitlines() if one.startswith(b"#  Rank ")])
+        own = len([line for line in printed(recipe).splitlines() if line.startswith(b"#  Rank ")])
         known = known._replace(gpus=own)
     return refusal(recipe, tmp_path, data, known)
 
@@ -271,7 +271,7 @@ def test_versions_and_devices_tell_experiments_apart(tmp_path: Path) -> None:
     twice = sample("nccl-tests").replace(b"NVIDIA A100-SXM4-40GB", b"NVIDIA H200", 1)
     mixed = Reader("nccl-tests", tmp_path).read(twice)
     assert mixed.setting.device == "NVIDIA H200"
-    assert {one.code for one in mixed.reasons} == {"rule"}
+    assert {reason.code for reason in mixed.reasons} == {"rule"}
 
 
 def test_a_campaign_expects_the_sequence_length_of_its_script(name: str) -> None:

@@ -178,40 +178,40 @@ def _grammar(recipe: str) -> grammar.Grammar:
 def test_every_recipe_says_how_its_program_speaks_of_the_devices_memory() -> None:
     assert set(DEVICE) == set(NAMES)
     for recipe in NAMES:
-        assert {one.kind for one in _grammar(recipe).failures} >= {"device-oom"}, recipe
+        assert {failure.kind for failure in _grammar(recipe).failures} >= {"device-oom"}, recipe
 
 
 @pytest.mark.parametrize("recipe", NAMES)
 def test_the_devices_memory(recipe: str, tmp_path: Path) -> None:
     for line in (*DEVICE[recipe].values(), *NCCL):
         for prefix in PREFIXES:
-            found = _found(recipe, tmp_path, prefix + line)
-            assert found, prefix + line
-            assert found.kind == "device-oom", prefix + line
-            assert " ".join(line.split())[:40] in found.said
+            failure = _found(recipe, tmp_path, prefix + line)
+            assert failure, prefix + line
+            assert failure.kind == "device-oom", prefix + line
+            assert " ".join(line.split())[:40] in failure.said
 
 
 def test_on_the_cpu_the_devices_memory_is_the_hosts(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text(f"{MINDSPORE['2']}\n")
-    found = failures.find(path, _grammar("mindspore-models"), "cpu")
-    assert found
-    assert found.kind == "host-oom"
+    failure = failures.find(path, _grammar("mindspore-models"), "cpu")
+    assert failure
+    assert failure.kind == "host-oom"
 
 
 @pytest.mark.parametrize("words", HOST)
 def test_the_hosts_memory_by_the_frameworks_words(words: str, tmp_path: Path) -> None:
-    found = _found(words.partition(",")[0], tmp_path, HOST[words])
-    assert found
-    assert found.kind == "host-oom"
+    failure = _found(words.partition(",")[0], tmp_path, HOST[words])
+    assert failure
+    assert failure.kind == "host-oom"
 
 
 @pytest.mark.parametrize("recipe", NAMES)
 def test_the_hosts_memory_by_slurms_and_the_languages_words(recipe: str, tmp_path: Path) -> None:
     for line in HOSTS_OWN.values():
-        found = _found(recipe, tmp_path, line)
-        assert found, line
-        assert found.kind == "host-oom", line
+        failure = _found(recipe, tmp_path, line)
+        assert failure, line
+        assert failure.kind == "host-oom", line
 
 
 @pytest.mark.parametrize("recipe", NAMES)
@@ -225,9 +225,9 @@ def test_what_only_speaks_of_memory_is_neither(recipe: str, tmp_path: Path) -> N
 def test_letters_count_in_either_case(recipe: str, tmp_path: Path) -> None:
     for line in DEVICE[recipe].values():
         for spelt in (line.upper(), line.lower()):
-            found = _found(recipe, tmp_path, spelt)
-            assert found, spelt
-            assert found.kind == "device-oom", spelt
+            failure = _found(recipe, tmp_path, spelt)
+            assert failure, spelt
+            assert failure.kind == "device-oom", spelt
 
 
 @pytest.mark.parametrize("recipe", NAMES)
@@ -256,6 +256,6 @@ def test_a_nodes_grep_finds_the_same_words(recipe: str, tmp_path: Path) -> None:
     lines = [*DEVICE[recipe].values(), *NEITHER]
     path.write_text("".join(f"{line}\n" for line in lines))
     grep = ["grep", "-aniP", "-e", words, str(path)]
-    found = subprocess.run(grep, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
-    numbers = [int(line.partition(":")[0]) for line in found.stdout.splitlines()]
-    assert numbers == list(range(1, len(DEVICE[recipe]) + 1)), found.stderr
+    result = subprocess.run(grep, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
+    numbers = [int(line.partition(":")[0]) for line in result.stdout.splitlines()]
+    assert numbers == list(range(1, len(DEVICE[recipe]) + 1)), result.stderr

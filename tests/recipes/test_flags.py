@@ -32,23 +32,23 @@ def runs(name: str, tmp_path: Path) -> list[tuple[Case, Run]]:
 
 
 def tables(name: str) -> list[Program]:
-    one = load(name)
-    if not one.source.flags:
+    recipe = load(name)
+    if not recipe.source.flags:
         not_applicable(f"{name} names no table of flags")
-    found = [table(file) for file in one.source.flags]
-    for file, program in zip(one.source.flags, found, strict=True):
+    programs = [table(file) for file in recipe.source.flags]
+    for file, program in zip(recipe.source.flags, programs, strict=True):
         if program is None:
             lacks("logs", "tables of flags", f"{file} is not here")
-    return [program for program in found if program is not None]
+    return [program for program in programs if program is not None]
 
 
 def test_an_upstream_program_has_its_table_of_flags(name: str) -> None:
-    one = load(name)
-    assert bool(one.source.flags) == bool(one.source.repository), (
+    recipe = load(name)
+    assert bool(recipe.source.flags) == bool(recipe.source.repository), (
         "source.flags names the tables of flags"
     )
-    if one.source.flags:
-        assert one.source.commit in {program.commit for program in tables(name)}
+    if recipe.source.flags:
+        assert recipe.source.commit in {program.commit for program in tables(name)}
 
 
 def test_every_word_is_a_flag_of_the_program_and_has_a_value_it_takes(
@@ -76,15 +76,15 @@ def _tables_of(program: str, programs: list[Program]) -> list[Program]:
     """Return the tables of one of the programs: by its name, else all."""
     commands = [one for one in programs if not one.is_json]
     last = program.rpartition(".")[2] if not program.endswith(".py") else program
-    own = [one for one in commands if last in one.title or program in one.title]
+    own = [command for command in commands if last in command.title or program in command.title]
     if own and not program.endswith(".py") and len(commands) > 1:
         return own
-    shared = [one for one in commands if one.title.startswith("absl.")]
+    shared = [command for command in commands if command.title.startswith("absl.")]
     return [*own, *shared] if own else commands
 
 
 def test_every_key_of_a_written_configuration_is_known(name: str, tmp_path: Path) -> None:
-    programs = [one for one in tables(name) if one.is_json]
+    programs = [program for program in tables(name) if program.is_json]
     if not programs:
         not_applicable(f"{name} writes no configuration that has a table")
     files = 0
@@ -101,23 +101,23 @@ def test_every_key_of_a_written_configuration_is_known(name: str, tmp_path: Path
 
 
 def test_a_program_of_our_own_takes_every_word(name: str, tmp_path: Path) -> None:
-    one = load(name)
-    scripts = [find_file(one, file) for file in one.files if file.endswith(".py")]
-    if one.source.repository or not scripts:
+    recipe = load(name)
+    scripts = [find_file(recipe, file) for file in recipe.files if file.endswith(".py")]
+    if recipe.source.repository or not scripts:
         not_applicable(f"{name} runs a program of others")
-    for module in one.modules:
+    for module in recipe.modules:
         pytest.importorskip(module)
     world = World(name, tmp_path)
-    call = world.run(world.render(Case(core(one)[-1].shape, *presets(one)[0]))).calls[0]
+    call = world.run(world.render(Case(core(recipe)[-1].shape, *presets(recipe)[0]))).calls[0]
     words = split(call)[-1][1]
     # With --help at the end, argparse has read every value before it prints its flags and ends.
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(scripts[0]), *words, "--help"],
         capture_output=True,
         text=True,
         check=False,
         timeout=CEILING,
     )
-    assert done.returncode == 0, done.stderr
-    known = set(re.findall(r"--[a-z][\w-]*", done.stdout))
+    assert result.returncode == 0, result.stderr
+    known = set(re.findall(r"--[a-z][\w-]*", result.stdout))
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known

@@ -37,8 +37,8 @@ def curriculum(form: str, lengths: dict[int, int]) -> str:
 
 
 def read(tmp_path: Path, text: str, **known: object) -> Reading:
-    one = _KNOWN._replace(**known)  # type: ignore[arg-type]
-    return Reader(tmp_path)(grammar("megatron"), text, "", one)
+    setting = _KNOWN._replace(**known)  # type: ignore[arg-type]
+    return Reader(tmp_path)(grammar("megatron"), text, "", setting)
 
 
 @pytest.mark.parametrize("form", [_BOTH, _OLDER, _DROPPED], ids=["both", "older", "dropped"])

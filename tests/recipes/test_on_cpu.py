@@ -54,7 +54,7 @@ def test_the_rates_of_uneven_steps_are_all_samples_over_all_time(
 
 def test_deepspeed_before_0_7_printed_no_current_rate(tmp_path: Path) -> None:
     reading = deepspeed(tmp_path, _DEEPSPEED["v0.6.0"], "current")
-    assert [one.code for one in reading.reasons] == ["rule"]
+    assert [reason.code for reason in reading.reasons] == ["rule"]
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_a_recorded_run_of_two_ranks_has_a_number(
 ) -> None:
     """bert-tiny, as the recipe runs it; paths in the logs are put in a neutral form."""
     log = (Path(__file__).parent / "recorded" / f"{framework}-cpu-1n2g.log").read_bytes()
-    known = Setting(
+    setting = Setting(
         nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=batch, accumulation=1,
         skip=window[0], iters=window[1], model="bert-tiny", precision="fp32",
     )  # fmt: skip
     for rule, rate in rates.items():
-        reading = Reader(framework, tmp_path).read(log, rule, known)
+        reading = Reader(framework, tmp_path).read(log, rule, setting)
         assert not reading.reasons
         assert reading.throughput == pytest.approx(rate, abs=0.01)

@@ -38,10 +38,10 @@ READ = [
 
 @pytest.mark.parametrize(("recipe", "form"), READ)
 def test_both_rules_read_every_form_of_the_line(recipe: str, form: str, tmp_path: Path) -> None:
-    known = Setting(nodes=1, gpus_per_node=2, batch_size_per_device=8, skip=20, iters=120)
+    setting = Setting(nodes=1, gpus_per_node=2, batch_size_per_device=8, skip=20, iters=120)
     read = Reader(tmp_path)
     for rule in ("dlperf-time", "rate"):
-        reading = read(grammar(recipe), log(form), rule, known)
+        reading = read(grammar(recipe), log(form), rule, setting)
         assert reading.throughput == pytest.approx(64), reading
 
 
@@ -50,8 +50,8 @@ def test_both_rules_read_every_form_of_the_line(recipe: str, form: str, tmp_path
 def test_a_rate_that_runs_into_something_else_is_refused(
     recipe: str, torn: str, tmp_path: Path
 ) -> None:
-    known = Setting(nodes=1, gpus_per_node=2, batch_size_per_device=8, skip=20, iters=120)
+    setting = Setting(nodes=1, gpus_per_node=2, batch_size_per_device=8, skip=20, iters=120)
     data = log("models").replace("throughput: 64.000, epoch: 0", torn)
     assert data != log("models")
-    reading = Reader(tmp_path)(grammar(recipe), data, "rate", known)
+    reading = Reader(tmp_path)(grammar(recipe), data, "rate", setting)
     assert reading.throughput is None

@@ -34,13 +34,13 @@ def nvidia(*, steps: bool = True, perf: bool = True) -> str:
 def test_nvidias_tf2_is_not_read_as_the_official_program(
     recipe: str, *, steps: bool, perf: bool, tmp_path: Path
 ) -> None:
-    known = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=2)
+    setting = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=2)
     text = nvidia(steps=steps, perf=perf)
     for rule in grammar(recipe).rules:
         for body in (text, text.replace("\n", "\r\n"), sample(recipe).decode() + text):
-            reading = Reader(tmp_path)(grammar(recipe), body, rule.name, known)
+            reading = Reader(tmp_path)(grammar(recipe), body, rule.name, setting)
             assert reading.throughput is None, rule.name
-        reading = Reader(tmp_path)(grammar(recipe), text, rule.name, known)
+        reading = Reader(tmp_path)(grammar(recipe), text, rule.name, setting)
         assert codes(reading) == ["format"]
         assert _NVIDIA in str(reading.reasons[0])
 
@@ -76,7 +76,7 @@ match = '^forked by (?:\\w+)$'
 program = "a fork"
 """
     text = "".join(f"step {n}: 5.0 samples/s\n" for n in range(1, 121))
-    known = Setting(nodes=1, gpus_per_node=1, gpus=1)
-    assert Reader(tmp_path)(toml, "forked twice by x\n" + text, "", known).throughput == 5
-    refused = Reader(tmp_path)(toml, "forked by x\n" + text, "", known)
+    setting = Setting(nodes=1, gpus_per_node=1, gpus=1)
+    assert Reader(tmp_path)(toml, "forked twice by x\n" + text, "", setting).throughput == 5
+    refused = Reader(tmp_path)(toml, "forked by x\n" + text, "", setting)
     assert "'forked by x' is a line of a fork" in str(refused.reasons[0])

@@ -104,8 +104,8 @@ def test_the_global_batch_is_that_of_all_replicas(
 
 def test_before_version_2_nothing_accumulates(tmp_path: Path) -> None:
     """128 samples by 64 GPUs of which four compute each: 23.92 was four times as many."""
-    known = _USER._replace(batch_size_per_device=2)
-    reading = read(tmp_path, "megatron", _BEFORE_V2 + steps(), known)
+    setting = _USER._replace(batch_size_per_device=2)
+    reading = read(tmp_path, "megatron", _BEFORE_V2 + steps(), setting)
     assert reading.throughput == pytest.approx(5.98, abs=0.005)
 
 

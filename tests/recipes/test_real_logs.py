@@ -30,10 +30,10 @@ _NAMES = sorted({*RECIPES.values(), "mlperf-bert", "perfzero"})
 @pytest.fixture(params=_NAMES)
 def own(request: pytest.FixtureRequest, shared: Path) -> list[Log]:
     """The real logs of one recipe."""
-    found = [log for log in index(shared) if recipe_of(log) == request.param and is_here(log)]
-    if not found:
+    logs = [log for log in index(shared) if recipe_of(log) == request.param and is_here(log)]
+    if not logs:
         lacks("logs", "its logs", f"none of {request.param} in the index")
-    return found
+    return logs
 
 
 def test_no_log_is_forgotten(shared: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_clock_knows_the_accumulation_or_is_refused(shared: Path) -> None:
 
 @pytest.mark.parametrize("told", [4, 16])
 def test_a_wrong_number_of_gpus_contradicts_a_real_log(shared: Path, told: int) -> None:
-    found = [log for log in index(shared) if recipe_of(log) == "ngc-tf1" and log.gpus == 8]
-    for log in found[:6]:
+    logs = [log for log in index(shared) if recipe_of(log) == "ngc-tf1" and log.gpus == 8]
+    for log in logs[:6]:
         known = grammar(recipe_of(log))
         wrong = setting(log, 10, 40)._replace(gpus=told, nodes=None)
         for rule in ("dlperf-time", "rate", "footer"):

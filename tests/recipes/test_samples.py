@@ -28,8 +28,8 @@ def rules(name: str) -> list[tuple[Rule, float]]:
     return [(rule, value) for rule, value in found if value is not None]
 
 
-def is_bandwidth(one: Recipe) -> bool:
-    return all(rule.unit == "GB/s" for rule in grammar(one.name).rules)
+def is_bandwidth(recipe: Recipe) -> bool:
+    return all(rule.unit == "GB/s" for rule in grammar(recipe.name).rules)
 
 
 def agrees(reading: Reading, value: float) -> bool:
@@ -51,12 +51,12 @@ def lies(name: str, rule: Rule, value: float, logs: Iterable[bytes], tmp_path: P
 
 
 def test_the_sample_gives_what_the_recipe_declares(name: str, tmp_path: Path) -> None:
-    one = load(name)
-    if one.sample is None:
-        if is_bandwidth(one):
+    recipe = load(name)
+    if recipe.sample is None:
+        if is_bandwidth(recipe):
             return
         not_applicable(f"{name} has no [sample]")
-    declared = dict(one.sample.throughput)
+    declared = dict(recipe.sample.throughput)
     first = grammar(name).rules[0].name
     assert first in declared, f"the default rule {first} has no declared throughput"
     for rule in grammar(name).rules:

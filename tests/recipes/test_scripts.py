@@ -26,25 +26,33 @@ from tests.kit.waiting import CEILING
 
 
 def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) -> None:
-    one = load(name)
+    recipe = load(name)
     here = {path.name for path in (TEMPLATES / name).iterdir()}
     assert {"recipe.toml", "run.sh.j2", "sample.log"} <= here
     usual = {"recipe.toml", "run.sh.j2", "preflight.sh.j2", "sample.log", "README.md"}
-    assert here <= {*usual, *one.files, *_patches(one), *_requirements(one)}
+    assert here <= {*usual, *recipe.files, *_patches(recipe), *_requirements(recipe)}
 
 
-def _environments(one: Recipe) -> list[VirtualEnvironment]:
-    found = (one.environment, *(other.environment for other in one.on.values()))
-    return [environment for environment in found if environment is not None]
+def _environments(recipe: Recipe) -> list[VirtualEnvironment]:
+    virtual_environments = (
+        recipe.environment,
+        *(other.environment for other in recipe.on.values()),
+    )
+    return [environment for environment in virtual_environments if environment is not None]
 
 
-def _patches(one: Recipe) -> list[str]:
-    found = [*one.source.patches, *(patch for on in one.on.values() for patch in on.patches)]
-    return [*found, *(patch for made in _environments(one) for patch in made.patches)]
+def _patches(recipe: Recipe) -> list[str]:
+    found = [*recipe.source.patches, *(patch for on in recipe.on.values() for patch in on.patches)]
+    return [
+        *found,
+        *(patch for environment in _environments(recipe) for patch in environment.patches),
+    ]
 
 
-def _requirements(one: Recipe) -> set[str]:
-    return {step.requirements for made in _environments(one) for step in made.install} - {""}
+def _requirements(recipe: Recipe) -> set[str]:
+    return {
+        step.requirements for environment in _environments(recipe) for step in environment.install
+    } - {""}
 
 
 def test_an_environment_has_a_version_for_each_package(name: str) -> None:
@@ -65,27 +73,27 @@ def test_a_patch_says_why_and_is_listed_in_the_readme(name: str) -> None:
 
 
 def test_recipe_and_grammar_are_read_strictly(name: str) -> None:
-    one = load(name)
+    recipe = load(name)
     assert grammar(name).rules
-    if one.source.commit:
-        assert re.fullmatch(r"[0-9a-f]{40}", one.source.commit), "a commit is named in full"
-        assert one.source.repository.startswith("https://")
+    if recipe.source.commit:
+        assert re.fullmatch(r"[0-9a-f]{40}", recipe.source.commit), "a commit is named in full"
+        assert recipe.source.repository.startswith("https://")
 
 
 def test_protocols_and_options_have_names_that_files_and_flags_can_carry(name: str) -> None:
-    one = load(name)
-    for word in (*one.protocols, *one.options):
+    recipe = load(name)
+    for word in (*recipe.protocols, *recipe.options):
         assert re.fullmatch(r"[a-z][a-z0-9_-]*|", word)
 
 
 def _parses(texts: list[str]) -> None:
     """Let bash read scripts without running them."""
     for text in texts:
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-n"], input=text, capture_output=True, text=True, check=False, timeout=CEILING
         )
-        assert done.returncode == 0, f"{done.stderr}\n{text}"
-        assert not done.stderr, done.stderr
+        assert result.returncode == 0, f"{result.stderr}\n{text}"
+        assert not result.stderr, result.stderr
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -111,23 +119,23 @@ def _unlike(texts: list[str]) -> list[str]:
 
 @pytest.mark.needs("shellcheck")
 def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
-    one = load(name)
-    whole = [
-        render(name, Case(shape, *presets(one)[0]), runtime=runtime)
+    recipe = load(name)
+    scripts = [
+        render(name, Case(shape, *presets(recipe)[0]), runtime=runtime)
         for shape, runtime in ((Shape(1, 1), "none"), (Shape(4, 8), "pyxis"))
     ]
-    cases = [*core(one), *fringe(one)]
+    cases = [*core(recipe), *fringe(recipe)]
     head = "#!/bin/bash\n# shellcheck disable=SC2317,SC2329 # called by traps\nset -euo pipefail\n"
     ranks = _unlike([f"{head}{render(name, case).rank}\n" for case in cases])
     files = []
-    for number, text in enumerate([*(script.text for script in whole), *ranks]):
+    for number, text in enumerate([*(script.text for script in scripts), *ranks]):
         files.append(tmp_path / f"{number}.sh")
         files[-1].write_text(text)
-    done = subprocess.run(
+    result = subprocess.run(
         ["shellcheck", "--shell=bash", "--norc", *map(str, files)],
         capture_output=True,
         text=True,
         check=False,
         timeout=CEILING,
     )
-    assert done.returncode == 0, done.stdout
+    assert result.returncode == 0, result.stdout

@@ -50,11 +50,11 @@ def test_warm_up_is_never_as_long_as_the_training(name: str, iters: int, tmp_pat
 def test_a_program_that_would_loop_for_ever_on_one_file_is_not_started(
     name: str, tmp_path: Path
 ) -> None:
-    one = load(name)
-    if not any("loops forever" in problem for problem in one.problems):
+    recipe = load(name)
+    if not any("loops forever" in problem for problem in recipe.problems):
         not_applicable(f"{name} tells of no such loop")
     world = World(name, tmp_path)
-    script = world.render(core(one)[0])
+    script = world.render(core(recipe)[0])
     for path in (tmp_path / "data").iterdir():
         if path.name not in ("training_0.hdf5", "part-0", "vocab.txt") and path.suffix != ".pt":
             path.unlink()

@@ -193,19 +193,19 @@ def over_midnight(data: bytes, found: list[Found], middle: Found) -> bytes | Non
         return None
     at = _moment(middle)
     shift = at.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1) - at
-    for one in reversed(stamps):
-        text = _written(one, _moment(one) + shift)
-        data = data[: one.match.start("time")] + text + data[one.match.end("time") :]
+    for stamp in reversed(stamps):
+        text = _written(stamp, _moment(stamp) + shift)
+        data = data[: stamp.match.start("time")] + text + data[stamp.match.end("time") :]
     return data
 
 
 def later(data: bytes, found: list[Found], first: Found, seconds: int) -> bytes:
     """Return the sample with the stamps of one record and all that follow it set off."""
     stamps = [one for one in found if one.match.groupdict().get("time")]
-    for one in reversed(stamps):
-        if one.match.start() >= first.match.start():
-            text = _shifted(one, seconds)
-            data = data[: one.match.start("time")] + text + data[one.match.end("time") :]
+    for stamp in reversed(stamps):
+        if stamp.match.start() >= first.match.start():
+            text = _shifted(stamp, seconds)
+            data = data[: stamp.match.start("time")] + text + data[stamp.match.end("time") :]
     return data
 
 

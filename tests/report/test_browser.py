@@ -72,9 +72,9 @@ class Browser:
         scripts = "".join(f"<script>{one}</script>" for one in [*libraries, script])
         copy = file.with_name("measured.html")
         copy.write_text(text.replace("</body>", f"{scripts}</body>"), encoding="utf-8")
-        found = self.open(copy, "--dump-dom", "--virtual-time-budget=30000", *words)
-        match = re.search(r'data-found="([^"]*)"', found.stdout)
-        assert match, found.stderr[-2000:]
+        result = self.open(copy, "--dump-dom", "--virtual-time-budget=30000", *words)
+        match = re.search(r'data-found="([^"]*)"', result.stdout)
+        assert match, result.stderr[-2000:]
         return json.loads(unescape(match[1]))
 
 
@@ -84,7 +84,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path
 
     def write(name: str, language: str) -> Path:
         report = compose(given(name), Words(language))
-        drawings = {one.name: figures.draw(one, forms=False) for one in report.pictures}
+        drawings = {picture.name: figures.draw(picture, forms=False) for picture in report.pictures}
         file = tmp_path_factory.mktemp("page") / "index.html"
         file.write_text(forms.page(report, drawings, Words(language)), encoding="utf-8")
         return file
@@ -122,9 +122,9 @@ def test_the_page_loads_nothing_and_the_console_is_silent(
     pages: Callable[[str, str], Path], browser: Browser
 ) -> None:
     file = pages(" ".join(HOSTILE), "en")
-    done = browser.open(file, "--dump-dom")
-    assert "</html>" in done.stdout
-    assert [line for line in done.stderr.splitlines() if ":CONSOLE" in line] == []
+    result = browser.open(file, "--dump-dom")
+    assert "</html>" in result.stdout
+    assert [line for line in result.stderr.splitlines() if ":CONSOLE" in line] == []
     loaded = "performance.getEntriesByType('resource').map(one => one.name)"
     assert browser.measure(file, loaded) == []
 

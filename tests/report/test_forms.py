@@ -93,7 +93,7 @@ class Text(HTMLParser):
 
 
 def rendered(report: Report) -> str:
-    drawings = {one.name: figures.draw(one, forms=False) for one in report.pictures}
+    drawings = {picture.name: figures.draw(picture, forms=False) for picture in report.pictures}
     return forms.page(report, drawings, Words(report.language))
 
 
@@ -177,11 +177,11 @@ def test_latex_compiles(tmp_path: Path) -> None:
     start = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{textcomp,booktabs,siunitx}"
     text = "\n\n".join([rf"{start}\begin{{document}}\tiny", *bodies, r"\end{document}"])
     (tmp_path / "all.tex").write_text(text, encoding="utf-8")
-    done = subprocess.run(
+    result = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"],
         cwd=tmp_path, capture_output=True, text=True, timeout=CEILING, check=False, errors="replace",
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert result.returncode == 0, result.stdout[-2000:]
 
 
 @pytest.mark.slow
@@ -195,10 +195,17 @@ def test_figures_are_the_same_bytes_each_time(language: str) -> None:
 
 def test_every_figure_has_its_text_and_its_numbers() -> None:
     report = compose(given("usual"), Words("en"))
-    assert {one.panels[0].kind for one in report.pictures} == {"scaling", "bars", "runs", "steps"}
-    for one in report.pictures:
-        assert one.alt
-        assert len(one.grid.rows) == sum(len(series.points) for series in one.panels[0].series)
+    assert {picture.panels[0].kind for picture in report.pictures} == {
+        "scaling",
+        "bars",
+        "runs",
+        "steps",
+    }
+    for picture in report.pictures:
+        assert picture.alt
+        assert len(picture.grid.rows) == sum(
+            len(series.points) for series in picture.panels[0].series
+        )
     text = rendered(report)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
@@ -206,21 +213,29 @@ def test_every_figure_has_its_text_and_its_numbers() -> None:
 
 
 def test_both_languages_say_the_same() -> None:
-    english, chinese = (compose(given("usual"), Words(one)) for one in LANGUAGES)
-    assert [one.key for one in english.sections] == [one.key for one in chinese.sections]
-    for one, other in zip(english.grids, chinese.grids, strict=True):
-        numbers = [[cell for cell in row if not isinstance(cell, str)] for row in one.rows]
+    english, chinese = (compose(given("usual"), Words(language)) for language in LANGUAGES)
+    assert [section.key for section in english.sections] == [
+        section.key for section in chinese.sections
+    ]
+    for grid, other in zip(english.grids, chinese.grids, strict=True):
+        numbers = [[cell for cell in row if not isinstance(cell, str)] for row in grid.rows]
         assert numbers == [
             [cell for cell in row if not isinstance(cell, str)] for row in other.rows
         ]
 
 
 def test_a_table_of_the_cpu_says_nothing_of_gpus() -> None:
-    one = given("usual")
-    tables = tuple(replace(table, group=replace(table.group, device="cpu")) for table in one.tables)
-    source = replace(one.results.sources[0], environments=())
-    one = replace(one, results=replace(one.results, tables=tables, sources=(source,)), backings=())
+    report_input = given("usual")
+    tables = tuple(
+        replace(table, group=replace(table.group, device="cpu")) for table in report_input.tables
+    )
+    source = replace(report_input.results.sources[0], environments=())
+    report_input = replace(
+        report_input,
+        results=replace(report_input.results, tables=tables, sources=(source,)),
+        backings=(),
+    )
     for language in LANGUAGES:
-        text = forms.markdown_report(compose(one, Words(language)))
+        text = forms.markdown_report(compose(report_input, Words(language)))
         assert "GPU" not in text.replace("nvidia", "")
         assert "CPU" in text

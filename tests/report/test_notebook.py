@@ -66,7 +66,7 @@ def test_columns_have_types_whatever_is_in_them(result: LoadedResult, tmp_path: 
         assert getattr(nothing, name).dtypes.to_dict() == getattr(result, name).dtypes.to_dict()
     assert nothing.steps.empty
     assert nothing.rows["median"].isna().all()
-    assert {str(one) for one in result.rows.dtypes} <= {"string", "int64", "float64"}
+    assert {str(dtype) for dtype in result.rows.dtypes} <= {"string", "int64", "float64"}
 
 
 def test_steps_are_those_of_the_window(result: LoadedResult) -> None:
@@ -113,9 +113,9 @@ def test_saved_results_load_without_steps(campaign: Path, result: LoadedResult, 
 def test_figures_are_those_of_a_report(result: LoadedResult) -> None:
     assert [axes.get_ylabel() for axes in result.plot().axes] == ["samples/s", "speedup"]
     assert result.plot("runs-1", language="zh").axes[0].get_ylabel() == Words("zh")("axis.distance")
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as exception_info:
         result.plot("nothing")
-    assert "scaling-1" in found.value.hint
+    assert "scaling-1" in exception_info.value.hint
 
 
 def test_what_can_not_be_loaded_says_why(here: None) -> None:

@@ -73,10 +73,14 @@ def test_every_key_that_is_asked_for_is_there_and_none_is_left_over() -> None:
     patterns = {*sources(), *_BY_DATA}
     variables = {"results.base", "results.no-base"}
     known = set(catalogue())
-    missing = {one for one in patterns if not any(fnmatchcase(key, one) for key in known)}
+    missing = {
+        pattern for pattern in patterns if not any(fnmatchcase(key, pattern) for key in known)
+    }
     assert not missing
     unused = {
-        key for key in known - variables if not any(fnmatchcase(key, one) for one in patterns)
+        key
+        for key in known - variables
+        if not any(fnmatchcase(key, pattern) for pattern in patterns)
     }
     assert not unused
 

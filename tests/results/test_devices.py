@@ -30,7 +30,7 @@ CONFIG = "hpcbert-config {"
 def on(built: Built, device: Device, stated: str = "") -> Built:
     """Let a campaign have been asked for on a device, and its logs state one."""
     arrays = tuple(
-        replace(one, point=replace(one.point, device=device)) for one in built.campaign.arrays
+        replace(array, point=replace(array.point, device=device)) for array in built.campaign.arrays
     )
     made = built.change(arrays=arrays)
     made.finish()
@@ -71,14 +71,14 @@ def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
 def test_no_command_calls_ranks_on_the_cpu_gpus(
     build: Callable[..., Built], words: tuple[str, ...], shapes: tuple[str, ...], tmp_path: Path
 ) -> None:
-    made = on(build(*shapes, repeats=2), "cpu", "cpu")
+    built = on(build(*shapes, repeats=2), "cpu", "cpu")
     out = tmp_path / "out"
-    places = {"{}": str(made.directory), "{out}": str(out)}
+    places = {"{}": str(built.directory), "{out}": str(out)}
     first, *rest = (places.get(word, word) for word in words)
-    done = inside(first, str(made.directory), *rest)
+    result = inside(first, str(built.directory), *rest)
     pages = [*out.glob("*.md"), *out.glob("*.html"), *out.glob("*/*.svg"), *out.glob("*/*.csv")]
-    said = done.output + "".join(path.read_text() for path in pages)
-    assert len(said) > 50, done
+    said = result.output + "".join(path.read_text() for path in pages)
+    assert len(said) > 50, result
     any_case = re.IGNORECASE if first == "collect" else 0  # Options and keys are called gpu.
     assert not re.findall(r".*\bGPUs?\b.*", said, any_case)
 
@@ -113,64 +113,64 @@ def test_both_in_one_document_are_two_tables() -> None:
 def test_the_table_is_of_what_was_computed_on(
     build: Callable[..., Built], asked: Device, stated: str, table: str
 ) -> None:
-    made = on(build("1n1g", "1n2g", repeats=2), asked, stated)
-    found = gathered(made.directory, states=says())
-    (one,) = found.tables
-    assert one.group.device == table
-    assert [row.ok for row in one.rows] == [2, 2]
+    built = on(build("1n1g", "1n2g", repeats=2), asked, stated)
+    found = gathered(built.directory, states=says())
+    (speedup_table,) = found.tables
+    assert speedup_table.group.device == table
+    assert [row.ok for row in speedup_table.rows] == [2, 2]
 
 
 @pytest.mark.parametrize(("asked", "stated"), [("gpu", "cpu"), ("cpu", "cuda")])
 def test_a_run_on_another_device_than_asked_for_does_not_count(
     build: Callable[..., Built], asked: Device, stated: str
 ) -> None:
-    made = on(build("1n1g", repeats=2), asked, stated)
-    (table,) = gathered(made.directory, states=says()).tables
+    built = on(build("1n1g", repeats=2), asked, stated)
+    (table,) = gathered(built.directory, states=says()).tables
     (row,) = table.rows
     assert row.ok == 0
     assert "device_kind" in row.runs[0].reasons[0].detail
 
 
 def test_a_recipe_has_a_default_rule_for_each_device(build: Callable[..., Built]) -> None:
-    made = build("1n1g", repeats=2)
-    recipe = made.directory / store.RECIPE
+    built = build("1n1g", repeats=2)
+    recipe = built.directory / store.RECIPE
     text = recipe.read_text()
     default, other = (one["name"] for one in tomli.loads(text)["log"]["rules"][:2])
     recipe.write_text(f'{text}\n[on.cpu]\nrule = "{other}"\n')
     for device, rule in (("gpu", default), ("cpu", other)):
-        made = on(made, cast("Device", device))
-        (table,) = gathered(made.directory, states=says(), rule="").tables
+        built = on(built, cast("Device", device))
+        (table,) = gathered(built.directory, states=says(), rule="").tables
         assert table.group.rule == rule
-        (table,) = gathered(made.directory, states=says(), rule=default).tables
+        (table,) = gathered(built.directory, states=says(), rule=default).tables
         assert table.group.rule == default
 
 
 def test_runs_on_two_devices_share_no_table(build: Callable[..., Built]) -> None:
-    one = on(build("1n1g", repeats=2), "cpu")
+    built = on(build("1n1g", repeats=2), "cpu")
     other = on(build("1n1g", repeats=2, name="20261121-pytorch-def"), "gpu")
-    for log in one.directory.rglob("*.log"):
+    for log in built.directory.rglob("*.log"):
         log.write_text(f"this is on the CPU\n{log.read_text()}")
-    found = gathered(one.directory, other.directory, states=says())
+    found = gathered(built.directory, other.directory, states=says())
     assert {table.group.device for table in found.tables} == {"cpu", "gpu"}
 
 
 def test_a_manifest_without_a_device_is_read_as_before(build: Callable[..., Built]) -> None:
-    made = build("1n1g", repeats=2)
-    path = made.directory / "manifest.json"
+    built = build("1n1g", repeats=2)
+    path = built.directory / "manifest.json"
     document: dict[str, Any] = json.loads(path.read_text())
     del document["arrays"][0]["point"]["device"]
     path.write_text(json.dumps(document))
-    assert store.read_manifest(made.directory) == made.campaign
-    assert made.campaign.arrays[0].point.key == "bert-tiny_1n1g_fp32_b4"
+    assert store.read_manifest(built.directory) == built.campaign
+    assert built.campaign.arrays[0].point.key == "bert-tiny_1n1g_fp32_b4"
 
 
 def test_logs_from_elsewhere_are_of_the_device_that_they_state(
     build: Callable[..., Built], collect_json: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     for stated, device in (("cpu", "cpu"), ("cuda", "gpu"), ("", "gpu")):
-        made = on(build("1n1g", repeats=2, name=f"c-{stated or 'none'}"), "auto", stated)
+        built = on(build("1n1g", repeats=2, name=f"c-{stated or 'none'}"), "auto", stated)
         logs = tmp_path / f"logs-{stated}"
-        (made.directory / "logs").rename(logs)
+        (built.directory / "logs").rename(logs)
         document = collect_json(logs)
         (table,) = document["data"]["tables"]
         assert table["device"] == device
@@ -181,10 +181,10 @@ def test_audit_names_the_device(
 ) -> None:
     from tests.kit.cli import inside
 
-    made = on(build("1n1g", repeats=2), "cpu")
-    gathered(made.directory, states=says())
-    done = inside("audit", made.directory)
-    assert "· CPU · rule" in done.stdout, done
+    built = on(build("1n1g", repeats=2), "cpu")
+    gathered(built.directory, states=says())
+    result = inside("audit", built.directory)
+    assert "· CPU · rule" in result.stdout, result
 
 
 @pytest.mark.parametrize(

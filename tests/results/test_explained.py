@@ -45,14 +45,14 @@ def told(
     *rows: Row, group: Group = GROUP, bandwidths: dict[str, float] | None = None,
     waits: dict[str, list[float]] | None = None,
 ) -> dict[str, list[Observation]]:  # fmt: skip
-    found = explain(
+    observations = explain(
         SpeedupTable(group, None, rows),
         bandwidths={Shape.parse(name): value for name, value in (bandwidths or {}).items()},
         waits={Shape.parse(name): value for name, value in (waits or {}).items()},
     )
     kinds: dict[str, list[Observation]] = {}
-    for one in found:
-        kinds.setdefault(one.about, []).append(one)
+    for observation in observations:
+        kinds.setdefault(observation.about, []).append(observation)
     return kinds
 
 
@@ -60,7 +60,9 @@ def test_what_is_lost_inside_and_between_nodes() -> None:
     found = told(row("1n1g", 100.0), row("1n8g", 720.0), row("2n8g", 1296.0), row("4n8g", 2304.0))
     assert found["node"][0].numbers["lost"] == pytest.approx(0.1)
     assert "Inside a node 10.0 % is lost".replace(" %", "%") in found["node"][0].text
-    assert [one.numbers["lost"] for one in found["nodes"]] == pytest.approx([0.1, 0.2])
+    assert [observation.numbers["lost"] for observation in found["nodes"]] == pytest.approx(
+        [0.1, 0.2]
+    )
     assert "4n8g loses 20.0%" in found["nodes"][1].text
 
 
@@ -79,7 +81,7 @@ def test_what_is_missing_is_a_run_to_make(
     shapes: tuple[str, ...], about: str, command: str
 ) -> None:
     found = told(*(row(shape, 100.0) for shape in shapes))
-    (missing,) = [one for one in found[about] if one.missing]
+    (missing,) = [observation for observation in found[about] if observation.missing]
     assert command in f"{missing.text} "
     assert not missing.numbers
 
@@ -122,12 +124,14 @@ def test_all_reduce_alone_against_what_a_step_lost(speed: float, gb: float, word
 
 def test_accumulation_reduces_once_in_so_many() -> None:
     group = replace(GROUP, variant="acc4,xla")
-    (one,) = told(row("1n8g", 400.0), row("2n8g", 790.0), bandwidths={"2n8g": 10.0})["all-reduce"]
+    (observation,) = told(row("1n8g", 400.0), row("2n8g", 790.0), bandwidths={"2n8g": 10.0})[
+        "all-reduce"
+    ]
     (four,) = told(row("1n8g", 400.0), row("2n8g", 790.0), group=group, bandwidths={"2n8g": 10.0})[
         "all-reduce"
     ]
-    assert four.numbers["lost_seconds"] == pytest.approx(4 * one.numbers["lost_seconds"])
-    assert four.numbers["alone_seconds"] == one.numbers["alone_seconds"]
+    assert four.numbers["lost_seconds"] == pytest.approx(4 * observation.numbers["lost_seconds"])
+    assert four.numbers["alone_seconds"] == observation.numbers["alone_seconds"]
 
 
 def test_the_node_without_which_the_median_rises() -> None:
@@ -211,15 +215,15 @@ def test_bandwidth_is_what_nccl_tests_runs_say_as_their_reason() -> None:
 
 
 def test_the_command(build: Build, here: None, tmp_path: Path) -> None:
-    made = build("1n1g", "1n4g", repeats=3)
-    made.finish()
-    gathered(made.directory, states=says())
-    document = inside("explain", made.directory, "--json").document
+    built = build("1n1g", "1n4g", repeats=3)
+    built.finish()
+    gathered(built.directory, states=says())
+    document = inside("explain", built.directory, "--json").document
     (table,) = document["data"]["tables"]
     kinds = {one["about"] for one in table["findings"]}
     assert {"node", "nodes", "input"} <= kinds
-    inside("archive", made.directory, "--output", tmp_path / "a.zip")
+    inside("archive", built.directory, "--output", tmp_path / "a.zip")
     assert inside("explain", tmp_path / "a.zip", "--json").document["data"] == document["data"]
-    text = inside("explain", made.directory).stdout
+    text = inside("explain", built.directory).stdout
     assert "Inside a node" in text
     assert "? The loss between nodes is unknown without a run of 2n4g" in text

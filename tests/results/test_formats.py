@@ -29,8 +29,8 @@ def run(repeat: int, throughput: float | None, reason: Reason | None = None) -> 
 
 
 def point(group: Group, shape: str, numbers: Sequence[float | None]) -> Measured:
-    why = Reason("loss", "the loss is nan at iteration 7")
-    runs = tuple(run(n, x, None if x else why) for n, x in enumerate(numbers, start=1))
+    reason = Reason("loss", "the loss is nan at iteration 7")
+    runs = tuple(run(n, x, None if x else reason) for n, x in enumerate(numbers, start=1))
     return Measured(group, Shape.parse(shape), len(runs), runs)
 
 
@@ -48,7 +48,9 @@ def tables() -> tuple[SpeedupTable, ...]:
 def test_every_form_holds_every_median(name: str, tables: tuple[SpeedupTable, ...]) -> None:
     rendered = FORMS[name].write(tables, MADE, 0)
     numbers = ("140.2", "4322.5", "4600.25")
-    assert all(one in rendered.replace(",", "") for one in numbers[: 2 + (name == "csv-runs")])
+    assert all(
+        number in rendered.replace(",", "") for number in numbers[: 2 + (name == "csv-runs")]
+    )
     assert not rendered.endswith("\n")
     assert ("1.2.3" in rendered) != any("1.2.3" in one for one in FORMS[name].unsaid(tables, MADE))
 

@@ -60,7 +60,7 @@ def test_two_halves_of_one_set_are_quiet(kind: str, counts: tuple[int, int]) -> 
         judge(ratio(*(drawn(DISTRIBUTIONS[kind], count, at) for count in counts)), 0.0001)
         for _ in range(PAIRS)
     ]
-    alarms = sum(one in ("faster", "slower") for one in verdicts) / PAIRS
+    alarms = sum(verdict in ("faster", "slower") for verdict in verdicts) / PAIRS
     assert alarms <= above(false_alarm(*counts))
 
 
@@ -132,8 +132,8 @@ def table(heading: str) -> list[list[str]]:
 def test_the_page_has_the_chances() -> None:
     for count, limits, share, alarm in table("| runs, of both"):
         n = int(count)
-        outer = [re.match(r"\d+", one) for one in limits.split(" and ")]
-        assert [int(one[0]) for one in outer if one] == [rank(n), n + 1 - rank(n)]
+        outer = [re.match(r"\d+", word) for word in limits.split(" and ")]
+        assert [int(match[0]) for match in outer if match] == [rank(n), n + 1 - rank(n)]
         assert float(share) == pytest.approx(100 * covered(n, rank(n)) ** 2, abs=0.051)
         assert float(alarm) == pytest.approx(100 * false_alarm(n, n), abs=0.0051)
 
@@ -153,7 +153,7 @@ def test_the_page_has_the_rates() -> None:
     for name, *written in table("| runs scatter by | false alarm"):
         at = random.Random(f"{SEED} {name}")
         drawn = {factor: normal(float(name) / 100, factor, at) for factor in (1, 0.98, 0.95, 0.9)}
-        said = {factor: [judge(one, 0.02) for one in found] for factor, found in drawn.items()}
+        said = {factor: [judge(one, 0.02) for one in ratios] for factor, ratios in drawn.items()}
         false = sum(one in ("faster", "slower") for one in said[1])
         found = [false, *(said[factor].count("slower") for factor in (0.98, 0.95, 0.9))]
         found += [said[1].count("equal"), said[0.98].count("equal")]

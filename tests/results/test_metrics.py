@@ -102,20 +102,20 @@ def test_model_flops_of_any_width() -> None:
 
 def test_metrics_of_a_point() -> None:
     steps = Steps((10, 20, 30, 40), (9.0, 9.0, 0.16, 0.2), 20, 40)
-    runs = tuple(replace(one, sampled=sampled(1000.0 + one.repeat)) for one in point().runs)
+    runs = tuple(replace(run, sampled=sampled(1000.0 + run.repeat)) for run in point().runs)
     (table,) = tabulate([point(runs=runs, steps=((1, steps), (2, steps)))])
-    found = table.rows[0].metrics
-    assert found is not None
+    metrics = table.rows[0].metrics
+    assert metrics is not None
     flops = model_flops(model_named("bert-base") or Model(0, 0, 0), 128)
-    assert found.samples_per_second_per_gpu == 200.0
-    assert found.tokens_per_second == 800 * 128
-    assert found.step_seconds == pytest.approx(0.18)
-    assert found.step_seconds_p95 == 0.2
-    assert found.model_flops_per_sample == flops
-    assert found.mfu == found.mfu_padded == pytest.approx(800 * flops / (4 * 312e12))
-    assert (found.watts, found.gpu_memory_mib) == (1002.0, 30_000.0)
-    assert found.samples_per_joule == pytest.approx(800 / 1002)
-    assert found.unknown == ()
+    assert metrics.samples_per_second_per_gpu == 200.0
+    assert metrics.tokens_per_second == 800 * 128
+    assert metrics.step_seconds == pytest.approx(0.18)
+    assert metrics.step_seconds_p95 == 0.2
+    assert metrics.model_flops_per_sample == flops
+    assert metrics.mfu == metrics.mfu_padded == pytest.approx(800 * flops / (4 * 312e12))
+    assert (metrics.watts, metrics.gpu_memory_mib) == (1002.0, 30_000.0)
+    assert metrics.samples_per_joule == pytest.approx(800 / 1002)
+    assert metrics.unknown == ()
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_metrics_of_a_point() -> None:
     ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no real tokens", "no length", "two lengths", "model", "CPU", "steps", "power", "half the GPUs"],
 )  # fmt: skip
 def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], why: str) -> None:
-    found = metrics_of(point(**changes), 800.0)
-    assert found is not None
-    told = dict(found.unknown)
+    metrics = metrics_of(point(**changes), 800.0)
+    assert metrics is not None
+    told = dict(metrics.unknown)
     for name in names:
-        assert getattr(found, name) is None
+        assert getattr(metrics, name) is None
         assert why in told[name], told
-    empty = {name for name in vars(found) if getattr(found, name) is None}
+    empty = {name for name in vars(metrics) if getattr(metrics, name) is None}
     assert empty == set(told)
 
 
@@ -171,15 +171,15 @@ BASE = {"sequence_length": 512, "real_token_share": 0.5}
 def test_operations_are_those_of_the_sizes_that_the_run_states(
     facts: dict[str, Any], flops: float
 ) -> None:
-    found = metrics_of(point(facts=stating(**facts)), 80.0)
-    assert found is not None
+    metrics = metrics_of(point(facts=stating(**facts)), 80.0)
+    assert metrics is not None
     tokens = 512 / facts.get("packing", 1)
-    assert found.model_flops_per_sample == pytest.approx(flops)
-    assert found.mfu_padded == pytest.approx(80 * flops / (4 * 312e12))
-    assert found.tokens_per_second == 80 * tokens
-    assert found.real_tokens_per_second == 40 * tokens
+    assert metrics.model_flops_per_sample == pytest.approx(flops)
+    assert metrics.mfu_padded == pytest.approx(80 * flops / (4 * 312e12))
+    assert metrics.tokens_per_second == 80 * tokens
+    assert metrics.real_tokens_per_second == 40 * tokens
     # The attention's products fall with the square, all others with the length.
-    assert 0.25 < (found.mfu or 0) / (found.mfu_padded or 0) < 0.51
+    assert 0.25 < (metrics.mfu or 0) / (metrics.mfu_padded or 0) < 0.51
 
 
 @pytest.mark.parametrize("model", ["bert", "resnet50"])
@@ -187,18 +187,18 @@ def test_a_model_that_the_log_describes_needs_no_name(model: str) -> None:
     """DLPerf's paths say only `bert`."""
     group = Group("oneflow", model, "fp32", 32, "rate")
     facts = stating(sequence_length=128, hidden_size=768, layers=12)
-    found = metrics_of(point(group=group, facts=facts), 80.0)
-    assert found is not None
-    assert found.model_flops_per_sample == model_flops(Model(12, 768, 3072), 128)
+    metrics = metrics_of(point(group=group, facts=facts), 80.0)
+    assert metrics is not None
+    assert metrics.model_flops_per_sample == model_flops(Model(12, 768, 3072), 128)
     assert metrics_of(point(group=group, facts=stating(**BASE)), 80.0).mfu_padded is None  # type: ignore[union-attr]
 
 
 def test_the_sum_that_a_program_states_is_its_work() -> None:
     """Samples differ in length, so their squares are more than that of their mean."""
     whole = model_flops(Model(12, 768, 3072), 512)
-    found = metrics_of(point(facts=stating(**BASE, model_flops=0.6 * whole)), 80.0)
-    assert found is not None
-    assert found.mfu == pytest.approx(0.6 * (found.mfu_padded or 0))
+    metrics = metrics_of(point(facts=stating(**BASE, model_flops=0.6 * whole)), 80.0)
+    assert metrics is not None
+    assert metrics.mfu == pytest.approx(0.6 * (metrics.mfu_padded or 0))
     wrong = metrics_of(point(facts=stating(**BASE, model_flops=1.1 * whole)), 80.0)
     assert wrong is not None
     assert wrong.mfu is None
@@ -226,12 +226,12 @@ def test_an_mfu_above_the_peak_is_no_number(
     share: float | None, rate: float, mfu: bool, padded: bool, flags: tuple[str, ...]
 ) -> None:
     facts = {"sequence_length": 512, **({"real_token_share": share} if share else {})}
-    runs = tuple(replace(one, throughput=rate * PEAK) for one in point().runs)
+    runs = tuple(replace(run, throughput=rate * PEAK) for run in point().runs)
     (table,) = tabulate([point(runs=runs, facts=stating(**facts))])
     (row,) = table.rows
     assert row.metrics is not None
     assert (row.metrics.mfu is not None, row.metrics.mfu_padded is not None) == (mfu, padded)
-    assert {one for one in row.flags if "mfu" in one} == set(flags)
+    assert {flag for flag in row.flags if "mfu" in flag} == set(flags)
     why = dict(row.metrics.unknown)
     if not padded:
         assert "padding" in why["mfu_padded"]
@@ -260,8 +260,8 @@ def collected(tmp_path: Path, text: str, *more: str) -> dict[str, Any]:
     folder = tmp_path / "pytorch/bert/bz8/1n1g"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bert_b8_bf16_1.log").write_text(text)
-    found = inside("collect", tmp_path / "pytorch", "--fw", "pytorch", "--json", *more)
-    row: dict[str, Any] = found.data["tables"][0]["rows"][0]
+    result = inside("collect", tmp_path / "pytorch", "--fw", "pytorch", "--json", *more)
+    row: dict[str, Any] = result.data["tables"][0]["rows"][0]
     return row
 
 
@@ -318,7 +318,7 @@ def test_known_gpus_by_their_whole_names() -> None:
 
 
 def test_saved_results_keep_metrics() -> None:
-    runs = tuple(replace(one, sampled=sampled(1000.0)) for one in point().runs)
+    runs = tuple(replace(run, sampled=sampled(1000.0)) for run in point().runs)
     tables = tabulate([point(runs=runs), point(group=Group("x", "y", "fp32", 1, "r"))])
     again = saved.parse(saved.render(ResultSet(tables)), file="x")
     assert again.tables == tables
@@ -390,23 +390,23 @@ def test_all_nodes_or_none(tmp_path: Path) -> None:
 
 
 def test_collect_shows_what_was_sampled(build: Build, here: None) -> None:
-    made = build("1n1g", repeats=3)
-    made.finish()
-    folder = made.directory / "env"
+    built = build("1n1g", repeats=3)
+    built.finish()
+    folder = built.directory / "env"
     folder.mkdir()
     for repeat in (1, 2):
         name = f"bert-tiny_1n1g_fp32_b4.{repeat}.0.n1.csv"
         (folder / name).write_text(smi([[40.0]] * 9 + [[250.0]] * 90, step=0.1))
-    (table,) = gathered(made.directory, states=says()).tables
+    (table,) = gathered(built.directory, states=says()).tables
     metrics = table.rows[0].metrics
     assert metrics is not None
     assert metrics.watts == pytest.approx(250.0)
     assert [bool(run.sampled) for run in table.rows[0].runs] == [True, True, False]
     assert metrics.tokens_per_second == pytest.approx(11.0 * 128, rel=1e-3)
-    wide = inside("collect", made.directory, "--format", "wide").stdout
+    wide = inside("collect", built.directory, "--format", "wide").stdout
     assert "samples/J" in wide
     assert "no MFU: nothing says what the GPUs are" in wide
-    told = inside("collect", made.directory, "--json").data["tables"][0]["rows"][0]["metrics"]
+    told = inside("collect", built.directory, "--json").data["tables"][0]["rows"][0]["metrics"]
     assert told["watts"] == pytest.approx(250.0)
     assert {one["metric"] for one in told["unknown"]} >= {"mfu"}
 

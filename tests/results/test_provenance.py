@@ -72,7 +72,7 @@ def test_one_run_has_no_range(logs: Path, collect: Collect) -> None:
 def test_csv_by_run_has_a_line_a_run(logs: Path, collect: Collect) -> None:
     (logs / "1n2g/bert_b32_fp32_1.log").write_text("nothing\n")
     lines = list(csv.DictReader(io.StringIO(collect(logs, "--format", "csv-runs").stdout)))
-    found = [(one["gpus"], one["repeat"], one["valid"], one["throughput"]) for one in lines]
+    found = [(line["gpus"], line["repeat"], line["valid"], line["throughput"]) for line in lines]
     assert found == [
         ("1", "1", "yes", "100.0"),
         ("1", "2", "yes", "100.5"),
@@ -82,7 +82,7 @@ def test_csv_by_run_has_a_line_a_run(logs: Path, collect: Collect) -> None:
     ]
     assert lines[3]["flags"] == "outlier"
     assert lines[4]["reasons"]
-    assert all(one["log"].endswith(".log") for one in lines)
+    assert all(line["log"].endswith(".log") for line in lines)
 
 
 def test_windows_by_records_and_footers_are_said_as_they_are(

@@ -32,12 +32,12 @@ def tables(path: Path) -> dict[tuple[str, ...], SpeedupTable]:
         runs = sets.setdefault(page(row), {}).setdefault(shape_of(row), [])
         speed = float(row["samples_per_s"])
         runs.append(Run(len(runs) + 1, 0, speed, True, (), "-", "none", ""))
-    found = {}
+    speedup_tables = {}
     for key, shapes in sets.items():
         group = Group(key[1], "bert", key[2], int(key[3]), "printed")
         points = [Measured(group, shape, len(runs), tuple(runs)) for shape, runs in shapes.items()]
-        (found[key],) = tabulate(points)
-    return found
+        (speedup_tables[key],) = tabulate(points)
+    return speedup_tables
 
 
 @pytest.mark.needs("published")
@@ -48,9 +48,9 @@ def test_every_published_median_and_speedup_recomputes_from_its_runs(shared: Pat
     published: dict[tuple[str, ...], dict[str, list[dict[str, str]]]] = {}
     for row in rows(shared / "logs" / "published.tsv"):
         published.setdefault(page(row), {}).setdefault(row["source"], []).append(row)
-    made = tables(shared / "logs" / "published-runs.tsv")
-    assert len(made) >= 13
-    for key, table in made.items():
+    speedup_tables = tables(shared / "logs" / "published-runs.tsv")
+    assert len(speedup_tables) >= 13
+    for key, table in speedup_tables.items():
         if (key[1], key[3]) in ambiguous:
             continue
         ours = {row.shape: row for row in table.rows}

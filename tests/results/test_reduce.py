@@ -102,8 +102,8 @@ def test_numbers_of_a_row_hang_together(numbers: list[float]) -> None:
 def test_the_order_of_runs_does_not_matter(numbers: list[float], random: object) -> None:
     shuffled = list(numbers)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    (one,), (other,) = rows(point("4n8g", numbers)), rows(point("4n8g", shuffled))
-    assert (one.median, one.mean, one.cv) == (other.median, other.mean, other.cv)
+    (row,), (other,) = rows(point("4n8g", numbers)), rows(point("4n8g", shuffled))
+    assert (row.median, row.mean, row.cv) == (other.median, other.mean, other.cv)
 
 
 @given(st.lists(speeds, min_size=1, max_size=5), st.lists(speeds, max_size=4))
@@ -216,8 +216,8 @@ def test_published_tables_have_no_outlier_and_few_are_noisy(shared: Path) -> Non
     several = [numbers for numbers in sets.values() if len(numbers) > 1]
     flags = [rows(point("1n8g", numbers))[0].flags for numbers in several]
     assert len(several) == 69
-    assert sum("outlier" in one for one in flags) == 0
-    assert sum("noisy" in one for one in flags) == 2
+    assert sum("outlier" in flag for flag in flags) == 0
+    assert sum("noisy" in flag for flag in flags) == 2
 
 
 @pytest.mark.parametrize(

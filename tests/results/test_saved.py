@@ -124,10 +124,10 @@ def test_results_are_read_back_as_they_were(found: ResultSet) -> None:
 
 @given(results())
 def test_what_collect_writes_is_read_back(found: ResultSet) -> None:
-    made = found.made or MADE
-    printed = {"version": 1, "command": "collect", "data": tables_data(found.tables, made)}
-    for text in (FORMS["json"].write(found.tables, made, 0), json.dumps(printed)):
-        assert parse(text, file="x.json") == ResultSet(found.tables, made)
+    provenance = found.made or MADE
+    printed = {"version": 1, "command": "collect", "data": tables_data(found.tables, provenance)}
+    for text in (FORMS["json"].write(found.tables, provenance, 0), json.dumps(printed)):
+        assert parse(text, file="x.json") == ResultSet(found.tables, provenance)
 
 
 def run(repeat: int, speed: float) -> Run:

@@ -51,10 +51,10 @@ def law(nodes: int, *, ring: float = 0.0, latency: float = 0.0, tree: float = 0.
 def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
     curve = curve_of(table({f"{n}n8g": law(n, **costs) for n in (1, 2, 4, 8)}))
     for nodes in (1, 2, 4, 8, 16, 32):
-        told = curve.predicted(nodes)
-        assert told.low
-        assert told.high
-        assert told.low <= law(nodes, **costs) <= told.high
+        prediction = curve.predicted(nodes)
+        assert prediction.low
+        assert prediction.high
+        assert prediction.low <= law(nodes, **costs) <= prediction.high
     assert all(abs(share) < 0.01 for _, share in curve.residuals)
     best = curve.fits[0]
     assert best.seconds == pytest.approx(0.1, rel=1e-3)
@@ -62,25 +62,25 @@ def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
 
 def test_what_is_said_of_a_prediction() -> None:
     curve = curve_of(table({"1n1g": 300.0, "1n8g": law(1), "2n8g": law(2, ring=0.02)}))
-    told = curve.predicted(4)
+    prediction = curve.predicted(4)
     assert curve.alone == pytest.approx(32 / 300)
-    assert told.throughput == pytest.approx(law(4, ring=0.02))
-    assert told.step_seconds == pytest.approx(0.115)
-    assert told.exposed_seconds == pytest.approx(0.015)
-    assert told.efficiency == pytest.approx(0.1 / 0.115)
-    assert told.low
-    assert told.high
-    assert told.throughput
-    assert told.low < told.throughput * (1 - MARGIN / 2)
-    assert told.high > told.throughput * (1 + MARGIN / 2)
+    assert prediction.throughput == pytest.approx(law(4, ring=0.02))
+    assert prediction.step_seconds == pytest.approx(0.115)
+    assert prediction.exposed_seconds == pytest.approx(0.015)
+    assert prediction.efficiency == pytest.approx(0.1 / 0.115)
+    assert prediction.low
+    assert prediction.high
+    assert prediction.throughput
+    assert prediction.low < prediction.throughput * (1 - MARGIN / 2)
+    assert prediction.high > prediction.throughput * (1 + MARGIN / 2)
 
 
 def test_scatter_widens_the_interval() -> None:
     rows = tuple(
         row(shape, law(n), spread) for shape, n, spread in (("1n8g", 1, 0.1), ("2n8g", 2, 0.2))
     )
-    told = curve_of(SpeedupTable(GROUP, None, rows)).predicted(2)
-    assert told.low == pytest.approx(law(2) / 1.2)
+    prediction = curve_of(SpeedupTable(GROUP, None, rows)).predicted(2)
+    assert prediction.low == pytest.approx(law(2) / 1.2)
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,17 @@ def test_scatter_widens_the_interval() -> None:
 def test_it_goes_no_further_than_the_points_carry(
     speeds: dict[str, float | None], nodes: int, why: str
 ) -> None:
-    told = curve_of(table(speeds)).predicted(nodes)
-    assert why in told.why
-    assert told.throughput is told.low is told.high is None
+    prediction = curve_of(table(speeds)).predicted(nodes)
+    assert why in prediction.why
+    assert prediction.throughput is prediction.low is prediction.high is None
 
 
 def test_faster_on_more_nodes_predicts_no_growth() -> None:
     """No coefficient is negative: what was measured by luck does not grow."""
-    told = curve_of(table({"1n8g": 1000.0, "2n8g": 2100.0})).predicted(8)
-    assert told.efficiency == 1.0
-    assert told.throughput is not None
-    assert told.throughput <= 8 * 1050.0
+    prediction = curve_of(table({"1n8g": 1000.0, "2n8g": 2100.0})).predicted(8)
+    assert prediction.efficiency == 1.0
+    assert prediction.throughput is not None
+    assert prediction.throughput <= 8 * 1050.0
 
 
 def test_of_several_widths_the_one_with_most_nodes_counts() -> None:
@@ -160,15 +160,15 @@ def test_every_published_table_less_its_largest_shape(shared: Path) -> None:
         if len(speeds) < 3:
             continue
         curve, largest, speed = without_largest(key, speeds)
-        told = curve.predicted(largest.nodes)
-        if told.throughput is None or curve.gpus_per_node != largest.gpus_per_node:
-            assert told.why or curve.gpus_per_node != largest.gpus_per_node
+        prediction = curve.predicted(largest.nodes)
+        if prediction.throughput is None or curve.gpus_per_node != largest.gpus_per_node:
+            assert prediction.why or curve.gpus_per_node != largest.gpus_per_node
             refused += 1
             continue
-        assert told.low
-        assert told.high
-        errors.append(abs(told.throughput / speed - 1))
-        inside_ += told.low <= speed <= told.high
+        assert prediction.low
+        assert prediction.high
+        errors.append(abs(prediction.throughput / speed - 1))
+        inside_ += prediction.low <= speed <= prediction.high
     errors.sort()
     assert (len(errors), refused, inside_) == (87, 49, 79)
     assert round(median(errors), 3) == 0.029
@@ -184,9 +184,9 @@ def test_tables_of_many_nodes_four_times_beyond(shared: Path) -> None:
         if {1, 4, 16} <= nodes:
             shorter = {shape: speed for shape, speed in speeds.items() if shape.nodes <= 16}
             curve, largest, speed = without_largest(key, shorter)
-            told = curve.predicted(largest.nodes)
-            assert told.throughput is not None
-            errors.append(abs(told.throughput / speed - 1))
+            prediction = curve.predicted(largest.nodes)
+            assert prediction.throughput is not None
+            errors.append(abs(prediction.throughput / speed - 1))
     assert FARTHEST == 4
     assert len(errors) == 8
     assert round(median(errors), 3) == 0.031
@@ -200,15 +200,15 @@ def test_the_command(tmp_path: Path, here: None) -> None:
     runs = {f"{n}n8g": law(n, ring=0.02) for n in (1, 2, 4)}
     path = tmp_path / "r.json"
     path.write_text(saved.render(ResultSet((recorded(runs),))))
-    told = inside("predict", path, "--nodes", "8,64", "--json")
-    assert told.returncode == 4
-    (found,) = told.data["tables"]
+    result = inside("predict", path, "--nodes", "8,64", "--json")
+    assert result.returncode == 4
+    (found,) = result.data["tables"]
     assert [one["nodes"] for one in found["points"]] == [1, 2, 4]
     assert found["reach"] == 16
     eight, far = found["predictions"]
     assert eight["low"] < law(8, ring=0.02) < eight["high"]
     assert far["throughput"] is None
-    assert "64 nodes are 16 times" in told.error["message"]
+    assert "64 nodes are 16 times" in result.error["message"]
     text = inside("predict", path, "--nodes", "8")
     assert text.returncode == 0
     assert "8n8g" in text.stdout
@@ -216,7 +216,9 @@ def test_the_command(tmp_path: Path, here: None) -> None:
 
 
 def recorded(speeds: dict[str, float]) -> SpeedupTable:
-    made = table(dict(speeds))
+    speedup_table = table(dict(speeds))
     counts = RepeatCount(1, 1)
-    rows = (replace(row, origin=Origin("record", "x"), repeats=counts) for row in made.rows)
-    return replace(made, rows=tuple(rows))
+    rows = (
+        replace(row, origin=Origin("record", "x"), repeats=counts) for row in speedup_table.rows
+    )
+    return replace(speedup_table, rows=tuple(rows))

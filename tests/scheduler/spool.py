@@ -60,8 +60,8 @@ class Spool(PlainScheduler):
         return {repeat.key: self._state(repeat) for repeat in watched.repeats}
 
     def _state(self, repeat: Repeat) -> RepeatState:
-        seen = repeat.newest
-        return seen.complete(seen.end_state or self._unended(repeat))
+        job_record = repeat.newest
+        return job_record.complete(job_record.end_state or self._unended(repeat))
 
     def _unended(self, repeat: Repeat) -> RepeatState:
         if (self.place / f"{repeat.array.job_id}.job").exists():

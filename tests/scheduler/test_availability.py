@@ -57,7 +57,7 @@ def findings(folder: Path, site: str, nodes: int = 2, **said: Any) -> dict[str, 
 
     start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
     found = examine(drafts.site_of(folder, site, start=start), World(run, environ={}), nodes)
-    return {one.name: one for one in found if one.status != "ok"}
+    return {finding.name: finding for finding in found if finding.status != "ok"}
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_a_reservation_of_fewer_nodes_is_told(tmp_path: Path) -> None:
 def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -> None:
     text = '[slurm]\ngres = "gpu:v100"\n'
     demand = "error: submit with --export=NONE\nerror: allocation failure: Unspecified error"
-    found = findings(tmp_path, text, tried=demand)["sbatch --test-only"]
-    assert "submit with --export=NONE; error: allocation failure" in found.detail
-    assert found.remedy == 'site.toml: slurm.sbatch_args = ["--export=NONE"]'
+    finding = findings(tmp_path, text, tried=demand)["sbatch --test-only"]
+    assert "submit with --export=NONE; error: allocation failure" in finding.detail
+    assert finding.remedy == 'site.toml: slurm.sbatch_args = ["--export=NONE"]'
     given = findings(tmp_path, f"{text}sbatch_args = ['--export=NONE']\n", tried=demand)
     assert given["sbatch --test-only"].remedy == ""
 

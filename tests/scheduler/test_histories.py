@@ -75,10 +75,10 @@ class Truth:
 
     def at(self, repeat: int, moment: int) -> tuple[Run, str] | None:
         """The newest run at a moment, and its state then."""
-        known = [run for run in self.runs[repeat] if run.submit <= moment]
-        if not known:
+        runs = [run for run in self.runs[repeat] if run.submit <= moment]
+        if not runs:
             return None
-        run = known[-1]
+        run = runs[-1]
         return run, self.state(run, moment)
 
     def state(self, run: Run, moment: int) -> str:
@@ -203,12 +203,12 @@ def follow(truth: Truth, watched: Built) -> None:
 def test_tracking_tells_the_truth_in_the_end_and_no_success_before_it(
     watched: Callable[..., Built],
 ) -> None:
-    one = watched("5", repeats=REPEATS)
+    built = watched("5", repeats=REPEATS)
 
     @settings(max_examples=60, deadline=None)
     @given(histories())
     def check(truth: Truth) -> None:
         truth.broken = [*truth.broken, (False, False)]
-        follow(truth, one)
+        follow(truth, built)
 
     check()

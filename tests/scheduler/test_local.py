@@ -56,7 +56,7 @@ class Queue:
 
     def wait_for_end(self) -> None:
         """Wait until every state is an end and the queue process has left."""
-        self.wait(lambda found: all(state.kind.over for state in found))
+        self.wait(lambda repeat_states: all(state.kind.over for state in repeat_states))
         until(lambda: not local.alive(self.job_id), self.output)
 
     @property
@@ -98,23 +98,23 @@ def run_locally(tmp_path: Path, watched: Build) -> Iterator[Callable[..., Queue]
         env: dict[str, str] | None = None,
         together: bool = False,
     ) -> Queue:
-        one = watched(
+        built = watched(
             *("" for _ in bodies), repeats=repeats, name=name, scheduler="local", together=together
         )
-        for array, body in zip(one.campaign.arrays, bodies, strict=True):
+        for array, body in zip(built.campaign.arrays, bodies, strict=True):
             text = FRAME.format(status=f"status/{array.point.key}", body=body)
-            (one.directory / array.script).write_text(body if together else text)
+            (built.directory / array.script).write_text(body if together else text)
         tag = f"{os.getpid()}-{name}-{tmp_path.name}"
         places = {"XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
         environ = {**os.environ, **places, "HPCBERT_TEST_TAG": tag}
         job_id = enqueue(
-            one.directory, one.campaign, time_limit_minutes=minutes, grace=grace,
+            built.directory, built.campaign, time_limit_minutes=minutes, grace=grace,
             environ={**environ, **(env or {})},
         )  # fmt: skip
-        arrays = [replace(one, job_id=job_id, state="submitted") for one in one.campaign.arrays]
-        campaign = replace(one.campaign, arrays=tuple(arrays))
-        store.write_manifest(one.directory, campaign)
-        queues.append(Queue(Built(one.directory, campaign), tag))
+        arrays = [replace(one, job_id=job_id, state="submitted") for one in built.campaign.arrays]
+        campaign = replace(built.campaign, arrays=tuple(arrays))
+        store.write_manifest(built.directory, campaign)
+        queues.append(Queue(Built(built.directory, campaign), tag))
         return queues[-1]
 
     yield start
@@ -201,7 +201,7 @@ def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally: Start) 
     assert queue.words() == ["RUNNING"]
     assert local.unfinished(queue.watched)
     (queue.watched.directory / "go").touch()
-    queue.wait(lambda found: found[0].word == "COMPLETED")
+    queue.wait(lambda repeat_states: repeat_states[0].word == "COMPLETED")
     assert '"finished"' in status.read_text()
 
 
@@ -237,7 +237,7 @@ def test_a_script_that_ignores_its_end_is_killed(run_locally: Start) -> None:
 
 def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally: Start) -> None:
     queue = run_locally("sleep 1000 & wait", "touch started", repeats=2)
-    queue.wait(lambda found: found[0].word == "RUNNING")
+    queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     target = cancel.find(queue.watched, run=no_slurm)
     assert target.jobs == (queue.job_id,)
     assert len(target.repeats) == 4
@@ -258,7 +258,7 @@ def no_slurm(argv: Sequence[str], **_: Any) -> Outcome:
 
 def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -> None:
     queue = run_locally("sleep 1000 & wait", repeats=2)
-    queue.wait(lambda found: found[0].word == "RUNNING")
+    queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     assert descendants(queue.pid)
     os.kill(queue.pid, signal.SIGKILL)
     queue.wait(lambda found: found[0].word == "CANCELLED")
@@ -272,7 +272,7 @@ def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -
 def test_a_killed_supervisor_is_a_failure_and_the_queue_goes_on(run_locally: Start) -> None:
     queue = run_locally("echo $PPID >supervisor; setsid sleep 1000 & sleep 1000", "exit 0")
     pid = queue.watched.directory / "supervisor"
-    queue.wait(lambda found: pid.exists() and pid.read_text() != "")
+    queue.wait(lambda repeat_states: pid.exists() and pid.read_text() != "")
     os.kill(int(pid.read_text()), signal.SIGKILL)
     queue.wait_for_end()
     first, second = queue.states()
@@ -283,7 +283,7 @@ def test_a_killed_supervisor_is_a_failure_and_the_queue_goes_on(run_locally: Sta
 
 def test_campaigns_of_one_machine_wait_for_each_other(run_locally: Start) -> None:
     first = run_locally("until [ -e go ]; do sleep 0.05; done", name="first")
-    first.wait(lambda found: found[0].word == "RUNNING")
+    first.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     second = run_locally("exit 0", name="second")
     time.sleep(0.5)
     (state,) = second.states()
@@ -301,7 +301,7 @@ def test_campaigns_of_one_machine_wait_for_each_other(run_locally: Start) -> Non
 
 def test_a_campaign_that_waits_can_be_cancelled(run_locally: Start) -> None:
     first = run_locally("sleep 1000", name="first")
-    first.wait(lambda found: found[0].word == "RUNNING")
+    first.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     second = run_locally("exit 0", name="second")
     assert local.cancel(second.watched.directory, second.watched.campaign)
     second.wait_for_end()
@@ -336,7 +336,7 @@ def test_without_a_bash_every_repeat_fails_with_a_reason(
 
 def test_a_vanished_directory_ends_the_queue_quietly(run_locally: Start, tmp_path: Path) -> None:
     queue = run_locally("echo x >began; sleep 1", repeats=3)
-    queue.wait(lambda found: found[0].word == "RUNNING")
+    queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     queue.watched.directory.rename(tmp_path / "elsewhere")
     until(lambda: not local.alive(queue.job_id), "the queue is alive")
     assert not queue.survivors()
@@ -353,7 +353,7 @@ def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
     run_locally: Start, watched: Build
 ) -> None:
     queue = run_locally("sleep 1000 & wait")
-    queue.wait(lambda found: found[0].word == "RUNNING")
+    queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     plan = queue.watched.directory / local.PLAN
     text = plan.read_text()
     plan.write_text(text.replace(machine(), "otherhost 0000"))
@@ -375,12 +375,12 @@ def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
 
 
 def test_a_queue_that_cannot_start_says_why(watched: Build, tmp_path: Path) -> None:
-    one = watched("", scheduler="local")
+    built = watched("", scheduler="local")
     (tmp_path / "file").touch()
     with pytest.raises(SchedulerError, match="Can't start the local queue"):
         enqueue(
-            one.directory,
-            one.campaign,
+            built.directory,
+            built.campaign,
             time_limit_minutes=1,
             environ={**os.environ, "XDG_STATE_HOME": str(tmp_path / "file")},
         )
@@ -402,13 +402,13 @@ def test_a_home_that_is_read_only_has_the_lock_elsewhere(
 
 @pytest.mark.needs("users")
 def test_a_place_of_somebody_else_for_the_lock_is_refused(watched: Build, tmp_path: Path) -> None:
-    one = watched("", scheduler="local")
+    built = watched("", scheduler="local")
     (tmp_path / "hpcbert").mkdir()
     os.chown(tmp_path / "hpcbert", 65534, 65534)
     with pytest.raises(SchedulerError, match="It belongs to nobody"):
         enqueue(
-            one.directory,
-            one.campaign,
+            built.directory,
+            built.campaign,
             time_limit_minutes=1,
             environ={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
         )
@@ -416,7 +416,7 @@ def test_a_place_of_somebody_else_for_the_lock_is_refused(watched: Build, tmp_pa
 
 def test_what_watches_steps_back_and_what_is_measured_does_not(run_locally: Start) -> None:
     queue = run_locally("sleep 1000 & wait")
-    queue.wait(lambda found: found[0].word == "RUNNING")
+    queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     (supervisor,) = (pid for pid in descendants(queue.pid) if parent(pid) == queue.pid)
     watched_over = descendants(supervisor)
     assert len(watched_over) == 2

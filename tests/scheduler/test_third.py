@@ -59,10 +59,10 @@ def test_doctor_asks_it(place: Path) -> None:
 
 
 def test_what_a_dry_run_shows_is_its_own(submit: Callable[..., Done], place: Path) -> None:
-    done = inside(*WORDS, "--python", "true", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "$ (spool queue)" in done.stdout
-    assert "sbatch --test-only" not in done.stdout
+    result = inside(*WORDS, "--python", "true", "--dry-run")
+    assert result.returncode == 0, result.stderr
+    assert "$ (spool queue)" in result.stdout
+    assert "sbatch --test-only" not in result.stdout
     refused = submit("--partition", "gpu")
     assert (refused.returncode, "--partition has no effect" in refused.error["message"]) == (
         2,
@@ -107,20 +107,20 @@ def test_who_waits_sees_it_retry_what_failed(
     daemon = threading.Thread(target=serve)
     daemon.start()
     try:
-        done = submit("--wait", "--max-retries", "1")
+        result = submit("--wait", "--max-retries", "1")
     finally:
         over.set()
         daemon.join()
-    assert done.returncode == 0, done.stderr
-    assert {repeat: run["attempt"] for repeat, run in runs(done.document).items()} == {1: 0, 2: 1}
+    assert result.returncode == 0, result.stderr
+    assert {repeat: run["attempt"] for repeat, run in runs(result.document).items()} == {1: 0, 2: 1}
 
 
 def test_what_is_cancelled_stays_on_record_and_can_be_retried(
     submit: Callable[..., Done], place: Path
 ) -> None:
     directory = Path(submit().data["directory"])
-    done = inside("cancel", str(directory), "--yes", "--json")
-    assert (done.data["cancelled"], done.data["jobs"]) == (True, ["0001"])
+    result = inside("cancel", str(directory), "--yes", "--json")
+    assert (result.data["cancelled"], result.data["jobs"]) == (True, ["0001"])
     assert [path.name for path in place.iterdir()] == ["0001.cancelled"]
     assert kinds() == {"failed": 2}
     assert inside("cancel", str(directory), "--yes").stdout.startswith("No job of")
@@ -140,8 +140,8 @@ def test_a_job_that_an_interrupted_submission_left_is_found(
     assert stopped.error["code"] == "interrupted", stopped
     monkeypatch.delenv("SPOOL_DIES")
     directory = Path(stopped.data["directory"])
-    done = inside("submit", "--resume", str(directory), "--json")
-    assert [one["job_id"] for one in done.data["arrays"]] == ["0001"]
+    result = inside("submit", "--resume", str(directory), "--json")
+    assert [one["job_id"] for one in result.data["arrays"]] == ["0001"]
     assert len(list(place.iterdir())) == 1
 
 
@@ -151,8 +151,8 @@ def test_a_manifest_that_names_an_unknown_scheduler_is_damaged(
     directory = Path(submit().data["directory"])
     path = directory / MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), "scheduler": "pbs"}))
-    done = inside("monitor", str(directory), "--json")
-    assert (done.returncode, "scheduler" in done.error["message"]) == (2, True)
+    result = inside("monitor", str(directory), "--json")
+    assert (result.returncode, "scheduler" in result.error["message"]) == (2, True)
 
 
 def test_nobody_compares_a_schedulers_name() -> None:

@@ -31,7 +31,7 @@ def words(tracker: Tracker) -> list[str]:
 
 
 def test_ranges_single_elements_and_words_are_told_apart(watched: Build, slurm: Slurm) -> None:
-    one = watched("12")
+    built = watched("12")
     slurm.sacct = (
         sacct("12_1", "COMPLETED")
         + sacct("12_2", "CANCELLED by 1000")
@@ -39,7 +39,7 @@ def test_ranges_single_elements_and_words_are_told_apart(watched: Build, slurm: 
         + sacct("12_[4-5%1]", "PENDING", nodes="None assigned")
     )
     slurm.squeue = squeue("12_3", "RUNNING") + squeue("12_[4-5%1]", "PENDING")
-    states = snapshot(one, run=slurm)
+    states = snapshot(built, run=slurm)
     assert [states[NAME, number].word for number in range(1, 6)] == [
         *("COMPLETED", "CANCELLED", "RUNNING", "PENDING", "PENDING"),
     ]
@@ -67,35 +67,38 @@ def test_all_campaigns_share_one_query(watched: Build, slurm: Slurm) -> None:
 def test_a_job_id_that_was_used_again_is_not_ours(
     watched: Build, slurm: Slurm, changes: dict[str, Any]
 ) -> None:
-    one = watched("12", repeats=1)
+    built = watched("12", repeats=1)
     slurm.sacct = sacct("12_1", "COMPLETED", **changes)
     slurm.squeue = squeue("12_1", "COMPLETED", **changes)
-    states = snapshot(one, run=slurm)
+    states = snapshot(built, run=slurm)
     assert states[NAME, 1].kind == "unknown"
 
 
 def test_of_a_requeued_repeat_the_newest_run_counts(watched: Build, slurm: Slurm) -> None:
-    one = watched("12", repeats=1)
+    built = watched("12", repeats=1)
     old, new = sacct("12_1", "NODE_FAIL"), sacct("12_1", "RUNNING", submit=T + 60)
     slurm.squeue = squeue("12_1", "RUNNING", submit=T + 60)
     for text in (old + new, new + old):
         slurm.sacct = text
-        state = snapshot(one, run=slurm)[NAME, 1]
+        state = snapshot(built, run=slurm)[NAME, 1]
         assert (state.word, state.attempt) == ("RUNNING", 1)
 
 
 def test_an_index_listed_in_a_range_and_alone_is_alone(watched: Build, slurm: Slurm) -> None:
-    one = watched("12", repeats=2)
+    built = watched("12", repeats=2)
     slurm.sacct = sacct("12_1", "RUNNING") + sacct("12_[1-2%1]", "PENDING")
     slurm.squeue = squeue("12_1", "RUNNING") + squeue("12_2", "PENDING")
-    states = snapshot(one, run=slurm)
-    assert [(one.word, one.attempt) for one in states.values()] == [("RUNNING", 0), ("PENDING", 0)]
+    states = snapshot(built, run=slurm)
+    assert [(state.word, state.attempt) for state in states.values()] == [
+        ("RUNNING", 0),
+        ("PENDING", 0),
+    ]
 
 
 def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Build, slurm: Slurm) -> None:
-    one = watched("12")
+    built = watched("12")
     slurm.squeue = squeue("12_[1-5%1]", "PENDING")
-    states = snapshot(one, run=slurm)
+    states = snapshot(built, run=slurm)
     assert {(state.word, state.source) for state in states.values()} == {("PENDING", "squeue")}
 
 
@@ -106,13 +109,13 @@ def test_a_job_that_sacct_has_not_heard_of_yet_waits(watched: Build, slurm: Slur
 def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
     watched: Build, slurm: Slurm, complaint: str
 ) -> None:
-    one = watched("12", repeats=3)
+    built = watched("12", repeats=3)
     slurm.sacct = failed(complaint)
     slurm.squeue = squeue("12_3", "RUNNING")
     start = {"event": "start", "time": T, "nodelist": "n[1-2]"}
-    one.mark("1n1g", 1, start, {"event": "end", "time": T + 5, "exit": 0})
-    one.mark("1n1g", 2, start, {"event": "end", "time": T + 5, "exit": 1})
-    tracker = Tracker([one], run=slurm)
+    built.mark("1n1g", 1, start, {"event": "end", "time": T + 5, "exit": 0})
+    built.mark("1n1g", 2, start, {"event": "end", "time": T + 5, "exit": 1})
+    tracker = Tracker([built], run=slurm)
     tracker.poll()
     found = [(state.word, state.source) for state in tracker.states.values()]
     assert found == [("COMPLETED", "status-file"), ("FAILED", "status-file"), ("RUNNING", "squeue")]
@@ -125,12 +128,12 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
 def test_where_there_is_no_slurm_a_copied_directory_still_speaks(
     watched: Build, slurm: Slurm
 ) -> None:
-    one = watched("12", repeats=2)
+    built = watched("12", repeats=2)
     slurm.sacct = failed("sacct: no such program", 127)
     slurm.squeue = failed("squeue: no such program", 127)
-    one.mark("1n1g", 1, {"event": "start", "time": T}, {"event": "end", "time": T + 5, "exit": 0})
-    one.mark("1n1g", 2, {"event": "start", "time": T})
-    states = snapshot(one, run=slurm)
+    built.mark("1n1g", 1, {"event": "start", "time": T}, {"event": "end", "time": T + 5, "exit": 0})
+    built.mark("1n1g", 2, {"event": "start", "time": T})
+    states = snapshot(built, run=slurm)
     assert [state.word for state in states.values()] == ["COMPLETED", "UNKNOWN"]
 
 
@@ -148,20 +151,20 @@ def test_a_refused_array_is_over_and_an_intended_one_is_looked_for_by_name(
 
 
 def test_output_that_makes_no_sense_changes_nothing(watched: Build, slurm: Slurm) -> None:
-    one = watched("12", repeats=1)
+    built = watched("12", repeats=1)
     slurm.sacct = "\x00\xff|||\nCOMPLETED\n12_1|nobody|COMPLETED\n"
     slurm.squeue = "12_1 COMPLETED"
-    tracker = Tracker([one], run=slurm)
+    tracker = Tracker([built], run=slurm)
     tracker.poll()
     assert words(tracker) == ["UNKNOWN"]
     assert tracker.garbage[-2:] == ("12_1|nobody|COMPLETED", "12_1 COMPLETED")
 
 
 def test_changes_are_told_once(watched: Build, slurm: Slurm, clock: Clock) -> None:
-    one = watched("12", repeats=1)
+    built = watched("12", repeats=1)
     slurm.squeue = squeue("12_1", "RUNNING")
     slurm.sacct = sacct("12_1", "RUNNING")
-    tracker = Tracker([one], run=slurm, clock=clock, chance=lambda: 0.0)
+    tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0)
     assert list(tracker.poll()) == [(NAME, 1)]
     clock.now += 100
     assert tracker.poll() == {}
@@ -177,10 +180,10 @@ def test_changes_are_told_once(watched: Build, slurm: Slurm, clock: Clock) -> No
 
 
 def test_slurm_is_not_asked_before_it_is_time(watched: Build, slurm: Slurm, clock: Clock) -> None:
-    one = watched("12", repeats=1)
+    built = watched("12", repeats=1)
     slurm.squeue = squeue("12_1", "RUNNING")
     slurm.sacct = sacct("12_1", "RUNNING")
-    tracker = Tracker([one], run=slurm, clock=clock, chance=lambda: 0.5, floor=10)
+    tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.5, floor=10)
     tracker.poll()
     assert tracker.pause() == pytest.approx(11)
     clock.now += 10.9
@@ -210,10 +213,10 @@ def test_failures_are_counted_until_somebody_answers(
     watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     limit = 10
-    one = watched("12", repeats=1)
+    built = watched("12", repeats=1)
     slurm.sacct = failed("sacct: error: Problem talking to the database: Connection refused")
     slurm.squeue = failed("slurm_load_jobs error: Unable to contact slurm controller")
-    tracker = Tracker([one], run=slurm, clock=clock)
+    tracker = Tracker([built], run=slurm, clock=clock)
     for _ in range(4):
         tracker.poll()
         clock.now += limit * 60
@@ -224,15 +227,17 @@ def test_failures_are_counted_until_somebody_answers(
     slurm.squeue = squeue("12_1", "RUNNING")
     tracker.poll()
     assert tracker.failures == 0
-    assert [(one.word, one.source) for one in tracker.states.values()] == [("RUNNING", "squeue")]
+    assert [(state.word, state.source) for state in tracker.states.values()] == [
+        ("RUNNING", "squeue")
+    ]
 
 
 def test_a_lost_node_is_no_end_until_squeue_agrees(
     watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """As seen with 22.05.8: for seconds sacct has NODE_FAIL alone, squeue already PENDING."""
-    one = watched("15", repeats=1)
-    tracker = Tracker([one], run=slurm, clock=clock)
+    built = watched("15", repeats=1)
+    tracker = Tracker([built], run=slurm, clock=clock)
     slurm.sacct = sacct("15_1", "NODE_FAIL")
     slurm.squeue = squeue("15_1", "PENDING", submit=T + 5)
     tracker.poll()
@@ -256,9 +261,9 @@ def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
     watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """As seen with 22.05.8: an element cancelled before it started never gets a row."""
-    one = watched("1", repeats=2)
+    built = watched("1", repeats=2)
     slurm.sacct = sacct("1_1", "COMPLETED")
-    tracker = Tracker([one], run=slurm, clock=clock)
+    tracker = Tracker([built], run=slurm, clock=clock)
     polls = 0
     while not tracker.over():
         tracker.poll()
@@ -272,9 +277,9 @@ def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
 def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
     watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
-    one = watched("1", repeats=1)
+    built = watched("1", repeats=1)
     slurm.squeue = failed("Unable to contact slurm controller")
-    tracker = Tracker([one], run=slurm, clock=clock)
+    tracker = Tracker([built], run=slurm, clock=clock)
     for _ in range(20):
         tracker.poll()
         clock.now += 100
@@ -284,13 +289,13 @@ def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
 def test_repeats_that_share_a_job_follow_its_status_files(
     watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
-    one = watched("9", repeats=3, together=True)
+    built = watched("9", repeats=3, together=True)
     slurm.sacct = sacct("9", "RUNNING")
     slurm.squeue = squeue("9", "RUNNING")
     start = {"event": "start", "time": T}
-    one.mark("1n1g", 1, start, {"event": "end", "time": T + 5, "exit": 0})
-    one.mark("1n1g", 2, start)
-    tracker = Tracker([one], run=slurm, clock=clock)
+    built.mark("1n1g", 1, start, {"event": "end", "time": T + 5, "exit": 0})
+    built.mark("1n1g", 2, start)
+    tracker = Tracker([built], run=slurm, clock=clock)
     tracker.poll()
     assert words(tracker) == ["COMPLETED", "RUNNING", "PENDING"]
     assert not tracker.over()
@@ -302,14 +307,14 @@ def test_repeats_that_share_a_job_follow_its_status_files(
 
 
 def test_submitits_view_of_a_job_goes_by_our_table(watched: Build, slurm: Slurm) -> None:
-    one = watched("12", repeats=4)
+    built = watched("12", repeats=4)
     slurm.sacct = (
         sacct("12_1", "CANCELLED by 1000")
         + sacct("12_2", "SUSPENDED")
         + sacct("12_3", "REQUEUE_HOLD")
         + sacct("12_4", "NODE_FAIL")
     )
-    watcher = Watcher(one.repeats, World(slurm, environ={}))
+    watcher = Watcher(built.repeats, World(slurm, environ={}))
     watcher.update()
     jobs = [f"12_{number}" for number in range(1, 5)]
     states = [watcher.get_state(job, mode="cache") for job in jobs]
@@ -317,7 +322,7 @@ def test_submitits_view_of_a_job_goes_by_our_table(watched: Build, slurm: Slurm)
     assert [watcher.is_done(job, mode="cache") for job in jobs] == [True, False, False, False]
     assert watcher.get_info("12_1", mode="cache")["NodeList"] == "n1"
     assert slurm.count("sacct") == 1
-    assert not list(one.directory.rglob("*.pkl"))
+    assert not list(built.directory.rglob("*.pkl"))
 
 
 def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: Path) -> None:
@@ -330,18 +335,18 @@ def test_importing_submitit_leaves_logging_and_the_environment_alone(tmp_path: P
     )
     for level in (None, "DEBUG"):
         env = {**os.environ, **({"SUBMITIT_LOG_LEVEL": level} if level else {})}
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-W", "error", "-c", code],
             env=env, cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert logging.getLogger("submitit").handlers == []
 
 
 def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Build, slurm: Slurm) -> None:
-    one = watched("12", repeats=1000)
+    built = watched("12", repeats=1000)
     slurm.sacct = "".join(sacct(f"12_{number}", "COMPLETED") for number in range(1, 1001))
-    tracker = Tracker([one], run=slurm)
+    tracker = Tracker([built], run=slurm)
     tracker.poll()
     assert tracker.over()
     assert [call[0] for call in slurm.calls] == ["sacct"]
@@ -349,11 +354,11 @@ def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Build, slur
 
 
 def test_one_tracker_follows_both_schedulers(watched: Build, slurm: Slurm, clock: Clock) -> None:
-    here = watched("local-1-1", repeats=1, name="here", scheduler="local")
+    built = watched("local-1-1", repeats=1, name="here", scheduler="local")
     there = watched("12", repeats=1)
     slurm.sacct = sacct("12_1", "RUNNING")
     slurm.squeue = squeue("12_1", "RUNNING")
-    tracker = Tracker([here, there], run=slurm, clock=clock)
+    tracker = Tracker([built, there], run=slurm, clock=clock)
     tracker.poll()
     assert tracker.states[NAME, 1].word == "RUNNING"
     assert tracker.states[NAME.replace("camp", "here"), 1].word == "UNKNOWN"
@@ -364,15 +369,15 @@ def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
     watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """slurmctld 22.05.8 killed before it saved its state: neither command has a trace of the job."""
-    one = watched("12", repeats=2)
-    clock.now = one.repeats[0].accepted + 5
-    tracker = Tracker([one], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
+    built = watched("12", repeats=2)
+    clock.now = built.repeats[0].accepted + 5
+    tracker = Tracker([built], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
     tracker.poll()
     assert words(tracker) == ["UNKNOWN", "UNKNOWN"], "both commands may lag"
     clock.now += 120
     tracker.poll()
     assert words(tracker) == ["LOST", "LOST"]
-    state = tracker.states[one.repeats[0].key]
+    state = tracker.states[built.repeats[0].key]
     assert state.detail.startswith("Slurm accepted job 12 but no longer knows it")
     for _ in range(5):
         clock.now += 600
@@ -393,12 +398,12 @@ def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
 def test_what_slurm_may_yet_know_is_not_lost(
     watched: Build, slurm: Slurm, clock: Clock, sacct: Any, squeue: Any
 ) -> None:
-    one = watched("12", repeats=2)
-    clock.now = one.repeats[0].accepted + 600
+    built = watched("12", repeats=2)
+    clock.now = built.repeats[0].accepted + 600
     slurm.sacct, slurm.squeue = sacct, squeue
-    tracker = Tracker([one], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
+    tracker = Tracker([built], run=slurm, environ={}, clock=clock, chance=lambda: 0.0)
     tracker.poll()
-    assert tracker.states[one.repeats[0].key].word == "UNKNOWN"
+    assert tracker.states[built.repeats[0].key].word == "UNKNOWN"
 
 
 @pytest.mark.parametrize("later", [0, 1, 40], ids=["same-moment", "a-second", "later"])
@@ -406,29 +411,29 @@ def test_what_slurm_may_yet_know_is_not_lost(
 def test_a_sibling_of_a_federation_that_gave_a_job_up_is_no_attempt(
     watched: Build, slurm: Slurm, first: str, later: int
 ) -> None:
-    one = watched("67108999", repeats=1)
-    one.mark(
+    built = watched("67108999", repeats=1)
+    built.mark(
         "1n1g",
         1,
         {"event": "start", "time": T + 1},
         {"event": "step-end", "time": T + 9, "exit": 0},
     )
-    one.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
+    built.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
     words_ = (first, "COMPLETED" if first == "REVOKED" else "REVOKED")
     slurm.sacct = "".join(
-        sacct("67108999_1", word, submit=T + number * later, place=one.directory, cluster=name)
+        sacct("67108999_1", word, submit=T + number * later, place=built.directory, cluster=name)
         for number, (word, name) in enumerate(zip(words_, ("east", "west"), strict=True))
     )
-    tracker = Tracker([one], run=slurm, clock=lambda: T + 500.0)
+    tracker = Tracker([built], run=slurm, clock=lambda: T + 500.0)
     tracker.poll()
     (state,) = tracker.states.values()
     assert (state.word, state.attempt, state.earlier) == ("COMPLETED", 0, ())
 
 
 def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Build, slurm: Slurm) -> None:
-    one = watched("67108999", repeats=1)
-    slurm.sacct = sacct("67108999_1", "REVOKED", place=one.directory, cluster="east")
-    tracker = Tracker([one], run=slurm)
+    built = watched("67108999", repeats=1)
+    slurm.sacct = sacct("67108999_1", "REVOKED", place=built.directory, cluster="east")
+    tracker = Tracker([built], run=slurm)
     tracker.poll()
     (state,) = tracker.states.values()
     assert (state.word, state.kind) == ("REVOKED", "failed")
@@ -436,12 +441,12 @@ def test_a_job_that_all_asked_clusters_gave_up_says_so(watched: Build, slurm: Sl
 
 
 def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Build, slurm: Slurm) -> None:
-    one = watched("12", repeats=1, cluster="west")
+    built = watched("12", repeats=1, cluster="west")
     rows = (("COMPLETED", "east"), ("TIMEOUT", "west"))
     slurm.sacct = "".join(
-        sacct("12_1", word, place=one.directory, cluster=name) for word, name in rows
+        sacct("12_1", word, place=built.directory, cluster=name) for word, name in rows
     )
-    tracker = Tracker([one], run=slurm)
+    tracker = Tracker([built], run=slurm)
     tracker.poll()
     assert words(tracker) == ["TIMEOUT"]
 
@@ -449,11 +454,11 @@ def test_another_cluster_s_job_of_the_same_number_is_not_ours(watched: Build, sl
 def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
     watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
-    one = watched("12", repeats=1)
+    built = watched("12", repeats=1)
     slurm.squeue = squeue("13+0", "RUNNING", name="het") + squeue("13+1", "RUNNING", name="het")
     slurm.sacct = sacct("13+0", "RUNNING", name="het")
     clock.now += 3600
-    tracker = Tracker([one], run=slurm, clock=clock)
+    tracker = Tracker([built], run=slurm, clock=clock)
     tracker.poll()
     assert tracker.garbage == ()
     assert words(tracker) == ["LOST"]
@@ -470,19 +475,19 @@ def test_somebodys_heterogeneous_job_keeps_no_lost_array_from_being_found(
 def test_a_job_that_was_requeued_after_a_retry_replaced_it_is_told_of_and_is_no_attempt(
     watched: Build, slurm: Slurm, word: str, says: str
 ) -> None:
-    one = watched("12", "20", repeats=1)
-    first = one.campaign.arrays[0]
+    built = watched("12", "20", repeats=1)
+    first = built.campaign.arrays[0]
     again = replace(first, name=f"{NAME}.t1", job_id="20", retry=1, first_attempt=1)
-    one = Built(one.directory, replace(one.campaign, arrays=(first, again)))
+    built = Built(built.directory, replace(built.campaign, arrays=(first, again)))
     mark = {"attempt": 1, "time": T + 70}
-    one.mark("1n1g", 1, {**mark, "event": "start"}, {**mark, "event": "step-end", "exit": 0})
-    one.mark("1n1g", 1, {**mark, "event": "end", "exit": 0})
+    built.mark("1n1g", 1, {**mark, "event": "start"}, {**mark, "event": "step-end", "exit": 0})
+    built.mark("1n1g", 1, {**mark, "event": "end", "exit": 0})
     slurm.sacct = (
         sacct("12_1", "FAILED", exit_code="3:0")
         + sacct("20_1", "COMPLETED", name=again.name, submit=T + 60)
         + sacct("12_1", word, submit=T + 90)
     )
-    tracker = Tracker([one], run=slurm, clock=lambda: T + 500.0)
+    tracker = Tracker([built], run=slurm, clock=lambda: T + 500.0)
     tracker.poll()
     (state,) = tracker.states.values()
     assert (state.word, state.attempt) == ("COMPLETED", 1)
@@ -495,15 +500,15 @@ def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_
     watched: Build, slurm: Slurm, clock: Clock
 ) -> None:
     """It shows SUSPENDED in its turn; in the end only its times tell of it."""
-    one = watched("12", repeats=1)
-    one.mark(
+    built = watched("12", repeats=1)
+    built.mark(
         "1n1g",
         1,
         {"event": "start", "time": T + 1},
         {"event": "step-end", "time": T + 9, "exit": 0},
     )
-    one.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
-    tracker = Tracker([one], run=slurm, clock=clock, chance=lambda: 0.0)
+    built.mark("1n1g", 1, {"event": "end", "time": T + 9, "exit": 0})
+    tracker = Tracker([built], run=slurm, clock=clock, chance=lambda: 0.0)
     shown = []
     for word in ("RUNNING", "SUSPENDED", "RUNNING", "SUSPENDED", "RUNNING", "COMPLETED"):
         clock.now += 100
@@ -522,11 +527,11 @@ def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_
 
 def test_nobody_waits_for_what_a_retry_took_over(watched: Build, slurm: Slurm) -> None:
     """Where its states were asked about too, a second retry of a local campaign took 16 s."""
-    one = watched("local-1-1", "local-2-2", repeats=1, scheduler="local")
-    first = one.campaign.arrays[0]
+    built = watched("local-1-1", "local-2-2", repeats=1, scheduler="local")
+    first = built.campaign.arrays[0]
     again = replace(first, name=f"{NAME}.t1", job_id="local-2-2", retry=1, first_attempt=1)
-    one = Built(one.directory, replace(one.campaign, arrays=(first, again)))
-    tracker = Tracker([one], run=slurm)
+    built = Built(built.directory, replace(built.campaign, arrays=(first, again)))
+    tracker = Tracker([built], run=slurm)
     tracker.poll()
     assert list(tracker.states) == [(again.name, 1)]
     assert tracker.over()

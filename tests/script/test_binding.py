@@ -75,7 +75,7 @@ class Node:
         settings = {"nodes": {"cpus_per_gpu": 16}, "env": {}, "runs": "/runs", **changes}
         site = with_python(reference(self.folder, **settings), self.folder / "tools" / "python")
         request = Request(Shape.parse(shape), device=device, repeats=1)
-        made = drafts.drafted(site, request, options={"dry": True})
+        draft = drafts.drafted(site, request, options={"dry": True})
         library = self.folder / "library"
         library.mkdir(exist_ok=True)
         status = put(
@@ -84,7 +84,7 @@ class Node:
         for name in ("rank.bash", "bind.bash"):
             text = (SHELL / name).read_text().replace("/sys/", f"{self.folder}/sys/")
             (library / name).write_text(text.replace("/proc/self/status", str(status)))
-        text = rank_command(only_script(made)).replace(str(SHELL), str(library))
+        text = rank_command(only_script(draft)).replace(str(SHELL), str(library))
         return [self._rank(text, n, variables) for n in range(request.shape.gpus_per_node)]
 
     def _rank(
@@ -124,7 +124,7 @@ def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(
 def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path) -> None:
     ranks = Node(tmp_path, SOCKETS, 256, 2).ranks(nodes={"cpus_per_gpu": 24})
     cores = [{cpu % 128 for cpu in found or ()} for found, _ in ranks]
-    assert all(len(one) == 16 for one in cores)
+    assert all(len(core) == 16 for core in cores)
     assert len(set().union(*cores)) == 128
     assert {omp for _, omp in ranks} == {"24"}
 
@@ -217,9 +217,9 @@ def test_the_kernel_is_told(tmp_path: Path) -> None:
         + 'grep Cpus_allowed_list: /proc/self/status >"$RECORD.cpus.$SLURM_PROCID"\n'
     )
     site = reference(tmp_path, nodes={"cpus_per_gpu": 1}, env={})
-    made = drafted_script(with_python(site, tool(tmp_path, "python", program)))
-    done = run_script(made, tmp_path)
-    assert done.returncode == 0, done.stderr
+    draft = drafted_script(with_python(site, tool(tmp_path, "python", program)))
+    script = run_script(draft, tmp_path)
+    assert script.returncode == 0, script.stderr
     one, other = ((tmp_path / f"record.cpus.{n}").read_text().split()[1] for n in (0, 1))
     assert one != other
     assert numbers(one) | numbers(other) <= os.sched_getaffinity(0)
@@ -235,9 +235,9 @@ def test_scripts_that_bind_are_clean_for_shellcheck(tmp_path: Path) -> None:
         drop = ("sudo", "/sbin/sysctl", "vm.drop_caches=3")
         nodes = {"cpus_per_gpu": 4, "drop_caches": drop, "interface": "ib0"}
         site = reference(tmp_path, nodes=nodes, slurm={"exclusive": exclusive})
-        made = drafts.drafted(site, Request(Shape(2, 4), device=device), options={"dry": True})
-        text = only_script(made)
+        draft = drafts.drafted(site, Request(Shape(2, 4), device=device), options={"dry": True})
+        text = only_script(draft)
         files.append(put(tmp_path, f"{number}.sh", text))
     check = ["shellcheck", "--shell=bash", "--norc", *map(str, files)]
-    done = subprocess.run(check, capture_output=True, text=True, check=False, timeout=CEILING)
-    assert done.stdout == ""
+    result = subprocess.run(check, capture_output=True, text=True, check=False, timeout=CEILING)
+    assert result.stdout == ""

@@ -41,15 +41,15 @@ def pytorch() -> Recipe:
 
 
 def drafted(where: Site, image: str = "", *, data: str = "", **options: Any) -> Draft:
-    here = settled(where, image=image, data=data)
-    return drafts.drafted(here, Request(Shape(1, 1), repeats=1), options=options)
+    site = settled(where, image=image, data=data)
+    return drafts.drafted(site, Request(Shape(1, 1), repeats=1), options=options)
 
 
-def run(made: Draft, tmp_path: Path, **env: str) -> tuple[int, str, list[list[str]]]:
+def run(draft: Draft, tmp_path: Path, **env: str) -> tuple[int, str, list[list[str]]]:
     """Write a campaign and run its script; return exit code, stderr and the calls of srun."""
     slurm = slurm_in(tmp_path / "bin")
-    done = run_script(made, tmp_path, **{**slurm, "NODE": "node3", "NO_RANKS": "1", **env})
-    return done.returncode, done.stderr, records(tmp_path / "record.srun")
+    script = run_script(draft, tmp_path, **{**slurm, "NODE": "node3", "NO_RANKS": "1", **env})
+    return script.returncode, script.stderr, records(tmp_path / "record.srun")
 
 
 def flags(call: list[str]) -> dict[str, str]:
@@ -64,12 +64,12 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
         tmp_path,
         container={"runtime": "pyxis", "mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",)},
     )
-    made = drafted(where, "/images/d e.sqsh", data="/data")
-    code, errors, calls = run(made, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
+    draft = drafted(where, "/images/d e.sqsh", data="/data")
+    code, errors, calls = run(draft, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
     assert code == 0, errors
     create, inside, outside, measured, leave = calls
     assert flags(create)["--container-image"] == "/images/d e.sqsh"
-    own = f"{made.directory}:{made.directory}"
+    own = f"{draft.directory}:{draft.directory}"
     for call in (create, inside, measured):
         found = flags(call)
         assert found["--container-name"] == "hpcbert-5"
@@ -87,21 +87,21 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
     assert not flags(leave)
     assert leave[-2:] == ["remove", "hpcbert-5"]
     assert "-l" not in measured
-    assert "container" in [event["event"] for event in events(made)]
+    assert "container" in [event["event"] for event in events(draft)]
 
 
 def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) -> None:
-    made = drafted(reference(tmp_path, container={"runtime": "pyxis"}), "/i.sqsh")
-    code, errors, calls = run(made, tmp_path)
+    draft = drafted(reference(tmp_path, container={"runtime": "pyxis"}), "/i.sqsh")
+    code, errors, calls = run(draft, tmp_path)
     assert code == 125
     assert "node3: not in the container" in errors
-    assert [event["event"] for event in events(made)] == ["start", "end"]
-    assert events(made)[-1]["exit"] == 125
+    assert [event["event"] for event in events(draft)] == ["start", "end"]
+    assert events(draft)[-1]["exit"] == 125
     assert not [call for call in calls if "--output" in " ".join(call)]
 
 
 def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None:
-    found = replace(pytorch(), image=RecipeImage(writable=False, workdir="/work dir"))
+    recipe = replace(pytorch(), image=RecipeImage(writable=False, workdir="/work dir"))
     for runtime, expected in (
         (
             "pyxis",
@@ -135,9 +135,9 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
                 "scratch": "/raid x",
             },
         )
-        here = settled(where, image="/i.sqsh")
-        made = drafts.drafted(here, Request(Shape(2, 1), repeats=1), found=found)
-        text = only_script(made)
+        site = settled(where, image="/i.sqsh")
+        draft = drafts.drafted(site, Request(Shape(2, 1), repeats=1), found=recipe)
+        text = only_script(draft)
         for words in expected:
             assert words in text
         assert "interface=ib0\n" in text
@@ -156,8 +156,8 @@ def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: 
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot", "apptainer", "none"])
 def test_a_campaign_brings_what_its_script_runs(tmp_path: Path, runtime: str) -> None:
     image = "/i.sif" if runtime == "apptainer" else "/i.sqsh"
-    made = drafted(reference(tmp_path, container={"runtime": runtime}), image)
-    names = {target for target, _ in made.copies}
+    draft = drafted(reference(tmp_path, container={"runtime": runtime}), image)
+    names = {target for target, _ in draft.copies}
     joining = {"enter", "join", "sweep", "image"}
     files = {
         "pyxis": {"pyxis", "sweep"},
@@ -167,7 +167,7 @@ def test_a_campaign_brings_what_its_script_runs(tmp_path: Path, runtime: str) ->
     }
     every = {f"scripts/{name}.sh" for name in {*joining, *runtimes.RUNTIMES}}
     assert every & names == {f"scripts/{name}.sh" for name in files[runtime]}
-    for target, source in made.copies:
+    for target, source in draft.copies:
         assert source.is_file(), target
 
 
@@ -218,17 +218,17 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     where = reference(
         tmp_path, container={"runtime": "enroot", "mounts": (mount,), "scratch": f"/{scratch}"}
     )
-    found = replace(pytorch(), image=RecipeImage(workdir=workdir))
-    here = settled(where, image=image)
-    made = drafts.drafted(here, Request(Shape(1, 1), repeats=1), found=found)
-    part = only_script(made).split("begin_job\n")[1].split("\ncreate_container")[0]
+    recipe = replace(pytorch(), image=RecipeImage(workdir=workdir))
+    site = settled(where, image=image)
+    draft = drafts.drafted(site, Request(Shape(1, 1), repeats=1), found=recipe)
+    part = only_script(draft).split("begin_job\n")[1].split("\ncreate_container")[0]
     words = (
         f"campaign='{SHELL}' library='{SHELL}' device=gpu tasks=1 devices_per_task=1 job_name=5 handed_over=()\n"
         f"{part.replace('/scripts/', '/')}\n"
         'printf \'%s\\0\' "${container[@]}" "${enter[@]}"'
     )
-    done = subprocess.run(["bash", "-u"], input=words.encode(), capture_output=True, check=True)
-    said = done.stdout.decode().split("\0")[:-1]
+    result = subprocess.run(["bash", "-u"], input=words.encode(), capture_output=True, check=True)
+    said = result.stdout.decode().split("\0")[:-1]
     pairs = dict(itertools.pairwise(said))
     assert pairs["--image"] == image
     assert f"{mount}:{mount}" in said
@@ -238,12 +238,12 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
 
 
 def test_nothing_is_asked_of_a_container_without_one(tmp_path: Path) -> None:
-    made = drafted(reference(tmp_path), data="/a,b", scheduler="local")
-    resolved = made.resolved
+    draft = drafted(reference(tmp_path), data="/a,b", scheduler="local")
+    resolved = draft.resolved
     assert resolved.inputs.image is None
     assert resolved.mounts == ()
     assert "enter.sh" not in resolved.sources
-    text = only_script(made)
+    text = only_script(draft)
     assert "joined.bash" not in text
 
 
@@ -265,16 +265,16 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
             "mounts": (str(tmp_path),),
         },
     )
-    here = settled(
+    site = settled(
         where,
         image=str(image.write(tmp_path / "i.sqsh")),
         python=str(tmp_path / "python"),
     )
     request = Request(Shape(1, 2), repeats=2)
-    made = drafts.drafted(here, request, options={"scheduler": "local", "together": True})
-    write(made)
-    done = subprocess.run(
-        ["bash", str(made.directory / made.campaign.arrays[0].script)],
+    draft = drafts.drafted(site, request, options={"scheduler": "local", "together": True})
+    write(draft)
+    result = subprocess.run(
+        ["bash", str(draft.directory / draft.campaign.arrays[0].script)],
         env={**os.environ, "PATH": f"{enroot}:{os.environ['PATH']}"},
         cwd=tmp_path,
         capture_output=True,
@@ -282,8 +282,8 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
         check=False,
         timeout=CEILING,
     )
-    assert done.returncode == 0, done.stderr
-    logs = sorted((made.directory / "logs").rglob("*.log"))
+    assert result.returncode == 0, result.stderr
+    logs = sorted((draft.directory / "logs").rglob("*.log"))
     assert len(logs) == 2
     for log in logs:
         first, *rest = sorted(log.read_text().splitlines())
@@ -292,8 +292,8 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
         assert sorted(said for said, _ in lines) == ["inside 0 2", "inside 1 2"]
         assert len({namespace for _, namespace in lines}) == 1
     for folder in ("data", "state"):
-        (kept,) = (tmp_path / "kept").glob(f"*/{folder}")
-        assert list(kept.iterdir()) == []
+        (path,) = (tmp_path / "kept").glob(f"*/{folder}")
+        assert list(path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -320,11 +320,11 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
 
     def enter(verb: str, *command: str) -> str:
         argv = [word.replace("{}", verb) for word in words]
-        done = subprocess.run(
+        result = subprocess.run(
             [*argv, *command], env=env, capture_output=True, text=True, check=False, timeout=CEILING
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     enter("create")
     printed = enter("enter", "--", "sh", "-c", 'echo "$PATH"; echo "$HOME"; echo "$USER"')
@@ -340,8 +340,8 @@ def test_the_image_wins_over_its_profile_and_what_it_lacks_is_there(
 def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
     assert subprocess.run(["bash", "-n", str(ENTER)], check=False).returncode == 0
     scripts = [str(path) for path in sorted(SHELL.iterdir()) if path.suffix in (".sh", ".bash")]
-    found = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
-    assert found.stdout == ""
+    result = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+    assert result.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -359,17 +359,17 @@ def test_enter_sh_is_clean_for_bash_and_shellcheck() -> None:
 )
 def test_enter_sh_refuses_words_that_it_can_not_follow(words: list[str], says: str) -> None:
     environment = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "node7"}
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-p", str(ENTER), *words],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 125
+    assert result.returncode == 125
     assert (
-        f"hpcbert: node7: {says}" in done.stderr.replace("enter.sh ", "").replace("enter ", "")
-        or says in done.stderr
+        f"hpcbert: node7: {says}" in result.stderr.replace("enter.sh ", "").replace("enter ", "")
+        or says in result.stderr
     )
 
 
@@ -382,8 +382,8 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(
 ) -> None:
     args = ("--network=x", *words, "--label")
     where = reference(tmp_path, container={"runtime": runtime}, slurm={"srun_args": args})
-    made = drafted(where, "" if runtime == "none" else "/i.sqsh")
-    code, errors, calls = run(made, tmp_path, INSIDE="1")
+    draft = drafted(where, "" if runtime == "none" else "/i.sqsh")
+    code, errors, calls = run(draft, tmp_path, INSIDE="1")
     assert code == 0, errors
     described = {call[call.index("describe") + 1]: call for call in calls if "describe" in call}
     (measured,) = [call for call in calls if "--network=x" in call]

@@ -21,8 +21,8 @@ def costs(
 ) -> list[Cost]:
     site = reference(tmp_path, slurm={"time_limit": TimeLimit.parse(limit)})
     asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
-    made = drafted(site, asked, options=options)
-    return list(cost.of_arrays(made.campaign.arrays))
+    draft = drafted(site, asked, options=options)
+    return list(cost.of_arrays(draft.campaign.arrays))
 
 
 def hours(found: list[Cost]) -> tuple[float | None, float | None]:

@@ -161,9 +161,9 @@ def test_what_can_not_be_is_refused_with_a_name_for_what_can(
 def test_the_cpu_is_part_of_a_points_names(tmp_path: Path) -> None:
     site = reference(tmp_path)
     on_gpu, on_cpu = (drafted(site, asked(one)) for one in ("gpu", "cpu"))
-    (one,), (other,) = on_gpu.campaign.arrays, on_cpu.campaign.arrays
-    assert other.point == replace(one.point, device="cpu")
-    assert (one.point.key + "_cpu", one.name + "_cpu") == (other.point.key, other.name)
+    (array,), (other,) = on_gpu.campaign.arrays, on_cpu.campaign.arrays
+    assert other.point == replace(array.point, device="cpu")
+    assert (array.point.key + "_cpu", array.name + "_cpu") == (other.point.key, other.name)
     assert other.script == "scripts/bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     ((name,), _) = by_hand(asked("cpu"), site, drafts.load(), options=drafts.OPTIONS)
     assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
@@ -209,7 +209,7 @@ def test_a_template_is_told_the_device_and_gets_the_recipe_as_it_is_there(
 
 def test_the_local_queue_shows_no_gpu_to_ranks_on_the_cpu(tmp_path: Path) -> None:
     shown = [
-        [one.gpus for one in _elements(drafted(reference(tmp_path), asked(on)).campaign)]
+        [element.gpus for element in _elements(drafted(reference(tmp_path), asked(on)).campaign)]
         for on in ("cpu", "gpu", "")
     ]
     assert shown == [[0] * 5, [2] * 5, [2] * 5]
@@ -220,16 +220,16 @@ def test_a_script_names_the_command_that_renders_it_again(
 ) -> None:
     """A round through `render --check`, for each device."""
     for on in ("cpu", "gpu"):
-        done: Done = inside("render", "--device", on, "--output", tmp_path / "out")
-        assert done.returncode == 0, done
+        result: Done = inside("render", "--device", on, "--output", tmp_path / "out")
+        assert result.returncode == 0, result
     assert len(list((tmp_path / "out").glob("*.sbatch"))) == 2
     assert inside("render", "--check", tmp_path / "out").returncode == 0
 
 
 def test_submit_tells_the_device(here: None) -> None:
     words = ("submit", "--scheduler", "slurm", "--dry-run", "--json")
-    done = inside(*words, "--device", "CPU")
-    (array,) = done.data["arrays"]
+    result = inside(*words, "--device", "CPU")
+    (array,) = result.data["arrays"]
     assert array["device"] == "cpu"
     assert inside(*words).data["arrays"][0]["device"] == "auto"
     refused = inside(*words, "--fw", "nccl-tests", "--device", "cpu")
@@ -242,17 +242,17 @@ def test_a_device_has_models_of_its_own_and_may_have_room_for_one_rank_only(
     tmp_path: Path,
 ) -> None:
     site, paddle = reference(tmp_path), drafts.load("paddle")
-    one = Request(Shape(1, 1), device="cpu", model="bert-tiny", preset="dlperf")
-    assert plan(paddle, site, one).points[0].model == "bert-tiny"
+    request = Request(Shape(1, 1), device="cpu", model="bert-tiny", preset="dlperf")
+    assert plan(paddle, site, request).points[0].model == "bert-tiny"
     with pytest.raises(UsageError, match="no model 'bert-tiny'"):
-        plan(paddle, site, replace(one, device="gpu"))
+        plan(paddle, site, replace(request, device="gpu"))
     for shape in (Shape(1, 2), Shape(2, 1)):
         with pytest.raises(UsageError, match=f"on cpu only as one rank, not as {shape}") as refused:
-            plan(paddle, site, replace(one, shape=shape))
+            plan(paddle, site, replace(request, shape=shape))
         assert "no collective operations" in refused.value.hint
-        on_gpus = replace(one, shape=shape, device="gpu", model="bert-base")
+        on_gpus = replace(request, shape=shape, device="gpu", model="bert-base")
         assert plan(paddle, site, on_gpus).points[0].shape == shape
     paddle18 = drafts.load("paddle18")
-    assert len(plan(paddle18, site, replace(one, shape=Shape(1, 2), preset="")).points) == 1
+    assert len(plan(paddle18, site, replace(request, shape=Shape(1, 2), preset="")).points) == 1
     with pytest.raises(UsageError, match="on cpu only on one node, not as 2n1g"):
-        plan(paddle18, site, replace(one, shape=Shape(2, 1), preset=""))
+        plan(paddle18, site, replace(request, shape=Shape(2, 1), preset=""))

@@ -58,7 +58,7 @@ def run(
 
 
 def kinds(events: list[dict[str, object]]) -> list[object]:
-    return [one["event"] for one in events]
+    return [event["event"] for event in events]
 
 
 SAYS = f"cat <<'EOF'\n\"why\":{json.dumps(WHY)}\nEOF\n"
@@ -78,7 +78,7 @@ def test_what_is_not_needed_ends_before_anything_is_started(tmp_path: Path) -> N
 )
 def test_what_may_be_needed_is_run(tmp_path: Path, decider: str, said: list[str]) -> None:
     events = run(made(tmp_path), tmp_path, decider)
-    assert [one for one in kinds(events) if one in ("unneeded", "undecided")] == said
+    assert [kind for kind in kinds(events) if kind in ("unneeded", "undecided")] == said
     assert "step" in kinds(events)
 
 
@@ -90,12 +90,12 @@ def test_those_after_it_leave_the_queue_and_what_has_begun_is_left_alone(tmp_pat
     (array,) = draft.campaign.arrays
     for repeat in (7, 8):
         text = (draft.directory / array.status(repeat)).read_text().splitlines()
-        own = newest([json.loads(one) for one in text])
-        assert (own.start, own.unneeded) == (None, WHY)
-        assert own.end_state
-        assert own.end_state.word == "UNNEEDED"
-        gone = RepeatState("CANCELLED", parse("CANCELLED").kind, "sacct")
-        assert own.complete(gone).word == "UNNEEDED"
+        job_record = newest([json.loads(one) for one in text])
+        assert (job_record.start, job_record.unneeded) == (None, WHY)
+        assert job_record.end_state
+        assert job_record.end_state.word == "UNNEEDED"
+        repeat_state = RepeatState("CANCELLED", parse("CANCELLED").kind, "sacct")
+        assert job_record.complete(repeat_state).word == "UNNEEDED"
     assert (draft.directory / array.status(1)).read_text() == WELL
 
 

@@ -32,7 +32,7 @@ def found(folder: Path, name: str = "pytorch", document: Any = None, **changes: 
     recipe: Recipe = load(name)
     options = option_values(recipe, site_of(folder), {})
     places = (folder / "data", folder / "data" / "training")
-    whole, part = (misfits(recipe, options, str(one)) for one in places)
+    whole, part = (misfits(recipe, options, str(place)) for place in places)
     assert whole == part
     return "; ".join(whole)
 
@@ -78,10 +78,14 @@ def test_submit_and_prepare_refuse_them(here: None, tmp_path: Path) -> None:
     refused = inside(*submit)
     assert refused.returncode == 2, refused
     messages = [one["message"] for one in refused.document["errors"]]
-    assert any("64 tokens in a sample, but the program is set to 128" in one for one in messages)
-    assert any("they have 30522 words, but the model has 8192" in one for one in messages)
-    told = inside(*submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522")
-    assert not [one for one in told.document["warnings"] if "do not fit" in one]
+    assert any(
+        "64 tokens in a sample, but the program is set to 128" in message for message in messages
+    )
+    assert any("they have 30522 words, but the model has 8192" in message for message in messages)
+    result = inside(
+        *submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522"
+    )
+    assert not [one for one in result.document["warnings"] if "do not fit" in one]
     context = Context(run=runner.run, follow=runner.follow, say=lambda _: None, env={})
     site = settled(site_of(tmp_path), data=str(data))
     (part,) = flow.prepare(load(), site, context, only=["data"])

@@ -25,13 +25,13 @@ BAD = '{"event":"step-end","time":1,"attempt":0,"exit":7,"at":1.5}'
 END = '{"event":"end","time":1,"attempt":0,"exit":0}'
 
 
-def run(made: Draft, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def run(draft: Draft, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Run the larger shape's script; nobody waits for a file system."""
     tool(tmp_path / "bin", "sleep", "#!/bin/bash\n")
     env = {**os.environ, **slurm_in(tmp_path / "bin"), "RECORD": str(tmp_path / "record")}
     env |= {"NO_RANKS": "1", "SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "5"}
     return subprocess.run(
-        ["bash", str(made.directory / made.campaign.arrays[-1].script)],
+        ["bash", str(draft.directory / draft.campaign.arrays[-1].script)],
         env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=CEILING,
     )  # fmt: skip
 
@@ -50,27 +50,27 @@ def run(made: Draft, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 def test_it_is_held_back_if_no_repeat_of_the_baseline_ended_well(
     tmp_path: Path, repeats: list[list[str]], holds: bool
 ) -> None:
-    made = drafts.curve(tmp_path, ("fp32",), repeats=2, stop_on_failure=True)
-    write(made)
-    first, last = made.campaign.arrays
+    draft = drafts.curve(tmp_path, ("fp32",), repeats=2, stop_on_failure=True)
+    write(draft)
+    first, last = draft.campaign.arrays
     for number, lines in enumerate(repeats, start=1):
-        (made.directory / first.status(number)).write_text("".join(f"{one}\n" for one in lines))
-    done = run(made, tmp_path)
-    assert ("held back" in done.stderr, done.returncode == 125) == (holds, holds), done.stderr
-    path = made.directory / last.status(1)
-    own = newest([json.loads(line) for line in path.read_text().splitlines()])
-    assert own.held == (first.point.key if holds else "")
+        (draft.directory / first.status(number)).write_text("".join(f"{one}\n" for one in lines))
+    result = run(draft, tmp_path)
+    assert ("held back" in result.stderr, result.returncode == 125) == (holds, holds), result.stderr
+    path = draft.directory / last.status(1)
+    job_record = newest([json.loads(line) for line in path.read_text().splitlines()])
+    assert job_record.held == (first.point.key if holds else "")
     if holds:
         state = RepeatState("FAILED", parse("FAILED").kind, "sacct", detail="exit status 125")
         why = f"held back: baseline {first.point.key} failed"
-        assert own.complete(state).detail == why
-        assert own.end_state
-        assert own.end_state.detail == why
+        assert job_record.complete(state).detail == why
+        assert job_record.end_state
+        assert job_record.end_state.detail == why
 
 
 def test_each_precision_has_a_baseline_of_its_own(tmp_path: Path) -> None:
-    made = drafts.curve(tmp_path, repeats=2, stop_on_failure=True)
-    for array in made.campaign.arrays:
+    draft = drafts.curve(tmp_path, repeats=2, stop_on_failure=True)
+    for array in draft.campaign.arrays:
         base = array.point.key.replace("1n2g", "1n1g")
-        held = f"\nbaseline={base}\n" in made.scripts[array.name]
+        held = f"\nbaseline={base}\n" in draft.scripts[array.name]
         assert held == (array.point.shape.gpus > 1)

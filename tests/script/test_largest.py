@@ -57,16 +57,16 @@ def made(tmp_path: Path) -> Draft:
 def searching(tmp_path: Path, start: int = 32, **options: object) -> Draft:
     """Draft two repeats of the largest batch; the search begins with a size."""
     program = tool(tmp_path, "python", PROGRAM)
-    here = with_python(reference(tmp_path), program, batch_sizes={"fp32": start})
+    site = with_python(reference(tmp_path), program, batch_sizes={"fp32": start})
     request = Request(Shape(1, 1), ("fp32",), (LARGEST,), repeats=2, device="gpu")
-    return drafts.drafted(here, request, options={"scheduler": "local", **options})
+    return drafts.drafted(site, request, options={"scheduler": "local", **options})
 
 
 def run(
-    made: Draft, tmp_path: Path, *, again: bool = False, **extra: Any
+    draft: Draft, tmp_path: Path, *, again: bool = False, **extra: Any
 ) -> subprocess.CompletedProcess[str]:
     start = run_written if again else run_script
-    return start(made, tmp_path, TRIED=str(tmp_path / "tried"), **extra)
+    return start(draft, tmp_path, TRIED=str(tmp_path / "tried"), **extra)
 
 
 def tried(tmp_path: Path) -> list[int]:
@@ -80,9 +80,9 @@ def measured(tmp_path: Path) -> list[int]:
     return [int(line.split()[0]) for line in lines if not line.endswith(" 10")]
 
 
-def told(made: Draft) -> list[dict[str, object]]:
-    (array,) = made.campaign.arrays
-    path = made.directory / array.point.search
+def told(draft: Draft) -> list[dict[str, object]]:
+    (array,) = draft.campaign.arrays
+    path = draft.directory / array.point.search
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -103,21 +103,21 @@ def told(made: Draft) -> list[dict[str, object]]:
 def test_it_doubles_and_then_halves_the_gap(
     tmp_path: Path, start: int, room: int, sizes: list[int], found: int
 ) -> None:
-    made = searching(tmp_path, start)
-    done = run(made, tmp_path, ROOM=str(room))
-    assert done.returncode == 0, done.stderr
+    draft = searching(tmp_path, start)
+    result = run(draft, tmp_path, ROOM=str(room))
+    assert result.returncode == 0, result.stderr
     assert tried(tmp_path) == sizes
     assert measured(tmp_path) == [found]
-    assert (told(made)[-1]["event"], told(made)[-1]["size"]) == ("found", found)
-    (step,) = [one for one in events(made) if one["event"] == "step"]
+    assert (told(draft)[-1]["event"], told(draft)[-1]["size"]) == ("found", found)
+    (step,) = [event for event in events(draft) if event["event"] == "step"]
     assert step["batch"] == found
 
 
 def test_a_repeat_after_it_reads_what_was_found(tmp_path: Path, made: Draft) -> None:
     run(made, tmp_path, ROOM="40")
     first = tried(tmp_path)
-    done = run(made, tmp_path, again=True, ROOM="40", SLURM_ARRAY_TASK_ID="2")
-    assert done.returncode == 0, done.stderr
+    result = run(made, tmp_path, again=True, ROOM="40", SLURM_ARRAY_TASK_ID="2")
+    assert result.returncode == 0, result.stderr
     assert tried(tmp_path) == first
     assert measured(tmp_path) == [40, 40]
     assert sum(one["event"] == "found" for one in told(made)) == 1
@@ -129,8 +129,8 @@ def test_what_was_found_with_few_iterations_may_be_too_much_for_all(
     """The repeat fails, and the next one measures a smaller size that was found to fit."""
     failed = run(made, tmp_path, ROOM="40", MORE="8")
     assert failed.returncode == 1
-    done = run(made, tmp_path, again=True, ROOM="40", MORE="8", SLURM_ARRAY_TASK_ID="2")
-    assert done.returncode == 0, done.stderr
+    result = run(made, tmp_path, again=True, ROOM="40", MORE="8", SLURM_ARRAY_TASK_ID="2")
+    assert result.returncode == 0, result.stderr
     assert measured(tmp_path) == [40, 32]
     assert [one["size"] for one in told(made) if one["event"] == "found"] == [40, 32]
 
@@ -142,10 +142,10 @@ def test_a_search_that_was_cut_off_goes_on(tmp_path: Path, made: Draft) -> None:
         {"event": "probe", "size": 32, "fits": True},
         {"event": "probe", "size": 64, "fits": False},
     ]
-    text = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in lines)
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     (made.directory / array.point.search).write_text(text + '{"event":"pro')
-    done = run(made, tmp_path, again=True, ROOM="40")
-    assert done.returncode == 0, done.stderr
+    result = run(made, tmp_path, again=True, ROOM="40")
+    assert result.returncode == 0, result.stderr
     assert tried(tmp_path) == [48, 40]
 
 
@@ -173,48 +173,48 @@ _STOPS = {
 def test_anything_else_stops_it_with_its_reason(
     tmp_path: Path, made: Draft, extra: dict[str, str], why: str
 ) -> None:
-    done = run(made, tmp_path, again=False, **extra)
-    assert done.returncode == 1
-    assert f"hpcbert: {why}" in done.stderr
+    result = run(made, tmp_path, again=False, **extra)
+    assert result.returncode == 1
+    assert f"hpcbert: {why}" in result.stderr
     assert told(made)[-1]["reason"] == why
     assert measured(tmp_path) == []
-    assert [one["event"] for one in events(made)] == ["start", "end"]
+    assert [event["event"] for event in events(made)] == ["start", "end"]
 
 
 def test_all_repeats_of_one_job_have_one_size(tmp_path: Path) -> None:
-    made = searching(tmp_path, together=True)
-    done = run(made, tmp_path, ROOM="40")
-    assert done.returncode == 0, done.stderr
+    draft = searching(tmp_path, together=True)
+    result = run(draft, tmp_path, ROOM="40")
+    assert result.returncode == 0, result.stderr
     assert measured(tmp_path) == [40, 40]
 
 
 @pytest.mark.parametrize(("room", "found"), [("", 176), ("90", 88)])
 def test_a_rehearsal_searches_with_a_stand_in(tmp_path: Path, room: str, found: int) -> None:
-    made = searching(tmp_path, rehearse=True)
+    draft = searching(tmp_path, rehearse=True)
     told_room = {"HPCBERT_REHEARSAL_ROOM": room} if room else {}
-    done = run(made, tmp_path, again=False, **told_room)
-    assert done.returncode == 0, done.stderr
-    assert told(made)[-1]["size"] == found
+    result = run(draft, tmp_path, again=False, **told_room)
+    assert result.returncode == 0, result.stderr
+    assert told(draft)[-1]["size"] == found
 
 
 def test_the_kernels_word_counts_on_the_cpu(tmp_path: Path) -> None:
     program = tool(tmp_path, "python", PROGRAM)
-    here = with_python(reference(tmp_path), program, batch_sizes={"fp32": 32})
+    site = with_python(reference(tmp_path), program, batch_sizes={"fp32": 32})
     request = Request(Shape(1, 1), ("fp32",), (LARGEST,), repeats=1, device="cpu")
-    made = drafts.drafted(here, request, options={"scheduler": "local"})
-    done = run(made, tmp_path, ROOM="40", WORDS="slain", STATUS="137")
-    assert done.returncode == 0, done.stderr
-    assert told(made)[-1]["size"] == 40
+    draft = drafts.drafted(site, request, options={"scheduler": "local"})
+    result = run(draft, tmp_path, ROOM="40", WORDS="slain", STATUS="137")
+    assert result.returncode == 0, result.stderr
+    assert told(draft)[-1]["size"] == 40
 
 
 @pytest.mark.needs("shellcheck")
 @pytest.mark.parametrize("rehearse", [False, True], ids=["real", "rehearsal"])
 def test_the_script_is_clean(tmp_path: Path, rehearse: bool) -> None:
     text = only_script(searching(tmp_path, rehearse=rehearse))
-    found = subprocess.run(
+    result = subprocess.run(
         ["shellcheck", "--shell=bash", "-"], input=text, capture_output=True, text=True, check=False
     )
-    assert found.returncode == 0, found.stdout
+    assert result.returncode == 0, result.stdout
 
 
 def test_marks_are_multiplied_and_nothing_else() -> None:
@@ -239,16 +239,16 @@ _WITHOUT = {"nccl-tests"}
 def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(
     tmp_path: Path, name: str
 ) -> None:
-    found = drafts.load(name)
-    here = reference(tmp_path, slurm={"mpi": "pmi2"}) if found.mpi else reference(tmp_path)
+    recipe = drafts.load(name)
+    site = reference(tmp_path, slurm={"mpi": "pmi2"}) if recipe.mpi else reference(tmp_path)
     options = {"scheduler": "slurm", "dry": True}
 
     def text(size: int) -> str:
         shape = Shape(1, 1)
         request = Request(
-            shape, (found.precisions[0],), (size,), accumulation=1 if found.accumulation else 0
+            shape, (recipe.precisions[0],), (size,), accumulation=1 if recipe.accumulation else 0
         )
-        return only_script(drafts.drafted(here, request, found=found, options=options))
+        return only_script(drafts.drafted(site, request, found=recipe, options=options))
 
     def rank(whole: str) -> str:
         return whole.partition("train() {")[2].partition("\n}\n")[0]
@@ -258,7 +258,7 @@ def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(
             text(LARGEST)
         return
     sums = re.compile(r'"?\$\(\((\d+) \* batch\)\)"?')
-    filled = sums.sub(lambda one: str(24 * int(one[1])), rank(text(LARGEST)))
+    filled = sums.sub(lambda match: str(24 * int(match[1])), rank(text(LARGEST)))
     assert filled == rank(text(24))
 
 
@@ -268,15 +268,17 @@ def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str) -> None
     values = drafts.load(name).log
     known = grammar.parse(values, where=name)
     patterns = [
-        one.match for one in known.records if "iteration" in one.match.groupindex and one.lines == 1
+        record.match
+        for record in known.records
+        if "iteration" in record.match.groupindex and record.lines == 1
     ]
     if not patterns:
         not_applicable("its records take several lines, or count nothing")
-    found = subprocess.run(
+    result = subprocess.run(
         ["grep", "-aiPc", "-e", failures.alternatives(patterns), str(TEMPLATES / name / "sample.log")],
         capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
-    assert int(found.stdout) > 0, found.stderr
+    assert int(result.stdout) > 0, result.stderr
 
 
 def test_a_fixed_global_batch_leaves_the_accumulation_open(tmp_path: Path) -> None:

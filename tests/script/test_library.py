@@ -21,11 +21,11 @@ SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1 handed_over=(SI
 
 def bash(program: str) -> list[str]:
     """Run a program in a shell that finds the library in $library; return the lines it prints."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", f"library='{SHELL}'\n{program}"],
         capture_output=True, text=True, check=True, timeout=CEILING,
     )  # fmt: skip
-    return done.stdout.splitlines()
+    return result.stdout.splitlines()
 
 
 @pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
@@ -58,9 +58,9 @@ for name in "${{handed_over[@]}}"; do declare -p "$name"; done
 
 
 def test_variables_of_the_caller_with_the_library_s_names_change_nothing(tmp_path: Path) -> None:
-    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
+    draft = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
     names = ("offset", "baseline", "sampling", "interface", "scratch", "caches", "surroundings")
-    done = run_script(made, tmp_path, **dict.fromkeys((*names, "handed_over", "count"), "7"))
-    assert done.returncode == 0, done.stderr
-    assert [event["event"] for event in events(made)] == ["start", "step", "step-end", "end"]
-    assert str(events(made)[0]["job"]).endswith("_1")
+    script = run_script(draft, tmp_path, **dict.fromkeys((*names, "handed_over", "count"), "7"))
+    assert script.returncode == 0, script.stderr
+    assert [event["event"] for event in events(draft)] == ["start", "step", "step-end", "end"]
+    assert str(events(draft)[0]["job"]).endswith("_1")

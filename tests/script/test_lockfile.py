@@ -37,7 +37,9 @@ PLAIN: Any = st.one_of(
 )
 INLINE: Any = st.recursive(
     PLAIN,
-    lambda one: st.one_of(st.lists(one, max_size=3), st.dictionaries(TEXTS, one, max_size=3)),
+    lambda search_strategy: st.one_of(
+        st.lists(search_strategy, max_size=3), st.dictionaries(TEXTS, search_strategy, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -50,9 +52,9 @@ def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]) -> None:
 @pytest.fixture
 def made(tmp_path: Path) -> Draft:
     where = reference(tmp_path, env={"TZ": "UTC", "API_TOKEN": "abcdef"})
-    found = drafted(where, REQUEST)
-    write(found)
-    return found
+    draft = drafted(where, REQUEST)
+    write(draft)
+    return draft
 
 
 def test_it_is_written_into_the_campaign_and_read_again(made: Draft) -> None:
@@ -130,21 +132,21 @@ def test_the_same_is_made_of_it_wherever_the_options_came_from(
 ) -> None:
     """Also options that no point has: a file does not stand in the command line."""
     path = made.directory / "campaign.lock.toml" if form == "lock" else made.directory
-    done = inside("submit", "--like", path, *DRY, "--time", "00:07:00")
-    assert done.returncode == 0, done
-    arrays = done.data["arrays"]
-    assert [one["env"] for one in arrays] == [dict(REQUEST.env)] * 4
-    assert [one["repeats"] for one in arrays] == [[1, 2, 3]] * 4
+    result = inside("submit", "--like", path, *DRY, "--time", "00:07:00")
+    assert result.returncode == 0, result
+    arrays = result.data["arrays"]
+    assert [array["env"] for array in arrays] == [dict(REQUEST.env)] * 4
+    assert [array["repeats"] for array in arrays] == [[1, 2, 3]] * 4
     options = re.compile(r"\n  --[^\n]*")
     texts = [options.findall(text) for text in made.scripts.values()]
-    assert [options.findall(one["script_text"]) for one in arrays] == texts
-    assert "--seed" in "".join(one["script_text"] for one in arrays)
-    told = " ".join(done.document["warnings"])
+    assert [options.findall(array["script_text"]) for array in arrays] == texts
+    assert "--seed" in "".join(array["script_text"] for array in arrays)
+    told = " ".join(result.document["warnings"])
     assert "settings.slurm.time_limit was 01:00:00, and is 00:07:00 here." in told
     assert "API_TOKEN" not in told
 
 
 def test_a_lock_file_that_is_not_there(here: None) -> None:
-    done = inside("submit", "--like", "campaign.lock.toml", *DRY)
-    assert done.returncode == 2
-    assert "campaign.lock.toml: Can't read" in done.error["message"]
+    result = inside("submit", "--like", "campaign.lock.toml", *DRY)
+    assert result.returncode == 2
+    assert "campaign.lock.toml: Can't read" in result.error["message"]

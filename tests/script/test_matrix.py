@@ -34,18 +34,23 @@ def made(site: Site, text: str) -> list[tuple[str, tuple[Point, ...]]]:
         return recipe.load(places.find_recipe(name, (TEMPLATES,))), site
 
     found = portions(Matrix(file, Request(largest), str(path)), find)
-    return [(one.framework, plan(*find(one.framework), one.request).points) for one in found]
+    return [
+        (portion.framework, plan(*find(portion.framework), portion.request).points)
+        for portion in found
+    ]
 
 
 def short(points: tuple[Point, ...]) -> str:
-    return " ".join(f"{one.shape}/{one.precision}/{one.batch_size_per_device}" for one in points)
+    return " ".join(
+        f"{point.shape}/{point.precision}/{point.batch_size_per_device}" for point in points
+    )
 
 
 def refused(site: Site, text: str) -> list[str]:
     with pytest.raises(UsageError) as error:
         made(site, text)
-    each = error.value.each if isinstance(error.value, Refusals) else (error.value,)
-    return [f"{one.message} {one.hint}" for one in each]
+    usage_errors = error.value.each if isinstance(error.value, Refusals) else (error.value,)
+    return [f"{usage_error.message} {usage_error.hint}" for usage_error in usage_errors]
 
 
 def test_every_combination_is_a_point_and_those_of_one_use_a_campaign(site: Site) -> None:
@@ -83,9 +88,9 @@ A = ["1", "2"]
 """
     found = [points for _, points in made(site, text)]
     assert [len(points) for points in found] == [1] * 8
-    variants = [f"{one.model} {one.variant}" for (one,) in found]
+    variants = [f"{point.model} {point.variant}" for (point,) in found]
     assert len(set(variants)) == 8
-    assert all(one.env == (("A", dict(one.env)["A"]), ("B", "x")) for (one,) in found)
+    assert all(point.env == (("A", dict(point.env)["A"]), ("B", "x")) for (point,) in found)
 
 
 def test_the_same_point_said_twice_is_measured_once(site: Site) -> None:
@@ -193,7 +198,9 @@ WRONG = {
     ),
     "too much": (
         'frameworks = "pytorch"\nshapes = "1n1g"\n[env]\n'
-        + "".join(f"A{letter} = {[str(one) for one in range(99)]}\n" for letter in "abcdefgh"),
+        + "".join(
+            f"A{letter} = {[str(number) for number in range(99)]}\n" for letter in "abcdefgh"
+        ),
         "You asked for more than 10,000 points.",
     ),
 }

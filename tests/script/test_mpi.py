@@ -35,9 +35,9 @@ def test_how_ranks_are_started(
     tmp_path: Path,
 ) -> None:
     site, found = reference(tmp_path, slurm=slurm), replace(load(), mpi=wanted)
-    made = drafted(site, found=found, options={"mpi": there})
-    assert made.resolved.mpi == expected
-    (text,) = made.scripts.values()
+    draft = drafted(site, found=found, options={"mpi": there})
+    assert draft.resolved.mpi == expected
+    (text,) = draft.scripts.values()
     assert (f"--mpi={expected} " in text) == bool(expected)
 
 
@@ -64,6 +64,6 @@ def test_ranks_that_may_not_find_each_other_are_warned_of(
     mpi: str, shape: Shape, *, warned: bool, tmp_path: Path
 ) -> None:
     found = replace(load(), mpi=("pmix",))
-    made = drafted(reference(tmp_path, slurm={"mpi": mpi}), Request(shape, ("fp32",)), found=found)
-    said = [one for one in made.resolved.warnings if "finds its ranks by pmix" in one]
+    draft = drafted(reference(tmp_path, slurm={"mpi": mpi}), Request(shape, ("fp32",)), found=found)
+    said = [warning for warning in draft.resolved.warnings if "finds its ranks by pmix" in warning]
     assert bool(said) == warned

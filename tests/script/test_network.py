@@ -32,11 +32,11 @@ pytestmark = pytest.mark.slow
 def port(text: str, job: int) -> int:
     """Return the port that a script's own function gives a job."""
     (sizes,) = re.findall(r"^nodes=.*$", text, re.MULTILINE)
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-euc", f"{sizes}\n. '{SHELL}/job.bash'\nfree_port {job}"],
         capture_output=True, text=True, check=True, timeout=CEILING,
     )  # fmt: skip
-    return int(done.stdout)
+    return int(result.stdout)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::"])
@@ -62,16 +62,16 @@ def test_a_port_that_somebody_has_is_passed_over(address: str, rank: int, tmp_pa
 def addressed(tmp_path: Path, getent: str, **changes: object) -> tuple[str, dict[str, str]]:
     """Run a script of two nodes with a name service; return what it says, and rank 0's environment."""
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(
+    draft = drafted(
         with_python(reference(tmp_path, **changes), python), shape="2n1g", scheduler="slurm"
     )
     words = slurm_in(tmp_path / "tools", scontrol="printf '%s\\n' n1 n2")
     tool(tmp_path / "tools", "getent", f"#!/bin/bash\n{getent}\n")
     tool(tmp_path / "tools", "ip", f"#!/bin/bash\n{getent}\n")
-    done = run_script(made, tmp_path, **words)
+    script = run_script(draft, tmp_path, **words)
     path = tmp_path / "record.env.0"
     found = path.read_text().split("\0") if path.exists() else []
-    return done.stderr, dict(word.split("=", 1) for word in found if "=" in word)
+    return script.stderr, dict(word.split("=", 1) for word in found if "=" in word)
 
 
 BOTH = 'case $1:$2 in ahostsv4:*) echo "{four}" ;; ahostsv6:*) echo "{six}" ;; esac'
@@ -108,7 +108,7 @@ def on_an_interface(
     # The stand-in runs a step on one node, whatever it is asked for.
     python = tool(tmp_path, "python", RECORDER)
     site = reference(tmp_path, nodes={"interface": "ib0"})
-    made = drafted(with_python(site, python), shape=shape, scheduler="slurm")
+    draft = drafted(with_python(site, python), shape=shape, scheduler="slurm")
     words = slurm_in(tmp_path / "tools", scontrol="printf '%s\\n' n1 n2")
     step = '#!/bin/bash\nfor SLURM_NODEID in 0 1; do export SLURM_NODEID; if [[ $* == *"addr show"* ]]; then "${@:6}"; fi; done\n'
     real = (tmp_path / "tools" / "srun").read_text()
@@ -119,13 +119,13 @@ def on_an_interface(
         step + 'if [[ $* == *"addr show"* ]]; then exit; fi\nexec one "$@"\n',
     )
     tool(tmp_path / "tools", "ip", f"#!/bin/bash\n{ip}\n")
-    return run_script(made, tmp_path, **words)
+    return run_script(draft, tmp_path, **words)
 
 
 def test_an_interface_may_have_ipv6_alone(tmp_path: Path) -> None:
     both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
-    done = on_an_interface(tmp_path, both)
-    assert done.returncode == 0, done
+    result = on_an_interface(tmp_path, both)
+    assert result.returncode == 0, result
     found = (tmp_path / "record.env.0").read_text().split("\0")
     assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in found
 
@@ -136,9 +136,9 @@ def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(
 ) -> None:
     there = "0" if shape == "2n1g" else "none"
     ip = f'if [[ $1 == -4 && $SLURM_NODEID == {there} ]]; then echo "2: ib0 inet 10.0.0.7/24"; fi'
-    done = on_an_interface(tmp_path, ip, shape=shape)
-    assert done.returncode == 1, done
-    lacks = [line for line in done.stderr.splitlines() if "has no interface ib0" in line]
+    result = on_an_interface(tmp_path, ip, shape=shape)
+    assert result.returncode == 1, result
+    lacks = [line for line in result.stderr.splitlines() if "has no interface ib0" in line]
     assert lacks[-1].startswith("hpcbert: n2 has no interface ib0 (nodes.interface in the site.")
     assert "lo" in lacks[-1].partition(", but ")[2].split()
     assert len(lacks) == (1 if shape == "2n1g" else 2)
@@ -154,10 +154,10 @@ def test_an_address_before_a_port_stands_in_brackets(recipe: str, tmp_path: Path
     name = "gpu" if recipe == "perfzero" else ""
     preset = one.protocols.get(name) or presets(one)[0][0]
     case = Case(Shape(2, 8), preset, (preset.precisions or one.precisions)[0])
-    done = world.run(world.render(case), env={"HPCBERT_NODE_IPS": "fd00::1,fd00::2"})
-    assert done.exit == 0, done.output
+    run = world.run(world.render(case), env={"HPCBERT_NODE_IPS": "fd00::1,fd00::2"})
+    assert run.exit == 0, run.output
     variable = "worker_endpoints" if recipe == "paddle18" else "TF_CONFIG"
-    assert re.findall(r"\[fd00::\d\]:12345", done.environment[variable]) == [
+    assert re.findall(r"\[fd00::\d\]:12345", run.environment[variable]) == [
         "[fd00::1]:12345",
         "[fd00::2]:12345",
     ]
@@ -177,9 +177,9 @@ def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path: Path) -> None
         tmp_path / "a b", "drop", '#!/bin/bash\nprintf "%s\\n" "$@" >>"$RECORD.dropped"\n'
     )
     nodes = {"drop_caches": (str(dropper), "vm.drop_caches=3", "two words")}
-    made = drafted(with_python(reference(tmp_path, nodes=nodes), python), together=True)
-    done = run_script(made, tmp_path)
-    assert done.returncode == 0, done.stderr
+    draft = drafted(with_python(reference(tmp_path, nodes=nodes), python), together=True)
+    script = run_script(draft, tmp_path)
+    assert script.returncode == 0, script.stderr
     dropped = (tmp_path / "record.dropped").read_text().splitlines()
     assert dropped == ["vm.drop_caches=3", "two words"] * 2
     assert "caches=" not in only_script(drafted(reference(tmp_path / "other")))
@@ -187,19 +187,19 @@ def test_a_page_cache_is_dropped_where_the_site_says_how(tmp_path: Path) -> None
 
 def test_a_page_cache_that_stays_is_no_failure(tmp_path: Path) -> None:
     site = reference(tmp_path, nodes={"drop_caches": ("false",)})
-    done = run_script(drafted(with_python(site, tool(tmp_path, "python", RECORDER))), tmp_path)
-    assert done.returncode == 0
-    assert "page caches were not dropped" in done.stderr
+    script = run_script(drafted(with_python(site, tool(tmp_path, "python", RECORDER))), tmp_path)
+    assert script.returncode == 0
+    assert "page caches were not dropped" in script.stderr
 
 
 def test_nccl_tells_its_rings_once_beside_the_log(tmp_path: Path) -> None:
-    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
-    done = run_script(made, tmp_path)
-    assert done.returncode == 0, done.stderr
+    draft = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
+    script = run_script(draft, tmp_path)
+    assert script.returncode == 0, script.stderr
     first, other = ((tmp_path / f"record.env.{n}").read_text().split("\0") for n in (0, 1))
     assert "NCCL_DEBUG=INFO" in first
-    (array,) = made.campaign.arrays
-    assert f"NCCL_DEBUG_FILE={made.directory}/env/{array.point.key}.1.0.nccl" in first
+    (array,) = draft.campaign.arrays
+    assert f"NCCL_DEBUG_FILE={draft.directory}/env/{array.point.key}.1.0.nccl" in first
     assert not [word for word in other if word.startswith("NCCL_DEBUG")]
 
 
@@ -243,11 +243,11 @@ def test_a_job_writes_down_that_its_ranks_saw_one_gpu_each(tmp_path: Path) -> No
     python = tool(tmp_path, "python", RECORDER)
     for number, (shown, apart) in enumerate((("0", True), ("0,1", None))):
         site = reference(tmp_path / str(number), env={"CUDA_VISIBLE_DEVICES": shown})
-        made = drafted(with_python(site, python), scheduler="slurm")
+        draft = drafted(with_python(site, python), scheduler="slurm")
         words = slurm_in(tmp_path / "tools")
-        done = run_script(made, tmp_path, **words)
-        assert done.returncode == 0, done.stderr
-        (ended,) = [one for one in events(made) if one["event"] == "step-end"]
+        script = run_script(draft, tmp_path, **words)
+        assert script.returncode == 0, script.stderr
+        (ended,) = [event for event in events(draft) if event["event"] == "step-end"]
         assert ended.get("apart") == apart
 
 
@@ -275,5 +275,5 @@ def test_little_locked_memory_is_told_where_there_is_infiniband(
     text = (SHELL / "rank.bash").read_text().replace("/sys/class", f"{tmp_path}/sys/class")
     ulimit = "ulimit() { echo %s; }" % (limit or "unlimited")
     put(tmp_path, "library/rank.bash", f"{ulimit}\n{text}")
-    done = world.run(script, library=tmp_path / "library")
-    assert ("locked" in done.output or "may lock 64 KiB" in done.output) == warned
+    run = world.run(script, library=tmp_path / "library")
+    assert ("locked" in run.output or "may lock 64 KiB" in run.output) == warned

@@ -37,7 +37,7 @@ READERS = (cache._read, prepared.record)
 
 
 def names(functions: tuple[Callable[..., Any], ...]) -> list[str]:
-    return [f"{one.__module__}.{one.__qualname__}" for one in functions]
+    return [f"{function.__module__}.{function.__qualname__}" for function in functions]
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def counted() -> Iterator[tuple[Counter[str], Counter[str]]]:
         one.__code__: f"{one.__module__}.{one.__qualname__}"
         for one in (*ONCE, *TRIED, render.render)
     }
-    readers = {one.__code__ for one in READERS}
+    readers = {reader.__code__ for reader in READERS}
 
     def notice(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code in names:
@@ -100,8 +100,8 @@ def test_five_points_are_resolved_once(
     words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
     render._environment.cache_clear()
     with counted() as (calls, paths):
-        done = inside("submit", "--dry-run", "--json", "--fw", framework, *words)
-    assert len(done.document["data"]["arrays"]) == calls.pop("hpcbert.script.render.render") == 5
+        result = inside("submit", "--dry-run", "--json", "--fw", framework, *words)
+    assert len(result.document["data"]["arrays"]) == calls.pop("hpcbert.script.render.render") == 5
     assert {calls.pop(name) for name in names(TRIED)} == {6}
     assert set(calls.values()) == {1}, calls
     assert len(calls) == len(ONCE)
@@ -114,8 +114,8 @@ def test_scripts_to_submit_by_hand_are_resolved_once_too(here: None, tmp_path: P
     words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
     render._environment.cache_clear()
     with counted() as (calls, paths):
-        done = inside("render", "--json", "--fw", "pytorch", *words)
-    assert len(done.document["data"]) == calls.pop("hpcbert.script.render.render") == 5
+        result = inside("render", "--json", "--fw", "pytorch", *words)
+    assert len(result.document["data"]) == calls.pop("hpcbert.script.render.render") == 5
     assert {calls.pop(name) for name in names(TRIED)} == {6}
     assert set(calls.values()) == {1}, calls
     assert set(paths.values()) == {1}

@@ -55,10 +55,10 @@ def test_points_are_every_combination_once(recipe: Recipe, site: Site) -> None:
     request = Request(
         Shape(1, 2), ("fp32", "bf16", "fp32"), (8, 16, 8), scaling=True, model="bert-base"
     )
-    found = plan(recipe, site, request).points
-    assert len(found) == 2 * 2 * 2
-    assert len({point.key for point in found}) == len(found)
-    assert found[0].key == "bert-base_1n1g_fp32_b8"
+    points = plan(recipe, site, request).points
+    assert len(points) == 2 * 2 * 2
+    assert len({point.key for point in points}) == len(points)
+    assert points[0].key == "bert-base_1n1g_fp32_b8"
 
 
 def test_defaults_come_from_site_then_recipe(recipe: Recipe, site: Site) -> None:
@@ -77,23 +77,23 @@ def test_a_protocol_sets_the_global_batch_of_every_shape(recipe: Recipe, site: S
     lamb = Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
     deep = Preset("micro", "DeepSpeed's", samples_per_device=1024)
     known = replace(recipe, protocols={"lamb": lamb, "micro": deep})
-    found = plan(known, site, Request(Shape(4, 8), batch_sizes=(64,), scaling=True)).points
-    assert {point.global_batch_size for point in found} == {65536}
-    assert [point.accumulation for point in found] == [1024, 256, 128, 64, 32]
-    assert {(point.protocol, point.precision) for point in found} == {("lamb", "fp16")}
+    points = plan(known, site, Request(Shape(4, 8), batch_sizes=(64,), scaling=True)).points
+    assert {point.global_batch_size for point in points} == {65536}
+    assert [point.accumulation for point in points] == [1024, 256, 128, 64, 32]
+    assert {(point.protocol, point.precision) for point in points} == {("lamb", "fp16")}
     assert plan(known, site, Request(Shape(1, 1), skip=5)).protocol.iters == 220
     other = Request(Shape(1, 8), batch_sizes=(32,), preset="micro")
     assert plan(known, site, other).points[0].accumulation == 1024 // 8
-    asked = replace(other, accumulation=3)
-    assert plan(known, site, asked).points[0].accumulation == 3
+    request = replace(other, accumulation=3)
+    assert plan(known, site, request).points[0].accumulation == 3
 
 
 def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: Site) -> None:
     request = Request(Shape(1, 1), settings={"seed": "7", "sequence_length": "64"})
-    found = plan(recipe, site, request)
-    (point,) = found.points
+    measurement_plan = plan(recipe, site, request)
+    (point,) = measurement_plan.points
     assert point.options == (("sequence_length", 64), ("vocab_size", 8192))
-    assert found.options["seed"] == 7
+    assert measurement_plan.options["seed"] == 7
 
 
 @pytest.mark.parametrize(

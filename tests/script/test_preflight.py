@@ -65,40 +65,40 @@ def planned(
     return drafted(site, request, options={"preflight": True, **options})
 
 
-def script(made: Draft) -> str:
-    return made.scripts[made.campaign.arrays[-1].name]
+def script(draft: Draft) -> str:
+    return draft.scripts[draft.campaign.arrays[-1].name]
 
 
 def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(
     tmp_path: Path,
 ) -> None:
-    made = planned(tmp_path)
-    check = made.campaign.preflight
-    assert check is made.campaign.arrays[-1] is made.campaign.in_order[0]
-    assert check not in made.campaign.measured
-    assert {array.point for array, _ in made.campaign.current} == set(made.campaign.of_point)
+    draft = planned(tmp_path)
+    check = draft.campaign.preflight
+    assert check is draft.campaign.arrays[-1] is draft.campaign.in_order[0]
+    assert check not in draft.campaign.measured
+    assert {array.point for array, _ in draft.campaign.current} == set(draft.campaign.of_point)
     assert check is not None
-    assert check.point not in made.campaign.of_point
+    assert check.point not in draft.campaign.of_point
     request = check.request
     assert (request.nodes, request.array, request.time_limit) == (4, "", "00:30:00")
-    assert "/opt/a b/all_reduce_perf" in script(made)
-    assert "--minbytes 32M --maxbytes 256M" in script(made)
+    assert "/opt/a b/all_reduce_perf" in script(draft)
+    assert "--minbytes 32M --maxbytes 256M" in script(draft)
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_without_gpus_for_certain_the_reference_program_measures(
     tmp_path: Path, device: str
 ) -> None:
-    made = planned(tmp_path, "4n1g", device)
-    assert "--all-reduce 16" in script(made)
-    assert "scripts/bert_pretrain.py" in {target for target, _ in made.copies}
+    draft = planned(tmp_path, "4n1g", device)
+    assert "--all-reduce 16" in script(draft)
+    assert "scripts/bert_pretrain.py" in {target for target, _ in draft.copies}
     # The campaign measures the same program with the same shape: no two share a status file.
-    assert len({array.point.key for array in made.campaign.arrays}) == 2
+    assert len({array.point.key for array in draft.campaign.arrays}) == 2
 
 
 def test_a_shorter_time_limit_is_kept(tmp_path: Path) -> None:
-    made = planned(tmp_path, "2n1g", "cpu", limit="00:10:00")
-    assert made.campaign.arrays[-1].request.time_limit == "00:10:00"
+    draft = planned(tmp_path, "2n1g", "cpu", limit="00:10:00")
+    assert draft.campaign.arrays[-1].request.time_limit == "00:10:00"
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_one_node_has_nothing_to_be_compared_with(
 def test_its_script_is_clean_for_shellcheck(tmp_path: Path) -> None:
     file = tmp_path / "preflight.sbatch"
     file.write_text(script(planned(tmp_path)))
-    done = subprocess.run(
+    result = subprocess.run(
         ["shellcheck", "--shell=bash", "--norc", str(file)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    assert result.returncode == 0, result.stdout
 
 
 class Bench:
@@ -161,7 +161,7 @@ class Bench:
         self.say("sleep", "#!/bin/bash\n")
 
     def run(self, table: str = "", **env: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", str(self.made.directory / "scripts/preflight.sbatch")],
             env={**self.environment, "TABLE": table, **env}, cwd=self.tmp_path,
             capture_output=True, text=True, check=False, timeout=CEILING,
@@ -172,8 +172,8 @@ class Bench:
         for line in (self.made.directory / check.status(1)).read_text().splitlines():
             event = json.loads(line)
             found.setdefault(event["event"], []).append(event)
-        assert found["end"][-1]["exit"] == done.returncode, done.stderr
-        return done.returncode, found
+        assert found["end"][-1]["exit"] == result.returncode, result.stderr
+        return result.returncode, found
 
     def wrote(self, name: str) -> list[str]:
         path = self.tmp_path / f"record.{name}"
@@ -262,5 +262,5 @@ def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, table: str) -> N
 def test_a_preflight_is_no_part_of_what_like_measures_again(tmp_path: Path) -> None:
     from hpcbert.script.again import Past
 
-    made = planned(tmp_path)
-    assert Past(made.campaign, {}).points == tuple(made.campaign.of_point)
+    draft = planned(tmp_path)
+    assert Past(draft.campaign, {}).points == tuple(draft.campaign.of_point)

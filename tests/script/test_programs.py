@@ -39,7 +39,7 @@ def test_a_repeat_of_one_rank_starts_few_programs(
     real = tool(tmp_path, "recorder", RECORDER)
     (tmp_path / "python").symlink_to(real)
     python = tmp_path / "python"
-    made = drafted(with_python(reference(tmp_path), python), shape="1n1g", scheduler=scheduler)
+    draft = drafted(with_python(reference(tmp_path), python), shape="1n1g", scheduler=scheduler)
     told, started = slurm_in(tmp_path / "slurm"), tmp_path / "started"
     if scheduler == "local":
         told = {"PATH": told["PATH"].partition(":")[2]}
@@ -50,10 +50,10 @@ def test_a_repeat_of_one_rank_starts_few_programs(
     for name in ("srun", "scontrol"):
         counting(tools, name, str(tmp_path / "slurm" / name))
     told |= {"PATH": f"{tools}:{told['PATH']}", "STARTED": str(started)}
-    write(made)
+    write(draft)
     # The first repeat makes the folders.
     for repeat in ("1", "2"):
         started.write_text("")
-        done = run_written(made, tmp_path, SLURM_ARRAY_TASK_ID=repeat, **told)
-        assert done.returncode == 0, done
+        written = run_written(draft, tmp_path, SLURM_ARRAY_TASK_ID=repeat, **told)
+        assert written.returncode == 0, written
     assert Counter(started.read_text().split()) == {**DESCRIBING, **more}

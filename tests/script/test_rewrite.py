@@ -18,9 +18,9 @@ from tests.kit.scripts import sbatch_options
 
 def rendered(tmp_path: Path, *words: str, together: bool = False) -> tuple[Array, str]:
     where = reference(tmp_path, slurm={"sbatch_args": words})
-    made = drafted(where, options={"together": together})
-    (array,) = made.campaign.arrays
-    return array, made.scripts[array.name]
+    draft = drafted(where, options={"together": together})
+    (array,) = draft.campaign.arrays
+    return array, draft.scripts[array.name]
 
 
 def again(
@@ -96,9 +96,9 @@ def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
     where = reference(
         tmp_path, slurm={"sbatch_args": words, "exclusive": exclusive, "partition": "gpu"}
     )
-    made = drafted(where)
-    (array,) = made.campaign.arrays
-    text = made.scripts[array.name]
+    draft = drafted(where)
+    (array,) = draft.campaign.arrays
+    text = draft.scripts[array.name]
     assert read_request(sbatch_options(text)) == array.request
     assert array.request.nodes == 1
     request, script = again(array, text, time_limit="2-0")

@@ -36,17 +36,17 @@ def drafted(tmp_path: Path, *, sampling: int = 1, **options: Any) -> tuple[Draft
     rank = scripts.tool(tmp_path / "tools", "python", RANK)
     scripts.tool(tmp_path / "tools", "nvidia-smi", SMI)
     site = scripts.with_python(drafts.reference(tmp_path, nodes={"sampling": sampling}), rank)
-    made = scripts.drafted(site, **options)
+    draft = scripts.drafted(site, **options)
     words = scripts.slurm_in(tmp_path / "tools")
-    return made, {**words, "SAMPLES": str(made.directory)}
+    return draft, {**words, "SAMPLES": str(draft.directory)}
 
 
 @pytest.mark.parametrize("scheduler", ["local", "slurm"])
 def test_it_looks_while_the_step_runs_and_ends_with_it(scheduler: str, tmp_path: Path) -> None:
-    made, words = drafted(tmp_path, scheduler=scheduler)
-    done = scripts.run_script(made, tmp_path, **words)
-    assert done.returncode == 0, done
-    (file,) = (made.directory / "env").glob("*.1.0.*.csv")
+    draft, words = drafted(tmp_path, scheduler=scheduler)
+    script = scripts.run_script(draft, tmp_path, **words)
+    assert script.returncode == 0, script
+    (file,) = (draft.directory / "env").glob("*.1.0.*.csv")
     assert looks(file.read_text())[0].gpus == {"0": (250.0, 3000.0), "1": (250.0, 3000.0)}
     (pid,) = (tmp_path / "record.smi").read_text().split()
     until(lambda: not sleeps(pid), "the sampler goes on after the step")
@@ -60,14 +60,14 @@ def sleeps(pid: str) -> bool:
 
 
 def test_of_several_nodes_each_is_looked_at_in_a_step_beside_the_ranks(tmp_path: Path) -> None:
-    made, words = drafted(tmp_path, scheduler="slurm", shape="2n2g")
+    draft, words = drafted(tmp_path, scheduler="slurm", shape="2n2g")
     told = "printf '%s\\n' n1 n2"
     scripts.slurm_in(tmp_path / "tools", scontrol=told)
     scripts.tool(tmp_path / "tools", "getent", "#!/bin/bash\necho 10.0.0.1 STREAM x\n")
-    done = scripts.run_script(made, tmp_path, **words)
-    assert done.returncode == 0, done
+    script = scripts.run_script(draft, tmp_path, **words)
+    assert script.returncode == 0, script
     steps = scripts.records(tmp_path / "record.srun")
-    (beside,) = [one for one in steps if "--overlap" in one]
+    (beside,) = [step for step in steps if "--overlap" in step]
     assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none"} <= set(beside)
 
 
@@ -79,14 +79,14 @@ def test_where_nobody_wants_it_the_script_has_nothing_of_it(
 ) -> None:
     site = drafts.reference(tmp_path, nodes={"sampling": changes.get("sampling", 1)})
     request = Request(Shape(1, 2), device=changes.get("device", ""))
-    made = drafts.drafted(site, replace(request, repeats=1))
-    assert "sample" not in scripts.only_script(made).replace("samples per device", "")
+    draft = drafts.drafted(site, replace(request, repeats=1))
+    assert "sample" not in scripts.only_script(draft).replace("samples per device", "")
 
 
 def test_without_the_tool_nothing_is_started(tmp_path: Path) -> None:
-    made, words = drafted(tmp_path, scheduler="local")
+    draft, words = drafted(tmp_path, scheduler="local")
     (tmp_path / "tools" / "nvidia-smi").unlink()
     scripts.tool(tmp_path / "tools", "python", "#!/bin/bash\nexit 0\n")
-    done = scripts.run_script(made, tmp_path, **words)
-    assert done.returncode == 0, done
-    assert not [*(made.directory / "env").glob("*.csv")]
+    script = scripts.run_script(draft, tmp_path, **words)
+    assert script.returncode == 0, script
+    assert not [*(draft.directory / "env").glob("*.csv")]

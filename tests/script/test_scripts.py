@@ -50,12 +50,12 @@ pytestmark = pytest.mark.slow
 
 def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path: Path) -> None:
     python = tool(tmp_path / "a b", "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python))
-    done = run_script(made, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert [one["event"] for one in events(made)] == ["start", "step", "step-end", "end"]
-    assert events(made)[-1]["exit"] == 0
-    log = made.directory / "logs/pytorch/bert/bz4/1n2g/bert_b4_fp32_1.log"
+    draft = drafted(with_python(reference(tmp_path), python))
+    script = run_script(draft, tmp_path)
+    assert script.returncode == 0, script.stderr
+    assert [event["event"] for event in events(draft)] == ["start", "step", "step-end", "end"]
+    assert events(draft)[-1]["exit"] == 0
+    log = draft.directory / "logs/pytorch/bert/bz4/1n2g/bert_b4_fp32_1.log"
     first, *lines = sorted(log.read_text().splitlines())
     assert first.startswith("hpcbert: ranks start with ")
     assert lines == ["rank 0 of 2", "rank 1 of 2"]
@@ -66,20 +66,20 @@ def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path:
 
 def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path: Path) -> None:
     """Slurm 24.11 makes the directory of the output there; 22.05 does not start the job."""
-    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
-    write(made)
-    (array,) = made.campaign.arrays
+    draft = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
+    write(draft)
+    (array,) = draft.campaign.arrays
     script = tmp_path / "spooled"
-    (made.directory / array.script).rename(script)
-    shutil.rmtree(made.directory)
-    (made.directory / "slurm").mkdir(parents=True)
+    (draft.directory / array.script).rename(script)
+    shutil.rmtree(draft.directory)
+    (draft.directory / "slurm").mkdir(parents=True)
     words = {**os.environ, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")}
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", str(script)], env=words, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (ABSENT, "")
-    assert f"lacks the campaign {made.directory}\n" in done.stderr
-    assert [one.name for one in made.directory.iterdir()] == ["slurm"]
+    assert (result.returncode, result.stdout) == (ABSENT, "")
+    assert f"lacks the campaign {draft.directory}\n" in result.stderr
+    assert [path.name for path in draft.directory.iterdir()] == ["slurm"]
     assert not list(tmp_path.glob("record*"))
 
 
@@ -89,11 +89,11 @@ def test_the_step_s_moments_are_told_by_the_node_s_clocks(
     tmp_path: Path, zone: str, language: str
 ) -> None:
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python))
+    draft = drafted(with_python(reference(tmp_path), python))
     before = time.time()
-    done = run_script(made, tmp_path, TZ=zone, LC_ALL=language)
-    assert done.returncode == 0, done.stderr
-    _, begun, ended, _ = events(made)
+    script = run_script(draft, tmp_path, TZ=zone, LC_ALL=language)
+    assert script.returncode == 0, script.stderr
+    _, begun, ended, _ = events(draft)
     assert before <= float(str(begun["at"])) <= float(str(ended["at"])) <= time.time()
     assert 0 < float(str(begun["uptime"])) <= float(str(ended["uptime"]))
     offset = datetime.now(ZoneInfo(zone)).strftime("%z")
@@ -118,15 +118,15 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
     text = f'if [[ "$2" == config ]]; then {said}; else echo localhost; fi'
     tool(tools, "scontrol", f"#!/bin/bash\n{text}\n")
     tool(tools, "srun", SRUN)
-    made = drafted(
+    draft = drafted(
         with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)), scheduler="slurm"
     )
     extra = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
     asked = time.monotonic()
-    done = run_script(made, tmp_path, PATH=f"{tools}:{os.environ['PATH']}", **extra)
+    script = run_script(draft, tmp_path, PATH=f"{tools}:{os.environ['PATH']}", **extra)
     took = time.monotonic() - asked
-    assert done.returncode == 0, done.stderr
-    (begun,) = [one for one in events(made) if one["event"] == "step"]
+    assert script.returncode == 0, script.stderr
+    (begun,) = [event for event in events(draft) if event["event"] == "step"]
     found = begun["ahead"]
     assert found is None if ahead is None else abs(int(str(found)) - ahead) <= 1 + took
 
@@ -149,11 +149,11 @@ if ((SLURM_PROCID == 0)); then
 fi
 """
     python = tool(tmp_path, "python", pause.replace("$GO", str(tmp_path / "go")))
-    made = drafted(with_python(reference(tmp_path), python))
-    write(made)
-    (array,) = made.campaign.arrays
-    script = shlex.quote(str(made.directory / array.script))
-    done = subprocess.run(
+    draft = drafted(with_python(reference(tmp_path), python))
+    write(draft)
+    (array,) = draft.campaign.arrays
+    script = shlex.quote(str(draft.directory / array.script))
+    result = subprocess.run(
         ["setsid", "--wait", "bash", "-c", f"GROUP=$$ exec bash {script}"],
         env={**os.environ, "SLURM_ARRAY_TASK_ID": "1", "SECONDS_OFF": seconds},
         capture_output=True,
@@ -161,16 +161,16 @@ fi
         check=False,
         timeout=CEILING,
     )
-    assert done.returncode == 0, done.stderr
-    told = [one for one in events(made) if one["event"] == "suspended"]
-    seen = newest(events(made))
-    assert seen.watched
+    assert result.returncode == 0, result.stderr
+    told = [event for event in events(draft) if event["event"] == "suspended"]
+    job_record = newest(events(draft))
+    assert job_record.watched
     if not noticed:
-        assert (told, seen.suspended) == ([], 0.0)
+        assert (told, job_record.suspended) == ([], 0.0)
     else:
         assert told[0]["noticed"] == noticed
-        assert seen.suspended > 1
-        assert [one["event"] for one in events(made)][-1] == "end"
+        assert job_record.suspended > 1
+        assert [event["event"] for event in events(draft)][-1] == "end"
 
 
 def test_a_pause_that_ends_with_the_repeat_is_seen_by_every_watcher(tmp_path: Path) -> None:
@@ -193,12 +193,12 @@ kill -CONT "${{watchers[@]}}"
 for pause in "${{ends[@]}}"; do printf '\\n\\n' >&"$pause"; done
 wait "${{watchers[@]}}"
 """
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", harness], check=False, capture_output=True, timeout=CEILING
     )
-    assert (done.returncode, done.stderr) == (0, b"")
-    seen = [tmp_path / str(own) for own in range(1, 25)]
-    assert [set(one.read_text().split()) if one.exists() else set() for one in seen] == [
+    assert (result.returncode, result.stderr) == (0, b"")
+    paths = [tmp_path / str(number) for number in range(1, 25)]
+    assert [set(path.read_text().split()) if path.exists() else set() for path in paths] == [
         {"suspended"}
     ] * 24
 
@@ -224,10 +224,10 @@ repeats() {{
 for n in {{1..8}}; do repeats & done
 wait
 """
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", harness], check=False, capture_output=True, timeout=CEILING
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (result.returncode, result.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(
@@ -263,76 +263,76 @@ done
 for pause in "${{ends[@]}}"; do printf '\\n\\n' >&"$pause"; done
 wait "${{watchers[@]}}"
 """
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", harness], check=False, capture_output=True, timeout=CEILING
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (result.returncode, result.stderr) == (0, b"")
     assert not (tmp_path / "repeat").exists()
     assert (tmp_path / "step").exists() is noticed
     if noticed:
         (event,) = (tmp_path / "step").read_text().splitlines()
-        found = re.fullmatch(r'suspended ,"seconds":([0-9.]+),"noticed":"sum"', event)
-        assert found
-        assert 0.5 < float(found[1]) / (pauses * float(seconds)) < 1.3
+        match = re.fullmatch(r'suspended ,"seconds":([0-9.]+),"noticed":"sum"', event)
+        assert match
+        assert 0.5 < float(match[1]) / (pauses * float(seconds)) < 1.3
 
 
 def test_a_failing_rank_gives_the_script_its_exit_status(tmp_path: Path) -> None:
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python))
-    done = run_script(made, tmp_path, RANK_EXIT="7")
-    assert done.returncode == 7
-    assert [one.get("exit") for one in events(made)] == [None, None, 7, 7]
+    draft = drafted(with_python(reference(tmp_path), python))
+    script = run_script(draft, tmp_path, RANK_EXIT="7")
+    assert script.returncode == 7
+    assert [event.get("exit") for event in events(draft)] == [None, None, 7, 7]
 
 
 def test_a_failing_rank_ends_the_others(tmp_path: Path) -> None:
     text = "#!/bin/bash\nif ((SLURM_PROCID == 1)); then exit 9; fi\nexec sleep 300\n"
-    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", text)))
-    done = run_script(made, tmp_path)
-    assert done.returncode != 0
-    assert events(made)[-1]["event"] == "end"
+    draft = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", text)))
+    script = run_script(draft, tmp_path)
+    assert script.returncode != 0
+    assert events(draft)[-1]["event"] == "end"
 
 
 def test_term_reaches_the_ranks_and_is_written_down(tmp_path: Path) -> None:
     text = f'#!/bin/bash\necho $$ >> "{tmp_path}/pids"\nexec sleep 300\n'
-    made = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", text)))
-    write(made)
-    (array,) = made.campaign.arrays
+    draft = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", text)))
+    write(draft)
+    (array,) = draft.campaign.arrays
     environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "1"}
-    script = str(made.directory / array.script)
+    script = str(draft.directory / array.script)
     with subprocess.Popen(["bash", script], env=environment, stdout=subprocess.DEVNULL) as job:
         pids = tmp_path / "pids"
         while not pids.exists() or len(pids.read_text().split()) < 2:
             assert job.poll() is None
         job.terminate()
         assert job.wait(timeout=CEILING) != 0
-    kinds = [one["event"] for one in events(made)]
+    kinds = [event["event"] for event in events(draft)]
     assert kinds == ["start", "step", "signal", "step-end", "end"]
     assert not [pid for pid in pids.read_text().split() if Path(f"/proc/{pid}").exists()]
 
 
 def test_repeats_in_one_job_run_one_after_another(tmp_path: Path) -> None:
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python), together=True)
-    text = only_script(made)
+    draft = drafted(with_python(reference(tmp_path), python), together=True)
+    text = only_script(draft)
     assert "#SBATCH --array" not in text
-    done = run_script(made, tmp_path, RANK_EXIT="3")
-    assert done.returncode == 3
-    assert events(made, 1)[-1]["exit"] == events(made, 2)[-1]["exit"] == 3
+    script = run_script(draft, tmp_path, RANK_EXIT="3")
+    assert script.returncode == 3
+    assert events(draft, 1)[-1]["exit"] == events(draft, 2)[-1]["exit"] == 3
 
 
 def test_a_requeued_repeat_keeps_its_first_log(tmp_path: Path) -> None:
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python))
-    run_script(made, tmp_path)
-    (array,) = made.campaign.arrays
+    draft = drafted(with_python(reference(tmp_path), python))
+    run_script(draft, tmp_path)
+    (array,) = draft.campaign.arrays
     environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "1", "SLURM_RESTART_COUNT": "1"}
     environment["RECORD"] = str(tmp_path / "record")
-    script = str(made.directory / array.script)
+    script = str(draft.directory / array.script)
     subprocess.run(["bash", script], env=environment, check=True, capture_output=True)
-    folder = made.directory / "logs/pytorch/bert/bz4/1n2g"
+    folder = draft.directory / "logs/pytorch/bert/bz4/1n2g"
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["bert_b4_fp32_1.log", "bert_b4_fp32_1.r1.log"]
-    assert [one["attempt"] for one in events(made)] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [event["attempt"] for event in events(draft)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 WORDS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=30)
@@ -356,15 +356,17 @@ def test_whatever_is_typed_arrives_at_ranks_and_srun_or_is_refused(
     where = reference(
         tmp_path, env={"HPCBERT_PROBE": value}, slurm={"partition": partition, "srun_args": (srun,)}
     )
-    one = with_python(where, python, data=data)
+    site = with_python(where, python, data=data)
     if re.search(r"[\x00-\x1f\x7f]", partition):
         with pytest.raises(UsageError, match="control character"):
-            drafted(one, scheduler="slurm", shape="1n1g")
+            drafted(site, scheduler="slurm", shape="1n1g")
         return
-    made = drafted(one, scheduler="slurm", shape="1n1g")
+    draft = drafted(site, scheduler="slurm", shape="1n1g")
     path = f"{tools}:{os.environ['PATH']}"
-    done = run_script(made, tmp_path, PATH=path, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="localhost")
-    assert done.returncode == 0, done.stderr
+    script = run_script(
+        draft, tmp_path, PATH=path, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="localhost"
+    )
+    assert script.returncode == 0, script.stderr
     (argv,) = records(tmp_path / "record.argv.0")
     if data:
         assert f"--data={data}" in argv
@@ -385,8 +387,8 @@ def test_scripts_are_clean_for_bash_and_shellcheck(
     )
     image = "docker://a.b#c:1" if rehearse else "/i.sqsh"
     where = settled(where, framework, image=image, data="/d", source="/s")
-    made = drafted(where, framework, shape, "slurm", rehearse=rehearse)
-    text = only_script(made).replace(made.directory.name, "campaign")
+    draft = drafted(where, framework, shape, "slurm", rehearse=rehearse)
+    text = only_script(draft).replace(draft.directory.name, "campaign")
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     rank = f"set -euo pipefail\n{rank_command(text)}"
     assert subprocess.run(["bash", "-n"], input=rank, text=True, check=False).returncode == 0
@@ -408,10 +410,10 @@ def test_per_node_asks_for_one_task_a_node_and_per_gpu_for_one_a_gpu(tmp_path: P
 
 def test_a_tpu_is_driven_from_a_node_without_gpus(tmp_path: Path) -> None:
     request = Request(Shape(1, 32), preset="tpu")
-    made = drafts.drafted(
+    draft = drafts.drafted(
         reference(tmp_path), request, found=drafts.load("perfzero"), options={"dry": True}
     )
-    text = only_script(made)
+    text = only_script(draft)
     assert "--gres" not in text
     assert "#SBATCH --ntasks-per-node=1\n" in text
 
@@ -472,16 +474,16 @@ def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_leaves_missing_paths_open_and_says_so(tmp_path: Path) -> None:
-    made = drafted(reference(tmp_path), "oneflow", "4n8g", "slurm", dry=True)
-    assert "--data_dir=/path/to/oneflow/data" in only_script(made)
-    assert "frameworks.oneflow.data" in made.resolved.warnings[0]
+    draft = drafted(reference(tmp_path), "oneflow", "4n8g", "slurm", dry=True)
+    assert "--data_dir=/path/to/oneflow/data" in only_script(draft)
+    assert "frameworks.oneflow.data" in draft.resolved.warnings[0]
 
 
 def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path) -> None:
-    made = drafted(reference(tmp_path), "oneflow", "1n1g", "local", rehearse=True)
-    done = run_script(made, tmp_path)
-    assert done.returncode == 0, done.stderr
-    log = (made.directory / "logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log").read_text()
+    draft = drafted(reference(tmp_path), "oneflow", "1n1g", "local", rehearse=True)
+    script = run_script(draft, tmp_path)
+    assert script.returncode == 0, script.stderr
+    log = (draft.directory / "logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log").read_text()
     said, *sample = log.splitlines()
     assert said.startswith("HPCBERT REHEARSAL rank=0/1")
     # Its nodes are not those of this machine.
@@ -490,20 +492,20 @@ def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path) -> None:
 
 
 def test_percent_signs_in_a_path_are_no_patterns(tmp_path: Path) -> None:
-    made = drafted(reference(tmp_path, runs="/a %j b"), "pytorch", "1n1g", "slurm")
-    assert '#SBATCH --output="/a %%j b/' in only_script(made)
+    draft = drafted(reference(tmp_path, runs="/a %j b"), "pytorch", "1n1g", "slurm")
+    assert '#SBATCH --output="/a %%j b/' in only_script(draft)
 
 
 def test_committed_scripts_are_what_is_rendered(repository: Path) -> None:
     command = [sys.executable, "-m", "hpcbert", "render", "--check", "sbatch"]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
-def begun(made: Draft, attempt: int, job: str, repeat: int = 1) -> Path:
+def begun(draft: Draft, attempt: int, job: str, repeat: int = 1) -> Path:
     """Write down that a job has begun an attempt; return the status file."""
-    (array,) = made.campaign.arrays
-    path = made.directory / array.status(repeat)
+    (array,) = draft.campaign.arrays
+    path = draft.directory / array.status(repeat)
     line = {"event": "start", "time": 1, "attempt": attempt, "job": job}
     path.write_text(json.dumps(line, separators=(",", ":")) + "\n")
     return path
@@ -535,29 +537,29 @@ def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_not
     tmp_path: Path, *, restarts: int, attempt: int, job: str, runs: bool, together: bool
 ) -> None:
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python), together=together)
-    write(made)
-    paths = [begun(made, attempt, job.replace("_1", f"_{n}"), n) for n in (1, 2)[: 1 + together]]
+    draft = drafted(with_python(reference(tmp_path), python), together=together)
+    write(draft)
+    paths = [begun(draft, attempt, job.replace("_1", f"_{n}"), n) for n in (1, 2)[: 1 + together]]
     before = [path.read_bytes() for path in paths]
     names = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
-    done = run_written(made, tmp_path, **names)
+    written = run_written(draft, tmp_path, **names)
     if runs:
-        assert done.returncode == 0, done.stderr
-        assert events(made)[-1]["event"] == "end"
+        assert written.returncode == 0, written.stderr
+        assert events(draft)[-1]["event"] == "end"
         return
-    assert done.returncode == 125
+    assert written.returncode == 125
     assert [path.read_bytes() for path in paths] == before
-    assert f"of repeat 1 belongs to job {job}: nothing is run" in done.stderr
-    assert not list((made.directory / "logs").rglob("*.log"))
+    assert f"of repeat 1 belongs to job {job}: nothing is run" in written.stderr
+    assert not list((draft.directory / "logs").rglob("*.log"))
 
 
 def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(tmp_path: Path) -> None:
     python = tool(tmp_path, "python", RECORDER)
-    made = drafted(with_python(reference(tmp_path), python), together=True)
-    write(made)
-    path = begun(made, 1, "20_2", 2)
+    draft = drafted(with_python(reference(tmp_path), python), together=True)
+    write(draft)
+    path = begun(draft, 1, "20_2", 2)
     before = path.read_bytes()
-    done = run_written(made, tmp_path, SLURM_ARRAY_JOB_ID="7", SLURM_RESTART_COUNT="1")
-    assert done.returncode == 0, done.stderr
-    assert events(made, 1)[-1]["event"] == "end"
+    written = run_written(draft, tmp_path, SLURM_ARRAY_JOB_ID="7", SLURM_RESTART_COUNT="1")
+    assert written.returncode == 0, written.stderr
+    assert events(draft, 1)[-1]["event"] == "end"
     assert path.read_bytes() == before

@@ -40,17 +40,17 @@ def cancelled(hpcbert: Any, slurm: Any, directory: Path) -> tuple[dict[str, Any]
 def test_a_copy_of_a_campaign_cancels_nothing_of_the_original(
     hpcbert: Any, slurm: Any, watched: Make, tmp_path: Path
 ) -> None:
-    one = watched()
-    slurm.answers(squeue=[listed(one.squeue(1, "RUNNING"), one.directory)])
-    copy = tmp_path / one.directory.name
-    shutil.copytree(one.directory, copy)
+    built = watched()
+    slurm.answers(squeue=[listed(built.squeue(1, "RUNNING"), built.directory)])
+    copy = tmp_path / built.directory.name
+    shutil.copytree(built.directory, copy)
     document, calls = cancelled(hpcbert, slurm, copy)
     assert (calls, document["data"]["cancelled"], document["data"]["jobs"]) == ([], False, [])
     (warning,) = document["warnings"]
     assert warning == (
-        f"Not cancelled: job 12 was submitted in {one.directory}, not in {copy.absolute()}."
+        f"Not cancelled: job 12 was submitted in {built.directory}, not in {copy.absolute()}."
     )
-    _, calls = cancelled(hpcbert, slurm, one.directory)
+    _, calls = cancelled(hpcbert, slurm, built.directory)
     assert [call[1:] for call in calls] == [["12"]]
 
 
@@ -61,14 +61,16 @@ def test_a_manifest_that_names_another_job_of_mine_does_not_cancel_it(
     """Somebody gave it to me; id, name, place and user in it are what they chose."""
     elsewhere = tmp_path / "thesis"
     elsewhere.mkdir()
-    one = watched()
-    array = replace(one.campaign.arrays[0], job_id="88", workdir=str(elsewhere))
+    built = watched()
+    array = replace(built.campaign.arrays[0], job_id="88", workdir=str(elsewhere))
     if name != "as it was":
         array = replace(array, name=name)
-    store.write_manifest(one.directory, replace(one.campaign, uid=os.geteuid(), arrays=(array,)))
-    line = one.squeue(1, "RUNNING", job="88_1", name="the other job's")
+    store.write_manifest(
+        built.directory, replace(built.campaign, uid=os.geteuid(), arrays=(array,))
+    )
+    line = built.squeue(1, "RUNNING", job="88_1", name="the other job's")
     slurm.answers(squeue=[listed(line, elsewhere, command="/home/me/thesis.sh")])
-    document, calls = cancelled(hpcbert, slurm, one.directory)
+    document, calls = cancelled(hpcbert, slurm, built.directory)
     assert (calls, document["data"]["cancelled"]) == ([], False)
     assert f"job 88 was submitted in {elsewhere}" in document["warnings"][0]
 
@@ -77,10 +79,10 @@ def test_a_manifest_that_names_somebody_elses_job_does_not_cancel_it(
     hpcbert: Any, slurm: Any, watched: Make
 ) -> None:
     stranger = 54321
-    one = watched()
-    store.write_manifest(one.directory, replace(one.campaign, uid=stranger))
-    slurm.answers(squeue=[listed(one.squeue(1, "RUNNING"), one.directory, uid=stranger)])
-    document, calls = cancelled(hpcbert, slurm, one.directory)
+    built = watched()
+    store.write_manifest(built.directory, replace(built.campaign, uid=stranger))
+    slurm.answers(squeue=[listed(built.squeue(1, "RUNNING"), built.directory, uid=stranger)])
+    document, calls = cancelled(hpcbert, slurm, built.directory)
     assert (calls, document["data"]["cancelled"]) == ([], False)
     assert document["warnings"] == [f"Not cancelled: job 12 belongs to user {stranger}."]
 
@@ -89,20 +91,20 @@ def test_a_manifest_that_names_somebody_elses_job_does_not_cancel_it(
 def test_a_campaigns_own_jobs_are_cancelled(
     hpcbert: Any, slurm: Any, watched: Make, tmp_path: Path, *, how: str
 ) -> None:
-    one = watched()
-    script = one.directory / one.campaign.arrays[0].script
-    place, command = one.directory, script
+    built = watched()
+    script = built.directory / built.campaign.arrays[0].script
+    place, command = built.directory, script
     if how == "linked":
         place = tmp_path / "link"
-        place.symlink_to(one.directory)
+        place.symlink_to(built.directory)
     elif how == "moved":
         place = tmp_path / "where it was"
-        command = place / one.campaign.arrays[0].script
+        command = place / built.campaign.arrays[0].script
     else:
         place = tmp_path
-    line = one.squeue(1, "RUNNING", job="12_1" if how != "by hand" else "31_1")
+    line = built.squeue(1, "RUNNING", job="12_1" if how != "by hand" else "31_1")
     slurm.answers(squeue=[listed(line, place, command=command)])
-    document, calls = cancelled(hpcbert, slurm, one.directory)
+    document, calls = cancelled(hpcbert, slurm, built.directory)
     assert document["warnings"] == []
     assert [call[1:] for call in calls] == [["31" if how == "by hand" else "12"]]
 
@@ -113,32 +115,32 @@ def test_a_manifest_that_names_another_process_does_not_end_it(
 ) -> None:
     other = tmp_path / "another campaign"
     other.mkdir()
-    one = watched(scheduler="local")
+    built = watched(scheduler="local")
     words = [
         "-m",
         "hpcbert.scheduler.local.worker",
-        str(one.directory if what[:3] == "its" else other),
+        str(built.directory if what[:3] == "its" else other),
     ]
     (tmp_path / words[1]).write_text("sleep 600\n:\n")
     argv = ["sleep", "600"] if what == "another program" else ["sh", *words]
     with subprocess.Popen(argv, cwd=tmp_path, start_new_session=True) as process:
         try:
             job = local.name_of(process.pid)
-            arrays = tuple(replace(array, job_id=job) for array in one.campaign.arrays)
-            one = Built(one.directory, replace(one.campaign, arrays=arrays))
+            arrays = tuple(replace(array, job_id=job) for array in built.campaign.arrays)
+            built = Built(built.directory, replace(built.campaign, arrays=arrays))
             plan = local.Plan(machine(), str(tmp_path / "lock"), 60.0, 1.0, ())
-            (one.directory / local.PLAN).write_text(json.dumps(asdict(plan)))
+            (built.directory / local.PLAN).write_text(json.dumps(asdict(plan)))
             until(Path(f"/proc/{process.pid}/cmdline").read_bytes, "it is there")
             assert local.alive(job)
-            target = cancel.find(one, run=None)  # type: ignore[arg-type]
+            target = cancel.find(built, run=None)  # type: ignore[arg-type]
             if what == "its own queue":
                 assert (target.jobs, target.left) == ((job,), ())
-                assert local.cancel(one.directory, one.campaign)
+                assert local.cancel(built.directory, built.campaign)
                 assert process.wait(CEILING)
                 return
             assert (target.jobs, target.repeats) == ((), ())
             assert (str(other) if "queue" in what else what) in target.left[0]
-            assert not local.cancel(one.directory, one.campaign)
+            assert not local.cancel(built.directory, built.campaign)
             assert process.poll() is None
         finally:
             with contextlib.suppress(ProcessLookupError):

@@ -47,9 +47,9 @@ class Project:
     def submit(self, who: Cli, *words: str) -> Path:
         """Submit one repeat and wait for its end."""
         program = self.folder / "stand-in"
-        done = who(*WORDS, "--python", program, "--repeats", 1, "--force", "--json", *words)
-        assert done.ok, done
-        directory = Path(done.data["directory"])
+        result = who(*WORDS, "--python", program, "--repeats", 1, "--force", "--json", *words)
+        assert result.ok, result
+        directory = Path(result.data["directory"])
         self.over(directory)
         return directory
 
@@ -120,7 +120,7 @@ def local(place: Path) -> Project:
 
         def ended() -> bool:
             states = queue.states(tracked).values()
-            return not queue.find(directory) and all(one.kind.over for one in states)
+            return not queue.find(directory) and all(state.kind.over for state in states)
 
         until(ended, "it is still running")
 
@@ -149,7 +149,9 @@ def on_slurm(members: tuple[User, ...], lab: Any, checkout: Any, work: Path) -> 
     folder = work / "project"
     make_project(folder, members[0].gid)
     env = {"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": "", "HPCBERT_RUNS": ""}
-    alice, bob = (Cli(folder, env, masked(runner_of(one, lab)), checkout.python) for one in members)
+    alice, bob = (
+        Cli(folder, env, masked(runner_of(member, lab)), checkout.python) for member in members
+    )
 
     def over(directory: Path) -> None:
         def left() -> bool:
@@ -158,15 +160,15 @@ def on_slurm(members: tuple[User, ...], lab: Any, checkout: Any, work: Path) -> 
 
         until(left, "jobs are still queued", pause=0.5)
 
-    done = alice("init", "--slurm")
-    assert done.ok, done
+    result = alice("init", "--slurm")
+    assert result.ok, result
     return Project(folder, alice, bob, over)
 
 
-def obey(who: Cli, done: Done) -> None:
+def obey(who: Cli, result: Done) -> None:
     """Do what the hint of a refusal says."""
-    assert done.returncode == 2, done
-    words = shlex.split(done.error["hint"].rpartition("hpcbert trust ")[2])
+    assert result.returncode == 2, result
+    words = shlex.split(result.error["hint"].rpartition("hpcbert trust ")[2])
     assert who("trust", *words).ok
 
 
@@ -184,10 +186,10 @@ def work_together(project: Project) -> None:
     obey(bob, refused)
     second = project.submit(bob)
     assert first.parent == second.parent == project.folder / "runs"
-    for who, own, other in ((alice, first, second), (bob, second, first)):
-        mine = who("collect", own, "--json").document
+    for who, path, other in ((alice, first, second), (bob, second, first)):
+        mine = who("collect", path, "--json").document
         before = content(other)
-        assert [one["campaign"] for one in who("list", "--json").data["campaigns"]] == [own.name]
+        assert [one["campaign"] for one in who("list", "--json").data["campaigns"]] == [path.name]
         both = {one["campaign"] for one in who("list", "--everyone", "--json").data["campaigns"]}
         assert both == {first.name, second.name}
         for name in (other.name, f"{other}/", f"runs/{other.name}"):
@@ -199,15 +201,15 @@ def work_together(project: Project) -> None:
             assert row["median"]
             assert any("belongs to" in one for one in theirs.document["warnings"])
         for command in (("report", "--output", f"report-of-{other.name}"), ("show",), ("explain",)):
-            done = who(*command, other.name)
-            assert done.returncode in {0, 4}, done
+            result = who(*command, other.name)
+            assert result.returncode in {0, 4}, result
         for reader in (("monitor", "--once"), ("logs",)):
             assert who(*reader, other.name).ok, reader
         assert who("audit", other.name).returncode in {0, 4}
         for runner in (("retry",), ("cancel", "--yes"), ("submit", "--resume")):
-            done = who(*runner, other.name, "--json")
-            assert done.returncode == 2, done
-            assert "belongs to" in done.error["message"]
+            result = who(*runner, other.name, "--json")
+            assert result.returncode == 2, result
+            assert "belongs to" in result.error["message"]
         assert content(other) == before
         assert (project.folder / f"report-of-{other.name}" / "index.html").exists()
 
@@ -251,9 +253,9 @@ def test_the_umask_of_the_submission_decides_who_reads(
     assert alice("init", "--local", "--force").ok
     directory = local.submit(alice)
     mallory = local_user(local.folder, MALLORY, MALLORY)
-    others = {"bob": local.bob, "mallory": mallory}
+    clis = {"bob": local.bob, "mallory": mallory}
     runs = ("--site", REPOSITORY / "site.toml")
-    read = {name for name, who in others.items() if who("collect", directory, *runs).ok}
+    read = {name for name, who in clis.items() if who("collect", directory, *runs).ok}
     assert read == readers
     assert alice("collect", directory).ok
     assert stat.S_IMODE(directory.stat().st_mode) == 0o2777 & ~int(umask, 8)
@@ -261,7 +263,7 @@ def test_the_umask_of_the_submission_decides_who_reads(
 
 def test_a_directory_of_a_colleagues_campaigns_is_collected(local: Project) -> None:
     directory = local.submit(local.alice)
-    done = local.bob("collect", "runs", "--json", timeout=CEILING)
-    assert done.ok, done
-    assert directory.name in done.stdout
-    assert any("belongs to user" in one for one in done.document["warnings"])
+    result = local.bob("collect", "runs", "--json", timeout=CEILING)
+    assert result.ok, result
+    assert directory.name in result.stdout
+    assert any("belongs to user" in one for one in result.document["warnings"])

@@ -48,9 +48,9 @@ def run(tmp_path: Path, names: str = "localhost", **environment: str | bytes) ->
     """Run a rendered script with a stand-in for Slurm; return it and the campaign."""
     python = tool(tmp_path, "python", RECORDER)
     where = with_python(reference(tmp_path), python)
-    made = drafted(where, scheduler="slurm", shape="1n1g")
+    draft = drafted(where, scheduler="slurm", shape="1n1g")
     slurm = slurm_in(tmp_path / "bin", 'printf "%s\\n" "$NAMES"')
-    return run_script(made, tmp_path, **{**slurm, "NAMES": names, **environment}), made
+    return run_script(draft, tmp_path, **{**slurm, "NAMES": names, **environment}), draft
 
 
 @pytest.mark.parametrize("number", range(13))
@@ -66,13 +66,13 @@ def test_texts_of_the_scheduler_are_json_in_the_witness(
     (array,) = made.campaign.arrays
     raw = (made.directory / array.status(1)).read_bytes()
     events = [json.loads(line) for line in raw.splitlines()]
-    assert [one["event"] for one in events] == ["start", "step", "step-end", "end"]
-    seen = newest(events)
-    assert (seen.attempt, seen.exit) == (0, 0)
-    assert isinstance(expand(seen.nodelist), tuple)
+    assert [event["event"] for event in events] == ["start", "step", "step-end", "end"]
+    job_record = newest(events)
+    assert (job_record.attempt, job_record.exit) == (0, 0)
+    assert isinstance(expand(job_record.nodelist), tuple)
     if variable == "SLURM_JOB_NODELIST":
         plain = "".join(char if " " <= char <= "~" else "?" for char in text)
-        assert seen.nodelist == plain
+        assert job_record.nodelist == plain
 
 
 def test_bytes_that_are_no_text_leave_the_witness_readable(tmp_path: Path) -> None:
@@ -125,18 +125,18 @@ def test_a_job_leaves_nothing_that_everybody_can_write_to(tmp_path: Path) -> Non
     """The umask of whoever calls sbatch by hand."""
     with masked(0o077):
         python = tool(tmp_path, "python", RECORDER)
-        made = drafted(with_python(reference(tmp_path), python))
-        write(made)
-    (array,) = made.campaign.arrays
-    before = set(made.directory.rglob("*"))
+        draft = drafted(with_python(reference(tmp_path), python))
+        write(draft)
+    (array,) = draft.campaign.arrays
+    before = set(draft.directory.rglob("*"))
     with masked(0):
         subprocess.run(
-            ["bash", str(made.directory / array.script)],
+            ["bash", str(draft.directory / array.script)],
             env={"PATH": PATH, "SLURM_ARRAY_TASK_ID": "1", "RECORD": str(tmp_path / "record")},
             check=True,
             timeout=CEILING,
         )
-    assert modes_of(set(made.directory.rglob("*")) - before) == {0o775, 0o664}
+    assert modes_of(set(draft.directory.rglob("*")) - before) == {0o775, 0o664}
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def test_the_local_queue_keeps_the_umask(tmp_path: Path, umask: int, modes: set[
     (tmp_path / "site.toml").write_text(site)
     words = ["submit", "--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "1", "--repeats", "1"]
     environment = {"PATH": PATH, "HOME": str(tmp_path), "RECORD": str(tmp_path / "record")}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "hpcbert", *words, "--wait"],
         cwd=tmp_path,
         env={**environment, "XDG_STATE_HOME": str(tmp_path / "state")},
@@ -171,7 +171,7 @@ def test_the_local_queue_keeps_the_umask(tmp_path: Path, umask: int, modes: set[
         timeout=CEILING,
         umask=umask,
     )
-    assert done.returncode == 4, done.stderr
+    assert result.returncode == 4, result.stderr
     (directory,) = (tmp_path / "runs").iterdir()
     paths = {directory, *directory.rglob("*")}
     assert {"local.json", "local.out", "table.json", "measurements.json"} <= {p.name for p in paths}

@@ -65,14 +65,14 @@ class Shared:
 
 @pytest.fixture
 def shared(hpcbert: Any, slurm: Any, watched: Callable[..., Built]) -> Iterator[Shared]:
-    own, theirs = watched(OWN), watched(THEIRS, job_id="77")
-    for one in (own, theirs):
+    built, theirs = watched(OWN), watched(THEIRS, job_id="77")
+    for one in (built, theirs):
         array = one.campaign.arrays[0]
         store.write_text(one.directory / array.script, f"#!/bin/sh\n: > {one.directory}/sprung\n")
         one.log("1n1g", 1, f"{one.campaign.id}\n")
     give_away(theirs.directory)
-    own.directory.parent.chmod(0o1777)
-    made = Shared(hpcbert, slurm, own, theirs)
+    built.directory.parent.chmod(0o1777)
+    made = Shared(hpcbert, slurm, built, theirs)
     yield made
     assert not list(made.runs.glob("*/sprung"))
 
@@ -283,9 +283,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refusal(*words: str) -> str:
     """Return why render refuses what is in and above the working directory; empty if it does not."""
     _environment.cache_clear()  # A template that was loaded stays in the process.
-    done = CliRunner().invoke(root, ["render", "--fw", "pytorch", "--nodes", "1", *words])
-    assert done.exit_code in {0, 2}, done.output
-    return done.stderr if done.exit_code else ""
+    result = CliRunner().invoke(root, ["render", "--fw", "pytorch", "--nodes", "1", *words])
+    assert result.exit_code in {0, 2}, result.output
+    return result.stderr if result.exit_code else ""
 
 
 def copy_recipe(place: Path) -> Path:
@@ -319,8 +319,8 @@ def obey(text: str) -> None:
     words = shlex.split(text.rpartition("hpcbert trust ")[2])
     assert words
     for _ in range(2):
-        done = CliRunner().invoke(root, ["trust", *words])
-        assert done.exit_code == 0, done.output
+        result = CliRunner().invoke(root, ["trust", *words])
+        assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("folder", [0o2775, 0o777, 0o1777], ids=oct)
@@ -340,7 +340,7 @@ def test_what_a_group_may_write_to_runs_in_whatever_directory(
 def test_a_user_whom_an_acl_names_is_trusted_as_a_group_is(elsewhere: Path) -> None:
     # acl(5): owner, the user, group, mask, other.
     entries = ((1, 6, -1), (2, 6, MALLORY), (4, 4, -1), (16, 6, -1), (32, 4, -1))
-    packed = b"".join(struct.pack("<HHi", *one) for one in entries)
+    packed = b"".join(struct.pack("<HHi", *entry) for entry in entries)
     try:
         os.setxattr(
             elsewhere / "site.toml", "system.posix_acl_access", struct.pack("<I", 2) + packed
@@ -365,8 +365,8 @@ def test_a_link_belongs_to_its_maker_and_to_the_targets_owner(elsewhere: Path, t
 
 def test_a_recipes_folder_by_somebodys_link_is_refused(elsewhere: Path) -> None:
     folder = copy_recipe(elsewhere) / "pytorch"
-    kept = folder.rename(elsewhere / "work" / "mine")
-    folder.symlink_to(kept)
+    path = folder.rename(elsewhere / "work" / "mine")
+    folder.symlink_to(path)
     assert not refusal()
     os.chown(folder, MALLORY, MALLORY, follow_symlinks=False)
     assert f"{folder}: It belongs to" in refusal()
@@ -428,7 +428,7 @@ def test_hpcberts_own_files_need_no_trust(tmp_path: Path, repository: Path) -> N
     for path in (tmp_path, *tmp_path.rglob("*")):
         path.chmod(0o777)
     words = ["render", "--fw", "pytorch", "--nodes", "1"]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "hpcbert", *words],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "HOME": "/nowhere", "PYTHONPATH": str(tmp_path)},
@@ -437,7 +437,7 @@ def test_hpcberts_own_files_need_no_trust(tmp_path: Path, repository: Path) -> N
         check=False,
         timeout=CEILING,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def test_readers_read_whatever_others_wrote_and_runners_refuse(elsewhere: Path) -> None:
@@ -446,16 +446,16 @@ def test_readers_read_whatever_others_wrote_and_runners_refuse(elsewhere: Path) 
     runners = [["submit", "--dry-run", *point], ["render", *point], ["plan", *point]]
     runners += [["prepare", "--fw", "pytorch", "--dry-run"]]
     for words in runners:
-        done = CliRunner().invoke(root, words)
-        assert done.exit_code == 2, words
-        assert "It belongs to" in done.stderr, words
+        result = CliRunner().invoke(root, words)
+        assert result.exit_code == 2, words
+        assert "It belongs to" in result.stderr, words
     give_away(elsewhere)
     elsewhere.chmod(0o777)
     runners += [["doctor"], ["images", "remove", "x"]]
     for words in runners:
-        done = CliRunner().invoke(root, words)
-        assert done.exit_code == 2, words
-        assert "It belongs to" in done.stderr, words
+        result = CliRunner().invoke(root, words)
+        assert result.exit_code == 2, words
+        assert "It belongs to" in result.stderr, words
     sample = str(elsewhere / "templates/pytorch/sample.log")
     for words in (["frameworks"], ["frameworks", "show", "pytorch"], ["config"], ["list"]):
         assert CliRunner().invoke(root, words).exit_code == 0, words
@@ -465,8 +465,8 @@ def test_readers_read_whatever_others_wrote_and_runners_refuse(elsewhere: Path) 
 
 def test_trust_is_remembered_by_path_and_owner(elsewhere: Path) -> None:
     def trust(*words: str) -> Any:
-        done = CliRunner().invoke(root, ["trust", *words, "--json"])
-        return json.loads(done.stdout)
+        result = CliRunner().invoke(root, ["trust", *words, "--json"])
+        return json.loads(result.stdout)
 
     site = elsewhere / "site.toml"
     plant(site)
@@ -504,8 +504,8 @@ def test_trust_is_not_inherited_with_somebodys_home(elsewhere: Path) -> None:
     file = trust.file_of(os.environ)
     os.chown(file, MALLORY, MALLORY)
     assert f"{file}: It belongs to user {MALLORY}, not to you." in refusal()
-    done = CliRunner().invoke(root, ["trust", str(site)])
-    assert done.exit_code == 2
+    result = CliRunner().invoke(root, ["trust", str(site)])
+    assert result.exit_code == 2
     assert file.stat().st_uid == MALLORY
 
 

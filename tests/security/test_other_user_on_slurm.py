@@ -64,9 +64,9 @@ def test_nothing_of_mallorys_is_run_cancelled_or_counted(
         "--fw",
         "oneflow",
     ]
-    made = hpcbert("submit", *words, "--sbatch-arg=--hold", "--json")
-    assert made.ok, made.stderr
-    alices = Path(json.loads(made.stdout)["data"]["directory"])
+    result = hpcbert("submit", *words, "--sbatch-arg=--hold", "--json")
+    assert result.ok, result.stderr
+    alices = Path(json.loads(result.stdout)["data"]["directory"])
     theirs = runs / later
     plant(alices, theirs)
 

@@ -40,9 +40,9 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def made(build: Build) -> Built:
-    made = build("1n1g", repeats=1, scheduler="local")
-    made.complete("1n1g", 1, 10.0)
-    return made
+    built = build("1n1g", repeats=1, scheduler="local")
+    built.complete("1n1g", 1, 10.0)
+    return built
 
 
 def edit(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -125,11 +125,11 @@ def test_a_path_with_half_of_a_character_is_refused(made: Built, key: str) -> No
 @pytest.mark.parametrize("key", [".log", ".script"])
 def test_no_command_reads_a_file_outside(made: Built, secret: Path, key: str, words: str) -> None:
     edit(made.directory, set_path(key, str(secret)))
-    done = inside(*words.split(), made.directory)
-    assert done.returncode == 2
-    assert "outside the campaign" in done.stderr
-    assert SECRET not in done.stdout + done.stderr
-    assert "bug" not in done.stderr
+    result = inside(*words.split(), made.directory)
+    assert result.returncode == 2
+    assert "outside the campaign" in result.stderr
+    assert SECRET not in result.stdout + result.stderr
+    assert "bug" not in result.stderr
 
 
 @pytest.mark.parametrize("value", ["{secret}", "logs/../../../secret.log"])
@@ -139,10 +139,10 @@ def test_logs_of_an_archive_are_the_archives(
     packed = tmp_path / "a.zip"
     archive.pack(made.directory, packed)
     repacked(packed, set_path(".log", value.replace("{secret}", str(secret))))
-    done = inside("logs", packed)
-    assert done.returncode == 2
-    assert "outside the campaign" in done.stderr
-    assert SECRET not in done.stdout
+    result = inside("logs", packed)
+    assert result.returncode == 2
+    assert "outside the campaign" in result.stderr
+    assert SECRET not in result.stdout
 
 
 @pytest.mark.parametrize("words", READING)
@@ -157,11 +157,11 @@ def test_a_link_out_of_the_campaign_is_refused(
     if link.exists():
         link.rename(tmp_path / "aside")
     link.symlink_to(secret.parent if name == "folder" else secret)
-    done = inside(*words.split(), made.directory)
-    assert done.returncode == 2
-    assert "link to a place outside" in done.stderr
-    assert str(link) in done.stderr
-    assert SECRET not in done.stdout + done.stderr
+    result = inside(*words.split(), made.directory)
+    assert result.returncode == 2
+    assert "link to a place outside" in result.stderr
+    assert str(link) in result.stderr
+    assert SECRET not in result.stdout + result.stderr
 
 
 def test_a_link_within_the_campaign_is_followed(made: Built) -> None:

@@ -51,7 +51,7 @@ def plant(directory: Path, job: str, sprung: Path) -> list[Path]:
 def watched_run(
     words: list[str], *, cwd: Path, env: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", WATCHED, *words],
         cwd=cwd,
         env=env,
@@ -61,8 +61,8 @@ def watched_run(
         timeout=CEILING,
         stdin=subprocess.DEVNULL,
     )
-    assert "Traceback" not in done.stderr
-    return done
+    assert "Traceback" not in result.stderr
+    return result
 
 
 @pytest.fixture
@@ -91,9 +91,9 @@ def test_a_planted_pickle_is_never_loaded(
     hpcbert: Any, trapped: Path, tmp_path: Path, words: list[str]
 ) -> None:
     line = [*words, str(trapped)]
-    done = watched_run(line, cwd=hpcbert.cwd, env=hpcbert.environment)
+    result = watched_run(line, cwd=hpcbert.cwd, env=hpcbert.environment)
     assert not (tmp_path / "sprung").exists()
-    assert "PICKLE" not in done.stderr
+    assert "PICKLE" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_a_pickle_in_the_place_of_a_file_is_no_file(build: Any, tmp_path: Path, 
     sprung = tmp_path / "sprung"
     (made.directory / name).write_bytes(pickle.dumps(Trap(sprung)))
     for words in (["collect"], ["audit"], ["monitor", "--once"]):
-        done = watched_run([*words, str(made.directory)], cwd=tmp_path, env={**os.environ})
-        assert "PICKLE" not in done.stderr
+        result = watched_run([*words, str(made.directory)], cwd=tmp_path, env={**os.environ})
+        assert "PICKLE" not in result.stderr
     assert not sprung.exists()
 
 
@@ -114,7 +114,7 @@ def test_the_watch_sees_a_pickle_that_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
     load = "import pickle; pickle.load(open('x', 'rb'))"
     text = WATCHED.replace("from hpcbert.__main__ import main", load).replace("\nmain()", "")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert "PICKLE" in done.stderr
+    assert "PICKLE" in result.stderr

@@ -96,7 +96,7 @@ def test_a_module_of_the_working_directory_is_not_imported(
     environment = {**os.environ, "PYTHONPATH": paths[where]}
     for reader in ("mine:read", "entry-point:mine", "entry-point:yours"):
         (made.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "hpcbert", "collect", str(made.directory)],
             cwd=place,
             env=environment,
@@ -104,8 +104,8 @@ def test_a_module_of_the_working_directory_is_not_imported(
             text=True,
             check=False,
         )
-        assert done.returncode == 2, done.stderr
-        assert "log.grammar" in done.stderr
+        assert result.returncode == 2, result.stderr
+        assert "log.grammar" in result.stderr
         assert not sprung.exists()
 
 

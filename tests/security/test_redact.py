@@ -342,11 +342,11 @@ def test_bash_knows_the_same_names(names: list[str]) -> None:
     bash = shutil.which("bash")
     assert bash
     script = "for name; do [[ _${name^^}_ =~ $NAMES ]] && echo 1 || echo 0; done"
-    done = subprocess.run(
+    result = subprocess.run(
         [bash, "-c", script, "names", *names],
         env={"NAMES": redact.NAMES, "LC_ALL": "C"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [str(int(secret_name(name))) for name in names]
+    assert result.stdout.split() == [str(int(secret_name(name))) for name in names]

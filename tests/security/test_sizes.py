@@ -18,9 +18,9 @@ from tests.kit.cli import inside
 
 @pytest.fixture
 def made(build: Build) -> Built:
-    made = build("1n1g", repeats=2, scheduler="local")
-    made.finish()
-    return made
+    built = build("1n1g", repeats=2, scheduler="local")
+    built.finish()
+    return built
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def test_more_repeats_than_a_campaign_has_are_refused(made: Built, words: str) -
     data = json.loads(path.read_text())
     data["arrays"][0]["repeats"] = list(range(MOST_REPEATS + 1))
     path.write_text(json.dumps(data))
-    done = inside(*words.split(), made.directory)
-    assert done.returncode == 2
-    assert "50,001 repeats; hpcbert reads at most 50,000" in done.stderr
+    result = inside(*words.split(), made.directory)
+    assert result.returncode == 2
+    assert "50,001 repeats; hpcbert reads at most 50,000" in result.stderr
 
 
 @pytest.mark.parametrize("key", ["site", "user", "framework", "name", "image"])
@@ -67,9 +67,9 @@ def test_half_of_a_character_in_results_is_refused(results: dict[str, Any], tmp_
     path = tmp_path / "results.json"
     path.write_text(json.dumps(results))
     for words in (("compare", path, path), ("report", path, "--output", tmp_path / "page")):
-        done = inside(*words)
-        assert done.returncode == 2
-        assert "lone surrogate" in done.stderr
+        result = inside(*words)
+        assert result.returncode == 2
+        assert "lone surrogate" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
     (made.directory / "env" / "bert-tiny_1n1g_fp32_b4.1.0.n1.json").write_text(text)
     log = made.log_path("1n1g", 1)
     log.write_bytes(b"\xed\xa0\x80 \xff\n" + log.read_bytes())
-    done = inside(*words.split(), made.directory)
-    assert done.returncode != 1, done.stderr
-    assert "bug in hpcbert" not in done.stderr
+    result = inside(*words.split(), made.directory)
+    assert result.returncode != 1, result.stderr
+    assert "bug in hpcbert" not in result.stderr
 
 
 def test_the_locked_settings_are_part_of_the_audit(made: Built) -> None:
@@ -112,6 +112,6 @@ def test_the_locked_settings_are_part_of_the_audit(made: Built) -> None:
     inside("collect", made.directory)
     assert inside("audit", made.directory).returncode == 0
     locked.write_text("schema = 1\n# changed\n")
-    done = inside("audit", made.directory)
-    assert done.returncode == 5
-    assert store.LOCKED in done.stdout + done.stderr
+    result = inside("audit", made.directory)
+    assert result.returncode == 5
+    assert store.LOCKED in result.stdout + result.stderr

@@ -67,7 +67,9 @@ not a partition
     ],
 )  # fmt: skip
 def test_every_spelling_of_a_resource(text: str, expected: list[tuple[str, str, int]]) -> None:
-    assert [(one.name, one.kind, one.count) for one in resources(text)] == expected
+    assert [
+        (resource.name, resource.kind, resource.count) for resource in resources(text)
+    ] == expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_every_spelling_of_a_resource(text: str, expected: list[tuple[str, str, 
     ],
 )
 def test_slices_are_told_from_gpus(text: str, *, sliced: bool) -> None:
-    assert [one.sliced for one in resources(text)] == [sliced]
+    assert [resource.sliced for resource in resources(text)] == [sliced]
 
 
 def test_settings_of_the_controller() -> None:
@@ -139,27 +141,29 @@ def test_the_first_wanted_type_that_is_there(
 
 
 def test_partitions_of_the_controller() -> None:
-    found = read_rules(PARTITIONS)
-    assert set(found) == {"gpu", "big"}
-    gpu, big = found["gpu"], found["big"]
+    rules = read_rules(PARTITIONS)
+    assert set(rules) == {"gpu", "big"}
+    gpu, big = rules["gpu"], rules["big"]
     assert (gpu.accounts, gpu.qos, gpu.own_qos, gpu.memory, gpu.reserved) == ((), (), "", "", False)
     assert gpu.partition.default
     assert not gpu.partition.exact
     (group,) = gpu.partition.groups
     assert (group.count, group.names) == (2, ("n1", "n2"))
-    assert [(one.kind, one.count) for one in group.resources] == [("", 8)]
+    assert [(resource.kind, resource.count) for resource in group.resources] == [("", 8)]
     assert (big.accounts, big.denied_qos, big.groups) == (("a", "b"), ("low",), ("ml",))
     assert (big.own_qos, big.memory, big.limit) == ("capped", "--mem-per-cpu=4000", TimeLimit(600))
     assert (big.partition.limit, big.partition.most_nodes) == (TimeLimit(86400), 4)
     assert (big.partition.state, big.reserved) == ("drain", True)
-    assert [(one.kind, one.count) for one in big.partition.groups[0].resources] == [("h100", 8)]
+    assert [(resource.kind, resource.count) for resource in big.partition.groups[0].resources] == [
+        ("h100", 8)
+    ]
     assert [big.takes_account(one) for one in ("a", "c")] == [True, False]
     assert [big.takes_qos(one) for one in ("low", "normal")] == [False, True]
 
 
 def test_a_partition_may_give_memory_by_gpu() -> None:
-    found = read_rules("PartitionName=a JobDefaults=DefMemPerGPU=9 DefMemPerNode=UNLIMITED\n")
-    assert found["a"].memory == "--mem-per-gpu=9"
+    rules = read_rules("PartitionName=a JobDefaults=DefMemPerGPU=9 DefMemPerNode=UNLIMITED\n")
+    assert rules["a"].memory == "--mem-per-gpu=9"
 
 
 def test_trackable_resources() -> None:
@@ -180,9 +184,9 @@ RIGHTS = Rights(
 
 def test_associations_of_a_user() -> None:
     assert RIGHTS.default == "proj"
-    found = RIGHTS.of("", "gpu")
-    assert found is not None
-    assert (found.qos, found.limit, found.minutes) == (
+    association = RIGHTS.of("", "gpu")
+    assert association is not None
+    assert (association.qos, association.limit, association.minutes) == (
         *(("normal", "long"), TimeLimit(1200)),
         {"node": 2},
     )

@@ -56,10 +56,10 @@ def test_sacct_lines_become_rows() -> None:
 def test_squeue_lines_become_rows() -> None:
     listing = read_squeue(SQUEUE)
     assert listing.garbage == ()
-    done, waits, held, lost, runs = listing.rows
-    assert (done.state, done.exit_code, done.nodelist) == ("COMPLETED", None, "n[1-2]")
+    job_row, waits, row, lost, runs = listing.rows
+    assert (job_row.state, job_row.exit_code, job_row.nodelist) == ("COMPLETED", None, "n[1-2]")
     assert (waits.reason, waits.start, waits.limit) == ("JobArrayTaskLimit", None, 120.0)
-    assert held.reason == "job requeued in held state"
+    assert row.reason == "job requeued in held state"
     assert lost.limit == 365 * 86400
     assert runs.elapsed == 3723
 

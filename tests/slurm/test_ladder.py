@@ -97,8 +97,11 @@ def test_an_end_beyond_doubt_needs_no_second_question() -> None:
 def test_accounting_that_stands_still_is_noticed() -> None:
     stale = Reports(ENDED_WELL, row("RUNNING"))
     assert doubtful(stale)
-    gone = replace(stale, squeue="answered")
-    assert (resolve_state(gone).word, resolve_state(gone).source) == ("COMPLETED", "status-file")
+    reports = replace(stale, squeue="answered")
+    assert (resolve_state(reports).word, resolve_state(reports).source) == (
+        "COMPLETED",
+        "status-file",
+    )
     ended = replace(stale, queue=row("FAILED"), squeue="answered")
     assert (resolve_state(ended).word, resolve_state(ended).source) == ("FAILED", "squeue")
     forgotten = resolve_state(Reports(JobRecord(), row("PENDING"), squeue="answered"))
@@ -132,15 +135,19 @@ class TestTogether:
         before = resolve_state(Reports(ENDED_WELL, running, together=True))
         now = resolve_state(Reports(RAN, running, together=True))
         after = resolve_state(Reports(JobRecord(), running, together=True))
-        assert [one.word for one in (before, now, after)] == ["COMPLETED", "RUNNING", "PENDING"]
+        assert [repeat_state.word for repeat_state in (before, now, after)] == [
+            "COMPLETED",
+            "RUNNING",
+            "PENDING",
+        ]
         assert before.source == "status-file"
         assert after.kind == "waiting"
 
     def test_a_failed_job_does_not_take_good_repeats_along(self) -> None:
         ended = row("TIMEOUT")
         words = [
-            resolve_state(Reports(seen, ended, together=True)).word
-            for seen in (ENDED_WELL, ENDED_BADLY, RAN, JobRecord())
+            resolve_state(Reports(job_record, ended, together=True)).word
+            for job_record in (ENDED_WELL, ENDED_BADLY, RAN, JobRecord())
         ]
         assert words == ["COMPLETED", "FAILED", "TIMEOUT", "TIMEOUT"]
 
@@ -192,7 +199,7 @@ def test_success_is_never_guessed(
     evidence = Reports(seen, accounting, restarts, queue, squeue, together=together)
     state = resolve_state(evidence)
     if state.kind == "succeeded":
-        said = {one.state for one in (accounting, queue) if one is not None}
+        said = {job_row.state for job_row in (accounting, queue) if job_row is not None}
         own = seen.attempt >= restarts and (seen.exit == 0 or seen.state == "COMPLETED")
         assert "COMPLETED" in said or own
     if accounting is not None and parse(accounting.state).kind == "failed" and not together:
@@ -319,8 +326,8 @@ def test_a_requeue_that_never_comes_is_not_waited_for() -> None:
 
 
 def test_time_that_a_job_was_suspended_is_told() -> None:
-    whole = resolve_state(Reports(ENDED_WELL, row("COMPLETED", elapsed=100.0)))
-    assert (whole.kind, whole.suspended) == ("succeeded", 0.0)
+    state = resolve_state(Reports(ENDED_WELL, row("COMPLETED", elapsed=100.0)))
+    assert (state.kind, state.suspended) == ("succeeded", 0.0)
     cut = resolve_state(Reports(ENDED_WELL, row("COMPLETED", elapsed=93.0)))
     assert (cut.kind, cut.suspended) == ("succeeded", 7.0)
     assert resolve_state(Reports(RAN, row("RUNNING", elapsed=3.0))).suspended == 0.0
@@ -332,8 +339,8 @@ def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
     """Accounting keeps the reason of the moment when it first heard of the job."""
     waits = Reports(JobRecord(), row("PENDING", reason=recorded, start=None))
     assert doubtful(waits)
-    held = replace(waits, queue=row("PENDING", reason="JobHeldUser"), squeue="answered")
-    state = resolve_state(held)
+    reports = replace(waits, queue=row("PENDING", reason="JobHeldUser"), squeue="answered")
+    state = resolve_state(reports)
     assert (state.source, state.reason) == ("sacct", "JobHeldUser")
     assert "scontrol release" in state.advice
 
@@ -353,10 +360,10 @@ def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
     seen: JobRecord, ago: float, kind: str
 ) -> None:
     state = resolve_state(Reports(seen, row("COMPLETED")))
-    found = awaited(state, seen, now=200.0 + ago)
-    assert (found.word, found.kind) == ("COMPLETED", kind)
-    assert ("status not visible yet" in found.detail) is (kind == "running")
-    assert found.advice == ""
+    repeat_state = awaited(state, seen, now=200.0 + ago)
+    assert (repeat_state.word, repeat_state.kind) == ("COMPLETED", kind)
+    assert ("status not visible yet" in repeat_state.detail) is (kind == "running")
+    assert repeat_state.advice == ""
 
 
 @pytest.mark.parametrize("seen", [ENDED_WELL, ENDED_BADLY, replace(RAN, state="COMPLETED")])
@@ -446,8 +453,8 @@ def test_why_slurm_never_started_a_job_is_its_end(
     [("CANCELLED by 0", "DependencyNeverSatisfied"), ("DEADLINE", "DeadLine")],
 )
 def test_what_slurm_ends_in_the_queue_has_its_reason(word: str, reason: str) -> None:
-    gone = row(word, reason=reason, nodelist="", elapsed=0.0, exit_code=0)
-    state = resolve_state(Reports(record=JobRecord(), accounting=gone, squeue="answered"))
+    job_row = row(word, reason=reason, nodelist="", elapsed=0.0, exit_code=0)
+    state = resolve_state(Reports(record=JobRecord(), accounting=job_row, squeue="answered"))
     assert f"({reason})" in state.detail
 
 

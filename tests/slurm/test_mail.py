@@ -42,9 +42,9 @@ def test_it_is_said_what_is_mailed_and_that_a_cluster_may_send_none() -> None:
 @pytest.mark.usefixtures("here")
 def test_a_script_has_it_and_the_local_queue_says_that_it_sends_none() -> None:
     words = ("submit", "--dry-run", "--notify", "fail,me@example.org", "--json")
-    done = inside(*words, "--scheduler", "slurm")
-    (array,) = done.data["arrays"]
+    result = inside(*words, "--scheduler", "slurm")
+    (array,) = result.data["arrays"]
     assert "#SBATCH --mail-type=FAIL\n#SBATCH --mail-user=me@example.org" in array["script_text"]
-    assert any("Slurm mails FAIL" in one for one in done.document["warnings"])
+    assert any("Slurm mails FAIL" in one for one in result.document["warnings"])
     refused = inside("submit", "--notify", "END", "--scheduler", "local", "--json")
     assert (refused.returncode, "sends no mail" in refused.error["message"]) == (2, True)

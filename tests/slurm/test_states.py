@@ -137,8 +137,8 @@ def test_sentences_follow_a_subject_and_each_state_has_advice() -> None:
 
 
 def test_advice_is_about_why_a_job_waits_and_not_that_it_does() -> None:
-    held = RepeatState("PENDING", Kind.WAITING, "squeue", reason="JobHeldUser")
-    assert "scontrol release" in held.advice
+    repeat_state = RepeatState("PENDING", Kind.WAITING, "squeue", reason="JobHeldUser")
+    assert "scontrol release" in repeat_state.advice
     assert RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct").advice == ""
     assert "--time" in RepeatState("TIMEOUT", Kind.FAILED, "sacct").advice
 
@@ -175,7 +175,7 @@ def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice() -> None:
     words = (Path(__file__).parent / "reasons.txt").read_text().split()
     assert len(words) == 220
     for word in words:
-        assert [text for text, why in find(word) if why] == [word]
+        assert [text for text, reason_text in find(word) if reason_text] == [word]
         assert reason_sentence(word)
         assert reason_advice(word)
 
@@ -392,16 +392,16 @@ def test_of_several_reasons_the_one_that_needs_somebody_gives_the_advice() -> No
 
 
 def test_reasons_are_part_of_a_sentence() -> None:
-    for why in (*REASONS.values(), *TEXTS.values()):
-        assert re.match(r"(?:[a-z]|Slurm ).*[a-zA-Z)]$", why.sentence), why
-        assert re.match(r"[a-z].*[a-zA-Z]$", why.advice), why
+    for reason_text in (*REASONS.values(), *TEXTS.values()):
+        assert re.match(r"(?:[a-z]|Slurm ).*[a-zA-Z)]$", reason_text.sentence), reason_text
+        assert re.match(r"[a-z].*[a-zA-Z]$", reason_text.advice), reason_text
 
 
 START = {"event": "start", "time": 100, "attempt": 0, "nodelist": "n[1-2]", "job": "1_1"}
 
 
 def test_a_witness_tells_how_it_went() -> None:
-    seen = newest(
+    job_record = newest(
         [
             START,
             {"event": "step", "time": 110, "attempt": 0},
@@ -410,8 +410,8 @@ def test_a_witness_tells_how_it_went() -> None:
         ]
     )
     times = JobRecord(0, start=100, end=200, exit=3, step_exit=3, nodelist="n[1-2]")
-    assert seen == replace(times, phase="step-end", jobs=("1_1",))
-    assert seen.where == "in the measured step"
+    assert job_record == replace(times, phase="step-end", jobs=("1_1",))
+    assert job_record.where == "in the measured step"
 
 
 @pytest.mark.parametrize(
@@ -446,14 +446,14 @@ def test_the_newest_attempt_is_the_one_that_counts() -> None:
     first = [START, {"event": "end", "time": 120, "attempt": 0, "exit": 0}]
     again = {"event": "start", "time": 300, "attempt": 1, "nodelist": "n3"}
     late = {"event": "end", "time": 301, "attempt": 0, "exit": 0}
-    seen = newest([*first, again, late])
-    assert seen == JobRecord(1, start=300, nodelist="n3", phase="start")
+    job_record = newest([*first, again, late])
+    assert job_record == JobRecord(1, start=300, nodelist="n3", phase="start")
 
 
 def test_the_local_queues_word_keeps_the_scripts_own_status() -> None:
     finished = {"event": "finished", "time": 130, "attempt": 0, "state": "TIMEOUT", "exit": 137}
-    seen = newest([START, {"event": "end", "time": 129, "attempt": 0, "exit": 143}, finished])
-    assert (seen.state, seen.exit, seen.end) == ("TIMEOUT", 143, 130)
+    job_record = newest([START, {"event": "end", "time": 129, "attempt": 0, "exit": 143}, finished])
+    assert (job_record.state, job_record.exit, job_record.end) == ("TIMEOUT", 143, 130)
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -474,6 +474,6 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     )
 )
 def test_any_events_make_a_witness(events: list[dict[str, Any]]) -> None:
-    seen = newest(events)
-    assert seen.attempt >= 0
-    assert seen.exit is None or isinstance(seen.exit, int)
+    job_record = newest(events)
+    assert job_record.attempt >= 0
+    assert job_record.exit is None or isinstance(job_record.exit, int)

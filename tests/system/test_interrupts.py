@@ -21,9 +21,9 @@ def test_programs_notice_an_interrupt_although_the_shell_has_it_ignored(
 ) -> None:
     """`nohup make test &`: what is ignored stays ignored in all that a process starts."""
     conftest: Any = next(
-        one
-        for one in pytestconfig.pluginmanager.get_plugins()
-        if getattr(one, "__file__", None) == str(Path(REPOSITORY, "tests", "conftest.py"))
+        plugin
+        for plugin in pytestconfig.pluginmanager.get_plugins()
+        if getattr(plugin, "__file__", None) == str(Path(REPOSITORY, "tests", "conftest.py"))
     )
     config = SimpleNamespace(pluginmanager=SimpleNamespace(import_plugin=lambda name: None))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

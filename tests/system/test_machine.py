@@ -34,16 +34,16 @@ def test_networks_directories_and_programs(root: Path) -> None:
         "WORK": "/work/me",
         "PROJECT": "not absolute",
     }
-    found = look(environ, root)
-    assert found.interfaces == ("ibs1", "eth0")
-    assert found.fast == ("ibs1",)
-    assert found.programs == ("apptainer",)
-    assert found.shared == {"SCRATCH": "/scra tch/me", "HOME": "/home/me"}
+    surroundings = look(environ, root)
+    assert surroundings.interfaces == ("ibs1", "eth0")
+    assert surroundings.fast == ("ibs1",)
+    assert surroundings.programs == ("apptainer",)
+    assert surroundings.shared == {"SCRATCH": "/scra tch/me", "HOME": "/home/me"}
 
 
 def test_a_machine_that_shows_nothing(tmp_path: Path) -> None:
-    found = look({"PATH": str(tmp_path), "HOME": "/home/me"}, tmp_path)
-    assert (found.interfaces, found.programs, found.shared) == ((), (), {})
+    surroundings = look({"PATH": str(tmp_path), "HOME": "/home/me"}, tmp_path)
+    assert (surroundings.interfaces, surroundings.programs, surroundings.shared) == ((), (), {})
 
 
 @pytest.mark.parametrize(

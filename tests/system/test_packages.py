@@ -16,7 +16,9 @@ def test_what_extras_name_is_what_the_project_says() -> None:
     project = tomli.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     # What newer Pythons need beyond that, pip finds.
-    said = {name: tuple(one for one in words if ";" not in one) for name, words in extras.items()}
+    said = {
+        name: tuple(word for word in words if ";" not in word) for name, words in extras.items()
+    }
     assert said == packages.EXTRAS
 
 

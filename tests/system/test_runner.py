@@ -15,8 +15,8 @@ from tests.kit.waiting import CEILING
 
 def test_a_command_is_given_its_input_and_heard_to_its_end() -> None:
     text = "x" * 300_000 + "\n"
-    done = run(["sh", "-c", "cat; echo a >&2; exit 3"], stdin=text)
-    assert (done.returncode, done.stdout, done.stderr) == (3, text, "a\n")
+    outcome = run(["sh", "-c", "cat; echo a >&2; exit 3"], stdin=text)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (3, text, "a\n")
     assert run(["printf", "\\377\\n"]).stdout == "\N{REPLACEMENT CHARACTER}\n"
     assert run(["cat"]).ok
     assert run(["/no/such/program"]).returncode == 127
@@ -39,9 +39,9 @@ def late_once_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("late_once_heard")
 def test_a_command_that_gives_no_answer_is_ended() -> None:
-    done = run(["sh", "-c", "echo begun; sleep 3600"], timeout=CEILING)
-    assert (done.returncode, done.stdout) == (124, "begun\n")
-    assert f"gave no answer within {CEILING:g} s" in done.stderr
+    outcome = run(["sh", "-c", "echo begun; sleep 3600"], timeout=CEILING)
+    assert (outcome.returncode, outcome.stdout) == (124, "begun\n")
+    assert f"gave no answer within {CEILING:g} s" in outcome.stderr
 
 
 @pytest.mark.usefixtures("late_once_heard")
@@ -50,9 +50,9 @@ def test_who_keeps_a_pipe_open_keeps_nobody_waiting(tmp_path: Path) -> None:
     # It speaks once the other has left its group, which is ended at that.
     apart = f'setsid sh -c "echo \\$\\$ >{pid}; exec sleep 3600" & '
     line = f"{apart}until [ -s {pid} ]; do sleep 0.01; done; echo done"
-    done = run(["sh", "-c", line], timeout=CEILING)
+    outcome = run(["sh", "-c", line], timeout=CEILING)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    assert (done.returncode, done.stdout) == (124, "done\n")
+    assert (outcome.returncode, outcome.stdout) == (124, "done\n")
 
 
 def test_a_command_that_says_nothing_is_ended_when_its_time_is_over() -> None:
@@ -65,10 +65,10 @@ def test_a_command_that_closes_its_pipes_is_waited_for() -> None:
 
 
 def test_a_command_that_prints_without_end_is_ended() -> None:
-    done = run(["yes"], timeout=CEILING)
-    assert done.returncode == 124
-    assert "printed more than 64 MiB" in done.stderr
-    assert len(done.stdout) < runner.MOST + (1 << 20)
+    outcome = run(["yes"], timeout=CEILING)
+    assert outcome.returncode == 124
+    assert "printed more than 64 MiB" in outcome.stderr
+    assert len(outcome.stdout) < runner.MOST + (1 << 20)
 
 
 def test_what_was_begun_runs_side_by_side_and_once(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ except KeyboardInterrupt: print("interrupted", children())
 
 
 def started(folder: Path) -> list[int]:
-    names = until(lambda: found if len(found := list(folder.iterdir())) == 3 else [], "processes")
-    return [int(one.name) for one in names]
+    names = until(lambda: paths if len(paths := list(folder.iterdir())) == 3 else [], "processes")
+    return [int(name.name) for name in names]
 
 
 def test_ctrl_c_ends_all_of_them(program: Program, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_two_collections_give_the_same_names(
     repository: Path, request: pytest.FixtureRequest
 ) -> None:
     """One is this run's own: of another moment, and of a process with another hash seed."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"],
         cwd=repository,
         env={**os.environ, "PYTHONHASHSEED": "1"},
@@ -28,8 +28,8 @@ def test_two_collections_give_the_same_names(
         timeout=CEILING,
         check=False,
     )
-    there = [line for line in done.stdout.splitlines() if "::" in line]
-    assert len(there) > 1000, done.stdout[-2000:] + done.stderr[-2000:]
+    there = [line for line in result.stdout.splitlines() if "::" in line]
+    assert len(there) > 1000, result.stdout[-2000:] + result.stderr[-2000:]
     # xdist adds a test's group.
     here = [item.nodeid.removesuffix(f"@{group_of(item)}") for item in request.session.items]
     assert set(here) <= set(there)

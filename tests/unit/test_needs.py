@@ -75,11 +75,11 @@ def test_root_of_a_container_lacks_namespaces_and_can_act_as_others() -> None:
         "from tests.kit.needs import NEEDS\n"
         "print(*(bool(NEEDS[name].find_lack()) for name in ('namespaces', 'slurm', 'users')))"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [*WITHOUT.split(), sys.executable, "-c", program],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=CEILING, check=False,
     )  # fmt: skip
-    assert done.stdout.split() == ["True", "True", "False"], done.stderr
+    assert result.stdout.split() == ["True", "True", "False"], result.stderr
 
 
 def test_permissions_are_those_of_this_process(tmp_path: Path) -> None:

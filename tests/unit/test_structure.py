@@ -32,8 +32,8 @@ def circles(directory: Path, modules: dict[str, str]) -> str:
         path.write_text(text)
         (path.parent / "__init__.py").touch()
     argv = [str(LINTER), "--no-cache", "--config", ".importlinter"]
-    done = subprocess.run(argv, cwd=directory, capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stdout
+    result = subprocess.run(argv, cwd=directory, capture_output=True, text=True, check=False)
+    return "" if result.returncode == 0 else result.stdout
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def _layer(weights: Weights, name: str, inputs: Tensor, mask: Tensor, heads: int
     for head in range(heads):
         here = slice(head * size, (head + 1) * size)
         scores = query[..., here] @ key[..., here].transpose(1, 2) / math.sqrt(size)
-        seen = scores.masked_fill(~mask[:, None, :], -math.inf)
-        contexts.append(seen.softmax(-1) @ value[..., here])
+        tensor = scores.masked_fill(~mask[:, None, :], -math.inf)
+        contexts.append(tensor.softmax(-1) @ value[..., here])
     attended = _linear(weights, f"{name}.attention_output", torch.cat(contexts, dim=-1))
     hidden = _normalized(weights, f"{name}.attention_norm", inputs + attended)
     wide = _gelu(_linear(weights, f"{name}.expand", hidden))
@@ -92,7 +92,7 @@ class Optimizer:
 
     def step(self, weights: Weights, gradients: Weights, rate: float) -> None:
         self._steps += 1
-        norm = math.sqrt(sum(float((one**2).sum()) for one in gradients.values()))
+        norm = math.sqrt(sum(float((tensor**2).sum()) for tensor in gradients.values()))
         clipped = norm / 1.0 if norm > 1.0 else 1.0
         for name, gradient in gradients.items():
             parts = next((count for end, count in _PARTS.items() if name.endswith(end)), 1)
@@ -118,8 +118,8 @@ def curve(state: Weights, batches: Iterable[Any], settings: Any, rates: list[flo
     optimizer, losses = Optimizer(settings.optimizer), []
     for batch, rate in zip(batches, rates, strict=False):
         loss = loss_of(weights, batch, settings)
-        found = torch.autograd.grad(loss, list(weights.values()))
+        tensors = torch.autograd.grad(loss, list(weights.values()))
         with torch.no_grad():
-            optimizer.step(weights, dict(zip(weights, found, strict=True)), rate)
+            optimizer.step(weights, dict(zip(weights, tensors, strict=True)), rate)
         losses.append(float(loss.detach()))
     return losses

@@ -78,7 +78,7 @@ def test_log_and_result_agree(main):
         "parameters": 49_442,
     }.items() <= config.items()
 
-    records = [found.groupdict() for line in lines if (found := LINE.fullmatch(line))]
+    records = [match.groupdict() for line in lines if (match := LINE.fullmatch(line))]
     assert [int(record["iteration"]) for record in records] == list(range(1, 13))
     stamps = [float(record["time"]) for record in records]
     assert abs(stamps[-1] - time.time()) < 60
@@ -218,8 +218,8 @@ def test_mfu_of_a_known_device(monkeypatch, trainer):
 def test_predictions_follow_the_sequence_length(length, expected):
     chosen = workload.parse_settings([f"--sequence-length={length}"])
     assert chosen.predictions == expected
-    given = workload.parse_settings([f"--sequence-length={length}", "--predictions=3"])
-    assert given.predictions == 3
+    settings = workload.parse_settings([f"--sequence-length={length}", "--predictions=3"])
+    assert settings.predictions == 3
 
 
 def test_named_sizes_can_be_overridden_one_by_one():

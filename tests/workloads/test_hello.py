@@ -35,7 +35,7 @@ def said(programs: Iterable[Path], count: int, port: int, mpi: str = "no") -> li
         env = {**os.environ, **own, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"n{rank}"}
         words = [sys.executable, "-S", str(path), mpi]
         started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True))
-    lines = [one.communicate(timeout=CEILING)[0] for one in started]
+    lines = [process.communicate(timeout=CEILING)[0] for process in started]
     return sorted(line.replace("\t", " ") for text in lines for line in text.splitlines())
 
 
@@ -108,6 +108,6 @@ def test_gpus_are_counted_against_what_was_asked(
         "4",
         "no",
     ]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
-    (found,) = [one for one in done.stdout.splitlines() if "\tGPUs\t" in one]
+    result = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    (found,) = [line for line in result.stdout.splitlines() if "\tGPUs\t" in line]
     assert found.split("\t", 2)[2].replace("\t", " ") == detail

@@ -104,9 +104,9 @@ class Scroll(ScrollView):
             return Strip.blank(width)
         line = self._line(number)
         self._known[number] = line
-        here = Style(reverse=number == self.cursor)
-        parts = [Segment(piece.text, self._style(piece.style) + here) for piece in line]
-        return Strip(parts).adjust_cell_length(width, here)
+        style = Style(reverse=number == self.cursor)
+        parts = [Segment(piece.text, self._style(piece.style) + style) for piece in line]
+        return Strip(parts).adjust_cell_length(width, style)
 
     def _style(self, words: str) -> Style:
         if not self._colour:

@@ -59,9 +59,12 @@ def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbou
     """
     published = results([word]).tables
     theirs = [Side(table.group, row) for table in published for row in table.rows]
-    own = [Side(table.group, row) for table in tables for row in table.rows if row.median]
+    sides = [Side(table.group, row) for table in tables for row in table.rows if row.median]
     return tuple(
-        Neighbour(side, other) for side in own for other in theirs if _point(side) == _point(other)
+        Neighbour(side, other)
+        for side in sides
+        for other in theirs
+        if _point(side) == _point(other)
     )
 
 
@@ -88,8 +91,8 @@ def view(neighbours: Sequence[Neighbour], word: str) -> TableView:
     """Return neighbours as a table: your own line, then published results for the same point."""
     lines: dict[str, list[tuple[Cell, ...]]] = {}
     for neighbour in neighbours:
-        own, theirs = neighbour.own, neighbour.theirs
-        rows = lines.setdefault(own.name, [_cells(own, own.name, "", "yours")])
+        side, theirs = neighbour.own, neighbour.theirs
+        rows = lines.setdefault(side.name, [_cells(side, side.name, "", "yours")])
         origin = theirs.row.origin
         rows.append(_cells(theirs, "", neighbour.ratio, origin.name if origin else ""))
     title = plain(f"Compared with {word}")

@@ -166,9 +166,9 @@ def every(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
     name, _, start = word.partition(":")
     source = load(name)
     begin = f"{start}-" if start else ""
-    found = tuple((source, one) for one in source.tables if f"{one.name}-".startswith(begin))
+    found = tuple((source, table) for table in source.tables if f"{table.name}-".startswith(begin))
     if not found:
-        hint = did_you_mean(start, [one.name for one in source.tables])
+        hint = did_you_mean(start, [table.name for table in source.tables])
         raise UsageError(f"The record has no table {word!r}.", hint=hint)
     return found
 
@@ -183,12 +183,12 @@ def find(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
     """
     found = every(word)
     plain = tuple(
-        (source, one)
-        for source, one in found
-        if not one.edition or word.endswith(f"-{one.edition}")
+        (source, published_table)
+        for source, published_table in found
+        if not published_table.edition or word.endswith(f"-{published_table.edition}")
     )
     if not plain:
-        names_ = [source.called(one) for source, one in found]
+        names_ = [source.called(published_table) for source, published_table in found]
         raise UsageError(
             f"{word!r} has tables of several editions only.", hint=f"Name one: {', '.join(names_)}."
         )

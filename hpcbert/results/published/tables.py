@@ -26,13 +26,17 @@ def results(words: Iterable[str]) -> ResultSet:
     Raises:
         UsageError: As `record.find`.
     """
-    named = {source.called(table): (source, table) for one in words for source, table in find(one)}
+    named = {
+        source.called(table): (source, table) for word in words for source, table in find(word)
+    }
     found = tuple(named.values())
     sources = tuple(
         Source("record", source.called(table), path=source.place(table)) for source, table in found
     )
     return ResultSet(
-        tables=tuple(one for source, table in found for one in measured(source, table)),
+        tables=tuple(
+            speedup_table for source, table in found for speedup_table in measured(source, table)
+        ),
         sources=sources,
         warnings=tuple(
             f"{source.called(table)}{f' {error.shape}' if error.shape else ''}: {error.what}"

@@ -209,7 +209,7 @@ def _scaling(axes: Axes, panel: Panel) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sorted({point[0] for series in panel.series for point in series.points})
-    axes.set_xticks(ticks, labels=[format(one, "g") for one in ticks])
+    axes.set_xticks(ticks, labels=[format(tick, "g") for tick in ticks])
     axes.xaxis.set_minor_locator(_no_ticks())
     if (locator := _close_ticks(panel)) is not None:
         axes.yaxis.set_major_locator(locator)
@@ -323,8 +323,8 @@ def _columns(series: Series) -> tuple[Sequence[float], ...]:
     """Return places, middles, and the distances of the ranges below and above."""
     points = series.points
     return (
-        [one[0] for one in points],
-        [one[1] for one in points],
-        [one[1] - one[2] for one in points],
-        [one[3] - one[1] for one in points],
+        [point[0] for point in points],
+        [point[1] for point in points],
+        [point[1] - point[2] for point in points],
+        [point[3] - point[1] for point in points],
     )

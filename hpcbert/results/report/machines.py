@@ -124,20 +124,22 @@ def topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
         cells = [[plain(cell) for cell in line.split("\t")] for line in lines]
         title = words("topology.title", nodes=_listed(dict.fromkeys(nodes), words))
         blocks.append(_drawn(cells, f"topology-{number}", title))
-        used = {found[1] for line in cells for cell in line if (found := _LINK.fullmatch(cell))}
-        blocks.append(Items(tuple(words(f"topology.{one}") for one in _LINKS if one in used)))
+        used = {match[1] for line in cells for cell in line if (match := _LINK.fullmatch(cell))}
+        blocks.append(Items(tuple(words(f"topology.{link}") for link in _LINKS if link in used)))
     return tuple(blocks)
 
 
 def _kinds(inputs: ReportInput) -> list[_Kind]:
     """Return each environment with its first source; if there is none, the logs' facts."""
-    found: dict[str, _Kind] = {}
+    kinds: dict[str, _Kind] = {}
     for source, _ in inputs.sources:
-        for one in source.environments:
-            found.setdefault(one.digest, _Kind(source.name, one.nodes, one.facts))
+        for node_facts in source.environments:
+            kinds.setdefault(
+                node_facts.digest, _Kind(source.name, node_facts.nodes, node_facts.facts)
+            )
         if not source.environments:
-            found[f"{source.kind} {source.name}"] = _Kind(source.name, (), _stated(inputs, source))
-    return list(found.values())
+            kinds[f"{source.kind} {source.name}"] = _Kind(source.name, (), _stated(inputs, source))
+    return list(kinds.values())
 
 
 def _stated(inputs: ReportInput, source: Source) -> dict[str, str]:
@@ -148,7 +150,7 @@ def _stated(inputs: ReportInput, source: Source) -> dict[str, str]:
             if row.origin and (row.origin.kind, row.origin.name) == (source.kind, source.name):
                 for name, told in row.facts:
                     values.setdefault(name, {}).update(dict.fromkeys(told))
-    return {name: ", ".join(told) for name, told in values.items()}
+    return {name: ", ".join(value) for name, value in values.items()}
 
 
 def _first(told: dict[str, str], names: Iterable[str]) -> str:

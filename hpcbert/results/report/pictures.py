@@ -34,7 +34,7 @@ def pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int]:
         own = list(kind(drawn, words))
         found += own[:_MOST]
         more += len(own) - len(own[:_MOST])
-    found += [_steps(number, one, words) for number, one in enumerate(inputs.stretches, 1)]
+    found += [_steps(number, stretch, words) for number, stretch in enumerate(inputs.stretches, 1)]
     return found, more
 
 
@@ -52,8 +52,8 @@ def _name(group: Group) -> str:
 
 
 def _parts(tables: Sequence[SpeedupTable]) -> Iterator[tuple[SpeedupTable, ...]]:
-    rest = iter(tables)
-    while part := tuple(islice(rest, LINES)):
+    speedup_tables = iter(tables)
+    while part := tuple(islice(speedup_tables, LINES)):
         yield part
 
 
@@ -66,8 +66,8 @@ def _label(table: SpeedupTable, words: Words) -> str:
 def _scalings(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
     """Yield throughput and speedup against GPUs, one figure per model and precision."""
     number = 0
-    for (name, _), own in _alike(tables).items():
-        for part in _parts(own):
+    for (name, _), speedup_tables in _alike(tables).items():
+        for part in _parts(speedup_tables):
             number += 1
             yield _scaling(number, name, part, words)
 
@@ -80,12 +80,17 @@ def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Word
         "scaling",
         words(f"axis.devices.{device}"),
         words("axis.throughput"),
-        tuple(Series(_label(one, words), tuple(_ranges(one))) for one in tables),
+        tuple(
+            Series(_label(speedup_table, words), tuple(_ranges(speedup_table)))
+            for speedup_table in tables
+        ),
         ideal=_ideal(tables[0], gpus),
         legend=words("figure.ideal", name=_label(tables[0], words)),
     )
     ratios = tuple(
-        Series(_label(one, words), tuple(_ratios(one))) for one in tables if one.baseline
+        Series(_label(speedup_table, words), tuple(_ratios(speedup_table)))
+        for speedup_table in tables
+        if speedup_table.baseline
     )
     speedup = Panel(
         "scaling",
@@ -110,7 +115,7 @@ def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Word
         )
         for table, row in rows
     ]
-    said = words("comma").join(_said(one, words) for one in tables)
+    said = words("comma").join(_said(speedup_table, words) for speedup_table in tables)
     title = words("figure.scaling", name=name)
     grid = Grid(f"figure-scaling-{number}", title, columns, tuple(cells), folded=True)
     panels = (throughput, speedup) if ratios else (throughput,)
@@ -157,9 +162,9 @@ def _ideal(table: SpeedupTable, gpus: Sequence[int]) -> tuple[tuple[float, float
 def _beside(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
     """Yield frameworks side by side, samples per second per GPU."""
     number = 0
-    for (name, _), own in _alike(tables).items():
-        if len({one.group.framework for one in own}) > 1:
-            for part in _parts(own):
+    for (name, _), speedup_tables in _alike(tables).items():
+        if len({speedup_table.group.framework for speedup_table in speedup_tables}) > 1:
+            for part in _parts(speedup_tables):
                 number += 1
                 yield _bars(number, name, part, words)
 
@@ -167,7 +172,7 @@ def _beside(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
 def _bars(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
     device = tables[0].group.device
     shapes = sorted(
-        {row.shape for one in tables for row in one.rows if row.median},
+        {row.shape for speedup_table in tables for row in speedup_table.rows if row.median},
         key=lambda shape: (shape.gpus, shape.nodes),
     )[:_PLACES]
     place = {shape: number for number, shape in enumerate(shapes)}
@@ -195,7 +200,7 @@ def _bars(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) 
         tuple(series),
         names=tuple(map(str, shapes)),
     )
-    lines = words("comma").join(_label(one, words) for one in tables)
+    lines = words("comma").join(_label(speedup_table, words) for speedup_table in tables)
     alt = words("figure.beside.alt", name=name, lines=lines)
     return Picture(f"beside-{number}", title, alt, (panel,), grid)
 
@@ -242,20 +247,20 @@ def _runs(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -
         (Series(words("figure.run"), tuple(points)),),
         names=tuple(str(row.shape) for row in rows),
     )
-    widest = max(abs(one[1]) for one in points)
+    widest = max(abs(point[1]) for point in points)
     alt = words("figure.runs.alt", name=name, points=len(rows), widest=format(widest, ".2f"))
     return Picture(f"runs-{number}", title, alt, (panel,), grid)
 
 
-def _steps(number: int, one: Stretch, words: Words) -> Picture:
-    group = one.group
-    name = f"{plain(group.framework)} {_name(group)} {one.shape}"
-    name = words("figure.of-run", name=name, repeat=one.repeat)
-    points = tuple((float(at), seconds, seconds, seconds) for at, seconds in one.steps)
+def _steps(number: int, stretch: Stretch, words: Words) -> Picture:
+    group = stretch.group
+    name = f"{plain(group.framework)} {_name(group)} {stretch.shape}"
+    name = words("figure.of-run", name=name, repeat=stretch.repeat)
+    points = tuple((float(at), seconds, seconds, seconds) for at, seconds in stretch.steps)
     columns = (Column(words("axis.iteration"), "d"), Column(words("axis.seconds"), ".4f"))
     title = words("figure.steps", name=name)
-    grid = Grid(f"figure-steps-{number}", title, columns, one.steps, folded=True)
-    first, last = one.window
+    grid = Grid(f"figure-steps-{number}", title, columns, stretch.steps, folded=True)
+    first, last = stretch.window
     panel = Panel(
         "steps",
         words("axis.iteration"),

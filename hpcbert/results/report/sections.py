@@ -34,7 +34,7 @@ _DIGITS = 12
 
 def compose(inputs: ReportInput, words: Words) -> Report:
     """Return a report in one language."""
-    made = inputs.made
+    provenance = inputs.made
     rows = [row for table in inputs.tables for row in table.rows]
     counts = words(
         "lead.counts",
@@ -42,7 +42,7 @@ def compose(inputs: ReportInput, words: Words) -> Report:
         ok=sum(row.ok for row in rows),
         asked=sum(row.asked for row in rows),
     )
-    how = words("lead.made", version=made.hpcbert, date=made.date)
+    how = words("lead.made", version=provenance.hpcbert, date=provenance.date)
     return Report(
         language=words.language,
         title=plain(inputs.title) or words("title"),
@@ -67,46 +67,52 @@ def _yes(value: bool, words: Words) -> str:
 
 
 _FEATURES = (
-    _Feature("models", "models", lambda one, _: ", ".join(one.models)),
-    _Feature("precisions", "precisions", lambda one, _: ", ".join(one.precisions)),
+    _Feature("models", "models", lambda recipe, _: ", ".join(recipe.models)),
+    _Feature("precisions", "precisions", lambda recipe, _: ", ".join(recipe.precisions)),
     _Feature(
         "batch-sizes",
         "[batch_sizes]",
-        lambda one, _: ", ".join(f"{name} {size}" for name, size in one.batch_sizes.items()),
+        lambda recipe, _: ", ".join(f"{name} {size}" for name, size in recipe.batch_sizes.items()),
     ),
-    _Feature("devices", "devices", lambda one, _: ", ".join(one.devices)),
-    _Feature("launch", "launch", lambda one, words: words(f"launch.{one.launch}")),
-    _Feature("xla", "xla", lambda one, words: _yes(one.xla, words)),
-    _Feature("accumulation", "accumulation", lambda one, words: _yes(one.accumulation, words)),
-    _Feature("protocols", "[protocols]", lambda one, _: ", ".join(filter(None, one.protocols))),
-    _Feature("options", "[options]", lambda one, _: ", ".join(one.options)),
-    _Feature("data", "[dataset]", lambda one, _: one.dataset.format if one.dataset else ""),
-    _Feature("image", "[image]", lambda one, _: one.image.reference or one.image.base),
-    _Feature("program", "[source]", lambda one, _: _program(one)),
+    _Feature("devices", "devices", lambda recipe, _: ", ".join(recipe.devices)),
+    _Feature("launch", "launch", lambda recipe, words: words(f"launch.{recipe.launch}")),
+    _Feature("xla", "xla", lambda recipe, words: _yes(recipe.xla, words)),
+    _Feature(
+        "accumulation", "accumulation", lambda recipe, words: _yes(recipe.accumulation, words)
+    ),
+    _Feature(
+        "protocols", "[protocols]", lambda recipe, _: ", ".join(filter(None, recipe.protocols))
+    ),
+    _Feature("options", "[options]", lambda recipe, _: ", ".join(recipe.options)),
+    _Feature(
+        "data", "[dataset]", lambda recipe, _: recipe.dataset.format if recipe.dataset else ""
+    ),
+    _Feature("image", "[image]", lambda recipe, _: recipe.image.reference or recipe.image.base),
+    _Feature("program", "[source]", lambda recipe, _: _program(recipe)),
 )
 
 
 def features(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the features of each program, as its recipe states them, with sources."""
     names = dict.fromkeys(table.group.framework for table in inputs.tables)
-    recipes = [one for one in inputs.recipes if one.name in names]
-    known = {one.name for one in recipes}
+    recipes = [recipe for recipe in inputs.recipes if recipe.name in names]
+    known = {recipe.name for recipe in recipes}
     strangers = [plain(name) for name in names if name not in known]
     blocks: list[Block] = []
     if recipes:
-        columns = (*words.columns("feature"), *(Column(plain(one.name)) for one in recipes))
+        columns = (*words.columns("feature"), *(Column(plain(recipe.name)) for recipe in recipes))
         rows: list[tuple[Cell, ...]] = []
         for feature in _FEATURES:
-            told = [plain(feature.tell(one, words)) for one in recipes]
+            told = [plain(feature.tell(recipe, words)) for recipe in recipes]
             marked = [f"{text} [{place}]" if text else "" for place, text in enumerate(told, 1)]
             rows.append((words(f"feature.{feature.key}", where=feature.where), *marked))
         blocks += [
             Paragraph(words("features.how")),
             Grid("features", words("features.table"), columns, tuple(rows)),
             Heading(words("features.sources")),
-            Items(tuple(_source(place, one, words) for place, one in enumerate(recipes, 1))),
+            Items(tuple(_source(place, recipe, words) for place, recipe in enumerate(recipes, 1))),
         ]
-        blocks += [block for one in recipes for block in _problems(one, words)]
+        blocks += [block for recipe in recipes for block in _problems(recipe, words)]
     if strangers:
         blocks.append(Paragraph(words("features.none", names=", ".join(strangers))))
     return tuple(blocks)
@@ -163,8 +169,8 @@ def _used(source: Source) -> Iterator[tuple[str, str]]:
         yield "repeats", ", ".join(filter(None, (repeats_of(protocol), until(protocol))))
         yield "iters", str(protocol.iters)
         yield "skip", str(protocol.skip)
-    for one in source.materials:
-        yield one.kind, f"{one.name} ({one.digest})"
+    for material in source.materials:
+        yield material.kind, f"{material.name} ({material.digest})"
 
 
 def left_out(inputs: ReportInput, words: Words) -> tuple[Block, ...]:

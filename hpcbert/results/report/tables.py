@@ -60,7 +60,11 @@ def metrics(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     blocks: list[Block] = []
     for number, table in enumerate(inputs.tables, 1):
         known = [(row, row.metrics) for row in table.rows if row.metrics]
-        shown = [one for one in _METRICS if any(getattr(own, one) is not None for _, own in known)]
+        shown = [
+            metric
+            for metric in _METRICS
+            if any(getattr(own, metric) is not None for _, own in known)
+        ]
         columns = (
             *words.columns("shape"),
             *(Column(words(f"metric.{one}"), _METRICS[one]) for one in shown),
@@ -157,22 +161,25 @@ def _pivots(tables: tuple[SpeedupTable, ...], words: Words) -> tuple[Grid, ...]:
         group = table.group
         key = (group.framework, group.model, group.rule, group.variant, group.device)
         alike.setdefault(key, []).append(table)
-    return tuple(_pivot(number, own, words) for number, own in enumerate(alike.values(), 1))
+    return tuple(
+        _pivot(number, speedup_tables, words)
+        for number, speedup_tables in enumerate(alike.values(), 1)
+    )
 
 
 def _pivot(number: int, tables: list[SpeedupTable], words: Words) -> Grid:
     ordered = sorted(
-        {row.shape for one in tables for row in one.rows},
+        {row.shape for table in tables for row in table.rows},
         key=lambda shape: (shape.gpus, shape.nodes),
     )
-    medians = [{row.shape: row.median for row in one.rows} for one in tables]
-    groups = [one.group for one in tables]
+    medians = [{row.shape: row.median for row in table.rows} for table in tables]
+    groups = [table.group for table in tables]
     columns = (
         *words.columns(f"cards.{groups[0].device}:d", "shape"),
-        *(Column(f"{plain(one.precision)}(bs{one.batch})", ".2f") for one in groups),
+        *(Column(f"{plain(group.precision)}(bs{group.batch})", ".2f") for group in groups),
     )
     rows: list[tuple[Cell, ...]] = [
-        (shape.gpus, str(shape), *(own.get(shape) for own in medians)) for shape in ordered
+        (shape.gpus, str(shape), *(median.get(shape) for median in medians)) for shape in ordered
     ]
     first = groups[0]
     parts = [

@@ -44,17 +44,17 @@ class Local(PlainScheduler):
 
     def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Return the campaigns that may still run something, even on another machine."""
-        return [one for one in campaigns if queue.unfinished(one)]
+        return [campaign for campaign in campaigns if queue.unfinished(campaign)]
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Leave a process alone that a manifest names but that is not this campaign's queue."""
-        found = super().living_jobs(watched)
+        target = super().living_jobs(watched)
         foreign = {
-            job: where for job in found.jobs if (where := queue.elsewhere(watched.directory, job))
+            job: where for job in target.jobs if (where := queue.elsewhere(watched.directory, job))
         }
         return Target(
-            tuple(job for job in found.jobs if job not in foreign),
-            tuple(one for one in found.repeats if one.array.job_id not in foreign),
+            tuple(job for job in target.jobs if job not in foreign),
+            tuple(repeat for repeat in target.repeats if repeat.array.job_id not in foreign),
             left=tuple(f"Not cancelled: {job} runs {where}." for job, where in foreign.items()),
         )
 

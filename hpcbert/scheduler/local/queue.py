@@ -238,19 +238,19 @@ def states(
     queues = {job: _queue(watched.directory, job) for job in {one.job_id for one in arrays}}
     # Only now: a queue that has ended wrote all ends before.
     watched.records.refresh(watched.directory)
-    found = {}
+    repeat_states = {}
     for array in arrays:
         for number in array.repeats:
             if array.state == "intended" and not array.called:
                 state = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
             else:
-                seen, queue = Repeat(watched, array, number).newest, queues[array.job_id]
-                state = _end(array, number, seen, queue) or _unfinished(seen, queue)
-                if state.kind == Kind.RUNNING and seen.start is not None:
-                    state = replace(state, elapsed=max(0.0, now - seen.start))
-                state = replace(seen.complete(state), limit=queue.limit)
-            found[array.name, number] = state
-    return found
+                job_record, queue = Repeat(watched, array, number).newest, queues[array.job_id]
+                state = _end(array, number, job_record, queue) or _unfinished(job_record, queue)
+                if state.kind == Kind.RUNNING and job_record.start is not None:
+                    state = replace(state, elapsed=max(0.0, now - job_record.start))
+                state = replace(job_record.complete(state), limit=queue.limit)
+            repeat_states[array.name, number] = state
+    return repeat_states
 
 
 def unfinished(watched: TrackedCampaign) -> bool:
@@ -324,27 +324,27 @@ def _last_words(directory: Path) -> str:
     return f" (its last output: {lines[-1].strip()})" if lines else ""
 
 
-def _end(array: Array, number: int, seen: JobRecord, queue: _Queue) -> RepeatState | None:
+def _end(array: Array, number: int, job_record: JobRecord, queue: _Queue) -> RepeatState | None:
     """Return a repeat's end; None while its files are written to.
 
     A queue that lives writes how an element ended after its script has. Of repeats that share a
     job, only the last one waits for that.
     """
-    if queue.alive and not seen.state and (number == array.repeats[-1] or not array.together):
+    if queue.alive and not job_record.state and (number == array.repeats[-1] or not array.together):
         return None
-    return seen.end_state
+    return job_record.end_state
 
 
-def _unfinished(seen: JobRecord, queue: _Queue) -> RepeatState:
+def _unfinished(job_record: JobRecord, queue: _Queue) -> RepeatState:
     """Return the state of a repeat without a recorded end."""
-    if seen.start is None and queue.alive:
+    if job_record.start is None and queue.alive:
         return RepeatState("PENDING", Kind.WAITING, "status-file", detail=queue.detail)
-    if seen.start is not None and queue.alive is not False:
+    if job_record.start is not None and queue.alive is not False:
         detail = "" if queue.alive else f"by its own account; {queue.detail}"
         return RepeatState("RUNNING", Kind.RUNNING, "status-file", detail=detail)
     if queue.cancelled:
         return RepeatState("CANCELLED", Kind.FAILED, "status-file", detail=queue.detail)
-    had = "never recorded its end" if seen.start is not None else "never started"
+    had = "never recorded its end" if job_record.start is not None else "never started"
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=f"{had}: {queue.detail}")
 
 

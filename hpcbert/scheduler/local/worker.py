@@ -105,11 +105,11 @@ def finish(directory: Path, element: Element, end: End) -> None:
     If it ran several, those that recorded an end of their own keep it.
     """
     for path in element.statuses:
-        seen = element.newest(directory / path)
+        job_record = element.newest(directory / path)
         one = end
-        if element.together and seen.exit is not None:
-            one = End("FAILED" if seen.exit else "COMPLETED", seen.exit)
-        event = {"attempt": seen.attempt, "state": one.state, "exit": one.code}
+        if element.together and job_record.exit is not None:
+            one = End("FAILED" if job_record.exit else "COMPLETED", job_record.exit)
+        event = {"attempt": job_record.attempt, "state": one.state, "exit": one.code}
         reason = {"reason": one.reason} if one.reason else {}
         record(directory / path, {**event, **reason})
 

@@ -114,23 +114,25 @@ def _names(text: str) -> tuple[str, ...]:
 
 def supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
     """Return what the partitions of a job have; nothing if Slurm does not answer."""
-    found = cluster.partitions
-    told = cluster.states if found else ""
+    partitions = cluster.partitions
+    told = cluster.states if partitions else ""
     return tuple(
         Supply(
             name=name,
-            state=found[name].state,
-            limit=found[name].limit,
-            most_nodes=found[name].most_nodes,
-            nodes=found[name].nodes,
-            fitting=_fitting(job, found[name]),
+            state=partitions[name].state,
+            limit=partitions[name].limit,
+            most_nodes=partitions[name].most_nodes,
+            nodes=partitions[name].nodes,
+            fitting=_fitting(job, partitions[name]),
             usable=sum(nodes.read_sinfo(told, name).values()) if told else None,
             free=nodes.free(told, name) if told else None,
             resources=tuple(
-                dict.fromkeys(str(one) for part in found[name].groups for one in part.resources)
+                dict.fromkeys(
+                    str(resource) for part in partitions[name].groups for resource in part.resources
+                )
             ),
         )
-        for name in named_partitions(job, found)
+        for name in named_partitions(job, partitions)
     )
 
 
@@ -148,7 +150,7 @@ def find_obstacles(jobs: Sequence[Demand], runs: Path, cluster: Cluster) -> Iter
 
 
 def find_misfits(
-    jobs: Sequence[Demand], runs: Path, found: Mapping[str, Partition]
+    jobs: Sequence[Demand], runs: Path, partitions: Mapping[str, Partition]
 ) -> Iterator[Finding]:
     """Yield what prevents jobs from running on the cluster.
 
@@ -157,54 +159,54 @@ def find_misfits(
     Args:
         jobs: What each job requests.
         runs: The directory of campaigns.
-        found: The cluster's partitions by name.
+        partitions: The cluster's partitions by name.
     """
-    if not found:
+    if not partitions:
         return
-    for one in dict.fromkeys(jobs):
-        yield from _fits(one, found)
-    named = {part for one in jobs for part in named_partitions(one, found)}
-    yield from _shared(runs, [found[name] for name in sorted(named)])
+    for job in dict.fromkeys(jobs):
+        yield from _fits(job, partitions)
+    named = {part for job in jobs for part in named_partitions(job, partitions)}
+    yield from _shared(runs, [partitions[name] for name in sorted(named)])
 
 
-def named_partitions(job: Demand, found: Mapping[str, Partition]) -> tuple[str, ...]:
+def named_partitions(job: Demand, partitions: Mapping[str, Partition]) -> tuple[str, ...]:
     """Return the existing partitions that a job may run in."""
     names = [name.strip() for name in job.partition.split(",") if name.strip()]
-    names = names or [one.name for one in found.values() if one.default]
-    return tuple(name for name in names if name in found)
+    names = names or [partition.name for partition in partitions.values() if partition.default]
+    return tuple(name for name in names if name in partitions)
 
 
-def _fits(job: Demand, found: Mapping[str, Partition]) -> Iterator[Finding]:
+def _fits(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """Yield why a job fits none of its partitions; nothing if it fits one."""
-    names = named_partitions(job, found)
+    names = named_partitions(job, partitions)
     if job.partition and not names:
-        known = ", ".join(sorted(found))
+        known = ", ".join(sorted(partitions))
         yield Finding(
             "partition",
             "fail",
             f"There is no partition {job.partition!r}.",
             f"The cluster has {known}: name one with --partition, or in the site.toml.",
             "site.toml: slurm.partition",
-            remedy=fitting_partition(job, found),
+            remedy=fitting_partition(job, partitions),
         )
-    findings = [tuple(_misfits(job, found[name], found)) for name in names]
+    findings = [tuple(_misfits(job, partitions[name], partitions)) for name in names]
     if findings and all(findings):
         yield from findings[0]
 
 
 def _misfits(
-    job: Demand, partition: Partition, found: Mapping[str, Partition]
+    job: Demand, partition: Partition, partitions: Mapping[str, Partition]
 ) -> Iterator[Finding]:
     """Yield the requests of a job that exceed a partition."""
     fitting = _fitting(job, partition)
-    others = [name for name, one in found.items() if _fitting(job, one) >= job.nodes]
-    another = fitting_partition(job, found)
+    others = [name for name, one in partitions.items() if _fitting(job, one) >= job.nodes]
+    another = fitting_partition(job, partitions)
     elsewhere = f" Partitions with such nodes: {', '.join(sorted(others))}." if others else ""
-    gpus = " and ".join(str(one) for one in job.resources)
+    gpus = " and ".join(str(resource) for resource in job.resources)
     if not partition.exact:
         fitting = partition.nodes  # The resources of its nodes are an estimate.
     if not fitting and job.resources:
-        there = {str(one) for group in partition.groups for one in group.resources}
+        there = {str(resource) for group in partition.groups for resource in group.resources}
         has = ", ".join(sorted(there)) or "none"
         yield Finding(
             "GPUs",
@@ -305,16 +307,16 @@ def _misplaced(job: Demand, partition: Partition) -> Iterator[Finding]:
         )
 
 
-def fitting_partition(job: Demand, found: Mapping[str, Partition]) -> str:
+def fitting_partition(job: Demand, partitions: Mapping[str, Partition]) -> str:
     """Return the option for a partition in which a job would fit; empty if there is none."""
     fits = (
         name
-        for name, one in found.items()
-        if _fitting(job, one) >= job.nodes
-        and one.state == "up"
-        and one.least_nodes <= job.nodes
-        and (one.most_nodes is None or one.most_nodes >= job.nodes)
-        and not (job.limit.seconds is not None and job.limit.exceeds(one.limit))
+        for name, partition in partitions.items()
+        if _fitting(job, partition) >= job.nodes
+        and partition.state == "up"
+        and partition.least_nodes <= job.nodes
+        and (partition.most_nodes is None or partition.most_nodes >= job.nodes)
+        and not (job.limit.seconds is not None and job.limit.exceeds(partition.limit))
     )
     name = next(fits, "")
     return f"--partition {name}" if name else ""
@@ -322,26 +324,28 @@ def fitting_partition(job: Demand, found: Mapping[str, Partition]) -> str:
 
 def _other_gpus(job: Demand, partition: Partition) -> str:
     """Return what to type to request the GPUs that a partition's nodes do have."""
-    asked = job.resources[0]
-    there = [one for group in partition.groups for one in group.resources if one.name == asked.name]
-    enough = [one for one in there if one.count >= asked.count]
-    if asked.kind and enough:
-        named = ":".join(filter(None, (asked.name, enough[0].kind)))
+    resource = job.resources[0]
+    there = [
+        one for group in partition.groups for one in group.resources if one.name == resource.name
+    ]
+    enough = [one for one in there if one.count >= resource.count]
+    if resource.kind and enough:
+        named = ":".join(filter(None, (resource.name, enough[0].kind)))
         return f'site.toml: slurm.gres = "{named}"'
-    same = [one.count for one in there if not asked.kind or one.kind == asked.kind]
+    same = [one.count for one in there if not resource.kind or one.kind == resource.kind]
     return f"--gpus-per-node {max(same)}" if same else ""
 
 
 def _fitting(job: Demand, partition: Partition) -> int:
     """Return how many nodes of a partition have what a job requests of each."""
-    return sum(one.count for one in partition.groups if all(map(one.has, job.resources)))
+    return sum(group.count for group in partition.groups if all(map(group.has, job.resources)))
 
 
 def _count(nodes: int) -> str:
     return f"{nodes} node" + ("" if nodes == 1 else "s")
 
 
-def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:
+def _shared(runs: Path, partitions: Sequence[Partition]) -> Iterator[Finding]:
     """Yield a finding if campaigns would be on a file system that only this machine sees.
 
     Slurm fails such a job with 0:53 and leaves no log.
@@ -349,7 +353,7 @@ def _shared(runs: Path, found: Sequence[Partition]) -> Iterator[Finding]:
     place = os.path.realpath(runs)
     private = machine.private(place)
     here = os.uname().nodename.partition(".")[0]
-    nodes = {node for part in found for group in part.groups for node in group.names}
+    nodes = {node for part in partitions for group in part.groups for node in group.names}
     if private and nodes - {here}:
         yield Finding(
             "runs directory",
@@ -372,10 +376,10 @@ def find_oversized(jobs: Sequence[Demand], cluster: Cluster) -> Iterator[Finding
         if job.cpus <= 1 and not memory:
             continue
         names = partitions_of(job, cluster)
-        there = [size for name in names for size in nodes.read_sizes(cluster.sizes, name)]
-        if not there:
+        sizes = [size for name in names for size in nodes.read_sizes(cluster.sizes, name)]
+        if not sizes:
             continue
-        most, largest = max(one.cpus for one in there), max(one.memory for one in there)
+        most, largest = max(one.cpus for one in sizes), max(one.memory for one in sizes)
         if job.cpus * job.tasks > most:
             yield Finding(
                 "CPUs",
@@ -403,7 +407,7 @@ def find_memory_excess(job: Demand, cluster: Cluster) -> Iterator[Finding]:
         name: cluster.rules[name].most_memory if name in cluster.rules else None
         for name in partitions_of(job, cluster)
     }
-    most = max((one or 0 for one in limits.values()), default=0)
+    most = max((limit or 0 for limit in limits.values()), default=0)
     if not most or None in limits.values() or not job.memory:
         return
     if 0 < _memory(job) <= most:
@@ -504,7 +508,7 @@ def partitions_of(job: Demand, cluster: Cluster) -> tuple[str, ...]:
 
 def _account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
     rights = cluster.rights
-    known = sorted({one.account for one in rights.own})
+    known = sorted({association.account for association in rights.own})
     name = (job.account or rights.default).lower()
     hint = f"Your accounts are {', '.join(known)}: name one with --account, or in the site.toml."
     if name not in known:
@@ -512,10 +516,10 @@ def _account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterat
         remedy = f"--account {_first(known, rights.default)}" if known else ""
         yield Finding("account", "fail", what, hint, _ACCOUNT, remedy=remedy)
         return
-    rules = [cluster.rules[one] for one in partitions if one in cluster.rules]
+    rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
     # Since 23.02 an account also stands for all below it (src/slurmctld/partition_mgr.c).
     inherits = cluster.settings.version >= "23.02"
-    above = [name, *(one.account for one in rights.above(name) if inherits)]
+    above = [name, *(association.account for association in rights.above(name) if inherits)]
     if rules and not any(_takes(one, above) for one in rules):
         others = [one for one in known if any(rule.takes_account(one) for rule in rules)]
         may = f"Of your accounts, {', '.join(others)} may: give --account." if others else ""
@@ -536,9 +540,9 @@ def _first(known: Sequence[str], default: str) -> str:
 
 def _takes(rule: Rules, accounts: Sequence[str]) -> bool:
     """Return whether a partition accepts an account, by any of the names that stand for it."""
-    if any(one in rule.denied_accounts for one in accounts):
+    if any(account in rule.denied_accounts for account in accounts):
         return False
-    return not rule.accounts or any(one in rule.accounts for one in accounts)
+    return not rule.accounts or any(account in rule.accounts for account in accounts)
 
 
 def _allowed(rule: Rules) -> str:
@@ -547,15 +551,17 @@ def _allowed(rule: Rules) -> str:
 
 def _qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
     rights = cluster.rights
-    found = [rights.of(job.account, one) for one in partitions or ("",)]
-    usable = sorted({name for one in found if one for name in one.qos})
-    name = job.qos or next((rights.qos_of(job.account, one) for one in partitions), "")
+    associations = [rights.of(job.account, partition) for partition in partitions or ("",)]
+    usable = sorted(
+        {name for association in associations if association for name in association.qos}
+    )
+    name = job.qos or next((rights.qos_of(job.account, partition) for partition in partitions), "")
     if job.qos and usable and job.qos not in usable:
         hint = f"You may use {', '.join(usable)}: name one with --qos, or in the site.toml."
         what = f"You may not use QOS {job.qos}."
         yield Finding("QOS", "fail", what, hint, _QOS, remedy=f"--qos {usable[0]}")
         return
-    rules = [cluster.rules[one] for one in partitions if one in cluster.rules]
+    rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
     if name and rules and not any(one.takes_qos(name) for one in rules):
         others = [one for one in usable if any(rule.takes_qos(one) for rule in rules)]
         may = f"Of your QOS, {', '.join(others)} may: give --qos." if others else ""

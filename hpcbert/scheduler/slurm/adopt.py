@@ -117,14 +117,14 @@ def adopted(
                 yield submitted
 
 
-def write_down(directory: Path, found: Mapping[str, Array]) -> None:
+def write_down(directory: Path, arrays: Mapping[str, Array]) -> None:
     """Record arrays in the manifest on disk.
 
     Raises:
         HpcbertError: Another process holds the campaign, or the file system refused.
     """
     with store.locked(directory):
-        store.write_manifest(directory, updated(store.read_manifest(directory), found))
+        store.write_manifest(directory, updated(store.read_manifest(directory), arrays))
 
 
 def updated(campaign: Campaign, found: Mapping[str, Array]) -> Campaign:
@@ -166,9 +166,9 @@ def _first_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -
     named = [row for row in free if watched.lists(row, unnumbered)]
     # Renamed beyond recognition, with unknown script: nothing else is submitted from that
     # directory.
-    here = [row for row in free if row.workdir in watched.places and not row.command]
-    here = [row for row in here if array.called and bool(row.tasks) != array.together]
-    lines = named or [row for row in here if watched.labelled(row) is None]
+    job_rows = [row for row in free if row.workdir in watched.places and not row.command]
+    job_rows = [row for row in job_rows if array.called and bool(row.tasks) != array.together]
+    lines = named or [row for row in job_rows if watched.labelled(row) is None]
     if not lines:
         return None
     first = min(lines, key=lambda row: int(row.job))

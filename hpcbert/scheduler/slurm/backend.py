@@ -94,7 +94,7 @@ class Slurm(Scheduler):
         If squeue does not answer, an attempt that a signal ended may continue too; if there is no
         squeue, only the jobs' own account is left.
         """
-        repeats = [repeat for one in campaigns for repeat in one.repeats]
+        repeats = [repeat for campaign in campaigns for repeat in campaign.repeats]
         outcome, answer = questions.ask(self.world, questions.squeue(repeats))
         queue = Lines(_going_on(outcome.stdout))
 
@@ -104,7 +104,7 @@ class Slurm(Scheduler):
             requeued = bool(repeat.newest.signal) and answer != "absent"
             return repeat.newest.end_state is None or requeued
 
-        return [one for one in campaigns if any(map(lives, one.repeats))]
+        return [campaign for campaign in campaigns if any(map(lives, campaign.repeats))]
 
     def refuse_doubling(
         self, watched: TrackedCampaign, missing: Sequence[tuple[Array, int]]
@@ -133,7 +133,7 @@ class Slurm(Scheduler):
         text = ""
         for cluster in questions.by_cluster(watched.repeats):
             arrays = watched.campaign.arrays
-            ids = [one.job_id for one in arrays if one.cluster == cluster and one.job_id]
+            ids = [array.job_id for array in arrays if array.cluster == cluster and array.job_id]
             wanted = [commands.squeue_argv(users=[watched.campaign.owner], cluster=cluster)]
             wanted += [commands.squeue_argv(ids=ids, cluster=cluster)] if ids else []
             for argv in wanted:
@@ -279,7 +279,7 @@ def _cluster(site: Site) -> str:
 
 
 def _names_mpi(site: Site, recipe: Recipe) -> bool:
-    return any((recipe.mpi, site.slurm.mpi, *(one.mpi for one in recipe.on.values())))
+    return any((recipe.mpi, site.slurm.mpi, *(variation.mpi for variation in recipe.on.values())))
 
 
 def _going_on(text: str) -> list[JobRow]:
@@ -321,13 +321,13 @@ def _foreign(watched: TrackedCampaign, row: JobRow, array: Array) -> str:
     """
     if row.uid is not None and row.uid != os.geteuid():
         return f"job {row.job} belongs to {ownership.name(row.uid)}"
-    here = watched.directory
+    path = watched.directory
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        own = {str(here.absolute()), str(here.resolve())}
+        own = {str(path.absolute()), str(path.resolve())}
         by_hand = any(f"{place}/scripts/" in row.command for place in own)
         moved = any((what, has) == ("WorkDir", row.workdir) for what, _, has in array.changed)
-        if moved and array.workdir and here.samefile(array.workdir):
+        if moved and array.workdir and path.samefile(array.workdir):
             return ""
-        if row.workdir and not by_hand and not here.samefile(row.workdir):
-            return f"job {row.job} was submitted in {row.workdir}, not in {here}"
+        if row.workdir and not by_hand and not path.samefile(row.workdir):
+            return f"job {row.job} was submitted in {row.workdir}, not in {path}"
     return ""

@@ -122,7 +122,7 @@ class Cluster:
             return partitions.read_sinfo(self._sinfo.stdout)
         if silence(self._sinfo) in _DEAF:
             return {}
-        return {name: one.partition for name, one in self.rules.items()}
+        return {name: rule.partition for name, rule in self.rules.items()}
 
     @cached_property
     def states(self) -> str:
@@ -169,14 +169,14 @@ class Cluster:
     def rights(self) -> Rights:
         """What this user may request; unknown if accounting does not answer."""
         user, cluster = ownership.name(os.geteuid()), self.name or self.settings.name
-        own = query(self.world, rights.associations_argv(user, cluster=cluster), timeout=30)
-        if not own.ok:
+        outcome = query(self.world, rights.associations_argv(user, cluster=cluster), timeout=30)
+        if not outcome.ok:
             return rights.Rights()
         above = query(self.world, rights.associations_argv("", cluster=cluster), timeout=30)
         default = query(self.world, rights.default_argv(user), timeout=30)
         qos = query(self.world, rights.qos_argv(), timeout=30)
         return rights.Rights(
-            own=rights.read_associations(own.stdout),
+            own=rights.read_associations(outcome.stdout),
             accounts=rights.read_associations(above.stdout),
             qos=rights.read_qos(qos.stdout),
             default=rights.read_default(default.stdout, user),

@@ -46,7 +46,7 @@ def answers(stdout: str) -> tuple[tuple[str, str], ...]:
     first here.
     """
     matches = (_ANSWER.fullmatch(line.strip()) for line in reversed(stdout.splitlines()))
-    return tuple(dict.fromkeys((one[1], one[2] or "") for one in matches if one))
+    return tuple(dict.fromkeys((match[1], match[2] or "") for match in matches if match))
 
 
 def show_argv(job_id: str = "", *, cluster: str = "") -> list[str]:
@@ -65,10 +65,10 @@ def read_all(text: str) -> Iterator[Shown]:
     for block in text.strip().split("\n\n"):
         fields: dict[str, str] = {}
         for line in block.splitlines():
-            whole = _WHOLE.search(line)
-            plain = line[: whole.start()] if whole else line
+            match = _WHOLE.search(line)
+            plain = line[: match.start()] if match else line
             fields |= dict(_PAIR.findall(plain))
-            fields |= {whole[1]: whole[2].rstrip()} if whole else {}
+            fields |= {match[1]: match[2].rstrip()} if match else {}
         if job := commands.job_id(fields.get("ArrayJobId") or fields.get("JobId", "")):
             yield _shown(job[0], fields)
 

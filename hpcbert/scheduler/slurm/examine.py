@@ -96,23 +96,25 @@ def _mpi(wanted: str, there: Sequence[str]) -> Finding:
 
 def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
     """Yield whether a job of this site fits its partition."""
-    found = cluster.partitions
-    if not found:
+    partitions = cluster.partitions
+    if not partitions:
         detail = cluster.complaint or "sinfo lists no partitions"
         yield Finding("partition", "warn", detail, HINTS[cluster.silence or "failed"])
         return
     job = admission.demand_of_site(site, nodes)
     wrong = (
-        *admission.find_misfits([job], Path(site.runs), found),
+        *admission.find_misfits([job], Path(site.runs), partitions),
         *_of_users(job, cluster, site.slurm.reservation),
         *admission.find_oversized([job], cluster),
         *admission.find_memory_excess(job, cluster),
         *admission.find_missing_rights([job], cluster),
     )
-    each = ", ".join(f"{one.name} ({one.nodes} nodes)" for one in found.values())
+    each = ", ".join(
+        f"{partition.name} ({partition.nodes} nodes)" for partition in partitions.values()
+    )
     yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {each}"),)
     if not site.slurm.gres:
-        yield from _unasked(job, found)
+        yield from _unasked(job, partitions)
 
 
 def _of_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Finding]:
@@ -139,14 +141,18 @@ def _of_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Findi
     )
 
 
-def _unasked(job: Demand, found: Mapping[str, Partition]) -> Iterator[Finding]:
+def _unasked(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """Yield a finding if nodes have GPUs but no job requests them."""
     groups = (
-        group for name in admission.named_partitions(job, found)[:1] for group in found[name].groups
+        group
+        for name in admission.named_partitions(job, partitions)[:1]
+        for group in partitions[name].groups
     )
-    there = dict.fromkeys(one for group in groups for one in group.resources if one.name == "gpu")
+    there = dict.fromkeys(
+        resource for group in groups for resource in group.resources if resource.name == "gpu"
+    )
     if there:
-        kinds = {one.kind for one in there}
+        kinds = {resource.kind for resource in there}
         gres = ":".join(filter(None, ("gpu", next(iter(there)).kind if len(kinds) > 1 else "")))
         detail = f"slurm.gres is empty, but nodes have {', '.join(map(str, there))}"
         hint = "Without it, no job gets a GPU; leave it empty only to measure CPUs."
@@ -203,8 +209,11 @@ def _of_reservation(name: str, cluster: Cluster, world: World, count: int) -> It
     if not answer.ok:
         return
     known = reservations.read_reservations(answer.stdout)
-    me, accounts = ownership.name(os.geteuid()), {one.account for one in cluster.rights.own}
-    mine = [one.name for one in known.values() if one.takes(me, accounts)]
+    me, accounts = (
+        ownership.name(os.geteuid()),
+        {association.account for association in cluster.rights.own},
+    )
+    mine = [reservation.name for reservation in known.values() if reservation.takes(me, accounts)]
     there = f"You may use {', '.join(mine)}." if mine else "You may use none here."
     other = next((one for one in mine if one != name), "")
     remedy = f"--reservation {other}" if other else f'{_RESERVATION} = ""'
@@ -233,14 +242,16 @@ def _wrong_with(
 
 def _of_constraint(constraint: str, partition: str, world: World, count: int) -> Iterator[Finding]:
     answer = query(world, reservations.features_argv(), timeout=30)
-    found = reservations.read_features(answer.stdout if answer.ok else "", partition)
-    if not found:
+    features = reservations.read_features(answer.stdout if answer.ok else "", partition)
+    if not features:
         return
-    known = {name: 0 for names, _ in found for name in sorted(names)}
-    for names, number in found:
+    known = {name: 0 for names, _ in features for name in sorted(names)}
+    for names, number in features:
         for name in names:
             known[name] += number
-    lacking = [one for one in reservations.wanted_features(constraint) if one not in known]
+    lacking = [
+        feature for feature in reservations.wanted_features(constraint) if feature not in known
+    ]
     there = f"Its nodes have {', '.join(sorted(known))}." if known else "Its nodes have none."
     enough = [name for name in sorted(known) if known[name] >= count]
     remedy = f'{_CONSTRAINT} = "{enough[0] if enough else ""}"'
@@ -258,9 +269,9 @@ def _of_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     if not states:
         return
     job, fits = admission.demand_of_site(site, count), set(states)
-    for one in cluster.partitions.values():
-        if one.exact and (one.name == named or (one.default and not named)):
-            fits &= one.fitting(job.resources)
+    for partition in cluster.partitions.values():
+        if partition.exact and (partition.name == named or (partition.default and not named)):
+            fits &= partition.fitting(job.resources)
     if not fits:
         return  # Another finding reports that the partition has none.
     excluded = fits.intersection(expand(site.slurm.exclude))
@@ -316,16 +327,18 @@ def _tested(site: Site, world: World, count: int) -> Finding:
         *slurm.sbatch_args,
         *slurm.placement(count),
     ]
-    done = world.run(words, stdin=_TEST, env=submission_environment(world.environ), timeout=60)
-    said = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
-    if done.ok:
+    outcome = world.run(words, stdin=_TEST, env=submission_environment(world.environ), timeout=60)
+    said = [
+        line.strip() for line in f"{outcome.stdout}\n{outcome.stderr}".splitlines() if line.strip()
+    ]
+    if outcome.ok:
         return Finding("sbatch --test-only", "ok", said[-1] if said else "it would accept the job")
-    asks = _EXPORT in done.stderr and not given(slurm.sbatch_args, "export")
+    asks = _EXPORT in outcome.stderr and not given(slurm.sbatch_args, "export")
     return Finding(
         "sbatch --test-only",
         "fail",
-        "; ".join(said) or f"status {done.returncode}",
-        f"Every submission would be refused: {advice(done.stderr) or 'see the findings above'}.",
+        "; ".join(said) or f"status {outcome.returncode}",
+        f"Every submission would be refused: {advice(outcome.stderr) or 'see the findings above'}.",
         "site.toml: slurm.sbatch_args" if asks else "",
         (),
         f'site.toml: slurm.sbatch_args = ["{_EXPORT}"]' if asks else "",

@@ -38,7 +38,7 @@ class Gates:
     @property
     def jobs(self) -> tuple[Array, ...]:
         """The arrays that it waits for."""
-        return tuple(one for one in (self.preflight, self.after) if one)
+        return tuple(array for array in (self.preflight, self.after) if array)
 
     @property
     def dependency(self) -> str:
@@ -52,20 +52,20 @@ NONE = Gates()
 
 
 def gates_of(
-    watched: TrackedCampaign, there: Mapping[Point | None, Array], array: Array, world: World
+    watched: TrackedCampaign, arrays: Mapping[Point | None, Array], array: Array, world: World
 ) -> Gates:
     """Return what an array waits for: the preflight, and the array before it, if it must wait.
 
     Args:
         watched: The campaign, with its present jobs.
-        there: The array submitted last, for each point and (None) overall.
+        arrays: The array submitted last, for each point and (None) overall.
         array: The array to submit.
         world: Asks which nodes are left.
 
     Raises:
         SchedulerError: The preflight failed.
     """
-    after = _before(there, array, watched.campaign)
+    after = _before(arrays, array, watched.campaign)
     if array.preflight:
         return Gates(after)
     check = preflight.found(watched)
@@ -82,13 +82,13 @@ def gates_of(
     return Gates(after, None if check.state == "done" else check.array, kept)
 
 
-def _before(there: Mapping[Point | None, Array], array: Array, campaign: Campaign) -> Array | None:
+def _before(arrays: Mapping[Point | None, Array], array: Array, campaign: Campaign) -> Array | None:
     """Return the array whose job an array waits for: the one before it, if it must wait.
 
     A retry always waits for its own point's: repeats of a point never share the network unless
     you request that.
     """
-    return there.get(array.point if campaign.concurrent_points else None)
+    return arrays.get(array.point if campaign.concurrent_points else None)
 
 
 def _kept_away(slow: Iterable[str], array: Array, world: World) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE) -> list[s
         array: The array to submit.
         gates: What it waits for.
     """
-    cluster = next((one.cluster for one in gates.jobs), array.cluster)
+    cluster = next((job.cluster for job in gates.jobs), array.cluster)
     words = [f"--clusters={cluster}"] if cluster else []
     words += [f"--dependency={gates.dependency}"] if gates.jobs else []
     # A job that can't start any more must not wait forever.

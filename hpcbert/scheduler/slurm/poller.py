@@ -56,7 +56,9 @@ class SlurmPoller(Poller):
         self.states = {}
         self._world, self._chance = world, chance
         self._watched = watched
-        self._repeats = [repeat for one in watched for repeat in one.repeats]
+        self._repeats = [
+            repeat for tracked_campaign in watched for repeat in tracked_campaign.repeats
+        ]
         self._watcher = Watcher(self._repeats, world)
         self._pace, self._due = Pace(floor=floor), 0.0
         self._haste = Haste(floor=floor)
@@ -93,7 +95,7 @@ class SlurmPoller(Poller):
 
     def stirred(self) -> bool:
         """Return whether jobs wrote ends that squeue can be asked about now."""
-        if any(one.records.stirred() for one in self._watched):
+        if any(tracked_campaign.records.stirred() for tracked_campaign in self._watched):
             self._note_ends()
         return self._hurries()
 
@@ -107,7 +109,7 @@ class SlurmPoller(Poller):
     def _note_ends(self) -> None:
         """Remember the repeats whose jobs wrote an end, but that are not known to be over."""
         before = self._ended
-        self._ended = {one.key: one for one in self._open() if one.newest.ended}
+        self._ended = {repeat.key: repeat for repeat in self._open() if repeat.newest.ended}
         if self._ended.keys() - before.keys():
             self._haste = self._haste.heard(self._world.now())
 
@@ -138,8 +140,11 @@ class SlurmPoller(Poller):
             heard[repeat.key] = replace(heard[repeat.key], queue=row, squeue=self._squeue)
         # An array with any sign of life is not lost.
         for repeat in open_:
-            one = heard[repeat.key]
-            if any(told is not None for told in (one.accounting, one.queue, one.record.start)):
+            reports = heard[repeat.key]
+            if any(
+                told is not None
+                for told in (reports.accounting, reports.queue, reports.record.start)
+            ):
                 self._known.add(repeat.array.name)
         for repeat in doubts:
             if self._is_lost(repeat):
@@ -162,16 +167,16 @@ class SlurmPoller(Poller):
         """Return whether sacct says that a repeat's job has ended for good."""
         return bool(repeat.job_id) and self._watcher.is_done(repeat.tag, mode="cache")
 
-    def _judge(self, repeat: Repeat, heard: Reports) -> None:
+    def _judge(self, repeat: Repeat, reports: Reports) -> None:
         """Set the state of a repeat, and the number of polls it has stood."""
-        judged = awaited(resolve_state(heard), heard.record, now=self._world.now())
-        state = _unsubmitted(repeat, heard) or judged
+        judged = awaited(resolve_state(reports), reports.record, now=self._world.now())
+        state = _unsubmitted(repeat, reports) or judged
         self.states[repeat.key] = state
-        self._calm[repeat.key] = self._calmer(repeat, state, heard)
+        self._calm[repeat.key] = self._calmer(repeat, state, reports)
 
-    def _doubts(self, repeat: Repeat, heard: Reports) -> bool:
+    def _doubts(self, repeat: Repeat, reports: Reports) -> bool:
         """Return whether squeue has to be asked; now and then about all, because sacct may lag."""
-        if doubtful(heard) or self._calm.get(repeat.key, 0) > 0:
+        if doubtful(reports) or self._calm.get(repeat.key, 0) > 0:
             return True
         checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
         return checkup and not self._accounted(repeat)
@@ -212,13 +217,13 @@ class SlurmPoller(Poller):
         self._queue_garbage = listing.garbage
         return Lines(listing.rows)
 
-    def _calmer(self, repeat: Repeat, state: RepeatState, heard: Reports) -> int:
+    def _calmer(self, repeat: Repeat, state: RepeatState, reports: Reports) -> int:
         """Count the polls that an end has stood; one beyond doubt counts as enough."""
-        shown = heard.queue and parse(heard.queue.state)
+        shown = reports.queue and parse(reports.queue.state)
         if shown and not shown.kind.over:
             return 0
-        own = heard.own
-        if shown and own and own.word == state.word and not shown.returns:
+        repeat_state = reports.own
+        if shown and repeat_state and repeat_state.word == state.word and not shown.returns:
             return _CALM  # The controller and the job agree; accounting lags, but will follow.
         row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
         # The job continues after this repeat, and may yet be started again with it.
@@ -237,16 +242,16 @@ class SlurmPoller(Poller):
         return self._calm.get(repeat.key, 0) + (self._squeue != "failed")
 
 
-def _unsubmitted(repeat: Repeat, heard: Reports) -> RepeatState | None:
+def _unsubmitted(repeat: Repeat, reports: Reports) -> RepeatState | None:
     """Return the state of a repeat that sbatch refused or never got; None: Slurm has it."""
     array = repeat.array
-    if heard.queue is not None or array.state == "submitted":
+    if reports.queue is not None or array.state == "submitted":
         return None
     if array.state == "refused":
         return RepeatState("REFUSED", Kind.FAILED, "none", detail=f"sbatch: {array.error}")
     if not array.called:
         return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
-    seen = heard.accounting is not None or heard.record.start is not None
-    if seen or heard.squeue != "answered":
+    seen = reports.accounting is not None or reports.record.start is not None
+    if seen or reports.squeue != "answered":
         return None
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNHEARD)

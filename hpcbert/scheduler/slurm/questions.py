@@ -39,7 +39,9 @@ def by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
 def squeue(repeats: Iterable[Repeat]) -> list[list[str]]:
     """Return the queries for all jobs of the submitters of repeats."""
     return [
-        commands.squeue_argv(users=[one.watched.campaign.owner for one in those], cluster=cluster)
+        commands.squeue_argv(
+            users=[repeat.watched.campaign.owner for repeat in those], cluster=cluster
+        )
         for cluster, those in by_cluster(repeats).items()
     ]
 
@@ -48,9 +50,9 @@ def sacct(repeats: Iterable[Repeat]) -> list[list[str]]:
     """Return the queries for the history of repeats, which have job ids."""
     return [
         commands.sacct_argv(
-            [one.array.job_id for one in those],
-            users=[one.watched.campaign.owner for one in those],
-            since=min(one.watched.since for one in those),
+            [repeat.array.job_id for repeat in those],
+            users=[repeat.watched.campaign.owner for repeat in those],
+            since=min(repeat.watched.since for repeat in those),
             cluster=cluster,
         )
         for cluster, those in by_cluster(repeats).items()
@@ -60,8 +62,8 @@ def sacct(repeats: Iterable[Repeat]) -> list[list[str]]:
 def ask(world: World, questions: Sequence[Sequence[str]]) -> tuple[Outcome, Answer]:
     """Make at least one query; return all answers as one, or the first failure."""
     outcomes = [query(world, argv, timeout=30) for argv in questions]
-    failed = next((one for one in outcomes if not one.ok), None)
+    failed = next((outcome for outcome in outcomes if not outcome.ok), None)
     if failed:
         return failed, answer_of(failed)
-    text = "\n".join(one.stdout for one in outcomes)
+    text = "\n".join(outcome.stdout for outcome in outcomes)
     return replace(outcomes[0], stdout=text), "answered"

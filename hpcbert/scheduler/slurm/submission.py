@@ -75,7 +75,7 @@ Verdict = Literal["done", "again", "full"]
 
 def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
     """Implement `Scheduler.submit`, one array after the other."""
-    there: dict[Point | None, Array] = _first(directory, campaign)
+    arrays: dict[Point | None, Array] = _first(directory, campaign)
     world = world._replace(environ=commands.submission_environment(world.environ))
     with store.changing(directory, campaign) as ledger:
         if world.resumed:
@@ -87,7 +87,7 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
             array = left.popleft()
             if array.name in open_:
                 world.check()
-                gates = gates_of(watched, there, array, world)
+                gates = gates_of(watched, arrays, array, world)
                 array = _handed_over(ledger, watched, array, world, gates)
                 if array.state != "submitted":
                     first, rest = _halves(array)
@@ -99,7 +99,7 @@ def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
             if array.preflight:
                 watched = TrackedCampaign(directory, ledger.campaign)
             elif array.job_id:
-                there |= {None: array, array.point: array}
+                arrays |= {None: array, array.point: array}
     return ledger.campaign
 
 
@@ -122,7 +122,7 @@ def _first(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
     """Return the last array of the campaign that must be over first; nothing if it is gone."""
     with contextlib.suppress(UsageError):
         before = store.read_manifest(directory.parent / campaign.after) if campaign.after else None
-        if queued := [one for one in before.in_order if one.job_id] if before else []:
+        if queued := [array for array in before.in_order if array.job_id] if before else []:
             return {None: queued[-1]}
     return {}
 
@@ -141,9 +141,11 @@ def _handed_over(
     """
     store.read_script(ledger.directory, array)
     # An earlier try may have made its job, even if sbatch seemed to refuse it.
-    known = TrackedCampaign(ledger.directory, ledger.campaign) if array.called else watched
-    if array.called and (found := search(known, array, world)):
-        done = found.of(array, utc(world.now()))
+    tracked_campaign = (
+        TrackedCampaign(ledger.directory, ledger.campaign) if array.called else watched
+    )
+    if array.called and (job := search(tracked_campaign, array, world)):
+        done = job.of(array, utc(world.now()))
         record(ledger, done)
         return done
     if array.submitted:
@@ -216,9 +218,9 @@ def _settled(
 ) -> tuple[Array, Verdict]:
     """Call sbatch until the result for the array is known."""
     for seconds in _PAUSES:
-        done, verdict = _call(ledger, watched, order, world)
+        array, verdict = _call(ledger, watched, order, world)
         if verdict != "again":
-            return done, verdict
+            return array, verdict
         world.pause(seconds)
     return _call(ledger, watched, order, world)
 

@@ -73,11 +73,11 @@ class Watcher(SlurmInfoWatcher):
         """Ask sacct once about everything that has not ended; remember a failure."""
         self.answer = "absent" if self.answer == "absent" else "unasked"
         owners = [self._owners[tag] for tag in sorted(self._registered - self._finished)]
-        asked = [one for owner in owners for one in (*owner.before, owner) if one.job_id]
-        if not asked or self.answer == "absent":
+        repeats = [repeat for owner in owners for repeat in (*owner.before, owner) if repeat.job_id]
+        if not repeats or self.answer == "absent":
             return
         self._num_calls += 1
-        outcome, self.answer = questions.ask(self._world, questions.sacct(asked))
+        outcome, self.answer = questions.ask(self._world, questions.sacct(repeats))
         self.complaint = outcome.stderr.strip()
         if outcome.ok:
             self._info_dict.update(self.read_info(outcome.stdout))

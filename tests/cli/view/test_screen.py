@@ -57,8 +57,8 @@ class Scripted(Session):
     def picture(self) -> None:
         details = {
             key: Detail(60, 120, 512.5, NOW + 50)
-            for key, one in self.now.states.items()
-            if one.kind is Kind.RUNNING
+            for key, repeat_state in self.now.states.items()
+            if repeat_state.kind is Kind.RUNNING
         }
         said = {k: SAID for k, s in self.now.states.items() if s.kind is Kind.FAILED}
         self.show(self.tree, replace(summarised(self.tree, self.now, details), failures=said))
@@ -293,8 +293,8 @@ def test_when_all_is_over_it_stays_for_who_pressed_a_key(
 
 
 def test_only_lines_that_changed_are_drawn(tmp_path: Path) -> None:
-    one = build(tmp_path, "1n1g", repeats=10_000)
-    session = Scripted(one, [WAITS] * 10_000)
+    built = build(tmp_path, "1n1g", repeats=10_000)
+    session = Scripted(built, [WAITS] * 10_000)
 
     async def story(app: screen.Monitor, pilot: Any) -> None:
         await pilot.press("down", "right")

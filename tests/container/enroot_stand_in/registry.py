@@ -91,7 +91,7 @@ def fetch(settings: Settings, options: Options, arguments: list[str]) -> None:
         log("Fetching image manifest")
         manifest = json.load(source.ask(f"manifests/{source.tag}"))
         blobs = [one["digest"] for one in (manifest["config"], *manifest["layers"])]
-        paths = [_blob(settings, source, each) for each in blobs]
+        paths = [_blob(settings, source, blob) for blob in blobs]
         tree = folder / "rootfs"
         tree.mkdir()
         log("Extracting image layers...")

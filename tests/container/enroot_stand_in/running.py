@@ -163,9 +163,9 @@ def _ask(
     _add_user(rootfs, remap=remap)
     import subprocess
 
-    done = subprocess.run(["bash", "-c", _ASK, "enroot", conf], env=environment, check=False)
-    if done.returncode != 0:
-        sys.exit(done.returncode)
+    result = subprocess.run(["bash", "-c", _ASK, "enroot", conf], env=environment, check=False)
+    if result.returncode != 0:
+        sys.exit(result.returncode)
 
 
 def _mount_all(settings: Settings, rootfs: str, given: list[str], *, remap: bool) -> None:
@@ -188,7 +188,7 @@ def _account(path: str, number: int) -> list[str]:
     """Find an account or group by its number."""
     lines = Path(path).read_text().splitlines() if Path(path).exists() else []
     fields = (line.split(":") for line in lines)
-    return next((each for each in fields if len(each) > 2 and each[2] == str(number)), [])
+    return next((field for field in fields if len(field) > 2 and field[2] == str(number)), [])
 
 
 def _add_user(rootfs: str, *, remap: bool) -> None:

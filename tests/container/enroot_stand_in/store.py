@@ -28,9 +28,9 @@ def is_image(path: Path) -> bool:
 def _call(*words: object) -> None:
     import subprocess
 
-    done = subprocess.run(list(map(str, words)), stdout=sys.stderr, check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+    result = subprocess.run(list(map(str, words)), stdout=sys.stderr, check=False)
+    if result.returncode:
+        sys.exit(result.returncode)
 
 
 def unpack(settings: Settings, image: Path, rootfs: Path) -> None:
@@ -98,7 +98,7 @@ def _running(data: Path) -> dict[str, list[str]]:
     # What is mounted there may itself be a folder of its file system.
     above = _mounted(Path("/proc/self/mountinfo"), str(device)).rstrip("/")
     found: dict[str, list[str]] = {}
-    seen = set()
+    paths = set()
     for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
             if not (folder / "root/.lock").exists():
@@ -107,7 +107,7 @@ def _running(data: Path) -> dict[str, list[str]]:
             space = (folder / "ns/mnt").readlink()
         except OSError:
             continue
-        if space not in seen and str(root.parent) == f"{above}/{data.relative_to(device)}":
-            seen.add(space)
+        if space not in paths and str(root.parent) == f"{above}/{data.relative_to(device)}":
+            paths.add(space)
             found.setdefault(root.name, []).append(folder.name)
     return found

@@ -34,9 +34,9 @@ Container = dict[str, Any]
 def main(argv: list[str]) -> NoReturn:
     # The interpreter may have set LC_CTYPE for itself; the job must not see that.
     environment = environment_of("self")
-    here = Path(sys.argv[0]).resolve().parent
+    path = Path(sys.argv[0]).resolve().parent
     folders = environment.get("PATH", os.defpath).split(":")
-    rest = ":".join(each for each in folders if Path(each).resolve() != here)
+    rest = ":".join(folder for folder in folders if Path(folder).resolve() != path)
     srun = shutil.which("srun", path=rest)
     if srun is None:
         sys.exit("srun: error: pyxis: no srun to stand before")
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> NoReturn:
         sys.exit(0)
     container, options, command = _split(argv)
     if "name" in container:
-        options += [f"--task-epilog={here / 'task-exit'}", str(here / "task-init")]
+        options += [f"--task-epilog={path / 'task-exit'}", str(path / "task-init")]
         options.append(json.dumps(container))
     os.execve(srun, [srun, *options, *command], environment)
 
@@ -77,7 +77,7 @@ def _split(argv: list[str]) -> tuple[Container, list[str], list[str]]:
 
 def _read(option: str, value: str) -> Any:
     if option == "mounts":
-        return [_mount(*each.split(":", 2)) for each in value.split(",")]
+        return [_mount(*word.split(":", 2)) for word in value.split(",")]
     return value.split(",") if option == "env" else value
 
 

@@ -179,10 +179,10 @@ def environment_of(pid: str) -> dict[str, str]:
 
 def _running(name: str, own: dict[str, str]) -> int:
     """Return the PID of who runs in a container, 0 if nobody does, -1 if there is none."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["enroot", "list", "-f"], env=own, capture_output=True, text=True, check=False
     )
-    for line in done.stdout.splitlines()[1:]:
+    for line in result.stdout.splitlines()[1:]:
         words = line.split()
         if words and words[0] == name:
             return int(words[1]) if len(words) > 1 else 0
@@ -190,7 +190,7 @@ def _running(name: str, own: dict[str, str]) -> int:
 
 
 def _enroot(words: list[str], own: dict[str, str], complaint: str) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         ["enroot", *words],
         env=own,
         stdin=subprocess.DEVNULL,
@@ -198,8 +198,8 @@ def _enroot(words: list[str], own: dict[str, str], complaint: str) -> None:
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        sys.stderr.write(done.stdout + done.stderr)
+    if result.returncode != 0:
+        sys.stderr.write(result.stdout + result.stderr)
         _fail(complaint)
 
 

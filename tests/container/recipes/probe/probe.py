@@ -92,15 +92,15 @@ def meet(rank: int, marks: str) -> dict[str, Any]:
         for name in ("comm_world", "int", "op_sum")
     )
     mpi.MPI_Init(None, None)
-    own, size, total = (ctypes.c_int() for _ in range(3))
-    mpi.MPI_Comm_rank(world, ctypes.byref(own))
+    c_int, size, total = (ctypes.c_int() for _ in range(3))
+    mpi.MPI_Comm_rank(world, ctypes.byref(c_int))
     mpi.MPI_Comm_size(world, ctypes.byref(size))
     given = ctypes.c_int(rank)
     mpi.MPI_Allreduce(ctypes.byref(given), ctypes.byref(total), 1, integer, add, world)
     shared = {each: len(list(Path(each).glob(f"{marks}-*"))) for each in SHARED}
     mpi.MPI_Barrier(world)
     mpi.MPI_Finalize()
-    numbers = {"rank": own.value, "size": size.value, "sum": total.value}
+    numbers = {"rank": c_int.value, "size": size.value, "sum": total.value}
     return {"mpi": numbers, "shared": shared}
 
 
