@@ -108,7 +108,7 @@ def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
             "the memory, avoid its node: --exclude NODE.",
         )
         for plan in plans
-        for invalid_repeat in plan.findings.too_large
+        for repeat in plan.findings.too_large
     )
     return Result(
         data={"campaigns": [_described(plan) for plan in plans], "submitted": not dry},
