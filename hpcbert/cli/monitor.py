@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,9 @@ def _monitor(
     site = load(site_file)
     directory = Path(runs or site.runs)
     watched: Sequence[TrackedCampaign] = ()
+    left_out: tuple[Path, ...] = ()
     if not campaigns:
-        watched = flow.unfinished(directory, run=run)
+        watched, left_out = flow.unfinished(directory, run=run)
     found = tuple(OpenedCampaign(one.directory, one.directory) for one in watched)
     found = found or open_campaigns(campaigns, directory)
     # Nothing in an archive changes any more.
@@ -114,7 +116,9 @@ def _monitor(
         return Result(errors=(Interruption("Interrupted. The jobs continue.", hint=hint),))
     shown = {one.directory: one.directory for one in watched}
     shown |= {one.directory: one.shown for one in found}
-    return _result(view, watched, shown, exit_status=exit_status)
+    result = _result(view, watched, shown, exit_status=exit_status)
+    warnings = store.describe_left_out("the campaigns that are not over", left_out)
+    return replace(result, warnings=(*result.warnings, *warnings))
 
 
 def _newer(runs: Path) -> Newer:

@@ -15,7 +15,7 @@ from hpcbert.cli.options import all_of, submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import read_requests
 from hpcbert.config.adaptive import AUTO
-from hpcbert.errors import CheckError, HpcbertError, UsageError
+from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _HEADER = "# hpcbert render "
 @click.option(
     "--check",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Check that the commands in their headers render this folder's scripts, and their library.",
+    help="Check a folder's scripts and library against what would be written now.",
 )
 @returns_result
 def render(options: Options, *, output: Path | None, check: Path | None) -> Result:
@@ -132,12 +132,12 @@ def _compare_scripts(paths: Sequence[Path]) -> tuple[list[str], dict[str, Path]]
 def _check_campaign(directory: Path) -> Result:
     """Compare a campaign's scripts and their library with what was written at submission."""
     campaign = store.read_manifest(directory)
-    errors: list[HpcbertError] = []
-    for array in campaign.arrays:
-        try:
-            store.read_script(directory, array)
-        except UsageError as error:
-            errors.append(CheckError(error.message, where=error.where, hint=error.hint))
+    again = shlex.join(["hpcbert", "submit", "--like", str(directory)])
+    errors = [
+        CheckError("The script is not as submitted.", where=str(path), hint=again)
+        for array in campaign.arrays
+        if library.digest(path := directory / array.script) != array.script_sha256
+    ]
     different = len(errors)
     folder = directory / library.FOLDER
     deviations = tuple(library.compare(folder, campaign.library))

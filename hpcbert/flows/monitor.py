@@ -115,19 +115,20 @@ def open_campaign(directory: Path) -> TrackedCampaign:
     return TrackedCampaign(directory, store.read_manifest(directory))
 
 
-def unfinished(runs: Path, *, run: Runner) -> tuple[TrackedCampaign, ...]:
+def unfinished(runs: Path, *, run: Runner) -> tuple[tuple[TrackedCampaign, ...], tuple[Path, ...]]:
     """Return the campaigns under a runs directory that are not certainly over.
 
     Folders without a readable manifest are skipped.
+
+    Returns:
+        The campaigns, and the directories of those with another schema.
     """
-    campaigns: list[TrackedCampaign] = []
-    for directory in store.find_campaigns(runs):
-        with contextlib.suppress(UsageError):
-            campaigns.append(open_campaign(directory))
+    found, others = store.read_manifests(store.find_campaigns(runs))
+    campaigns = [TrackedCampaign(*one) for one in found.items()]
     living: list[TrackedCampaign] = []
     for runs_on, those in scheduler.each(campaigns, World(run)):
         living += runs_on.living(those)
-    return tuple(one for one in campaigns if one in living)
+    return tuple(one for one in campaigns if one in living), others
 
 
 def begun(runs: Path, known: Collection[Path]) -> tuple[TrackedCampaign, ...]:
