@@ -220,7 +220,7 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
     for part, invalid in points.items():
         first = parts[part]
         text = store.read_script(watched.directory, first).decode()
-        if not rewrite.writes_to(text, watched.directory):
+        if not rewrite.writes_to(first.request, watched.directory):
             raise UsageError(
                 "The campaign was moved or copied: its scripts write to the old place.",
                 where=str(watched.directory),
