@@ -26,7 +26,7 @@ def table() -> set[str]:
 def top_level(text: str) -> set[str]:
     """Return the names that a script assigns and calls before and after its functions."""
     head, _, functions = text.partition("\ntrain() {")
-    text = head + functions.rpartition("\n}\n")[2]
+    text = head + "\n" + functions.rpartition("\n}\n")[2]
     text = re.sub(r"=\($.*?^\)$", "=()", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"#.*|'[^']*'|\"[^\"]*\"|\$\w+", "''", text)
     text = re.sub(r"=\([^()]*\)", "=()", text)
