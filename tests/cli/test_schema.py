@@ -103,7 +103,22 @@ def test_a_notebook_refuses_it(done: Built) -> None:
         load(done.directory)
 
 
-@pytest.mark.parametrize("command", ["collect", "audit", "monitor --once", "submit --like"])
+ARCHIVE_READERS = [
+    "collect",
+    "audit",
+    "monitor --once",
+    "submit --like",
+    "plan --like",
+    "show",
+    "logs",
+    "explain",
+    "predict --nodes 2",
+    "report --output page.html",
+    "compare old.zip",
+]
+
+
+@pytest.mark.parametrize("command", ARCHIVE_READERS)
 def test_an_archive_of_it_is_refused(done: Built, command: str) -> None:
     assert inside("archive", done.directory, "--output", "a.zip").returncode == 0
     with zipfile.ZipFile("a.zip") as packed:
