@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FOLDER = "scripts"
 
 
-class Deviation(NamedTuple):
+class LibraryFile(NamedTuple):
     """A file of a library that is not as its scripts need it."""
 
     name: str
@@ -32,7 +32,7 @@ def digest(path: Path) -> str:
         return ""
 
 
-def compare(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[Deviation]:
+def compare(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[LibraryFile]:
     """Yield what is missing, differs or is not needed in a folder, apart from scripts.
 
     Args:
@@ -42,12 +42,12 @@ def compare(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[Dev
     for name, sha256 in expected:
         present = digest(folder / name)
         if present != sha256:
-            yield Deviation(name, "different" if present else "missing")
+            yield LibraryFile(name, "different" if present else "missing")
     names = {name for name, _ in expected}
     paths = sorted(folder.iterdir()) if folder.is_dir() else ()
     for path in paths:
         if path.name not in names and path.suffix != ".sbatch" and not path.is_dir():
-            yield Deviation(path.name, "not needed")
+            yield LibraryFile(path.name, "not needed")
 
 
 def refuse_changed(directory: Path, campaign: Campaign) -> None:

@@ -83,7 +83,8 @@ def _rendered(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
 
 def _check(folder: Path) -> Result:
     """Compare a folder's scripts and their library with what would be written now."""
-    directory = folder.parent if folder.name == library.FOLDER else folder
+    place = folder.resolve()
+    directory = place.parent if place.name == library.FOLDER else folder
     if (directory / MANIFEST).is_file():
         return _check_campaign(directory)
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".sbatch")
@@ -95,19 +96,18 @@ def _check(folder: Path) -> Result:
         )
     differences, sources = _compare_scripts(paths)
     digests = [(name, library.digest(source)) for name, source in sources.items()]
-    deviations = tuple(library.compare(folder / library.FOLDER, digests))
+    faulty = tuple(library.compare(folder / library.FOLDER, digests))
     errors = []
     if differences:
         message = f"{len(differences)} of {len(paths)} scripts differ from what would be rendered "
         hint = "Render them again with the command in each header, and look at the differences."
         errors.append(CheckError(f"{message}now.", where=str(folder), hint=hint))
     errors += [
-        _deviation_error(folder / library.FOLDER, deviation, sources.get(deviation.name))
-        for deviation in deviations
+        _library_error(folder / library.FOLDER, file, sources.get(file.name)) for file in faulty
     ]
     text = f"{len(paths)} scripts and {len(sources)} files of their library are as they would be "
     return Result(
-        _checked(len(paths), len(differences), len(sources), deviations),
+        _checked(len(paths), len(differences), len(sources), faulty),
         "\n".join(differences) if errors else f"{text}rendered now.",
         tuple(errors),
     )
@@ -140,42 +140,42 @@ def _check_campaign(directory: Path) -> Result:
     ]
     different = len(errors)
     folder = directory / library.FOLDER
-    deviations = tuple(library.compare(folder, campaign.library))
-    errors += [_deviation_error(folder, deviation) for deviation in deviations]
+    faulty = tuple(library.compare(folder, campaign.library))
+    errors += [_library_error(folder, file) for file in faulty]
     files = len(campaign.library)
     text = f"{len(campaign.arrays)} scripts and {files} files of their library are as submitted."
     return Result(
-        _checked(len(campaign.arrays), different, files, deviations),
+        _checked(len(campaign.arrays), different, files, faulty),
         "" if errors else text,
         tuple(errors),
     )
 
 
 def _checked(
-    scripts: int, different: int, files: int, deviations: Sequence[library.Deviation]
+    scripts: int, different: int, files: int, faulty: Sequence[library.LibraryFile]
 ) -> dict[str, object]:
-    rows = [deviation._asdict() for deviation in deviations]
+    rows = [file._asdict() for file in faulty]
     return {"scripts": scripts, "different": different, "files": files, "library": rows}
 
 
-def _deviation_error(
-    folder: Path, deviation: library.Deviation, source: Path | None = None
+def _library_error(
+    folder: Path, file: library.LibraryFile, source: Path | None = None
 ) -> CheckError:
     """Return an error whose hint is the command that repairs a file of a library.
 
     Args:
         folder: The library's.
-        deviation: What is wrong there.
+        file: What is wrong there.
         source: The file to copy or to link to; None for a campaign's, which stays as submitted.
     """
-    path = folder / deviation.name
-    if deviation.state == "not needed":
+    path = folder / file.name
+    if file.state == "not needed":
         message, command = "No script needs the file", ["rm", str(path)]
     elif source is None:
-        message = f"The file is {deviation.state}: the campaign was submitted with it"
+        message = f"The file is {file.state}: the campaign was submitted with it"
         command = ["hpcbert", "submit", "--like", str(folder.parent)]
     else:
-        message = f"The file is {deviation.state}"
+        message = f"The file is {file.state}"
         linked = any(other.is_symlink() for other in folder.iterdir()) if folder.is_dir() else False
         command = ["cp", str(source), str(path)]
         if linked:

@@ -108,10 +108,14 @@ def test_a_changed_script_is_named(folder: Path) -> None:
     assert (done.data["different"], done.data["library"]) == (1, [])
 
 
-def test_a_campaign_is_checked_by_its_directory_too(folder: Path, library: Path) -> None:
+def test_a_campaign_is_checked_by_its_directory_too(
+    folder: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not (folder.parent / MANIFEST).exists():
         pytest.skip("only a campaign has a manifest")
     (library / "rank.bash").unlink()
+    monkeypatch.chdir(library)
+    assert check(Path()).data["library"] == [{"name": "rank.bash", "state": "missing"}]
     assert check(folder.parent).data["library"] == [{"name": "rank.bash", "state": "missing"}]
 
 
