@@ -424,6 +424,7 @@ class Campaign:
         name: The user's name for it; may be empty.
         after: Id of the campaign next to it that was submitted with it and must be over first;
             empty if there is none.
+        library: Name and SHA-256 of each file in `scripts/` that its scripts read.
     """
 
     id: str
@@ -446,6 +447,7 @@ class Campaign:
     uid: int | None = None
     name: str = ""
     after: str = ""
+    library: tuple[tuple[str, str], ...] = ()
 
     @property
     def owner(self) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.errors import HpcbertError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -40,17 +38,17 @@ class Earlier:
         return median(self.seconds)
 
 
-def campaigns(runs: Path) -> Campaigns:
-    """Return the user's own campaigns below a directory, newest first, reading them on demand.
+def campaigns(runs: Path) -> tuple[Campaigns, tuple[Path, ...]]:
+    """Return the user's own campaigns below a directory, newest first.
 
     Args:
         runs: The directory; damaged campaigns are skipped.
+
+    Returns:
+        The campaigns, and the directories of those with another schema.
     """
-    tracked_campaigns: list[TrackedCampaign] = []
-    for directory in reversed(store.find_campaigns(runs)):
-        with contextlib.suppress(HpcbertError):
-            tracked_campaigns.append(TrackedCampaign(directory, store.read_manifest(directory)))
-    return tuple(tracked_campaigns)
+    manifests, others = store.read_manifests(reversed(store.find_campaigns(runs)))
+    return tuple(TrackedCampaign(*item) for item in manifests.items()), others
 
 
 def earlier(

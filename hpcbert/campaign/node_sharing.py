@@ -102,6 +102,11 @@ class NearbyCampaigns:
             folder = self._folders[path] = _Folder(path, watched.records)
         return folder.find(watched.campaign.id, nodes, period)
 
+    @property
+    def left_out(self) -> list[Path]:
+        """The campaigns of another schema, whose attempts are not known."""
+        return [path for folder in self._folders.values() for path in folder.left_out]
+
 
 class _Folder:
     """The campaigns of one folder; they are read when a period needs them.
@@ -120,6 +125,7 @@ class _Folder:
         self._unseen = sorted(neighbours, key=lambda neighbour: neighbour.created, reverse=True)
         self._unread: list[_Neighbour] = []
         self._by_node: dict[str, list[_NodeUse]] = {}
+        self.left_out: list[Path] = []
 
     def find(self, campaign: str, nodes: Iterable[str], period: Period) -> list[MeasuredAttempt]:
         """Return the attempts of campaigns other than one, in the order of their directories."""
@@ -136,8 +142,14 @@ class _Folder:
         while self._unseen and self._unseen[-1].created <= period.end:
             insort(self._unread, self._unseen.pop(), key=lambda neighbour: neighbour.last_written)
         while self._unread and self._unread[-1].last_written >= period.since:
-            for node, use in self._unread.pop().uses():
-                self._by_node.setdefault(node, []).append(use)
+            neighbour = self._unread.pop()
+            try:
+                for node, use in neighbour.uses():
+                    self._by_node.setdefault(node, []).append(use)
+            except store.OtherSchemaError:
+                self.left_out.append(neighbour.directory)
+            except UsageError:
+                continue
 
 
 class _NodeUse(NamedTuple):
@@ -160,7 +172,7 @@ class _Neighbour:
     """A campaign, or another file or directory; the manifest is read when it is needed."""
 
     def __init__(self, directory: Path, records: Records) -> None:
-        self._directory = directory
+        self.directory = directory
         self._records = records
         # Long ago if the name does not say.
         self.created = stamped(directory.name) or 0.0
@@ -168,21 +180,18 @@ class _Neighbour:
     @cached_property
     def last_written(self) -> float:
         """When one of its status files was last written to; 0 if it has none."""
-        return max(status_times(self._directory), default=0.0)
+        return max(status_times(self.directory), default=0.0)
 
     def uses(self) -> Iterator[tuple[str, _NodeUse]]:
-        """Yield each node of each measured attempt; nothing if the campaign can't be read."""
-        try:
-            manifest = store.read_manifest(self._directory)
-        except UsageError:
-            return
-        watched = TrackedCampaign(self._directory, manifest, self._records)
-        name, owner = self._directory.name, store.stranger(self._directory)
-        attempts = [
-            measured_attempt
-            for repeat in watched.repeats
-            for measured_attempt in measured_attempts(repeat)
-        ]
+        """Yield each node of each measured attempt.
+
+        Raises:
+            UsageError: The campaign can't be read.
+        """
+        manifest = store.read_manifest(self.directory)
+        watched = TrackedCampaign(self.directory, manifest, self._records)
+        name, owner = self.directory.name, store.stranger(self.directory)
+        attempts = [attempt for repeat in watched.repeats for attempt in measured_attempts(repeat)]
         for number, attempt in enumerate(attempts):
             if span := attempt.step.span:
                 named = replace(attempt, campaign=name, owner=owner)
@@ -247,7 +256,7 @@ def refuse_shared(
         nearby: The campaigns next to it; None to leave them out.
 
     Returns:
-        The runs, and warnings about those that are marked.
+        The runs, and warnings about those that are marked, and about campaigns that can't be read.
     """
     arrays = {repeat.key: repeat.array for repeat in watched.repeats}
     valid = {key: run for key, run in runs.items() if run.valid}
@@ -270,6 +279,8 @@ def refuse_shared(
             detail = sharing.detail if sharing else "an earlier collect found it"
             subject = f"repeat {run.repeat} of {array.point.key} shared nodes"
             warnings.append(f"{watched.campaign.id}: {subject}: {detail}.")
+    left_out = nearby.left_out if nearby else []
+    warnings += store.describe_left_out("the search for shared nodes", left_out)
     return judged, tuple(warnings)
 
 

@@ -108,6 +108,40 @@ def changing(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
             changes.close()
 
 
+class OtherSchemaError(UsageError):
+    """A campaign's schema is not the one that this hpcbert reads."""
+
+
+def read_manifests(directories: Iterable[Path]) -> tuple[dict[Path, Campaign], tuple[Path, ...]]:
+    """Return the campaigns that can be read, and the directories of those with another schema.
+
+    Damaged ones are left out.
+    """
+    campaigns: dict[Path, Campaign] = {}
+    others = []
+    for directory in directories:
+        try:
+            campaigns[directory] = read_manifest(directory)
+        except OtherSchemaError:  # noqa: PERF203 - each may have it
+            others.append(directory)
+        except HpcbertError:
+            continue
+    return campaigns, tuple(others)
+
+
+def describe_left_out(purpose: str, directories: Sequence[Path]) -> tuple[str, ...]:
+    """Return a warning about campaigns of another schema; nothing if there are none.
+
+    Args:
+        purpose: What they were left out of.
+        directories: The campaigns.
+    """
+    if not directories:
+        return ()
+    reason = f"this hpcbert reads only schema {SCHEMA}"
+    return (f"Left out of {purpose}, because {reason}: {_listed(sorted(directories))}.",)
+
+
 def read_manifest(directory: Path) -> Campaign:
     """Read manifest.json, and the changes next to it that are not yet part of it.
 
@@ -122,7 +156,7 @@ def read_manifest(directory: Path) -> Campaign:
     data = ledger.parsed(raw, path)
     schema = data.pop("schema", None) if isinstance(data, dict) else None
     if schema != SCHEMA:
-        raise UsageError(
+        raise OtherSchemaError(
             f"The campaign has schema {schema}; this hpcbert reads only schema {SCHEMA}.",
             where=str(path),
             hint="Read it with the version of hpcbert that wrote it, or submit its points again.",

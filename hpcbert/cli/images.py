@@ -13,7 +13,7 @@ from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import site, trust
 from hpcbert.container import cache
-from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ def images_list(site_file: str = "") -> Result:
     here = site.load(site_file)
     directory = Path(here.container.images)
     found, leftovers = cache.listed(directory), cache.leftovers(directory)
-    used = _used(here)
+    used, warnings = _used(here)
     data = {
         "directory": str(directory),
         "images": [{**asdict(one), "campaigns": used.get(one.path, [])} for one in found],
@@ -56,7 +56,7 @@ def images_list(site_file: str = "") -> Result:
         f"  {_size(leftover.bytes)}"
         for leftover in leftovers
     ]
-    return Result(data, "\n".join(lines))
+    return Result(data, "\n".join(lines), warnings=warnings)
 
 
 @images.command("remove")
@@ -103,20 +103,17 @@ def _named(name: str, found: Sequence[cache.Cached]) -> cache.Cached:
     )
 
 
-def _used(here: Site) -> dict[str, list[str]]:
-    """Return the campaigns that used each image; unreadable campaigns are skipped."""
+def _used(here: Site) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Return the campaigns that used each image, and a warning about those of another schema."""
     used: dict[str, list[str]] = {}
-    for directory in store.everyones(Path(here.runs)):
-        try:
-            campaign = store.read_manifest(directory)
-        except HpcbertError:
-            continue
+    campaigns, others = store.read_manifests(store.everyones(Path(here.runs)))
+    for campaign in campaigns.values():
         paths = {material.path for material in campaign.materials if material.kind == "image"} | {
             campaign.image
         }
         for path in sorted(paths - {""}):
             used.setdefault(path, []).append(campaign.id)
-    return used
+    return used, store.describe_left_out("the uses of images", others)
 
 
 def _size(count: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,9 @@ def _monitor(
     site = load(site_file)
     directory = Path(runs or site.runs)
     watched: Sequence[TrackedCampaign] = ()
+    left_out: tuple[Path, ...] = ()
     if not campaigns:
-        watched = flow.unfinished(directory, run=run)
+        watched, left_out = flow.unfinished(directory, run=run)
     opened_campaigns = tuple(
         OpenedCampaign(tracked_campaign.directory, tracked_campaign.directory)
         for tracked_campaign in watched
@@ -121,7 +123,9 @@ def _monitor(
     shown |= {
         opened_campaign.directory: opened_campaign.shown for opened_campaign in opened_campaigns
     }
-    return _result(view, watched, shown, exit_status=exit_status)
+    result = _result(view, watched, shown, exit_status=exit_status)
+    warnings = store.describe_left_out("the campaigns that are not over", left_out)
+    return replace(result, warnings=(*result.warnings, *warnings))
 
 
 def _newer(runs: Path) -> Newer:

@@ -70,10 +70,11 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
         planned = plan_campaigns(
             options, file=file, like=like, rehearse=rehearse, ahead=ahead, planned=True
         )
-    runs = durations.campaigns(Path(planned.site.runs))
+    runs, left_out = durations.campaigns(Path(planned.site.runs))
     outlooks = [look(draft, runs, run=run) for draft in planned.drafts]
     doubts = (doubt for outlook in outlooks for doubt in outlook.doubts)
     warnings = [*planned.warnings, *(f"{doubt.detail} {doubt.hint}".rstrip() for doubt in doubts)]
+    warnings += store.describe_left_out("the times of earlier runs", left_out)
     errors = [error for one in outlooks for error in refusals(one)]
     if planned.options.max_gpu_hours is not None:
         try:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.campaign.store import write_text
+from hpcbert.campaign import library, store
 from hpcbert.cli.options import all_of, submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import read_requests
 from hpcbert.config.adaptive import AUTO
 from hpcbert.errors import CheckError, UsageError
+from hpcbert.model import MANIFEST
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpcbert.config.options import Options
 
 _HEADER = "# hpcbert render "
@@ -36,7 +40,7 @@ _HEADER = "# hpcbert render "
 @click.option(
     "--check",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Check that the commands in their headers render this folder's scripts.",
+    help="Check a folder's scripts and library against what would be written now.",
 )
 @returns_result
 def render(options: Options, *, output: Path | None, check: Path | None) -> Result:
@@ -51,14 +55,14 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
             f"--repeats {AUTO} reads a campaign's logs, but a script to submit by hand has none.",
             hint="Use hpcbert submit, or replace --repeats auto with a number.",
         )
-    scripts, library = _rendered(options)
+    scripts, sources = _rendered(options)
     if output is None:
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)
-    (output / "scripts").mkdir(parents=True, exist_ok=True)
+    (output / library.FOLDER).mkdir(parents=True, exist_ok=True)
     for name, text in scripts.items():
-        write_text(output / name, text)
-    for name, path in library.items():
-        write_text(output / name, path.read_text(encoding="utf-8"))
+        store.write_text(output / name, text)
+    for name, path in sources.items():
+        store.write_text(output / name, path.read_text(encoding="utf-8"))
     written = [str(output / name) for name in scripts]
     return Result(written, "\n".join(written))
 
@@ -67,19 +71,22 @@ def _rendered(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
     """Return the scripts, and the files that they read beside them, by name."""
     from hpcbert.script.draft import by_hand  # imports Jinja, which --help does not need
 
-    scripts, library = {}, {}
+    scripts, sources = {}, {}
     for request in read_requests(options, dry=True):
         texts, files = by_hand(
             request.request, request.site, request.recipe, options=request.options
         )
         scripts.update(texts)
-        library.update(files)
-    return scripts, library
+        sources.update(files)
+    return scripts, sources
 
 
 def _check(folder: Path) -> Result:
-    """Render every script of a folder again from its header, and compare."""
-    differences = []
+    """Compare a folder's scripts and their library with what would be written now."""
+    place = folder.resolve()
+    directory = place.parent if place.name == library.FOLDER else folder
+    if (directory / MANIFEST).is_file():
+        return _check_campaign(directory)
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".sbatch")
     if not paths:
         raise CheckError(
@@ -87,32 +94,102 @@ def _check(folder: Path) -> Result:
             where=str(folder),
             hint="Name a folder of *.sbatch files, or write some: hpcbert render --output.",
         )
+    differences, sources = _compare_scripts(paths)
+    digests = [(name, library.digest(source)) for name, source in sources.items()]
+    faulty = tuple(library.compare(folder / library.FOLDER, digests))
+    errors = []
+    if differences:
+        message = f"{len(differences)} of {len(paths)} scripts differ from what would be rendered "
+        hint = "Render them again with the command in each header, and look at the differences."
+        errors.append(CheckError(f"{message}now.", where=str(folder), hint=hint))
+    errors += [
+        _library_error(folder / library.FOLDER, file, sources.get(file.name)) for file in faulty
+    ]
+    text = f"{len(paths)} scripts and {len(sources)} files of their library are as they would be "
+    return Result(
+        _checked(len(paths), len(differences), len(sources), faulty),
+        "\n".join(differences) if errors else f"{text}rendered now.",
+        tuple(errors),
+    )
+
+
+def _compare_scripts(paths: Sequence[Path]) -> tuple[list[str], dict[str, Path]]:
+    """Return the differences of scripts from what their headers render, and their library."""
+    differences, sources = [], {}
     for path in paths:
         have = path.read_text(encoding="utf-8")
-        want = _again(path, have)
+        scripts, needed = _again(path, have)
+        sources.update({Path(name).name: source for name, source in needed.items()})
+        want = scripts.get(path.name, "")
         if want != have:
             lines = difflib.unified_diff(
                 have.splitlines(), want.splitlines(), str(path), "rendered now", lineterm="", n=1
             )
             differences.append("\n".join(lines))
-    data = {"scripts": len(paths), "different": len(differences)}
-    if not differences:
-        return Result(data, f"{len(paths)} scripts are as they would be rendered now.")
-    error = CheckError(
-        f"{len(differences)} of {len(paths)} scripts differ from what would be rendered now.",
-        where=str(folder),
-        hint="Render them again with the command in each header, and look at the differences.",
+    return differences, sources
+
+
+def _check_campaign(directory: Path) -> Result:
+    """Compare a campaign's scripts and their library with what was written at submission."""
+    campaign = store.read_manifest(directory)
+    again = shlex.join(["hpcbert", "submit", "--like", str(directory)])
+    errors = [
+        CheckError("The script is not as submitted.", where=str(path), hint=again)
+        for array in campaign.arrays
+        if library.digest(path := directory / array.script) != array.script_sha256
+    ]
+    different = len(errors)
+    folder = directory / library.FOLDER
+    faulty = tuple(library.compare(folder, campaign.library))
+    errors += [_library_error(folder, file) for file in faulty]
+    files = len(campaign.library)
+    text = f"{len(campaign.arrays)} scripts and {files} files of their library are as submitted."
+    return Result(
+        _checked(len(campaign.arrays), different, files, faulty),
+        "" if errors else text,
+        tuple(errors),
     )
-    return Result(data, "\n".join(differences), (error,))
 
 
-def _again(path: Path, text: str) -> str:
+def _checked(
+    scripts: int, different: int, files: int, faulty: Sequence[library.LibraryFile]
+) -> dict[str, object]:
+    rows = [file._asdict() for file in faulty]
+    return {"scripts": scripts, "different": different, "files": files, "library": rows}
+
+
+def _library_error(
+    folder: Path, file: library.LibraryFile, source: Path | None = None
+) -> CheckError:
+    """Return an error whose hint is the command that repairs a file of a library.
+
+    Args:
+        folder: The library's.
+        file: What is wrong there.
+        source: The file to copy or to link to; None for a campaign's, which stays as submitted.
+    """
+    path = folder / file.name
+    if file.state == "not needed":
+        message, command = "No script needs the file", ["rm", str(path)]
+    elif source is None:
+        message = f"The file is {file.state}: the campaign was submitted with it"
+        command = ["hpcbert", "submit", "--like", str(folder.parent)]
+    else:
+        message = f"The file is {file.state}"
+        linked = any(other.is_symlink() for other in folder.iterdir()) if folder.is_dir() else False
+        command = ["cp", str(source), str(path)]
+        if linked:
+            command = ["ln", "-sf", os.path.relpath(source, folder.resolve()), str(path)]
+    return CheckError(f"{message}.", where=str(path), hint=shlex.join(command))
+
+
+def _again(path: Path, text: str) -> tuple[dict[str, str], dict[str, Path]]:
     header = next((line for line in text.splitlines() if line.startswith(_HEADER)), "")
     if not header:
         raise UsageError("The script's header has no command to render it again.", where=str(path))
     with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
         options = all_of(context.params)
-    return _rendered(options)[0].get(path.name, "")
+    return _rendered(options)
 
 
 command = render

@@ -186,7 +186,7 @@ def _collect(
     tables = tabulate(
         compared((one.point, one.taken) for one in trained), require_all=request.require_all
     )
-    notes = (*warnings, *_mixed_windows(trained))
+    notes = tuple(dict.fromkeys((*warnings, *_mixed_windows(trained))))
     return Collected(tables, tuple(refused), notes, tuple(files), tuple(known))
 
 

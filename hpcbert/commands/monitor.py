@@ -115,19 +115,20 @@ def open_campaign(directory: Path) -> TrackedCampaign:
     return TrackedCampaign(directory, store.read_manifest(directory))
 
 
-def unfinished(runs: Path, *, run: Runner) -> tuple[TrackedCampaign, ...]:
+def unfinished(runs: Path, *, run: Runner) -> tuple[tuple[TrackedCampaign, ...], tuple[Path, ...]]:
     """Return the campaigns under a runs directory that are not certainly over.
 
     Folders without a readable manifest are skipped.
+
+    Returns:
+        The campaigns, and the directories of those with another schema.
     """
-    campaigns: list[TrackedCampaign] = []
-    for directory in store.find_campaigns(runs):
-        with contextlib.suppress(UsageError):
-            campaigns.append(open_campaign(directory))
+    manifests, others = store.read_manifests(store.find_campaigns(runs))
+    campaigns = [TrackedCampaign(*item) for item in manifests.items()]
     living: list[TrackedCampaign] = []
     for runs_on, tracked_campaigns in scheduler.each(campaigns, World(run)):
         living += runs_on.living(tracked_campaigns)
-    return tuple(campaign for campaign in campaigns if campaign in living)
+    return tuple(campaign for campaign in campaigns if campaign in living), others
 
 
 def begun(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign, ...]:

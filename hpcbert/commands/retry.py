@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.campaign import ends, judge, store, suspects
+from hpcbert.campaign import ends, judge, library, store, suspects
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RepeatOutcome, Suspicion, Verdict
 from hpcbert.config.schedulers import traits
@@ -216,6 +216,7 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
             where=watched.campaign.id,
             hint="Wait for them (hpcbert monitor), or cancel them.",
         )
+    library.refuse_changed(watched.directory, watched.campaign)
     arrays, texts = [], {}
     spared: dict[str, str] = {}
     parts = {(one.point.key, one.offset): one for one in reversed(watched.campaign.arrays)}
@@ -223,7 +224,7 @@ def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
     for part, invalid in points.items():
         first = parts[part]
         text = store.read_script(watched.directory, first).decode()
-        if not rewrite.writes_to(text, watched.directory):
+        if not rewrite.writes_to(first.request, watched.directory):
             raise UsageError(
                 "The campaign was moved or copied: its scripts write to the old place.",
                 where=str(watched.directory),

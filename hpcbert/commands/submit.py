@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.campaign import notes, store
+from hpcbert.campaign import library, notes, store
 from hpcbert.errors import Interruption, UsageError
 from hpcbert.scheduler.base import RESUME, NoRoomError, World
 from hpcbert.scheduler.poller import Pace
@@ -68,6 +68,7 @@ def submit(directory: Path, world: World) -> Campaign:
     store.claim(directory)
     with store.locked(directory):
         campaign = store.read_manifest(directory)
+        library.refuse_changed(directory, campaign)
         return scheduler.of(campaign.scheduler, world).submit(directory, campaign)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert import __version__
-from hpcbert.campaign import store
+from hpcbert.campaign import library, store
 from hpcbert.config import campaignfile, slurmwords
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
@@ -127,6 +127,7 @@ def draft(
         arrays=tuple(array for array, _ in written),
         materials=resolved.inputs.materials,
         name=options.name,
+        library=tuple((name, library.digest(path)) for name, path in sources.items()),
     )
     scripts = {array.name: text for array, text in written}
     return Draft(

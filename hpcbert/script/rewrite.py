@@ -6,6 +6,7 @@ import contextlib
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
@@ -13,7 +14,6 @@ from hpcbert.script.request import is_marked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from hpcbert.model import JobRequest
 
@@ -23,12 +23,11 @@ _NAME = re.compile(r"\barray_name=\S+")
 _TOGETHER = re.compile(r"\brepeats=\([\d ]+\)")
 
 
-def writes_to(text: str, directory: Path) -> bool:
-    """Return whether a script belongs to the campaign that it is in, which may be a copy."""
-    lines = [line for line in text.splitlines() if line.startswith("campaign=")]
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        (word,) = shlex.split(lines[0])
-        return directory.samefile(word.removeprefix("campaign="))
+def writes_to(request: JobRequest, directory: Path) -> bool:
+    """Return whether a job writes to the campaign that it is in, which may be a copy."""
+    output = Path(request.output.replace("%%", "%"))
+    with contextlib.suppress(OSError, ValueError):
+        return directory.samefile(output.parent.parent)
     return False
 
 

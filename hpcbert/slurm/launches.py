@@ -5,7 +5,7 @@ slurmd reports a failure of its own by a number above 4000 (SchedMD/slurm, slurm
 a signal: 4021, ESLURMD_IO_ERROR, is 31 x 128 + 53. No program dies of these signals by itself.
 
 Slurm 24.11 and 26.05 make the directories above a job's output where a node has none, and start the
-job: its script then ends with a status of its own before it writes anything (base.sbatch.j2).
+job: its script finds no library there, and ends with a status of its own before it writes anything.
 """
 
 from __future__ import annotations

@@ -203,6 +203,23 @@ def test_neighbours_that_cannot_be_read_are_passed_over(
     (runs / "no way").chmod(0o700)
 
 
+def test_neighbours_of_another_schema_are_named_once(build: Build) -> None:
+    made = []
+    for shape in ("1n1g", "1n2g"):
+        name = f"20251121T093415Z-pytorch-{shape}"
+        made.append(build(shape, repeats=1, name=name, id=name))
+        measured(made[-1], 1, 0, 60, shape=shape)
+    other = build("1n1g", name="20251121T093400Z-pytorch-cccccc")
+    measured(other, 1, 0, 60, log=False)
+    path = other.directory / MANIFEST
+    path.write_text(path.read_text().replace(f'"schema": {store.SCHEMA}', '"schema": 1'))
+    done = inside("collect", *(campaign.directory for campaign in made), "--json")
+    warnings = [text for text in done.document["warnings"] if "Left out" in text]
+    reason = f"because this hpcbert reads only schema {store.SCHEMA}"
+    name = other.directory.name
+    assert warnings == [f"Left out of the search for shared nodes, {reason}: {name}."]
+
+
 def test_what_other_people_say_of_their_runs_refuses_nobody_s_number(
     build: Build, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:

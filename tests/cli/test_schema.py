@@ -22,6 +22,7 @@ OTHERS = [
     pytest.param(store.SCHEMA - 1, id="older"),
     pytest.param(store.SCHEMA + 1, id="newer"),
     pytest.param(None, id="none"),
+    pytest.param("two", id="word"),
 ]
 # Each command that takes a campaign; {} is its directory.
 READERS = [
@@ -43,6 +44,12 @@ READERS = [
     "archive {}",
     "submit --resume {}",
     "submit --like {} --dry-run",
+    "plan --like {}",
+    "monitor {}",
+    "monitor {} --json",
+    "audit {} --accept why",
+    "render --check {}",
+    "render --check {}/scripts",
 ]
 
 
@@ -57,7 +64,7 @@ def done(build: Build, monkeypatch: pytest.MonkeyPatch) -> Built:
     return built
 
 
-def rewrite_schema(directory: Path, schema: int | None) -> None:
+def rewrite_schema(directory: Path, schema: int | str | None) -> None:
     path = directory / MANIFEST
     document = json.loads(path.read_text())
     document = {"schema": schema, **{key: one for key, one in document.items() if key != "schema"}}
@@ -68,7 +75,7 @@ def rewrite_schema(directory: Path, schema: int | None) -> None:
 
 @pytest.mark.parametrize("schema", OTHERS)
 @pytest.mark.parametrize("command", READERS)
-def test_a_command_refuses_it(done: Built, command: str, schema: int | None) -> None:
+def test_a_command_refuses_it(done: Built, command: str, schema: int | str | None) -> None:
     rewrite_schema(done.directory, schema)
     before = sorted(done.directory.rglob("*"))
     words = [word.format(done.directory) for word in command.split()]
@@ -96,7 +103,22 @@ def test_a_notebook_refuses_it(done: Built) -> None:
         load(done.directory)
 
 
-@pytest.mark.parametrize("command", ["collect", "audit", "monitor --once", "submit --like"])
+ARCHIVE_READERS = [
+    "collect",
+    "audit",
+    "monitor --once",
+    "submit --like",
+    "plan --like",
+    "show",
+    "logs",
+    "explain",
+    "predict --nodes 2",
+    "report --output page.html",
+    "compare old.zip",
+]
+
+
+@pytest.mark.parametrize("command", ARCHIVE_READERS)
 def test_an_archive_of_it_is_refused(done: Built, command: str) -> None:
     assert inside("archive", done.directory, "--output", "a.zip").returncode == 0
     with zipfile.ZipFile("a.zip") as packed:
@@ -119,7 +141,7 @@ def test_an_archive_of_it_is_refused(done: Built, command: str) -> None:
 
 @pytest.mark.parametrize("schema", OTHERS)
 def test_a_list_names_it_and_shows_the_others(
-    done: Built, build: Build, schema: int | None
+    done: Built, build: Build, schema: int | str | None
 ) -> None:
     other = build("1n1g", repeats=2, name="20261122T100000Z-pytorch-7b20de", jobs=("90",))
     rewrite_schema(other.directory, schema)
@@ -128,8 +150,33 @@ def test_a_list_names_it_and_shows_the_others(
     assert f"schema {schema}" in inside("list").stdout
 
 
-def test_it_does_not_disturb_the_commands_about_others(done: Built, build: Build) -> None:
-    other = build("1n1g", repeats=2, name="20261120T100000Z-pytorch-7b20de", jobs=("90",))
-    rewrite_schema(other.directory, store.SCHEMA - 1)
-    for command in ("collect", "show", "audit", "list", "collect 3f9a1c"):
-        assert inside(*command.split(), "--json").returncode == 0, command
+@pytest.fixture
+def other(done: Built, build: Build) -> Built:
+    """An older campaign next to it, of another schema."""
+    made = build("1n1g", repeats=2, name="20261120T100000Z-pytorch-7b20de", jobs=("90",))
+    made.finish()
+    rewrite_schema(made.directory, store.SCHEMA - 1)
+    return made
+
+
+@pytest.mark.parametrize("command", ["collect", "show", "audit", "list", "collect 3f9a1c"])
+def test_it_does_not_disturb_the_commands_about_others(other: Built, command: str) -> None:
+    assert inside(*command.split(), "--json").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "purpose"),
+    [
+        ("monitor --once", "the campaigns that are not over"),
+        ("images list", "the uses of images"),
+        ("plan --fw pytorch", "the times of earlier runs"),
+    ],
+)
+def test_a_command_says_what_it_left_out(other: Built, command: str, purpose: str) -> None:
+    (warning,) = (
+        text
+        for text in inside(*command.split(), "--json").document["warnings"]
+        if "Left out" in text
+    )
+    assert warning.startswith(f"Left out of {purpose}, because this hpcbert reads only schema")
+    assert other.directory.name in warning

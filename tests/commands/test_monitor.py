@@ -297,23 +297,17 @@ def test_campaigns_that_still_live_are_found_with_one_question(
     ended(signalled, signal="TERM")
     runs = alive.directory.parent
     run = Slurm(squeue=[alive.squeue(2, "PENDING") + alive.squeue(1, "COMPLETED")])
-    assert monitor.unfinished(runs, run=run) == (alive,)
+    assert monitor.unfinished(runs, run=run)[0] == (alive,)
     assert [call[0] for call in run.calls] == ["squeue"]
     # Slurm may have put back what a signal ended, and can't be asked.
     silent = Slurm(squeue=[failed("Unable to contact slurm controller")])
-    names = [
-        tracked_campaign.campaign.id[-6:]
-        for tracked_campaign in monitor.unfinished(runs, run=silent)
-    ]
+    names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=silent)[0]]
     assert names == ["gone01", "live01", "term01"]
     # On a laptop with a copy of the campaigns nobody can be asked.
     absent = Slurm(squeue=[failed("squeue: not found", 127)])
-    names = [
-        tracked_campaign.campaign.id[-6:]
-        for tracked_campaign in monitor.unfinished(runs, run=absent)
-    ]
+    names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=absent)[0]]
     assert names == ["gone01", "live01"]
-    assert monitor.unfinished(tmp_path, run=run) == ()
+    assert monitor.unfinished(tmp_path, run=run)[0] == ()
 
 
 @pytest.mark.parametrize(
@@ -327,7 +321,7 @@ def test_a_requeued_campaign_is_not_over_although_its_attempt_wrote_its_end(
     ended(built, signal=signal)
     watched("20261102T000000Z-pytorch-newer1", job_id="2")
     run = Slurm(squeue=[built.squeue(1, state)])
-    assert monitor.unfinished(built.directory.parent, run=run) == (built,)
+    assert monitor.unfinished(built.directory.parent, run=run)[0] == (built,)
 
 
 def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
@@ -337,11 +331,11 @@ def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
     plan = {"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}
     (built.directory / local.PLAN).write_text(json.dumps(plan))
     runs, run = built.directory.parent, Slurm()
-    assert monitor.unfinished(runs, run=run) == (built,)
+    assert monitor.unfinished(runs, run=run)[0] == (built,)
     ended(built, 1)
-    assert monitor.unfinished(runs, run=run) == (built,)
+    assert monitor.unfinished(runs, run=run)[0] == (built,)
     ended(built, 2)
-    assert monitor.unfinished(runs, run=run) == ()
+    assert monitor.unfinished(runs, run=run)[0] == ()
     assert run.calls == []
 
 

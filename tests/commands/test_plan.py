@@ -41,7 +41,7 @@ def planned(where: Path, run: Slurm, framework: str = "pytorch", **request: Any)
     site = reference(where, slurm={"partition": "gpu", "gres": "gpu"}, runs="/shared/runs")
     asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
     draft = drafted(site, asked, found=load(framework), options={"dry": True})
-    return look(draft, durations.campaigns(where / "runs"), run=run)
+    return look(draft, durations.campaigns(where / "runs")[0], run=run)
 
 
 def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(

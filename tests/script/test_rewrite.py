@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,12 +123,14 @@ def test_a_script_of_another_version_is_refused(tmp_path: Path) -> None:
         again(array, text.replace("first_attempt=", "attempt_from="))
 
 
-def test_a_script_says_which_campaign_it_writes_to(tmp_path: Path) -> None:
-    _, text = rendered(tmp_path)
-    (line,) = (one for one in text.splitlines() if one.startswith("campaign="))
-    directory = Path(line.partition("=")[2].strip("'"))
-    assert not writes_to(text, tmp_path)
-    directory.mkdir(parents=True)
-    assert writes_to(text, directory)
-    assert not writes_to(text, tmp_path)
-    assert not writes_to("", directory)
+@pytest.mark.parametrize("name", ["a b", "a %j b"])
+def test_a_request_says_which_campaign_it_writes_to(tmp_path: Path, name: str) -> None:
+    array, _ = rendered(tmp_path)
+    directory = tmp_path / name
+    output = f"{directory}/slurm/".replace("%", "%%") + "%A_%a.out"
+    request = replace(array.request, output=output)
+    assert not writes_to(request, tmp_path)
+    directory.mkdir()
+    assert writes_to(request, directory)
+    assert not writes_to(request, tmp_path)
+    assert not writes_to(replace(request, output=""), directory)

@@ -1,0 +1,123 @@
+"""`render --check`: scripts, and the library files that they read, in every kind of folder."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcbert.model import MANIFEST
+from tests.kit.cli import Done, inside
+
+POINT = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "2", "--device", "cpu")
+KINDS = ("output", "links", "campaign")
+
+
+@pytest.fixture(params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with scripts, as it was written; its library is in `scripts`, or next to them."""
+    monkeypatch.chdir(tmp_path)
+    assert inside("init", "--local").returncode == 0
+    if request.param == "campaign":
+        assert inside("submit", *POINT, "--rehearse", "--repeats", "1").returncode == 0
+        assert inside("monitor").returncode == 0
+        (directory,) = (tmp_path / "runs").iterdir()
+        return directory / "scripts"
+    assert inside("render", *POINT, "--output", tmp_path / "a b").returncode == 0
+    if request.param == "links":
+        shutil.move(tmp_path / "a b/scripts", tmp_path / "library")
+        (tmp_path / "a b/scripts").mkdir()
+        for path in (tmp_path / "library").iterdir():
+            (tmp_path / "a b/scripts" / path.name).symlink_to(f"../../library/{path.name}")
+    return tmp_path / "a b"
+
+
+@pytest.fixture
+def library(folder: Path) -> Path:
+    return folder if folder.name == "scripts" else folder / "scripts"
+
+
+def check(folder: Path) -> Done:
+    done = inside("render", "--check", folder, "--json")
+    done.check(as_json=True)
+    return done
+
+
+def test_a_folder_as_it_was_written_passes(folder: Path, library: Path) -> None:
+    done = check(folder)
+    assert done.returncode == 0, done
+    names = {path.name for path in library.iterdir() if path.suffix != ".sbatch"}
+    assert done.data == {"scripts": 1, "different": 0, "files": len(names), "library": []}
+
+
+def test_a_missing_file_is_named(folder: Path, library: Path) -> None:
+    (library / "rank.bash").unlink()
+    done = check(folder)
+    assert done.returncode == 5
+    assert done.data["library"] == [{"name": "rank.bash", "state": "missing"}]
+    assert "rank.bash: The file is missing" in done.error["message"]
+    assert done.error["hint"]
+
+
+def test_a_file_that_differs_is_named(folder: Path, library: Path) -> None:
+    text = (library / "job.bash").read_text()
+    (library / "job.bash").unlink()
+    (library / "job.bash").write_text(text.replace("begin_job", "start_job"))
+    done = check(folder)
+    assert done.returncode == 5
+    assert done.data["library"] == [{"name": "job.bash", "state": "different"}]
+    assert "job.bash: The file is different" in done.error["message"]
+
+
+def test_a_file_that_is_not_needed_is_named(folder: Path, library: Path) -> None:
+    (library / "enter.sh").write_text("of an earlier version\n")
+    done = check(folder)
+    assert done.returncode == 5
+    assert done.data["library"] == [{"name": "enter.sh", "state": "not needed"}]
+    assert done.error["hint"].startswith("rm ")
+
+
+def test_a_link_that_leads_nowhere_is_a_missing_file(folder: Path, library: Path) -> None:
+    (library / "rank.bash").unlink()
+    (library / "rank.bash").symlink_to("nowhere")
+    assert check(folder).data["library"] == [{"name": "rank.bash", "state": "missing"}]
+
+
+def test_the_remedies_repair_a_folder(folder: Path, library: Path) -> None:
+    if folder == library:
+        pytest.skip("a campaign stays as it was submitted")
+    (library / "rank.bash").unlink()
+    (library / "old.bash").write_text("")
+    (library / "job.bash").unlink()
+    (library / "job.bash").write_text("")
+    done = check(folder)
+    assert len(done.document["errors"]) == 3
+    for error in done.document["errors"]:
+        assert _run(error["hint"]), error
+    assert check(folder).returncode == 0
+
+
+def test_a_changed_script_is_named(folder: Path) -> None:
+    (path,) = folder.glob("*.sbatch")
+    path.write_text(path.read_text().replace("--nodes=1", "--nodes=2"))
+    done = check(folder)
+    assert done.returncode == 5
+    assert (done.data["different"], done.data["library"]) == (1, [])
+
+
+def test_a_campaign_is_checked_by_its_directory_too(
+    folder: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (folder.parent / MANIFEST).exists():
+        pytest.skip("only a campaign has a manifest")
+    (library / "rank.bash").unlink()
+    monkeypatch.chdir(library)
+    assert check(Path()).data["library"] == [{"name": "rank.bash", "state": "missing"}]
+    assert check(folder.parent).data["library"] == [{"name": "rank.bash", "state": "missing"}]
+
+
+def _run(command: str) -> bool:
+    return subprocess.run(shlex.split(command), check=False).returncode == 0

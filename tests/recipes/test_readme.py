@@ -1,0 +1,65 @@
+"""The table of sbatch/README.md names every assignment and function of a script."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpcbert.model import LARGEST, Shape
+from hpcbert.script.plan import Request
+from tests.kit import drafts
+from tests.kit.paths import REPOSITORY
+from tests.kit.recipes import RUNTIMES, Case, load, presets, render
+
+_ASSIGNED = re.compile(r"(?<![-\w$\"'=/,{])([a-z_]+)=")
+
+
+def table() -> set[str]:
+    """Return the names in the first columns of the tables."""
+    text = (REPOSITORY / "sbatch/README.md").read_text()
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return set(re.findall(r"`([a-z_]+)(?:=|\(\)|`)", " ".join(cells)))
+
+
+def top_level(text: str) -> set[str]:
+    """Return the names that a script assigns and calls before and after its functions."""
+    head, _, functions = text.partition("\ntrain() {")
+    text = head + "\n" + functions.rpartition("\n}\n")[2]
+    text = re.sub(r"=\($.*?^\)$", "=()", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"#.*|'[^']*'|\"[^\"]*\"|\$\w+", "''", text)
+    text = re.sub(r"=\([^()]*\)", "=()", text)
+    lines = [line for line in text.splitlines() if re.match(r"[a-z]", line)]
+    calls = {line.split()[0] for line in lines if re.match(r"[a-z_]+( |$)", line)}
+    return {name for line in lines for name in _ASSIGNED.findall(line)} | calls
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_table_names_every_line(runtime: str) -> None:
+    case = Case(Shape(4, 8), *presets(load("pytorch"))[0])
+    names = top_level(render("pytorch", case, runtime=runtime).text)
+    assert {"campaign", "environment", "run_repeats", "begin_job"} <= names
+    assert names <= table(), names - table()
+
+
+def test_the_table_names_every_line_of_the_committed_scripts() -> None:
+    scripts = sorted((REPOSITORY / "sbatch").glob("*.sbatch"))
+    names = {name for path in scripts for name in top_level(path.read_text())}
+    assert names <= table(), names - table()
+
+
+@pytest.mark.parametrize(
+    ("request_", "options"),
+    [
+        (Request(Shape(1, 2), batch_sizes=(LARGEST,)), {}),
+        (Request(Shape(2, 2), scaling=True), {"preflight": True, "stop_on_failure": True}),
+    ],
+    ids=["largest", "preflight"],
+)
+def test_the_table_names_every_line_of_a_feature(
+    tmp_path: Path, request_: Request, options: dict[str, object]
+) -> None:
+    made = drafts.drafted(tmp_path, request_, options=options)
+    names = {name for text in made.scripts.values() for name in top_level(text)}
+    assert names <= table(), names - table()
