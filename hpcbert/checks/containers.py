@@ -96,8 +96,9 @@ def examine_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Find
     if missing:
         options = " and ".join(f"--{flag}" for flag in missing)
         detail = f"srun's pyxis is older than {pyxis.SINCE[missing[-1]]}: it has no {options}"
-        hint = f"Ask the administrator for pyxis {pyxis.SINCE[missing[-1]]} or newer, or enter by "
-        hint += 'the enroot command: container.runtime = "enroot".'
+        releases = ", ".join(f"{pyxis.SINCE[flag]} brought --{flag}" for flag in missing)
+        hint = f"Ask the administrator for pyxis {pyxis.SINCE[missing[-1]]} or newer ({releases}), "
+        hint += 'or enter by the enroot command: container.runtime = "enroot".'
         return Finding("pyxis", "fail", detail, hint, OLD_PYXIS, (), "--runtime enroot")
     return Finding("pyxis", "ok", f"srun has --{', --'.join(wanted)}")
 

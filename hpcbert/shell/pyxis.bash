@@ -51,8 +51,9 @@ create_container() { # image; reads step, enter, marker, status
   # A job that was requeued in the middle of the first step has left half a container, which pyxis
   # would enter.
   if ((${SLURM_RESTART_COUNT:-0})); then leave || true; fi
+  local flag=--container
   ENROOT_LOGIN_SHELL=y "${step[@]}" --kill-on-bad-exit=0 --container-image="$1" \
-    "${enter[@]/#--container-readonly/--container-writable}" \
+    "${enter[@]/#$flag-readonly/$flag-writable}" \
     bash -c "$(declare -f keep_defaults prove_container); prove_container \"\$@\"" prove_container "$marker/${status##*/}" </dev/null || {
     echo "hpcbert: the container was not entered on every node (srun ended with $?)" >&2
     exit 125
@@ -82,5 +83,5 @@ keep_defaults() { # file of the image's variables; adds those that it lacks
 # A named container outlives its job, unless plugstack.conf has container_scope=job. pyxis.sh removes
 # the job's own, and those of the user's dead jobs.
 leave() { # reads step, scratch
-  timeout --kill-after=10 60 "${step[@]}" bash -p "$library/pyxis.sh" remove "hpcbert-$SLURM_JOB_ID" ${scratch:+"$scratch"} </dev/null
+  timeout --kill-after=10 60 "${step[@]}" bash -p "$library/pyxis.sh" remove "hpcbert-$SLURM_JOB_ID" ${scratch:+"$scratch"} </dev/null || report_cut "$?"
 }

@@ -92,3 +92,18 @@ def test_variables_of_the_caller_with_the_library_s_names_change_nothing(tmp_pat
     assert done.returncode == 0, done.stderr
     assert [event["event"] for event in events(made)] == ["start", "step", "step-end", "end"]
     assert str(events(made)[0]["job"]).endswith("_1")
+
+
+@pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
+@pytest.mark.parametrize(("status", "lines"), [(0, 0), (1, 0), (124, 1), (137, 1)], ids=str)
+def test_a_removal_that_was_cut_on_a_node_is_reported(file: str, status: int, lines: int) -> None:
+    program = f"""{SETTINGS}device=cpu
+. "$library/job.bash"
+. "$library/{file}"
+step=() SLURM_JOB_NODELIST=n[1-4]
+timeout() {{ return {status}; }}
+leave 2>&1 || true
+"""
+    printed = bash(program)
+    assert len(printed) == lines
+    assert all("removal was cut" in line and "n[1-4]" in line for line in printed)
