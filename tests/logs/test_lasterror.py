@@ -114,7 +114,18 @@ def test_what_a_program_ends_with(name: str, tmp_path: Path) -> None:
         "Traceback (most recent call last):\n",
         'Traceback (most recent call last):\n  File "a"\n' + "  more\n" * 1000,
     ],
-    ids=["empty", "a loss", "a warning", "slurm", "mpirun", "hpcbert", "removal", "step", "cut", "endless"],
+    ids=[
+        "empty",
+        "a loss",
+        "a warning",
+        "slurm",
+        "mpirun",
+        "hpcbert",
+        "removal",
+        "step",
+        "cut",
+        "endless",
+    ],
 )
 def test_what_is_no_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "run.log"
