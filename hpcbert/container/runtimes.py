@@ -27,7 +27,7 @@ class Tool:
         prefix: The beginning of its prepared images' names, so that no tool takes another's.
         slashed: Whether it writes `REGISTRY/IMAGE`, instead of `REGISTRY#IMAGE`.
         flags: Flags that mounts may have; none: all that the kernel supports.
-        digest: Command that prints a registry's digest of a URI; none: ask the registry.
+        digest: Command that prints a registry's digest of a URI; none: it has no such command.
         form: The name of its kind of image file.
         magic: The bytes that identify such a file, and their place.
         folders: Variables for its directories, and their names below a directory of its own.

@@ -134,7 +134,8 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"unable to get (local )?issuer certificate|self[- ]signed certificate"
         r"|server certificate verification failed|certificate signed by unknown authority"
         r"|issuer has been marked as not trusted|issuer is not recognized|unknown CA"
-        r"|unable to verify the first certificate|error setting certificate (verify|file)",
+        r"|unable to verify the first certificate|error setting certificate (verify|file|path)"
+        r"|error adding trust anchors|error reading ca cert|unknown certificate authority",
         "This host does not know the authority that signed the registry's certificate.",
         'Write the line cacert = "/path/of/ca.pem" into ~/.curlrc (enroot), or set SSL_CERT_FILE '
         "(Apptainer); or have the certificate added to the system's.",

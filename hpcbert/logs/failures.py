@@ -99,7 +99,7 @@ _CAUSE = re.compile(
     + rb"|[\d-]+ [\d:.]+: F \S+:\d+\] .+"
     # But not what the job script says of any run.
     + rb"|hpcbert: (?!repeat \d|rank 0 has CPUs |ranks |the page caches |\d+ samples per device fit"
-    + rb"|the largest batch is ).+"
+    + rb"|the largest batch is |(?:\S+: )?removal was cut |\S+: enroot does not name ).+"
     + rb"|[\w./+-]{1,200}: (?:(?:unrecognized|invalid) option |option ').+"
     + rb"|Fatal Python error: .+|fatal(?: error)?: .+"
     + rb"|.{0,200}: error while loading shared libraries: .+"

@@ -203,6 +203,12 @@ on_exit() { # whatever ends the script early also ends the current repeat
   if declare -F leave >/dev/null; then leave || true; fi
 }
 
+report_cut() { # status of a removal: nodes that did not end in time could not report what they left
+  if (($1 == 124 || $1 == 137)); then
+    echo "hpcbert: removal was cut after 60 s: your next job on ${SLURM_JOB_NODELIST:-$host} goes on with it" >&2
+  fi
+}
+
 # A trap interrupts `wait`: this waits until the step is really over, then returns its status.
 wait_for_step() { # reads step_pid
   local code

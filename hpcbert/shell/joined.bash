@@ -53,5 +53,5 @@ create_container() { # reads step, container, image, enter
 }
 
 leave() {
-  timeout --kill-after=10 60 "${step[@]}" bash -p "$library/enter.sh" remove "${container[@]}" </dev/null
+  timeout --kill-after=10 60 "${step[@]}" bash -p "$library/enter.sh" remove "${container[@]}" </dev/null || report_cut "$?"
 }

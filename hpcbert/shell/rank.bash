@@ -153,6 +153,7 @@ main() {
   local confined_only=''
   read_options "$@"
   shift "$words"
+  unset ENROOT_LOGIN_SHELL # pyxis.bash sets it for enroot, and pyxis hands it to ranks as well
   HPCBERT_DEVICE=${HPCBERT_DEVICE:-}
   if [[ -n $on_gpus ]]; then find_device; else HPCBERT_DEVICE=$SLURM_LOCALID; fi
   export HPCBERT_DEVICE

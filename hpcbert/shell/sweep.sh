@@ -13,7 +13,8 @@
 #                     `places`, and container, which sweep leaves alone
 #
 # Sourced by enter.sh and pyxis.sh, which define `say` and `node`.
-# HPCBERT_REMOVAL_LIMIT   seconds that one sweep may delete (45): a script gives its last step 60
+# HPCBERT_REMOVAL_LIMIT   the last second, from the start of the process, at which it deletes (45): a
+#                         script gives its last step 60
 # shellcheck disable=SC2034,SC2154 # shared with those
 # shellcheck disable=SC2317,SC2329 # they call what they need
 
@@ -143,7 +144,7 @@ delete_removed() {
   for place in ${places[@]+"${places[@]}"}; do
     for path in "$place/$removed".*; do
       [[ -d $path ]] || continue
-      if ((SECONDS - begun < limit)); then error=$(delete "$((limit - SECONDS + begun))" "$path"); fi
+      if ((SECONDS < limit)); then error=$(delete "$((limit - SECONDS))" "$path"); fi
       if [[ -d $path ]]; then left+=("$path"); fi
     done
   done

@@ -167,20 +167,36 @@ def test_without_a_container_there_is_nothing_to_look_for(tmp_path: Path) -> Non
     assert asked == []
 
 
-def test_a_registry_that_refuses_is_explained(tmp_path: Path) -> None:
+def registry_finding(tmp_path: Path, status: int, output: str, errors: str) -> Finding:
+    """Return the finding about a registry if enroot answers with this."""
     from hpcbert.config import places, recipe
 
     folders = places.recipe_folders(tmp_path / "site.toml")
     pytorch = recipe.load(places.find_recipe("pytorch", folders))
 
     def answer(argv: Sequence[str], **_: Any) -> Outcome:
-        refused = "curl: (22) The requested URL returned error code: 401"
-        return (
-            Outcome(tuple(argv), 1, "", refused) if argv[0] == "enroot" else Outcome(tuple(argv), 0)
-        )
+        if argv[0] == "enroot":
+            return Outcome(tuple(argv), status, output, errors)
+        return Outcome(tuple(argv), 0)
 
     site = changed(site_of(tmp_path), container={"images": str(tmp_path / "images")})
     (finding,) = examine(site, (pytorch,), run=answer)
+    return finding
+
+
+def test_an_enroot_that_can_not_ask_a_registry_blames_no_login(tmp_path: Path) -> None:
+    """Before 4.0 it has no `digest`, and prints its usage."""
+    usage = "Usage: enroot COMMAND [ARG...]\n\n Commands:\n   list   [options]\n   version\n"
+    for printed in ((usage, ""), ("", usage)):
+        finding = registry_finding(tmp_path, 1, *printed)
+        assert (finding.status, finding.change) == ("warn", "")
+        assert finding.detail == "not checked: this enroot has no digest"
+        assert "4.0" in finding.hint
+
+
+def test_a_registry_that_refuses_is_explained(tmp_path: Path) -> None:
+    refused = "curl: (22) The requested URL returned error code: 401"
+    finding = registry_finding(tmp_path, 1, "", refused)
     assert (finding.name, finding.status) == ("registry (nvcr.io)", "warn")
     assert "authn.nvidia.com" in finding.hint
     assert finding.change == "~/.config/enroot/.credentials"

@@ -107,6 +107,9 @@ def test_an_older_pyxis_is_named_with_what_it_lacks(
     assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
     assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))
     assert "pyxis 0.15 or newer" in finding.hint
+    brought = {"container-env": "0.15", "container-writable": "0.11"}
+    brought["no-container-entrypoint"] = "0.8"
+    assert all(f"{brought[name]} brought --{name}" in finding.hint for name in lacks)
 
 
 def test_options_that_the_script_does_not_use_may_lack(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ JOINED = pytest.mark.parametrize("trial", JOINS, indirect=True)
 ENROOT = pytest.mark.parametrize("trial", RUNTIMES[:1], indirect=True)
 
 SCRATCH = "/tmp/hpcbert-scratch"
+IMAGE_PATH = "/of/the/image:/usr/local/bin:/usr/bin:/bin"
 # 200 KiB, in parts: the kernel takes no variable above 128 KiB.
 LONG = {f"LONG_{n}": f"{n}$x'\" " * 8600 for n in range(4)}
 ON_HOST = {
@@ -330,7 +331,12 @@ def _furnish(trial: Trial) -> None:
     folder = trial.folder
     mark = {"etc/image-mark": "right", "mnt/away/f": "below", "etc/rc.local": ""}
     entry = '#!/bin/sh\necho x >>/tmp/entered\nexec "$@"\n'
-    entered = Image({"BY": "entry"}, entrypoint="/opt/entry", files={**mark, "opt/entry": entry})
+    profile = "export PATH=/of/the/profile:/usr/bin:/bin BY=profile\n"
+    entered = Image(
+        {"BY": "entry", "PATH": IMAGE_PATH},
+        entrypoint="/opt/entry",
+        files={**mark, "opt/entry": entry, "etc/profile": profile},
+    )
     images = {"image": Image(IN_IMAGE, files=mark), "strict": entered}
     if trial.runtime == "apptainer":
         _pull(trial, images)
@@ -533,6 +539,12 @@ def test_200_kib_of_variables_pass(trial: Trial) -> None:
 def test_what_the_image_says_wins(trial: Trial) -> None:
     assert seen(trial, "IMAGE_ONLY") == {"of the image"}
     assert seen(trial, "BOTH_SAID") == {"image"}
+
+
+@CONTAINERS
+def test_no_profile_replaces_what_the_image_sets(trial: Trial) -> None:
+    ranks = [rank["environment"] for rank in trial.jobs["strict"].ranks]
+    assert {(rank["PATH"], rank["BY"]) for rank in ranks} == {(IMAGE_PATH, "entry")}
 
 
 @CONTAINERS

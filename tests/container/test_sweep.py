@@ -179,6 +179,20 @@ def test_a_deletion_that_takes_too_long_is_cut_and_reported(place: Place) -> Non
     assert place.listed(place.data).pop().startswith(f"hpcbert-removed.{NODE}.pyxis_hpcbert-5.")
 
 
+def test_the_time_before_a_deletion_counts_too(place: Place) -> None:
+    """A script gives its last step 60 s in all: questions about other jobs take their part."""
+    tree = place.container(own_container(place, "pyxis"))
+    place.tool("squeue", "#!/bin/bash\necho COMPLETED\n")
+    program = (
+        f'node={NODE}; say() {{ echo "$*"; }}; . {SHELL}/sweep.sh; add_place {place.data};'
+        f"SECONDS=50; remove_container {tree.name}; sweep"
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("removal was cut after 0 s: your next job")
+    (left,) = place.listed(place.data)
+    assert left.startswith(f"hpcbert-removed.{NODE}.")
+
+
 @pytest.mark.needs("users")
 def test_a_refusal_of_the_file_system_is_reported(place: Place) -> None:
     tree = own_container(place, "pyxis")

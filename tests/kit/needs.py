@@ -27,6 +27,7 @@ import pytest
 
 from hpcbert.errors import HpcbertError
 from hpcbert.lab import check_packages, check_root
+from hpcbert.lab.plan import NODE_PRIVATE
 from hpcbert.lab.requirements import check_abilities
 from hpcbert.system.runner import run
 from tests.kit.paths import REPOSITORY
@@ -139,8 +140,9 @@ def _lack_of_second_cpu() -> str:
 
 
 def _lack_of_path_for_containers() -> str:
-    """A container has its own /tmp, which hides a checkout below it."""
-    return "the checkout is in /tmp" if Path("/tmp") in REPOSITORY.parents else ""
+    """A container and a node of the lab have their own /tmp, which hides a checkout below it."""
+    hiding = (path for path in NODE_PRIVATE if path.resolve() in REPOSITORY.parents)
+    return "".join(f"the checkout is in {path}" for path in hiding)
 
 
 NEEDS = {

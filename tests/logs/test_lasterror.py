@@ -109,10 +109,23 @@ def test_what_a_program_ends_with(name: str, tmp_path: Path) -> None:
         f"{GONE}slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-21T10:00:00 ***\n",
         MPIRUN,
         "hpcbert: repeat 1 attempt 0 on n1, log /x\nhpcbert: rank 0 has CPUs 0,1\n",
+        "hpcbert: n1: removal was cut after 45 s: your next job on this node goes on with /x (y)\n",
+        "hpcbert: removal was cut after 60 s: your next job on n[1-4] goes on with it\n",
         "Traceback (most recent call last):\n",
         'Traceback (most recent call last):\n  File "a"\n' + "  more\n" * 1000,
     ],
-    ids=["empty", "a loss", "a warning", "slurm", "mpirun", "hpcbert", "cut", "endless"],
+    ids=[
+        "empty",
+        "a loss",
+        "a warning",
+        "slurm",
+        "mpirun",
+        "hpcbert",
+        "removal",
+        "step",
+        "cut",
+        "endless",
+    ],
 )
 def test_what_is_no_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "run.log"

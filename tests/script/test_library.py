@@ -41,6 +41,34 @@ def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str)
 
 
 @pytest.mark.parametrize(
+    ("image", "added"),
+    [
+        (None, ["PATH=/login", "HOME=/home/u"]),
+        ("", ["PATH=/login", "HOME=/home/u"]),
+        ("PATH=/image", ["HOME=/home/u"]),
+        ("A=1\n  PATH=/image\nHOME=/root\n", []),
+        ("MY_PATH=/x\n# PATH=/x\nA=PATH=/x\n", ["PATH=/login", "HOME=/home/u"]),
+        ("PATH=\n", ["HOME=/home/u"]),
+    ],
+    ids=["no file", "empty", "no line end", "all", "near misses", "empty value"],
+)
+def test_a_container_keeps_of_a_login_what_its_image_lacks(
+    image: str | None, added: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "environment"
+    if image is not None:
+        file.write_text(image)
+    bash(f"""{SETTINGS}device=cpu
+. "$library/pyxis.bash"
+unset SHELL USER LOGNAME
+PATH=/login HOME=/home/u
+keep_defaults '{file}'
+keep_defaults '{file}'""")
+    lines = file.read_text().split("\n") if file.exists() else []
+    assert [line for line in lines if line] == [*filter(None, (image or "").split("\n")), *added]
+
+
+@pytest.mark.parametrize(
     ("device", "names"),
     [("gpu", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]), ("cpu", ["GLOO_SOCKET_IFNAME"])],
     ids=["gpu", "cpu"],
@@ -64,3 +92,18 @@ def test_variables_of_the_caller_with_the_library_s_names_change_nothing(tmp_pat
     assert script.returncode == 0, script.stderr
     assert [event["event"] for event in events(draft)] == ["start", "step", "step-end", "end"]
     assert str(events(draft)[0]["job"]).endswith("_1")
+
+
+@pytest.mark.parametrize("file", ["pyxis.bash", "joined.bash"])
+@pytest.mark.parametrize(("status", "lines"), [(0, 0), (1, 0), (124, 1), (137, 1)], ids=str)
+def test_a_removal_that_was_cut_on_a_node_is_reported(file: str, status: int, lines: int) -> None:
+    program = f"""{SETTINGS}device=cpu
+. "$library/job.bash"
+. "$library/{file}"
+step=() SLURM_JOB_NODELIST=n[1-4]
+timeout() {{ return {status}; }}
+leave 2>&1 || true
+"""
+    printed = bash(program)
+    assert len(printed) == lines
+    assert all("removal was cut" in line and "n[1-4]" in line for line in printed)

@@ -88,6 +88,17 @@ def test_permissions_are_those_of_this_process(tmp_path: Path) -> None:
     assert bool(NEEDS["permissions"].find_lack()) == os.access(closed, os.R_OK)
 
 
-def test_a_checkout_below_tmp_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs, "REPOSITORY", Path("/tmp/unpacked/hpcbert"))
-    assert needs._lack_of_path_for_containers() == "the checkout is in /tmp"
+@pytest.mark.parametrize(
+    ("path", "lack"),
+    [
+        ("/tmp/unpacked/hpcbert", "the checkout is in /tmp"),
+        ("/dev/shm/hpcbert", "the checkout is in /dev/shm"),
+        ("/var/tmp/hpcbert", ""),
+        ("/tmpx/hpcbert", ""),
+    ],
+)
+def test_a_checkout_that_nodes_can_not_see_is_refused(
+    path: str, lack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs, "REPOSITORY", Path(path))
+    assert needs._lack_of_path_for_containers() == lack
