@@ -1,8 +1,8 @@
-# How hpcbert keeps the record of a job. A job's script sets its variables, sources this file and the
-# one of its scheduler (slurm.bash or local.bash), calls `begin_job`, defines how its ranks start in
-# `measure`, and ends with `run_repeats`. Further files are sourced by the scripts that need them.
+# How hpcbert keeps the record of a job. A job's script sets `campaign`, sources this file and the
+# one of its scheduler (slurm.bash or local.bash), sets its variables, calls `begin_job`, defines how its
+# ranks start in `measure`, and ends with `run_repeats`. Some scripts source further files.
 #
-#   settings     check_environment, set_path, begin_job
+#   settings     set_path, check_environment, hand_over, join, begin_job
 #   record       mark, quoted, field, moment, job, taken, begin, end, apart
 #   signals      on_signal, on_exit, wait_for_step
 #   hold-back    baseline_is_well, hold_back
@@ -27,11 +27,10 @@ library=${BASH_SOURCE[0]%/*}
 # shellcheck source=/dev/null
 . "$library/watch.bash"
 
-: "${offset:=0}" "${baseline:=}" "${sampling:=}" "${python:=python3}"
-if [[ ! -v environment ]]; then environment=(); fi
-if [[ ! -v handed_over ]]; then handed_over=(); fi
-if [[ ! -v caches ]]; then caches=(); fi
-if [[ ! -v surroundings ]]; then surroundings=(); fi
+# What the script need not set. Its caller may have exported variables of these names.
+unset -v environment handed_over caches surroundings
+environment=() handed_over=() caches=() surroundings=()
+offset=0 baseline='' sampling='' python=python3 scratch=''
 status='' step_pid='' stopped='' watcher='' sampler='' clock='' fields='' worst=0
 ahead=null # whole seconds by which the controller's clock is ahead of this node's
 image='' enter=() step=() beside=() batch=''
@@ -49,7 +48,7 @@ set_path() { # sets PATH
 
 # File names and bash's arithmetic contain these, and arithmetic would run a command in brackets. A
 # variable of pyxis would override srun's options, and may have put this script in a container.
-check_environment() { # unsets PYXIS_CONTAINER_*
+check_environment() { # unsets PYXIS_*
   local name
   for name in SLURM_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_JOB_START_TIME; do
     if [[ ! ${!name-0} =~ ^[0-9]*$ ]]; then
@@ -61,7 +60,23 @@ check_environment() { # unsets PYXIS_CONTAINER_*
     echo "hpcbert: PYXIS_CONTAINER_IMAGE or PYXIS_CONTAINER_NAME put the job's script in a container without srun: unset it and submit again" >&2
     exit 125
   fi
-  for name in "${!PYXIS_CONTAINER_@}"; do unset "$name"; done
+  for name in "${!PYXIS_@}"; do unset "$name"; done
+}
+
+# What a container gets of the job's environment, apart from the site's own variables.
+hand_over() { # name ...; adds to handed_over; reads device, tasks, devices_per_task
+  handed_over=("$@" HPCBERT_NODES HPCBERT_NODE_IPS MASTER_ADDR MASTER_PORT "${handed_over[@]}")
+  if [[ $device == gpu ]] && ((tasks * devices_per_task > 1)); then handed_over+=(HPCBERT_NCCL_LOG); fi
+  if [[ $device == cpu ]]; then
+    # Leave the driver and its devices out of the container.
+    export NVIDIA_VISIBLE_DEVICES=void
+    handed_over+=(NVIDIA_VISIBLE_DEVICES)
+  fi
+}
+
+join() { # word ... -> one list with commas
+  local IFS=,
+  echo "$*"
 }
 
 # Starts the record of the first repeat, then asks whether it is needed at all. From here on the record

@@ -167,7 +167,8 @@ check_room() { # name, directory
   room=$((${room:-0} / 1048576))
   case $1:$kind in
     scratch:nfs* | scratch:lustre | scratch:gpfs | temp:nfs* | temp:lustre | temp:gpfs | temp:overlay*)
-      tell "$1" fail "$2 lies on $kind, which can't hold an image's layers; $room GiB free" ;;
+      tell "$1" fail "$2 lies on $kind, which can't hold an image's layers; $room GiB free"
+      ;;
     *)
       if ((room < 20)); then
         tell "$1" warn "$2: $room GiB free on $kind"

@@ -9,7 +9,7 @@
 # The script may set `interface`, the nodes' network interface for the ranks' traffic.
 # shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
 
-: "${interface:=}"
+interface=''
 patience=5 # seconds that the file system may be late
 group=''   # some of the job's nodes, if a step takes only these
 

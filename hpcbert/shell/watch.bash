@@ -6,13 +6,14 @@
 # Reads status, attempt (of `mark`); sets pause, watcher.
 # shellcheck shell=bash disable=SC2154,SC2317,SC2329
 
-watch() { # what: only short pauses of the measured `step` are summed
-  exec {pause}<> <(:) # waiting here for a line needs no process; only the end of the watch writes here
+watch() { # what: only short pauses of the measured `step` are summed; sets pause, watcher
+  # Waiting here for a line needs no process; only the end of the watch writes here.
+  exec {pause}<> <(:)
   watch_time "$1" </dev/null >/dev/null &
   watcher=$!
 }
 
-unwatch() {
+unwatch() { # reads pause; clears watcher
   if [[ -z $watcher ]]; then return 0; fi
   printf '\n\n' >&"$pause" # bash's `read` can lose the line that comes just when its time is up
   wait "$watcher" || true
@@ -24,7 +25,7 @@ unwatch() {
 # Ten times a second this reads the clock that runs on meanwhile, in hundredths of a second, and subtracts
 # the time that a busy machine made it wait for a processor. A stopped process gets SIGCONT: then a
 # gap of half a second is enough to be sure; without the signal it takes five. Shorter gaps are summed.
-look_at_time() {
+look_at_time() { # reads and sets seen, queued_for, continued, begun, short of watch_time
   local now waited missing least=500 noticed=clock
   read -r now _ </proc/uptime
   { read -r _ waited _ </proc/self/schedstat; } 2>/dev/null || waited=0
