@@ -49,7 +49,7 @@ last_words() { # log
   echo "${line:0:200}"
 }
 
-run_probe() { # samples per device; reads iterations; sets step_pid; fails if its end does not show whether they fit
+run_probe() { # samples per device; reads iterations; sets step_pid; fails without an answer
   local code=0 log=$campaign/logs/search/$point.b$1.log said batch=$1 program=probe
   launch {pause}>&- &
   step_pid=$!

@@ -43,7 +43,7 @@ look_at_time() { # reads and sets seen, queued_for, continued, begun, short of w
   seen=$now queued_for=$waited
 }
 
-report_pause() { # hundredths of a second, how it was noticed
+report_pause() { # hundredths of a second, how it was noticed; by `mark`
   local gone
   printf -v gone '%d.%02d' $(($1 / 100)) $(($1 % 100))
   mark suspended ",\"seconds\":$gone,\"noticed\":\"$2\""
@@ -54,7 +54,7 @@ report_pause() { # hundredths of a second, how it was noticed
 # The end of the watch is no signal: `read` can lose a trap, too, that comes when its time is up. No
 # command substitution, here or above: if bash 5.2 runs a trap while it reads one, it takes the
 # trap's words for a part of it and reports `unexpected EOF`.
-watch_time() { # what
+watch_time() { # what; reads pause; sets what look_at_time reads
   local seen=0 queued_for=0 continued=0 begun=0 short=0
   trap 'continued=2' CONT
   look_at_time
