@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from itertools import takewhile
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from tests.kit.drafts import reference
+from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import SHELL
 from tests.kit.scripts import (
     RECORDER,
@@ -391,3 +395,39 @@ spare_others
     assert files["p.12.jsonl"] == "begun\n"
     assert '"unneeded"' in files["p.11.jsonl"]
     assert '"end"' in files["p.13.jsonl"]
+
+
+def test_a_file_fits_in_400_lines_and_names_its_functions_on_top() -> None:
+    for path in sorted(Path(SHELL).iterdir()):
+        lines = path.read_text().splitlines()
+        assert len(lines) <= 400, path.name
+        names = re.findall(r"(?m)^([a-z_]+)\(\) \{", path.read_text())
+        top = "\n".join(takewhile(lambda line: line.startswith("#"), lines))
+        if path.suffix == ".bash" and len(names) > 6:
+            missing = [
+                name for name in names if name != "main" and not re.search(rf"\b{name}\b", top)
+            ]
+            assert not missing, path.name
+
+
+@pytest.mark.needs("shellcheck")
+def test_the_library_is_clean_for_shellcheck_as_it_lies() -> None:
+    files = [str(path) for path in sorted(Path(SHELL).iterdir())]
+    done = subprocess.run(
+        ["shellcheck", "--norc", *files],
+        capture_output=True, text=True, check=False, timeout=CEILING,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_rendered_scripts_and_their_library_are_short() -> None:
+    folder = REPOSITORY / "sbatch"
+    scripts = [len(path.read_text().splitlines()) for path in folder.glob("*.sbatch")]
+    library = [
+        len(path.read_text().splitlines())
+        for path in (folder / "scripts").iterdir()
+        if path.suffix in {".bash", ".sh"}
+    ]
+    assert max(scripts) <= 90
+    assert median(scripts) <= 60
+    assert sum(scripts) + sum(library) < 3000
