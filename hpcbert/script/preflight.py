@@ -15,7 +15,7 @@ from hpcbert.config.slurmwords import given
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Shape
 from hpcbert.script.plan import Request
-from hpcbert.script.resolve import resolve
+from hpcbert.script.resolve import PREFLIGHT, find_file, resolve
 from hpcbert.timelimit import TimeLimit
 
 if TYPE_CHECKING:
@@ -73,13 +73,14 @@ def resolved_for(resolved: Resolved) -> Resolved:
     )
     slurm = resolved.site.slurm
     limit = _LONGEST if slurm.time_limit.exceeds(_LONGEST) else slurm.time_limit
-    return resolve(
+    check = resolve(
         request,
         replace(resolved.site, slurm=replace(slurm, time_limit=limit)),
         found,
         replace(resolved.options, together=True, rehearse=False),
         resolved.directory,
     )
+    return replace(check, sources={**check.sources, PREFLIGHT: find_file(found, PREFLIGHT)})
 
 
 def _shape(resolved: Resolved) -> Shape:

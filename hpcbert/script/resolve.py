@@ -34,10 +34,12 @@ _PACKAGE = Path(__file__).parent.parent
 _WORKLOADS, _SHELL = _PACKAGE / "workloads", _PACKAGE / "shell"
 # Files of every campaign: the library of its scripts, and what describes the nodes and samples the
 # power of their GPUs.
-_EVERY = ("job.bash", "watch.bash", "rank.bash", "bind.bash", "describe.sh", "sample.sh")
+_EVERY = ("job.bash", "watch.bash", "rank.bash", "describe.sh", "sample.sh")
 # Further files of an examination's ranks and nodes, and of containers.
 _EXAMINING = ("examine.bash", "look.sh", "hello.py")
-_FEATURES = ("largest.bash", "enough.bash", "preflight.bash")
+# Further files of the scripts that bind ranks to CPUs, search for the largest batch, do not have a
+# fixed number of repeats, or measure the nodes' network first.
+_BIND, _LARGEST, _ENOUGH, PREFLIGHT = "bind.bash", "largest.bash", "enough.bash", "preflight.bash"
 _MISSING = "/path/to/"
 
 
@@ -164,9 +166,10 @@ def resolve(
             the user trusts neither site nor recipe.
     """
     sources = _sources(site, recipe, options)
+    features = {name: _SHELL / name for name in (_BIND, _LARGEST, _ENOUGH, PREFLIGHT)}
     recipe_files = sorted(path for path in Path(recipe.folder).iterdir() if path.is_file())
     trusted = named_entries(site, options)
-    trust.refuse((Path(site.where), *recipe_files, *sources.values()), trusted)
+    trust.refuse((Path(site.where), *recipe_files, *sources.values(), *features.values()), trusted)
     by_hand, scheduler = directory == BY_HAND, traits(options.scheduler)
     device = device_of(recipe, site, request.device, options.folders)
     recipe = recipe.for_device(device)
@@ -226,7 +229,7 @@ def resolve(
         inputs=used,
         mpi=mpi,
         directory=directory,
-        sources=sources,
+        sources={**sources, **{name: features[name] for name in _features(site, measured)}},
         plan=measured,
         mounts=inputs.mount_specs(site, used, directory),
         warnings=(*warnings, *(_of_mpi(site, recipe, mpi) if several else ())),
@@ -289,12 +292,22 @@ def find_file(recipe: Recipe, name: str) -> Path:
 def _sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Path]:
     looking = _EXAMINING if options.examine else ()
     launching = f"{traits(options.scheduler).launch}.bash"
-    names = (*recipe.files, *_EVERY, launching, *_FEATURES, *looking)
+    names = (*recipe.files, *_EVERY, launching, *looking)
     paths = {name: find_file(recipe, name) for name in names}
     runtime = site.container.runtime
     entering = () if runtime == "none" else runtimes.of(runtime).files
     entering += ("probe.sh",) if options.examine and options.examine.probe else ()
     return {**paths, **{name: cache.SCRIPT.parent / name for name in entering}}
+
+
+def _features(site: Site, measured: MeasurementPlan) -> tuple[str, ...]:
+    """Return the files that only the scripts of some plans source."""
+    needs = {
+        _BIND: bool(site.nodes.cpus_per_gpu),
+        _LARGEST: any(point.largest for point in measured.points),
+        _ENOUGH: measured.protocol.precision_of_median is not None,
+    }
+    return tuple(name for name, needed in needs.items() if needed)
 
 
 def _left_open(

@@ -2,6 +2,12 @@
 # How enter.sh and image.sh use Apptainer, or SingularityCE if that is installed; both source this and
 # list what it must define. Tested with Apptainer 1.4.5.
 #
+#   settings    settle_variables, tool_settings, tool_usable
+#   container   tool_has, tool_make, tool_retire
+#   mounts      mountable, csv, mounted; working_directory
+#   entering    tool_prepare, tool_start, tool_join, tool_brings
+#   images      tool_temp, tool_version, tool_clean, tool_whole, tool_import, tool_build
+#
 # Apptainer gives each `exec` a user namespace of its own, unless it is installed setuid. So the ranks
 # join the leader's namespaces, by nsenter: whoever made a user namespace may enter it. Under setuid
 # there is none, ranks can read each other's memory anyway, and each has an `exec` of its own.

@@ -8,8 +8,7 @@
 # communicating, because the kernel reports the places of all GPUs to each of them.
 # shellcheck shell=bash disable=SC2154
 
-# 0-2,8 -> listed=(0 1 2 8)
-list() {
+list() { # text; sets listed: 0-2,8 -> (0 1 2 8)
   local part cpu
   listed=()
   for part in ${1//,/ }; do

@@ -9,15 +9,21 @@
 # and nothing here ends a job: the exit status is 0, and a time limit ends a command that hangs.
 # Bytes above 127 are written as \u0080 to \u00ff, one by one, so that any value is valid JSON.
 # If a variable's name or form suggests a secret, only the name is written.
+#
+#   JSON            json, add, content, add_file, add_list
+#   secrets         matching, find_secrets
+#   in the image    environment, distribution, find_python, packages, libraries, image_part
+#   on the host     processor, network, gpus, host_part
+#   GPUs by vendor  add_gpus, nvidia, amd, rocm, gaudi
+#   the file        keep, main
 
 names=()
+declare -A values=()
 # The kernel's own list, because `< <(compgen -e)` would start a process.
 while IFS= read -r -d '' name; do
   name=${name%%=*}
-  if [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; then names+=("$name"); fi
+  if [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]]; then names+=("$name") values[$name]=${!name-}; fi
 done </proc/self/environ
-declare -A values=()
-for name in "${names[@]}"; do values[$name]=${!name-}; done
 
 LC_ALL=C
 shopt -s nullglob
@@ -86,10 +92,9 @@ add_list() { # key text ...
 
 # --- What holds inside and outside -------------------------------------------------------------
 # bash compiles an expression each time that it uses it, which takes 20 ms for FORMS. So all texts are
-# matched at once, and halves of them only if one matches; and FORMS itself is used only if the texts
-# match it with every number of repetitions replaced by "one or more", which compiles at once.
+# matched at once, and halves of them only if one matches.
 declare -A texts=() secret=()
-matching() { # expression name ... -> matched: the names among them with a text that matches
+matching() { # expression name ...; reads texts; adds to matched the names whose text matches
   local expression=$1 name text=''
   shift
   for name; do text+=$'\n'${texts[$name]}; done
@@ -102,8 +107,8 @@ matching() { # expression name ... -> matched: the names among them with a text 
   fi
 }
 
-find_secrets() { # name ... -> secret
-  local name matched=() some rest=$FORMS loose=''
+find_secrets() { # name ...; reads values; sets texts, secret
+  local name matched=()
   for name; do
     texts[$name]=_${name^^}_
     texts[$name]=${texts[$name]//[^A-Z0-9]/_}
@@ -113,15 +118,7 @@ find_secrets() { # name ... -> secret
   matching "$INSIDE" "$@"
   for name; do texts[$name]=${values[$name]}; done
   matching "$OTHERS" "$@"
-  for name in "${matched[@]}"; do secret[$name]=yes; done
-  matched=()
-  while [[ $rest == *'{'* ]]; do
-    loose+=${rest%%'{'*}+
-    rest=${rest#*'}'}
-  done
-  matching "$loose$rest" "$@"
-  some=("${matched[@]}") matched=()
-  if ((${#some[@]})); then matching "$FORMS" "${some[@]}"; fi
+  matching "$FORMS" "$@"
   for name in "${matched[@]}"; do secret[$name]=yes; done
 }
 
@@ -141,12 +138,9 @@ environment() {
 
 # --- Inside the image ---------------------------------------------------------------------------
 distribution() {
-  local line
-  while IFS= read -r line; do
-    if [[ $line == PRETTY_NAME=* ]]; then
-      line=${line#PRETTY_NAME=}
-      add os "${line//\"/}"
-    fi
+  local name value
+  while IFS='=' read -r name value; do
+    if [[ $name == PRETTY_NAME ]]; then add os "${value//\"/}"; fi
   done </etc/os-release
 }
 
@@ -197,9 +191,9 @@ libraries() {
 image_part() {
   object=''
   find_python
-  values[.reference]=$reference # no variable has this name
+  values['.reference']=$reference # no variable has this name
   find_secrets .reference "${names[@]}"
-  if [[ -n ${secret[.reference]-} ]]; then reference='<redacted>'; fi
+  if [[ -n ${secret['.reference']-} ]]; then reference='<redacted>'; fi
   add reference "$reference"
   distribution
   packages
@@ -214,7 +208,7 @@ processor() {
   local line count=0
   while IFS= read -r line && ((++count < 64)); do
     case $line in
-      'model name'*: | 'model name'*) add cpu "${line#*: }" && break ;;
+      'model name'*) add cpu "${line#*: }" && break ;;
       'CPU part'*) add cpu "ARM part ${line#*: }" && break ;;
     esac
   done </proc/cpuinfo
@@ -223,12 +217,8 @@ processor() {
   add_file smt /sys/devices/system/cpu/smt/active
   local domains=(/sys/devices/system/node/node[0-9]*)
   add numa_nodes "${#domains[@]}"
-  while IFS= read -r line; do
-    if [[ $line == MemTotal:* ]]; then
-      add memory_kb "${line//[^0-9]/}"
-      break
-    fi
-  done </proc/meminfo
+  content /proc/meminfo # its first line is MemTotal
+  add memory_kb "${REPLY//[^0-9]/}"
 }
 
 network() {
@@ -269,10 +259,7 @@ nvidia() {
     fields=$FIELDS
     mapfile -t -n 64 lines < <(ask --query-gpu="$fields" --format=csv,noheader,nounits)
   fi
-  if [[ ${lines[0]-} == [0-9]*,* ]]; then
-    add gpu_fields "$fields"
-    add_list gpus "${lines[@]}"
-  fi
+  if [[ ${lines[0]-} == [0-9]*,* ]]; then add_gpus "$fields" "${lines[@]}"; fi
   mapfile -t -n 16 lines <&"$version"
   for line in "${lines[@]}"; do
     if [[ ${line^^} == *CUDA*VERSION*:* ]]; then add cuda_driver "${line##*: }"; fi
@@ -282,6 +269,12 @@ nvidia() {
 }
 
 ask() { timeout "$PATIENCE" nvidia-smi "$@" 2>/dev/null; }
+
+add_gpus() { # fields, one line per GPU; fails without lines
+  (($# > 1)) || return 1
+  add gpu_fields "$1"
+  add_list gpus "${@:2}"
+}
 
 # Other vendors' GPUs are recorded as nvidia-smi would: the same fields, one line per GPU.
 readonly AMD_FIELDS=index,name,driver_version,memory.total,power.limit,partition.current
@@ -309,9 +302,7 @@ amd() {
     esac
   done < <(timeout "$PATIENCE" amd-smi static --asic --driver --limit --vram --partition 2>/dev/null)
   amd_line ''
-  [[ -n ${found[0]-} ]] || return 1
-  add gpu_fields "$AMD_FIELDS"
-  add_list gpus "${found[@]}"
+  add_gpus "$AMD_FIELDS" "${found[@]}"
 }
 
 # Tables with a header, whose columns have had several names; the driver is the system's, not a card's.
@@ -338,19 +329,13 @@ rocm() {
     if [[ -n $memory ]]; then memory=$((10#${memory:0:17} / 1048576)); fi
     found+=("${row[0]#card}, ${name:-N/A}, ${driver:-N/A}, ${memory:-N/A}, ${power:-N/A}, N/A")
   done < <(timeout "$PATIENCE" rocm-smi --showproductname --showmeminfo vram --showmaxpower --csv 2>/dev/null)
-  [[ -n ${found[0]-} ]] || return 1
-  add gpu_fields "$AMD_FIELDS"
-  add_list gpus "${found[@]}"
+  add_gpus "$AMD_FIELDS" "${found[@]}"
 }
 
-readonly GAUDI_FIELDS=index,name,driver_version,memory.total
 gaudi() {
-  local lines=()
-  mapfile -t -n 64 lines < <(timeout "$PATIENCE" hl-smi -Q "$GAUDI_FIELDS" -f csv,noheader,nounits 2>/dev/null)
-  if [[ ${lines[0]-} == [0-9]*,* ]]; then
-    add gpu_fields "$GAUDI_FIELDS"
-    add_list gpus "${lines[@]% MiB}"
-  fi
+  local lines=() fields=index,name,driver_version,memory.total
+  mapfile -t -n 64 lines < <(timeout "$PATIENCE" hl-smi -Q "$fields" -f csv,noheader,nounits 2>/dev/null)
+  if [[ ${lines[0]-} == [0-9]*,* ]]; then add_gpus "$fields" "${lines[@]% MiB}"; fi
 }
 
 gpus() {

@@ -10,9 +10,11 @@
 #   count             repeats of the array; empty: they share a job, or there is no Slurm
 # shellcheck shell=bash disable=SC2154,SC2317,SC2329
 
+count=''
+
 # Repeats that have not begun would wait for nodes only to report the same, so they leave the queue.
 # One that begins all the same reports it itself.
-spare_others() {
+spare_others() { # reads count, offset, said; sets status and attempt for each
   local number status
   if ((first_attempt)) || ! scancel --quiet --state=PENDING "${SLURM_ARRAY_JOB_ID:-}"; then return 0; fi
   for ((number = offset + 1; number <= offset + count; number++)); do
@@ -33,7 +35,7 @@ enough() { # repeat; reads decider, package, fewest
   if ((code == 0)); then
     echo "hpcbert: repeat $1 is not needed: $said"
     mark unneeded ",$said"
-    if [[ -n ${count:-} ]]; then spare_others; fi
+    if [[ -n $count ]]; then spare_others; fi
   elif ((code == 3)); then # more are needed
     return 1
   else

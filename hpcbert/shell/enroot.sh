@@ -1,5 +1,13 @@
 #!/bin/bash
 # How enter.sh and image.sh use the enroot command; both source this and list what it must define.
+#
+#   settings    tool_settings, tool_usable
+#   container   tool_has, tool_make, tool_retire
+#   mounts      escaped, mount_lines, check_blanks
+#   entering    configuration, defaults, hooks, skip_entrypoint; tool_prepare, tool_start, tool_join,
+#               tool_brings
+#   images      setting, tool_temp, tool_version, tool_whole, settle_times, tool_import, tool_build, tool_clean
+#
 # shellcheck disable=SC2034,SC2154 # variables of enter.sh and image.sh
 # shellcheck disable=SC2317,SC2329 # both call what they need
 

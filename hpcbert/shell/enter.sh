@@ -51,7 +51,9 @@ set -euo pipefail
 
 # What the host exported, before anything here changes it: /proc has it byte for byte.
 mapfile -d '' -t host_environment <"/proc/$$/environ"
-PATH=$PATH:/usr/sbin:/sbin # squashfs tools and getent lie there on some nodes
+# Squashfs tools and getent lie there on some nodes.
+PATH=$PATH:/usr/sbin:/sbin
+
 unset LD_LIBRARY_PATH LD_PRELOAD BASH_ENV CDPATH # meant for the ranks, not for the tool
 LC_ALL=C                                         # bytes, not characters
 
@@ -103,7 +105,7 @@ done
 for word in ${listed[@]+"${listed[@]}"}; do
   [[ $word =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || fail "--env: '$word' is not the name of a variable"
 done
-if [[ $verb == enter ]] && ((!$#)); then fail "enter needs a command"; fi
+if [[ $verb == enter ]] && ((! $#)); then fail "enter needs a command"; fi
 
 beside=$(dirname -- "${BASH_SOURCE[0]}")
 [[ $tool =~ ^[a-z]+$ && -r $beside/$tool.sh ]] || fail "there is no $tool.sh next to enter.sh"

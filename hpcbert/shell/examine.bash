@@ -5,7 +5,8 @@
 # The script sets `looked`, arguments of look.sh, and `probed`, those of probe.sh or none.
 # shellcheck shell=bash disable=SC2154,SC2317,SC2329
 
-if [[ ! -v probed ]]; then probed=(); fi
+unset -v probed # an exported one of the caller
+probed=()
 
 examine_nodes() { # reads step, node_names
   local text='' lines names

@@ -15,6 +15,13 @@
 # HPCBERT_PROVENANCE   one line of JSON for the pointer
 # HPCBERT_STALE_AFTER  seconds without a sign of life after which an importer counts as dead (60)
 #
+#   arguments      say, usage, without_user
+#   what is there  field, hit
+#   the lock       born, here, glimpse, dead, end_session, end_orphans, take_over, pass_on_failure,
+#                  acquire, beat, release
+#   ends           remove_tree, clean_up, fail
+#   work           redact, follow, run, sweep, import, build, publish
+#
 # Exits with 0, 1 if it can't get the image, 64 for wrong arguments, 143 when terminated.
 # shellcheck disable=SC2034,SC2154 # shared with the tool's file
 set -euo pipefail

@@ -1,8 +1,8 @@
-# How hpcbert keeps the record of a job. A job's script sets its variables, sources this file and the
-# one of its scheduler (slurm.bash or local.bash), calls `begin_job`, defines how its ranks start in
-# `measure`, and ends with `run_repeats`. Further files are sourced by the scripts that need them.
+# How hpcbert keeps the record of a job. A job's script sets `campaign`, sources this file and the
+# one of its scheduler (slurm.bash or local.bash), sets its variables, calls `begin_job`, defines how its
+# ranks start in `measure`, and ends with `run_repeats`. Some scripts source further files.
 #
-#   settings     check_environment, set_path, begin_job
+#   settings     set_path, check_environment, hand_over, join, begin_job
 #   record       mark, quoted, field, moment, job, taken, begin, end, apart
 #   signals      on_signal, on_exit, wait_for_step
 #   hold-back    baseline_is_well, hold_back
@@ -27,11 +27,10 @@ library=${BASH_SOURCE[0]%/*}
 # shellcheck source=/dev/null
 . "$library/watch.bash"
 
-: "${offset:=0}" "${baseline:=}" "${sampling:=}" "${python:=python3}"
-if [[ ! -v environment ]]; then environment=(); fi
-if [[ ! -v handed_over ]]; then handed_over=(); fi
-if [[ ! -v caches ]]; then caches=(); fi
-if [[ ! -v surroundings ]]; then surroundings=(); fi
+# What the script need not set. Its caller may have exported variables of these names.
+unset -v environment handed_over caches surroundings
+environment=() handed_over=() caches=() surroundings=()
+offset=0 baseline='' sampling='' python=python3 scratch=''
 status='' step_pid='' stopped='' watcher='' sampler='' clock='' fields='' worst=0
 ahead=null # whole seconds by which the controller's clock is ahead of this node's
 image='' enter=() step=() beside=() batch=''
@@ -49,7 +48,7 @@ set_path() { # sets PATH
 
 # File names and bash's arithmetic contain these, and arithmetic would run a command in brackets. A
 # variable of pyxis would override srun's options, and may have put this script in a container.
-check_environment() { # unsets PYXIS_CONTAINER_*
+check_environment() { # unsets PYXIS_*
   local name
   for name in SLURM_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_JOB_START_TIME; do
     if [[ ! ${!name-0} =~ ^[0-9]*$ ]]; then
@@ -61,12 +60,28 @@ check_environment() { # unsets PYXIS_CONTAINER_*
     echo "hpcbert: PYXIS_CONTAINER_IMAGE or PYXIS_CONTAINER_NAME put the job's script in a container without srun: unset it and submit again" >&2
     exit 125
   fi
-  for name in "${!PYXIS_CONTAINER_@}"; do unset "$name"; done
+  for name in "${!PYXIS_@}"; do unset "$name"; done
+}
+
+# What a container gets of the job's environment, apart from the site's own variables.
+hand_over() { # name ...; adds to handed_over; reads device, tasks, devices_per_task
+  handed_over=("$@" HPCBERT_NODES HPCBERT_NODE_IPS MASTER_ADDR MASTER_PORT "${handed_over[@]}")
+  if [[ $device == gpu ]] && ((tasks * devices_per_task > 1)); then handed_over+=(HPCBERT_NCCL_LOG); fi
+  if [[ $device == cpu ]]; then
+    # Leave the driver and its devices out of the container.
+    export NVIDIA_VISIBLE_DEVICES=void
+    handed_over+=(NVIDIA_VISIBLE_DEVICES)
+  fi
+}
+
+join() { # word ... -> one list with commas
+  local IFS=,
+  echo "$*"
 }
 
 # Starts the record of the first repeat, then asks whether it is needed at all. From here on the record
 # shows that the job runs, and on_exit ends the repeat with the status of whatever fails.
-begin_job() { # sets host, attempt, tasks, repeats
+begin_job() { # reads the script's settings; sets host, attempt, tasks, repeats
   local repeat free=() folder
   set_path
   umask o-w # the umask of the submission decides who else can read what the job writes
@@ -132,7 +147,7 @@ moment() { # -> REPLY
   printf -v REPLY ',"at":%s,"uptime":%s,"zone":"%(%z)T"' "$wall" "${before:-null}" -1
 }
 
-job() { # repeat -> REPLY: the job's id with the array's index
+job() { # repeat; reads offset -> REPLY: the job's id with the array's index
   REPLY="${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-$$}}_$(($1 - offset))"
 }
 
@@ -153,7 +168,7 @@ taken() { # repeat; reads attempt, first_attempt and the repeat's record
   return 1
 }
 
-begin() { # repeat; sets status, log
+begin() { # repeat; reads attempt, array_name, host; sets status, log, fields
   status=$campaign/status/$point.$1.jsonl
   log=$campaign/${logs}_$1.log
   if ((attempt > 0)); then log=${log%.log}.r$attempt.log; fi
@@ -182,7 +197,7 @@ end() { # exit status; clears status, sampler
 }
 
 # Rank 0 reports before its program starts if ranks see fewer GPUs than their node has.
-apart() { # -> REPLY: a field; reads log
+apart() { # reads log, device, devices_per_task, tasks_per_node -> REPLY: a field
   REPLY=''
   if [[ $device != gpu ]] || ((devices_per_task > 1 || tasks_per_node == 1)); then return 0; fi
   if grep -qsm1 '^hpcbert: ranks see ' < <(head -c 65536 -- "$log"); then REPLY=',"apart":true'; fi
@@ -196,7 +211,8 @@ on_signal() { # name; sets stopped, reads step_pid
   if [[ -n $step_pid ]]; then kill -TERM "$step_pid" 2>/dev/null || true; fi
 }
 
-on_exit() { # whatever ends the script early also ends the current repeat
+# Whatever ends the script early also ends the current repeat.
+on_exit() { # reads stopped, status
   local code=$?
   if ((code != 0)) && [[ -z $stopped ]] && declare -F give_up >/dev/null; then give_up; fi
   if [[ -n $status ]]; then end "$code"; fi
@@ -226,7 +242,8 @@ baseline_is_well() { # reads baseline
   grep -qs '"event":"step-end".*"exit":0[,}]' "$campaign/status/$baseline".*.jsonl
 }
 
-hold_back() { # reads repeats, patience: a file system may show late what another node wrote
+# A file system may show late what another node wrote.
+hold_back() { # reads repeats, baseline, patience
   local repeat
   if baseline_is_well || { sleep "$patience" && baseline_is_well; }; then return 0; fi
   echo "hpcbert: held back: all repeats of $baseline failed" >&2
@@ -243,7 +260,7 @@ hold_back() { # reads repeats, patience: a file system may show late what anothe
 
 # Prints the first of as many free ports in a row as the node has devices. Consecutive jobs start the
 # search at different ports. The kernel's tables list all listeners, whoever owns them.
-free_port() { # number of the job -> port
+free_port() { # number of the job; reads tasks_per_node, devices_per_task; prints the port
   local devices=$((tasks_per_node * devices_per_task)) table line lines rank tries
   local port=$((10000 + $1 * devices % 20000)) taken=' '
   for table in /proc/net/tcp /proc/net/tcp6; do
@@ -265,7 +282,7 @@ free_port() { # number of the job -> port
 }
 
 # Writes what the nodes are: one file per node, outside every measurement.
-describe() { # repeat; reads step, enter, image, python, environment
+describe() { # repeat; reads step, surroundings, enter, image, python, environment, device
   local text='' limit=(timeout --kill-after=10 60) words=("$campaign"/env "$point.$1.$attempt" "$image" "$python")
   IFS= read -r -d '' text <"$library/describe.sh" || true
   if [[ $device == cpu ]]; then words+=(cpu); fi
@@ -288,7 +305,7 @@ sample() { # repeat; sets sampler, reads sampling, beside
 }
 
 # Every repeat reads its files from disk, as the first one did.
-drop_caches() { # reads caches
+drop_caches() { # reads step, caches
   timeout --kill-after=10 300 "${step[@]}" "${caches[@]}" </dev/null >/dev/null ||
     echo "hpcbert: the page caches were not dropped on every node" >&2
 }
@@ -297,7 +314,7 @@ drop_caches() { # reads caches
 
 # Runs everything in the background and waits for it: bash would run the trap of a signal only after a
 # step in the foreground has ended.
-run_repeat() { # repeat; sets worst
+run_repeat() { # repeat; reads caches, sampling, device, batch; sets step_pid, clock, ahead, worst
   local code=0 ended
   describe "$1" </dev/null &
   step_pid=$!
@@ -334,7 +351,7 @@ run_repeat() { # repeat; sets worst
   if ((code != 0)); then worst=$code; fi
 }
 
-run_repeats() { # reads repeats; exits with the status of the last repeat that failed
+run_repeats() { # reads repeats; sets repeat, worst; exits with the status of the last repeat that failed
   for repeat in "${repeats[@]}"; do
     if [[ -z $status ]]; then begin "$repeat"; fi
     if ((${#repeats[@]} > 1)) && declare -F enough >/dev/null && enough "$repeat"; then

@@ -3,26 +3,14 @@
 #
 #   import_image       an image of a registry, from the site's directory of images
 #   create_container   make it on every node
-#   leave              remove it when the job ends
+#   leave              remove it when the job ends, by `on_exit`
 #
-# Sets container, the words that name it for enter.sh; adds to handed_over. The script may set `scratch`.
+# Sets container, the words that name it for enter.sh. The script may set `scratch` before.
 # shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
 
-: "${scratch:=}"
 container=(--with "$tool" --name "hpcbert-$job_name")
 if [[ -n $scratch ]]; then container+=(--scratch "$scratch"); fi
-handed_over=(HPCBERT_NODES HPCBERT_NODE_IPS MASTER_ADDR MASTER_PORT "${handed_over[@]}")
-if [[ $device == gpu ]] && ((tasks * devices_per_task > 1)); then handed_over+=(HPCBERT_NCCL_LOG); fi
-if [[ $device == cpu ]]; then
-  # Leave the driver and its devices out of the container.
-  export NVIDIA_VISIBLE_DEVICES=void
-  handed_over+=(NVIDIA_VISIBLE_DEVICES)
-fi
-
-join() { # word ...
-  local IFS=,
-  echo "$*"
-}
+hand_over
 
 # Imports it once for all jobs.
 import_image() { # image, directory of images, beginning of its files' names, NAME=FOLDER ...; sets image
@@ -41,7 +29,7 @@ import_image() { # image, directory of images, beginning of its files' names, NA
 }
 
 # Every node creates and enters the container before anything is measured, and reports its own errors.
-create_container() { # reads step, container, image, enter
+create_container() { # reads step, container, image, enter; records it
   local every=("${step[@]}")
   if ((${#step[@]})); then every+=(--kill-on-bad-exit=0); fi
   if ! "${every[@]}" bash -p "$library/enter.sh" create "${container[@]}" --image "$image" </dev/null ||
@@ -52,6 +40,6 @@ create_container() { # reads step, container, image, enter
   mark container
 }
 
-leave() {
+leave() { # reads step, container
   timeout --kill-after=10 60 "${step[@]}" bash -p "$library/enter.sh" remove "${container[@]}" </dev/null || report_cut "$?"
 }

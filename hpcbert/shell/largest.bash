@@ -16,25 +16,24 @@
 # shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
 
 program=train # the function that a rank runs
-: "${iterations:=}" "${exits:=}"
-search=$campaign/$search
-mkdir -p "$campaign"/logs/search
+iterations='' exits=''
 
 # Prints a log without colours, and each update of a progress bar on its own line.
 plain() { # log
   sed -e $'s/\033\\[[0-9;]*[A-Za-z]//g' -- "$1" | tr '\r' '\n'
 }
 
-says() { # log, Perl regular expression
-  LC_ALL=C grep -aiPm1 -e "$2" < <(plain "$1") # no pipe: its end would hide what grep found
+says() { # log, Perl regular expression; prints the first line that matches
+  # No pipe: its end would hide what grep found.
+  LC_ALL=C grep -aiPm1 -e "$2" < <(plain "$1")
 }
 
-tell() { # event, its fields
-  local status=$search
+tell() { # event, its fields; reads search, repeat
+  local status=$campaign/$search
   mark "$1" ",\"repeat\":$repeat,$2"
 }
 
-too_large() { # exit status, log; prints what says so
+too_large() { # exit status, log; prints what says so; reads exits, memory
   if [[ " $exits " == *" $1 "* ]]; then
     echo "exit status $1"
   else
@@ -50,7 +49,7 @@ last_words() { # log
   echo "${line:0:200}"
 }
 
-run_probe() { # samples per device; fails if its end does not show whether they fit
+run_probe() { # samples per device; reads iterations; sets step_pid; fails without an answer
   local code=0 log=$campaign/logs/search/$point.b$1.log said batch=$1 program=probe
   launch {pause}>&- &
   step_pid=$!
@@ -76,7 +75,7 @@ run_probe() { # samples per device; fails if its end does not show whether they 
 }
 
 # Reads the record: the most samples that fitted, and the fewest that did not.
-recall() {
+recall() { # reads search; sets low, high, known
   local line seen=() fits too_many='"size":([0-9]{1,9}),"fits":(true|false)'
   low=0 high=0 known=0
   while read -r line; do
@@ -90,7 +89,7 @@ recall() {
     elif [[ $line =~ \"event\":\"found\".*\"size\":([0-9]{1,9}) ]]; then
       known=$((10#${BASH_REMATCH[1]}))
     fi
-  done < <(cat -- "$search" 2>/dev/null)
+  done < <(cat -- "$campaign/$search" 2>/dev/null)
   for fits in ${seen[@]+"${seen[@]}"}; do
     if ((fits > low && (high == 0 || fits < high))); then low=$fits; fi
   done
@@ -99,6 +98,7 @@ recall() {
 # Doubles from the recipe's own size until one is too large, then halves the gap.
 find_largest() { # sets batch; reads granularity, start, most
   local low high known next
+  mkdir -p "$campaign"/logs/search
   if ! LC_ALL=C grep -qP x <<<x; then
     echo "hpcbert: grep on this node does not support -P, which the search for the largest batch needs" >&2
     return 1

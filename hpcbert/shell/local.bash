@@ -7,9 +7,9 @@
 
 patience=0 # seconds that the file system may be late
 
-prepare_nodes() { # sets step, addresses for the ranks
-  step=() # one node, this one
-  beside=()
+prepare_nodes() { # sets step, beside, job_name, addresses for the ranks
+  # One node, this one.
+  step=() beside=()
   job_name=p$$
   export HPCBERT_NODE_IPS=127.0.0.1 HPCBERT_NODES=1
   export MASTER_ADDR=127.0.0.1 MASTER_PORT

@@ -13,6 +13,13 @@
 #
 # Prints a line for each finding: node, name, status (ok, warn, fail) and detail, between tabs; what
 # to do about each is in hpcbert/commands/findings.toml. Always exits with 0.
+#
+#   findings   tell
+#   campaign   look_at_runs, look_at_delay
+#   network    interfaces, look_at_names, look_at_interface, look_at_addresses
+#   node       look_at_modules, look_at_room, look_at_limits, look_at_clock, look_at_programs,
+#              look_at_home; look_at_node, all of it
+#   rank       look_at_gpus, look_at_rank
 set -uo pipefail
 export LC_ALL=C
 

@@ -11,7 +11,8 @@
 # --- Preflight: an all-reduce inside each node, between neighbours, and over all of them ------
 # The nodes form a ring, of which every second pair is measured at the same time. A node is rated by
 # the better of its two pairs, so that a slow one doesn't make its neighbours look slow.
-measure_group() { # numbers of its nodes; called in the background, so that its variables stay its own
+# It runs in the background, so that its variables stay its own.
+measure_group() { # numbers of its nodes; reads node_names, node_ips, log
   local at code=0 names=() ips=()
   for at; do names+=("${node_names[at]}") ips+=("${node_ips[at]}"); done
   if (($# < nodes)); then log=${log%.log}.$(IFS=+ && echo "${names[*]}").log; fi
@@ -22,7 +23,7 @@ measure_group() { # numbers of its nodes; called in the background, so that its 
   settle "$code" || mv -f -- "$log" "${log%.log}.failed"
 }
 
-measure_all() {
+measure_all() { # reads nodes, tasks_per_node; sets MASTER_PORT
   local at round turn every=()
   for ((at = 0; at < nodes; at++)); do every+=("$at"); done
   if ((tasks_per_node > 1)); then
@@ -51,14 +52,14 @@ rate() { # log: prints MB/s of bus bandwidth as nccl-tests defines it, 0 if the 
   echo "$number"
 }
 
-median() {
+median() { # number ...; prints it
   local sorted=()
   mapfile -t sorted < <(printf '%d\n' "$@" | sort -n)
   echo $(((sorted[($# - 1) / 2] + sorted[$# / 2]) / 2))
 }
 
-# Records what was measured on each node; fails if nothing was. `slow` lists those far below the others.
-judge() {
+# Records what was measured on each node; fails if nothing was.
+judge() { # reads nodes, node_names, least_percent, log; sets slow, the nodes far below the others
   local at next pair value inside=() between=() middle_inside=0 middle_between bad stem=${log%.log}
   slow=()
   for ((at = 0; at < nodes; at++)); do
@@ -91,7 +92,7 @@ judge() {
 
 # The campaign's jobs that wait for this one: id, number of nodes, nodes that they already exclude, and
 # nodes that they request by name.
-waiting() {
+waiting() { # reads campaign; prints a line per job
   local job needed known named where
   squeue --noheader --user="$(id -u)" --states=PENDING --format='%F|%D|%x|%n|%Z' | sort -u |
     while IFS='|' read -r job needed known named where; do
@@ -102,7 +103,7 @@ waiting() {
 }
 
 # Nodes of the partition that run jobs or could; this job's nodes if Slurm reports none.
-up_nodes() {
+up_nodes() { # reads node_names; prints a line per node
   local found
   found=$(sinfo --noheader --Node --partition="${SLURM_JOB_PARTITION:-}" --format='%N %T' 2>/dev/null |
     sed -En 's/ (idle|mixed|allocated|completing|reserved|planned)[+]?$//p' | sort -u) || true
@@ -110,7 +111,7 @@ up_nodes() {
 }
 
 # Excludes slow nodes from the waiting jobs, as long as enough others are left.
-leave_out() {
+leave_out() { # reads slow; adds to settled, the jobs that were seen
   local job needed known named all left said
   while IFS='|' read -r job needed known named; do
     if [[ " ${settled[*]-} " == *" $job "* ]]; then continue; fi
@@ -132,12 +133,12 @@ leave_out() {
 }
 
 # No job of the campaign runs on nodes that could not be measured.
-give_up() {
+give_up() { # called by on_exit, too
   local job
   while IFS='|' read -r job _; do scancel "$job" || true; done < <(waiting)
 }
 
-run_preflight() { # reads limit, seconds of the job
+run_preflight() { # reads limit, seconds of the job; sets step_pid, settled
   measure_all </dev/null &
   step_pid=$!
   wait_for_step || true

@@ -13,6 +13,12 @@
 #
 # Prints a line for each finding: node, name, status (ok, warn, fail) and detail, between tabs.
 # hpcbert/commands/findings.toml has what to change. Always exits with 0: an unknown fact is a finding too.
+#
+#   findings   tell, last_line
+#   kernel     setting, check_user_namespaces, check_mounting, check_fuse, check_capabilities
+#   user       check_user, check_tools
+#   tools      check_enroot, check_apptainer, check_gpu_hook; check_leftovers of jobs that are over
+#   files      check_room, check_image
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin # getcap and the squashfs tools lie there on some systems
 export LC_ALL=C
@@ -167,7 +173,8 @@ check_room() { # name, directory
   room=$((${room:-0} / 1048576))
   case $1:$kind in
     scratch:nfs* | scratch:lustre | scratch:gpfs | temp:nfs* | temp:lustre | temp:gpfs | temp:overlay*)
-      tell "$1" fail "$2 lies on $kind, which can't hold an image's layers; $room GiB free" ;;
+      tell "$1" fail "$2 lies on $kind, which can't hold an image's layers; $room GiB free"
+      ;;
     *)
       if ((room < 20)); then
         tell "$1" warn "$2: $room GiB free on $kind"

@@ -2,32 +2,20 @@
 # after `begin_job`, sets `mounts` and `enter`, and calls `create_container IMAGE`.
 #
 #   check_mounts       refuse what pyxis can't mount
-#   join               words as a list with commas
 #   create_container   make it on every node
 #   prove_container, keep_defaults: what that step runs inside
 #   leave              remove it when the job ends
 #
-# Sets marker, a path that exists only inside the container; adds to handed_over.
+# Sets marker, a path that exists only inside the container. The script may set `scratch`,
+# container.scratch, where jobs of other runtimes may have left something.
 # shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
 
-# Variables for pyxis or enroot in the caller's environment would override the flags on the nodes.
-for variable in "${!PYXIS_@}" "${!ENROOT_@}"; do unset "$variable"; done
+# Variables for enroot in the caller's environment would override the flags on the nodes.
+for variable in "${!ENROOT_@}"; do unset "$variable"; done
 marker=/.hpcbert-$SLURM_JOB_ID
-scratch='' # container.scratch, where jobs of other runtimes may have left something
 # By default PMIx 5 keeps a node's data in shared memory, in files outside the container.
 export PMIX_MCA_gds=hash
-handed_over=(PMIX_MCA_gds HPCBERT_NODES HPCBERT_NODE_IPS MASTER_ADDR MASTER_PORT "${handed_over[@]}")
-if [[ $device == gpu ]] && ((tasks * devices_per_task > 1)); then handed_over+=(HPCBERT_NCCL_LOG); fi
-if [[ $device == cpu ]]; then
-  # Leave the driver and its devices out of the container.
-  export NVIDIA_VISIBLE_DEVICES=void
-  handed_over+=(NVIDIA_VISIBLE_DEVICES)
-fi
-
-join() { # word ...
-  local IFS=,
-  echo "$*"
-}
+hand_over PMIX_MCA_gds
 
 check_mounts() { # reads mounts
   local mount

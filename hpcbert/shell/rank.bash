@@ -16,7 +16,7 @@
 # and NCCL_DEBUG with its like.
 # shellcheck shell=bash disable=SC2154
 
-read_options() { # the words before --; sets words, the number of them
+read_options() { # the words before --; sets main's variables, and words, the number of them
   words=$#
   while (($#)); do
     case $1 in
@@ -41,7 +41,7 @@ read_options() { # the words before --; sets words, the number of them
 
 # On AMD's GPUs ROCR_VISIBLE_DEVICES selects first, and HIP_VISIBLE_DEVICES (else CUDA's) selects among
 # those: the same list in both would select other GPUs, or none.
-correct_amd_list() { # sets HIP_VISIBLE_DEVICES
+correct_amd_list() { # reads ROCR_VISIBLE_DEVICES; reads and sets HIP_VISIBLE_DEVICES
   local outer inner gpu place among='' twice=''
   IFS=, read -r -a outer <<<"$ROCR_VISIBLE_DEVICES"
   inner=${HIP_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}
@@ -60,7 +60,7 @@ correct_amd_list() { # sets HIP_VISIBLE_DEVICES
 # The GPU of this rank: a number among the GPUs that it sees. A site may show it all GPUs of its node,
 # some or one (`--gpus-per-task`, `--gpu-bind`, cgroups). Only the launcher knows more, and sets the
 # variable: if ranks share one list, a number beyond its end must fail.
-find_device() { # sets HPCBERT_DEVICE
+find_device() { # reads tasks, devices, *_VISIBLE_DEVICES; sets HPCBERT_DEVICE
   local shown gpus visible
   if [[ -n ${ROCR_VISIBLE_DEVICES:-} ]]; then
     correct_amd_list
@@ -90,7 +90,7 @@ find_device() { # sets HPCBERT_DEVICE
 # The CPUs of a rank that is one of several on its node, and as many threads. Without a number of CPUs,
 # each rank starts as many threads as it would have CPUs on a full node. Otherwise it would start one
 # for each CPU of the node, and a single rank would have more than each of eight.
-choose_threads() { # sets OMP_NUM_THREADS
+choose_threads() { # reads bind, cpus, share; sets OMP_NUM_THREADS
   if [[ -n $bind ]]; then
     # shellcheck source=/dev/null
     . "${BASH_SOURCE[0]%/*}/bind.bash"
@@ -105,7 +105,7 @@ choose_threads() { # sets OMP_NUM_THREADS
 }
 
 # Settings for the network's libraries, and warnings about them.
-prepare_network() { # sets HPCBERT_NODE_HOSTS, NCCL_DEBUG and its like
+prepare_network() { # reads on_gpus; sets HPCBERT_NODE_HOSTS, NCCL_DEBUG and its like
   # The nodes' addresses in the form that can precede a port.
   HPCBERT_NODE_HOSTS=$HPCBERT_NODE_IPS
   if [[ $HPCBERT_NODE_IPS == *:* ]]; then HPCBERT_NODE_HOSTS=[${HPCBERT_NODE_IPS//,/],[}]; fi
@@ -124,7 +124,7 @@ prepare_network() { # sets HPCBERT_NODE_HOSTS, NCCL_DEBUG and its like
 
 # Everything but the training. No part of this may enter a table. A node is reached if its address
 # answers, even with a refusal: nothing listens there yet.
-rehearse() { # file
+rehearse() { # file; reads room, size, lack
   local reached=0 total=0 addresses=() address answer line
   IFS=, read -r -a addresses <<<"$HPCBERT_NODE_IPS"
   for address in "${addresses[@]}"; do
@@ -146,7 +146,7 @@ rehearse() { # file
   fi
 }
 
-main() {
+main() { # the words of the command line; sets the options, is replaced by COMMAND
   local tasks=1 devices=1 share=1 cpus=0 started='' rehearse='' room='' size=0 lack='' words
   local on_gpus='' bind=''
   # shellcheck disable=SC2034 # bind.bash reads it

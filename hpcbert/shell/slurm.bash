@@ -9,11 +9,11 @@
 # The script may set `interface`, the nodes' network interface for the ranks' traffic.
 # shellcheck shell=bash disable=SC2034,SC2154,SC2317,SC2329
 
-: "${interface:=}"
+interface=''
 patience=5 # seconds that the file system may be late
 group=''   # some of the job's nodes, if a step takes only these
 
-prepare_nodes() { # sets node_names, step, beside, clock, addresses for the ranks
+prepare_nodes() { # sets job_name, node_names, step, beside, clock, addresses for the ranks
   # Some centres require or set --export=NONE for jobs. Then steps would get neither PATH nor the
   # variables exported below; with this, they get this script's environment.
   export SLURM_EXPORT_ENV=ALL
@@ -52,7 +52,7 @@ clock_ahead() { # prints the seconds
 
 # --- Addresses of one kind for all nodes: IPv4 if every node has one, else IPv6 ---------------
 
-usable() { # the address of each node
+usable() { # the address of each node; fails if others can't reach one of them
   local address
   for address; do
     case $address in '' | - | 127.* | ::1 | ::ffff:127.* | fe80:*) return 1 ;; esac
@@ -74,7 +74,7 @@ resolved() { # ahostsv4 or ahostsv6 -> the first usable address of each node; re
   done
 }
 
-choose_addresses() { # sets node_ips
+choose_addresses() { # reads node_names, nodes; sets node_ips
   local sixes=()
   mapfile -t node_ips < <(resolved ahostsv4)
   if ! usable "${node_ips[@]}"; then mapfile -t sixes < <(resolved ahostsv6); fi
@@ -84,8 +84,8 @@ choose_addresses() { # sets node_ips
   exit 1
 }
 
-# One line per node: its number, its addresses on the interface, all its interfaces.
-ask_interfaces() {
+# Prints one line per node: its number, its addresses on the interface, all its interfaces.
+ask_interfaces() { # reads step, interface
   # shellcheck disable=SC2016 # the inner shell's words
   "${step[@]}" bash -c '
     read -r _ _ _ four _ < <(ip -4 -o addr show dev "$1")
@@ -95,7 +95,7 @@ ask_interfaces() {
 }
 
 # On one node ranks do not need an address, but frameworks look for the interface.
-lacking() { # lines of ask_interfaces on stdin; prints what is missing
+lacking() { # lines of ask_interfaces on stdin; prints what is missing; reads interface, node_names, nodes
   local number four six names
   while read -r number four six names; do
     if usable "$four" || usable "$six"; then continue; fi
@@ -107,7 +107,7 @@ lacking() { # lines of ask_interfaces on stdin; prints what is missing
   done
 }
 
-choose_on_interface() { # sets node_ips, and the frameworks' variables for the interface
+choose_on_interface() { # reads interface, device, tasks, nodes; sets node_ips, handed_over, and the frameworks' variables for the interface
   local lines=() sixes=() lacks
   export GLOO_SOCKET_IFNAME=$interface
   handed_over+=(GLOO_SOCKET_IFNAME)

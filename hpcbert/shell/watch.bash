@@ -6,13 +6,14 @@
 # Reads status, attempt (of `mark`); sets pause, watcher.
 # shellcheck shell=bash disable=SC2154,SC2317,SC2329
 
-watch() { # what: only short pauses of the measured `step` are summed
-  exec {pause}<> <(:) # waiting here for a line needs no process; only the end of the watch writes here
+watch() { # what: only short pauses of the measured `step` are summed; sets pause, watcher
+  # Waiting here for a line needs no process; only the end of the watch writes here.
+  exec {pause}<> <(:)
   watch_time "$1" </dev/null >/dev/null &
   watcher=$!
 }
 
-unwatch() {
+unwatch() { # reads pause; clears watcher
   if [[ -z $watcher ]]; then return 0; fi
   printf '\n\n' >&"$pause" # bash's `read` can lose the line that comes just when its time is up
   wait "$watcher" || true
@@ -24,7 +25,7 @@ unwatch() {
 # Ten times a second this reads the clock that runs on meanwhile, in hundredths of a second, and subtracts
 # the time that a busy machine made it wait for a processor. A stopped process gets SIGCONT: then a
 # gap of half a second is enough to be sure; without the signal it takes five. Shorter gaps are summed.
-look_at_time() {
+look_at_time() { # reads and sets seen, queued_for, continued, begun, short of watch_time
   local now waited missing least=500 noticed=clock
   read -r now _ </proc/uptime
   { read -r _ waited _ </proc/self/schedstat; } 2>/dev/null || waited=0
@@ -42,7 +43,7 @@ look_at_time() {
   seen=$now queued_for=$waited
 }
 
-report_pause() { # hundredths of a second, how it was noticed
+report_pause() { # hundredths of a second, how it was noticed; by `mark`
   local gone
   printf -v gone '%d.%02d' $(($1 / 100)) $(($1 % 100))
   mark suspended ",\"seconds\":$gone,\"noticed\":\"$2\""
@@ -53,7 +54,7 @@ report_pause() { # hundredths of a second, how it was noticed
 # The end of the watch is no signal: `read` can lose a trap, too, that comes when its time is up. No
 # command substitution, here or above: if bash 5.2 runs a trap while it reads one, it takes the
 # trap's words for a part of it and reports `unexpected EOF`.
-watch_time() { # what
+watch_time() { # what; reads pause; sets what look_at_time reads
   local seen=0 queued_for=0 continued=0 begun=0 short=0
   trap 'continued=2' CONT
   look_at_time

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
+from itertools import takewhile
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from tests.kit.drafts import reference
+from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import SHELL
-from tests.kit.scripts import RECORDER, drafted, events, run_script, tool, with_python
+from tests.kit.scripts import (
+    RECORDER,
+    drafted,
+    events,
+    run_script,
+    slurm_in,
+    tool,
+    with_python,
+)
 from tests.kit.waiting import CEILING
 
 # What a script has set when it sources the file of its container runtime.
 SETTINGS = """
 set -euo pipefail
-SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1 handed_over=(SITE_VARIABLE)
+SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1
 """
+
+
+def sources(*files: str) -> str:
+    """Return the lines that source files of the library."""
+    return "\n".join(["set -euo pipefail", *(f'. "$library/{file}"' for file in files)])
 
 
 def bash(program: str) -> list[str]:
@@ -32,7 +50,9 @@ def bash(program: str) -> list[str]:
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str) -> None:
     show = 'echo "${NVIDIA_VISIBLE_DEVICES-unset}"; printf "%s\\n" "${handed_over[@]}"'
-    driver, *names = bash(f'{SETTINGS}device={device}\n. "$library/{file}"\n{show}')
+    driver, *names = bash(
+        f'{SETTINGS}device={device}\n{sources("job.bash")}\nhanded_over=(SITE_VARIABLE)\n. "$library/{file}"\n{show}'
+    )
     on_cpu = device == "cpu"
     assert driver == ("void" if on_cpu else "unset")
     assert ("NVIDIA_VISIBLE_DEVICES" in names) == on_cpu
@@ -76,8 +96,9 @@ keep_defaults '{file}'""")
 def test_an_interface_reaches_the_ranks_libraries(device: str, names: list[str]) -> None:
     program = f"""
 set -euo pipefail
-nodes=1 tasks=1 device={device} handed_over=() interface=ib0 node_names=(n1) step=()
+nodes=1 tasks=1 device={device} handed_over=() node_names=(n1) step=()
 . "$library/slurm.bash"
+interface=ib0
 choose_on_interface
 printf '%s\\n' "${{handed_over[@]}}"
 for name in "${{handed_over[@]}}"; do declare -p "$name"; done
@@ -107,3 +128,349 @@ leave 2>&1 || true
     printed = bash(program)
     assert len(printed) == lines
     assert all("removal was cut" in line and "n[1-4]" in line for line in printed)
+
+
+PYXIS = (
+    *("IMAGE", "MOUNTS", "WORKDIR", "NAME", "SAVE", "MOUNT_HOME", "REMAP_ROOT", "ENTRYPOINT"),
+    *("ENTRYPOINT_LOG", "WRITABLE", "READONLY", "ENV"),
+)
+
+
+@pytest.mark.parametrize("name", [*(f"PYXIS_CONTAINER_{name}" for name in PYXIS), "PYXIS_X"])
+def test_a_variable_of_pyxis_does_not_reach_a_step(name: str, tmp_path: Path) -> None:
+    slurm = slurm_in(tmp_path / "bin")
+    site = with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER))
+    made = drafted(site, shape="1n1g", scheduler="slurm")
+    done = run_script(made, tmp_path, **slurm, **{name: "other"})
+    assert done.returncode == 0, done.stderr
+    environment = (tmp_path / "record.env.0").read_text().split("\0")
+    assert not [line for line in environment if line.startswith("PYXIS_")]
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"])
+def test_a_number_that_is_none_ends_the_job_before_it_is_calculated_with(name: str) -> None:
+    program = f"{sources('job.bash')}\n(check_environment) 2>&1 || echo $?"
+    printed = bash(f"{name}='x[$(touch /dev/null)]'\n{program}")
+    assert printed == [f"hpcbert: {name} is not a number", "125"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "rank", "devices", "device"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3", 2, 1, "2"),
+        ("CUDA_VISIBLE_DEVICES=0", 2, 1, "0"),
+        ("CUDA_VISIBLE_DEVICES=", 2, 1, "2"),
+        ("CUDA_VISIBLE_DEVICES=0,1", 3, 1, "1"),
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3", 0, 4, "0"),
+        ("HPCBERT_DEVICE=7 CUDA_VISIBLE_DEVICES=0,1", 0, 1, "7"),
+        ("HIP_VISIBLE_DEVICES=0,1", 3, 1, "1"),
+        ("ROCR_VISIBLE_DEVICES=4,5 HIP_VISIBLE_DEVICES=4,5", 1, 1, "1"),
+    ],
+)
+def test_a_rank_takes_its_gpu_among_those_it_sees(
+    shown: str, rank: int, devices: int, device: str
+) -> None:
+    names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    program = f"""
+{sources("rank.bash")}
+unset {" ".join(names)} HPCBERT_DEVICE
+{shown} SLURM_LOCALID={rank} SLURM_PROCID={rank + 1} tasks=4 devices={devices}
+find_device
+echo "$HPCBERT_DEVICE"
+"""
+    assert bash(program) == [device]
+
+
+def test_a_process_that_drives_more_gpus_than_it_sees_fails() -> None:
+    settings = "CUDA_VISIBLE_DEVICES=0 SLURM_LOCALID=0 SLURM_PROCID=0 tasks=1 devices=8"
+    program = f"{sources('rank.bash')}\n{settings}\n(find_device 2>&1) || echo $?"
+    message, code = bash(program)
+    assert "drives 8 GPUs and sees 1" in message
+    assert code == "1"
+
+
+@pytest.mark.parametrize(
+    ("rocr", "hip", "corrected"),
+    [("4,5", "4,5", "0,1"), ("4,5", "0,1", "0,1"), ("4,5", "1", "1"), ("2,3", "3", "1")],
+)
+def test_the_lists_of_amd_are_not_applied_twice(rocr: str, hip: str, corrected: str) -> None:
+    program = f"""
+{sources("rank.bash")}
+ROCR_VISIBLE_DEVICES={rocr} HIP_VISIBLE_DEVICES={hip}
+correct_amd_list
+echo "$HIP_VISIBLE_DEVICES"
+"""
+    assert bash(program) == [corrected]
+
+
+def test_options_of_a_rank_end_before_its_command() -> None:
+    program = f"""
+{sources("rank.bash")}
+read_options --tasks 8 --on-gpus --bind A='x y' -- program --tasks 9
+echo "$words $tasks $on_gpus $bind"
+declare -p A
+"""
+    assert bash(program) == ["6 8 1 1", 'declare -x A="x y"']
+
+
+def test_a_rank_refuses_an_option_that_it_does_not_know() -> None:
+    program = f"{sources('rank.bash')}\n(read_options --other 2>&1) || echo $?"
+    assert bash(program) == ["hpcbert: rank.bash does not know --other", "125"]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("0-2,8", "0 1 2 8"), ("5", "5"), ("", ""), ("0-0,3-4", "0 3 4")],
+)
+def test_a_list_of_cpus_is_read(text: str, numbers: str) -> None:
+    assert bash(f'{sources("bind.bash")}\nlist "{text}"\necho "${{listed[*]}}"') == [numbers]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "usable"),
+    [
+        ("10.0.0.1 10.0.0.2", True),
+        ("fd00::1", True),
+        ("10.0.0.1 127.0.1.1", False),
+        ("::1", False),
+        ("fe80::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("10.0.0.1 -", False),
+        ("10.0.0.1 ''", False),
+    ],
+)
+def test_addresses_of_a_node_alone_are_not_usable(addresses: str, usable: bool) -> None:
+    program = f"{sources('slurm.bash')}\nif usable {addresses}; then echo yes; else echo no; fi"
+    assert bash(program) == ["yes" if usable else "no"]
+
+
+@pytest.mark.parametrize(
+    ("four", "six", "ips"),
+    [
+        ("10.0.0.1", "fd00::1", "10.0.0.1 10.0.0.1"),
+        ("127.0.1.1", "fd00::1", "fd00::1 fd00::1"),
+        ("127.0.1.1", "::1", None),
+    ],
+    ids=["IPv4", "IPv6", "neither"],
+)
+def test_addresses_of_all_nodes_are_of_one_kind(four: str, six: str, ips: str | None) -> None:
+    program = f"""
+{sources("slurm.bash")}
+nodes=2 node_names=(n1 n2)
+getent() {{ if [[ $1 == ahostsv4 ]]; then echo "{four} STREAM"; else echo "{six} STREAM"; fi; }}
+(choose_addresses 2>&1 && echo "${{node_ips[*]}}") || echo $?
+"""
+    if ips is None:
+        message, code = bash(program)
+        assert "set nodes.interface" in message
+        assert code == "1"
+    else:
+        assert bash(program) == [ips]
+
+
+def test_nodes_without_the_interface_or_its_address_are_named() -> None:
+    program = f"""
+{sources("slurm.bash")}
+nodes=3 node_names=(n1 n2 n3) interface=ib0
+printf '%s\n' '0 10.0.0.1 - ib0 lo' '1 - - eth0 lo' '2 - - ib0 lo' | lacking
+"""
+    hint = "(nodes.interface in the site.toml)"
+    assert bash(program) == [
+        f"hpcbert: n2 has no interface ib0 {hint}, but eth0 lo",
+        f"hpcbert: n3 has no address on its interface ib0 {hint}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "status"),
+    [
+        (0, "", 0),
+        (143, "srun: error: n1: task 3: Exited with exit code 7", 7),
+        (143, "srun: error: n1: tasks 0-3: Killed", 137),
+        (143, "srun: error: n1: task 0: Segmentation fault (core dumped)", 139),
+        (143, "srun: error: n1: task 0: Aborted", 134),
+        (143, "srun: error: n1: task 0: Bus error", 135),
+        (9, "srun: error: something else", 9),
+    ],
+)
+def test_a_step_ends_with_the_status_of_the_task_that_failed_first(
+    code: int, line: str, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "a.srun").write_text(f"{line}\n" if line else "")
+    program = f"{sources('slurm.bash')}\nlog={tmp_path}/a.log\nsettle {code} 2>&1 || echo $?"
+    assert bash(program) == [*([line] if line else []), *([str(status)] if status else [])]
+    assert not (tmp_path / "a.srun").exists()
+
+
+def test_a_pause_is_recorded_in_seconds(tmp_path: Path) -> None:
+    program = f"""
+{sources("job.bash")}
+status={tmp_path}/status attempt=2
+report_pause 1234 signal
+report_pause 605 sum
+"""
+    bash(program)
+    lines = (tmp_path / "status").read_text().splitlines()
+    pauses = [json.loads(line) for line in lines]
+    assert [(one["event"], one["seconds"], one["noticed"]) for one in pauses] == [
+        ("suspended", 12.34, "signal"),
+        ("suspended", 6.05, "sum"),
+    ]
+    assert {one["attempt"] for one in pauses} == {2}
+
+
+@pytest.mark.parametrize(
+    ("missing", "continued", "seconds"),
+    [(300, 0, []), (300, 2, [3]), (700, 0, [7]), (20, 2, [])],
+    ids=["three seconds", "three seconds after SIGCONT", "seven seconds", "a fifth of a second"],
+)
+def test_a_gap_in_the_clock_is_a_pause(
+    missing: int, continued: int, seconds: list[int], tmp_path: Path
+) -> None:
+    program = f"""
+{sources("job.bash")}
+report_pause() {{ echo "$1"; }}
+queued_for=0 continued={continued} begun=0 short=0 seen=0
+look_at_time
+seen=$((seen - {missing} - 10))
+look_at_time
+"""
+    printed = [round(int(line) / 100) for line in bash(program)]
+    assert printed == seconds
+
+
+SEARCH = f"""
+{sources("job.bash", "largest.bash")}
+attempt=0 repeat=1 search=record.jsonl point=p granularity=8 start=32 most=4096
+"""
+
+
+@pytest.mark.parametrize(
+    ("room", "tried", "largest"),
+    [
+        (100, "32 64 128 96 112 104", 96),
+        (40, "32 64 48 40", 40),
+        (5, "32 16 8 4", 4),
+        (64, "32 64 128 96 80 72", 64),
+    ],
+)
+def test_the_largest_batch_is_found_by_doubling_and_halving(
+    room: int, tried: str, largest: int, tmp_path: Path
+) -> None:
+    program = f"""
+campaign={tmp_path}
+{SEARCH}
+tried=''
+run_probe() {{
+  tried+=" $1"
+  local fits=false
+  if (($1 <= {room})); then fits=true; fi
+  tell probe "\\"size\\":$1,\\"fits\\":$fits"
+}}
+find_largest >/dev/null 2>&1 || true
+echo "$tried"
+echo "$batch"
+"""
+    sizes, batch = bash(program)
+    assert sizes.split() == tried.split()
+    assert batch == str(largest)
+    again = bash(program.replace('echo "$tried"', 'echo "again:$tried"'))
+    assert again == ["again:", batch], "the record is read, and nothing is tried again"
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "says"),
+    [
+        (17, "fine", "exit status 17"),
+        (1, "\x1b[31mCUDA out of memory\x1b[0m", "CUDA out of memory"),
+        (1, "step 1\rstep 2\rCUDA out of memory", "CUDA out of memory"),
+        (1, "fine", None),
+    ],
+    ids=["status", "colours", "progress bar", "other failure"],
+)
+def test_a_lack_of_memory_is_read_from_status_or_log(
+    code: int, log: str, says: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(f"{log}\n")
+    settings = "exits='17 18' memory='out of memory'"
+    program = f"campaign={tmp_path}\n{SEARCH}\n{settings}\ntoo_large {code} {tmp_path}/log || true"
+    assert bash(program) == ([says] if says else [])
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "result", "last"),
+    [(2, 0, "runs", None), (3, 3, "runs", None), (3, 0, "spared", "unneeded"), (3, 9, "runs", "undecided")],
+    ids=["too few", "more are needed", "enough", "no decision"],
+)  # fmt: skip
+def test_a_repeat_is_spared_if_those_that_ended_are_enough(
+    ended: int, code: int, result: str, last: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "status").mkdir()
+    for repeat in range(1, ended + 1):
+        path = tmp_path / "status" / f"p.{repeat}.jsonl"
+        path.write_text('{"event":"step-end","exit":0}\n')
+    program = f"""
+campaign={tmp_path} point=p
+{sources("job.bash", "enough.bash")}
+fewest=3 package=/nowhere status=$campaign/status/p.9.jsonl attempt=0
+decider=(bash -c 'echo "\\"percent\\":1"; exit {code}')
+if enough 9 >&2 2>/dev/null; then echo spared; else echo runs; fi
+"""
+    assert bash(program) == [result]
+    path = tmp_path / "status" / "p.9.jsonl"
+    recorded = [json.loads(line)["event"] for line in path.read_text().splitlines()] if last else []
+    assert recorded == ([last] if last else [])
+
+
+def test_repeats_that_have_not_begun_leave_the_queue(tmp_path: Path) -> None:
+    (tmp_path / "status").mkdir()
+    (tmp_path / "status" / "p.12.jsonl").write_text("begun\n")
+    program = f"""
+campaign={tmp_path} point=p
+{sources("job.bash", "enough.bash")}
+offset=10 count=3 first_attempt=0 said='"percent":1' SLURM_ARRAY_JOB_ID=7
+scancel() {{ echo "$*"; }}
+spare_others
+"""
+    assert bash(program) == ["--quiet --state=PENDING 7"]
+    files = {path.name: path.read_text() for path in (tmp_path / "status").iterdir()}
+    assert set(files) == {"p.11.jsonl", "p.12.jsonl", "p.13.jsonl"}
+    assert files["p.12.jsonl"] == "begun\n"
+    assert '"unneeded"' in files["p.11.jsonl"]
+    assert '"end"' in files["p.13.jsonl"]
+
+
+def test_a_file_fits_in_400_lines_and_names_its_functions_on_top() -> None:
+    for path in sorted(Path(SHELL).iterdir()):
+        lines = path.read_text().splitlines()
+        assert len(lines) <= 400, path.name
+        names = re.findall(r"(?m)^([a-z_]+)\(\) \{", path.read_text())
+        top = "\n".join(takewhile(lambda line: line.startswith("#"), lines))
+        if path.suffix == ".bash" and len(names) > 6:
+            missing = [
+                name for name in names if name != "main" and not re.search(rf"\b{name}\b", top)
+            ]
+            assert not missing, path.name
+
+
+@pytest.mark.needs("shellcheck")
+def test_the_library_is_clean_for_shellcheck_as_it_lies() -> None:
+    files = [str(path) for path in sorted(Path(SHELL).iterdir())]
+    done = subprocess.run(
+        ["shellcheck", "--norc", *files],
+        capture_output=True, text=True, check=False, timeout=CEILING,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_rendered_scripts_and_their_library_are_short() -> None:
+    folder = REPOSITORY / "sbatch"
+    scripts = [len(path.read_text().splitlines()) for path in folder.glob("*.sbatch")]
+    library = [
+        len(path.read_text().splitlines())
+        for path in (folder / "scripts").iterdir()
+        if path.suffix in {".bash", ".sh"}
+    ]
+    assert max(scripts) <= 90
+    assert median(scripts) <= 60
+    assert sum(scripts) + sum(library) < 3000

@@ -1,1 +1,0 @@
-../../hpcbert/shell/bind.bash

@@ -1,1 +1,0 @@
-../../hpcbert/shell/enough.bash

@@ -1,1 +1,0 @@
-../../hpcbert/shell/preflight.bash
