@@ -4,7 +4,7 @@
 #
 #   settings     set_path, check_environment, hand_over, join, begin_job
 #   record       mark, quoted, field, moment, job, taken, begin, end, apart
-#   signals      on_signal, on_exit, wait_for_step
+#   signals      on_signal, on_exit, report_cut, wait_for_step
 #   hold-back    baseline_is_well, hold_back
 #   nodes        describe, sample, drop_caches, free_port
 #   repeats      run_repeat, run_repeats

@@ -109,7 +109,8 @@ def test_the_next_campaign_waits_for_the_last_point_and_not_for_the_preflight(
     store.create(directory)
     for array in draft.campaign.arrays:
         store.write_text(directory / array.script, draft.scripts[array.name])
-    store.write_manifest(directory, replace(draft.campaign, id="second", after=draft.campaign.id))
+    second = replace(draft.campaign, id="second", after=draft.campaign.id, library=())
+    store.write_manifest(directory, second)
     count = slurm.count("sbatch")
     flow.submit(directory, hurried(slurm))
     assert waits(slurm)[count:][0] == ["--dependency=afterany:103"]

@@ -16,13 +16,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from hpcbert import __version__
 from hpcbert.lab import DEFAULT_DIRECTORY
-from hpcbert.model import Protocol
+from hpcbert.model import JobRequest, Protocol
 from tests.kit import campaigns, status
 from tests.kit.cli import Done, inside
 from tests.kit.containers import pointer
@@ -137,6 +138,10 @@ def _planted(runs: Path, name: str, *shapes: str, failed: int = 0, faster: float
         runs, *shapes, name=name, repeats=2, scheduler="local", protocol=Protocol(2, 120, 20),
         script_sha256=hashlib.sha256(script.encode()).hexdigest(),
     )  # fmt: skip
+    request = JobRequest(output=str(runs / name / "slurm" / "%A_%a.out"))
+    built = built.change(
+        arrays=tuple(replace(array, request=request) for array in built.campaign.arrays)
+    )
     for array in built.campaign.arrays:
         shape, gpus = str(array.point.shape), array.point.shape.gpus
         path = built.directory / array.script

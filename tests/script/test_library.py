@@ -79,6 +79,7 @@ def test_a_container_keeps_of_a_login_what_its_image_lacks(
     if image is not None:
         file.write_text(image)
     bash(f"""{SETTINGS}device=cpu
+. "$library/job.bash"
 . "$library/pyxis.bash"
 unset SHELL USER LOGNAME
 PATH=/login HOME=/home/u
