@@ -136,7 +136,7 @@ def remedy(error: OSError) -> str:
 def refusal(error: OSError) -> HpcbertError:
     """Return the error for what the system refused, and the file."""
     names = [os.fsdecode(one) for one in (error.filename, error.filename2) if _named(one)]
-    what = error.strerror or str(error) or type(error).__name__
+    reason = error.strerror or str(error) or type(error).__name__
     if isinstance(error, FileNotFoundError) and _homeless():
         return HpcbertError(
             "The working directory was removed.",
@@ -144,7 +144,7 @@ def refusal(error: OSError) -> HpcbertError:
         )
     helps = remedy(error)
     return HpcbertError(
-        f"{what.rstrip('.')}.", where=" -> ".join(names), hint=f"{helps}." if helps else ""
+        f"{reason.rstrip('.')}.", where=" -> ".join(names), hint=f"{helps}." if helps else ""
     )
 
 

@@ -506,8 +506,8 @@ class Campaign:
     @cached_property
     def _standing(self) -> frozenset[str]:
         """Names of the arrays that a repeat was submitted in last, and of the preflight."""
-        own = (one.name for one in self.arrays if one.preflight)
-        return frozenset((*own, *(array.name for array, _ in self.current)))
+        names = (one.name for one in self.arrays if one.preflight)
+        return frozenset((*names, *(array.name for array, _ in self.current)))
 
 
 def _shape(text: str) -> Shape:

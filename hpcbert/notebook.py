@@ -104,8 +104,8 @@ class LoadedResult:
             picture.name: picture for picture in pictures_of(self.results, self.made, language)
         }
         if name not in pictures:
-            there = ", ".join(pictures) or "none: no point has a number"
-            raise UsageError(f"There is no figure {name!r}.", hint=f"The figures are: {there}.")
+            text = ", ".join(pictures) or "none: no point has a number"
+            raise UsageError(f"There is no figure {name!r}.", hint=f"The figures are: {text}.")
         return shown(pictures[name])
 
     def to_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -137,13 +137,13 @@ class LoadedResult:
                     }
                     for fact, value in environment.facts.items():
                         yield {**base, "fact": fact, "value": value}
-        known = {source.name for source in self.results.sources if source.environments}
+        names = {source.name for source in self.results.sources if source.environments}
         for table in self.results.tables:
             for row in table.rows:
                 name = row.origin.name if row.origin else ""
                 point = f"{table.group.framework} {row.shape}"
                 base = {"source": name, "node": "", "point": point, "digest": ""}
-                for fact, values in () if name in known else row.facts:
+                for fact, values in () if name in names else row.facts:
                     yield {**base, "fact": fact, "value": ", ".join(values)}
 
 
@@ -188,7 +188,7 @@ def load(
     Raises:
         HpcbertError: As the command; its message is a sentence, and `hint` says what to do.
     """
-    said = tuple(f"{name}={value}" for name, value in (settings or {}).items())
+    texts = tuple(f"{name}={value}" for name, value in (settings or {}).items())
     user_settings = UserSettings(
         fw,
         model,
@@ -196,7 +196,7 @@ def load(
         gpus_per_node,
         batch_size,
         spelled(precision) or None,
-        parse_settings(said),
+        parse_settings(texts),
     )
     request = CollectRequest(
         rule, pattern, user_settings, Window(skip, iters), require_all, as_repeats

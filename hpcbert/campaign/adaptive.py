@@ -50,7 +50,7 @@ def warnings(watched: TrackedCampaign) -> tuple[str, ...]:
     if not blind:
         return ()
     hosts = {str(one["host"]) for own in blind for one in own if "host" in one}
-    what = "1 repeat was" if len(blind) == 1 else f"{len(blind)} repeats were"
-    told = f"{what} made without knowing whether they were needed"
+    text = "1 repeat was" if len(blind) == 1 else f"{len(blind)} repeats were"
+    told = f"{text} made without knowing whether they were needed"
     where = f"hpcbert did not run on {fold(tuple(sorted(hosts)))}"
     return (f"{watched.campaign.id}: {told}: {where}; see slurm/*.out.",)

@@ -47,8 +47,8 @@ def campaigns(runs: Path) -> tuple[Campaigns, tuple[Path, ...]]:
     Returns:
         The campaigns, and the directories of those with another schema.
     """
-    manifests, others = store.read_manifests(reversed(store.find_campaigns(runs)))
-    return tuple(TrackedCampaign(*item) for item in manifests.items()), others
+    manifests, paths = store.read_manifests(reversed(store.find_campaigns(runs)))
+    return tuple(TrackedCampaign(*item) for item in manifests.items()), paths
 
 
 def earlier(

@@ -94,8 +94,8 @@ def write(
             continue
         name = (array.name, array.job_id, repeat.number)
         ends.pop(name, None)
-        own = repeat.newest.ended and repeat.newest.attempt >= state.attempt
-        if repeat.key in final and not (state.kind.alive or own):
+        ended = repeat.newest.ended and repeat.newest.attempt >= state.attempt
+        if repeat.key in final and not (state.kind.alive or ended):
             ends[name] = UnwrittenEnd(*name, state.attempt, state.word, state.detail)
     if ends != before and not store.stranger(watched.directory):
         document = {"schema": _SCHEMA, "ends": [asdict(end) for end in ends.values()]}

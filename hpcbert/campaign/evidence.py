@@ -284,14 +284,14 @@ def _continues(campaign: Campaign, document: Mapping[str, Any]) -> bool:
     An array without a job at that time may have been submitted since. Runs may belong to an array
     that was added later: a table that is made while a retry runs keeps the existing evidence.
     """
-    then = document[EVIDENCE].get("manifest")
+    manifest = document[EVIDENCE].get("manifest")
     try:
         now = manifest_digests(campaign)
         ran = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
-        known = ran & then["arrays"].keys()
-        kept = all(now["arrays"].get(name) == then["arrays"][name] for name in known)
-        grown = then["arrays"].keys() <= now["arrays"].keys()
-        return bool(kept and grown and then["head"] == now["head"])
+        known = ran & manifest["arrays"].keys()
+        kept = all(now["arrays"].get(name) == manifest["arrays"][name] for name in known)
+        grown = manifest["arrays"].keys() <= now["arrays"].keys()
+        return bool(kept and grown and manifest["head"] == now["head"])
     except (KeyError, TypeError, AttributeError):
         return False
 

@@ -180,9 +180,9 @@ def _gpus(fields: list[str], lines: list[str]) -> dict[str, str]:
         return {}
     facts = {"GPUs": str(len(cards))}
     for place, field in enumerate(fields):
-        told = sorted({card[place].strip() for card in cards} - {"", "N/A"})
-        if field in _GPU_FACTS and told:
-            facts[_GPU_FACTS[field]] = ", ".join(told)
+        texts = sorted({card[place].strip() for card in cards} - {"", "N/A"})
+        if field in _GPU_FACTS and texts:
+            facts[_GPU_FACTS[field]] = ", ".join(texts)
     return facts
 
 

@@ -264,10 +264,10 @@ class Reader:
         raise UnknownLogError(message, where=shown(read.log.path))
 
     def _setting(self, log: LogFile) -> Setting:
-        said = log.of_point
-        if said not in self._settings:
-            self._settings[said] = setting_of(log, self.known, self.window)
-        return self._settings[said]
+        of_point = log.of_point
+        if of_point not in self._settings:
+            self._settings[of_point] = setting_of(log, self.known, self.window)
+        return self._settings[of_point]
 
     def _point(self, read: Read) -> Point:
         said = read.framework, read.model, read.reading.setting

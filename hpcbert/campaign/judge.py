@@ -179,8 +179,8 @@ def gather(
         points.setdefault(repeat.array.point, []).append(replace(repeat, run=runs[repeat.key]))
     points = _alike(watched, points)
     # One campaign, one device: a run without a log is of the same table as the others.
-    said = (dict(repeat.facts).get("device_kind") for repeat in repeats)
-    stated = next((str(kind) for kind in said if kind), None)
+    device_kinds = (dict(repeat.facts).get("device_kind") for repeat in repeats)
+    stated = next((str(kind) for kind in device_kinds if kind), None)
     curves = Curves(sized(watched, point) for point in points)
     spare = {
         point: tuple(

@@ -123,12 +123,15 @@ def _result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResu
     runs = [run for run in runs if run["state"] != UNNEEDED]
     rates = [float(run["throughput"]) for run in runs if run["valid"]]
     refused = tuple(
-        (int(run["repeat"]), "; ".join(f"{one['code']}: {one['detail']}" for one in run["reasons"]))
+        (
+            int(run["repeat"]),
+            "; ".join(f"{reason['code']}: {reason['detail']}" for reason in run["reasons"]),
+        )
         for run in runs
         if not run["valid"] and not _was_alive(run)
     )
-    asked = len(rates) if suffices(rates, precision) else len(runs)
-    return PointResult(asked, len(rates), median(rates) if rates else None, refused, unneeded)
+    count = len(rates) if suffices(rates, precision) else len(runs)
+    return PointResult(count, len(rates), median(rates) if rates else None, refused, unneeded)
 
 
 def _was_alive(run: Mapping[str, Any]) -> bool:

@@ -74,8 +74,8 @@ class Preflight:
         )
         worst = min((pair for pair in pairs if pair[2]), key=lambda pair: pair[1] / pair[2])
         where, own, middle = worst
-        told = f"{own / _GB:.3g} GB/s {where}; the median is {middle / _GB:.3g}"
-        return f"the preflight measured {told}"
+        text = f"{own / _GB:.3g} GB/s {where}; the median is {middle / _GB:.3g}"
+        return f"the preflight measured {text}"
 
 
 def found(watched: TrackedCampaign) -> Preflight | None:

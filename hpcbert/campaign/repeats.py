@@ -233,8 +233,8 @@ class Repeat:
     def printed(self) -> tuple[Path, ...]:
         """Possible paths of its job script's output: Slurm's, and the local queue's."""
         folder, array = self.watched.directory / "slurm", self.array
-        own = f"{array.job_id}_{array.point.key}_{'all' if array.together else self.number}.out"
-        return folder / f"{self.job_id}.out", folder / own
+        text = f"{array.job_id}_{array.point.key}_{'all' if array.together else self.number}.out"
+        return folder / f"{self.job_id}.out", folder / text
 
     @property
     def printed_alone(self) -> tuple[Path, ...]:

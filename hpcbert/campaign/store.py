@@ -118,15 +118,15 @@ def read_manifests(directories: Iterable[Path]) -> tuple[dict[Path, Campaign], t
     Damaged ones are left out.
     """
     campaigns: dict[Path, Campaign] = {}
-    others = []
+    paths = []
     for directory in directories:
         try:
             campaigns[directory] = read_manifest(directory)
         except OtherSchemaError:  # noqa: PERF203 - each may have it
-            others.append(directory)
+            paths.append(directory)
         except HpcbertError:
             continue
-    return campaigns, tuple(others)
+    return campaigns, tuple(paths)
 
 
 def describe_left_out(purpose: str, directories: Sequence[Path]) -> tuple[str, ...]:
@@ -171,8 +171,8 @@ def read_manifest(directory: Path) -> Campaign:
         raise UsageError(f"The manifest is damaged: {wrong}.", where=str(path))
     count = sum(len(array.repeats) for array in campaign.arrays)
     if count > MOST_REPEATS:
-        what = f"The manifest has {count:,} repeats; hpcbert reads at most {MOST_REPEATS:,}."
-        raise UsageError(what, where=str(path))
+        text = f"The manifest has {count:,} repeats; hpcbert reads at most {MOST_REPEATS:,}."
+        raise UsageError(text, where=str(path))
     _refuse_outside(directory, campaign)
     return campaign
 
@@ -352,9 +352,9 @@ def resolve(name: str, runs: Path, *, shortest: int = 1) -> Path:
     if named and not found:
         return named[0].absolute()
     if found:
-        meant = ", ".join(path.name for path in found)
+        text = ", ".join(path.name for path in found)
         raise UsageError(
-            f"{name!r} could be {meant}.", where=str(runs), hint="Give more of its id, or its path."
+            f"{name!r} could be {text}.", where=str(runs), hint="Give more of its id, or its path."
         )
     there = f"You have: {_listed(campaigns)}." if campaigns else "You have none."
     least = f" of at least {shortest} characters" if shortest > 1 else ""

@@ -106,10 +106,10 @@ class Suspicion:
         works = any(repeat_outcome.good for repeat_outcome in tries)
         for repeat_outcome in tries:
             if works and not repeat_outcome.good and repeat_outcome.state in _FAILED:
-                why = f"repeat {repeat_outcome.repeat} was {repeat_outcome.state} on it"
-                why += ", and all successful repeats ran elsewhere"
+                text = f"repeat {repeat_outcome.repeat} was {repeat_outcome.state} on it"
+                text += ", and all successful repeats ran elsewhere"
                 suspected = (node for node in repeat_outcome.nodes if node not in self._healthy)
-                failed |= dict.fromkeys(suspected, why)
+                failed |= dict.fromkeys(suspected, text)
         rest = {node: why for node, why in failed.items() if node not in self._lost}
         return {**self._lost, **rest}
 
@@ -117,16 +117,16 @@ class Suspicion:
 def _of_lost(
     repeat_outcome: RepeatOutcome, healthy: set[str], nodes: Mapping[str, bool]
 ) -> dict[str, str]:
-    what = (
+    text = (
         f"repeat {repeat_outcome.repeat} of {repeat_outcome.point} was {repeat_outcome.state} on it"
     )
     if len(repeat_outcome.nodes) == 1:
-        return {repeat_outcome.nodes[0]: what}
+        return {repeat_outcome.nodes[0]: text}
     down = [node for node in repeat_outcome.nodes if not nodes.get(node, True)]
     if down:
-        return dict.fromkeys(down, f"{what}, and it is down")
+        return dict.fromkeys(down, f"{text}, and it is down")
     unproven = [node for node in repeat_outcome.nodes if node not in healthy]
-    return dict.fromkeys(unproven, f"{what}, and no repeat succeeded on it")
+    return dict.fromkeys(unproven, f"{text}, and no repeat succeeded on it")
 
 
 def limit(suspects: Mapping[str, str], nodes: Mapping[str, bool], *, needed: int) -> Verdict:

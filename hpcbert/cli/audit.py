@@ -87,12 +87,12 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
             )
         flow.accept(opened_campaign.directory, accept, states=ask_scheduler, now=time.time())
     made = flow.audit(opened_campaign.directory, expected=expect.lower())
-    told = f"{made.campaign.id} is {made.status}. {'; '.join(map(str, made.findings))}."
+    text = f"{made.campaign.id} is {made.status}. {'; '.join(map(str, made.findings))}."
     intact = made.status == "intact"
     return Result(
         data=_data(opened_campaign.shown, made),
         text="\n".join(_lines(made)),
-        errors=() if intact else (CheckError(told, hint=_HINTS[made.status]),),
+        errors=() if intact else (CheckError(text, hint=_HINTS[made.status]),),
         warnings=store.caution(opened_campaign.shown),
     )
 
@@ -120,9 +120,9 @@ def _lines(made: Audit) -> Iterator[str]:
     yield f"seal {plain(made.seal)}"
     for one in made.history:
         changes = one.get("changes")
-        told = "; ".join(map(str, changes)) if isinstance(changes, list) else ""
+        text = "; ".join(map(str, changes)) if isinstance(changes, list) else ""
         why = f"; accepted at {one.get('at')}: {one['accepted']}" if one.get("accepted") else ""
-        yield plain(f"recorded before at {one.get('recorded')}, since then: {told}{why}")
+        yield plain(f"recorded before at {one.get('recorded')}, since then: {text}{why}")
     for finding in made.findings:
         mark = click.style("!", fg="yellow") if finding.harmless else click.style("✗", fg="red")
         yield f"{mark} {plain(str(finding))}"

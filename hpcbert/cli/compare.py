@@ -110,24 +110,24 @@ def compare(
     request = CompareRequest(
         (base, *new), by or "", within, fail_under, anyway=anyway, reading=requested(**reading)
     )
-    made = run(request, find_places(site_file, templates))
+    result = run(request, find_places(site_file, templates))
     if junit:
-        failures = {failure.point: failure.message for failure in made.failures}
+        failures = {failure.point: failure.message for failure in result.failures}
         write_output(
             Path(junit),
-            f"{verdicts.junit(made.comparisons, failures)}\n".encode(errors="backslashreplace"),
+            f"{verdicts.junit(result.comparisons, failures)}\n".encode(errors="backslashreplace"),
             "--junit",
         )
     width = streams.width(sys.stdout)
-    views = [verdicts.view(comparison, within) for comparison in made.comparisons]
+    views = [verdicts.view(comparison, within) for comparison in result.comparisons]
     parts = [view.markdown() if form == "markdown" else view.text(width) for view in views]
     return Result(
         data={
             "within": within,
             "fail_under": fail_under,
-            "comparisons": [verdicts.data(one) for one in made.comparisons],
+            "comparisons": [verdicts.data(one) for one in result.comparisons],
         },
         text="\n\n".join(parts),
-        errors=(*made.failures, *map(IncompleteError, made.refused)),
-        warnings=made.warnings,
+        errors=(*result.failures, *map(IncompleteError, result.refused)),
+        warnings=result.warnings,
     )

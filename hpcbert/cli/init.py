@@ -122,8 +122,8 @@ def _ask(question: Question) -> str:
     if names:
         click.echo(f"Which {question.name}? ({question.flag})", err=True)
     for number, (name, known) in enumerate(question.options.items(), 1):
-        said = known if known.startswith(name) and name else f"{name or '(none)'}: {known}"
-        click.echo(f"  {number}  {printable(said)}", err=True)
+        text = known if known.startswith(name) and name else f"{name or '(none)'}: {known}"
+        click.echo(f"  {number}  {printable(text)}", err=True)
     default = question.default or ("" if "" in names else None)
     while True:
         answer: str = click.prompt(
@@ -147,6 +147,6 @@ def _outranked(output: Path) -> list[str]:
         return [f"hpcbert does not use {output} here. {error}"]
     if path.resolve() == output.resolve():
         return []
-    why = "because of HPCBERT_SITE" if by == "HPCBERT_SITE" else f"found {by}"
+    text = "because of HPCBERT_SITE" if by == "HPCBERT_SITE" else f"found {by}"
     remedy = "unset HPCBERT_SITE or give" if by == "HPCBERT_SITE" else "give"
-    return [f"hpcbert uses {path} here, {why}. To use {output}, {remedy} --site {output}."]
+    return [f"hpcbert uses {path} here, {text}. To use {output}, {remedy} --site {output}."]

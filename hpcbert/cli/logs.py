@@ -194,8 +194,8 @@ class _Printer:
     def state(self, repeat: Repeat, state: RepeatState) -> None:
         name = f"{repeat.array.point.key} repeat {repeat.number}"
         name += f" attempt {state.attempt}" if state.attempt else ""
-        why = f" ({state.detail})" if state.detail else ""
-        say(f"{name}: {state.word}{why}", err=True)
+        text = f" ({state.detail})" if state.detail else ""
+        say(f"{name}: {state.word}{text}", err=True)
 
 
 def _follow(tail: int | None, **values: Any) -> Result:

@@ -212,8 +212,8 @@ def leave(command: str, result: Result, *, as_json: bool) -> NoReturn:
 def unwritten(error: OSError, code: int = 0) -> NoReturn:
     """Leave because stdout refuses the output: stderr reports that, and a code of 0 becomes 1."""
     streams.forsake(sys.stdout)
-    why = "it is closed" if error.errno == errno.EBADF else error.strerror
-    complain(HpcbertError(f"Can't write to stdout: {why}."))
+    reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+    complain(HpcbertError(f"Can't write to stdout: {reason}."))
     raise SystemExit(code or HpcbertError.exit_code)
 
 

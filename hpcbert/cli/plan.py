@@ -294,10 +294,11 @@ def _notes(outlook: Outlook) -> list[str]:
             point_outlook.cost.on_nodes(point_outlook.cost.hours)
             for point_outlook in point_outlooks
         )
-        each = site.nodes.gpus_per_node
+        gpus_per_node = site.nodes.gpus_per_node
         lines.append(
             "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
-            f"{_count(each, 'GPU')} each, bills up to {text(hours and hours * each)} GPU-hours."
+            f"{_count(gpus_per_node, 'GPU')} each, bills up to "
+            f"{text(hours and hours * gpus_per_node)} GPU-hours."
         )
     return ["\n".join(lines)]
 

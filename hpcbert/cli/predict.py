@@ -93,8 +93,8 @@ def predict(
 def _title(forecast: Forecast) -> str:
     group = forecast.group
     batch = f"{group.batch} samples per device"
-    what = f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"
-    return plain(f"{what} {batch} {group.variant}")
+    text = f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"
+    return plain(f"{text} {batch} {group.variant}")
 
 
 def _data(forecast: Forecast) -> dict[str, Any]:

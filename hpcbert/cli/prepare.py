@@ -96,8 +96,8 @@ def prepare(
     wanted = device(values["device"])
     recipes = [one.for_device(device_of(one, here, wanted, folders)) for one in found]
     if on_node:
-        own = tuple(str(Path(path).absolute()) for path in templates)
-        given = {"fw": frameworks, "only": only, "templates": own, "set": settings}
+        texts = tuple(str(Path(path).absolute()) for path in templates)
+        given = {"fw": frameworks, "only": only, "templates": texts, "set": settings}
         return _on_node(here, _words(here, given, values, dry=dry_run))
     context = Context(
         run=run,
@@ -126,9 +126,9 @@ def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
         repository=values["repository"],
     )
     here = site.load(values["site_file"], options)
-    own = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
-    if own and len(frameworks) != 1:
-        raise UsageError(f"{' and '.join(own)} can only be used with a single framework.")
+    texts = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
+    if texts and len(frameworks) != 1:
+        raise UsageError(f"{' and '.join(texts)} can only be used with a single framework.")
     return here
 
 
@@ -185,7 +185,7 @@ def _on_node(here: Site, words: Sequence[str]) -> Result:
             "hpcbert and its Python.",
         ) from None
     if document["data"]:
-        return _result([Part(**one) for one in document["data"]["parts"]])
+        return _result([Part(**part) for part in document["data"]["parts"]])
     kinds = {error.code: error for error in _ERRORS}
     errors = tuple(
         kinds.get(one["code"], HpcbertError)(one["message"], hint=one["hint"])

@@ -131,7 +131,7 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
 
 def _view(source: Publication, table: PublishedTable) -> TableView:
     variant = f" {table.variant}" if table.variant else ""
-    what = f"{table.framework} {table.model} {table.precision} b{table.batch_size_per_device}"
+    text = f"{table.framework} {table.model} {table.precision} b{table.batch_size_per_device}"
     facts = ", ".join(f"{name} {value}" for name, value in source.facts_of(table).items())
     base = next((point.value for point in table.points if point.shape.gpus == 1), None)
     rows = [_point_cells(point, base) for point in table.points]
@@ -141,7 +141,7 @@ def _view(source: Publication, table: PublishedTable) -> TableView:
     ]
     name = source.called(table)
     return TableView(
-        heading=(click.style(name, bold=True) + f"  {what}{variant}",),
+        heading=(click.style(name, bold=True) + f"  {text}{variant}",),
         grid=Grid(table.name, name, _COLUMNS, tuple(rows)).without_empty(),
         notes=(source.place(table), *([facts] if facts else []), *notes),
     )
@@ -226,6 +226,6 @@ def _given(cell: CheckedCell) -> str:
 
 def _summary(cells: tuple[CheckedCell, ...]) -> str:
     follow = sum(cell.follows for cell in cells)
-    known = sum(bool(cell.error) and not cell.follows for cell in cells)
-    more = f"; {known} are known to be wrong" if known else ""
+    known_wrong = sum(bool(cell.error) and not cell.follows for cell in cells)
+    more = f"; {known_wrong} are known to be wrong" if known_wrong else ""
     return f"{follow} of {len(cells)} published numbers follow from the logs{more}."

@@ -194,9 +194,9 @@ def _doubt(campaign: Campaign, array: Array) -> str:
 def _lines(campaign: Campaign) -> list[str]:
     points, count = {array.point for array in campaign.measured}, len(campaign.current)
     called = f" ({campaign.name})" if campaign.name else ""
-    what = "1 point" if len(points) == 1 else f"{len(points)} points (one line each)"
+    text = "1 point" if len(points) == 1 else f"{len(points)} points (one line each)"
     runs = "1 repeat (a run of the point)" if count == 1 else f"{count} repeats (runs of a point)"
-    lines = [f"campaign {campaign.id}{called}: {what}, {runs}"]
+    lines = [f"campaign {campaign.id}{called}: {text}, {runs}"]
     if check := campaign.preflight:
         lines.append(f"  preflight of {check.point.shape.nodes} nodes  job {check.job_id}")
     for array in campaign.measured:

@@ -230,10 +230,10 @@ def plan_text(plan: RetryPlan, *, dry: bool = False) -> str:
     watched = plan.findings.watched
     lines = []
     for array in plan.arrays:
-        done = "would be submitted again" if dry else f"submitted again as job {array.job_id}"
+        text = "would be submitted again" if dry else f"submitted again as job {array.job_id}"
         numbers = ", ".join(map(str, array.repeats))
         what = f"repeat{'s' if len(array.repeats) > 1 else ''} {numbers} of {array.point.key}"
-        lines.append(f"{what} {done}:")
+        lines.append(f"{what} {text}:")
         lines += [f"  repeat {number}: {why}" for number, _, why in array.why]
         lines += [f"  not on {node}: {why}" for node, why in array.excluded]
     if not lines:

@@ -106,9 +106,9 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     document = _recorded(directory)
     watched = TrackedCampaign(directory, campaign)
     deviations = list(evidence.changes(watched, document, evidence.digests(watched)))
-    own = str(document.get(SEAL, ""))
-    if not own.startswith(expected):
-        detail = f"its seal is {own} instead of {expected}"
+    text = str(document.get(SEAL, ""))
+    if not text.startswith(expected):
+        detail = f"its seal is {text} instead of {expected}"
         deviations.append(Deviation("seal", evidence.MEASUREMENTS, detail))
     gathered = _again(watched, document)
     made = None if isinstance(gathered, Deviation) else gathered
@@ -129,7 +129,7 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
         status=status,
         findings=tuple(deviations),
         recorded=str(document[EVIDENCE].get("recorded", "")),
-        seal=own,
+        seal=text,
         history=tuple(one for one in history if isinstance(one, dict)),
         tables=tabulate(made.points) if made else (),
         exhibits={repeat.run.log: _exhibit(repeat, files, environments) for repeat in repeats},
@@ -176,7 +176,7 @@ def _recorded(directory: Path) -> dict[str, Any]:
 def _again(watched: TrackedCampaign, document: Mapping[str, Any]) -> Gathered | Deviation:
     """Judge every repeat again by the states on record; an impossible state is a finding."""
     try:
-        states = {(one["array"], one["repeat"]): _known(one) for one in document["runs"]}
+        states = {(run["array"], run["repeat"]): _known(run) for run in document["runs"]}
         raw = document[EVIDENCE]["window"]
         window = Window(_whole(raw["skip"]), _whole(raw["iters"]))
         return judge.gather(

@@ -198,12 +198,12 @@ def _refuse_for_logs(request: CollectRequest) -> None:
     """
     values = {**request.known._asdict(), "pattern": request.pattern}
     values["as_repeats"] = request.as_repeats
-    given = [f"--{_FLAGS.get(name, name).replace('_', '-')}" for name in values if values[name]]
-    if given:
+    texts = [f"--{_FLAGS.get(name, name).replace('_', '-')}" for name in values if values[name]]
+    if texts:
         raise UsageError(
-            f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on campaigns, "
+            f"{' and '.join(texts)} {'has' if len(texts) == 1 else 'have'} no effect on campaigns, "
             "which record it themselves.",
-            hint=f"Leave {' and '.join(given)} out.",
+            hint=f"Leave {' and '.join(texts)} out.",
         )
 
 
@@ -261,8 +261,8 @@ def _of_campaign(
 
     directory, campaign = watched.directory, watched.campaign
     if campaign.rehearse:
-        why = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
-        return _OfCampaign(source_of(place, campaign, ()), refused=(why,))
+        text = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
+        return _OfCampaign(source_of(place, campaign, ()), refused=(text,))
     gathered = judge.gather(
         watched, rule=request.rule, window=request.window, states=states, nearby=nearby
     )
@@ -313,10 +313,10 @@ def refuse_twice(points: Iterable[tuple[Group, Measured | Row]]) -> None:
     for group, one in points:
         where = _where(one.origin)
         if (group, one.shape) in seen:
-            what = f"{group.framework} {group.model} {one.shape} {group.precision}"
+            text = f"{group.framework} {group.model} {one.shape} {group.precision}"
             places = f"{seen[group, one.shape]} and in {where}"
             raise UsageError(
-                f"{what} b{group.batch} is in {places}.",
+                f"{text} b{group.batch} is in {places}.",
                 hint="Collect them separately: runs of two campaigns are not runs of one point.",
             )
         seen[group, one.shape] = where

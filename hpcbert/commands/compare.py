@@ -171,9 +171,9 @@ def _refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
             for obstacle in pair.obstacles:
                 reasons.setdefault(str(obstacle), []).append(pair.new.name)
     if reasons:
-        told = "; ".join(f"{why} ({some(names)})" for why, names in reasons.items())
+        text = "; ".join(f"{why} ({some(names)})" for why, names in reasons.items())
         raise UsageError(
-            f"These results are not comparable: {told}.",
+            f"These results are not comparable: {text}.",
             hint="--anyway compares them nevertheless, and marks them.",
         )
 

@@ -146,11 +146,13 @@ def present(cluster: Cluster) -> bool:
     Raises:
         SchedulerError: There is one, but it does not answer.
     """
-    why = cluster.silence
-    if why in {"missing", "unconfigured"}:
+    silence = cluster.silence
+    if silence in {"missing", "unconfigured"}:
         return False
-    if why in {"away", "failed"}:
-        raise SchedulerError(f"{cluster.complaint}.", hint=f"{HINTS[why]} --local: without Slurm.")
+    if silence in {"away", "failed"}:
+        raise SchedulerError(
+            f"{cluster.complaint}.", hint=f"{HINTS[silence]} --local: without Slurm."
+        )
     return True
 
 
@@ -227,9 +229,9 @@ def _choose_partition(proposal: Proposal, cluster: Cluster) -> Offer | None:
     options = {offer.name: str(offer) for offer in good}
     name = proposal.choose(Question("partition", "--partition", options, good[0].name), answer)
     best = next(offer for offer in found if offer.name == name)
-    why = f"{_YOURS}: {_contents(best)}" if answer else _reason(best, found)
-    others = tuple(str(offer) for offer in found if offer is not best)[:_MOST_SHOWN]
-    proposal.take("slurm.partition", name, why, others, "--partition")
+    text = f"{_YOURS}: {_contents(best)}" if answer else _reason(best, found)
+    texts = tuple(str(offer) for offer in found if offer is not best)[:_MOST_SHOWN]
+    proposal.take("slurm.partition", name, text, texts, "--partition")
     if best.barred:
         proposal.warnings.append(f"Partition {name} may refuse your jobs: {best.barred}.")
     return best
@@ -298,9 +300,9 @@ def _choose_gpus(proposal: Proposal, offer: Offer) -> None:
             f"No node of partition {offer.name} has {kind.gres}:{count}.",
             hint=f"Ask for at most --gpus-per-node {kind.most}.",
         )
-    why = f"{_YOURS}; {kind}" if count else str(kind)
+    text = f"{_YOURS}; {kind}" if count else str(kind)
     others = (f"{kind.fewer} nodes of the partition have another number",) if kind.fewer else ()
-    proposal.take("nodes.gpus_per_node", str(count or kind.count), why, others, "--gpus-per-node")
+    proposal.take("nodes.gpus_per_node", str(count or kind.count), text, others, "--gpus-per-node")
 
 
 def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
@@ -308,10 +310,10 @@ def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
     question = Question("GPU type", "--gpu-type", options, kinds[0].name or "gpu")
     name = proposal.choose(question, proposal.given.get("gpu_type", ""))
     kind = next(kind for kind in kinds if (kind.name or "gpu") == name)
-    others = tuple(str(other) for other in kinds if other is not kind)
+    texts = tuple(str(other) for other in kinds if other is not kind)
     is_picked = proposal.given.get("gpu_type") or kind is not kinds[0]
-    why = f"{_YOURS}: {kind}" if is_picked else str(kind)
-    proposal.take("slurm.gres", kind.gres, why, others, "--gpu-type")
+    text = f"{_YOURS}: {kind}" if is_picked else str(kind)
+    proposal.take("slurm.gres", kind.gres, text, texts, "--gpu-type")
     if kind.sliced:
         proposal.warnings.append(
             f"{kind.gres} is a slice of a GPU (MIG): NCCL does not join slices, so only one "
@@ -482,9 +484,9 @@ def _choose_interface(proposal: Proposal, surroundings: Surroundings) -> None:
         options |= {each: f"{each}, which this machine has" for each in surroundings.fast}
         name = proposal.pick(Question("network interface", "--interface", options))
         why = "this machine has it"
-    others = tuple(other for other in surroundings.interfaces if other != name)
+    interfaces = tuple(other for other in surroundings.interfaces if other != name)
     why = why if name else "what the nodes' names resolve to"
-    proposal.take("nodes.interface", name, why, others, "--interface")
+    proposal.take("nodes.interface", name, why, interfaces, "--interface")
 
 
 def _choose_runs(proposal: Proposal, surroundings: Surroundings, folder: Path) -> None:
@@ -526,8 +528,8 @@ def described(choices: list[Choice]) -> str:
     for choice in choices:
         lines.append(f"  {choice.key:<{width}}  {choice.value or '-'}: {choice.why}")
         if choice.others:
-            how = f" ({choice.flag})" if choice.flag else ""
-            lines.append(f"  {'':<{width}}  also there{how}: {'; '.join(choice.others)}")
+            text = f" ({choice.flag})" if choice.flag else ""
+            lines.append(f"  {'':<{width}}  also there{text}: {'; '.join(choice.others)}")
     return "\n".join(lines)
 
 

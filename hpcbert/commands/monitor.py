@@ -123,12 +123,12 @@ def unfinished(runs: Path, *, run: Runner) -> tuple[tuple[TrackedCampaign, ...],
     Returns:
         The campaigns, and the directories of those with another schema.
     """
-    manifests, others = store.read_manifests(store.find_campaigns(runs))
+    manifests, paths = store.read_manifests(store.find_campaigns(runs))
     campaigns = [TrackedCampaign(*item) for item in manifests.items()]
     living: list[TrackedCampaign] = []
     for runs_on, tracked_campaigns in scheduler.each(campaigns, World(run)):
         living += runs_on.living(tracked_campaigns)
-    return tuple(campaign for campaign in campaigns if campaign in living), others
+    return tuple(campaign for campaign in campaigns if campaign in living), paths
 
 
 def begun(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign, ...]:

@@ -114,12 +114,12 @@ def _of_mpi(resolved: Resolved) -> Iterator[Finding]:
     there, recipe = resolved.options.mpi, resolved.recipe
     if not there or not resolved.mpi or fitting_mpi([resolved.mpi], there):
         return
-    own = resolved.site.slurm.mpi or given(resolved.site.slurm.srun_args, "mpi", "srun")
-    wanted = f"The site names {own}" if own else f"{recipe.name} needs {' or '.join(recipe.mpi)}"
+    mpi = resolved.site.slurm.mpi or given(resolved.site.slurm.srun_args, "mpi", "srun")
+    text = f"The site names {mpi}" if mpi else f"{recipe.name} needs {' or '.join(recipe.mpi)}"
     yield Finding(
         "MPI",
         "fail",
-        f"{wanted} to start its ranks, and srun on this cluster has {', '.join(there)}.",
+        f"{text} to start its ranks, and srun on this cluster has {', '.join(there)}.",
         "Set slurm.mpi in the site.toml to one of these that the program's MPI speaks, or have the "
         "cluster's administrators install the plugin.",
         "site.toml: slurm.mpi",

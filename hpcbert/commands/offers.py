@@ -139,8 +139,8 @@ def _gpu_kinds(partition: Partition) -> tuple[GpuKind, ...]:
     kinds = []
     for name, sizes in nodes.items():
         count, alike = max(sizes.items(), key=lambda size: (size[1], size[0]))
-        others = sum(sizes.values()) - alike
-        kinds.append(GpuKind(name, count, alike, others, max(sizes), name in sliced))
+        other_nodes = sum(sizes.values()) - alike
+        kinds.append(GpuKind(name, count, alike, other_nodes, max(sizes), name in sliced))
     return tuple(sorted(kinds, key=lambda kind: (kind.sliced, -kind.nodes * kind.count, kind.name)))
 
 

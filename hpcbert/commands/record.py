@@ -85,10 +85,10 @@ def check(
         and (not edition or edition in published_table.edition.split("-"))
     ]
     if not known:
-        found = "; ".join(" ".join(map(str, one)) for one in sorted(logged))
+        text = "; ".join(" ".join(map(str, one)) for one in sorted(logged))
         of = f" of edition {edition}" if edition else ""
         raise UsageError(
-            f"{against} has no table{of} for these logs: {found}.",
+            f"{against} has no table{of} for these logs: {text}.",
             hint="hpcbert record list has the names of all tables.",
         )
     ways = dict.fromkeys(

@@ -171,11 +171,11 @@ def _backing(source: Source, results: ResultSet, campaigns: Mapping[str, Path]) 
         record = evidence.recorded(directory)
     except HpcbertError:
         return Backing()
-    known = record[evidence.EVIDENCE]["files"] if record else {}
+    files = record[evidence.EVIDENCE]["files"] if record else {}
     return Backing(
         script=_script(directory, campaign),
         topologies=_topologies(directory / "env"),
-        digests={str(path): str(entry["sha256"]) for path, entry in known.items()},
+        digests={str(path): str(entry["sha256"]) for path, entry in files.items()},
     )
 
 
@@ -337,8 +337,8 @@ def _refuse_others(place: Path, path: Path) -> None:
             and ((place / name).is_symlink() or digests.get(name) != _digest(place / name))
         ]
     if others:
-        what = f"{others[0]!r} was changed since the report there was written, and would be lost."
-        raise UsageError(what, where=str(path), hint=_ELSEWHERE)
+        text = f"{others[0]!r} was changed since the report there was written, and would be lost."
+        raise UsageError(text, where=str(path), hint=_ELSEWHERE)
 
 
 # What UTF-8 can't write becomes JSON's escape for it.

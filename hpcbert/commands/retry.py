@@ -143,9 +143,9 @@ def look(
             # The next search begins below a size that turned out to be too large.
             fixed = lacked and not array.point.largest
             hopeless = fixed and array.point not in fits and not policy.exclude
-            why = "; ".join(map(str, outcome.reasons))
+            text = "; ".join(map(str, outcome.reasons))
             (too_large if hopeless else invalid).append(
-                InvalidRepeat(array, number, outcome.state, why)
+                InvalidRepeat(array, number, outcome.state, text)
             )
     runs_on.refuse_doubling(
         watched, [(invalid_repeat.array, invalid_repeat.number) for invalid_repeat in invalid]

@@ -119,8 +119,8 @@ class _Program:
         """Return the options that a long name may mean: itself, or all that it abbreviates."""
         if name in self.alone or name in self.valued:
             return (name,)
-        known = self.alone | self.valued
-        return tuple(sorted(one for one in known if one.startswith(name)))
+        alone = self.alone | self.valued
+        return tuple(sorted(one for one in alone if one.startswith(name)))
 
 
 def _program(name: str, alone: str, valued: str, short: str, own: Mapping[str, str]) -> _Program:

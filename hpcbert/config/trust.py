@@ -176,9 +176,9 @@ def _remedy(doubts: Sequence[_Doubt], advice: str) -> str:
         if not any(trusted_path != other and other.covers(*trusted_path) for other in trusted_paths)
     ]
     words = shlex.join(str(trusted_path.path) for trusted_path in trusted_paths)
-    own = [str(doubt.path) for doubt in doubts if doubt.uid == os.geteuid()]
-    if len(own) == len(doubts):
-        advice = f"Close it: chmod o-w {shlex.join(dict.fromkeys(own))}"
+    texts = [str(doubt.path) for doubt in doubts if doubt.uid == os.geteuid()]
+    if len(texts) == len(doubts):
+        advice = f"Close it: chmod o-w {shlex.join(dict.fromkeys(texts))}"
     remedy = f"you trust it: hpcbert trust {words}"
     return f"{advice}; or, if {remedy}" if advice else f"If {remedy}"
 

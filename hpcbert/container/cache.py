@@ -201,5 +201,5 @@ def _dead_here(words: Sequence[str]) -> bool:
         space = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return False
-    here = f"{boot_id()}/{space}/{os.geteuid()}"
-    return place == here and born.isdecimal() and not lives(pid, int(born))
+    text = f"{boot_id()}/{space}/{os.geteuid()}"
+    return place == text and born.isdecimal() and not lives(pid, int(born))

@@ -75,8 +75,8 @@ class Image:
         if self.kind != "docker":
             return self.slashed
         user = f"{self.user}@" if self.user else ""
-        which = f"@{self.digest}" if self.digest else f":{self.tag}"
-        return f"{_DOCKER}{user}{self.registry}#{self.name}{which}"
+        text = f"@{self.digest}" if self.digest else f":{self.tag}"
+        return f"{_DOCKER}{user}{self.registry}#{self.name}{text}"
 
     @property
     def slashed(self) -> str:
@@ -84,8 +84,8 @@ class Image:
         if self.kind == "file":
             return self.path
         registry = "docker.io" if self.registry == HUB else self.registry
-        which = f"@{self.digest}" if self.digest else f":{self.tag}"
-        return f"{self.kind}://{registry}{'/' if registry else ''}{self.name}{which}"
+        text = f"@{self.digest}" if self.digest else f":{self.tag}"
+        return f"{self.kind}://{registry}{'/' if registry else ''}{self.name}{text}"
 
     @property
     def stem(self) -> str:
@@ -97,8 +97,8 @@ class Image:
         if self.kind == "file":
             return re.sub(r"[^A-Za-z0-9._-]", "_", Path(self.path).stem)
         place = "+".join((self.registry.replace(":", "_"), *self.name.split("/")))
-        which = "@" + self.digest.replace(":", "+") if self.digest else "+" + self.tag
-        return f"{'' if self.kind == 'docker' else self.kind + '@'}{place}{which}"
+        tag = "@" + self.digest.replace(":", "+") if self.digest else "+" + self.tag
+        return f"{'' if self.kind == 'docker' else self.kind + '@'}{place}{tag}"
 
 
 def parse(text: str) -> Image:

@@ -141,12 +141,12 @@ def check_image(image: Image, runtime: Runtime, where: str) -> Image:
     Raises:
         UsageError: It can't.
     """
-    others = " or ".join(
+    text = " or ".join(
         f'"{one.name}"'
         for one in RUNTIMES.values()
         if image.kind in (*one.tool.schemes, "file") and not image.path.endswith(one.tool.ends)
     )
-    hint = f"container.runtime = {others} can."
+    hint = f"container.runtime = {text} can."
     if image.path.endswith(runtime.tool.ends):
         raise UsageError(f"{runtime.name} can't enter {image.path!r}.", where=where, hint=hint)
     if image.kind not in (*runtime.tool.schemes, "file"):
@@ -167,17 +167,17 @@ def check_mount(mount: Mount, runtime: Runtime, where: str) -> None:
             where=where,
             hint=f"{runtime.name} can't mount it; {hint}",
         )
-    known = runtime.tool.flags
-    if known and mount.source in ("tmpfs", "umount"):
+    flags = runtime.tool.flags
+    if flags and mount.source in ("tmpfs", "umount"):
         raise UsageError(
             f"{runtime.name} does not support mounts of the kind {mount.spec!r}.",
             where=where,
             hint=hint,
         )
-    unknown = [flag for flag in mount.flags if known and flag not in known]
+    unknown = [flag for flag in mount.flags if flags and flag not in flags]
     if unknown:
         raise UsageError(
             f"The mount {mount.spec!r} has the flag {unknown[0]}, unknown to {runtime.name}.",
             where=where,
-            hint=f"It supports {', '.join(sorted(known))}; {hint}",
+            hint=f"It supports {', '.join(sorted(flags))}; {hint}",
         )

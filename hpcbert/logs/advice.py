@@ -36,14 +36,14 @@ def advice(
         to_end: Whether windows extend to the end of each run, instead of an iteration.
     """
     places = _places(path, grammar)
-    others = [f"{name} at {_listed(place)}" for name, place in places.items() if place]
-    if others and not places[rule.record.name] and rule.kind != "footer":
+    texts = [f"{name} at {_listed(place)}" for name, place in places.items() if place]
+    if texts and not places[rule.record.name] and rule.kind != "footer":
         detail = f"the log has no record {rule.record.name}, which rule {rule.name} reads"
     options = [
         f"--rule {name}" + (f" --skip {skip} --iters {'end' if to_end else iters}" if iters else "")
         for name, skip, iters in _options(path, grammar, setting, places)
     ][:_SHOWN]
-    parts = [detail, *([f"it has {', '.join(others)}"] if others else [])]
+    parts = [detail, *([f"it has {', '.join(texts)}"] if texts else [])]
     return "; ".join([*parts, *([f"type {', or '.join(options)}"] if options else [])])
 
 

@@ -303,8 +303,8 @@ def _found(data: bytes, words: tuple[FailureWords, ...]) -> Iterable[tuple[Failu
         line, failure_words = cut_line(data, start, end)[0].text, words[which]
         match = failure_words.match.search(line) or failure_words.match.search(unlabelled(line))
         if match:
-            said = match.string[match.start() :].split(b"\n")[0].decode(errors="replace")
-            yield failure_words, Failure(failure_words.kind, " ".join(said.split())[:_SHOWN])
+            text = match.string[match.start() :].split(b"\n")[0].decode(errors="replace")
+            yield failure_words, Failure(failure_words.kind, " ".join(text.split())[:_SHOWN])
 
 
 class _ErrorLine(NamedTuple):
@@ -398,6 +398,8 @@ def _same_speaker(label: bytes, line: bytes) -> bool:
 
 def _with_next(text: bytes, data: bytes, end: int) -> bytes:
     """Return an exception's name with the next informative line, because it says nothing itself."""
-    rest = data[end + 1 : end + 1 + LINE].split(b"\n")
-    more = next((one for one in rest if _LABEL.sub(b"", one).strip()), b"") if b":" in text else b""
+    words = data[end + 1 : end + 1 + LINE].split(b"\n")
+    more = (
+        next((one for one in words if _LABEL.sub(b"", one).strip()), b"") if b":" in text else b""
+    )
     return text.strip() + (b" " + _LABEL.sub(b"", more).strip() if more else b"")

@@ -263,8 +263,8 @@ class Rule:
     @classmethod
     def narrowed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the annotations of the keys that a rule of this kind does not have."""
-        own = _KEYS.get(str(values.get("kind")), "").split()
-        return dict.fromkeys(_OF_KINDS.difference(own), Annotated[Any, GIVEN])
+        words = _KEYS.get(str(values.get("kind")), "").split()
+        return dict.fromkeys(_OF_KINDS.difference(words), Annotated[Any, GIVEN])
 
     def __post_init__(self) -> None:
         if self.kind == "custom":

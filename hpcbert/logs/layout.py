@@ -166,8 +166,8 @@ class _Found:
         if log_file is log:
             return
         if log_file.path.absolute() != log.path.absolute() and log.path.is_symlink():
-            why = f"it is a link to {shown(log_file.path)}, which was read"
-            self.links.append(LeftOut(log.path, why, wanted=False))
+            text = f"it is a link to {shown(log_file.path)}, which was read"
+            self.links.append(LeftOut(log.path, text, wanted=False))
 
     def _left_out(self, path: Path, *, named: bool) -> LeftOut:
         if self.pattern:
@@ -176,8 +176,8 @@ class _Found:
             return LeftOut(path, "it does not have the name of a log", wanted=False)
         lower = path.with_name(path.name.lower())
         case = " in lower case" if self.folders.by_dlperf(lower) else ""
-        why = f"it does not have a name in DLPerf's form{case} (bert_b32_fp32_1.log)"
-        return LeftOut(path, why, wanted=True)
+        text = f"it does not have a name in DLPerf's form{case} (bert_b32_fp32_1.log)"
+        return LeftOut(path, text, wanted=True)
 
     def discovery(self) -> Discovery:
         """Return the findings, in order."""

@@ -184,10 +184,10 @@ def _settled(
     # Kept: the repeats of a point have the same settings and facts.
     facts = dict(stated)
     known = {name: value for name in facts if (value := getattr(setting, name)) is not None}
-    said = dict(setting.sources)
+    sources = dict(setting.sources)
     disagreements = [
         f"the log says {name} = {facts[name]}, "
-        + (f"{said[name]} says {value}" if name in said else f"expected {value}")
+        + (f"{sources[name]} says {value}" if name in sources else f"expected {value}")
         for name, value in known.items()
         if value != facts[name]
     ]
@@ -233,8 +233,8 @@ def _contradictions(setting: Setting) -> tuple[str, ...]:
     replicas = (gpus or 0) // setting.gpus_per_replica
     if gpus and (setting.data_parallel or replicas) * setting.gpus_per_replica != gpus:
         count = f"{setting.data_parallel} " if setting.data_parallel else ""
-        each = f"{setting.gpus_per_replica} GPUs each"
-        found.append(f"{count}replicas of {each} are not {gpus} GPUs")
+        text = f"{setting.gpus_per_replica} GPUs each"
+        found.append(f"{count}replicas of {text} are not {gpus} GPUs")
     size, total = setting.batch_size_per_device, setting.global_batch_size
     if size != (_samples_of_batch(setting) or size):
         stated = f"a batch of {setting.device_batch} {setting.batch_unit}"

@@ -127,12 +127,12 @@ def find_python(release: str, context: Context, env: Mapping[str, str]) -> Inter
 
 def _candidates(release: str, context: Context) -> Iterator[str]:
     names = (f"python{release}", "python3", "python")
-    found = [shutil.which(name, path=context.env.get("PATH")) for name in names]
+    programs = [shutil.which(name, path=context.env.get("PATH")) for name in names]
     home = Path(context.env.get("HOME") or "/")
     for pattern in _COLLECTIONS:
         paths = sorted(home.glob(f"{pattern.format(release)}/bin/python{release}"))
-        found += map(str, reversed(paths))
-    yield from dict.fromkeys(path for path in (*found, sys.executable) if path)
+        programs += map(str, reversed(paths))
+    yield from dict.fromkeys(path for path in (*programs, sys.executable) if path)
 
 
 class _Installation:
@@ -168,14 +168,14 @@ class _Installation:
         """Check whether it still has the installed packages."""
         try:
             changed = sorted(set(self._held()) ^ set(made["packages"]))
-            why = f"packages were changed since: {', '.join(changed[:_SHOWN])}" if changed else ""
+            text = f"packages were changed since: {', '.join(changed[:_SHOWN])}" if changed else ""
         except IncompleteError as error:
-            why = f"hpcbert cannot read it: {error.message}"
-        if not why:
+            text = f"hpcbert cannot read it: {error.message}"
+        if not text:
             return self.ready("ready", made)
         hint = f"Remove {self.directory} and its .json, and prepare again; or name an interpreter "
         hint += f"of your own: frameworks.{self.recipe.name}.python."
-        return self.part("failed", why, hint=hint)
+        return self.part("failed", text, hint=hint)
 
     def make(self, python: Interpreter) -> dict[str, Any]:
         """Make it; a failure leaves nothing behind.
@@ -196,14 +196,14 @@ class _Installation:
         except BaseException:
             self._remove()
             raise
-        said = "\n".join([python.version, *held, *self.wanted.patches])
+        text = "\n".join([python.version, *held, *self.wanted.patches])
         return {
             "framework": self.recipe.name,
             "python": python.version,
             "base": python.path,
             "packages": held,
             "patches": list(self.wanted.patches),
-            "digest": f"packages:{hashlib.sha256(said.encode()).hexdigest()}",
+            "digest": f"packages:{hashlib.sha256(text.encode()).hexdigest()}",
         }
 
     def _remove(self) -> None:
@@ -234,13 +234,13 @@ class _Installation:
         Raises:
             IncompleteError: It does not exist.
         """
-        own = self.site.settings(self.recipe.name).source
+        source = self.site.settings(self.recipe.name).source
         path = source_record(self.site, self.recipe)
-        root = Path(own) if own else beside(path)
+        root = Path(source) if source else beside(path)
         inner = Path(self.recipe.source.path).parts
-        if own and inner and root.parts[-len(inner) :] == inner:
+        if source and inner and root.parts[-len(inner) :] == inner:
             root = root.parents[len(inner) - 1]
-        if not (root.is_dir() and (own or record(path))):
+        if not (root.is_dir() and (source or record(path))):
             raise IncompleteError(
                 "it needs the program's checkout, which does not exist",
                 hint=f"hpcbert prepare --fw {self.recipe.name} --only source",

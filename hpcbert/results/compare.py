@@ -52,8 +52,8 @@ class Side:
     @property
     def speeds(self) -> list[float]:
         """Throughputs of the valid runs; the median if the runs were not published."""
-        found = [run.throughput for run in self.row.runs if run.valid and run.throughput]
-        return found or ([self.row.median] if self.row.median else [])
+        throughputs = [run.throughput for run in self.row.runs if run.valid and run.throughput]
+        return throughputs or ([self.row.median] if self.row.median else [])
 
     @property
     def per_gpu(self) -> float:
@@ -334,11 +334,11 @@ def _nothing_in_common(
     base, new = _values(left), _values(right)
     apart = [name for name in base if not base[name] & new[name]]
     words = {name: word for word, name in DIMENSIONS.items()}
-    told = [
+    texts = [
         f"{words[name]} ({', '.join(sorted(base[name]))}; {', '.join(sorted(new[name]))})"
         for name in apart
     ]
-    hint = f"They differ in {' and in '.join(told)}." if told else ""
+    hint = f"They differ in {' and in '.join(texts)}." if texts else ""
     more = f" To compare by it: --by {words[apart[0]]}." if len(apart) == 1 else ""
     return UsageError(message, hint=hint + more)
 

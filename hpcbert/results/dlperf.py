@@ -50,13 +50,13 @@ def render(tables: Iterable[SpeedupTable], _made: Provenance, _width: int = 0) -
 
 def unsaid(tables: Iterable[SpeedupTable], provenance: Provenance) -> tuple[str, ...]:
     """Return the content that this form can't hold, one sentence per table."""
-    how = f"hpcbert {provenance.hpcbert}, {provenance.date}: {provenance.command}"
-    said = (
+    text = f"hpcbert {provenance.hpcbert}, {provenance.date}: {provenance.command}"
+    texts = (
         f"{on_cpu(table.group, 'device ')}{'; ' if table.group.device == 'cpu' else ''}"
-        f"rule {table.group.rule}; {basis(table)}{how}"
+        f"rule {table.group.rule}; {basis(table)}{text}"
         for table in tables
     )
-    return tuple(f"what dlperf-json has no key for: {one}" for one in said)
+    return tuple(f"what dlperf-json has no key for: {one}" for one in texts)
 
 
 def _model(table: SpeedupTable) -> str:

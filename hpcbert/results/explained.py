@@ -76,10 +76,12 @@ def explain(
 
 def _run_of(group: Group, shape: Shape, *, fw: str = "") -> str:
     """Return the command that measures a shape."""
-    own = "" if fw else f" --precision {group.precision} --batch-size {group.batch_size_per_device}"
-    own += " --device cpu" if group.device == "cpu" and not fw else ""
+    text = (
+        "" if fw else f" --precision {group.precision} --batch-size {group.batch_size_per_device}"
+    )
+    text += " --device cpu" if group.device == "cpu" and not fw else ""
     where = f"--nodes {shape.nodes} --gpus-per-node {shape.gpus_per_node}"
-    return plain(f"hpcbert submit --fw {fw or group.framework} {where}{own}")
+    return plain(f"hpcbert submit --fw {fw or group.framework} {where}{text}")
 
 
 def _at(rows: Sequence[Row], shape: Shape) -> Row | None:
@@ -152,8 +154,8 @@ def parameters(model: Model) -> int:
 
 def _accumulation(group: Group) -> int:
     words = group.variant.split(",")
-    known = (word.removeprefix("acc") for word in words if word.startswith("acc"))
-    return next((int(word) for word in known if word.isdecimal()), 1)
+    texts = (word.removeprefix("acc") for word in words if word.startswith("acc"))
+    return next((int(word) for word in texts if word.isdecimal()), 1)
 
 
 def _all_reduce(

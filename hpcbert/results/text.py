@@ -69,8 +69,8 @@ def render(tables: Iterable[SpeedupTable], provenance: Provenance, width: int = 
     """
     parts = [_table(table, width) for table in tables]
     words = f"hpcbert {provenance.hpcbert} · {provenance.date} · {provenance.command}"
-    how = "\n".join(click.style(line, dim=True) for line in fold(plain(words), width))
-    return "\n\n".join([*parts, how])
+    text = "\n".join(click.style(line, dim=True) for line in fold(plain(words), width))
+    return "\n\n".join([*parts, text])
 
 
 def render_wide(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:

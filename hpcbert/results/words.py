@@ -84,8 +84,8 @@ def _named(runs: list[Run], row: Row) -> str:
     if len(runs) == 1:
         (run,) = runs
         return _called(run, row) + (f" (attempt {run.attempt})" if run.attempt else "")
-    which = ", ".join(_called(run, row).removeprefix("repeat ") for run in runs)
-    return f"{len(runs)} repeats" + ("" if len(runs) == len(row.runs) else f" ({which})")
+    text = ", ".join(_called(run, row).removeprefix("repeat ") for run in runs)
+    return f"{len(runs)} repeats" + ("" if len(runs) == len(row.runs) else f" ({text})")
 
 
 def _called(run: Run, row: Row) -> str:
@@ -137,13 +137,13 @@ def sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
         return count
     found, asked = limits(numbers), percent(adaptive.precision_of_median)
     if suffices(numbers, adaptive.precision_of_median):
-        why = f"narrower than {asked}"
+        text = f"narrower than {asked}"
     elif len(numbers) < FEWEST:
-        why = f"and at least {FEWEST} are needed"
+        text = f"and at least {FEWEST} are needed"
     else:
-        why = f"not narrower than {asked}"
+        text = f"not narrower than {asked}"
     wide = f"interval is {percent(found.width)} wide"
-    return f"{count}: the median's {percent(found.coverage)} {wide}, {why}"
+    return f"{count}: the median's {percent(found.coverage)} {wide}, {text}"
 
 
 def repeats_of(protocol: Protocol) -> str:

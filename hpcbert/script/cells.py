@@ -107,14 +107,14 @@ _FRAMEWORKS = 'Name at least one: frameworks = ["pytorch"]; hpcbert frameworks l
 
 def _combined(block: str, axes: Axes, every: Sequence[Shape]) -> Iterator[Combination]:
     for framework in axes.frameworks:
-        own = {option.name: option.values for option in axes.options if not option.framework}
-        own |= {
+        values = {option.name: option.values for option in axes.options if not option.framework}
+        values |= {
             option.name: option.values for option in axes.options if option.framework == framework
         }
         named = [one.precision for one in _sizes(axes, framework) if one.precision]
         for model, options, env, precision in product(
             axes.models or ("",),
-            _each(own.items()),
+            _each(values.items()),
             _each((variable.name, variable.values) for variable in axes.env),
             axes.precisions or tuple(dict.fromkeys(named)) or ("",),
         ):

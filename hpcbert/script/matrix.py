@@ -220,11 +220,11 @@ def _unheard(
 ) -> Iterator[ConfigError]:
     for value in asked:
         if value not in values:
-            known = [str(each) for each in values if each]
+            texts = [str(each) for each in values if each]
             yield ConfigError(
                 f"{key} names {str(value)!r}, which no point has.",
                 where=matrix.where,
-                hint=did_you_mean(str(value), known),
+                hint=did_you_mean(str(value), texts),
             )
 
 

@@ -60,15 +60,15 @@ def placing(resolved: Resolved, point: Point) -> Placing:
     """Determine it for a point."""
     site, shape = resolved.site, point.shape
     tasks = resolved.recipe.tasks_per_node(shape)
-    each = shape.gpus_per_node // tasks
+    gpus_per_node = shape.gpus_per_node // tasks
     own = any(word.startswith(("--cpu-bind", "--cpu_bind")) for word in site.slurm.srun_args)
     return Placing(
         on_gpus=resolved.plan.preset.gpus and resolved.device != "cpu",
         nodes=shape.nodes,
         gpus=shape.gpus,
         tasks=tasks,
-        gpus_of_task=each,
-        cpus=site.nodes.cpus_per_gpu * each,
+        gpus_of_task=gpus_per_node,
+        cpus=site.nodes.cpus_per_gpu * gpus_per_node,
         share=max(site.nodes.gpus_per_node, shape.gpus_per_node),
         binding="cluster" if own else site.nodes.cpu_bind,
         confined_only=not (site.slurm.exclusive or resolved.scheduler.here),

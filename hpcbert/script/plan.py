@@ -140,8 +140,8 @@ def device_of(recipe: Recipe, site: Site, asked: str, folders: tuple[Path, ...] 
         if device == wanted or not wanted:
             return device
     able = " or ".join(recipe.devices)
-    others = ", ".join(_able(folders, wanted))
-    hint = f"Frameworks that run on {wanted}: {others}." if others else ""
+    text = ", ".join(_able(folders, wanted))
+    hint = f"Frameworks that run on {wanted}: {text}." if text else ""
     raise UsageError(f"{recipe.name} runs on {able}, not on {wanted}.", where=where, hint=hint)
 
 

@@ -53,10 +53,10 @@ def source_record(site: Site, recipe: Recipe) -> Path:
     name = recipe.source.repository.rstrip("/").rpartition("/")[2].removesuffix(".git")
     name = re.sub(r"[^A-Za-z0-9._-]", "_", name) + f"-{recipe.source.commit[:12]}"
     if recipe.source.patches:
-        total = hashlib.sha256()
+        patches = hashlib.sha256()
         for patch in recipe.source.patches:
-            total.update(_own(recipe, patch))
-        name += f"+{total.hexdigest()[:8]}"
+            patches.update(_own(recipe, patch))
+        name += f"+{patches.hexdigest()[:8]}"
     return Path(site.sources) / f"{name}{_SUFFIX}"
 
 
@@ -77,8 +77,8 @@ def data_record(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) 
 
 def runs_in_environment(site: Site, recipe: Recipe) -> bool:
     """Return whether ranks run in a virtual environment that `prepare` makes."""
-    own = site.settings(recipe.name).python
-    return recipe.environment is not None and site.container.runtime == "none" and not own
+    python = site.settings(recipe.name).python
+    return recipe.environment is not None and site.container.runtime == "none" and not python
 
 
 def comes_with_environment(site: Site, recipe: Recipe) -> bool:
@@ -99,17 +99,17 @@ def environment_record(site: Site, recipe: Recipe) -> Path:
     virtual_environment = recipe.environment
     if virtual_environment is None:
         raise UsageError(f"{recipe.name} has no environment.")
-    total = hashlib.sha256(virtual_environment.python.encode())
+    patches = hashlib.sha256(virtual_environment.python.encode())
     for step in virtual_environment.install:
         said = [step.requirements, step.options, step.source, sorted(step.env.items())]
-        total.update(json.dumps(said).encode())
-        total.update(_own(recipe, step.requirements) if step.requirements else b"")
+        patches.update(json.dumps(said).encode())
+        patches.update(_own(recipe, step.requirements) if step.requirements else b"")
     for patch in virtual_environment.patches:
-        total.update(_own(recipe, patch))
+        patches.update(_own(recipe, patch))
     if virtual_environment.builds_source:
-        own = site.settings(recipe.name).source
-        total.update((own or source_record(site, recipe).name).encode())
-    name = f"{recipe.name}-py{virtual_environment.python}-{total.hexdigest()[:12]}"
+        source = site.settings(recipe.name).source
+        patches.update((source or source_record(site, recipe).name).encode())
+    name = f"{recipe.name}-py{virtual_environment.python}-{patches.hexdigest()[:12]}"
     return Path(site.sources) / f"{name}{_SUFFIX}"
 
 
@@ -176,8 +176,8 @@ def synthetic_folder(site: Site, recipe: Recipe, options: Mapping[str, OptionVal
     """
     dataset = recipe.dataset
     names = [one.format_map(options) for one in (dataset.files, *dataset.also)] if dataset else []
-    said = json.dumps([*synthetic(site, recipe, options), names])
-    digest = hashlib.sha256(said.encode()).hexdigest()
+    text = json.dumps([*synthetic(site, recipe, options), names])
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return Path(site.sources) / f"{recipe.name}+{SYNTHETIC}-{digest[:12]}"
 
 

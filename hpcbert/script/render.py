@@ -193,8 +193,8 @@ def _mark(resolved: Resolved, array: Array) -> tuple[str, ...]:
 
     A comment of the user's own stays.
     """
-    taken = resolved.by_hand or slurmwords.given(resolved.site.slurm.sbatch_args, "comment")
-    return () if taken else (f"--comment={array.name}",)
+    by_hand = resolved.by_hand or slurmwords.given(resolved.site.slurm.sbatch_args, "comment")
+    return () if by_hand else (f"--comment={array.name}",)
 
 
 def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:

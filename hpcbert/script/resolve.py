@@ -256,8 +256,8 @@ def _of_mpi(site: Site, recipe: Recipe, mpi: str) -> tuple[str, ...]:
     """Return a warning if the recipe's ranks are not known to support the site's kind of MPI."""
     if not recipe.mpi or recipe.mpi == ("none",) or mpi.startswith(recipe.mpi):
         return ()
-    said = f"{recipe.name} finds its ranks by {' or '.join(recipe.mpi)}"
-    return (f"{said}, but {site.where} has slurm.mpi = {mpi!r}: each rank may run alone.",)
+    text = f"{recipe.name} finds its ranks by {' or '.join(recipe.mpi)}"
+    return (f"{text}, but {site.where} has slurm.mpi = {mpi!r}: each rank may run alone.",)
 
 
 def relative(path: Path, here: Path) -> str:

@@ -93,10 +93,10 @@ def _where(error: BaseException, place: Path) -> str:
 
     Jinja puts the template's own place into the traceback.
     """
-    found = str(place)
+    text = str(place)
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename.endswith(_SUFFIX):
-            found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            text = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return text

@@ -39,14 +39,14 @@ def option_values(
     Raises:
         UsageError: An option is unknown or its value of the wrong kind.
     """
-    found = {name: option.default for name, option in recipe.options.items()}
+    defaults = {name: option.default for name, option in recipe.options.items()}
     for name, value in site.settings(recipe.name).options.items():
         option = _known(name, recipe.options, f"{site.where}: frameworks.{recipe.name}.options")
-        found[name] = _checked(option, value, site.where)
+        defaults[name] = _checked(option, value, site.where)
     for name, text in settings.items():
         option = _known(name, recipe.options, "--set")
-        found[name] = _checked(option, _read(option, text), "--set")
-    return found
+        defaults[name] = _checked(option, _read(option, text), "--set")
+    return defaults
 
 
 def _known(name: str, options: Mapping[str, Option], where: str) -> Option:

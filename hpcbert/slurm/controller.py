@@ -119,6 +119,6 @@ def fitting_mpi(wanted: Sequence[str], there: Sequence[str]) -> str:
     """
     for one in wanted:
         versions = sorted(name for name in there if name.startswith(f"{one}_v"))
-        if found := one if one in there else next(reversed(versions), ""):
-            return found
+        if version := one if one in there else next(reversed(versions), ""):
+            return version
     return ""

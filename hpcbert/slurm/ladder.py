@@ -134,8 +134,8 @@ def _revival(row: JobRow) -> str:
     state = parse(row.state)
     job = f"{row.job}_{row.tasks[0][0]}" if row.tasks else row.job
     over = state.kind.over
-    rest = "its results are ignored" if over else f"it will run nothing; to end it: scancel {job}"
-    return f"job {job}, which a retry replaced, was requeued and is {state.word}: {rest}"
+    text = "its results are ignored" if over else f"it will run nothing; to end it: scancel {job}"
+    return f"job {job}, which a retry replaced, was requeued and is {state.word}: {text}"
 
 
 def _single(reports: Reports) -> RepeatState:
@@ -204,9 +204,9 @@ def _by_its_record(reports: Reports) -> RepeatState:
         # waits.
         detail = "by its own account; Slurm does not answer"
         return RepeatState("RUNNING", Kind.RUNNING, "status-file", detail=detail)
-    gone = f", and {_GONE}" if reports.squeue == "answered" else ""
+    text = f", and {_GONE}" if reports.squeue == "answered" else ""
     where = f", {reports.record.where}" if reports.record.where else ""
-    detail = f"started, but never recorded its end{gone}: killed, or its node was lost{where}"
+    detail = f"started, but never recorded its end{text}: killed, or its node was lost{where}"
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=detail)
 
 
@@ -287,10 +287,10 @@ def _forbids(row: JobRow, *, silent: bool) -> str:
     ended = state.kind is Kind.FAILED and not expand(row.nodelist)
     if not ended or not (never_starts(row.reason) or (_never_began(row) and silent)):
         return ""
-    why = f"{reason_sentence(row.reason)} ({row.reason})" if _given(row) else _NO_NODES
+    text = f"{reason_sentence(row.reason)} ({row.reason})" if _given(row) else _NO_NODES
     _, _, user = row.state.partition(" by ")
     by = f" by {_name(user)}" if user else ""
-    return f"{state.sentence}{by} before it started: {why}"
+    return f"{state.sentence}{by} before it started: {text}"
 
 
 def _suspended(row: JobRow) -> float:
@@ -336,8 +336,8 @@ def awaited(state: RepeatState, job_record: JobRecord, *, now: float) -> RepeatS
         job_record: What the job's status file says.
         now: Seconds since the epoch.
     """
-    there = job_record.ended and job_record.attempt == state.attempt
-    if state.word != "COMPLETED" or state.source == "status-file" or there or state.end is None:
+    ended = job_record.ended and job_record.attempt == state.attempt
+    if state.word != "COMPLETED" or state.source == "status-file" or ended or state.end is None:
         return state
     ago = now - state.end
     if abs(ago) >= VISIBLE:

@@ -80,14 +80,14 @@ class Invalid(ValueError):  # noqa: N818  its message is about a value
 
     def under(self, key: str) -> Invalid:
         """Return it with its place one level further up; a number in brackets counts from one."""
-        rest = self.path
-        dot = "" if rest is None or rest.startswith("[") else "."
-        self.path = f"{key}{dot}{rest or ''}"
+        path = self.path
+        dot = "" if path is None or path.startswith("[") else "."
+        self.path = f"{key}{dot}{path or ''}"
         return self
 
     def __str__(self) -> str:
-        found = "" if self.value is MISSING else f", not {self.value!r}"
-        return f"{self.path or ''} {self.message}{found}.".lstrip()
+        text = "" if self.value is MISSING else f", not {self.value!r}"
+        return f"{self.path or ''} {self.message}{text}.".lstrip()
 
 
 @dataclass(frozen=True)

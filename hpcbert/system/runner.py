@@ -226,8 +226,8 @@ def _listen(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, 
         for stream, text in heard.items():
             selector.register(stream, selectors.EVENT_READ, text)
         while selector.get_map() and not trouble:
-            left = deadline - time.monotonic()
-            ready = selector.select(left) if left > 0 else []
+            moment = deadline - time.monotonic()
+            ready = selector.select(moment) if moment > 0 else []
             trouble = "" if ready else _LATE
             for key, _ in ready:
                 key.data.extend(data := os.read(key.fd, _CHUNK))

@@ -45,13 +45,13 @@ def serve() -> bool:
     heard: Any = {}
     deadline = time.monotonic() + PATIENCE
     while len(heard) < RANKS - 1:
-        left = deadline - time.monotonic()
-        listener.settimeout(max(0.1, left))
+        moment = deadline - time.monotonic()
+        listener.settimeout(max(0.1, moment))
         try:
             peer = listener.accept()[0]
         except OSError:
             # A rank that came while this one stood still is heard all the same.
-            if left <= 0:
+            if moment <= 0:
                 break
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -76,9 +76,9 @@ def test_any_bytes_in_the_environment_come_back_as_they_were(
     folder = tmp_path_factory.mktemp("env")
     variables: Any = {f"OMP_X{number}": value for number, value in enumerate(values)}
     assert describe(folder, SLURMD_NODENAME=node, **variables).returncode == 0
-    found = written(folder)["image"]["environment"]
+    environment = written(folder)["image"]["environment"]
     for name, value in variables.items():
-        assert found[name].encode("latin-1") == value or found[name] == redact.MASK
+        assert environment[name].encode("latin-1") == value or environment[name] == redact.MASK
     assert len(list(folder.iterdir())) == 1
 
 
@@ -129,10 +129,10 @@ def test_what_python_masks_bash_masks_too(
     folder = tmp_path_factory.mktemp("env")
     variables: Any = {f"V{number}": value for number, value in enumerate(values)}
     describe(folder, **variables)
-    found = written(folder)["image"]["environment"]
+    environment = written(folder)["image"]["environment"]
     for name, value in variables.items():
         if redact.text(value) != value:
-            assert found[name] == redact.MASK
+            assert environment[name] == redact.MASK
 
 
 def test_the_names_of_secrets_are_those_of_the_python_side() -> None:

@@ -68,7 +68,9 @@ def rows(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def whys(row: dict[str, Any]) -> dict[int, str]:
     return {
-        run["repeat"]: ", ".join(f"{one['code']}: {one['detail']}" for one in run["reasons"])
+        run["repeat"]: ", ".join(
+            f"{reason['code']}: {reason['detail']}" for reason in run["reasons"]
+        )
         for run in row["runs"]
         if not run["valid"]
     }

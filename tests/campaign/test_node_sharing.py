@@ -112,7 +112,7 @@ def test_points_of_one_campaign_disturb_each_other(build: Build, collect_json: C
     measured(built, 1, 0, 60)
     measured(built, 1, 50, 90, nodes="n[1-2]", shape="2n2g")
     (table,) = collect_json(built.directory)["data"]["tables"]
-    assert [codes(one) for one in table["rows"]] == [[["shared-nodes"]], [["shared-nodes"]]]
+    assert [codes(row) for row in table["rows"]] == [[["shared-nodes"]], [["shared-nodes"]]]
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
@@ -204,17 +204,17 @@ def test_neighbours_that_cannot_be_read_are_passed_over(
 
 
 def test_neighbours_of_another_schema_are_named_once(build: Build) -> None:
-    made = []
+    builts = []
     for shape in ("1n1g", "1n2g"):
         name = f"20251121T093415Z-pytorch-{shape}"
-        made.append(build(shape, repeats=1, name=name, id=name))
-        measured(made[-1], 1, 0, 60, shape=shape)
+        builts.append(build(shape, repeats=1, name=name, id=name))
+        measured(builts[-1], 1, 0, 60, shape=shape)
     other = build("1n1g", name="20251121T093400Z-pytorch-cccccc")
     measured(other, 1, 0, 60, log=False)
     path = other.directory / MANIFEST
     path.write_text(path.read_text().replace(f'"schema": {store.SCHEMA}', '"schema": 1'))
-    done = inside("collect", *(campaign.directory for campaign in made), "--json")
-    warnings = [text for text in done.document["warnings"] if "Left out" in text]
+    result = inside("collect", *(campaign.directory for campaign in builts), "--json")
+    warnings = [text for text in result.document["warnings"] if "Left out" in text]
     reason = f"because this hpcbert reads only schema {store.SCHEMA}"
     name = other.directory.name
     assert warnings == [f"Left out of the search for shared nodes, {reason}: {name}."]

@@ -25,7 +25,7 @@ def test_a_plan_goes_from_five_to_the_most(here: None) -> None:
     assert "5 to 20" in inside("plan", *LOCAL, "--repeats", "auto", "--max-repeats", "20").output
     costly = planned("--repeats", "auto", "--time", "60", "--max-gpu-hours", "14")
     # Where PyTorch is not installed, that is an error too.
-    messages = [one["message"] for one in costly.document["errors"]]
+    messages = [error["message"] for error in costly.document["errors"]]
     assert costly.returncode == 5
     assert any("up to 15 rank-hours" in message for message in messages), messages
     fixed = planned("--repeats", "7")

@@ -46,11 +46,11 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
 
 @pytest.fixture
 def packed(done: Built, tmp_path: Path) -> Path:
-    told = inside("archive", done.directory, "--json").data
+    data = inside("archive", done.directory, "--json").data
     path = tmp_path / f"{done.campaign.id}.zip"
-    assert told["path"] == path.name
-    assert (told["campaign"], told["masked"]) == (done.campaign.id, [])
-    assert told["bytes"] == path.stat().st_size
+    assert data["path"] == path.name
+    assert (data["campaign"], data["masked"]) == (done.campaign.id, [])
+    assert data["bytes"] == path.stat().st_size
     return path
 
 
@@ -134,19 +134,19 @@ OPTIONS = ["--scheduler", "local", "--dry-run", "--json"]
 
 def points(document: dict[str, Any]) -> list[tuple[Any, ...]]:
     keys = ("shape", "model", "precision", "batch_size_per_device", "global_batch_size", "repeats")
-    return [tuple(json.dumps(one[key]) for key in keys) for one in document["data"]["arrays"]]
+    return [tuple(json.dumps(array[key]) for key in keys) for array in document["data"]["arrays"]]
 
 
 @pytest.mark.parametrize("form", ["directory", "archive", "id"])
 def test_the_same_is_submitted_again(form: str, done: Built, packed: Path) -> None:
     name = {"directory": done.directory, "archive": packed, "id": "pytorch-abc"}[form]
-    told = inside("submit", "--like", name, *OPTIONS).document
-    assert [point[:4] for point in points(told)] == [
+    document = inside("submit", "--like", name, *OPTIONS).document
+    assert [point[:4] for point in points(document)] == [
         ('"1n1g"', '"bert-tiny"', '"fp32"', "4"),
         ('"1n4g"', '"bert-tiny"', '"fp32"', "4"),
     ]
-    assert all(point[5] == "[1, 2, 3]" for point in points(told))
-    text = " ".join(told["warnings"])
+    assert all(point[5] == "[1, 2, 3]" for point in points(document))
+    text = " ".join(document["warnings"])
     assert "scheduler was slurm, and is local here." in text
     assert "recipe was none, and is" in text
 
@@ -180,7 +180,7 @@ def test_it_makes_what_the_command_line_made(
     again = inside("submit", "--like", drafts[0].directory, *own)
     assert again.returncode == 0, again
     assert points(again.document) == points(first.document)
-    assert not [one for one in again.document["warnings"] if "Differs from" in one]
+    assert not [warning for warning in again.document["warnings"] if "Differs from" in warning]
     bodies = [
         [text.replace(draft.campaign.id, "ID") for text in draft.scripts.values()]
         for draft in drafts
@@ -240,9 +240,9 @@ def test_an_option_that_has_another_default_now(done: Built, tmp_path: Path) -> 
     start = text.index("[options.sequence_length]")
     old = next(line for line in text[start:].splitlines() if line.startswith("default = "))
     recipe.write_text(text[:start] + text[start:].replace(old, "default = 64", 1))
-    told = inside("submit", "--like", done.directory, *OPTIONS).document
-    assert told["exit_code"] == 0, told
-    assert all("64" in one["script_text"] for one in told["data"]["arrays"])
+    document = inside("submit", "--like", done.directory, *OPTIONS).document
+    assert document["exit_code"] == 0, document
+    assert all("64" in array["script_text"] for array in document["data"]["arrays"])
 
 
 def test_an_archive_of_an_empty_campaign(build: Build) -> None:

@@ -102,11 +102,11 @@ def test_ranks_have_them_under_every_runtime_and_before_the_sites(
 
 def test_what_is_typed_wins_over_the_file(file: Path) -> None:
     words = (file, "--repeats", "1", "--partition", "test", "--name", "mine", "--exclude", "n1,n2")
-    one = campaigns(*words)[0]
-    assert one["name"] == "mine"
-    assert one["arrays"][0]["repeats"] == [1]
-    assert "--partition=test\n" in plain(one)
-    assert "--exclude=n1,n2\n" in plain(one)
+    campaign = campaigns(*words)[0]
+    assert campaign["name"] == "mine"
+    assert campaign["arrays"][0]["repeats"] == [1]
+    assert "--partition=test\n" in plain(campaign)
+    assert "--exclude=n1,n2\n" in plain(campaign)
     result = inside("submit", file, "--fw", "pytorch", "--env", "A=1", "--json")
     assert (
         result.error["message"]
@@ -118,7 +118,7 @@ def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path
     file.write_text(FILE.replace('"oneflow"]', '"onflow"]').replace('"fp16"]', '"fp17"]'))
     result = inside("submit", file, "--runs", tmp_path / "runs", "--json")
     assert result.returncode == 2
-    told = [(one["code"], one["message"]) for one in result.document["errors"]]
+    told = [(error["code"], error["message"]) for error in result.document["errors"]]
     assert told == [
         ("config", f"{file}: batch_sizes.fp16 belongs to fp16, which is not measured."),
         ("config", f"{file}: frameworks[2]: There is no framework 'onflow'."),

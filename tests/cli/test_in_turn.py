@@ -83,7 +83,7 @@ def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
     result = carried_out(site, drafts)
     assert result.exit_code == 3
     assert isinstance(result.data, dict)
-    assert [len(one["arrays"]) for one in result.data["campaigns"]] == [2, 2]
+    assert [len(campaign["arrays"]) for campaign in result.data["campaigns"]] == [2, 2]
     (rest,) = [warning for warning in result.warnings if "Not submitted" in warning]
     assert "hpcbert submit --resume" in rest
     assert drafts[2].campaign.id in rest

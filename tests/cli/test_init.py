@@ -28,7 +28,7 @@ def test_a_program_reads_what_was_chosen_and_why(tmp_path: Path) -> None:
     site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
     assert (site.scheduler, site.slurm.partition) == ("slurm", "big")
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:2080ti", 8)
-    choices = {one["key"]: one for one in result.data["choices"]}
+    choices = {choice["key"]: choice for choice in result.data["choices"]}
     assert set(choices["slurm.partition"]) == {"key", "value", "why", "others", "flag"}
     assert "the default, cpu, has no GPUs" in choices["slurm.partition"]["why"]
     assert choices["slurm.partition"]["flag"] == "--partition"

@@ -162,7 +162,7 @@ def test_the_first_eight_characters_say_which_point_it_is(points: list[Point]) -
 def test_names_of_jobs_begin_with_it(many: Callable[..., list[Any]]) -> None:
     words = ["submit", "--fw", "oneflow", "--scheduler", "slurm", "--dry-run", "--json"]
     (done,) = many([[*words, "--nodes", "2", "--gpus-per-node", "8", "--scaling"]])
-    names = [one["name"] for one in done.document["data"]["arrays"]]
+    names = [array["name"] for array in done.document["data"]["arrays"]]
     assert [name[:8] for name in names] == ["1n1gf32-", "1n4gf32-", "1n8gf32-", "2n8gf32-"]
     campaign = done.document["data"]["campaign"]
     assert all(campaign in name for name in names)

@@ -41,43 +41,43 @@ def library(folder: Path) -> Path:
 
 
 def check(folder: Path) -> Done:
-    done = inside("render", "--check", folder, "--json")
-    done.check(as_json=True)
-    return done
+    result = inside("render", "--check", folder, "--json")
+    result.check(as_json=True)
+    return result
 
 
 def test_a_folder_as_it_was_written_passes(folder: Path, library: Path) -> None:
-    done = check(folder)
-    assert done.returncode == 0, done
+    result = check(folder)
+    assert result.returncode == 0, result
     names = {path.name for path in library.iterdir() if path.suffix != ".sbatch"}
-    assert done.data == {"scripts": 1, "different": 0, "files": len(names), "library": []}
+    assert result.data == {"scripts": 1, "different": 0, "files": len(names), "library": []}
 
 
 def test_a_missing_file_is_named(folder: Path, library: Path) -> None:
     (library / "rank.bash").unlink()
-    done = check(folder)
-    assert done.returncode == 5
-    assert done.data["library"] == [{"name": "rank.bash", "state": "missing"}]
-    assert "rank.bash: The file is missing" in done.error["message"]
-    assert done.error["hint"]
+    result = check(folder)
+    assert result.returncode == 5
+    assert result.data["library"] == [{"name": "rank.bash", "state": "missing"}]
+    assert "rank.bash: The file is missing" in result.error["message"]
+    assert result.error["hint"]
 
 
 def test_a_file_that_differs_is_named(folder: Path, library: Path) -> None:
     text = (library / "job.bash").read_text()
     (library / "job.bash").unlink()
     (library / "job.bash").write_text(text.replace("begin_job", "start_job"))
-    done = check(folder)
-    assert done.returncode == 5
-    assert done.data["library"] == [{"name": "job.bash", "state": "different"}]
-    assert "job.bash: The file is different" in done.error["message"]
+    result = check(folder)
+    assert result.returncode == 5
+    assert result.data["library"] == [{"name": "job.bash", "state": "different"}]
+    assert "job.bash: The file is different" in result.error["message"]
 
 
 def test_a_file_that_is_not_needed_is_named(folder: Path, library: Path) -> None:
     (library / "enter.sh").write_text("of an earlier version\n")
-    done = check(folder)
-    assert done.returncode == 5
-    assert done.data["library"] == [{"name": "enter.sh", "state": "not needed"}]
-    assert done.error["hint"].startswith("rm ")
+    result = check(folder)
+    assert result.returncode == 5
+    assert result.data["library"] == [{"name": "enter.sh", "state": "not needed"}]
+    assert result.error["hint"].startswith("rm ")
 
 
 def test_a_link_that_leads_nowhere_is_a_missing_file(folder: Path, library: Path) -> None:
@@ -93,9 +93,9 @@ def test_the_remedies_repair_a_folder(folder: Path, library: Path) -> None:
     (library / "old.bash").write_text("")
     (library / "job.bash").unlink()
     (library / "job.bash").write_text("")
-    done = check(folder)
-    assert len(done.document["errors"]) == 3
-    for error in done.document["errors"]:
+    result = check(folder)
+    assert len(result.document["errors"]) == 3
+    for error in result.document["errors"]:
         assert _run(error["hint"]), error
     assert check(folder).returncode == 0
 
@@ -103,9 +103,9 @@ def test_the_remedies_repair_a_folder(folder: Path, library: Path) -> None:
 def test_a_changed_script_is_named(folder: Path) -> None:
     (path,) = folder.glob("*.sbatch")
     path.write_text(path.read_text().replace("--nodes=1", "--nodes=2"))
-    done = check(folder)
-    assert done.returncode == 5
-    assert (done.data["different"], done.data["library"]) == (1, [])
+    result = check(folder)
+    assert result.returncode == 5
+    assert (result.data["different"], result.data["library"]) == (1, [])
 
 
 def test_a_campaign_is_checked_by_its_directory_too(

@@ -153,10 +153,10 @@ def test_a_list_names_it_and_shows_the_others(
 @pytest.fixture
 def other(done: Built, build: Build) -> Built:
     """An older campaign next to it, of another schema."""
-    made = build("1n1g", repeats=2, name="20261120T100000Z-pytorch-7b20de", jobs=("90",))
-    made.finish()
-    rewrite_schema(made.directory, store.SCHEMA - 1)
-    return made
+    built = build("1n1g", repeats=2, name="20261120T100000Z-pytorch-7b20de", jobs=("90",))
+    built.finish()
+    rewrite_schema(built.directory, store.SCHEMA - 1)
+    return built
 
 
 @pytest.mark.parametrize("command", ["collect", "show", "audit", "list", "collect 3f9a1c"])

@@ -77,8 +77,8 @@ def test_a_table_taller_than_the_screen_is_there_from_its_first_row(
     for shape in shapes:
         made.complete(shape, 1, 10.0 * int(shape[2:-1]))
     lines = terminal("collect", str(made.directory), rows=10, columns=60)
-    found = [line.split()[:2] for line in lines if re.match(r" +1 +\d+ ", line)]
-    assert found == [["1", str(gpus)] for gpus in range(1, 31)]
+    words = [line.split()[:2] for line in lines if re.match(r" +1 +\d+ ", line)]
+    assert words == [["1", str(gpus)] for gpus in range(1, 31)]
 
 
 def test_a_refused_repeat_is_folded_with_its_reason(build: Any, terminal: Any) -> None:

@@ -169,7 +169,7 @@ def test_a_table_takes_its_form_from_its_name(
     asked = [["collect", str(logs), "--json", "--output", str(tmp_path / name)] for name in names]
     for done in many(asked):
         assert done.document["data"], done
-        assert not [one for one in done.document["warnings"] if "--format" in one]
+        assert not [warning for warning in done.document["warnings"] if "--format" in warning]
     # Below the table stand the time and the command that made it.
     text = {name: (tmp_path / name).read_text() for name in names}
     head = {name: one.splitlines()[:5] for name, one in text.items()}
@@ -182,8 +182,8 @@ def test_a_table_takes_its_form_from_its_name(
     said, quiet = many([[*both, str(tmp_path / "u.csv")], [*both, str(tmp_path / "u.md")]])
     for name in ("u.csv", "u.md"):
         assert (tmp_path / name).read_text().splitlines()[:5] == head["t.MD"]
-    assert any("markdown because of --format" in one for one in said.document["warnings"])
-    assert not any("--format" in one for one in quiet.document["warnings"])
+    assert any("markdown because of --format" in warning for warning in said.document["warnings"])
+    assert not any("--format" in warning for warning in quiet.document["warnings"])
 
 
 def test_a_table_that_cannot_be_written_is_the_systems_refusal(

@@ -37,7 +37,7 @@ def audited(directory: Path, *words: str) -> tuple[int, dict[str, Any]]:
 
 
 def told(document: dict[str, Any]) -> set[tuple[str, str]]:
-    return {(one["kind"], one["path"]) for one in document["data"]["findings"]}
+    return {(finding["kind"], finding["path"]) for finding in document["data"]["findings"]}
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_number_that_was_improved_in_the_table_is_found(finished: Any) -> None
     path.write_text(json.dumps(data))
     code, document = audited(finished.directory)
     assert code == 5
-    details = [one["detail"] for one in document["data"]["findings"]]
+    details = [finding["detail"] for finding in document["data"]["findings"]]
     assert "tables[0].rows[1].median differs from what the logs give" in details
 
 
@@ -179,7 +179,7 @@ def test_numbers_that_were_improved_in_the_record_are_found(finished: Any, also:
     path.write_text(json.dumps(data))
     code, document = audited(finished.directory)
     assert code == 5
-    kinds = {one["kind"] for one in document["data"]["findings"]}
+    kinds = {finding["kind"] for finding in document["data"]["findings"]}
     assert kinds == ({"changed"} if also == "seal" else {"changed", "seal"})
 
 
@@ -247,7 +247,7 @@ def test_a_requeue_makes_the_record_stale_and_collect_renews_it_with_a_history(
     assert code == 0
     (entry,) = document["data"]["history"]
     assert len(entry["seal"]) == 64
-    assert any(STATUS in one for one in entry["changes"])
+    assert any(STATUS in change for change in entry["changes"])
     assert document["data"]["tables"][0]["rows"][1]["runs"][2]["attempt"] == 1
 
 
@@ -333,7 +333,7 @@ def test_collect_refuses_what_was_changed_and_records_nothing_over_it(
     assert gathered(finished.directory, states=says()).exit_code == 0
     change, name, spoilt = DAMAGES[damage]
     change(finished.directory / name)
-    kept = {path: path.read_bytes() for path in finished.directory.glob("*.json")}
+    contents = {path: path.read_bytes() for path in finished.directory.glob("*.json")}
     for _ in range(2):
         made = gathered(finished.directory, states=says())
         assert made.exit_code == 4
@@ -342,7 +342,7 @@ def test_collect_refuses_what_was_changed_and_records_nothing_over_it(
         assert {number for number, run in found.items() if "changed" in codes(run)} == spoilt
         assert {number for number, run in found.items() if not run.valid} == spoilt
         assert all(run.throughput is None for run in found.values() if not run.valid)
-        assert {path: path.read_bytes() for path in kept} == kept
+        assert {path: path.read_bytes() for path in contents} == contents
         assert audited(finished.directory)[1]["data"]["status"] == "changed"
 
 
@@ -381,7 +381,7 @@ def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished: Any) 
         code, document = audited(finished.directory)
         (entry,) = document["data"]["history"]
         assert (code, entry["accepted"]) == (0, "a test of the reader")
-        assert any(LOG in one for one in entry["changes"])
+        assert any(LOG in change for change in entry["changes"])
     text = inside("audit", finished.directory).stdout
     assert "a test of the reader" in text
     # What is changed after that is a change again.
@@ -472,7 +472,7 @@ def test_a_status_file_that_comes_late_heals(finished: Any, seen: str, version: 
     log.write_bytes(text)
     code, document = audited(finished.directory)
     assert (code, document["data"]["status"]) == (5, "stale")
-    assert {one["kind"] for one in document["data"]["findings"]} <= {"late", "grew"}
+    assert {finding["kind"] for finding in document["data"]["findings"]} <= {"late", "grew"}
     made = gathered(finished.directory, states=says())
     assert (made.exit_code, made.refused) == (0, ())
     assert runs(made)[3].throughput == pytest.approx(48)

@@ -62,10 +62,10 @@ def test_any_change_of_the_record_is_answered(finished: Any, data: Any, sealed: 
         max_leaves=6,
     )
     path: Path = finished.directory / "measurements.json"
-    kept = finished.directory / "kept"
-    if not kept.exists():
-        kept.write_text(path.read_text())
-    before = json.loads(kept.read_text())
+    directory = finished.directory / "kept"
+    if not directory.exists():
+        directory.write_text(path.read_text())
+    before = json.loads(directory.read_text())
     place = data.draw(st.sampled_from(places(before)[1:]))
     after = changed(before, place, data.draw(values))
     if sealed and isinstance(after, dict):

@@ -233,7 +233,7 @@ def test_what_differs_is_said(save: Save) -> None:
 
     base, new = save("base", on("V100", "450")), save("new", on("H100", "550"))
     (point,) = points(base, new).values()
-    assert [one["what"] for one in point["differences"]] == ["GPU", "GPU driver"]
+    assert [difference["what"] for difference in point["differences"]] == ["GPU", "GPU driver"]
     assert "GPU: V100 in BASE, H100 in NEW" in compare(base, new).stdout
 
 
@@ -285,7 +285,9 @@ def test_several_are_held_against_the_first(save: Save) -> None:
     files = [save(name, measured("1n1g", times(at))) for name, at in (("a", 9), ("b", 9), ("c", 8))]
     result = compare(*files, "--json", "--fail-under", "97%")
     assert result.returncode == 4
-    assert [one["new"] for one in result.data["comparisons"]] == [str(file) for file in files[1:]]
+    assert [comparison["new"] for comparison in result.data["comparisons"]] == [
+        str(file) for file in files[1:]
+    ]
     (error,) = result.document["errors"]
     assert "c.json" in error["message"]
 

@@ -57,9 +57,9 @@ def tools(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in TOOLS:
-        found = shutil.which(name)
-        assert found
-        (folder / name).symlink_to(found)
+        program = shutil.which(name)
+        assert program
+        (folder / name).symlink_to(program)
     return folder
 
 

@@ -24,6 +24,6 @@ def test_a_submission_asks_what_was_foreseen(
     backend.fit(OPTIONS, site, recipe)
     draft = drafted(site, found=recipe, options={"dry": True})
     obstacles.of_submission(draft, run=run)
-    asked = {tuple(argv): dict(backend.asking) for argv in backend.foreseen(site, recipe)}
-    asked |= {tuple(argv): {} for argv in obstacles.foreseen(draft)}
-    assert dict(zip(run.calls, map(dict, run.environments), strict=True)) == asked
+    askings = {tuple(argv): dict(backend.asking) for argv in backend.foreseen(site, recipe)}
+    askings |= {tuple(argv): {} for argv in obstacles.foreseen(draft)}
+    assert dict(zip(run.calls, map(dict, run.environments), strict=True)) == askings

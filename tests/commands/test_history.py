@@ -29,8 +29,8 @@ def four(build: Build) -> Path:
     for day in (1, 2, 3, 4):
         framework = "oneflow" if day % 2 else "pytorch"
         name = f"2026112{5 - day}T000000Z-{framework}-{day}"
-        made = f"2026-11-{21 - day}T12:00:00Z"
-        built = build("1n1g", name=name, created=made, framework=framework)
+        text = f"2026-11-{21 - day}T12:00:00Z"
+        built = build("1n1g", name=name, created=text, framework=framework)
         if day == 3:
             built.finish()
             notes.write(built.directory, "After the Update")

@@ -75,9 +75,9 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     watched = TrackedCampaign(draft.directory, campaign)
     states = snapshot(TrackedCampaign(draft.directory, campaign), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    asked = [call for call in slurm.calls if call[0] in {"squeue", "sacct"}]
-    assert asked
-    assert all(call[call.index("-u") + 1] == str(os.geteuid()) for call in asked)
+    calls = [call for call in slurm.calls if call[0] in {"squeue", "sacct"}]
+    assert calls
+    assert all(call[call.index("-u") + 1] == str(os.geteuid()) for call in calls)
     assert cancel.find(watched, run=slurm).jobs == ("100",)
     with pytest.raises(SchedulerError, match="is not over: Slurm lists job 100_2 as PENDING"):
         scheduler.of("slurm", World(slurm)).refuse_doubling(watched, [(campaign.arrays[0], 2)])

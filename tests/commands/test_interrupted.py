@@ -67,7 +67,7 @@ def test_the_document_has_the_arrays(interrupted: Interrupted) -> None:
     code, out, _ = interrupted(signal.SIGINT, "--json")
     document = json.loads(out)
     assert code == document["exit_code"] == 130
-    assert [one["job_id"] for one in document["data"]["arrays"]] == ["100", "101", "102", None]
+    assert [array["job_id"] for array in document["data"]["arrays"]] == ["100", "101", "102", None]
     (error,) = document["errors"]
     assert error["code"] == "interrupted"
     assert f"submit --resume '{interrupted.directory}'" in error["hint"]

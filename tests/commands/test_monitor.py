@@ -301,11 +301,17 @@ def test_campaigns_that_still_live_are_found_with_one_question(
     assert [call[0] for call in run.calls] == ["squeue"]
     # Slurm may have put back what a signal ended, and can't be asked.
     silent = Slurm(squeue=[failed("Unable to contact slurm controller")])
-    names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=silent)[0]]
+    names = [
+        tracked_campaign.campaign.id[-6:]
+        for tracked_campaign in monitor.unfinished(runs, run=silent)[0]
+    ]
     assert names == ["gone01", "live01", "term01"]
     # On a laptop with a copy of the campaigns nobody can be asked.
     absent = Slurm(squeue=[failed("squeue: not found", 127)])
-    names = [one.campaign.id[-6:] for one in monitor.unfinished(runs, run=absent)[0]]
+    names = [
+        tracked_campaign.campaign.id[-6:]
+        for tracked_campaign in monitor.unfinished(runs, run=absent)[0]
+    ]
     assert names == ["gone01", "live01"]
     assert monitor.unfinished(tmp_path, run=run)[0] == ()
 

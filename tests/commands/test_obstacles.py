@@ -28,7 +28,7 @@ def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
 
 
 def messages(result: Done) -> str:
-    return "\n".join(f"{one['message']} {one['hint']}" for one in result.document["errors"])
+    return "\n".join(f"{error['message']} {error['hint']}" for error in result.document["errors"])
 
 
 SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
@@ -99,9 +99,11 @@ def test_pyxis_and_the_image_are_checked_before_submission(
         assert "pyxis 0.15 or newer" in messages(result)
         assert not slurm.calls("sbatch")
     else:
-        said = [one for one in result.document["warnings"] if "is not prepared" in one]
-        assert len(said) == 1
-        assert "hpcbert prepare --fw pytorch" in said[0]
+        warnings = [
+            warning for warning in result.document["warnings"] if "is not prepared" in warning
+        ]
+        assert len(warnings) == 1
+        assert "hpcbert prepare --fw pytorch" in warnings[0]
 
 
 def test_force_submits_all_the_same_and_says_what_it_passed_over(
@@ -116,7 +118,7 @@ def test_force_submits_all_the_same_and_says_what_it_passed_over(
 def test_a_dry_run_says_it_and_shows_the_script(hpcbert: Cli) -> None:
     result = hpcbert(*SUBMIT, "--nodes", "5", "--dry-run", "--json")
     assert result.data["arrays"]
-    assert any("you asked for 5" in one for one in result.document["warnings"])
+    assert any("you asked for 5" in warning for warning in result.document["warnings"])
 
 
 def test_a_framework_without_data_names_all_that_helps(hpcbert: Cli) -> None:
@@ -195,6 +197,6 @@ def test_without_torch_nothing_is_submitted_here(hpcbert: Cli, tmp_path: Path, b
 
 def test_for_other_machines_a_missing_module_is_a_warning(hpcbert: Cli, bare: Path) -> None:
     result = hpcbert(*SUBMIT, "--python", bare, "--dry-run", "--json")
-    assert [one for one in result.document["warnings"] if "has no module torch" in one]
+    assert [warning for warning in result.document["warnings"] if "has no module torch" in warning]
     rehearsed = hpcbert(*SUBMIT, "--python", bare, "--dry-run", "--rehearse", "--json")
     assert "torch" not in str(rehearsed.document["warnings"])

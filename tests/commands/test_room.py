@@ -39,11 +39,11 @@ class Limited(Slurm):
         before = dict(self.jobs)
         answer = super().do_sbatch(argv, cwd)
         (new,) = self.jobs.keys() - before
-        wanted = len(self.jobs[new].tasks)
-        if wanted > self.room:
+        count = len(self.jobs[new].tasks)
+        if count > self.room:
             self.jobs = before
             return failed(f"{self.limit}{POLICY}\n")
-        self.room -= wanted
+        self.room -= count
         return answer
 
 

@@ -392,12 +392,12 @@ def test_a_script_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["job.bash", "rank.bash", "bert_pretrain.py"])
 @pytest.mark.parametrize("state", ["missing", "different"])
 def test_a_library_changed_by_hand_is_not_submitted(tmp_path: Path, name: str, state: str) -> None:
-    one, slurm = curve(tmp_path), Slurm()
-    flow.write(one)
-    path = one.directory / "scripts" / name
+    draft, slurm = curve(tmp_path), Slurm()
+    flow.write(draft)
+    path = draft.directory / "scripts" / name
     path.unlink() if state == "missing" else path.write_text("# changed\n")
     with pytest.raises(UsageError, match=f"The file is {state}") as caught:
-        flow.submit(one.directory, hurried(slurm))
+        flow.submit(draft.directory, hurried(slurm))
     assert caught.value.where == str(path)
     assert slurm.calls == []
 

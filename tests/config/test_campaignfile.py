@@ -134,10 +134,10 @@ def test_all_keys_that_are_wrong_are_named_at_once(tmp_path: Path) -> None:
     text = "framewrks = 'x'\nshapes = ['1n1g', '4x8']\nrepeats = 0\nmodels = 'bert-tiny'"
     with pytest.raises(Refusals) as refused:
         read(tmp_path, text)
-    said = [usage_error.message for usage_error in refused.value.each]
-    assert len(said) == 3, said
+    messages = [usage_error.message for usage_error in refused.value.each]
+    assert len(messages) == 3, messages
     for words in ("framewrks is not known", "'4x8', which is not a shape", "repeats must be at"):
-        assert sum(words in one for one in said) == 1
+        assert sum(words in one for one in messages) == 1
     assert {usage_error.where for usage_error in refused.value.each} == {
         str(tmp_path / "campaign.toml")
     }

@@ -108,9 +108,9 @@ def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path) -> 
 
 def test_the_lock_of_a_dead_process_of_this_host_holds_nothing(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    here = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
+    text = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
     put(tmp_path)
-    lock(tmp_path, f"here-1-1 here {here} {os.getpid()} 1\n")  # the id lives, of another process
+    lock(tmp_path, f"here-1-1 here {text} {os.getpid()} 1\n")  # the id lives, of another process
     (one,) = cache.listed(tmp_path)
     cache.remove(tmp_path, one)
     assert cache.listed(tmp_path) == ()

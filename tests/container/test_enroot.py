@@ -295,8 +295,8 @@ def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(
 def test_without_a_command_script_home_is_the_directory(enroot: Enroot) -> None:
     path = enroot.folder.parent / "plain.sqsh"
     enroot.says("create", "--name", "plain", str(Image(rc=False).write(path)))
-    said = enroot.says("start", "plain", "sh", "-c", 'pwd; echo "$HOME"').splitlines()
-    assert said[0] == said[1]
+    lines = enroot.says("start", "plain", "sh", "-c", 'pwd; echo "$HOME"').splitlines()
+    assert lines[0] == lines[1]
 
 
 # --- start: files ---------------------------------------------------------------------------------
@@ -337,8 +337,8 @@ def test_shared_memory_is_the_hosts(enroot: Enroot, box: str) -> None:
 
 
 def test_root_is_asked_for(enroot: Enroot, box: str) -> None:
-    own = enroot.folder.stat().st_uid
-    assert start(enroot, "id", "-u") == str(own)
+    st_uid = enroot.folder.stat().st_uid
+    assert start(enroot, "id", "-u") == str(st_uid)
     assert start(enroot, "id", "-u", options=["--root"]) == "0"
     assert start(enroot, "id", "-u", ENROOT_REMAP_ROOT="y") == "0"
 

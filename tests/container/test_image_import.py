@@ -373,9 +373,9 @@ def test_no_credential_that_enroot_prints_is_passed_on(host: Host, tmp_path: Pat
     assert result.returncode == 1
     assert "GET http://***@r.io/v2/?token=***&x=1" in result.stderr
     assert "hunter2" not in result.stderr
-    kept = [path.read_text() for path in host.images.glob(".*") if path.is_file()]
-    assert kept
-    assert "hunter2" not in "".join(kept)
+    texts = [path.read_text() for path in host.images.glob(".*") if path.is_file()]
+    assert texts
+    assert "hunter2" not in "".join(texts)
 
 
 @pytest.fixture

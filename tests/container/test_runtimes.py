@@ -442,8 +442,8 @@ def test_slurm_numbers_the_ranks_for_pmix(pmix: None, trial: Trial) -> None:
 
 @EVERY
 def test_open_mpi_reduces_over_all_ranks(pmix: None, trial: Trial) -> None:
-    said = [rank["mpi"] for rank in trial.jobs["look"].ranks]
-    assert said == [{"rank": n, "size": 32, "sum": 496} for n in range(32)]
+    mpis = [rank["mpi"] for rank in trial.jobs["look"].ranks]
+    assert mpis == [{"rank": n, "size": 32, "sum": 496} for n in range(32)]
 
 
 @EVERY
@@ -669,7 +669,7 @@ def test_training_in_containers_gives_a_table(trial: Trial) -> None:
     assert (row["shape"], row["repeats"]) == ("2n2g", {"ok": 1, "asked": 1})
     assert row["median"] > 0
     (one,) = row["runs"]
-    assert [found["node"] for found in one["environments"]] == one["nodes"]
+    assert [environment["node"] for environment in one["environments"]] == one["nodes"]
     fingerprints = [
         json.loads(path.read_text()) for path in trial.folder.rglob("env/bert-tiny_2n2g*.json")
     ]

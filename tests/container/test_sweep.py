@@ -187,8 +187,8 @@ def test_the_time_before_a_deletion_counts_too(place: Place) -> None:
         f'node={NODE}; say() {{ echo "$*"; }}; . {SHELL}/sweep.sh; add_place {place.data};'
         f"SECONDS=50; remove_container {tree.name}; sweep"
     )
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("removal was cut after 0 s: your next job")
+    result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("removal was cut after 0 s: your next job")
     (left,) = place.listed(place.data)
     assert left.startswith(f"hpcbert-removed.{NODE}.")
 

@@ -49,8 +49,8 @@ def make(directory: Path, form: str = "tfrecord", *words: object) -> Done:
 
 
 def documents(directory: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((directory / "data.json").read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads((directory / "data.json").read_text(encoding="utf-8"))
+    return document
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -618,9 +618,9 @@ def test_pairs_of_a_text_are_runs_of_it(
 
 
 def test_more_samples_than_a_text_has_are_other_cuts_of_it(from_text: Text, tmp_path: Path) -> None:
-    one = from_text(tmp_path / "x", "npz").data["samples"]
-    more = from_text(tmp_path / "y", "npz", "--samples", 5 * one)
-    assert more.data["samples"] == 5 * one
+    samples = from_text(tmp_path / "x", "npz").data["samples"]
+    more = from_text(tmp_path / "y", "npz", "--samples", 5 * samples)
+    assert more.data["samples"] == 5 * samples
     rows = []
     for path in (tmp_path / "y" / "training").iterdir():
         with np.load(path) as found:

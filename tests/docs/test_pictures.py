@@ -28,8 +28,8 @@ def boxes(draw: dict[str, Any], name: str) -> list[Any]:
 
 
 def test_the_files_are_what_is_drawn(draw: dict[str, Any]) -> None:
-    kept = {name: (FOLDER / name).read_text(encoding="utf-8") for name in draw["drawn"]()}
-    assert kept == draw["drawn"](), "run: python docs/pictures/draw.py"
+    texts = {name: (FOLDER / name).read_text(encoding="utf-8") for name in draw["drawn"]()}
+    assert texts == draw["drawn"](), "run: python docs/pictures/draw.py"
 
 
 @pytest.mark.parametrize("name", NAMES)

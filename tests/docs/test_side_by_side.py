@@ -34,9 +34,9 @@ def test_two_rows_are_measured_and_judged(tmp_path: Path) -> None:
     # Beside a goal that is missed stands where the time goes.
     assert all(("%" in row) == ("missed" in row) for row in rows)
     assert about.startswith("Medians of 1 turn")
-    found = json.loads(figures.read_text())
-    assert list(found) == ["version", "collect-30"]
-    assert all(one["own"] > 0 and one["floor"] > 0 and one["goals"] for one in found.values())
+    document = json.loads(figures.read_text())
+    assert list(document) == ["version", "collect-30"]
+    assert all(one["own"] > 0 and one["floor"] > 0 and one["goals"] for one in document.values())
     # Nothing is left behind.
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
 

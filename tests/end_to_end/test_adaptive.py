@@ -18,14 +18,14 @@ def submitted(hpcbert: Cli, *words: str) -> dict[str, Any]:
     """Submit repeats, two by default, of points of the PyTorch reference, and wait until none is queued."""
     result = hpcbert("submit", "--fw", "pytorch", "--repeats", "2", "--json", *words)
     assert result.ok, result.output
-    found: dict[str, Any] = result.data
-    name = Path(found["directory"]).name
+    data: dict[str, Any] = result.data
+    name = Path(data["directory"]).name
 
     def over() -> bool:
         return unqueued(hpcbert.run(["squeue", "--noheader", "--format=%j"]), name)
 
     until(over, "jobs are still queued", pause=0.5)
-    return found
+    return data
 
 
 def test_the_largest_batch_is_found_on_two_nodes(hpcbert: Cli) -> None:
@@ -52,10 +52,10 @@ def test_a_curve_whose_baseline_failed_takes_no_nodes_for_long(hpcbert: Cli) -> 
     steps = [path.name for path in directory.glob("status/*.jsonl") if '"step"' in path.read_text()]
     assert len(steps) == 1
     assert all("_1n1g_" in step for step in steps)
-    said = hpcbert("collect", directory).output
-    base, last = (Path(one["script"]).stem for one in made["arrays"])
+    output = hpcbert("collect", directory).output
+    base, last = (Path(array["script"]).stem for array in made["arrays"])
     assert "_2n1g_" in last
-    assert said.count(f"held back: baseline {base} failed") >= 1
+    assert output.count(f"held back: baseline {base} failed") >= 1
 
 
 def test_repeats_end_when_the_median_is_known_well_enough(hpcbert: Cli) -> None:

@@ -35,8 +35,8 @@ def texts(folder: Path) -> str:
 def test_a_rendered_script_runs_by_hand(hpcbert: Cli, as_user: Any) -> None:
     folder = hpcbert.cwd / "by hand"
     words = ("--python", stand_in(hpcbert.cwd, ":"), "--repeats", "2", "--output", folder)
-    made = hpcbert("render", *WORDS[1:], *words)
-    assert made.ok, made.stderr
+    result = hpcbert("render", *WORDS[1:], *words)
+    assert result.ok, result.stderr
     (script,) = folder.glob("*.sbatch")
     library = {path.name for path in (folder / "scripts").iterdir()}
     assert {"job.bash", "slurm.bash", "watch.bash", "rank.bash", "describe.sh"} <= library
@@ -51,11 +51,11 @@ def test_a_rendered_script_runs_by_hand(hpcbert: Cli, as_user: Any) -> None:
 
 def test_a_script_of_a_campaign_runs_by_hand(hpcbert: Cli, as_user: Any) -> None:
     words = ("--python", stand_in(hpcbert.cwd, ":"), "--repeats", "1", "--wait")
-    made = hpcbert(*WORDS, *words)
-    assert made.ok, made.stderr
+    result = hpcbert(*WORDS, *words)
+    assert result.ok, result.stderr
     (script,) = hpcbert.cwd.glob("runs/*/scripts/*.sbatch")
     folder = script.parent.parent
     done = sbatch(as_user, f"scripts/{script.name}", folder)
     assert done.ok, done.stderr + texts(folder)
-    ends = [one["exit"] for one in events(folder) if one["event"] == "step-end"]
+    ends = [event["exit"] for event in events(folder) if event["event"] == "step-end"]
     assert ends == [0, 0]

@@ -37,7 +37,7 @@ def test_each_environment_reaches_the_ranks_and_has_a_table(tmp_path: Path) -> N
     result = hpcbert(*words, "--wait", "--json")
     assert result.returncode == 0, result
     assert sorted((tmp_path / "seen").read_text().split()) == ["Ring", "Tree"]
-    tables = {one["variant"]: one["rows"][0] for one in result.data["tables"]}
+    tables = {table["variant"]: table["rows"][0] for table in result.data["tables"]}
     assert set(tables) == {f"vocab_size=8192,NCCL_ALGO={one}" for one in ("Ring", "Tree")}
     assert all(row["median"] for row in tables.values())
     directories = sorted((tmp_path / "runs").iterdir())

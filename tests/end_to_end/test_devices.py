@@ -26,8 +26,10 @@ def test_ranks_train_on_the_cpu_and_the_table_says_so(
     (path,) = work.rglob("manifest.json")
     (array,) = json.loads(path.read_text())["arrays"]
     assert array["point"]["device"] == "cpu"
-    told = as_user(["sacct", "-X", "-P", "-n", "-j", array["job_id"], "-o", "AllocTRES%80"]).stdout
-    assert "gpu" not in told
+    stdout = as_user(
+        ["sacct", "-X", "-P", "-n", "-j", array["job_id"], "-o", "AllocTRES%80"]
+    ).stdout
+    assert "gpu" not in stdout
     shown = hpcbert("collect", str(path.parent)).stdout
     assert "ranks (CPU)" in shown
     assert "GPU" not in shown

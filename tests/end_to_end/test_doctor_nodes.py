@@ -94,8 +94,8 @@ def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(
     missed = planted.missed(planted.of("nodes", "ranks"), bad)
     assert not missed, "\n".join(map(str, (*missed, *bad, len(rounds), line)))
     last = {one["code"]: one for one in rounds[-1]}
-    left = [str(one) for one in last.values() if one["status"] != "ok"]
-    assert not left, "\n".join((*left, *line, text))
+    texts = [str(one) for one in last.values() if one["status"] != "ok"]
+    assert not texts, "\n".join((*texts, *line, text))
     for check in ("runs", "delay", "names", "interface", "python", "framework", "files", "home"):
         assert last[check]["nodes"] == ["n1", "n2"], check
     for check in ("tmp", "shm", "memlock", "clock", "programs", "ranks", "GPUs", "MPI"):

@@ -37,7 +37,10 @@ def gone(hpcbert: Cli, result: Done) -> Path:
 
 def state(hpcbert: Cli, where: Path) -> str:
     """Return the campaign's state in `list`, which equals that of `show`."""
-    listed = {one["campaign"]: one["state"] for one in hpcbert("list", "--json").data["campaigns"]}
+    listed = {
+        campaign["campaign"]: campaign["state"]
+        for campaign in hpcbert("list", "--json").data["campaigns"]
+    }
     assert hpcbert("show", "--json", where).data["state"] == listed[where.name]
     return str(listed[where.name])
 
@@ -62,7 +65,7 @@ def test_what_plan_knows_to_be_impossible_submit_refuses(
     plan = hpcbert("plan", *POINT, *words, "--rehearse", "--json")
     assert plan.returncode == 5, plan.output
     done = submit(*words, "--rehearse", status=2)
-    sentences = [one["message"] for one in plan.document["errors"]]
+    sentences = [error["message"] for error in plan.document["errors"]]
     assert done.error["message"] in sentences
     assert hpcbert("list", "--json").data["campaigns"] == []
 

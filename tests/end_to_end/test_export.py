@@ -30,8 +30,8 @@ def rehearsed(hpcbert: Cli, *words: str, **env: Any) -> dict[str, Any]:
         **env,
     )
     assert result.ok, result.output
-    found: dict[str, Any] = result.data
-    return found
+    data: dict[str, Any] = result.data
+    return data
 
 
 def ranks_of(campaign: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -69,8 +69,8 @@ def test_each_command_of_the_page_does_what_it_says(
     assert "hpcbert collect" not in rehearsal
     assert re.search(r"REHEARSAL rank=\d/2 .* host=n\d", rehearsal)
     # The sample has four nodes; the cluster's are those of the ranks.
-    own = [line for line in rehearsal.splitlines() if not line.startswith("sample: ")]
-    assert len([line for line in own if "REHEARSAL rank" in line]) == 2
+    lines = [line for line in rehearsal.splitlines() if not line.startswith("sample: ")]
+    assert len([line for line in lines if "REHEARSAL rank" in line]) == 2
     assert "1/1" in outcomes["Measure"].stdout
     back = outcomes["Keep and share the results"].stdout
     assert "my first one" in back

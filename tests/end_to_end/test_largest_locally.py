@@ -78,7 +78,9 @@ def test_a_search_that_stops_says_why_in_the_table(hpcbert: Cli, tmp_path: Path)
     assert result.returncode == 4
     (table,) = result.data["tables"]
     assert (table["batch_size_per_device"], table["largest"]) == (0, True)
-    reasons = {one["code"]: one["detail"] for one in table["rows"][0]["runs"][0]["reasons"]}
+    reasons = {
+        reason["code"]: reason["detail"] for reason in table["rows"][0]["runs"][0]["reasons"]
+    }
     assert "No module named 'torch'" in reasons["search"]
     (directory,) = (tmp_path / "runs").iterdir()
     assert "max samples per device" in hpcbert("collect", directory).stdout

@@ -98,7 +98,7 @@ def test_ranks_train_over_tcp_between_nodes_and_give_a_table(
         assert row["median"] > 0
         assert all(run["state"] == "COMPLETED" for run in row["runs"])
         for run in row["runs"]:
-            assert [one["node"] for one in run["environments"]] == run["nodes"]
+            assert [environment["node"] for environment in run["environments"]] == run["nodes"]
         assert "mixed-environment" not in row["flags"]
         # Where controller and job agree, accounting, which may lag behind, is not waited for.
         assert {run["state_source"] for run in row["runs"]} <= {"sacct", "squeue"}

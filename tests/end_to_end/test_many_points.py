@@ -38,16 +38,16 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
     (hpcbert.cwd / "campaign.toml").write_text(FILE)
     plan = hpcbert("plan", "campaign.toml", "--rehearse", "--json", status=0).data
     assert (plan["can_run"], plan["total"]["points"], plan["total"]["jobs"]) == (True, 30, 30)
-    shapes = [one["shape"] for one in plan["campaigns"][0]["points"]]
+    shapes = [point["shape"] for point in plan["campaigns"][0]["points"]]
     assert shapes == ["1n1g", "1n4g", "1n8g", "2n8g", "4n8g"] * 2
     words = ("submit", "campaign.toml", "--rehearse", "--sbatch-arg=--hold", "--notify", "END")
-    made = hpcbert(*words, "--json", status=0).data["campaigns"]
-    assert [len(one["arrays"]) for one in made] == [10, 10, 10]
-    names = [Path(one["directory"]).name for one in made]
-    assert "MailType=END" in hpcbert.run(["scontrol", "show", "job", first(made[0])]).stdout
+    campaigns = hpcbert(*words, "--json", status=0).data["campaigns"]
+    assert [len(one["arrays"]) for one in campaigns] == [10, 10, 10]
+    names = [Path(one["directory"]).name for one in campaigns]
+    assert "MailType=END" in hpcbert.run(["scontrol", "show", "job", first(campaigns[0])]).stdout
     result = hpcbert("rm", "--yes", *names)
     assert (result.returncode, "10 of its repeats wait or run" in result.stderr) == (2, True)
-    lock = Path(made[1]["directory"]) / "campaign.lock.toml"
+    lock = Path(campaigns[1]["directory"]) / "campaign.lock.toml"
     like = hpcbert("submit", "--like", lock, "--rehearse", "--dry-run", "--json", status=0)
     assert (like.data["framework"], len(like.data["arrays"])) == ("oneflow", 10)
     environment = {**hpcbert.env, **lab.environment, "HOME": str(user.home), "USER": user.name}
@@ -59,7 +59,7 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
         tmux.shows_recorded("thirty-waiting-120x40")
         tmux.keys("Left", "Down", "Left", "Down", "Left")
         tmux.shows("3/3")
-        for one in made:
+        for one in campaigns:
             hpcbert.run(["scontrol", "release", first(one)])
         tmux.shows("3 completed, 27 waiting  about")
         tmux.shows_recorded("thirty-folded-120x40")

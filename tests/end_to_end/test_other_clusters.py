@@ -107,11 +107,13 @@ def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, here: Path) -> None:
         4,
     )
     assert (site.slurm.account, site.slurm.mpi, site.slurm.memory) == ("proj", "pmi2", "0")
-    said = {one["key"]: f"{one['why']} {one['others']}" for one in result.data["choices"]}
-    assert "the default, cpu, has no GPUs" in said["slurm.partition"]
+    texts = {
+        choice["key"]: f"{choice['why']} {choice['others']}" for choice in result.data["choices"]
+    }
+    assert "the default, cpu, has no GPUs" in texts["slurm.partition"]
     ours = "ours (1 node with gpu:2080ti:4; it is for the accounts other only)"
-    assert ours in said["slurm.partition"]
-    assert "slices of GPUs (MIG)" in said["slurm.gres"]
+    assert ours in texts["slurm.partition"]
+    assert "slices of GPUs (MIG)" in texts["slurm.gres"]
     shown = hpcbert(
         "submit", "--nodes", "1", "--gpus-per-node", "4", "--rehearse", "--dry-run", "--json"
     )
@@ -197,7 +199,7 @@ def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab, h
     try:
         configured(cluster, "PrivateData", "nodes")
         result = hpcbert("init", "--json", "--partition", "old", status=0)
-        assert any("PrivateData" in one for one in result.document["warnings"])
+        assert any("PrivateData" in warning for warning in result.document["warnings"])
         site = read_site(here / "site.toml", base=here, env={})
         assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", 4)
         configured(cluster, "PrivateData", "nodes,partitions")

@@ -28,8 +28,8 @@ def test_a_plan_has_slurms_own_start_and_what_is_free_and_submits_nothing(
     assert campaign["missing"] == []
     done = hpcbert("plan", "--nodes", 5, *POINT)
     assert done.returncode == 5
-    said = " ".join(one["message"] for one in done.document["errors"])
-    assert "has 4 nodes" in said
-    assert "sbatch --test-only: " in said
+    text = " ".join(error["message"] for error in done.document["errors"])
+    assert "has 4 nodes" in text
+    assert "sbatch --test-only: " in text
     queue = as_user(["squeue", "--noheader", "--states=all", "--format=%Z"]).stdout
     assert str(hpcbert.cwd) not in queue

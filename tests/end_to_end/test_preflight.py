@@ -36,16 +36,16 @@ def measured(hpcbert: Cli, lab: Lab) -> Cli:
 
 
 def rehearse(hpcbert: Cli, nodes: int, *words: str) -> dict[str, Any]:
-    made = hpcbert(
+    data = hpcbert(
         *("submit", "--fw", "pytorch", "--device", "gpu", "--nodes", nodes, "--gpus-per-node", 1),
         *("--repeats", 1, "--rehearse", "--preflight", "--concurrent-points", "--json", *words),
         status=0,
     ).document["data"]  # fmt: skip
-    found: dict[str, Any] = made
+    found: dict[str, Any] = data
 
     def over() -> bool:
         queue = hpcbert.run(["squeue", "--noheader", "--format=%j"])
-        return unqueued(queue, Path(made["directory"]).name)
+        return unqueued(queue, Path(data["directory"]).name)
 
     until(over, "jobs are still queued", pause=0.5)
     return found
@@ -60,13 +60,16 @@ def test_points_keep_away_from_a_slow_node_where_they_can(measured: Cli) -> None
     campaign = rehearse(measured, 4, "--scaling")
     data = monitored(measured, campaign)
     assert data["repeats"] == {"asked": 3, "succeeded": 3}
-    told = data["campaigns"][0]["preflight"]
-    assert told[0].startswith("n2 is far below the others: the preflight measured 9.5 GB/s")
+    preflight = data["campaigns"][0]["preflight"]
+    assert preflight[0].startswith("n2 is far below the others: the preflight measured 9.5 GB/s")
     jobs = {
-        one["shape"]: one["job_id"] for one in campaign["arrays"] if one["model"] == "bert-base"
+        array["shape"]: array["job_id"]
+        for array in campaign["arrays"]
+        if array["model"] == "bert-base"
     }
     assert (
-        f"Job {jobs['4n1g']} runs on them nevertheless: it takes 4 nodes, and 3 others" in told[-1]
+        f"Job {jobs['4n1g']} runs on them nevertheless: it takes 4 nodes, and 3 others"
+        in preflight[-1]
     )
     for shape, job in jobs.items():
         words = ["sacct", "-X", "-P", "-n", "-j", job, "-o", "NodeList"]

@@ -47,7 +47,7 @@ def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
     subprocess.run(["chown", "-R", owner, str(tiny / "upstream")], check=True)
     parts: dict[str, Any] = {}
     for status in ("done", "ready") if first.returncode else ("ready",):
-        parts = {one["kind"]: one for one in hpcbert(*words, *own, status=0).data["parts"]}
+        parts = {part["kind"]: part for part in hpcbert(*words, *own, status=0).data["parts"]}
         assert parts["source"]["status"] == status
         if not only:
             assert parts["image"]["status"] == "skipped"

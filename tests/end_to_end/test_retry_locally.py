@@ -61,8 +61,8 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(
     planned = hpcbert("retry", directory, "--dry-run", "--json")
     bad = [1, 2] if together else [2]
     (array,) = planned.data["campaigns"][0]["arrays"]
-    assert [one["repeat"] for one in array["repeats"]] == bad
-    assert {one["state"] for one in array["repeats"]} == {"FAILED"}
+    assert [repeat["repeat"] for repeat in array["repeats"]] == bad
+    assert {repeat["state"] for repeat in array["repeats"]} == {"FAILED"}
     assert (array["retry"], array["first_attempt"], array["job_id"]) == (1, 1, None)
     assert len(store.read_manifest(directory).arrays) == 1
     flag.unlink()
@@ -90,7 +90,10 @@ def test_submit_heals_by_itself_until_the_limit(
     assert result.returncode == 4
     assert "submitted again as job local-" in result.stderr
     second = runs(result.document)[2]
-    assert (second["valid"], [one["attempt"] for one in second["attempts"]]) == (False, [0, 1])
+    assert (second["valid"], [attempt["attempt"] for attempt in second["attempts"]]) == (
+        False,
+        [0, 1],
+    )
     (directory,) = (tmp_path / "runs").iterdir()
     spent = hpcbert("retry", directory, "--max-retries", "1", "--json")
     assert spent.returncode == 4

@@ -15,9 +15,9 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
     flag = work / "flag"
     flag.touch()
     # All repeats at once, each on a node of its own; the second fails as long as a file is there.
-    here = f"{work}/began"
-    together = f"[[ -e {here}.1 && -e {here}.2 && -e {here}.3 ]]"
-    meet = f"touch {here}.$SLURM_ARRAY_TASK_ID; until {together}; do sleep 0.1; done"
+    text = f"{work}/began"
+    together = f"[[ -e {text}.1 && -e {text}.2 && -e {text}.3 ]]"
+    meet = f"touch {text}.$SLURM_ARRAY_TASK_ID; until {together}; do sleep 0.1; done"
     bad = f"{meet}; if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then exit 7; fi"
     program = stand_in(work, f"{bad}\nif [[ $SLURM_PROCID != 0 ]]; then exit 0; fi", gpus=8)
     result = hpcbert(
@@ -35,7 +35,7 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
     again = hpcbert("retry", "--json")
     assert again.returncode == 0, again.stderr
     (array,) = again.data["campaigns"][0]["arrays"]
-    assert [(one["repeat"], one["state"]) for one in array["repeats"]] == [(2, "FAILED")]
+    assert [(repeat["repeat"], repeat["state"]) for repeat in array["repeats"]] == [(2, "FAILED")]
     assert [one["node"] for one in array["excluded"]] == [bad_node]
     assert "all successful repeats ran elsewhere" in array["excluded"][0]["why"]
     shown = as_user(["scontrol", "show", "job", array["job_id"]]).stdout
@@ -50,7 +50,7 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
     assert (run["valid"], run["attempt"]) == (True, 1)
     assert run["state_source"] in {"sacct", "squeue"}
     assert run["nodes"] != [bad_node]
-    assert [one["state"] for one in run["attempts"]] == ["FAILED", "COMPLETED"]
+    assert [attempt["state"] for attempt in run["attempts"]] == ["FAILED", "COMPLETED"]
     # The job says itself what the queue gave it, once for each attempt.
     first_array, *_ = store.read_manifest(directory).arrays
     events = record.read(directory / first_array.status(2)).events

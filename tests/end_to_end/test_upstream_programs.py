@@ -40,7 +40,7 @@ def test_a_program_trains_on_one_and_two_ranks_from_prepare_to_collect(
     if prepared.returncode and _AWAY.search(prepared.output):
         lacks("extras", f"an index with {framework}", prepared.output[-300:])
     assert prepared.returncode == 0, prepared.output
-    parts = {one["kind"]: one for one in prepared.data["parts"]}
+    parts = {part["kind"]: part for part in prepared.data["parts"]}
     assert {"done"} >= {parts[name]["status"] for name in ("environment", "data")}
 
     # DeepSpeed's first line is that of the third step.

@@ -66,30 +66,30 @@ class Submitted:
 
 
 def reasons(run: dict[str, Any]) -> str:
-    return "; ".join(f"{one['code']}: {one['detail']}" for one in run["reasons"])
+    return "; ".join(f"{reason['code']}: {reason['detail']}" for reason in run["reasons"])
 
 
 def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_retry(
     cluster: Cluster,
 ) -> None:
-    one = Submitted(cluster, {"*.*": GATE}, "--sbatch-arg=--nodelist=n1", repeats=1)
-    one.half_way()
-    one.suspend(f"{one.job}_1")
-    (one.folder / "go").touch()
-    one.over()
+    submitted = Submitted(cluster, {"*.*": GATE}, "--sbatch-arg=--nodelist=n1", repeats=1)
+    submitted.half_way()
+    submitted.suspend(f"{submitted.job}_1")
+    (submitted.folder / "go").touch()
+    submitted.over()
     # Nobody there but the job's own files.
-    copy = one.folder / "copy"
-    shutil.copytree(one.directory, copy)
-    cluster.root("chown", "-R", f"--reference={one.directory}", str(copy))
-    alone = one.collect(copy, "env", "PATH=/nowhere")[1]
+    copy = submitted.folder / "copy"
+    shutil.copytree(submitted.directory, copy)
+    cluster.root("chown", "-R", f"--reference={submitted.directory}", str(copy))
+    alone = submitted.collect(copy, "env", "PATH=/nowhere")[1]
     assert (alone["valid"], alone["state_source"]) == (False, "status-file")
     assert "it was suspended for" in reasons(alone)
-    retry = cluster.hpcbert("retry", str(one.directory), "--json")
+    retry = cluster.hpcbert("retry", str(submitted.directory), "--json")
     assert retry.ok, retry.stdout + retry.stderr
     (again,) = json.loads(retry.stdout)["data"]["campaigns"][0]["arrays"]
     assert "suspended" in again["repeats"][0]["why"]
     cluster.must("scancel", again["job_id"])
-    run = one.collect()[1]
+    run = submitted.collect()[1]
     assert (run["valid"], run["throughput"]) == (False, None)
     assert run["attempts"][0]["state"] == "COMPLETED"
 
@@ -97,15 +97,15 @@ def test_a_suspended_run_is_refused_by_whoever_is_asked_and_not_revived_by_a_ret
 def test_of_repeats_in_one_job_the_suspended_one_is_refused(cluster: Cluster) -> None:
     gate = "if [[ ${SLURM_STEP_ID} -le 2 ]]; then until [[ -e FOLDER/go ]]; do sleep 0.1; done; fi"
     words = ("--repeats-in", "one-job", "--sbatch-arg=--nodelist=n2")
-    one = Submitted(cluster, {"*": gate}, *words, repeats=2)
-    one.half_way()
-    one.suspend(one.job)
-    (one.folder / "go").touch()
-    one.over()
+    submitted = Submitted(cluster, {"*": gate}, *words, repeats=2)
+    submitted.half_way()
+    submitted.suspend(submitted.job)
+    (submitted.folder / "go").touch()
+    submitted.over()
     # collect remembers what it is told first.
-    known = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", one.job)
+    known = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", submitted.job)
     wait_for("accounting knows", lambda: cluster.user(*known).stdout.strip() == "COMPLETED")
-    runs = one.collect()
+    runs = submitted.collect()
     assert "it was suspended for" in reasons(runs[1])
     assert runs[2]["valid"], reasons(runs[2])
 
@@ -114,30 +114,30 @@ def test_an_attempt_that_lost_its_node_is_told_by_slurms_word_and_the_nodes_name
     cluster: Cluster,
 ) -> None:
     """Although the job's own file says that it ended after signal TERM, if it says anything."""
-    one = Submitted(cluster, {"*.0": HANG}, "--sbatch-arg=--nodelist=n4", repeats=1)
-    one.half_way()
+    submitted = Submitted(cluster, {"*.0": HANG}, "--sbatch-arg=--nodelist=n4", repeats=1)
+    submitted.half_way()
     try:
         assert cluster.root("scontrol", "update", "nodename=n4", "state=down", "reason=test").ok
 
         def sent_back() -> list[dict[str, Any]]:
-            outcome = cluster.hpcbert("monitor", str(one.directory), "--once", "--json")
+            outcome = cluster.hpcbert("monitor", str(submitted.directory), "--once", "--json")
             attempts: list[dict[str, Any]] = json.loads(outcome.stdout.splitlines()[0])["attempts"]
             return attempts
 
         (before,) = wait_for("monitor tells of it", sent_back)
         assert (before["state"], before["nodes"], before["attempt"]) == ("NODE_FAIL", ["n4"], 0)
-        assert "n4" in cluster.hpcbert("monitor", str(one.directory), "--once").stdout
-        lost, waits = one.collect()[1]["attempts"]
+        assert "n4" in cluster.hpcbert("monitor", str(submitted.directory), "--once").stdout
+        lost, waits = submitted.collect()[1]["attempts"]
         assert (lost["state"], lost["nodes"], lost["state_source"]) == (
             "NODE_FAIL",
             ["n4"],
             "sacct",
         )
         assert waits["attempt"] == 1
-        text = cluster.hpcbert("collect", str(one.directory)).stdout
+        text = cluster.hpcbert("collect", str(submitted.directory)).stdout
         assert "attempt 0 on n4 was NODE_FAIL: lost a node (n4)" in text
     finally:
-        cluster.user("scancel", one.job)
+        cluster.user("scancel", submitted.job)
         cluster.root("scontrol", "update", "nodename=n4", "state=resume")
         cluster.vacate("n4")
 
@@ -146,34 +146,36 @@ def test_a_job_that_root_requeues_after_a_retry_completed_runs_nothing_and_chang
     cluster: Cluster,
 ) -> None:
     plan = {"*": "[[ -e FOLDER/go ]] || exit 3"}
-    one = Submitted(cluster, plan, "--sbatch-arg=--nodelist=n1", repeats=1)
-    one.over()
-    assert one.collect()[1]["state"] == "FAILED"
-    (one.folder / "go").touch()
-    retry = cluster.hpcbert("retry", str(one.directory), "--json")
+    submitted = Submitted(cluster, plan, "--sbatch-arg=--nodelist=n1", repeats=1)
+    submitted.over()
+    assert submitted.collect()[1]["state"] == "FAILED"
+    (submitted.folder / "go").touch()
+    retry = cluster.hpcbert("retry", str(submitted.directory), "--json")
     assert retry.ok, retry.stdout + retry.stderr
     (again,) = json.loads(retry.stdout)["data"]["campaigns"][0]["arrays"]
-    wait_for("the retry counts", lambda: one.collect()[1]["valid"])
-    files = [path for name in ("logs", "status") for path in (one.directory / name).rglob("*.*l*")]
+    wait_for("the retry counts", lambda: submitted.collect()[1]["valid"])
+    files = [
+        path for name in ("logs", "status") for path in (submitted.directory / name).rglob("*.*l*")
+    ]
     before = {path: path.read_bytes() for path in files}
-    assert cluster.root("scontrol", "requeue", f"{one.job}_1").ok
-    start_requeued(cluster.root, f"{one.job}_1")
-    one.over()
+    assert cluster.root("scontrol", "requeue", f"{submitted.job}_1").ok
+    start_requeued(cluster.root, f"{submitted.job}_1")
+    submitted.over()
 
     def told() -> dict[str, Any]:
-        outcome = cluster.hpcbert("monitor", str(one.directory), "--once", "--json")
-        found: dict[str, Any] = json.loads(outcome.stdout.splitlines()[0])
-        return found
+        outcome = cluster.hpcbert("monitor", str(submitted.directory), "--once", "--json")
+        document: dict[str, Any] = json.loads(outcome.stdout.splitlines()[0])
+        return document
 
-    wait_for("accounting knows", lambda: f"{one.job}_1" in (told()["detail"] or ""))
+    wait_for("accounting knows", lambda: f"{submitted.job}_1" in (told()["detail"] or ""))
     wait_for("accounting knows how", lambda: "its results are ignored" in (told()["detail"] or ""))
     assert (told()["state"], told()["attempt"]) == ("COMPLETED", 1)
     assert {path: path.read_bytes() for path in files} == before
-    run = one.collect()[1]
+    run = submitted.collect()[1]
     assert (run["valid"], run["attempt"]) == (True, 1)
-    assert [(made["attempt"], made["job"]) for made in run["attempts"]] == [
-        (0, f"{one.job}_1"),
+    assert [(attempt["attempt"], attempt["job"]) for attempt in run["attempts"]] == [
+        (0, f"{submitted.job}_1"),
         (1, f"{again['job_id']}_1"),
     ]
-    output = "".join(path.read_text() for path in one.directory.glob("slurm/*.out"))
+    output = "".join(path.read_text() for path in submitted.directory.glob("slurm/*.out"))
     assert "nothing is run" in output

@@ -54,13 +54,13 @@ def test_a_wrapped_submission_makes_one_job_and_cancels_it(
     hpcbert: Cli, new_jobs: Callable[[], set[str]], body: str
 ) -> None:
     hpcbert = wrapped(hpcbert, body)
-    made = hpcbert(*SUBMIT, "--sbatch-arg=--hold", status=0).document
-    (array,) = made["data"]["arrays"]
+    document = hpcbert(*SUBMIT, "--sbatch-arg=--hold", status=0).document
+    (array,) = document["data"]["arrays"]
     assert new_jobs() == {array["job_id"]}
     assert array["doubtful"] == (body == ALL)
     if body == ALL:
-        assert any("'proj' in /tmp" in warning for warning in made["warnings"])
-    directory = Path(made["data"]["directory"])
+        assert any("'proj' in /tmp" in warning for warning in document["warnings"])
+    directory = Path(document["data"]["directory"])
     events = hpcbert("monitor", "--once", directory, "--json", status=0).events
     assert [event["state"] for event in events] == ["PENDING", "PENDING"]
     hpcbert("submit", "--resume", directory, "--json", status=0)
@@ -74,8 +74,8 @@ def test_a_job_in_doubt_is_settled_when_it_begins(
     hpcbert: Cli, new_jobs: Callable[[], set[str]]
 ) -> None:
     hpcbert = wrapped(hpcbert, ALL)
-    made = hpcbert(*SUBMIT, "--rehearse", status=0).data
-    directory = Path(made["directory"])
+    data = hpcbert(*SUBMIT, "--rehearse", status=0).data
+    directory = Path(data["directory"])
     hpcbert("monitor", directory, "--json", status=0)
     hpcbert("submit", "--resume", directory, "--json", status=0)
     (array,) = store.read_manifest(directory).arrays
@@ -87,8 +87,8 @@ def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(
     hpcbert: Cli, new_jobs: Callable[[], set[str]]
 ) -> None:
     hpcbert = wrapped(hpcbert, WRAPPERS["renames and moves"])
-    made = hpcbert(*SUBMIT, "--sbatch-arg=--hold", status=0).data
-    directory = Path(made["directory"])
+    data = hpcbert(*SUBMIT, "--sbatch-arg=--hold", status=0).data
+    directory = Path(data["directory"])
     (array,) = store.read_manifest(directory).arrays
     old = replace(
         array, state="intended", job_id="", called="", submitted="", seen="", workdir="", changed=()

@@ -114,10 +114,10 @@ class Desk:
         The cluster has jobs of other tests, which Slurm forgets at any moment.
         """
         words = ["squeue", "--noheader", f"--states={states}", "--format=%F %j"]
-        own = [directory.name for directory in self.campaigns()]
+        names = [directory.name for directory in self.campaigns()]
         found: dict[str, set[str]] = {}
         for line in self.as_user(words).stdout.splitlines():
             job, _, name = line.partition(" ")
-            if any(campaign in name for campaign in own):
+            if any(campaign in name for campaign in names):
                 found.setdefault(name, set()).add(job)
         return found

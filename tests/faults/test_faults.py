@@ -255,8 +255,8 @@ def test_a_nodes_daemon_is_killed(cluster: Cluster) -> None:
         assert (last["state"], last["nodes"]) == ("NODE_FAIL", ["n4"])
         assert "(n4)" in last["detail"]
         for words in (("monitor", "--once"), ("collect",)):
-            said = cluster.hpcbert(*words, str(campaign.directory)).stdout
-            assert "lost a node (n4)" in " ".join(said.split()), said
+            stdout = cluster.hpcbert(*words, str(campaign.directory)).stdout
+            assert "lost a node (n4)" in " ".join(stdout.split()), stdout
         (found,) = campaign.collect()[1]
         assert (found["state"], found["nodes"]) == ("NODE_FAIL", ["n4"])
         assert any("lost a node (n4)" in reason["detail"] for reason in found["reasons"])

@@ -73,7 +73,7 @@ def test_beside_a_valid_log_a_short_one_is_just_short(tmp_path: Path, run: Colle
     put(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 100))
     put(tmp_path, "pytorch/1n1g/bert_b4_fp32_2.log", pytorch("1n1g", 100, last=7, start=1.8e9))
     row = first_row(run(tmp_path / "pytorch", "--skip", 2, "--iters", 12))
-    details = [one["detail"] for one in row["runs"][1]["reasons"]]
+    details = [reason["detail"] for reason in row["runs"][1]["reasons"]]
     assert details == ["the log ends at iteration 7 of 12"]
 
 

@@ -99,7 +99,7 @@ def test_a_campaign_counts_no_log_of_another_model(build: Any, collect_json: Col
         text = built.text("1n1g", 90.0 + repeat)
         built.log("1n1g", repeat, f"hpcbert-config {stated}\n{text}")
     (row,) = collect_json(built.directory)["data"]["tables"][0]["rows"]
-    assert [one["valid"] for one in row["runs"]] == [True, False]
+    assert [run["valid"] for run in row["runs"]] == [True, False]
     assert "hidden_size = 1024, expected 128" in row["runs"][1]["reasons"][0]["detail"]
 
 

@@ -179,5 +179,5 @@ def test_logs_of_the_ranks_of_one_run_are_one_run(
         put(tmp_path, f"logs/run_{rank}.log", f"rank {rank}\n".encode() + log)
     words = (*options_of(recipe), *words)
     row = first_row(run(tmp_path / "logs", *words))
-    codes = [[one["code"] for one in run["reasons"]] for run in row["runs"]]
+    codes = [[reason["code"] for reason in run["reasons"]] for run in row["runs"]]
     assert (row["repeats"]["ok"], codes) == (0, [["shared-nodes"]] * 3)

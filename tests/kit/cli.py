@@ -125,8 +125,8 @@ class Cli:
             env: Further variables.
         """
         argv = [*under, self.python, "-m", "hpcbert", *map(str, words)]
-        own = self.environment if self.run is start_process else self.env
-        outcome = self.run(argv, env={**own, **env}, cwd=self.cwd, timeout=timeout)
+        environment = self.environment if self.run is start_process else self.env
+        outcome = self.run(argv, env={**environment, **env}, cwd=self.cwd, timeout=timeout)
         result = Done(outcome.argv, outcome.returncode, outcome.stdout, outcome.stderr)
         assert status in {None, result.returncode}, result
         return result

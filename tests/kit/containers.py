@@ -93,8 +93,8 @@ def real_enroot() -> str:
 
 def real_apptainer() -> str:
     """Return the folder of the Apptainer that HPCBERT_APPTAINER or PATH names; empty without one."""
-    found = (shutil.which(name) for name in ("apptainer", "singularity"))
-    named = os.environ.get("HPCBERT_APPTAINER") or next(filter(None, found), "")
+    programs = (shutil.which(name) for name in ("apptainer", "singularity"))
+    named = os.environ.get("HPCBERT_APPTAINER") or next(filter(None, programs), "")
     return str(Path(named).parent) if named else ""
 
 

@@ -236,10 +236,10 @@ def seen(selected: str) -> Run:
 
 def _system() -> str:
     lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
-    found = {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
+    texts = {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
     # A future release has a name, but not yet a number.
-    number = found.get("VERSION_ID") or Path("/etc/debian_version").read_text().strip()
-    return f"{found['NAME'].split()[0]} {number.rpartition('/')[2]}"
+    number = texts.get("VERSION_ID") or Path("/etc/debian_version").read_text().strip()
+    return f"{texts['NAME'].split()[0]} {number.rpartition('/')[2]}"
 
 
 def _slurm() -> str:

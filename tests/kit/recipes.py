@@ -318,8 +318,8 @@ class World:
         )
         argv = record.with_suffix(".argv")
         calls = argv.read_bytes().decode().split("\0\0")[:-1] if argv.exists() else []
-        told = [path.read_text() for path in sorted(self.folder.glob("record.env.*"))]
-        words = "".join(told[-1:]).split("\0")[:-1]
+        texts = [path.read_text() for path in sorted(self.folder.glob("record.env.*"))]
+        words = "".join(texts[-1:]).split("\0")[:-1]
         files = {
             path.name.removeprefix("record."): path.read_text()
             for path in self.folder.glob("record.*.json")

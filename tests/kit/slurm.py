@@ -362,7 +362,7 @@ def _load(state: Path) -> Slurm:
     for name in ("away", "forgets"):
         values[name] = set(values[name])
     for name in PROGRAMS:
-        said = values[name]
-        if isinstance(said, list):
-            values[name] = [Answer(*one) if isinstance(one, list) else one for one in said]
+        value = values[name]
+        if isinstance(value, list):
+            values[name] = [Answer(*one) if isinstance(one, list) else one for one in value]
     return Slurm(**values)

@@ -43,11 +43,11 @@ def set_key(text: str, table: str | None, key: str, value: str) -> str:
     if not heading and table:
         return f"{text.rstrip()}\n[{table}]\n{key} = {value}\n"
     own, more, others = rest.partition("\n[")
-    kept = [line for line in own.splitlines() if line.partition(" ")[0] != key]
+    lines = [line for line in own.splitlines() if line.partition(" ")[0] != key]
     return (
         before
         + heading
-        + "\n".join([f"{key} = {value}", *kept])
+        + "\n".join([f"{key} = {value}", *lines])
         + "\n" * bool(not more)
         + more
         + others

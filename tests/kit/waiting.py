@@ -33,13 +33,13 @@ def until(
     """
     end = time.monotonic() + CEILING
     while True:
-        asked = time.monotonic()
+        moment = time.monotonic()
         if found := condition():
             return found
         answered = time.monotonic()
         if answered > end:
             pytest.fail(f"in vain: {what if isinstance(what, str) else what()}")
-        time.sleep(max(pause, min(_SHARE * (answered - asked), _PAUSES * pause, _LONGEST)))
+        time.sleep(max(pause, min(_SHARE * (answered - moment), _PAUSES * pause, _LONGEST)))
 
 
 def unqueued(outcome: Outcome, text: str = "") -> bool:

@@ -55,8 +55,8 @@ def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
         admit(journal, run_with_others)
         entry, programs = pwd.getpwnam(plan.user), journal.lab.programs
         become = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
-        done = run([*become, f"{programs}/hpcbert", "--version"], cwd=Path(entry.pw_dir))
-        assert done.stdout.startswith("hpcbert "), done.stderr
+        result = run([*become, f"{programs}/hpcbert", "--version"], cwd=Path(entry.pw_dir))
+        assert result.stdout.startswith("hpcbert "), result.stderr
         assert env_line(entry.pw_dir, journal.lab)
     finally:
         left = dismiss(journal.lab, run_with_others)

@@ -124,10 +124,10 @@ def test_a_run_must_reach_its_own_end_whatever_the_rule_reads(read: Reader) -> N
 
 def test_a_number_that_is_cut_off_does_not_count(read: Reader) -> None:
     log = steps()
-    whole = read(STEPS, log, "clock", ONE).throughput
+    throughput = read(STEPS, log, "clock", ONE).throughput
     for cut in range(1, len(step(120)) + 1):
         reading = read(STEPS, log[:-cut], "clock", ONE)
-        assert reading.throughput in (None, whole), log[-80:-cut]
+        assert reading.throughput in (None, throughput), log[-80:-cut]
 
 
 # --- Repetition and order ---------------------------------------------------------------------

@@ -418,4 +418,4 @@ def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> 
     refused = cli("submit", "--fw", "tiny", "--device", "cpu", "--json", status=2)
     assert "needs source and python" in refused.error["message"]
     result = cli(*words, status=0)
-    assert [one["status"] for one in result.data["parts"]] == ["done"]
+    assert [part["status"] for part in result.data["parts"]] == ["done"]

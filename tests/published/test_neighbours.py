@@ -34,7 +34,7 @@ def test_every_framework_stands_beside_ones_own(own: Path) -> None:
     assert oneflow["published"]["per_gpu"] == pytest.approx(1105.55 / 8)
     assert oneflow["ratio"] == pytest.approx(1105.55 / 1003, rel=1e-4)
     assert oneflow["published"]["origin"]["name"] == "dlperf:oneflow-fp32-b32"
-    assert "GPU" in [one["what"] for one in oneflow["differences"]]
+    assert "GPU" in [difference["what"] for difference in oneflow["differences"]]
     assert result.returncode == 0
 
 

@@ -76,9 +76,11 @@ def run(name: str, world: World, view: View, shape: Shape = MANY) -> Run:
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 def test_a_rank_takes_a_gpu_among_those_that_it_sees(view: View, tmp_path: Path) -> None:
-    done = run("pytorch", World("pytorch", tmp_path), view)
-    assert done.environment["LOCAL_RANK"] == done.environment["HPCBERT_DEVICE"] == str(view.device)
-    assert done.environment.get("HIP_VISIBLE_DEVICES") == view.hip
+    result = run("pytorch", World("pytorch", tmp_path), view)
+    assert (
+        result.environment["LOCAL_RANK"] == result.environment["HPCBERT_DEVICE"] == str(view.device)
+    )
+    assert result.environment.get("HIP_VISIBLE_DEVICES") == view.hip
 
 
 @pytest.mark.parametrize("recipe", PER_GPU)
@@ -86,21 +88,21 @@ def test_a_rank_takes_a_gpu_among_those_that_it_sees(view: View, tmp_path: Path)
 def test_every_recipe_s_program_is_told(recipe: str, view: str, tmp_path: Path) -> None:
     asked = VIEWS[view]
     own = asked.device != asked.rank
-    done = run(recipe, World(recipe, tmp_path), asked)
+    result = run(recipe, World(recipe, tmp_path), asked)
     if own and recipe in UNTOLD:
-        assert done.refused
-        assert "--gpus-per-task" in done.output
+        assert result.refused
+        assert "--gpus-per-task" in result.output
         return
-    assert done.exit == 0, done.output
-    words, device = done.calls[-1], str(asked.device)
+    assert result.exit == 0, result.output
+    words, device = result.calls[-1], str(asked.device)
     if recipe in BY_LOCAL_RANK:
-        assert done.environment["LOCAL_RANK"] == device
+        assert result.environment["LOCAL_RANK"] == device
     elif recipe in BY_HOROVOD:
         assert (Path(words[1]).name == "own_device.py") == own
-        assert done.environment["HPCBERT_DEVICE"] == device
+        assert result.environment["HPCBERT_DEVICE"] == device
     elif recipe not in UNTOLD:
         assert recipe == "nccl-tests"
-        assert done.environment.get("NCCL_TESTS_DEVICE") == (device if own else None)
+        assert result.environment.get("NCCL_TESTS_DEVICE") == (device if own else None)
     given = [word for word in words if word.startswith("--local_rank")]
     assert given in ([], [f"--local_rank={device}"])
 
@@ -114,9 +116,9 @@ def test_all_recipes_with_a_rank_a_gpu_are_tried() -> None:
 def test_a_process_that_drives_a_node_has_to_see_all_of_it(
     recipe: str, seen: str, refused: bool, tmp_path: Path
 ) -> None:
-    done = run(recipe, World(recipe, tmp_path), View(0, 0, (seen, None, None)), Shape(1, 8))
-    assert done.refused == refused, done.output
-    assert ("--gpu-bind" in done.output) == refused
+    result = run(recipe, World(recipe, tmp_path), View(0, 0, (seen, None, None)), Shape(1, 8))
+    assert result.refused == refused, result.output
+    assert ("--gpu-bind" in result.output) == refused
 
 
 @pytest.mark.parametrize(
@@ -125,22 +127,22 @@ def test_a_process_that_drives_a_node_has_to_see_all_of_it(
 def test_rank_0_warns_of_ranks_that_see_one_gpu_each(
     rank: int, seen: str, warned: bool, tmp_path: Path
 ) -> None:
-    done = run("pytorch", World("pytorch", tmp_path), View(rank, 0, (seen, None, None)))
-    assert ("NCCL may have to copy" in done.output) == warned
+    result = run("pytorch", World("pytorch", tmp_path), View(rank, 0, (seen, None, None)))
+    assert ("NCCL may have to copy" in result.output) == warned
 
 
 def test_one_gpu_alone_is_nothing_to_warn_of(tmp_path: Path) -> None:
-    done = run("pytorch", World("pytorch", tmp_path), View(0, 0, ("0", None, None)), Shape(1, 1))
-    assert "NCCL" not in done.output
+    result = run("pytorch", World("pytorch", tmp_path), View(0, 0, ("0", None, None)), Shape(1, 1))
+    assert "NCCL" not in result.output
 
 
 @pytest.mark.parametrize("recipe", ["pytorch", "deepspeed", "mxnet", "oneflow-models"])
 def test_on_cpus_the_rank_on_the_node_is_the_device(recipe: str, tmp_path: Path) -> None:
     world, one = World(recipe, tmp_path), load(recipe).for_device("cpu")
     case = Case(Shape(1, 8), *presets(one)[0], device="cpu")
-    done = world.run(world.render(case), env=VIEWS["its own, by the node's number"].environment)
+    result = world.run(world.render(case), env=VIEWS["its own, by the node's number"].environment)
     local = "HOROVOD_LOCAL_RANK" if recipe == "mxnet" else "LOCAL_RANK"
-    assert done.environment[local] == "3"
+    assert result.environment[local] == "3"
 
 
 def test_a_horovod_program_is_answered_with_its_own_gpu(tmp_path: Path) -> None:

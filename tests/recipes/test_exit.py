@@ -41,12 +41,12 @@ def test_rank_0_states_what_the_ranks_were_started_with(name: str, tmp_path: Pat
         run = world.run(script, env=ranks)
         first, point = run.output.partition("\n")[0].encode(), script.point
         assert first.startswith(STARTED.encode())
-        told = dict(Reader(name, tmp_path).read(run.output.encode(), known=Setting()).facts)
+        facts = dict(Reader(name, tmp_path).read(run.output.encode(), known=Setting()).facts)
         width = point.shape.gpus_per_node // load(name).tasks_per_node(point.shape)
-        assert (told["nodes"], told["gpus"]) == (3, 6 * width)
-        assert told["batch_size_per_device"] == point.batch_size_per_device
-        assert (told["accumulation"], told["precision"]) == (point.accumulation, point.precision)
-        assert told.get("model") == (point.model if point.model.startswith("bert-") else None)
+        assert (facts["nodes"], facts["gpus"]) == (3, 6 * width)
+        assert facts["batch_size_per_device"] == point.batch_size_per_device
+        assert (facts["accumulation"], facts["precision"]) == (point.accumulation, point.precision)
+        assert facts.get("model") == (point.model if point.model.startswith("bert-") else None)
         assert STARTED not in world.run(script, env={**ranks, "SLURM_PROCID": "1"}).output
 
 

@@ -181,8 +181,8 @@ def test_a_header_with_another_number_refuses_the_run(
     assert isinstance(one.value, int)
     # What a campaign expects: the sample's own, where its program prints it.
     own = [other for other in said(recipe) if other.line in printed(recipe)]
-    asked: dict[str, Any] = {other.name: other.value for other in own if other.name in _SIZES}
-    known = setting(recipe)._replace(**asked)
+    values: dict[str, Any] = {other.name: other.value for other in own if other.name in _SIZES}
+    known = setting(recipe)._replace(**values)
     detail = refusal(recipe, tmp_path, changed, known)
     assert str(2 * one.value) in detail
     if one.name not in ("global_batch_size", "device_batch"):
@@ -204,23 +204,23 @@ def test_ranks_that_speak_are_counted(recipe: str, fact: Fact, tmp_path: Path) -
     own = [line for line in lines if fact.contains in line and fact.match.search(line)]
     known = setting(recipe)
     assert len(own) == (known.gpus or len(own)) > 1
-    others = b"".join(line for line in lines if line not in own)
-    twice = _by_count(recipe, tmp_path, b"".join(own * 2) + others)
+    text = b"".join(line for line in lines if line not in own)
+    twice = _by_count(recipe, tmp_path, b"".join(own * 2) + text)
     assert {str(len(own)), str(2 * len(own))} <= {*re.findall(r"\d+", twice)}
     if len(own) // 2 >= fact.least:
-        half = _by_count(recipe, tmp_path, b"".join(own[::2]) + others)
+        half = _by_count(recipe, tmp_path, b"".join(own[::2]) + text)
         assert {str(len(own)), str(len(own) // 2)} <= {*re.findall(r"\d+", half)}
     if not fact.match.pattern.startswith(b"^") and b".*" not in fact.match.pattern:
         glued = b"".join(line.rstrip(b"\n") for line in own) + b"\n"
-        assert not _by_count(recipe, tmp_path, glued + others)
+        assert not _by_count(recipe, tmp_path, glued + text)
 
 
 def torn(recipe: str, count: int) -> bytes:
     """Return a sample in which some of the lines that every rank prints are torn apart."""
     (fact,) = (fact for fact in grammar(recipe).facts if fact.counts)
-    whole = [line for line in printed(recipe).splitlines(True) if fact.match.search(line)]
+    lines = [line for line in printed(recipe).splitlines(True) if fact.match.search(line)]
     data = printed(recipe)
-    for line in whole[:count]:
+    for line in lines[:count]:
         data = data.replace(line, line.replace(fact.contains, fact.contains[:4] + b"\n:::"), 1)
     return data
 

@@ -119,5 +119,5 @@ def test_a_program_of_our_own_takes_every_word(name: str, tmp_path: Path) -> Non
         timeout=CEILING,
     )
     assert result.returncode == 0, result.stderr
-    known = set(re.findall(r"--[a-z][\w-]*", result.stdout))
-    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
+    matches = set(re.findall(r"--[a-z][\w-]*", result.stdout))
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= matches

@@ -49,8 +49,8 @@ def rehearsed(as_user: Any, checkout: Any, lab: Any) -> dict[str, Path]:
 
 def _startable(name: str) -> bool:
     """Say whether this release's Slurm starts the ranks of a recipe as that needs it."""
-    wanted = recipe.load(places.package_templates() / name).mpi
-    return has_pmix() or set(wanted) != {"pmix"}
+    mpi = recipe.load(places.package_templates() / name).mpi
+    return has_pmix() or set(mpi) != {"pmix"}
 
 
 @pytest.mark.parametrize("framework", NAMES)

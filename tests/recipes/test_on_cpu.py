@@ -31,10 +31,10 @@ def deepspeed(tmp_path: Path, line: str, rule: str) -> Reading:
     for n in range(1, 13):
         now += timedelta(seconds=2 if n % 2 else 2 / 3)
         stamp = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03}"
-        said = line.format(n=n, running=6.5, current=4.0 if n % 2 else 12.0)
+        text = line.format(n=n, running=6.5, current=4.0 if n % 2 else 12.0)
         log += f"bing_bert_progress: step={n}, loss=10.9, lr=0.0001, sample_count={8 * n}\n"
         if n > 2:  # its first two steps are its warm-up
-            log += f"[{stamp}] [INFO] [timer.py:264:stop] {said}\n"
+            log += f"[{stamp}] [INFO] [timer.py:264:stop] {text}\n"
     return Reader("deepspeed", tmp_path).read(log.encode(), rule, _SETTING)
 
 

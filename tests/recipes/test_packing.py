@@ -119,5 +119,5 @@ def test_collect_takes_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert refused["exit_code"] == 4
     (run,) = refused["data"]["tables"][0]["rows"][0]["runs"]
     assert "--set packing=2" in run["reasons"][0]["detail"]
-    taken = json.loads(CliRunner().invoke(command, [*words, "--set", "packing=2"]).stdout)
-    assert taken["data"]["tables"][0]["rows"][0]["median"] == STATED
+    document = json.loads(CliRunner().invoke(command, [*words, "--set", "packing=2"]).stdout)
+    assert document["data"]["tables"][0]["rows"][0]["median"] == STATED

@@ -60,6 +60,6 @@ def test_the_table_names_every_line_of_the_committed_scripts() -> None:
 def test_the_table_names_every_line_of_a_feature(
     tmp_path: Path, request_: Request, options: dict[str, object]
 ) -> None:
-    made = drafts.drafted(tmp_path, request_, options=options)
-    names = {name for text in made.scripts.values() for name in top_level(text)}
+    draft = drafts.drafted(tmp_path, request_, options=options)
+    names = {name for text in draft.scripts.values() for name in top_level(text)}
     assert names <= table(), names - table()

@@ -105,8 +105,8 @@ def test_what_a_real_log_states_contradicts_another_request(own: list[Log]) -> N
                 other = request._replace(**{name: wrong})  # type: ignore[arg-type]
                 refused = read(log.path, known, rule, other)
                 assert refused.throughput is None, (log.name, rule.name, name, value)
-                told = str(refused.reasons)
-                assert reading.throughput is None or str(wrong) in told, (log.name, name, told)
+                text = str(refused.reasons)
+                assert reading.throughput is None or str(wrong) in text, (log.name, name, text)
 
 
 def test_published_values_come_out_or_are_explained(own: list[Log]) -> None:
@@ -116,12 +116,12 @@ def test_published_values_come_out_or_are_explained(own: list[Log]) -> None:
             continue
         cell = nearest(log)
         entry = explained.get((log.name, log.published))
-        said = f"{log.name}: {log.published} published, {cell.value} by {cell.rule} {cell.window}"
+        text = f"{log.name}: {log.published} published, {cell.value} by {cell.rule} {cell.window}"
         if entry is None:
-            assert cell.difference <= EXACT, said
+            assert cell.difference <= EXACT, text
         else:
-            assert cell.difference > EXACT, f"{said}: no longer unexplained"
-            assert cell.difference <= entry.get("within", 0.02), said
+            assert cell.difference > EXACT, f"{text}: no longer unexplained"
+            assert cell.difference <= entry.get("within", 0.02), text
 
 
 @pytest.mark.needs("published")

@@ -27,10 +27,10 @@ from tests.kit.waiting import CEILING
 
 def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) -> None:
     recipe = load(name)
-    here = {path.name for path in (TEMPLATES / name).iterdir()}
-    assert {"recipe.toml", "run.sh.j2", "sample.log"} <= here
+    names = {path.name for path in (TEMPLATES / name).iterdir()}
+    assert {"recipe.toml", "run.sh.j2", "sample.log"} <= names
     usual = {"recipe.toml", "run.sh.j2", "preflight.sh.j2", "sample.log", "README.md"}
-    assert here <= {*usual, *recipe.files, *_patches(recipe), *_requirements(recipe)}
+    assert names <= {*usual, *recipe.files, *_patches(recipe), *_requirements(recipe)}
 
 
 def _environments(recipe: Recipe) -> list[VirtualEnvironment]:

@@ -36,13 +36,13 @@ class Found(NamedTuple):
 
 def records(data: bytes, grammar: Grammar) -> list[Found]:
     """Return the sample's records in the order of the log."""
-    found = [
+    founds = [
         Found(record, match)
         for record in grammar.records
         for match in record.match.finditer(data)
         if not any(text in match[0] for text in record.ignore)
     ]
-    return sorted(found, key=lambda one: one.match.start())
+    return sorted(founds, key=lambda one: one.match.start())
 
 
 def place(found: Found) -> int | None:

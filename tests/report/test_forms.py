@@ -119,18 +119,18 @@ def test_names_are_text_on_the_page() -> None:
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_are_text_in_markdown(name: str) -> None:
     usual = forms.markdown_report(compose(given("usual"), Words("en"))).splitlines()
-    found = forms.markdown_report(compose(given(name), Words("en"))).splitlines()
+    lines = forms.markdown_report(compose(given(name), Words("en"))).splitlines()
     # Scripts are longer where names have several lines; what is a heading or a table stays one.
     for begin in ("# ", "## ", "### ", "| ", "!["):
-        outside = [line for line in outside_fences(found) if line.startswith(begin)]
+        outside = [line for line in outside_fences(lines) if line.startswith(begin)]
         assert len(outside) == sum(line.startswith(begin) for line in outside_fences(usual)), begin
     cells = {
         line.replace("\\|", "").count("|")
-        for line in outside_fences(found)
+        for line in outside_fences(lines)
         if line.startswith("| ")
     }
     assert cells == {line.count("|") for line in outside_fences(usual) if line.startswith("| ")}
-    assert "<script>" not in "\n".join(outside_fences(found))
+    assert "<script>" not in "\n".join(outside_fences(lines))
 
 
 def outside_fences(lines: list[str]) -> list[str]:

@@ -94,7 +94,7 @@ def test_attributes_say_where_numbers_come_from(
 ) -> None:
     for frame in (result.rows, result.runs, result.steps, result.environment):
         assert frame.attrs["hpcbert"] == hpcbert.__version__
-        assert [one["name"] for one in frame.attrs["sources"]] == [campaign.name]
+        assert [source["name"] for source in frame.attrs["sources"]] == [campaign.name]
     for file in result.to_parquet(tmp_path / "new" / "frames"):
         back = pd.read_parquet(file)
         own = getattr(result, file.stem)

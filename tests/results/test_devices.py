@@ -77,10 +77,10 @@ def test_no_command_calls_ranks_on_the_cpu_gpus(
     first, *rest = (places.get(word, word) for word in words)
     result = inside(first, str(built.directory), *rest)
     pages = [*out.glob("*.md"), *out.glob("*.html"), *out.glob("*/*.svg"), *out.glob("*/*.csv")]
-    said = result.output + "".join(path.read_text() for path in pages)
-    assert len(said) > 50, result
+    output = result.output + "".join(path.read_text() for path in pages)
+    assert len(output) > 50, result
     any_case = re.IGNORECASE if first == "collect" else 0  # Options and keys are called gpu.
-    assert not re.findall(r".*\bGPUs?\b.*", said, any_case)
+    assert not re.findall(r".*\bGPUs?\b.*", output, any_case)
 
 
 def test_both_in_one_document_are_two_tables() -> None:

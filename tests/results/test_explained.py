@@ -220,7 +220,7 @@ def test_the_command(build: Build, here: None, tmp_path: Path) -> None:
     gathered(built.directory, states=says())
     document = inside("explain", built.directory, "--json").document
     (table,) = document["data"]["tables"]
-    kinds = {one["about"] for one in table["findings"]}
+    kinds = {finding["about"] for finding in table["findings"]}
     assert {"node", "nodes", "input"} <= kinds
     inside("archive", built.directory, "--output", tmp_path / "a.zip")
     assert inside("explain", tmp_path / "a.zip", "--json").document["data"] == document["data"]

@@ -140,12 +140,12 @@ def test_metrics_of_a_point() -> None:
 def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], why: str) -> None:
     metrics = metrics_of(point(**changes), 800.0)
     assert metrics is not None
-    told = dict(metrics.unknown)
+    unknown = dict(metrics.unknown)
     for name in names:
         assert getattr(metrics, name) is None
-        assert why in told[name], told
+        assert why in unknown[name], unknown
     empty = {name for name in vars(metrics) if getattr(metrics, name) is None}
-    assert empty == set(told)
+    assert empty == set(unknown)
 
 
 def stating(**facts: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -232,11 +232,11 @@ def test_an_mfu_above_the_peak_is_no_number(
     assert row.metrics is not None
     assert (row.metrics.mfu is not None, row.metrics.mfu_padded is not None) == (mfu, padded)
     assert {flag for flag in row.flags if "mfu" in flag} == set(flags)
-    why = dict(row.metrics.unknown)
+    unknown = dict(row.metrics.unknown)
     if not padded:
-        assert "padding" in why["mfu_padded"]
+        assert "padding" in unknown["mfu_padded"]
     if share and not mfu:
-        assert "%" in why["mfu"]
+        assert "%" in unknown["mfu"]
 
 
 CONFIG = re.compile(r"^hpcbert-config .*$", re.MULTILINE)
@@ -294,7 +294,7 @@ def test_runs_with_other_real_tokens_are_repeats(tmp_path: Path) -> None:
     assert row["facts"]["real_token_share"] == ["0.9", "0.94701171875"]
     path.write_text(changed_log(**own, vocab=8192))
     row = collected(tmp_path, changed_log(**own))
-    assert {one["code"] for run in row["runs"] for one in run["reasons"]} == {"incomparable"}
+    assert {reason["code"] for run in row["runs"] for reason in run["reasons"]} == {"incomparable"}
 
 
 def test_no_number_no_metrics() -> None:

@@ -203,7 +203,7 @@ def test_the_command(tmp_path: Path, here: None) -> None:
     result = inside("predict", path, "--nodes", "8,64", "--json")
     assert result.returncode == 4
     (found,) = result.data["tables"]
-    assert [one["nodes"] for one in found["points"]] == [1, 2, 4]
+    assert [point["nodes"] for point in found["points"]] == [1, 2, 4]
     assert found["reach"] == 16
     eight, far = found["predictions"]
     assert eight["low"] < law(8, ring=0.02) < eight["high"]

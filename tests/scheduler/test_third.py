@@ -141,7 +141,7 @@ def test_a_job_that_an_interrupted_submission_left_is_found(
     monkeypatch.delenv("SPOOL_DIES")
     directory = Path(stopped.data["directory"])
     result = inside("submit", "--resume", str(directory), "--json")
-    assert [one["job_id"] for one in result.data["arrays"]] == ["0001"]
+    assert [array["job_id"] for array in result.data["arrays"]] == ["0001"]
     assert len(list(place.iterdir())) == 1
 
 
@@ -158,10 +158,10 @@ def test_a_manifest_that_names_an_unknown_scheduler_is_damaged(
 def test_nobody_compares_a_schedulers_name() -> None:
     compared = re.compile(r"""(==|!=|\bin|\bcase) *[({\[]?["'](local|slurm)["']""")
     files = [*(REPOSITORY / "hpcbert").rglob("*.py"), *(REPOSITORY / "templates").rglob("*.j2")]
-    found = [
+    texts = [
         f"{path.relative_to(REPOSITORY)}: {line.strip()}"
         for path in files
         for line in path.read_text(encoding="utf-8").splitlines()
         if compared.search(line)
     ]
-    assert found == []
+    assert texts == []

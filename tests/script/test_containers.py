@@ -69,11 +69,11 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
     assert code == 0, errors
     create, inside, outside, measured, leave = calls
     assert flags(create)["--container-image"] == "/images/d e.sqsh"
-    own = f"{draft.directory}:{draft.directory}"
+    text = f"{draft.directory}:{draft.directory}"
     for call in (create, inside, measured):
         found = flags(call)
         assert found["--container-name"] == "hpcbert-5"
-        assert found["--container-mounts"].startswith(f"{own},/data:/data,/scratch:/scratch:ro,")
+        assert found["--container-mounts"].startswith(f"{text},/data:/data,/scratch:/scratch:ro,")
         for name in ("MASTER_ADDR", "MASTER_PORT", "HPCBERT_NODES", "HPCBERT_NODE_IPS", "HF_HOME"):
             assert name in found["--container-env"].split(",")
         assert {

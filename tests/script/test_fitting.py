@@ -77,7 +77,7 @@ def test_submit_and_prepare_refuse_them(here: None, tmp_path: Path) -> None:
     submit = ("submit", "--scheduler", "slurm", "--data", data, "--model", "bert-tiny", "--json")
     refused = inside(*submit)
     assert refused.returncode == 2, refused
-    messages = [one["message"] for one in refused.document["errors"]]
+    messages = [error["message"] for error in refused.document["errors"]]
     assert any(
         "64 tokens in a sample, but the program is set to 128" in message for message in messages
     )
@@ -85,7 +85,7 @@ def test_submit_and_prepare_refuse_them(here: None, tmp_path: Path) -> None:
     result = inside(
         *submit, "--dry-run", "--set", "sequence_length=64", "--set", "vocab_size=30522"
     )
-    assert not [one for one in result.document["warnings"] if "do not fit" in one]
+    assert not [warning for warning in result.document["warnings"] if "do not fit" in warning]
     context = Context(run=runner.run, follow=runner.follow, say=lambda _: None, env={})
     site = settled(site_of(tmp_path), data=str(data))
     (part,) = flow.prepare(load(), site, context, only=["data"])

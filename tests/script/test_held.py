@@ -62,10 +62,10 @@ def test_it_is_held_back_if_no_repeat_of_the_baseline_ended_well(
     assert job_record.held == (first.point.key if holds else "")
     if holds:
         state = RepeatState("FAILED", parse("FAILED").kind, "sacct", detail="exit status 125")
-        why = f"held back: baseline {first.point.key} failed"
-        assert job_record.complete(state).detail == why
+        text = f"held back: baseline {first.point.key} failed"
+        assert job_record.complete(state).detail == text
         assert job_record.end_state
-        assert job_record.end_state.detail == why
+        assert job_record.end_state.detail == text
 
 
 def test_each_precision_has_a_baseline_of_its_own(tmp_path: Path) -> None:

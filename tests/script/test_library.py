@@ -141,9 +141,9 @@ PYXIS = (
 def test_a_variable_of_pyxis_does_not_reach_a_step(name: str, tmp_path: Path) -> None:
     slurm = slurm_in(tmp_path / "bin")
     site = with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER))
-    made = drafted(site, shape="1n1g", scheduler="slurm")
-    done = run_script(made, tmp_path, **slurm, **{name: "other"})
-    assert done.returncode == 0, done.stderr
+    draft = drafted(site, shape="1n1g", scheduler="slurm")
+    result = run_script(draft, tmp_path, **slurm, **{name: "other"})
+    assert result.returncode == 0, result.stderr
     environment = (tmp_path / "record.env.0").read_text().split("\0")
     assert not [line for line in environment if line.startswith("PYXIS_")]
 
@@ -313,11 +313,11 @@ report_pause 605 sum
     bash(program)
     lines = (tmp_path / "status").read_text().splitlines()
     pauses = [json.loads(line) for line in lines]
-    assert [(one["event"], one["seconds"], one["noticed"]) for one in pauses] == [
+    assert [(pause["event"], pause["seconds"], pause["noticed"]) for pause in pauses] == [
         ("suspended", 12.34, "signal"),
         ("suspended", 6.05, "sum"),
     ]
-    assert {one["attempt"] for one in pauses} == {2}
+    assert {pause["attempt"] for pause in pauses} == {2}
 
 
 @pytest.mark.parametrize(
@@ -457,11 +457,11 @@ def test_a_file_fits_in_400_lines_and_names_its_functions_on_top() -> None:
 @pytest.mark.needs("shellcheck")
 def test_the_library_is_clean_for_shellcheck_as_it_lies() -> None:
     files = [str(path) for path in sorted(Path(SHELL).iterdir())]
-    done = subprocess.run(
+    result = subprocess.run(
         ["shellcheck", "--norc", *files],
         capture_output=True, text=True, check=False, timeout=CEILING,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    assert result.returncode == 0, result.stdout
 
 
 def test_the_rendered_scripts_and_their_library_are_short() -> None:

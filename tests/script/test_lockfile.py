@@ -77,10 +77,10 @@ def test_digests_of_what_was_prepared_are_in_it(made: Draft) -> None:
         Material("source", "https://x/y@abc", "/s", "git-tree:2"),
         Material("data", "npz", "/d", "listing:3"),
     )
-    found = lockfile.lock_of(made.resolved, replace(made.campaign, materials=materials)).inputs
-    assert found["image_digest"] == "sha256:1"
-    assert (found["source_repository"], found["source_commit"]) == ("https://x/y", "abc")
-    assert (found["source_digest"], found["data_digest"]) == ("git-tree:2", "listing:3")
+    inputs = lockfile.lock_of(made.resolved, replace(made.campaign, materials=materials)).inputs
+    assert inputs["image_digest"] == "sha256:1"
+    assert (inputs["source_repository"], inputs["source_commit"]) == ("https://x/y", "abc")
+    assert (inputs["source_digest"], inputs["data_digest"]) == ("git-tree:2", "listing:3")
 
 
 def test_what_is_otherwise_is_said_by_its_key(made: Draft, tmp_path: Path) -> None:

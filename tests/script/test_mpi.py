@@ -65,5 +65,7 @@ def test_ranks_that_may_not_find_each_other_are_warned_of(
 ) -> None:
     found = replace(load(), mpi=("pmix",))
     draft = drafted(reference(tmp_path, slurm={"mpi": mpi}), Request(shape, ("fp32",)), found=found)
-    said = [warning for warning in draft.resolved.warnings if "finds its ranks by pmix" in warning]
-    assert bool(said) == warned
+    warnings = [
+        warning for warning in draft.resolved.warnings if "finds its ranks by pmix" in warning
+    ]
+    assert bool(warnings) == warned

@@ -126,8 +126,8 @@ def test_an_interface_may_have_ipv6_alone(tmp_path: Path) -> None:
     both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
     result = on_an_interface(tmp_path, both)
     assert result.returncode == 0, result
-    found = (tmp_path / "record.env.0").read_text().split("\0")
-    assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in found
+    words = (tmp_path / "record.env.0").read_text().split("\0")
+    assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in words
 
 
 @pytest.mark.parametrize("shape", ["2n1g", "1n2g"])
@@ -229,8 +229,8 @@ def test_a_whole_node_has_its_memory(
     slurm = {"exclusive": exclusive, "memory": memory, "sbatch_args": words}
     text = only_script(drafted(reference(tmp_path, slurm=slurm), scheduler="slurm"))
     lines = [line for line in text.splitlines() if line.startswith("#SBATCH --mem=")]
-    given = [f"#SBATCH {word}" for word in words if word.startswith("--mem=")]
-    assert lines == ([f"#SBATCH --mem={asked}"] if asked else given)
+    texts = [f"#SBATCH {word}" for word in words if word.startswith("--mem=")]
+    assert lines == ([f"#SBATCH --mem={asked}"] if asked else texts)
 
 
 def test_ranks_fill_one_node_after_another_and_wait_for_all(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def site_with(folder: Path, framework: str, runtime: str, image: str = "", made:
     if stem:
         pointer(folder / "images", stem)
     path = folder / "site.toml"
-    own = f'[frameworks.{framework}]\nimage = "{image}"\n' if image else ""
+    text = f'[frameworks.{framework}]\nimage = "{image}"\n' if image else ""
     path.write_text(
-        f'schema = 1\nname = "x"\nscheduler = "slurm"\n[container]\nruntime = "{runtime}"\n{own}'
+        f'schema = 1\nname = "x"\nscheduler = "slurm"\n[container]\nruntime = "{runtime}"\n{text}'
     )
     return path
 

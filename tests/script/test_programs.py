@@ -45,8 +45,8 @@ def test_a_repeat_of_one_rank_starts_few_programs(
         told = {"PATH": told["PATH"].partition(":")[2]}
     tools = tmp_path / "tools"
     for name in COUNTED:
-        if found := shutil.which(name):
-            counting(tools, name, found)
+        if program := shutil.which(name):
+            counting(tools, name, program)
     for name in ("srun", "scontrol"):
         counting(tools, name, str(tmp_path / "slurm" / name))
     told |= {"PATH": f"{tools}:{told['PATH']}", "STARTED": str(started)}

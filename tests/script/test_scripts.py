@@ -122,9 +122,9 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
         with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)), scheduler="slurm"
     )
     extra = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
-    asked = time.monotonic()
+    moment = time.monotonic()
     script = run_script(draft, tmp_path, PATH=f"{tools}:{os.environ['PATH']}", **extra)
-    took = time.monotonic() - asked
+    took = time.monotonic() - moment
     assert script.returncode == 0, script.stderr
     (begun,) = [event for event in events(draft) if event["event"] == "step"]
     found = begun["ahead"]

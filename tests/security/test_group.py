@@ -189,8 +189,13 @@ def work_together(project: Project) -> None:
     for who, path, other in ((alice, first, second), (bob, second, first)):
         mine = who("collect", path, "--json").document
         before = content(other)
-        assert [one["campaign"] for one in who("list", "--json").data["campaigns"]] == [path.name]
-        both = {one["campaign"] for one in who("list", "--everyone", "--json").data["campaigns"]}
+        assert [campaign["campaign"] for campaign in who("list", "--json").data["campaigns"]] == [
+            path.name
+        ]
+        both = {
+            campaign["campaign"]
+            for campaign in who("list", "--everyone", "--json").data["campaigns"]
+        }
         assert both == {first.name, second.name}
         for name in (other.name, f"{other}/", f"runs/{other.name}"):
             theirs = who("collect", name, "--json")
@@ -199,7 +204,7 @@ def work_together(project: Project) -> None:
             (own_row,) = mine["data"]["tables"][0]["rows"]
             assert row["repeats"] == own_row["repeats"] == {"ok": 1, "asked": 1}
             assert row["median"]
-            assert any("belongs to" in one for one in theirs.document["warnings"])
+            assert any("belongs to" in warning for warning in theirs.document["warnings"])
         for command in (("report", "--output", f"report-of-{other.name}"), ("show",), ("explain",)):
             result = who(*command, other.name)
             assert result.returncode in {0, 4}, result
@@ -266,4 +271,4 @@ def test_a_directory_of_a_colleagues_campaigns_is_collected(local: Project) -> N
     result = local.bob("collect", "runs", "--json", timeout=CEILING)
     assert result.ok, result
     assert directory.name in result.stdout
-    assert any("belongs to user" in one for one in result.document["warnings"])
+    assert any("belongs to user" in warning for warning in result.document["warnings"])

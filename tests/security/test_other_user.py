@@ -116,7 +116,9 @@ def test_reading_one_that_is_named_says_whose_it_is(shared: Shared, words: list[
     done = shared(*words, str(shared.theirs.directory), "--json")
     document = json.loads(done.stdout.splitlines()[-1])
     if words != ["audit"]:  # It was never collected: there is no evidence yet.
-        assert any(f"belongs to user {MALLORY}" in one for one in document["warnings"]), document
+        assert any(f"belongs to user {MALLORY}" in warning for warning in document["warnings"]), (
+            document
+        )
     assert sorted(path.name for path in shared.theirs.directory.iterdir()) == before
 
 
@@ -135,12 +137,12 @@ def test_a_part_of_an_id_never_means_somebody_elses(shared: Shared) -> None:
 def test_a_directory_of_campaigns_is_collected_without_other_peoples(shared: Shared) -> None:
     document = json.loads(shared("collect", str(shared.runs), "--json").stdout)
     assert THEIRS not in json.dumps(document["data"])
-    assert any(f"{THEIRS} is left out" in one for one in document["warnings"])
+    assert any(f"{THEIRS} is left out" in warning for warning in document["warnings"])
     shutil.rmtree(shared.own.directory)
     # Without one of the caller's own, nothing is in doubt.
     document = json.loads(shared("collect", str(shared.runs), "--json").stdout)
     assert THEIRS in json.dumps(document["data"])
-    assert any(f"belongs to user {MALLORY}" in one for one in document["warnings"])
+    assert any(f"belongs to user {MALLORY}" in warning for warning in document["warnings"])
 
 
 def test_a_link_to_the_callers_own_campaign_is_its_makers(shared: Shared) -> None:

@@ -25,8 +25,10 @@ def made(build: Build) -> Built:
 
 @pytest.fixture
 def results(made: Built) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(inside("collect", made.directory, "--format", "json").stdout)
-    return found
+    document: dict[str, Any] = json.loads(
+        inside("collect", made.directory, "--format", "json").stdout
+    )
+    return document
 
 
 def test_a_key_that_appears_twice_among_many_is_named() -> None:

@@ -86,9 +86,9 @@ COMMANDS = {
 def test_clicks_own_errors_do_not_let_it_through(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         end(click.UsageError(f"No such option: --{HOSTILE}"))
-    said = capsys.readouterr().err
-    assert "No such option: --" in said
-    clean(said)
+    err = capsys.readouterr().err
+    assert "No such option: --" in err
+    clean(err)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

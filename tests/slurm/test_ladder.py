@@ -199,9 +199,9 @@ def test_success_is_never_guessed(
     evidence = Reports(seen, accounting, restarts, queue, squeue, together=together)
     state = resolve_state(evidence)
     if state.kind == "succeeded":
-        said = {job_row.state for job_row in (accounting, queue) if job_row is not None}
+        states = {job_row.state for job_row in (accounting, queue) if job_row is not None}
         own = seen.attempt >= restarts and (seen.exit == 0 or seen.state == "COMPLETED")
-        assert "COMPLETED" in said or own
+        assert "COMPLETED" in states or own
     if accounting is not None and parse(accounting.state).kind == "failed" and not together:
         assert state.kind != "succeeded"
     returned = accounting is not None and parse(accounting.state).returns and queue is not None

@@ -45,6 +45,6 @@ def test_a_script_has_it_and_the_local_queue_says_that_it_sends_none() -> None:
     result = inside(*words, "--scheduler", "slurm")
     (array,) = result.data["arrays"]
     assert "#SBATCH --mail-type=FAIL\n#SBATCH --mail-user=me@example.org" in array["script_text"]
-    assert any("Slurm mails FAIL" in one for one in result.document["warnings"])
+    assert any("Slurm mails FAIL" in warning for warning in result.document["warnings"])
     refused = inside("submit", "--notify", "END", "--scheduler", "local", "--json")
     assert (refused.returncode, "sends no mail" in refused.error["message"]) == (2, True)

@@ -28,11 +28,11 @@ def test_two_collections_give_the_same_names(
         timeout=CEILING,
         check=False,
     )
-    there = [line for line in result.stdout.splitlines() if "::" in line]
-    assert len(there) > 1000, result.stdout[-2000:] + result.stderr[-2000:]
+    lines = [line for line in result.stdout.splitlines() if "::" in line]
+    assert len(lines) > 1000, result.stdout[-2000:] + result.stderr[-2000:]
     # xdist adds a test's group.
-    here = [item.nodeid.removesuffix(f"@{group_of(item)}") for item in request.session.items]
-    assert set(here) <= set(there)
-    assert len(here) < len(there) or here == there
-    assert max(there, key=len).isprintable()
-    assert len(max(there, key=len)) < 300
+    texts = [item.nodeid.removesuffix(f"@{group_of(item)}") for item in request.session.items]
+    assert set(texts) <= set(lines)
+    assert len(texts) < len(lines) or texts == lines
+    assert max(lines, key=len).isprintable()
+    assert len(max(lines, key=len)) < 300

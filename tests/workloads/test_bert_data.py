@@ -205,7 +205,7 @@ def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch, 
     make(DataPlan(tmp_path, form, 3, stream))
     chosen = settings(f"--data={tmp_path / 'training'}", "--vocab=30522")
     source = workload.open_source(chosen, workload.Ranks(), CPU)
-    found = workload.Batch(*pile(take(source, 25)))  # twice around
+    batch = workload.Batch(*pile(take(source, 25)))  # twice around
     rows = torch.arange(100) % 50
     samples = synthetic(rows.numpy(), stream)
     for name, values in (
@@ -217,7 +217,7 @@ def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch, 
         ("masked_weights", samples.masked_lm_weights),
         ("next_sentence_labels", samples.next_sentence_labels),
     ):
-        assert getattr(found, name).tolist() == values.tolist(), name
+        assert getattr(batch, name).tolist() == values.tolist(), name
 
 
 @pytest.mark.parametrize("size", [3, 400, 4000], ids=["signature", "start", "most"])

@@ -112,14 +112,14 @@ def _cells(row: TreeRow, shown: Scene) -> dict[str, str]:
     (repeat,) = row.repeats
     state = shown.view.states[repeat.key]
     detail = shown.details.get(repeat.key)
-    left = detail.ends - shown.view.time if detail and detail.ends is not None else None
+    ends = detail.ends - shown.view.time if detail and detail.ends is not None else None
     here = detail if state.kind is Kind.RUNNING else None
     iteration, of = (here.iteration, here.iterations) if here else (None, 0)
     return {
         "share": f"{min(1.0, iteration / of)}" if iteration is not None and of else "",
         "done": f"{iteration}/{of}" if iteration is not None else "",
         "rate": f"{here.throughput:,.2f}" if here and here.throughput is not None else "",
-        "left": duration(max(0.0, left)) if here and left is not None else "",
+        "left": duration(max(0.0, ends)) if here and ends is not None else "",
         "nodes": fold(state.nodes),
         "state": f"{state.word}  {_reason(repeat, state, shown)}".rstrip(),
     }

@@ -118,7 +118,7 @@ def _notes(neighbours: Iterable[Neighbour]) -> tuple[str, ...]:
     for neighbour in neighbours:
         for contrast in neighbour.contrasts:
             if contrast.what.startswith(_HARDWARE):
-                there = " and ".join(contrast.base) or "unknown"
+                text = " and ".join(contrast.base) or "unknown"
                 here = " and ".join(contrast.new) or "unknown"
-                notes[f"{contrast.what}: {there} there, {here} here"] = None
+                notes[f"{contrast.what}: {text} there, {here} here"] = None
     return tuple(notes)

@@ -158,8 +158,8 @@ def _fonts() -> tuple[str, ...]:
     """Return the fonts with Chinese signs that this machine has."""
     from matplotlib import font_manager
 
-    known = {font.name for font in font_manager.fontManager.ttflist}
-    return tuple(name for name in _CJK if name in known)
+    names = {font.name for font in font_manager.fontManager.ttflist}
+    return tuple(name for name in _CJK if name in names)
 
 
 def _has_fonts_for(picture: Picture) -> bool:

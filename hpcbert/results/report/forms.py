@@ -179,6 +179,6 @@ def _latex_column(grid: Grid, place: int) -> str:
         return "S[table-format=1.3e2]"
     cells: list[Any] = [row[place] for row in grid.rows]
     numbers = [_latex_number(column, cell) for cell in cells if isinstance(cell, int | float)]
-    whole = max((len(text.lstrip("+-").partition(".")[0]) for text in numbers), default=1)
+    count = max((len(text.lstrip("+-").partition(".")[0]) for text in numbers), default=1)
     part = max((len(text.partition(".")[2]) for text in numbers), default=0)
-    return f"S[table-format={whole}.{part}]" if part else f"S[table-format={whole}]"
+    return f"S[table-format={count}.{part}]" if part else f"S[table-format={count}]"

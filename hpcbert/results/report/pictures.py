@@ -115,11 +115,11 @@ def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Word
         )
         for table, row in rows
     ]
-    said = words("comma").join(_said(speedup_table, words) for speedup_table in tables)
+    text = words("comma").join(_said(speedup_table, words) for speedup_table in tables)
     title = words("figure.scaling", name=name)
     grid = Grid(f"figure-scaling-{number}", title, columns, tuple(cells), folded=True)
     panels = (throughput, speedup) if ratios else (throughput,)
-    alt = words("figure.scaling.alt", name=name, lines=said)
+    alt = words("figure.scaling.alt", name=name, lines=text)
     return Picture(f"scaling-{number}", title, alt, panels, grid)
 
 
@@ -155,8 +155,8 @@ def _ratios(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
 def _ideal(table: SpeedupTable, gpus: Sequence[int]) -> tuple[tuple[float, float], ...]:
     """Return the ideal line: each GPU is as fast as those of the first point."""
     first = next(row for row in table.rows if row.median)
-    each = (first.median or 0.0) / first.shape.gpus
-    return tuple((float(gpu), each * gpu) for gpu in gpus)
+    median = (first.median or 0.0) / first.shape.gpus
+    return tuple((float(gpu), median * gpu) for gpu in gpus)
 
 
 def _beside(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
@@ -182,9 +182,9 @@ def _bars(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) 
         points = []
         for row in table.rows:
             if row.median and row.shape in place:
-                each = [value / row.shape.gpus for value in _spread(row)]
-                points.append((float(place[row.shape]), each[0], each[1], each[2]))
-                cells.append((_label(table, words), str(row.shape), *each))
+                rates = [value / row.shape.gpus for value in _spread(row)]
+                points.append((float(place[row.shape]), rates[0], rates[1], rates[2]))
+                cells.append((_label(table, words), str(row.shape), *rates))
         series.append(Series(_label(table, words), tuple(points)))
     columns = (
         *words.columns("line", "shape"),

@@ -193,9 +193,9 @@ def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: St
     adopt_orphans()
     # The GPUs that ranks may see: the first of the caller's, or of all.
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    known = map(str, range(element.gpus)) if devices is None else devices.split(",")
+    words = map(str, range(element.gpus)) if devices is None else devices.split(",")
     env = {**os.environ, "HPCBERT_LOCAL": "1", "SLURM_ARRAY_JOB_ID": job_id}
-    env["CUDA_VISIBLE_DEVICES"] = ",".join(list(known)[: element.gpus])
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(list(words)[: element.gpus])
     if not element.together:
         env["SLURM_ARRAY_TASK_ID"] = str(element.repeats[0])
     output = directory / element.output(job_id)

@@ -115,7 +115,7 @@ def _names(text: str) -> tuple[str, ...]:
 def supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
     """Return what the partitions of a job have; nothing if Slurm does not answer."""
     partitions = cluster.partitions
-    told = cluster.states if partitions else ""
+    states = cluster.states if partitions else ""
     return tuple(
         Supply(
             name=name,
@@ -124,8 +124,8 @@ def supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
             most_nodes=partitions[name].most_nodes,
             nodes=partitions[name].nodes,
             fitting=_fitting(job, partitions[name]),
-            usable=sum(nodes.read_sinfo(told, name).values()) if told else None,
-            free=nodes.free(told, name) if told else None,
+            usable=sum(nodes.read_sinfo(states, name).values()) if states else None,
+            free=nodes.free(states, name) if states else None,
             resources=tuple(
                 dict.fromkeys(
                     str(resource) for part in partitions[name].groups for resource in part.resources
@@ -180,12 +180,12 @@ def _fits(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Finding]
     """Yield why a job fits none of its partitions; nothing if it fits one."""
     names = named_partitions(job, partitions)
     if job.partition and not names:
-        known = ", ".join(sorted(partitions))
+        text = ", ".join(sorted(partitions))
         yield Finding(
             "partition",
             "fail",
             f"There is no partition {job.partition!r}.",
-            f"The cluster has {known}: name one with --partition, or in the site.toml.",
+            f"The cluster has {text}: name one with --partition, or in the site.toml.",
             "site.toml: slurm.partition",
             remedy=fitting_partition(job, partitions),
         )
@@ -206,8 +206,8 @@ def _misfits(
     if not partition.exact:
         fitting = partition.nodes  # The resources of its nodes are an estimate.
     if not fitting and job.resources:
-        there = {str(resource) for group in partition.groups for resource in group.resources}
-        has = ", ".join(sorted(there)) or "none"
+        texts = {str(resource) for group in partition.groups for resource in group.resources}
+        has = ", ".join(sorted(texts)) or "none"
         yield Finding(
             "GPUs",
             "fail",
@@ -294,16 +294,16 @@ def _misplaced(job: Demand, partition: Partition) -> Iterator[Finding]:
                 "site.toml: slurm.nodelist",
             )
             return
-    left = fitting - set(job.exclude)
-    if len(left) < job.nodes:
+    exclude = fitting - set(job.exclude)
+    if len(exclude) < job.nodes:
         yield Finding(
             "nodes",
             "fail",
-            f"Partition {partition.name} has {_count(len(left))} that fit and are not excluded; "
+            f"Partition {partition.name} has {_count(len(exclude))} that fit and are not excluded; "
             f"you asked for {job.nodes}.",
             f"Exclude fewer nodes than {fold(set(job.exclude) & there)}, or use fewer --nodes.",
             "site.toml: slurm.exclude",
-            remedy=f"--nodes {len(left)}" if left else "",
+            remedy=f"--nodes {len(exclude)}" if exclude else "",
         )
 
 
@@ -508,20 +508,20 @@ def partitions_of(job: Demand, cluster: Cluster) -> tuple[str, ...]:
 
 def _account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
     rights = cluster.rights
-    known = sorted({association.account for association in rights.own})
+    accounts = sorted({association.account for association in rights.own})
     name = (job.account or rights.default).lower()
-    hint = f"Your accounts are {', '.join(known)}: name one with --account, or in the site.toml."
-    if name not in known:
-        what = f"You are not in account {name}." if name else "Jobs here must name an account."
-        remedy = f"--account {_first(known, rights.default)}" if known else ""
-        yield Finding("account", "fail", what, hint, _ACCOUNT, remedy=remedy)
+    hint = f"Your accounts are {', '.join(accounts)}: name one with --account, or in the site.toml."
+    if name not in accounts:
+        text = f"You are not in account {name}." if name else "Jobs here must name an account."
+        remedy = f"--account {_first(accounts, rights.default)}" if accounts else ""
+        yield Finding("account", "fail", text, hint, _ACCOUNT, remedy=remedy)
         return
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
     # Since 23.02 an account also stands for all below it (src/slurmctld/partition_mgr.c).
     inherits = cluster.settings.version >= "23.02"
     above = [name, *(association.account for association in rights.above(name) if inherits)]
     if rules and not any(_takes(one, above) for one in rules):
-        others = [one for one in known if any(rule.takes_account(one) for rule in rules)]
+        others = [one for one in accounts if any(rule.takes_account(one) for rule in rules)]
         may = f"Of your accounts, {', '.join(others)} may: give --account." if others else ""
         yield Finding(
             "account",
@@ -558,8 +558,8 @@ def _qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[F
     name = job.qos or next((rights.qos_of(job.account, partition) for partition in partitions), "")
     if job.qos and usable and job.qos not in usable:
         hint = f"You may use {', '.join(usable)}: name one with --qos, or in the site.toml."
-        what = f"You may not use QOS {job.qos}."
-        yield Finding("QOS", "fail", what, hint, _QOS, remedy=f"--qos {usable[0]}")
+        text = f"You may not use QOS {job.qos}."
+        yield Finding("QOS", "fail", text, hint, _QOS, remedy=f"--qos {usable[0]}")
         return
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
     if name and rules and not any(one.takes_qos(name) for one in rules):

@@ -160,8 +160,8 @@ def find_job(
 
 def _first_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> Job | None:
     """Return the first job that belongs to an array by its marks, or by its directory."""
-    others = {other.job_id for other in watched.campaign.arrays if other.name != array.name}
-    free = [row for row in rows if row.job not in others]
+    job_ids = {other.job_id for other in watched.campaign.arrays if other.name != array.name}
+    free = [row for row in rows if row.job not in job_ids]
     unnumbered = replace(array, job_id="")
     named = [row for row in free if watched.lists(row, unnumbered)]
     # Renamed beyond recognition, with unknown script: nothing else is submitted from that

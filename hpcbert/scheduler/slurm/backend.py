@@ -188,9 +188,9 @@ class Slurm(Scheduler):
             known = zip(target.jobs, target.clusters, strict=True)
             ids = [job for job, one in known if one == cluster]
             outcome = questions.query(self.world, commands.scancel_argv(ids, cluster=cluster))
-            said = [line for line in outcome.stderr.splitlines() if line.strip()]
+            lines = [line for line in outcome.stderr.splitlines() if line.strip()]
             # It complains only about jobs that ended before it reached them.
-            over = said and all(any(words in line for words in _ENDED) for line in said)
+            over = lines and all(any(words in line for words in _ENDED) for line in lines)
             if not outcome.ok and not over:
                 raise SchedulerError(
                     f"scancel: {outcome.stderr.strip() or f'status {outcome.returncode}'}",
@@ -212,8 +212,8 @@ class Slurm(Scheduler):
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Ask for the cluster's longest array and, if MPI starts the ranks, for its kinds."""
-        there = Cluster(self.world).mpi if _names_mpi(site, recipe) else ()
-        return replace(super().fit(options, site, recipe), mpi=there)
+        mpi = Cluster(self.world).mpi if _names_mpi(site, recipe) else ()
+        return replace(super().fit(options, site, recipe), mpi=mpi)
 
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
@@ -303,11 +303,11 @@ def _repeats_in(
     those = numbers
     if len(row.tasks) == 1 and row.tasks[0][0] == row.tasks[0][1]:
         those = numbers & {row.tasks[0][0] + array.offset}
-    known = watched.submitted_in
+    submitted_in = watched.submitted_in
     return sorted(
         number
         for number in those
-        if any(one.name == array.name for one in known.get((array.point, number), ()))
+        if any(one.name == array.name for one in submitted_in.get((array.point, number), ()))
         and Repeat(watched, array, number).is_in(row)
     )
 

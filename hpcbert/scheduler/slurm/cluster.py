@@ -76,15 +76,15 @@ def silence(outcome: Outcome) -> Silence:
         return "missing"
     if outcome.returncode == _TIMEOUT:
         return "away"
-    said = outcome.stderr
-    return next((one for one, words in _SAID if any(word in said for word in words)), "failed")
+    stderr = outcome.stderr
+    return next((one for one, words in _SAID if any(word in stderr for word in words)), "failed")
 
 
 def sentence(why: Silence, outcome: Outcome) -> str:
     """Return why a command did not answer, as a sentence with the end of the command's output."""
     lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
-    own = f": {lines[-1]}" if lines and why != "missing" else ""
-    return f"{_SENTENCES[why]}{own}"
+    text = f": {lines[-1]}" if lines and why != "missing" else ""
+    return f"{_SENTENCES[why]}{text}"
 
 
 @dataclass(frozen=True)

@@ -109,10 +109,10 @@ def _partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
         *admission.find_memory_excess(job, cluster),
         *admission.find_missing_rights([job], cluster),
     )
-    each = ", ".join(
+    text = ", ".join(
         f"{partition.name} ({partition.nodes} nodes)" for partition in partitions.values()
     )
-    yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {each}"),)
+    yield from wrong or (Finding("partition", "ok", f"{job.partition or 'default'} of {text}"),)
     if not site.slurm.gres:
         yield from _unasked(job, partitions)
 
@@ -172,13 +172,14 @@ def _versions(said: str, controller: str) -> Iterator[Finding]:
 
     Commands may be older than the controller, but not newer (slurm.schedmd.com/upgrades.html).
     """
-    own = said.split()[-1:] or [""]
-    mine, theirs = (tuple(one.split(".")[:2]) for one in (own[0], controller))
+    words = said.split()[-1:] or [""]
+    mine, theirs = (tuple(one.split(".")[:2]) for one in (words[0], controller))
     if controller and len(mine) == len(theirs) and mine > theirs:
         yield Finding(
             "slurmctld",
             "warn",
-            f"Slurm's commands here are {own[0]}, newer than the controller's {controller}: it may "
+            f"Slurm's commands here are {words[0]}, newer than the controller's {controller}: it "
+            "may "
             "refuse them.",
             "Put the cluster's own commands first on PATH: `type -a sbatch` lists all.",
             "PATH",
@@ -214,15 +215,15 @@ def _of_reservation(name: str, cluster: Cluster, world: World, count: int) -> It
         {association.account for association in cluster.rights.own},
     )
     mine = [reservation.name for reservation in known.values() if reservation.takes(me, accounts)]
-    there = f"You may use {', '.join(mine)}." if mine else "You may use none here."
+    text = f"You may use {', '.join(mine)}." if mine else "You may use none here."
     other = next((one for one in mine if one != name), "")
     remedy = f"--reservation {other}" if other else f'{_RESERVATION} = ""'
     wrong = _wrong_with(known, name, me, accounts, count)
     if wrong:
-        yield Finding("reservation", "fail", wrong, there, _RESERVATION, (), remedy)
+        yield Finding("reservation", "fail", wrong, text, _RESERVATION, (), remedy)
     elif known[name].state != "ACTIVE":
         detail = f"Reservation {name} is {known[name].state.lower()}: from {known[name].start} on."
-        yield Finding("reservation", "warn", detail, there, _RESERVATION, (), remedy)
+        yield Finding("reservation", "warn", detail, text, _RESERVATION, (), remedy)
     else:
         yield Finding("reservation", "ok", f"{name} with {known[name].nodes} nodes")
 
@@ -252,12 +253,12 @@ def _of_constraint(constraint: str, partition: str, world: World, count: int) ->
     lacking = [
         feature for feature in reservations.wanted_features(constraint) if feature not in known
     ]
-    there = f"Its nodes have {', '.join(sorted(known))}." if known else "Its nodes have none."
+    text = f"Its nodes have {', '.join(sorted(known))}." if known else "Its nodes have none."
     enough = [name for name in sorted(known) if known[name] >= count]
     remedy = f'{_CONSTRAINT} = "{enough[0] if enough else ""}"'
     if lacking:
         detail = f"No node of the partition has the feature {', '.join(lacking)}."
-        yield Finding("constraint", "fail", detail, there, _CONSTRAINT, (), remedy)
+        yield Finding("constraint", "fail", detail, text, _CONSTRAINT, (), remedy)
     else:
         yield Finding("constraint", "ok", constraint)
 
@@ -328,16 +329,18 @@ def _tested(site: Site, world: World, count: int) -> Finding:
         *slurm.placement(count),
     ]
     outcome = world.run(words, stdin=_TEST, env=submission_environment(world.environ), timeout=60)
-    said = [
+    texts = [
         line.strip() for line in f"{outcome.stdout}\n{outcome.stderr}".splitlines() if line.strip()
     ]
     if outcome.ok:
-        return Finding("sbatch --test-only", "ok", said[-1] if said else "it would accept the job")
+        return Finding(
+            "sbatch --test-only", "ok", texts[-1] if texts else "it would accept the job"
+        )
     asks = _EXPORT in outcome.stderr and not given(slurm.sbatch_args, "export")
     return Finding(
         "sbatch --test-only",
         "fail",
-        "; ".join(said) or f"status {outcome.returncode}",
+        "; ".join(texts) or f"status {outcome.returncode}",
         f"Every submission would be refused: {advice(outcome.stderr) or 'see the findings above'}.",
         "site.toml: slurm.sbatch_args" if asks else "",
         (),

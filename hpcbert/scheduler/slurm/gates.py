@@ -97,9 +97,9 @@ def _kept_away(slow: Iterable[str], array: Array, world: World) -> tuple[str, ..
     if set(names) & set(expand(array.request.nodelist)):
         return ()
     answer = query(world, nodes.sinfo_argv()) if names else None
-    known = nodes.read_sinfo(answer.stdout, array.request.partition) if answer else {}
-    left = sum(usable for name, usable in known.items() if name not in names)
-    return names if not known or left >= array.point.shape.nodes else ()
+    sinfo = nodes.read_sinfo(answer.stdout, array.request.partition) if answer else {}
+    available = sum(usable for name, usable in sinfo.items() if name not in names)
+    return names if not sinfo or available >= array.point.shape.nodes else ()
 
 
 def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE) -> list[str]:

@@ -61,11 +61,11 @@ def impossible(scripts: Iterable[str], world: World) -> Iterator[Finding]:
         return
     for text in scripts:
         try:
-            why = forecast(text, world).refused
+            refused = forecast(text, world).refused
         except SchedulerError:
             return
-        if any(phrase in why for phrase in _NEVER):
-            yield Finding("sbatch --test-only", "fail", why, refusals.advice(why))
+        if any(phrase in refused for phrase in _NEVER):
+            yield Finding("sbatch --test-only", "fail", refused, refusals.advice(refused))
 
 
 def _is_program(path: str) -> bool:

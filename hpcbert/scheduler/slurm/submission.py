@@ -180,10 +180,10 @@ def _part(array: Array, repeats: tuple[int, ...], name: str) -> Array:
 
 
 def _full(array: Array, campaign: Campaign) -> NoRoomError:
-    left = sum(not one.job_id for one, _ in campaign.current)
-    there = len(campaign.current) - left
+    unsubmitted = sum(not one.job_id for one, _ in campaign.current)
+    count = len(campaign.current) - unsubmitted
     return NoRoomError(
-        f"Slurm accepts no more of your jobs now: {there} repeats are submitted, {left} are not. "
+        f"Slurm accepts no more of your jobs now: {count} repeats are submitted, {unsubmitted} are not. "
         f"Slurm's message: {array.error}",
         where=campaign.id,
         hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
@@ -192,8 +192,8 @@ def _full(array: Array, campaign: Campaign) -> NoRoomError:
 
 def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
     """Return the error for an array that Slurm refused, or may not have received."""
-    there = [one.job_id for one in campaign.arrays if one.state == "submitted"]
-    before = f" Submitted before it: {', '.join(there)}." if there else ""
+    job_ids = [one.job_id for one in campaign.arrays if one.state == "submitted"]
+    before = f" Submitted before it: {', '.join(job_ids)}." if job_ids else ""
     if "no such program" in array.error:
         hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
     elif array.state == "refused":

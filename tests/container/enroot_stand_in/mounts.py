@@ -87,16 +87,16 @@ def carry_out(rootfs: str, lines: Iterable[str]) -> None:
 def resolve(root: str, path: str) -> str:
     """Resolve a path as if `root` were /, so that no link leads out of it."""
     done: list[str] = []
-    left = path.split("/")[::-1]
-    while left:
-        part = left.pop()
+    words = path.split("/")[::-1]
+    while words:
+        part = words.pop()
         here = Path("/".join([root, *done, part]))
         if part == "..":
             done = done[:-1]
         elif part not in ("", ".") and here.is_symlink():
             link = str(here.readlink())
             done = [] if link.startswith("/") else done
-            left += link.split("/")[::-1]
+            words += link.split("/")[::-1]
         elif part not in ("", "."):
             done.append(part)
     return "/".join([root, *done])
@@ -140,5 +140,5 @@ def _mount(entry: Entry, target: str) -> None:
 def _kept(path: str, flags: int) -> int:
     if not flags & (kernel.MS_REMOUNT | kernel.MS_BIND) or not Path(path).exists():
         return 0
-    found = os.statvfs(path).f_flag
-    return sum(flag for seen, flag in _LOCKED.items() if found & seen)
+    f_flag = os.statvfs(path).f_flag
+    return sum(flag for seen, flag in _LOCKED.items() if f_flag & seen)

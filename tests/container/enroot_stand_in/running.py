@@ -207,9 +207,9 @@ def _add_user(rootfs: str, *, remap: bool) -> None:
     for name, ours in own.items():
         path = Path(rootfs, "etc", name)
         path.parent.mkdir(exist_ok=True)
-        taken = {line.split(":")[0] for line in ours}
+        words = {line.split(":")[0] for line in ours}
         old = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in old if line.split(":")[0] not in taken]
+        kept = [line for line in old if line.split(":")[0] not in words]
         fresh = path.with_name(f".{name}.{os.getpid()}")
         fresh.write_text("".join(f"{line}\n" for line in [*dict.fromkeys(reversed(ours)), *kept]))
         fresh.replace(path)

@@ -36,8 +36,8 @@ def main(argv: list[str]) -> NoReturn:
     environment = environment_of("self")
     path = Path(sys.argv[0]).resolve().parent
     folders = environment.get("PATH", os.defpath).split(":")
-    rest = ":".join(folder for folder in folders if Path(folder).resolve() != path)
-    srun = shutil.which("srun", path=rest)
+    text = ":".join(folder for folder in folders if Path(folder).resolve() != path)
+    srun = shutil.which("srun", path=text)
     if srun is None:
         sys.exit("srun: error: pyxis: no srun to stand before")
     if "--help" in argv:

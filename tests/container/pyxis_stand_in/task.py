@@ -114,8 +114,8 @@ def _start(node: Node, container: dict[str, Any], environment: Mapping[str, str]
     name = f"pyxis_{node.job}_{container['name']}"
     running = _running(name, own)
     if running < 0:
-        why = f"failed to create container filesystem for image: {container['image']}"
-        _enroot(["create", "--name", name, container["image"]], own, why)
+        text = f"failed to create container filesystem for image: {container['image']}"
+        _enroot(["create", "--name", name, container["image"]], own, text)
     if running > 0:
         container["mounts"] = []
     leader = _hold(node, name, container, own)
@@ -205,9 +205,9 @@ def _enroot(words: list[str], own: dict[str, str], complaint: str) -> None:
 
 def _path_of_enroot(environment: Mapping[str, str]) -> str:
     """Return a PATH with enroot's folder; slurmd has one of its own."""
-    found = shutil.which("enroot", path=environment.get("PATH", ""))
-    beside = str(Path(found).parent if found else Path(sys.argv[0]).resolve().parents[1])
-    return f"{beside}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    program = shutil.which("enroot", path=environment.get("PATH", ""))
+    text = str(Path(program).parent if program else Path(sys.argv[0]).resolve().parents[1])
+    return f"{text}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _tasks_here(environment: Mapping[str, str]) -> int:
