@@ -183,7 +183,8 @@ def _full(array: Array, campaign: Campaign) -> NoRoomError:
     unsubmitted = sum(not one.job_id for one, _ in campaign.current)
     count = len(campaign.current) - unsubmitted
     return NoRoomError(
-        f"Slurm accepts no more of your jobs now: {count} repeats are submitted, {unsubmitted} are not. "
+        f"Slurm accepts no more of your jobs now: {count} repeats are submitted, "
+        f"{unsubmitted} are not. "
         f"Slurm's message: {array.error}",
         where=campaign.id,
         hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
