@@ -86,3 +86,13 @@ def test_no_two_classes_have_one_name():
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(path.name)
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_the_rooms_that_ci_repeats_as_docker_s_root_are_there() -> None:
+    (line,) = (
+        line
+        for line in (REPOSITORY / ".ci" / "everybody").read_text(encoding="utf-8").splitlines()
+        if line.startswith("readonly ROOMS=(")
+    )
+    rooms = line.partition("(")[2].rstrip(")").split()
+    assert [room for room in rooms if not (REPOSITORY / "tests" / room).is_dir()] == []
