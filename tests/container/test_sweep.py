@@ -184,7 +184,7 @@ def test_the_time_before_a_deletion_counts_too(place: Place) -> None:
     tree = place.container(own_container(place, "pyxis"))
     place.tool("squeue", "#!/bin/bash\necho COMPLETED\n")
     program = (
-        f'node={NODE}; say() {{ echo "$*"; }}; . {SHELL}/sweep.sh; add_place {place.data};'
+        f'node={NODE}; say() {{ echo "$*"; }}; . "{SHELL}/sweep.sh"; add_place "{place.data}";'
         f"SECONDS=50; remove_container {tree.name}; sweep"
     )
     result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
