@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from hpcbert.campaign import store
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.config import recipe, site
 from hpcbert.model import Shape
 from hpcbert.script.draft import Submitter, draft
@@ -130,7 +130,7 @@ def thousand(folder: Path) -> tuple[Path, str]:
     submitter = Submitter(getpass.getuser(), ("benchmark",), time.time(), secrets.token_hex(3))
     request = Request(Shape(1, 1), repeats=1000)
     made = draft(request, here, found, options=options, submitter=submitter)
-    write(made)
+    write_campaign(made)
     (array,) = made.campaign.arrays
     words = ["sbatch", "--parsable", "--array=1-1000", f"--job-name={array.name}"]
     words += ["--output=/dev/null", "--wrap=true"]

@@ -16,7 +16,7 @@ from hpcbert.model import Group, Provenance, RepeatCount, Row, Shape, SpeedupTab
 from hpcbert.results.published import tables
 from hpcbert.results.report import figures
 from hpcbert.results.report.model import ReportInput
-from hpcbert.results.report.sections import compose
+from hpcbert.results.report.sections import compose_report
 from hpcbert.results.report.words import Words
 from hpcbert.results.resultset import ResultSet
 
@@ -50,14 +50,14 @@ def table() -> SpeedupTable:
 
 def published() -> ResultSet:
     """Return the published tables."""
-    return tables.results(TABLES)
+    return tables.published_results(TABLES)
 
 
 def picture(shown: ResultSet | None = None) -> str:
     """Return a report's first figure as SVG: of the tutorial's table, or of others."""
     given = ReportInput("", Provenance("", "", ""), shown or ResultSet((table(),)))
-    (first, *_) = compose(given, Words("en")).pictures
-    return figures.draw(first, forms=False).svg
+    (first, *_) = compose_report(given, Words("en")).pictures
+    return figures.draw(first, all_formats=False).svg
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Callable
 from random import Random
 
-from hpcbert.config.adaptive import FEWEST, MAX_REPEATS, PRECISION
-from hpcbert.results.interval import limits, suffices
+from hpcbert.config.adaptive import DEFAULT_MAX_REPEATS, DEFAULT_PRECISION, FEWEST_REPEATS
+from hpcbert.results.interval import is_precise, median_limits
 
 ROUNDS = 4000
 SEED = 20261122
@@ -40,8 +40,8 @@ DISTRIBUTIONS: dict[str, Draw] = {
 
 def stopped(draw: Callable[[], float], most: int, precision: float) -> list[float]:
     """Return runs until they suffice."""
-    runs = [draw() for _ in range(FEWEST)]
-    while len(runs) < most and not suffices(runs, precision):
+    runs = [draw() for _ in range(FEWEST_REPEATS)]
+    while len(runs) < most and not is_precise(runs, precision):
         runs.append(draw())
     return runs
 
@@ -50,16 +50,16 @@ def row(name: str, spread: float, rounds: int) -> tuple[str, ...]:
     random, draw = Random(SEED), DISTRIBUTIONS[name]
     counts, held, early, early_held, error, fixed = [], 0, 0, 0, 0.0, 0
     for _ in range(rounds):
-        runs = stopped(lambda: draw(random, spread), MAX_REPEATS, PRECISION)
-        found = limits(runs)
+        runs = stopped(lambda: draw(random, spread), DEFAULT_MAX_REPEATS, DEFAULT_PRECISION)
+        found = median_limits(runs)
         inside = found.low <= MEDIAN <= found.high
-        narrow = suffices(runs, PRECISION)
+        narrow = is_precise(runs, DEFAULT_PRECISION)
         counts.append(len(runs))
         held += inside
         early += narrow
         early_held += narrow and inside
         error += abs(found.median / MEDIAN - 1)
-        first = limits(runs[:FEWEST])
+        first = median_limits(runs[:FEWEST_REPEATS])
         fixed += first.low <= MEDIAN <= first.high
     return (
         name,

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line; an interrupt at any moment gives a sentence and exit code 130."""
+    from hpcbert.cli.main import exit_on_error
+
     try:
         try:
             from hpcbert.cli.main import main as run
@@ -13,9 +15,8 @@ def main() -> None:
         except KeyboardInterrupt as error:
             # A second one has nothing left to interrupt.
             _ignore_interrupts()
-            from hpcbert.cli.main import end
 
-            end(error)
+            exit_on_error(error)
     finally:
         _ignore_interrupts()
 
@@ -26,7 +27,7 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _leave_here_out() -> None:
+def _drop_working_directory() -> None:
     """Import nothing from the working directory: somebody else's may have a `click.py`.
 
     `python -m` puts it first in the search path; an empty part of PYTHONPATH means the same.
@@ -35,12 +36,12 @@ def _leave_here_out() -> None:
     import sys
     from contextlib import suppress
 
-    here = {"", "."}
+    excluded = {"", "."}
     with suppress(FileNotFoundError):  # The working directory was removed.
-        here.add(os.path.realpath("."))
-    sys.path = [one for one in sys.path if one not in here]
+        excluded.add(os.path.realpath("."))
+    sys.path = [folder for folder in sys.path if folder not in excluded]
 
 
 if __name__ == "__main__":
-    _leave_here_out()
+    _drop_working_directory()
     main()

@@ -15,10 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 _REMEDIES = {
     errno.ENOSPC: "Free some space on the file system",
@@ -52,7 +49,7 @@ class HpcbertError(Exception):
         self.where = where
         self.hint = hint
 
-    def advising(self, hint: str) -> HpcbertError:
+    def with_hint(self, hint: str) -> HpcbertError:
         """Return the same error with another hint."""
         return type(self)(self.message, where=self.where, hint=hint)
 
@@ -87,9 +84,9 @@ class Refusals(UsageError):  # noqa: N818 - several errors
         each: The errors, in the order of the checks.
     """
 
-    def __init__(self, each: Sequence[UsageError]) -> None:
-        super().__init__(" ".join(str(usage_error) for usage_error in each))
-        self.each = tuple(each)
+    def __init__(self, usage_errors: Sequence[UsageError]) -> None:
+        super().__init__(" ".join(str(usage_error) for usage_error in usage_errors))
+        self.each = tuple(usage_errors)
 
 
 class SchedulerError(HpcbertError):
@@ -128,31 +125,35 @@ class CheckError(HpcbertError):
     code = "check"
 
 
-def remedy(error: OSError) -> str:
+def find_remedy(error: OSError) -> str:
     """Return what helps if the system refused something, without a full stop; often nothing."""
     return _REMEDIES.get(error.errno or 0, "")
 
 
-def refusal(error: OSError) -> HpcbertError:
+def explain_os_error(error: OSError) -> HpcbertError:
     """Return the error for what the system refused, and the file."""
-    names = [os.fsdecode(one) for one in (error.filename, error.filename2) if _named(one)]
+    names = [
+        os.fsdecode(filename)
+        for filename in (error.filename, error.filename2)
+        if _is_path(filename)
+    ]
     reason = error.strerror or str(error) or type(error).__name__
-    if isinstance(error, FileNotFoundError) and _homeless():
+    if isinstance(error, FileNotFoundError) and _is_working_directory_gone():
         return HpcbertError(
             "The working directory was removed.",
             hint="Change to another one, then run the command again.",
         )
-    helps = remedy(error)
+    advice = find_remedy(error)
     return HpcbertError(
-        f"{reason.rstrip('.')}.", where=" -> ".join(names), hint=f"{helps}." if helps else ""
+        f"{reason.rstrip('.')}.", where=" -> ".join(names), hint=f"{advice}." if advice else ""
     )
 
 
-def _named(filename: object) -> bool:
+def _is_path(filename: object) -> bool:
     return isinstance(filename, str | bytes | os.PathLike) and bool(filename)
 
 
-def _homeless() -> bool:
+def _is_working_directory_gone() -> bool:
     """Return whether the working directory has been removed."""
     try:
         os.getcwd()  # noqa: PTH109 - pathlib is not loaded for this

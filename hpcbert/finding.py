@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 # The end of a check's name: where it was made, or about what.
-_OF = re.compile(r" \(.*\)$| of (?!the )\S+$")
-_OF_RECIPES = {"recipe": "recipe", "what": "needs"}
+_CHECK_OBJECT = re.compile(r" \(.*\)$| of (?!the )\S+$")
+_RECIPE_CHECKS = {"recipe": "recipe", "what": "needs"}
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ class Finding:
     @property
     def code(self) -> str:
         """The check without nodes, frameworks and hosts: `tmp`, `image`, `recipe`."""
-        first = self.name.partition(" ")[0]
-        return _OF_RECIPES.get(first) or _OF.sub("", self.name)
+        word = self.name.partition(" ")[0]
+        return _RECIPE_CHECKS.get(word) or _CHECK_OBJECT.sub("", self.name)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 from hpcbert.errors import UsageError
-from hpcbert.system.decode import GIVEN, Count, Invalid, Keyed, Open, Range, Written
+from hpcbert.system.decode import GIVEN, Count, EncodedAs, IgnoreUnknown, Invalid, Range, TableKeys
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -44,16 +44,16 @@ Device = Literal["gpu", "cpu", "auto"]
 DEVICES: tuple[Device, ...] = ("gpu", "cpu", "auto")
 
 
-def device(word: str) -> str:
+def parse_device(word: str) -> str:
     """Return the device that a word means, or else the word."""
-    plain = word.strip().lower()
-    return {"gpus": "gpu", "cuda": "gpu", "cpus": "cpu"}.get(plain, plain)
+    normalized = word.strip().lower()
+    return {"gpus": "gpu", "cuda": "gpu", "cpus": "cpu"}.get(normalized, normalized)
 
 
-def precision(word: str) -> str:
+def parse_precision(word: str) -> str:
     """Return the precision that a word means, or else the word."""
-    plain = word.strip().lower().replace("-", "").replace("_", "")
-    return _PRECISIONS.get(plain, plain if plain in PRECISIONS else word)
+    normalized = word.strip().lower().replace("-", "").replace("_", "")
+    return _PRECISIONS.get(normalized, normalized if normalized in PRECISIONS else word)
 
 
 # The batch size of a point that is measured at the largest size that fits its devices.
@@ -63,17 +63,17 @@ OptionValue = str | int | float | bool
 Scope = Literal["nodes", "repeats", "points"]
 
 # How a campaign's name begins.
-_STAMP, _STAMPED = "%Y%m%dT%H%M%SZ", re.compile(r"\d{8}T\d{6}Z")
+_STAMP, _STAMP_PATTERN = "%Y%m%dT%H%M%SZ", re.compile(r"\d{8}T\d{6}Z")
 _SHAPE = re.compile(r"([1-9]\d{0,4})n([1-9]\d{0,2})g")
 
 
-def utc(seconds: float) -> str:
+def format_utc(seconds: float) -> str:
     """Return seconds since the epoch as ISO 8601 UTC, whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def moment(text: object) -> float | None:
-    """Return ISO 8601 UTC as `utc` writes it in seconds since the epoch; None for anything else."""
+def parse_utc(text: object) -> float | None:
+    """Return ISO 8601 UTC as `format_utc` writes it in seconds since the epoch; None for anything else."""
     import calendar  # what reads no moment has no use for it
 
     try:
@@ -82,16 +82,16 @@ def moment(text: object) -> float | None:
         return None
 
 
-def stamp(seconds: float) -> str:
+def format_stamp(seconds: float) -> str:
     """Return seconds since the epoch as a campaign's name begins."""
     return time.strftime(_STAMP, time.gmtime(seconds))
 
 
-def stamped(name: str) -> float | None:
+def parse_stamp(name: str) -> float | None:
     """Return when a campaign was created, by its name, in seconds since the epoch."""
     import calendar
 
-    if not _STAMPED.match(name):
+    if not _STAMP_PATTERN.match(name):
         return None
     try:
         return float(calendar.timegm(time.strptime(name[:16], _STAMP)))
@@ -209,7 +209,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Protocol(Open):
+class Protocol(IgnoreUnknown):
     """The number of repeats and the iterations of a point.
 
     DLPerf's: five runs of 120 iterations, of which the first 20 are warm-up and the next 100 count
@@ -345,21 +345,21 @@ class Array:
         return tuple(repeat - self.offset for repeat in self.repeats)
 
     @property
-    def unsettled(self) -> bool:
+    def is_unconfirmed(self) -> bool:
         """Whether sbatch was called for it, but Slurm has not shown its job yet."""
         if self.state == "submitted":
             return bool(self.workdir) and not self.seen
         return bool(self.called)
 
     @property
-    def doubtful(self) -> bool:
+    def is_doubtful(self) -> bool:
         """Whether the job whose id sbatch printed has none of the array's marks."""
-        return self.unsettled and any(what == "JobName" for what, _, _ in self.changed)
+        return self.is_unconfirmed and any(setting == "JobName" for setting, _, _ in self.changed)
 
     def is_described_by(self, name: str, workdir: str) -> bool:
         """Return whether the controller showed this name and directory for the job's id."""
-        shown = {what: has for what, _, has in self.changed}
-        return shown.get("JobName") == name and shown.get("WorkDir") in {workdir, None}
+        settings = {setting: value for setting, _, value in self.changed}
+        return settings.get("JobName") == name and settings.get("WorkDir") in {workdir, None}
 
     def element(self, repeat: int) -> str:
         """Return the job id of one repeat in Slurm, `123_4`; empty before submission."""
@@ -373,7 +373,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Material(Open):
+class Material(IgnoreUnknown):
     """Something that `prepare` made and a campaign used.
 
     Attributes:
@@ -480,10 +480,10 @@ class Campaign:
     @cached_property
     def of_point(self) -> dict[Point, tuple[Array, ...]]:
         """The arrays of each point, oldest first."""
-        found: dict[Point, list[Array]] = {}
+        arrays_by_point: dict[Point, list[Array]] = {}
         for array in self.measured:
-            found.setdefault(array.point, []).append(array)
-        return {point: tuple(arrays) for point, arrays in found.items()}
+            arrays_by_point.setdefault(array.point, []).append(array)
+        return {point: tuple(arrays) for point, arrays in arrays_by_point.items()}
 
     @property
     def accepted(self) -> bool:
@@ -496,28 +496,28 @@ class Campaign:
     @property
     def unsubmitted(self) -> tuple[Array, ...]:
         """The arrays that are not in the scheduler yet and that no retry replaced."""
-        open_ = (array for array in self.arrays if array.state != "submitted")
-        return tuple(array for array in open_ if not self.superseded(array))
+        pending = (array for array in self.arrays if array.state != "submitted")
+        return tuple(array for array in pending if not self.is_superseded(array))
 
-    def superseded(self, array: Array) -> bool:
+    def is_superseded(self, array: Array) -> bool:
         """Return whether retries replaced all repeats of an array."""
-        return array.name not in self._standing
+        return array.name not in self._current_names
 
     @cached_property
-    def _standing(self) -> frozenset[str]:
+    def _current_names(self) -> frozenset[str]:
         """Names of the arrays that a repeat was submitted in last, and of the preflight."""
-        names = (one.name for one in self.arrays if one.preflight)
+        names = (candidate.name for candidate in self.arrays if candidate.preflight)
         return frozenset((*names, *(array.name for array, _ in self.current)))
 
 
-def _shape(text: str) -> Shape:
+def _parse_shape(text: str) -> Shape:
     try:
         return Shape.parse(text)
     except UsageError as error:
         raise Invalid("must be a shape such as 4n8g", value=text) from error
 
 
-def _positive(value: float) -> float:
+def _check_positive(value: float) -> float:
     if value <= 0:
         raise Invalid("must be above 0", value=value)
     return value
@@ -528,13 +528,13 @@ def _last_iteration(iters: int | str) -> int | None:
 
 
 # Values of documents of results.
-ShapeText = Annotated[Shape, Written(str, _shape)]
-Speed = Annotated[float, _positive]
+ShapeText = Annotated[Shape, EncodedAs(str, _parse_shape)]
+Speed = Annotated[float, _check_positive]
 Whole = Annotated[int, Range(0)]
 
 
 @dataclass(frozen=True)
-class Reason(Open):
+class Reason(IgnoreUnknown):
     """Why a repeat is invalid.
 
     Attributes:
@@ -552,7 +552,7 @@ class Reason(Open):
 
 
 @dataclass(frozen=True)
-class Attempt(Open):
+class Attempt(IgnoreUnknown):
     """One of several runs of a repeat; all stay on record, one is used.
 
     Attributes:
@@ -579,7 +579,7 @@ class Attempt(Open):
 
 
 @dataclass(frozen=True)
-class Sampled(Open):
+class Sampled(IgnoreUnknown):
     """Power and memory of a run's GPUs while it was measured, from the samplers on its nodes.
 
     Attributes:
@@ -598,7 +598,7 @@ class Sampled(Open):
 
 
 @dataclass(frozen=True)
-class Metrics(Open):
+class Metrics(IgnoreUnknown):
     """The metrics of a point; None if something needed for a value is unknown.
 
     Attributes:
@@ -633,11 +633,11 @@ class Metrics(Open):
     gpu_memory_mib: Speed | None = None
     watts: Speed | None = None
     samples_per_joule: Speed | None = None
-    unknown: tuple[Annotated[tuple[str, str], Keyed("metric", "why")], ...] = ()
+    unknown: tuple[Annotated[tuple[str, str], TableKeys("metric", "why")], ...] = ()
 
 
 @dataclass(frozen=True)
-class Note(Open):
+class Note(IgnoreUnknown):
     """A clause about a flag of a run: the numbers behind it."""
 
     flag: str
@@ -645,7 +645,7 @@ class Note(Open):
 
 
 @dataclass(frozen=True)
-class Run(Open):
+class Run(IgnoreUnknown):
     """One repeat in a table.
 
     Attributes:
@@ -676,19 +676,19 @@ class Run(Open):
     log: str
     nodes: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
-    environments: tuple[Annotated[tuple[str, str], Keyed("node", "digest")], ...] = ()
+    environments: tuple[Annotated[tuple[str, str], TableKeys("node", "digest")], ...] = ()
     flags: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     sampled: Sampled | None = None
 
 
-def throughputs(runs: Iterable[Run]) -> list[float]:
+def valid_throughputs(runs: Iterable[Run]) -> list[float]:
     """Return the throughputs of the valid ones of some runs."""
     return [run.throughput for run in runs if run.valid and run.throughput is not None]
 
 
 @dataclass(frozen=True)
-class Difference(Open):
+class Difference(IgnoreUnknown):
     """Something about the nodes that differs and can change a number.
 
     Attributes:
@@ -700,14 +700,14 @@ class Difference(Open):
 
     fact: str
     scope: Scope
-    values: tuple[Annotated[tuple[str, tuple[str, ...]], Keyed("value", "of")], ...]
+    values: tuple[Annotated[tuple[str, tuple[str, ...]], TableKeys("value", "of")], ...]
     decisive: bool = False
 
     def __str__(self) -> str:
         parts = []
-        for value, who in self.values:
-            more = f" and {len(who) - 4} more" if len(who) > 4 else ""  # noqa: PLR2004
-            parts.append(f"{value or 'empty'} ({', '.join(who[:4])}{more})")
+        for value, owners in self.values:
+            remainder = f" and {len(owners) - 4} more" if len(owners) > 4 else ""  # noqa: PLR2004
+            parts.append(f"{value or 'empty'} ({', '.join(owners[:4])}{remainder})")
         return f"{self.fact} differs between {self.scope}: {'; '.join(parts)}"
 
 
@@ -742,7 +742,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Counted(Open):
+class Counted(IgnoreUnknown):
     """The measured part of each run.
 
     Attributes:
@@ -752,12 +752,12 @@ class Counted(Open):
     """
 
     skip: Whole
-    iters: Annotated[int | None, Written(Count | Literal["end"], _last_iteration)]
+    iters: Annotated[int | None, EncodedAs(Count | Literal["end"], _last_iteration)]
     counted: str
 
 
 @dataclass(frozen=True)
-class Adaptive(Open):
+class Adaptive(IgnoreUnknown):
     """The result of repeating a point until its median was precise enough.
 
     Attributes:
@@ -772,7 +772,7 @@ class Adaptive(Open):
 
 
 @dataclass(frozen=True)
-class Provenance(Open):
+class Provenance(IgnoreUnknown):
     """Which version made tables, when, and with which command.
 
     Attributes:
@@ -787,7 +787,7 @@ class Provenance(Open):
 
 
 @dataclass(frozen=True)
-class Origin(Open):
+class Origin(IgnoreUnknown):
     """The source of a point's numbers.
 
     Attributes:
@@ -801,13 +801,13 @@ class Origin(Open):
     path: str = field(default="", compare=False)
 
 
-def _pairs(facts: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _list_facts(facts: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(facts.items())
 
 
 # Facts from nodes and logs: each fact by name, with all values seen. Documents write a table.
 Facts = Annotated[
-    tuple[tuple[str, tuple[str, ...]], ...], Written(Mapping[str, tuple[str, ...]], _pairs)
+    tuple[tuple[str, tuple[str, ...]], ...], EncodedAs(Mapping[str, tuple[str, ...]], _list_facts)
 ]
 
 
@@ -831,7 +831,7 @@ class Steps:
     def measured(self) -> list[float]:
         """Seconds of the iterations in the window."""
         pairs = zip(self.iterations, self.seconds, strict=True)
-        return [seconds for at, seconds in pairs if self.after < at <= self.until]
+        return [seconds for iteration, seconds in pairs if self.after < iteration <= self.until]
 
 
 @dataclass(frozen=True)
@@ -868,7 +868,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class RepeatCount(Open):
+class RepeatCount(IgnoreUnknown):
     """How many repeats of a point are valid, and how many were requested."""
 
     ok: Whole
@@ -876,7 +876,7 @@ class RepeatCount(Open):
 
 
 @dataclass(frozen=True)
-class Row(Open):
+class Row(IgnoreUnknown):
     """One point of a speedup table; numbers unrounded, None if missing.
 
     Attributes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,25 +14,21 @@ from hpcbert import __version__
 from hpcbert.campaign.user_settings import UserSettings, parse_settings
 from hpcbert.commands.collect import CollectRequest
 from hpcbert.commands.results import find_places
-from hpcbert.commands.results import load as load_results
+from hpcbert.commands.results import load_result_set as load_results
 from hpcbert.errors import UsageError
 from hpcbert.logs.setting import Window
-from hpcbert.model import Provenance, utc
-from hpcbert.model import precision as spelled
+from hpcbert.model import Provenance, format_utc
+from hpcbert.model import parse_precision as spelled
 from hpcbert.results import frame
+from hpcbert.results.resultset import ResultSet
 from hpcbert.system import redact
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Mapping
-
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from hpcbert.results.resultset import ResultSet
-
 # The attributes that describe a source.
-_NAMED = ("kind", "name", "path", "hpcbert", "created", "recipe_digest")
+_SOURCE_ATTRIBUTES = ("kind", "name", "path", "hpcbert", "created", "recipe_digest")
 _FRAMES = ("rows", "runs", "steps", "environment")
 
 
@@ -51,12 +49,12 @@ class LoadedResult:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """One row per point; columns and units: `hpcbert.results.frame.rows_frame`."""
-        return self._marked(frame.rows_frame(self.results.tables))
+        return self._with_provenance(frame.rows_frame(self.results.tables))
 
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row per repeat, valid or not; columns, units: `hpcbert.results.frame.runs_frame`."""
-        return self._marked(frame.runs_frame(self.results.tables))
+        return self._with_provenance(frame.runs_frame(self.results.tables))
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -64,7 +62,7 @@ class LoadedResult:
 
         Saved results have no steps: for them it is empty.
         """
-        return self._marked(frame.steps_frame(self.results.tables))
+        return self._with_provenance(frame.steps_frame(self.results.tables))
 
     @cached_property
     def environment(self) -> pd.DataFrame:
@@ -77,8 +75,8 @@ class LoadedResult:
         import pandas as pd
 
         columns = ["source", "node", "point", "digest", "fact", "value"]
-        made = pd.DataFrame(list(self._facts()), columns=columns)
-        return self._marked(made.astype("string"))
+        facts = pd.DataFrame(list(self._facts()), columns=columns)
+        return self._with_provenance(facts.astype("string"))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -97,33 +95,34 @@ class LoadedResult:
         Raises:
             UsageError: The figure does not exist; the message names those that do.
         """
-        from hpcbert.commands.report import pictures_of
-        from hpcbert.results.report.figures import shown
+        from hpcbert.commands.report import list_pictures
+        from hpcbert.results.report.figures import make_figure
 
         pictures = {
-            picture.name: picture for picture in pictures_of(self.results, self.made, language)
+            picture.name: picture for picture in list_pictures(self.results, self.made, language)
         }
         if name not in pictures:
             text = ", ".join(pictures) or "none: no point has a number"
             raise UsageError(f"There is no figure {name!r}.", hint=f"The figures are: {text}.")
-        return shown(pictures[name])
+        return make_figure(pictures[name])
 
     def to_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write each frame to a file of its name in a folder, `rows.parquet`; return the files."""
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        files = tuple(place / f"{name}.parquet" for name in _FRAMES)
+        directory = Path(folder)
+        directory.mkdir(parents=True, exist_ok=True)
+        files = tuple(directory / f"{name}.parquet" for name in _FRAMES)
         for file in files:
             getattr(self, file.stem).to_parquet(file, engine="pyarrow", index=False)
         return files
 
-    def _marked(self, made: pd.DataFrame) -> pd.DataFrame:
+    def _with_provenance(self, data_frame: pd.DataFrame) -> pd.DataFrame:
         sources = [
-            {name: getattr(source, name) for name in _NAMED} for source in self.results.sources
+            {name: getattr(source, name) for name in _SOURCE_ATTRIBUTES}
+            for source in self.results.sources
         ]
         for name, value in (*asdict(self.made).items(), ("sources", sources)):
-            made.attrs[name] = value
-        return made
+            data_frame.attrs[name] = value
+        return data_frame
 
     def _facts(self) -> Iterator[dict[str, str]]:
         for source in self.results.sources:
@@ -204,5 +203,5 @@ def load(
     words = [str(path) for path in paths]
     results = load_results(words, find_places(site, templates), request)
     command = f"hpcbert.load({', '.join(map(repr, words))})"
-    provenance = Provenance(__version__, utc(time.time()), redact.text(command))
+    provenance = Provenance(__version__, format_utc(time.time()), redact.mask_text(command))
     return LoadedResult(results, results.made or provenance)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-_WORDS = {"UNLIMITED", "INFINITE", "-1"}
+_UNLIMITED_WORDS = {"UNLIMITED", "INFINITE", "-1"}
 _LIMIT = re.compile(
     r"(?P<days>\d{1,9})-(?P<h>\d{1,9})(?::(?P<m>\d{1,9})(?::(?P<s>\d{1,9}))?)?"
     r"|(?P<hours>\d{1,9}):(?P<minutes>\d{1,9}):(?P<seconds>\d{1,9})"
@@ -44,21 +44,21 @@ class TimeLimit:
         Raises:
             ValueError: It is not a time limit, or more than ten years; a sentence says which.
         """
-        if text.strip().upper() in _WORDS:
+        if text.strip().upper() in _UNLIMITED_WORDS:
             return cls(None, text)
         match = _LIMIT.fullmatch(text.strip())
         if match is None:
             raise ValueError(f"{text!r} is not a time limit.")
-        part = {name: int(value or 0) for name, value in match.groupdict().items()}
-        hours = part["days"] * 24 + part["h"] + part["hours"]
-        minutes = hours * 60 + part["m"] + part["minutes"] + part["alone"]
-        seconds = minutes * 60 + part["s"] + part["seconds"] + part["rest"]
+        parts = {name: int(value or 0) for name, value in match.groupdict().items()}
+        hours = parts["days"] * 24 + parts["h"] + parts["hours"]
+        minutes = hours * 60 + parts["m"] + parts["minutes"] + parts["alone"]
+        seconds = minutes * 60 + parts["s"] + parts["seconds"] + parts["rest"]
         if seconds > cls.MOST:
             raise ValueError(f"{text!r} is more than ten years.")
         return cls(seconds or None, text)
 
     @classmethod
-    def reported(cls, text: str) -> TimeLimit:
+    def parse_reported(cls, text: str) -> TimeLimit:
         """Read a limit of squeue or sinfo; `NOT_SET`, `INVALID` and similar words mean none."""
         try:
             return cls.parse(text)
@@ -69,8 +69,8 @@ class TimeLimit:
         """Return it in its full form, `HH:MM:SS` or `D-HH:MM:SS`."""
         if self.seconds is None:
             return "UNLIMITED"
-        days, rest = divmod(self.seconds, 86_400)
-        clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+        days, remainder = divmod(self.seconds, 86_400)
+        clock = f"{remainder // 3600:02}:{remainder // 60 % 60:02}:{remainder % 60:02}"
         return f"{days}-{clock}" if days else clock
 
     @property

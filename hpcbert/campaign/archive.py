@@ -14,20 +14,18 @@ import os
 import stat
 import tempfile
 import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from hpcbert.campaign import ends, evidence, notes, store
-from hpcbert.campaign.evidence import INDEX, masks
+from hpcbert.campaign.evidence import INDEX, read_masks
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
 from hpcbert.system import redact, zipped
-from hpcbert.system.files import open_file, refusal, temporary_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from hpcbert.system.files import open_file, temporary_for, translate_errors
 
 SCHEMA = 1
 _MOST_INDEX = 1 << 24
@@ -35,18 +33,18 @@ _MOST_DOCUMENT = 1 << 26
 # Bytes to search for secrets at once, up to the end of a line; a private key that begins in the
 # last few of them is left to the next piece.
 _PIECE = 1 << 22
-_KEY = 1 << 16
+_LONGEST_KEY = 1 << 16
 # Files that hold the digests and the seal of the rest: changed, they would be worthless.
 _UNTOUCHED = (MANIFEST, evidence.MEASUREMENTS)
 # Files that go with a campaign, but have no part in its numbers.
-_BESIDE = (evidence.MEASUREMENTS, ends.ENDS, notes.NOTE, campaignfile.NAME)
+_EXTRAS = (evidence.MEASUREMENTS, ends.ENDS, notes.NOTE, campaignfile.NAME)
 # The earliest time that a ZIP file can hold: the time of packing must not change the bytes.
-_TIME = (1980, 1, 1, 0, 0, 0)
+_EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = (stat.S_IFREG | 0o600) << 16
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedArchive:
     """The result of packing.
 
     Attributes:
@@ -64,7 +62,7 @@ class Packed:
     masked: tuple[str, ...]
 
 
-def pack(directory: Path, target: Path) -> Packed:
+def pack(directory: Path, target: Path) -> PackedArchive:
     """Write a campaign into one new file.
 
     Args:
@@ -84,19 +82,19 @@ def pack(directory: Path, target: Path) -> Packed:
         )
     campaign = store.read_manifest(directory)
     temporary = temporary_for(target)
-    with refusal("write", target):
+    with translate_errors("write", target):
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(descriptor, "w+b") as file:
-                index = _write(file, directory, campaign.id)
+                index = _write_archive(file, directory, campaign.id)
                 file.flush()
                 os.fsync(descriptor)
-                size, sha256 = file.seek(0, os.SEEK_END), _digest(file)
+                size, sha256 = file.seek(0, os.SEEK_END), _hash_file(file)
             _publish(temporary, target)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-    return Packed(target, size, sha256, len(index["files"]), tuple(index["masked"]))
+    return PackedArchive(target, size, sha256, len(index["files"]), tuple(index["masked"]))
 
 
 def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
@@ -110,21 +108,24 @@ def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
         UsageError: One of them is a link, or they are too large.
         HpcbertError: The file system refused.
     """
-    room, masked = zipped.MOST_BYTES, []
-    with refusal("write", target), zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
+    bytes_left, masked = zipped.MAX_TOTAL_BYTES, []
+    with (
+        translate_errors("write", target),
+        zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive,
+    ):
         for entry, path in sorted(logs.items()):
-            packed, original = _add(archive, path.parent, path.name, entry, room)
-            room -= packed["bytes"]
+            packed, original = _add_file(archive, path.parent, path.name, entry, bytes_left)
+            bytes_left -= packed["bytes"]
             masked += [entry] if original["sha256"] != packed["sha256"] else []
     return tuple(masked)
 
 
-def _digest(file: BinaryIO) -> str:
+def _hash_file(file: BinaryIO) -> str:
     file.seek(0)
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     while block := file.read(_PIECE):
-        found.update(block)
-    return found.hexdigest()
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _publish(temporary: Path, target: Path) -> None:
@@ -137,55 +138,57 @@ def _publish(temporary: Path, target: Path) -> None:
         temporary.rename(target)
 
 
-def _write(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
+def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
     """Write the files of a campaign in order, and at last the description of them."""
     index: dict[str, Any] = {"schema": SCHEMA, "campaign": identity, "files": {}, "masked": {}}
-    before = masks(directory)
-    names = sorted({*evidence.names(directory), *_beside(directory)})
-    if len(names) >= zipped.MOST_FILES:
-        raise _too_much(directory)
-    room = zipped.MOST_BYTES - _MOST_INDEX
+    earlier_masks = read_masks(directory)
+    names = sorted({*evidence.list_paths(directory), *_list_extras(directory)})
+    if len(names) >= zipped.MAX_FILES:
+        raise _too_large_error(directory)
+    bytes_left = zipped.MAX_TOTAL_BYTES - _MOST_INDEX
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, allowZip64=False) as archive:
         for name in names:
-            entry, original = _add(archive, directory, name, f"{identity}/{name}", room)
-            room -= entry["bytes"]
+            entry, original = _add_file(archive, directory, name, f"{identity}/{name}", bytes_left)
+            bytes_left -= entry["bytes"]
             index["files"][name] = entry
             if original["sha256"] != entry["sha256"]:
                 index["masked"][name] = original
-            elif name in before and before[name].now == original:
-                index["masked"][name] = dict(before[name].then)
+            elif name in earlier_masks and earlier_masks[name].now == original:
+                index["masked"][name] = dict(earlier_masks[name].original)
         text = json.dumps(index, indent=1, sort_keys=True) + "\n"
-        archive.writestr(_info(f"{identity}/{INDEX}"), text)
+        archive.writestr(_make_entry(f"{identity}/{INDEX}"), text)
     return index
 
 
-def _beside(directory: Path) -> Iterator[str]:
+def _list_extras(directory: Path) -> Iterator[str]:
     """Yield the files that go with a campaign but have no part in its numbers."""
-    yield from (name for name in _BESIDE if os.path.lexists(directory / name))
+    yield from (name for name in _EXTRAS if os.path.lexists(directory / name))
 
 
-def _info(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name, _TIME)
+def _make_entry(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, _EARLIEST_TIME)
     info.external_attr, info.create_system = _MODE, 3  # Unix, on every system
     info.compress_type = zipfile.ZIP_DEFLATED
     return info
 
 
-def _add(
-    archive: zipfile.ZipFile, directory: Path, name: str, entry: str, room: int
+def _add_file(
+    archive: zipfile.ZipFile, directory: Path, name: str, entry: str, bytes_left: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Add a file; return its description as packed, and as it was."""
     path = directory / name
-    if not name.isprintable() or "\\" in name or len(entry) > zipped.LONGEST:
+    if not name.isprintable() or "\\" in name or len(entry) > zipped.MAX_NAME_LENGTH:
         raise UsageError("A file name like this can't be archived.", where=repr(str(path)))
-    with refusal("archive", path, hint="Nothing was written. Put a plain file in its place."):
+    with translate_errors(
+        "archive", path, hint="Nothing was written. Put a plain file in its place."
+    ):
         descriptor, _ = open_file(path, follow=False)
-    was, now = hashlib.sha256(), hashlib.sha256()
+    original_hash, packed_hash = hashlib.sha256(), hashlib.sha256()
     size = packed = 0
-    with os.fdopen(descriptor, "rb") as file, archive.open(_info(entry), "w") as target:
-        changed = os.fstat(file.fileno()).st_mtime_ns
-        for piece in _pieces(file, whole=name.endswith(".json")):
-            masked = _masked(name, piece)
+    with os.fdopen(descriptor, "rb") as file, archive.open(_make_entry(entry), "w") as target:
+        modified = os.fstat(file.fileno()).st_mtime_ns
+        for piece in _read_pieces(file, at_once=name.endswith(".json")):
+            masked = _mask(name, piece)
             if masked != piece and name in _UNTOUCHED:
                 raise CheckError(
                     "The file holds what looks like a secret. hpcbert can't mask it here, because "
@@ -193,78 +196,78 @@ def _add(
                     where=str(path),
                     hint="Nothing was written.",
                 )
-            was.update(piece)
-            now.update(masked)
+            original_hash.update(piece)
+            packed_hash.update(masked)
             size, packed = size + len(piece), packed + len(masked)
-            if packed > room:
-                raise _too_much(directory)
+            if packed > bytes_left:
+                raise _too_large_error(directory)
             target.write(masked)
-    original = {"bytes": size, "sha256": was.hexdigest()}
-    return {"bytes": packed, "sha256": now.hexdigest(), "changed": changed}, original
+    original = {"bytes": size, "sha256": original_hash.hexdigest()}
+    return {"bytes": packed, "sha256": packed_hash.hexdigest(), "changed": modified}, original
 
 
-def _too_much(directory: Path) -> UsageError:
+def _too_large_error(directory: Path) -> UsageError:
     return UsageError(
-        f"The campaign has more than {zipped.MOST_BYTES >> 30} GiB or "
-        f"{zipped.MOST_FILES:,} files, which is too much for an archive.",
+        f"The campaign has more than {zipped.MAX_TOTAL_BYTES >> 30} GiB or "
+        f"{zipped.MAX_FILES:,} files, which is too much for an archive.",
         where=str(directory),
         hint="Nothing was written. Pack the directory with another program.",
     )
 
 
-def _pieces(file: BinaryIO, *, whole: bool) -> Iterator[bytes]:
+def _read_pieces(file: BinaryIO, *, at_once: bool) -> Iterator[bytes]:
     """Yield a file's content in pieces that no secret spans; a document at once."""
-    rest = file.read(_MOST_DOCUMENT) if whole else b""
+    buffer = file.read(_MOST_DOCUMENT) if at_once else b""
     while block := file.read(_PIECE):
-        rest += block
-        cut = rest.rfind(b"\n") + 1
-        key = rest.rfind(b"-----BEGIN ", max(0, cut - _KEY), cut)
-        cut = key if key > 0 else cut
+        buffer += block
+        cut = buffer.rfind(b"\n") + 1
+        key_start = buffer.rfind(b"-----BEGIN ", max(0, cut - _LONGEST_KEY), cut)
+        cut = key_start if key_start > 0 else cut
         # A line without an end is cut anywhere.
-        cut = cut if cut or len(rest) < 2 * _PIECE else len(rest)
+        cut = cut if cut or len(buffer) < 2 * _PIECE else len(buffer)
         if cut:
-            yield rest[:cut]
-        rest = rest[cut:]
-    if rest:
-        yield rest
+            yield buffer[:cut]
+        buffer = buffer[cut:]
+    if buffer:
+        yield buffer
 
 
-def _masked(name: str, content: bytes) -> bytes:
+def _mask(name: str, content: bytes) -> bytes:
     """Return a file's content as it may leave the campaign: unchanged, or with secrets masked."""
     if name.endswith(".json"):
-        return _json(content)
+        return _mask_json(content)
     if name.endswith(".jsonl"):
-        return b"".join(map(_json, content.splitlines(keepends=True)))
+        return b"".join(map(_mask_json, content.splitlines(keepends=True)))
     text = content.decode("utf-8", "surrogateescape")
     program = name == store.RECIPE or name.startswith("scripts/")
-    return redact.text(text, program=program).encode("utf-8", "surrogateescape")
+    return redact.mask_text(text, is_program=program).encode("utf-8", "surrogateescape")
 
 
-def _json(content: bytes) -> bytes:
+def _mask_json(content: bytes) -> bytes:
     """Return a JSON document with its texts' secrets masked; mask a damaged one as plain text."""
     try:
         data = json.loads(content)
-        found = _without_secrets(data)
+        masked = _mask_values(data)
     except (ValueError, RecursionError):
-        return redact.text(content.decode("latin-1")).encode("latin-1")
-    if found == data:
+        return redact.mask_text(content.decode("latin-1")).encode("latin-1")
+    if masked == data:
         return content
-    return json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    return json.dumps(masked, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def _without_secrets(data: Any, name: str = "") -> Any:
+def _mask_values(data: Any, name: str = "") -> Any:
     if isinstance(data, dict):
-        return {key: _without_secrets(value, key) for key, value in data.items()}
+        return {key: _mask_values(value, key) for key, value in data.items()}
     if isinstance(data, list):
-        return [_without_secrets(one) for one in data]
+        return [_mask_values(item) for item in data]
     if not isinstance(data, str):
         return data
-    secret = redact.secret_name(name) and not redact.measures(name, data)
-    return redact.MASK if data and secret else redact.text(data)
+    secret = redact.is_secret_name(name) and not redact.is_measure(name, data)
+    return redact.MASK if data and secret else redact.mask_text(data)
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Path]:
+def open_archive(path: Path) -> Iterator[Path]:
     """Unpack an archive into a temporary directory, which is removed in the end.
 
     Raises:
@@ -272,53 +275,53 @@ def opened(path: Path) -> Iterator[Path]:
         HpcbertError: There is no room for it.
     """
     with contextlib.ExitStack() as stack:
-        with refusal("make a temporary directory", Path(tempfile.gettempdir())):
+        with translate_errors("make a temporary directory", Path(tempfile.gettempdir())):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hpcbert-"))
-        yield _unpacked(path, Path(folder))
+        yield _unpack(path, Path(folder))
 
 
-def _unpacked(path: Path, folder: Path) -> Path:
-    with zipped.reading(path) as archive:
-        identity, index = _index(archive, path)
-        files, start = index["files"], f"{identity}/"
+def _unpack(path: Path, folder: Path) -> Path:
+    with zipped.open_archive(path) as archive:
+        identity, index = _read_index(archive, path)
+        files, prefix = index["files"], f"{identity}/"
         for info in archive.infolist():
-            name = info.filename.removeprefix(start)
+            name = info.filename.removeprefix(prefix)
             if info.is_dir() or name == INDEX:
                 continue
-            if name not in files or not (name in _BESIDE or evidence.belongs(name)):
+            if name not in files or not (name in _EXTRAS or evidence.is_evidence(name)):
                 raise UsageError(
                     f"The archive has a file that does not belong there: {name!r}.", where=str(path)
                 )
             zipped.unpack(archive, info, folder / identity / name)
     directory = folder / identity
     for name, entry in files.items():
-        _compare(directory / name, entry, f"{path}: {name}")
+        _check_file(directory / name, entry, f"{path}: {name}")
     store.write_json(directory / INDEX, index)
     if store.read_manifest(directory).id != identity:
         raise UsageError("The archive's manifest belongs to another campaign.", where=str(path))
     return directory
 
 
-def _index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
+def _read_index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
     """Return the campaign's id, which is the archive's one folder, and archive.json's contents.
 
     Raises:
         UsageError: It is not an archive of a campaign, or a newer hpcbert packed it.
     """
-    foreign = UsageError(
+    error = UsageError(
         "This ZIP file is not an archive of a campaign.",
         where=str(path),
         hint="hpcbert archive makes archives. To read logs, unpack them first.",
     )
-    tops = {info.filename.partition("/")[0] for info in archive.infolist()}
-    named = [info for info in archive.infolist() if info.filename.endswith(f"/{INDEX}")]
-    if len(tops) != 1 or len(named) != 1 or named[0].file_size > _MOST_INDEX:
-        raise foreign
-    (identity,) = tops
+    folders = {info.filename.partition("/")[0] for info in archive.infolist()}
+    indexes = [info for info in archive.infolist() if info.filename.endswith(f"/{INDEX}")]
+    if len(folders) != 1 or len(indexes) != 1 or indexes[0].file_size > _MOST_INDEX:
+        raise error
+    (identity,) = folders
     try:
-        index = json.loads(archive.read(named[0]))
+        index = json.loads(archive.read(indexes[0]))
     except (ValueError, RecursionError):
-        raise foreign from None
+        raise error from None
     schema = index.get("schema") if isinstance(index, dict) else None
     if schema != SCHEMA:
         raise UsageError(
@@ -326,13 +329,13 @@ def _index(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[str, Any]]:
             where=str(path),
             hint="Use the version of hpcbert that packed it, or a newer one.",
         )
-    whole = all(isinstance(index.get(key), dict) for key in ("files", "masked"))
-    if not whole or index.get("campaign") != identity or MANIFEST not in index["files"]:
-        raise foreign
+    has_tables = all(isinstance(index.get(key), dict) for key in ("files", "masked"))
+    if not has_tables or index.get("campaign") != identity or MANIFEST not in index["files"]:
+        raise error
     return identity, index
 
 
-def _compare(file: Path, entry: Any, where: str) -> None:
+def _check_file(file: Path, entry: Any, where: str) -> None:
     """Check an unpacked file against its digest, and set its time.
 
     Raises:
@@ -340,13 +343,13 @@ def _compare(file: Path, entry: Any, where: str) -> None:
     """
     try:
         with file.open("rb") as content:
-            same = isinstance(entry, dict) and _digest(content) == entry.get("sha256")
-        changed = entry.get("changed") if same else None
-        if isinstance(changed, int) and 0 <= changed < 1 << 63:
-            os.utime(file, ns=(changed, changed))
+            is_same = isinstance(entry, dict) and _hash_file(content) == entry.get("sha256")
+        modified = entry.get("changed") if is_same else None
+        if isinstance(modified, int) and 0 <= modified < 1 << 63:
+            os.utime(file, ns=(modified, modified))
     except OSError:
-        same = False
-    if not same:
+        is_same = False
+    if not is_same:
         raise UsageError(
             "The file differs from what was packed.",
             where=where,

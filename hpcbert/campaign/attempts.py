@@ -8,25 +8,22 @@ job's own files say is read again each time, because a file system may show them
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hpcbert.campaign import store
-from hpcbert.campaign.evidence import MEASUREMENTS, SEAL, seal
-from hpcbert.config.schedulers import traits
+from hpcbert.campaign.evidence import MEASUREMENTS, SEAL, compute_seal
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import HpcbertError, UsageError
-from hpcbert.model import Attempt
-from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse, recalled
+from hpcbert.model import Array, Attempt
+from hpcbert.slurm.jobrecord import JobRecord
+from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState, load_state, parse_state
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
+AskStates = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]
 
-    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-    from hpcbert.model import Array
-    from hpcbert.slurm.jobrecord import JobRecord
-
-    AskStates = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]
 
 SCHEMA = 1
 _SCHEDULERS = ("sacct", "squeue")
@@ -49,7 +46,7 @@ class RecordedStates:
         path = directory / MEASUREMENTS
         try:
             data = store.read_json(path) if path.exists() else {}
-            if data.get("schema") == SCHEMA and data.get(SEAL) == seal(data):
+            if data.get("schema") == SCHEMA and data.get(SEAL) == compute_seal(data):
                 for run in data["runs"]:
                     self._states.update(_read_verdicts(run))
         except (UsageError, KeyError, TypeError, AttributeError):
@@ -73,7 +70,7 @@ class RecordedStates:
 
 def _read_verdicts(run: Mapping[str, Any]) -> Iterator[tuple[_AttemptKey, RepeatState]]:
     for verdict in run["verdicts"]:
-        state = recalled(verdict["state"])
+        state = load_state(verdict["state"])
         yield (verdict["array"], verdict["job_id"], run["repeat"], state.attempt), state
 
 
@@ -115,8 +112,8 @@ def _final_state(repeat: Repeat, recorded: RecordedStates) -> RepeatState | None
     array = repeat.array
     if array.state == "refused" or not (array.called or array.state == "submitted"):
         word = "REFUSED" if array.state == "refused" else UNKNOWN
-        return RepeatState(word, parse(word).kind, "none", detail=array.error or UNSUBMITTED)
-    if traits(repeat.watched.campaign.scheduler).writes_ends:
+        return RepeatState(word, parse_state(word).kind, "none", detail=array.error or UNSUBMITTED)
+    if find_traits(repeat.watched.campaign.scheduler).records_end:
         # Such a scheduler keeps no accounts: the file is all that there will ever be.
         state = _from_status_file(repeat)
         return state if state.kind.over else None
@@ -125,7 +122,7 @@ def _final_state(repeat: Repeat, recorded: RecordedStates) -> RepeatState | None
         return None
     record = repeat.newest
     verdict = recorded.verdict(array, repeat.number, record.attempt)
-    if verdict is None or parse(verdict.word).returns:
+    if verdict is None or parse_state(verdict.word).returns:
         # An attempt after the one that was judged, or one that Slurm may have started since.
         return None
     return record.renew(verdict)
@@ -204,7 +201,7 @@ class History:
         """Return the attempts for a table; none if there is only one."""
         if len(self.attempts) == 1:
             return ()
-        return tuple(_listed(directory, self.number, attempt) for attempt in self.attempts)
+        return tuple(_list_attempt(directory, self.number, attempt) for attempt in self.attempts)
 
 
 def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) -> History:
@@ -215,71 +212,75 @@ def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) 
         newest: The state of its newest attempt, and what the scheduler says about earlier ones.
         recorded: What an earlier collect recorded.
     """
-    arrays = [one.array for one in (*repeat.before, repeat)]
-    submitted = [one for one in arrays if one.state == "submitted"]
+    arrays = [submission.array for submission in (*repeat.before, repeat)]
+    submitted = [array for array in arrays if array.state == "submitted"]
     record = repeat.record
     repeat_states = {repeat_state.attempt: repeat_state for repeat_state in newest.earlier}
     # An attempt that died before its script began has written nothing, but who submitted or
     # requeued it knows about it.
-    known = {
+    attempt_numbers = {
         newest.attempt,
         *repeat_states,
         *record.attempts,
-        *(one.first_attempt for one in submitted),
+        *(array.first_attempt for array in submitted),
     }
-    ordered = sorted(one for one in known if 0 <= one <= newest.attempt)
+    numbers = sorted(number for number in attempt_numbers if 0 <= number <= newest.attempt)
     attempt_states = []
-    for attempt, after in zip(ordered, [*ordered[1:], None], strict=True):
-        array = _array(submitted, attempt) or arrays[-1]
+    for attempt, next_attempt in zip(numbers, [*numbers[1:], None], strict=True):
+        array = _find_array(submitted, attempt) or arrays[-1]
         job_record = record.attempt(attempt)
         state = newest
-        if after is not None:
-            own = _by_retry(arrays, repeat.number, after)
-            own = own or _by_its_record(job_record, requeued=_array(submitted, after) == array)
-            kept = recorded.verdict(array, repeat.number, attempt)
-            state = _believed(job_record, kept, repeat_states.get(attempt), own)
-        pause = recorded.suspended(array, repeat.number, attempt)
-        pause = max(state.suspended, job_record.suspended, pause)
-        attempt_states.append(AttemptState(array, replace(state, suspended=pause), job_record))
+        if next_attempt is not None:
+            job_state = _state_from_retry(arrays, repeat.number, next_attempt)
+            job_state = job_state or _state_from_job(
+                job_record, requeued=_find_array(submitted, next_attempt) == array
+            )
+            verdict = recorded.verdict(array, repeat.number, attempt)
+            state = _choose_state(job_record, verdict, repeat_states.get(attempt), job_state)
+        suspended = recorded.suspended(array, repeat.number, attempt)
+        suspended = max(state.suspended, job_record.suspended, suspended)
+        attempt_states.append(AttemptState(array, replace(state, suspended=suspended), job_record))
     return History(repeat.number, tuple(attempt_states))
 
 
-def _array(arrays: Sequence[Array], attempt: int) -> Array | None:
+def _find_array(arrays: Sequence[Array], attempt: int) -> Array | None:
     """Return the array that an attempt belongs to, among those that a repeat was submitted in."""
     return next((array for array in reversed(arrays) if array.first_attempt <= attempt), None)
 
 
-def _believed(
+def _choose_state(
     job_record: JobRecord,
-    repeat_state: RepeatState | None,
-    state: RepeatState | None,
-    own: RepeatState,
+    verdict: RepeatState | None,
+    earlier_state: RepeatState | None,
+    job_state: RepeatState,
 ) -> RepeatState:
     """Return how an attempt ended: by the scheduler's verdict, or else by the other sources."""
-    if repeat_state is not None:
-        return job_record.renew(repeat_state)
-    if state is not None and state.kind.over:
-        return job_record.complete(state)
-    return job_record.renew(replace(own, attempt=job_record.attempt))
+    if verdict is not None:
+        return job_record.renew(verdict)
+    if earlier_state is not None and earlier_state.kind.over:
+        return job_record.complete(earlier_state)
+    return job_record.renew(replace(job_state, attempt=job_record.attempt))
 
 
-def _by_retry(arrays: Sequence[Array], number: int, after: int) -> RepeatState | None:
+def _state_from_retry(
+    arrays: Sequence[Array], number: int, next_attempt: int
+) -> RepeatState | None:
     """Return how an attempt ended by the record of the retry that made the next attempt.
 
     The record has only the reasons against the repeat: if it had completed, and the reason is not
     its state, its log and its files are judged again.
     """
     for array in arrays:
-        if not array.retry or array.first_attempt != after:
+        if not array.retry or array.first_attempt != next_attempt:
             continue
-        for one, word, why in array.why:
-            spoilt = why.startswith("state: ")
-            if one == number and word != UNKNOWN and (spoilt or word != "COMPLETED"):
-                return RepeatState(word, Kind.FAILED, "manifest", detail=why)
+        for repeat, word, reason in array.why:
+            is_state_reason = reason.startswith("state: ")
+            if repeat == number and word != UNKNOWN and (is_state_reason or word != "COMPLETED"):
+                return RepeatState(word, Kind.FAILED, "manifest", detail=reason)
     return None
 
 
-def _by_its_record(job_record: JobRecord, *, requeued: bool) -> RepeatState:
+def _state_from_job(job_record: JobRecord, *, requeued: bool) -> RepeatState:
     """Return how an attempt ended that another one followed, by what its job wrote.
 
     Args:
@@ -296,11 +297,11 @@ def _by_its_record(job_record: JobRecord, *, requeued: bool) -> RepeatState:
         return RepeatState("REQUEUED", Kind.REQUEUED, "status-file", detail=detail)
     if repeat_state is not None:
         return replace(repeat_state, detail=detail)
-    lost = f"never recorded its end: it was killed or requeued, or its node was lost{where}"
-    return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=lost)
+    lost_detail = f"never recorded its end: it was killed or requeued, or its node was lost{where}"
+    return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=lost_detail)
 
 
-def _listed(directory: Path, number: int, attempt_state: AttemptState) -> Attempt:
+def _list_attempt(directory: Path, number: int, attempt_state: AttemptState) -> Attempt:
     log = store.log_path(directory, attempt_state.array, number, attempt_state.state.attempt)
     state, job_record = attempt_state.state, attempt_state.seen
     return Attempt(

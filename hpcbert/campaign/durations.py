@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
-    from hpcbert.model import Point
+from hpcbert.model import Point
 
 Campaigns = tuple[TrackedCampaign, ...]
 # Number of runs of a point after which older campaigns are not read.
@@ -21,7 +17,7 @@ _ENOUGH = 25
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierRuns:
     """Successful runs of a point.
 
     Attributes:
@@ -38,7 +34,7 @@ class Earlier:
         return median(self.seconds)
 
 
-def campaigns(runs: Path) -> tuple[Campaigns, tuple[Path, ...]]:
+def find_own_campaigns(runs: Path) -> tuple[Campaigns, tuple[Path, ...]]:
     """Return the user's own campaigns below a directory, newest first.
 
     Args:
@@ -51,43 +47,43 @@ def campaigns(runs: Path) -> tuple[Campaigns, tuple[Path, ...]]:
     return tuple(TrackedCampaign(*item) for item in manifests.items()), paths
 
 
-def earlier(
-    before: Campaigns, points: Collection[Point], *, iters: int, rehearse: bool = False
-) -> dict[Point, Earlier]:
+def find_earlier_runs(
+    tracked_campaigns: Campaigns, points: Collection[Point], *, iters: int, rehearse: bool = False
+) -> dict[Point, EarlierRuns]:
     """Return what is known about points from earlier campaigns.
 
     Args:
-        before: The campaigns, newest first.
+        tracked_campaigns: The campaigns, newest first.
         points: The points; those without earlier runs are not in the result.
         iters: Iterations of a run: runs of other lengths are not comparable.
         rehearse: Whether to look for rehearsals or for runs.
     """
-    found: dict[Point, Earlier] = {}
-    for watched in before:
-        campaign = watched.campaign
+    runs_by_point: dict[Point, EarlierRuns] = {}
+    for tracked_campaign in tracked_campaigns:
+        campaign = tracked_campaign.campaign
         if campaign.protocol.iters != iters or campaign.rehearse != rehearse:
             continue
-        wanted = [
+        open_points = [
             point
             for point in campaign.of_point
-            if point in points and len(_known(found, point).seconds) < _ENOUGH
+            if point in points and len(_get_runs(runs_by_point, point).seconds) < _ENOUGH
         ]
-        for point in wanted:
-            seconds = tuple(_seconds(watched, point))
+        for point in open_points:
+            seconds = tuple(_list_durations(tracked_campaign, point))
             if seconds:
-                newer = _known(found, point)
-                named = (*newer.campaigns, campaign.id)
-                found[point] = Earlier((*newer.seconds, *seconds), named)
-        if all(len(_known(found, point).seconds) >= _ENOUGH for point in points):
+                newer = _get_runs(runs_by_point, point)
+                campaign_ids = (*newer.campaigns, campaign.id)
+                runs_by_point[point] = EarlierRuns((*newer.seconds, *seconds), campaign_ids)
+        if all(len(_get_runs(runs_by_point, point).seconds) >= _ENOUGH for point in points):
             break
-    return found
+    return runs_by_point
 
 
-def _known(found: dict[Point, Earlier], point: Point) -> Earlier:
-    return found.get(point, Earlier((), ()))
+def _get_runs(runs_by_point: dict[Point, EarlierRuns], point: Point) -> EarlierRuns:
+    return runs_by_point.get(point, EarlierRuns((), ()))
 
 
-def _seconds(watched: TrackedCampaign, point: Point) -> Iterator[float]:
+def _list_durations(watched: TrackedCampaign, point: Point) -> Iterator[float]:
     """Yield the duration of each run of a point that ended with status 0."""
     for array, number in watched.campaign.current:
         if array.point != point:

@@ -7,27 +7,24 @@ scheduler forgets. No number depends on it.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.errors import HpcbertError
-from hpcbert.system.decode import Open, decode
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import Key, TrackedCampaign
-    from hpcbert.model import Array
-    from hpcbert.slurm.states import RepeatState
+from hpcbert.model import Array
+from hpcbert.slurm.states import RepeatState
+from hpcbert.system.decode import IgnoreUnknown, decode
 
 ENDS = "ends.json"
 _SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class UnwrittenEnd(Open):
+class UnwrittenEnd(IgnoreUnknown):
     """The end of one attempt.
 
     Attributes:
@@ -45,7 +42,7 @@ class UnwrittenEnd(Open):
 
 
 @dataclass(frozen=True)
-class _Document(Open):
+class _Document(IgnoreUnknown):
     schema: int
     ends: tuple[UnwrittenEnd, ...]
 
@@ -97,7 +94,7 @@ def write(
         ended = repeat.newest.ended and repeat.newest.attempt >= state.attempt
         if repeat.key in final and not (state.kind.alive or ended):
             ends[name] = UnwrittenEnd(*name, state.attempt, state.word, state.detail)
-    if ends != before and not store.stranger(watched.directory):
+    if ends != before and not store.find_foreign_owner(watched.directory):
         document = {"schema": _SCHEMA, "ends": [asdict(end) for end in ends.values()]}
         with contextlib.suppress(HpcbertError):
             store.write_json(watched.directory / ENDS, document)

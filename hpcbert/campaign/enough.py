@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpcbert.campaign import judge, store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.config.adaptive import FEWEST
+from hpcbert.config.adaptive import FEWEST_REPEATS
 from hpcbert.errors import HpcbertError
 from hpcbert.logs.setting import Window
-from hpcbert.model import Adaptive, throughputs
-from hpcbert.results.interval import suffices
-from hpcbert.results.words import sufficiency
+from hpcbert.model import Adaptive, valid_throughputs
+from hpcbert.results.interval import is_precise
+from hpcbert.results.words import describe_sufficiency
 from hpcbert.slurm.states import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Exit statuses, which enough.bash distinguishes: Python itself ends with 1 and 2.
 ENOUGH, MORE, FAILED = 0, 3, 4
@@ -48,15 +46,17 @@ def decide(directory: Path, point: str) -> Decision:
     """
     campaign = store.read_manifest(directory)
     watched = TrackedCampaign(directory, campaign)
-    found = judge.gather(watched, rule="", window=Window(), states=lambda _: {}, point=point)
+    gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: {}, point=point)
     protocol = campaign.protocol
     if campaign.rehearse:
-        well = sum(repeat.known.counted.state.kind is Kind.SUCCEEDED for repeat in found.repeats)
-        return Decision(well >= FEWEST, f"{well} repeats were rehearsed")
-    numbers = throughputs(repeat.run for repeat in found.repeats)
+        succeeded = sum(
+            repeat.known.counted.state.kind is Kind.SUCCEEDED for repeat in gathered.repeats
+        )
+        return Decision(succeeded >= FEWEST_REPEATS, f"{succeeded} repeats were rehearsed")
+    rates = valid_throughputs(repeat.run for repeat in gathered.repeats)
     precision = protocol.precision_of_median
     adaptive = Adaptive(precision or 0.0, protocol.repeats)
-    return Decision(suffices(numbers, precision), sufficiency(numbers, adaptive))
+    return Decision(is_precise(rates, precision), describe_sufficiency(rates, adaptive))
 
 
 def main(arguments: Sequence[str]) -> int:

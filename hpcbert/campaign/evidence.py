@@ -12,25 +12,21 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from hpcbert.campaign import store
 from hpcbert.campaign.record import RepeatRecord
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import UsageError
-from hpcbert.model import MANIFEST, moment, utc
-from hpcbert.slurm.ladder import VISIBLE
+from hpcbert.model import MANIFEST, Campaign, format_utc, parse_utc
+from hpcbert.slurm.ladder import VISIBILITY_DELAY
 from hpcbert.system.files import open_file, read, size_of
-from hpcbert.system.workers import spread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Campaign
+from hpcbert.system.workers import map_in_parallel
 
 # An archive's description of itself; it stays in a directory that was unpacked.
 INDEX = "archive.json"
@@ -47,12 +43,12 @@ _FOLDERS = ("env", "logs", "scripts", "slurm", "status")
 _COMMON = (MANIFEST, store.RECIPE, MEASUREMENTS)
 # Jobs write to these while they run.
 _LOGS, _STATUS = "logs/", "status/"
-_WRITTEN = (_LOGS, _STATUS)
+_LIVE_FOLDERS = (_LOGS, _STATUS)
 # The local queue's own files, which each retry writes again.
 _UNRECORDED = "slurm/local."
 
 # Numbers are recorded with the protocol's window, whatever window a table was requested for.
-_WHOLE = {"skip": None, "iters": None}
+_PROTOCOL_WINDOW = {"skip": None, "iters": None}
 
 Kind = Literal["missing", "changed", "added", "grew", "late", "masked", "seal"]
 
@@ -64,7 +60,7 @@ class Deviation:
     Attributes:
         kind: `missing`, `changed`, `added`, `grew` (it still begins with what was recorded),
             `late` (the file system showed it only later), `masked` (something in it looked like a
-            secret when it was archived), or `seal`: the record itself was changed.
+            secret when it was archived), or `compute_seal`: the record itself was changed.
         path: Relative to the campaign.
         detail: A sentence.
         harmless: Whether a campaign that goes on, or a slow file system, explains it.
@@ -79,17 +75,17 @@ class Deviation:
         return f"{self.path}: {self.detail}"
 
 
-def canonical(data: Any) -> bytes:
+def encode_canonical(data: Any) -> bytes:
     """Return JSON data as bytes, always the same for the same data."""
     return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _digest(data: Any) -> str:
-    return hashlib.sha256(canonical(data)).hexdigest()
+def _hash_data(data: Any) -> str:
+    return hashlib.sha256(encode_canonical(data)).hexdigest()
 
 
-def digests(
-    watched: TrackedCampaign, known: Mapping[str, dict[str, Any]] = MappingProxyType({})
+def read_digests(
+    watched: TrackedCampaign, known_digests: Mapping[str, dict[str, Any]] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of every file that numbers come from, by path, in order.
 
@@ -97,39 +93,50 @@ def digests(
 
     Args:
         watched: The campaign.
-        known: Digests of files that have not changed since.
+        known_digests: Digests of files that have not changed since.
     """
-    every = sorted(names(watched.directory))
-    new = [name for name in every if name not in known and not name.startswith(_STATUS)]
-    sizes = [size_of(watched.directory / name) for name in new]
-    found = {**known, **dict(zip(new, spread(partial(_entry, watched), new, sizes), strict=True))}
-    return {name: found[name] if name in found else _entry(watched, name) for name in every}
+    paths = sorted(list_paths(watched.directory))
+    new_paths = [
+        name for name in paths if name not in known_digests and not name.startswith(_STATUS)
+    ]
+    sizes = [size_of(watched.directory / name) for name in new_paths]
+    entries = {
+        **known_digests,
+        **dict(
+            zip(
+                new_paths,
+                map_in_parallel(partial(_hash_file, watched), new_paths, sizes),
+                strict=True,
+            )
+        ),
+    }
+    return {name: entries[name] if name in entries else _hash_file(watched, name) for name in paths}
 
 
-def _entry(watched: TrackedCampaign, name: str) -> dict[str, Any]:
+def _hash_file(watched: TrackedCampaign, name: str) -> dict[str, Any]:
     path = watched.directory / name
     if name.startswith(_STATUS) and (record := watched.records.at(path)).stamp:
         return {"bytes": len(record.raw), "sha256": hashlib.sha256(record.raw).hexdigest()}
-    size, found = 0, hashlib.sha256()
+    size, digest = 0, hashlib.sha256()
     try:
         descriptor, _ = open_file(path)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             while block := file.read(_BLOCK):
-                found.update(block)
+                digest.update(block)
                 size += len(block)
     except OSError as error:
         return {"bytes": None, "sha256": None, "error": error.strerror or str(error)}
-    return {"bytes": size, "sha256": found.hexdigest()}
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def belongs(name: str) -> bool:
+def is_evidence(name: str) -> bool:
     """Return whether a campaign's numbers can come from a file with this path."""
     return name in {*_FILES, MEASUREMENTS} or name.startswith(
         tuple(f"{folder}/" for folder in _FOLDERS)
     )
 
 
-def names(directory: Path) -> Iterator[str]:
+def list_paths(directory: Path) -> Iterator[str]:
     """Yield the paths of the files, except hidden ones, which are unfinished."""
     yield from (name for name in _FILES if os.path.lexists(directory / name))
     for start in _FOLDERS:
@@ -140,18 +147,18 @@ def names(directory: Path) -> Iterator[str]:
                     yield path
 
 
-def stamps(directory: Path) -> dict[str, tuple[int, int]]:
+def read_stamps(directory: Path) -> dict[str, tuple[int, int]]:
     """Return size and time of every log and status file, by path, which change with each write."""
-    found = {}
-    for name in names(directory):
-        if name.startswith(_WRITTEN):
+    file_stamps = {}
+    for name in list_paths(directory):
+        if name.startswith(_LIVE_FOLDERS):
             with contextlib.suppress(OSError):
                 status = (directory / name).stat()
-                found[name] = status.st_size, status.st_mtime_ns
-    return found
+                file_stamps[name] = status.st_size, status.st_mtime_ns
+    return file_stamps
 
 
-def recorded(directory: Path) -> dict[str, Any] | None:
+def read_measurements(directory: Path) -> dict[str, Any] | None:
     """Return the measurements of a campaign if they hold evidence.
 
     Raises:
@@ -159,17 +166,17 @@ def recorded(directory: Path) -> dict[str, Any] | None:
     """
     path = directory / MEASUREMENTS
     data = store.read_json(path) if path.exists() else {}
-    whole = isinstance(data, dict) and isinstance(data.get(EVIDENCE), dict)
-    return data if whole and isinstance(data[EVIDENCE].get("files"), dict) else None
+    has_evidence = isinstance(data, dict) and isinstance(data.get(EVIDENCE), dict)
+    return data if has_evidence and isinstance(data[EVIDENCE].get("files"), dict) else None
 
 
-def seal(document: Mapping[str, Any]) -> str:
+def compute_seal(document: Mapping[str, Any]) -> str:
     """Return the digest of measurements, evidence and all, without the seal itself."""
-    return _digest({key: value for key, value in document.items() if key != SEAL})
+    return _hash_data({key: value for key, value in document.items() if key != SEAL})
 
 
 @dataclass(frozen=True)
-class Held:
+class Comparison:
     """The comparison of a campaign with its evidence.
 
     Attributes:
@@ -190,11 +197,11 @@ class Held:
         )
 
 
-def hold(watched: TrackedCampaign) -> Held:
+def compare_with_record(watched: TrackedCampaign) -> Comparison:
     """Compare a campaign with the evidence that an earlier collect recorded, if any."""
-    document = previous(watched.directory)
+    document = read_previous(watched.directory)
     if document is None:
-        return Held()
+        return Comparison()
     entries = document[EVIDENCE].get("history")
     accepted = tuple(
         f"changes were accepted at {entry.get('at')}, because: {entry['accepted']} "
@@ -202,8 +209,8 @@ def hold(watched: TrackedCampaign) -> Held:
         for entry in (entries if isinstance(entries, list) else ())
         if isinstance(entry, dict) and entry.get("accepted")
     )
-    now = digests(watched)
-    return Held(changes(watched, document, now), accepted, now)
+    now = read_digests(watched)
+    return Comparison(find_deviations(watched, document, now), accepted, now)
 
 
 def concerns_all(path: str) -> bool:
@@ -211,74 +218,82 @@ def concerns_all(path: str) -> bool:
     return path in _COMMON or (path.startswith("scripts/") and not path.endswith(".sbatch"))
 
 
-def changes(
-    watched: TrackedCampaign, document: Mapping[str, Any], now: Mapping[str, dict[str, Any]]
+def find_deviations(
+    watched: TrackedCampaign, document: Mapping[str, Any], entries: Mapping[str, dict[str, Any]]
 ) -> tuple[Deviation, ...]:
     """Return the differences from the time when the evidence was recorded.
 
     Args:
         watched: The campaign.
         document: Its measurements, with evidence.
-        now: The digests of its files.
+        entries: The digests of its files.
     """
-    before = document[EVIDENCE]["files"]
-    broken = "the record itself was changed after it was written"
-    own = () if document.get(SEAL) == seal(document) else (Deviation("seal", MEASUREMENTS, broken),)
-    lacking, masked = lacks(watched.campaign, document), masks(watched.directory)
+    recorded_entries = document[EVIDENCE]["files"]
+    text = "the record itself was changed after it was written"
+    seal_deviations = (
+        ()
+        if document.get(SEAL) == compute_seal(document)
+        else (Deviation("seal", MEASUREMENTS, text),)
+    )
+    lacking, masked = find_late_files(watched.campaign, document), read_masks(watched.directory)
     deviations = [
-        _masked(name)
-        if masked.get(name) == Masking(then, now.get(name, {}))
-        else _changed(watched, name, then, document, lacking)
-        if name in now
+        _masked_deviation(name)
+        if masked.get(name) == Masking(entry, entries.get(name, {}))
+        else _classify_change(watched, name, entry, document, lacking)
+        if name in entries
         else Deviation("missing", name, "it is missing")
-        for name, then in before.items()
-        if now.get(name) != then
+        for name, entry in recorded_entries.items()
+        if entries.get(name) != entry
     ]
     goes_on = any(deviation.harmless and deviation.kind == "grew" for deviation in deviations)
-    new = (_added(name, lacking, goes_on=goes_on) for name in now if name not in before)
-    return (*own, *deviations, *new)
+    added = (
+        _classify_new_file(name, lacking, goes_on=goes_on)
+        for name in entries
+        if name not in recorded_entries
+    )
+    return (*seal_deviations, *deviations, *added)
 
 
-def _masked(name: str) -> Deviation:
+def _masked_deviation(name: str) -> Deviation:
     return Deviation("masked", name, "secrets in it were masked to archive it", harmless=True)
 
 
-def _changed(
-    watched: TrackedCampaign, name: str, then: Any, document: Mapping[str, Any], lacking: Lacking
+def _classify_change(
+    watched: TrackedCampaign, name: str, entry: Any, document: Mapping[str, Any], lacking: LateFiles
 ) -> Deviation:
-    if name == MANIFEST and _continues(watched.campaign, document):
+    if name == MANIFEST and _is_continued(watched.campaign, document):
         return Deviation("grew", name, "arrays were added or submitted", harmless=True)
-    rest = _added_to(watched, name, then)
-    logs = name.startswith("slurm/")
-    if rest is not None and (logs or (name.startswith(_STATUS) and is_continuation(*rest))):
+    parts = _split_at_record(watched, name, entry)
+    is_output = name.startswith("slurm/")
+    if parts is not None and (is_output or (name.startswith(_STATUS) and is_continuation(*parts))):
         return Deviation("grew", name, "lines were added", harmless=True)
-    if rest is not None and name in lacking.growing:
+    if parts is not None and name in lacking.growing:
         return Deviation("late", name, "the file system shows more of it now", harmless=True)
     return Deviation("changed", name, "its content is not what was recorded")
 
 
-def _added_to(watched: TrackedCampaign, name: str, then: Any) -> tuple[bytes, bytes] | None:
+def _split_at_record(watched: TrackedCampaign, name: str, entry: Any) -> tuple[bytes, bytes] | None:
     """Return a file's recorded beginning and what follows it; None: it begins differently."""
-    size = then.get("bytes") if isinstance(then, dict) else None
+    size = entry.get("bytes") if isinstance(entry, dict) else None
     if not isinstance(size, int) or size < 0:
         return None
     path = watched.directory / name
     try:
         record = watched.records.at(path) if name.startswith(_STATUS) else None
-        raw = record.raw if record else read(path, most=_MOST)
+        raw = record.raw if record else read(path, max_bytes=_MOST)
     except OSError:
         return None
-    same = hashlib.sha256(raw[:size]).hexdigest() == then.get("sha256")
-    return (raw[:size], raw[size:]) if same and len(raw) >= size else None
+    is_same = hashlib.sha256(raw[:size]).hexdigest() == entry.get("sha256")
+    return (raw[:size], raw[size:]) if is_same and len(raw) >= size else None
 
 
-def _added(name: str, lacking: Lacking, *, goes_on: bool) -> Deviation:
+def _classify_new_file(name: str, lacking: LateFiles, *, goes_on: bool) -> Deviation:
     if name in lacking.missing or name.startswith("env/"):
         return Deviation("late", name, "the file system did not show it before", harmless=True)
     return Deviation("added", name, "it did not exist before", harmless=goes_on)
 
 
-def _continues(campaign: Campaign, document: Mapping[str, Any]) -> bool:
+def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
     """Return whether a manifest still holds its head and every array that was recorded.
 
     An array without a job at that time may have been submitted since. Runs may belong to an array
@@ -286,28 +301,33 @@ def _continues(campaign: Campaign, document: Mapping[str, Any]) -> bool:
     """
     manifest = document[EVIDENCE].get("manifest")
     try:
-        now = manifest_digests(campaign)
-        ran = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
-        known = ran & manifest["arrays"].keys()
-        kept = all(now["arrays"].get(name) == manifest["arrays"][name] for name in known)
-        grown = manifest["arrays"].keys() <= now["arrays"].keys()
-        return bool(kept and grown and manifest["head"] == now["head"])
+        present = hash_manifest(campaign)
+        run_arrays = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
+        array_names = run_arrays & manifest["arrays"].keys()
+        is_kept = all(
+            present["arrays"].get(name) == manifest["arrays"][name] for name in array_names
+        )
+        has_all = manifest["arrays"].keys() <= present["arrays"].keys()
+        return bool(is_kept and has_all and manifest["head"] == present["head"])
     except (KeyError, TypeError, AttributeError):
         return False
 
 
-def manifest_digests(campaign: Campaign) -> dict[str, Any]:
+def hash_manifest(campaign: Campaign) -> dict[str, Any]:
     """Return the digests of a manifest's arrays, by name, and of everything else in it."""
     data = asdict(campaign)
     arrays = data.pop("arrays")
-    return {"head": _digest(data), "arrays": {array["name"]: _digest(array) for array in arrays}}
+    return {
+        "head": _hash_data(data),
+        "arrays": {array["name"]: _hash_data(array) for array in arrays},
+    }
 
 
 # --- Differences that a slow file system, a later attempt or an archive explains -----------------
 
 
 @dataclass(frozen=True)
-class Lacking:
+class LateFiles:
     """Files that may have been missing or cut short when a campaign was collected.
 
     Attributes:
@@ -319,7 +339,7 @@ class Lacking:
     growing: frozenset[str] = frozenset()
 
 
-def lacks(campaign: Campaign, document: Mapping[str, Any]) -> Lacking:
+def find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> LateFiles:
     """Return the files that a record says it lacked; none if that can't be read.
 
     Args:
@@ -328,7 +348,7 @@ def lacks(campaign: Campaign, document: Mapping[str, Any]) -> Lacking:
     """
     try:
         arrays = {array.name: array for array in campaign.arrays}
-        recorded = moment(document["evidence"].get("recorded"))
+        recorded = parse_utc(document["evidence"].get("recorded"))
         missing: set[str] = set()
         growing: set[str] = set()
         for run in document["runs"]:
@@ -336,11 +356,11 @@ def lacks(campaign: Campaign, document: Mapping[str, Any]) -> Lacking:
                 continue
             missing |= {run["log"], arrays[run["array"]].status(run["repeat"])}
             end = run["scheduler"].get("end")
-            if recorded is not None and end is not None and abs(recorded - end) < VISIBLE:
+            if recorded is not None and end is not None and abs(recorded - end) < VISIBILITY_DELAY:
                 growing.add(run["log"])
     except (KeyError, TypeError, AttributeError):
-        return Lacking()
-    return Lacking(frozenset(missing), frozenset(growing))
+        return LateFiles()
+    return LateFiles(frozenset(missing), frozenset(growing))
 
 
 def is_continuation(recorded: bytes, added: bytes) -> bool:
@@ -359,20 +379,20 @@ def is_continuation(recorded: bytes, added: bytes) -> bool:
 class Masking:
     """Size and SHA-256 of a file before its secrets were masked, and after."""
 
-    then: Mapping[str, Any]
+    original: Mapping[str, Any]
     now: Mapping[str, Any]
 
 
-def masks(directory: Path) -> dict[str, Masking]:
+def read_masks(directory: Path) -> dict[str, Masking]:
     """Return the files of a campaign that were masked when it was archived, by path."""
     try:
         index = store.read_json(directory / INDEX)
         return {
             name: Masking(
-                {key: then[key] for key in ("bytes", "sha256")},
+                {key: entry[key] for key in ("bytes", "sha256")},
                 {key: index["files"][name][key] for key in ("bytes", "sha256")},
             )
-            for name, then in index["masked"].items()
+            for name, entry in index["masked"].items()
         }
     except (UsageError, KeyError, TypeError, AttributeError):
         return {}
@@ -381,13 +401,13 @@ def masks(directory: Path) -> dict[str, Masking]:
 # --- The next record ----------------------------------------------------------------------------
 
 
-def renewed(
+def renew_evidence(
     watched: TrackedCampaign,
     document: Mapping[str, Any],
     *,
     now: float,
     accepted: str,
-    known: Mapping[str, dict[str, Any]],
+    known_digests: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """Return the evidence for a campaign as it is on disk now.
 
@@ -398,52 +418,62 @@ def renewed(
         document: The measurements that the evidence belongs to.
         now: Seconds since the epoch.
         accepted: The user's reason to accept changes; empty if there are none.
-        known: The digests used for the comparison. They still hold for logs, or the process that
+        known_digests: The digests used for the comparison. They still hold for logs, or the process that
             records them sees from size and time that they don't.
     """
-    logs = {name: one for name, one in known.items() if name.startswith(_LOGS)}
-    files = digests(watched, logs)
+    logs = {name: digest for name, digest in known_digests.items() if name.startswith(_LOGS)}
+    files = read_digests(watched, logs)
     evidence: dict[str, Any] = {
-        "recorded": utc(now),
-        "window": _WHOLE,
-        "manifest": manifest_digests(watched.campaign),
+        "recorded": format_utc(now),
+        "window": _PROTOCOL_WINDOW,
+        "manifest": hash_manifest(watched.campaign),
         "files": files,
         "history": [],
     }
-    old = previous(watched.directory)
-    if old is None:
+    previous_document = read_previous(watched.directory)
+    if previous_document is None:
         return evidence
-    deviations = [change for change in changes(watched, old, files) if change.path != TABLE]
-    if (old.get("rule"), old[EVIDENCE].get("window")) != (document["rule"], _WHOLE):
+    deviations = [
+        change
+        for change in find_deviations(watched, previous_document, files)
+        if change.path != TABLE
+    ]
+    if (previous_document.get("rule"), previous_document[EVIDENCE].get("window")) != (
+        document["rule"],
+        _PROTOCOL_WINDOW,
+    ):
         deviations.append(
             Deviation("changed", MEASUREMENTS, "other iterations or another rule", True)
         )
     if not deviations:
-        evidence["recorded"] = old[EVIDENCE].get("recorded")
-    before = old[EVIDENCE].get("history")
-    evidence["history"] = list(before) if isinstance(before, list) else []
+        evidence["recorded"] = previous_document[EVIDENCE].get("recorded")
+    history = previous_document[EVIDENCE].get("history")
+    evidence["history"] = list(history) if isinstance(history, list) else []
     if deviations:
-        entry = {"recorded": old[EVIDENCE].get("recorded"), "seal": old.get(SEAL)}
+        entry = {
+            "recorded": previous_document[EVIDENCE].get("recorded"),
+            "seal": previous_document.get(SEAL),
+        }
         evidence["history"].append(
             {**entry, "changes": [str(deviation) for deviation in deviations]}
         )
     if accepted:
-        evidence["history"][-1] |= {"accepted": accepted, "at": utc(now)}
+        evidence["history"][-1] |= {"accepted": accepted, "at": format_utc(now)}
     return evidence
 
 
-def kept(watched: TrackedCampaign) -> dict[str, Any] | None:
+def keep_evidence(watched: TrackedCampaign) -> dict[str, Any] | None:
     """Return the evidence on record for a campaign that goes on, with its new table.json."""
-    old = previous(watched.directory)
-    if old is None:
+    previous_document = read_previous(watched.directory)
+    if previous_document is None:
         return None
-    record: dict[str, Any] = old[EVIDENCE]
-    return {**record, "files": {**record["files"], TABLE: _entry(watched, TABLE)}}
+    record: dict[str, Any] = previous_document[EVIDENCE]
+    return {**record, "files": {**record["files"], TABLE: _hash_file(watched, TABLE)}}
 
 
-def previous(directory: Path) -> dict[str, Any] | None:
-    """Return the result of `recorded`, or nothing if the file is damaged."""
+def read_previous(directory: Path) -> dict[str, Any] | None:
+    """Return the result of `read_measurements`, or nothing if the file is damaged."""
     try:
-        return recorded(directory)
+        return read_measurements(directory)
     except UsageError:
         return None

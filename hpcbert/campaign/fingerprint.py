@@ -9,15 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from hpcbert.model import Difference
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from hpcbert.model import Facts, Scope
+from hpcbert.model import Difference, Facts, Scope
 
 LARGEST = 1 << 20
 _LONGEST = 200
@@ -124,8 +120,8 @@ class Fingerprint:
     @property
     def summary(self) -> str:
         """The node in a few words."""
-        known = ((form, self.facts.get(name)) for name, form in _SUMMARY.items())
-        return " ".join(form.format(fact) for form, fact in known if fact).rstrip(",")
+        parts = ((form, self.facts.get(name)) for name, form in _SUMMARY.items())
+        return " ".join(form.format(fact) for form, fact in parts if fact).rstrip(",")
 
 
 def parse(raw: bytes) -> Fingerprint | None:
@@ -138,55 +134,55 @@ def parse(raw: bytes) -> Fingerprint | None:
         data = json.loads(raw) if len(raw) <= LARGEST else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(data, dict) or data.get("schema") != 1 or not _text(data.get("node")):
+    if not isinstance(data, dict) or data.get("schema") != 1 or not _as_text(data.get("node")):
         return None
-    host, image = _table(data.get("host")), _table(data.get("image"))
-    facts = {**_host(host), **_image(image)}
+    host, image = _as_table(data.get("host")), _as_table(data.get("image"))
+    facts = {**_read_host(host), **_read_image(image)}
     scopes = {"image"} if image else set()
-    return Fingerprint(_text(data["node"]), dict(list(facts.items())[:_MOST]), frozenset(scopes))
+    return Fingerprint(_as_text(data["node"]), dict(list(facts.items())[:_MOST]), frozenset(scopes))
 
 
-def _table(value: Any) -> Mapping[str, Any]:
+def _as_table(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return a text as describe.sh meant it, on one line and bounded."""
     if not isinstance(value, str):
         return ""
     try:
-        whole = value.encode("latin-1").decode("utf-8", "replace")
+        text = value.encode("latin-1").decode("utf-8", "replace")
     except UnicodeEncodeError:
-        whole = value
-    return " ".join(whole.split())[:_LONGEST]
+        text = value
+    return " ".join(text.split())[:_LONGEST]
 
 
-def _texts(value: Any) -> list[str]:
-    return [_text(one) for one in value[:_MOST]] if isinstance(value, list) else []
+def _as_texts(value: Any) -> list[str]:
+    return [_as_text(item) for item in value[:_MOST]] if isinstance(value, list) else []
 
 
-def _host(data: Mapping[str, Any]) -> dict[str, str]:
-    facts = {name: _text(data.get(key)) for key, name in _HOST_FACTS.items()}
-    facts |= _gpus(_text(data.get("gpu_fields")).split(","), _texts(data.get("gpus")))
-    facts["memory, GiB"] = _memory(_text(data.get("memory_kb")))
-    facts["network"] = _network(_texts(data.get("network")))
-    facts["InfiniBand"] = _infiniband(_texts(data.get("infiniband")))
+def _read_host(data: Mapping[str, Any]) -> dict[str, str]:
+    facts = {name: _as_text(data.get(key)) for key, name in _HOST_FACTS.items()}
+    facts |= _read_gpus(_as_text(data.get("gpu_fields")).split(","), _as_texts(data.get("gpus")))
+    facts["memory, GiB"] = _round_memory(_as_text(data.get("memory_kb")))
+    facts["network"] = _describe_network(_as_texts(data.get("network")))
+    facts["InfiniBand"] = _describe_infiniband(_as_texts(data.get("infiniband")))
     return {name: text for name, text in facts.items() if text}
 
 
-def _gpus(fields: list[str], lines: list[str]) -> dict[str, str]:
+def _read_gpus(fields: list[str], lines: list[str]) -> dict[str, str]:
     cards = [line.split(", ") for line in lines]
     if not cards or any(len(card) != len(fields) for card in cards):
         return {}
     facts = {"GPUs": str(len(cards))}
-    for place, field in enumerate(fields):
-        texts = sorted({card[place].strip() for card in cards} - {"", "N/A"})
+    for column, field in enumerate(fields):
+        texts = sorted({card[column].strip() for card in cards} - {"", "N/A"})
         if field in _GPU_FACTS and texts:
             facts[_GPU_FACTS[field]] = ", ".join(texts)
     return facts
 
 
-def _memory(kilobytes: str) -> str:
+def _round_memory(kilobytes: str) -> str:
     """Return the installed memory: the kernel keeps a few percent of it to itself."""
     if not kilobytes.isdigit() or not 1 << 20 <= int(kilobytes) < 1 << 50:
         return ""
@@ -194,50 +190,50 @@ def _memory(kilobytes: str) -> str:
     return f"{-(-int(kilobytes) // step) * step / (1 << 20):g}"
 
 
-def _network(lines: list[str]) -> str:
+def _describe_network(lines: list[str]) -> str:
     """Return rates and MTUs of the cards that are up; names differ between equal nodes."""
     cards: Counter[str] = Counter()
     for line in lines:
         words = line.split()
         if len(words) == 5 and words[1] == "physical" and words[4] == "up":  # noqa: PLR2004
             cards[f"{words[2]} Mb/s, MTU {words[3]}"] += 1
-    return _counted(cards)
+    return _format_counts(cards)
 
 
-def _infiniband(lines: list[str]) -> str:
+def _describe_infiniband(lines: list[str]) -> str:
     ports: Counter[str] = Counter()
     for line in lines:
         parts = line.split("|")
         if len(parts) == 4 and "ACTIVE" in parts[3]:  # noqa: PLR2004
             ports[f"{parts[2]}, {parts[1]}"] += 1
-    return _counted(ports)
+    return _format_counts(ports)
 
 
-def _counted(things: Counter[str]) -> str:
-    return "; ".join(f"{count} x {what}" for what, count in sorted(things.items()))
+def _format_counts(counter: Counter[str]) -> str:
+    return "; ".join(f"{count} x {name}" for name, count in sorted(counter.items()))
 
 
-def _image(data: Mapping[str, Any]) -> dict[str, str]:
-    reference = _text(data.get("reference"))
+def _read_image(data: Mapping[str, Any]) -> dict[str, str]:
+    reference = _as_text(data.get("reference"))
     digest = _DIGEST.search(reference)
     facts = {"image": f"sha256 {(digest[1] or digest[2])[:12]}" if digest else reference}
-    told = {"system in the image": "os", "Python": "python", "ROCm": "rocm"}
-    facts |= {name: _text(data.get(key)) for name, key in told.items()}
+    keys = {"system in the image": "os", "Python": "python", "ROCm": "rocm"}
+    facts |= {name: _as_text(data.get(key)) for name, key in keys.items()}
     facts = {name: text for name, text in facts.items() if text}
-    facts |= _versions(_texts(data.get("packages")), _PACKAGE, "package")
-    facts |= _versions(_texts(data.get("libraries")), _LIBRARY, "library")
-    for name, value in list(_table(data.get("environment")).items())[:_MOST]:
+    facts |= _read_versions(_as_texts(data.get("packages")), _PACKAGE, "package")
+    facts |= _read_versions(_as_texts(data.get("libraries")), _LIBRARY, "library")
+    for name, value in list(_as_table(data.get("environment")).items())[:_MOST]:
         if _RELEVANT.fullmatch(name) and not _ALLOCATED.fullmatch(name):
-            facts[f"variable {name}"] = _text(value)
+            facts[f"variable {name}"] = _as_text(value)
     return facts
 
 
-def _versions(names: list[str], form: re.Pattern[str], kind: str) -> dict[str, str]:
-    found: dict[str, set[str]] = {}
+def _read_versions(names: list[str], form: re.Pattern[str], kind: str) -> dict[str, str]:
+    versions_by_name: dict[str, set[str]] = {}
     for name in names:
         if match := form.fullmatch(name):
-            found.setdefault(f"{kind} {match['name']}", set()).add(match["version"])
-    return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+            versions_by_name.setdefault(f"{kind} {match['name']}", set()).add(match["version"])
+    return {name: ", ".join(sorted(versions)) for name, versions in versions_by_name.items()}
 
 
 class NodeSample(NamedTuple):
@@ -253,38 +249,42 @@ class NodeSample(NamedTuple):
     fingerprint: Fingerprint
 
 
-def known_of(node_samples: Iterable[NodeSample]) -> Facts:
+def collect_facts(node_samples: Iterable[NodeSample]) -> Facts:
     """Return every fact of a point by name, with its values."""
-    found: dict[str, set[str]] = {}
+    values_by_name: dict[str, set[str]] = {}
     for node_sample in node_samples:
         for name, value in node_sample.fingerprint.facts.items():
-            found.setdefault(name, set()).add(value)
-    return tuple((name, tuple(sorted(values))) for name, values in sorted(found.items()))
+            values_by_name.setdefault(name, set()).add(value)
+    return tuple((name, tuple(sorted(values))) for name, values in sorted(values_by_name.items()))
 
 
-def within(node_samples: Iterable[NodeSample]) -> tuple[Difference, ...]:
+def find_differences_within(node_samples: Iterable[NodeSample]) -> tuple[Difference, ...]:
     """Return the differences between the nodes of a point's repeats."""
     samples = tuple(node_samples)
-    return tuple(_told(name, values, samples) for name, values in _differing(samples))
+    return tuple(
+        _classify_difference(name, values, samples) for name, values in _find_differing(samples)
+    )
 
 
-def between(
+def find_differences_between(
     base: Iterable[NodeSample], node_samples: Iterable[NodeSample]
 ) -> tuple[Difference, ...]:
     """Return the differences between a point and the one that it is compared with.
 
     What differs within one of them already says nothing about the two.
     """
-    samples, right = tuple(base), tuple(node_samples)
-    mixed = {name for part in (samples, right) for name, _ in _differing(part)}
+    base_samples, point_samples = tuple(base), tuple(node_samples)
+    mixed_names = {
+        name for part in (base_samples, point_samples) for name, _ in _find_differing(part)
+    }
     return tuple(
-        _difference(name, "points", values, lambda node_sample: node_sample.point)
-        for name, values in _differing((*samples, *right))
-        if name not in mixed and name not in _BY_SHAPE
+        _make_difference(name, "points", values, lambda node_sample: node_sample.point)
+        for name, values in _find_differing((*base_samples, *point_samples))
+        if name not in mixed_names and name not in _BY_SHAPE
     )
 
 
-def _differing(
+def _find_differing(
     node_samples: tuple[NodeSample, ...],
 ) -> list[tuple[str, dict[str, list[NodeSample]]]]:
     """Return the facts that have several values, each value with its nodes, repeats or shapes."""
@@ -294,19 +294,19 @@ def _differing(
         for name in node_sample.fingerprint.facts
         if name not in _BY_RUN
     )
-    found = []
+    differing = []
     for name in names:
         values: dict[str, list[NodeSample]] = {}
         for node_sample in node_samples:
-            value = _value(node_sample.fingerprint, name)
+            value = _get_value(node_sample.fingerprint, name)
             if value is not None:
                 values.setdefault(value, []).append(node_sample)
         if len(values) > 1:
-            found.append((name, values))
-    return found
+            differing.append((name, values))
+    return differing
 
 
-def _value(fingerprint: Fingerprint, name: str) -> str | None:
+def _get_value(fingerprint: Fingerprint, name: str) -> str | None:
     """Return a fact's value; None if unknown, which differs from no other value."""
     kind = name.partition(" ")[0]
     if name in fingerprint.facts or "image" not in fingerprint.scopes:
@@ -314,34 +314,36 @@ def _value(fingerprint: Fingerprint, name: str) -> str | None:
     return {"variable": _UNSET, "package": _ABSENT, "library": _ABSENT}.get(kind)
 
 
-def _told(
+def _classify_difference(
     name: str, values: dict[str, list[NodeSample]], node_samples: tuple[NodeSample, ...]
 ) -> Difference:
     """Return whether the nodes of one repeat differ, or one repeat from another."""
     by_repeat: dict[int, set[str | None]] = {}
     for node_sample in node_samples:
-        by_repeat.setdefault(node_sample.repeat, set()).add(_value(node_sample.fingerprint, name))
-    if any(len(found - {None}) > 1 for found in by_repeat.values()):
-        return _difference(name, "nodes", values, lambda sample: sample.fingerprint.node)
-    return _difference(name, "repeats", values, lambda one: f"repeat {one.repeat}")
+        by_repeat.setdefault(node_sample.repeat, set()).add(
+            _get_value(node_sample.fingerprint, name)
+        )
+    if any(len(node_values - {None}) > 1 for node_values in by_repeat.values()):
+        return _make_difference(name, "nodes", values, lambda sample: sample.fingerprint.node)
+    return _make_difference(name, "repeats", values, lambda sample: f"repeat {sample.repeat}")
 
 
-def _difference(
-    name: str, scope: Scope, values: dict[str, list[NodeSample]], call: Callable[[NodeSample], str]
+def _make_difference(
+    name: str, scope: Scope, values: dict[str, list[NodeSample]], label: Callable[[NodeSample], str]
 ) -> Difference:
-    everywhere = [node_sample for node_samples in values.values() for node_sample in node_samples]
+    all_samples = [node_sample for node_samples in values.values() for node_sample in node_samples]
     return Difference(
         fact=name,
         scope=scope,
-        decisive=_decides(name, everywhere),
+        decisive=_is_decisive(name, all_samples),
         values=tuple(
-            (value, tuple(dict.fromkeys(call(node_sample) for node_sample in where)))
-            for value, where in values.items()
+            (value, tuple(dict.fromkeys(label(node_sample) for node_sample in samples)))
+            for value, samples in values.items()
         ),
     )
 
 
-def _decides(name: str, node_samples: Iterable[NodeSample]) -> bool:
+def _is_decisive(name: str, node_samples: Iterable[NodeSample]) -> bool:
     """Return whether runs that differ in a fact are different experiments: only logs state such."""
     fingerprints = [node_sample.fingerprint for node_sample in node_samples]
     if any(LOG in fingerprint.scopes for fingerprint in fingerprints):

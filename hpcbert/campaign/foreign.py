@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from hpcbert.campaign.likeness import twins
-from hpcbert.campaign.pooling import Numbered, Read, are_numbered, joined, measured, numbered
+from hpcbert.campaign.fingerprint import NodeSample
+from hpcbert.campaign.likeness import find_compressed_copies
+from hpcbert.campaign.pooling import (
+    NumberedLogs,
+    ReadLog,
+    are_numbered,
+    join_points,
+    make_points,
+    number_logs,
+)
 from hpcbert.campaign.user_settings import (
     UnknownLogError,
-    contradiction,
-    likely_shape,
-    setting_of,
-    unknown,
+    UserSettings,
+    guess_shape,
+    make_contradiction,
+    make_setting,
+    make_unknown,
 )
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import failures
-from hpcbert.logs.advice import advice
-from hpcbert.logs.detect import kinds, unread
-from hpcbert.logs.layout import LeftOut, shown
-from hpcbert.logs.models import heading_of
-from hpcbert.logs.scan import read, read_on
-from hpcbert.logs.setting import END, Setting
-from hpcbert.logs.window import counted
-from hpcbert.model import Measured, Point, Shape
-from hpcbert.results.reduce import Curves, group_of
+from hpcbert.logs.advice import advise
+from hpcbert.logs.detect import explain_unread, find_frameworks
+from hpcbert.logs.grammar import Grammar, Rule
+from hpcbert.logs.layout import LeftOut, LogFile, printable_path
+from hpcbert.logs.models import model_heading
+from hpcbert.logs.scan import Reading, read, read_to_end
+from hpcbert.logs.setting import END, Setting, Window
+from hpcbert.logs.window import counted_part
+from hpcbert.model import Counted, Measured, Point, Shape
+from hpcbert.results.reduce import Curves, make_group
 from hpcbert.system.files import size_of
-from hpcbert.system.workers import spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from hpcbert.campaign.fingerprint import NodeSample
-    from hpcbert.campaign.user_settings import UserSettings
-    from hpcbert.logs.grammar import Grammar, Rule
-    from hpcbert.logs.layout import LogFile
-    from hpcbert.logs.scan import Reading
-    from hpcbert.logs.setting import Window
-    from hpcbert.model import Counted
-
+from hpcbert.system.workers import map_in_parallel
 
 # Logs without a number that are read again by all rules.
-_ADVISED = 32
+_MAX_ADVISED = 32
 
 
 class Framework(NamedTuple):
@@ -108,12 +107,12 @@ class Reader:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the used rules and about assumptions."""
-        told = tuple(text for rule in self._used.values() for text in rule.warnings)
+        rule_warnings = tuple(text for rule in self._used.values() for text in rule.warnings)
         shapes = ", ".join(map(str, sorted(self._assumed, key=lambda shape: shape.gpus)))
         if not shapes:
-            return told
+            return rule_warnings
         return (
-            *told,
+            *rule_warnings,
             f"nodes are assumed to have 8 GPUs ({shapes}): if not, give --gpus-per-node.",
         )
 
@@ -127,40 +126,44 @@ class Reader:
         Raises:
             UsageError: A required fact is unknown for every log, or two logs are the same repeat.
         """
-        points: dict[tuple[Point, str], list[Read]] = {}
-        certain: set[Point] = set()
-        single = self._without_twins(logs)
-        reads = self._called(self._advised(self._reads(single)))
-        reads = sorted(reads, key=lambda one: not one.valid)
-        for one in reads:
+        points: dict[tuple[Point, str], list[ReadLog]] = {}
+        valid_points: set[Point] = set()
+        unique_logs = self._without_twins(logs)
+        reads = self._called(self._advised(self._reads(unique_logs)))
+        reads = sorted(reads, key=lambda read_log: not read_log.valid)
+        for read_log in reads:
             try:
                 # An invalid log may lack facts that the others of its point state.
-                likely = [] if one.valid else [point for point in certain if _agrees(one, point)]
-                point = likely[0] if len(likely) == 1 else self._point(one)
-                if not one.valid:
-                    self._refuse_clash(one, points.get((point, one.rule), ()))
+                candidates = (
+                    []
+                    if read_log.valid
+                    else [point for point in valid_points if _is_log_of(read_log, point)]
+                )
+                point = candidates[0] if len(candidates) == 1 else self._point(read_log)
+                if not read_log.valid:
+                    self._refuse_clash(read_log, points.get((point, read_log.rule), ()))
             except UnknownLogError as error:
-                self._unfit.append((one.log, _true_reason(one, error)))
+                self._unfit.append((read_log.log, _choose_error(read_log, error)))
                 continue
-            if one.valid:
-                certain.add(point)
-            if likely_shape(one.reading.setting):
+            if read_log.valid:
+                valid_points.add(point)
+            if guess_shape(read_log.reading.setting):
                 self._assumed.add(point.shape)
-            points.setdefault((point, one.rule), []).append(one)
+            points.setdefault((point, read_log.rule), []).append(read_log)
         if self._unfit and not points:
             raise self._unfit[0][1]
-        points = joined(points)
+        points = join_points(points)
         curves = Curves(point for point, _ in points)
-        found = [
-            Numbered(
-                group_of(point, curves, rule),
+        numbered_points = [
+            NumberedLogs(
+                make_group(point, curves, rule),
                 point.shape,
-                self._counted(own),
-                numbered(own, as_repeats=self.as_repeats),
+                self._counted(point_reads),
+                number_logs(point_reads, as_repeats=self.as_repeats),
             )
-            for (point, rule), own in points.items()
+            for (point, rule), point_reads in points.items()
         ]
-        return measured(found)
+        return make_points(numbered_points)
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -173,14 +176,14 @@ class Reader:
 
     def _without_twins(self, logs: Sequence[LogFile]) -> list[LogFile]:
         """Return the logs without compressed copies of others next to them."""
-        pairs = twins([log.path for log in logs])
+        pairs = find_compressed_copies([log.path for log in logs])
         self._twins.extend(
-            LeftOut(path, f"it is a copy of {shown(other)}, which was read", wanted=False)
+            LeftOut(path, f"it is a copy of {printable_path(other)}, which was read", wanted=False)
             for path, other in pairs.items()
         )
         return [log for log in logs if log.path not in pairs]
 
-    def _reads(self, logs: Sequence[LogFile]) -> list[Read]:
+    def _reads(self, logs: Sequence[LogFile]) -> list[ReadLog]:
         """Return the logs that could be read; the others are left out.
 
         Raises:
@@ -188,7 +191,9 @@ class Reader:
         """
         # The modules for the first log are loaded here, once for all processes.
         outcomes = [self._outcome(log) for log in logs[:1]]
-        outcomes += spread(self._outcome, logs[1:], [size_of(log.path) for log in logs[1:]])
+        outcomes += map_in_parallel(
+            self._outcome, logs[1:], [size_of(log.path) for log in logs[1:]]
+        )
         reads = []
         for log, outcome in zip(logs, outcomes, strict=True):
             if outcome.framework and (outcome.framework, outcome.rule) not in self._used:
@@ -199,30 +204,32 @@ class Reader:
                 self._unfit.append((log, UnknownLogError(message, where=where, hint=hint)))
                 continue
             model = self.known.model or log.model or ""
-            reads.append(Read(log, outcome.framework, model, outcome.rule, outcome.reading))
+            reads.append(ReadLog(log, outcome.framework, model, outcome.rule, outcome.reading))
         return reads
 
-    def _advised(self, reads: Sequence[Read]) -> list[Read]:
+    def _advised(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
         """Return the logs; if none of a framework has a number, with what would give one."""
         valid = {read.framework for read in reads if read.valid}
-        lacking = [read for read in reads if read.framework not in valid and _lacks_records(read)]
-        lacking = lacking[:_ADVISED]
-        details = [self._advice(read, to_end=False) for read in lacking]
+        unmeasured = [
+            read for read in reads if read.framework not in valid and _lacks_records(read)
+        ]
+        unmeasured = unmeasured[:_MAX_ADVISED]
+        details = [self._advice(read, to_end=False) for read in unmeasured]
         if len(set(details)) > 1:
             # Runs of several lengths: one window for all of them.
-            details = [self._advice(read, to_end=True) for read in lacking]
-        better = dict(zip([read.log for read in lacking], details, strict=True))
-        return [_with_detail(read, better.get(read.log, "")) for read in reads]
+            details = [self._advice(read, to_end=True) for read in unmeasured]
+        advice_by_log = dict(zip([read.log for read in unmeasured], details, strict=True))
+        return [_with_detail(read, advice_by_log.get(read.log, "")) for read in reads]
 
-    def _advice(self, read: Read, *, to_end: bool) -> str:
+    def _advice(self, read: ReadLog, *, to_end: bool) -> str:
         grammar = self._load(read.framework).grammar
         rule, detail = grammar.rule(self.rule), read.reading.reasons[0].detail
         setting = self._setting(read.log)
-        return advice(read.log.path, grammar, rule, setting, detail, to_end=to_end)
+        return advise(read.log.path, grammar, rule, setting, detail, to_end=to_end)
 
-    def _counted(self, reads: Sequence[Read]) -> Counted:
+    def _counted(self, reads: Sequence[ReadLog]) -> Counted:
         usual, window, first = Setting(), self.window, reads[0]
-        return counted(
+        return counted_part(
             self._used[first.framework, first.rule],
             usual.skip if window.skip is None else window.skip,
             usual.iters if window.iters is None else window.iters,
@@ -234,70 +241,79 @@ class Reader:
         Raises:
             UsageError: An error that concerns all logs.
         """
-        used = "", ""
+        names = "", ""
         try:
             framework = self._framework(log)
             rule = framework.grammar.rule(self.rule)
-            used = framework.name, rule.name
+            names = framework.name, rule.name
             setting = self._setting(log)
-            reader = read_on if self.window.iters == END else read
+            reader = read_to_end if self.window.iters == END else read
             reading = reader(log.path, framework.grammar, rule, setting)
             reading = self._explained(log, framework, reading)
             if reading.missing:
-                raise unknown([reading.missing], log)
+                raise make_unknown([reading.missing], log)
         except UnknownLogError as error:
-            return _Outcome(*used, unknown=(error.message, error.where, error.hint))
-        return _Outcome(*used, reading)
+            return _Outcome(*names, unknown=(error.message, error.where, error.hint))
+        return _Outcome(*names, reading)
 
-    def _refuse_clash(self, read: Read, reads: Collection[Read]) -> None:
+    def _refuse_clash(self, read: ReadLog, reads: Collection[ReadLog]) -> None:
         """Leave out an invalid log if it may be another experiment's, or its repeat's other log."""
         first = next(iter(reads), read)
         number = read.log.repeat, read.log.attempt
-        same = (one for one in reads if (one.log.repeat, one.log.attempt) == number)
+        same_repeat = (
+            candidate
+            for candidate in reads
+            if (candidate.log.repeat, candidate.log.attempt) == number
+        )
         if not (self.as_repeats or are_numbered(read, first)):
-            clash = f"nothing says that it is a repeat of {shown(first.log.path)}"
-        elif read.log.repeat is not None and (other := next(same, None)):
-            clash = f"{shown(other.log.path)} is the same repeat"
+            clash = f"nothing says that it is a repeat of {printable_path(first.log.path)}"
+        elif read.log.repeat is not None and (other := next(same_repeat, None)):
+            clash = f"{printable_path(other.log.path)} is the same repeat"
         else:
             return
-        message = f"It has no number ({_reasons(read)}); {clash}."
-        raise UnknownLogError(message, where=shown(read.log.path))
+        message = f"It has no number ({_join_reasons(read)}); {clash}."
+        raise UnknownLogError(message, where=printable_path(read.log.path))
 
     def _setting(self, log: LogFile) -> Setting:
         of_point = log.of_point
         if of_point not in self._settings:
-            self._settings[of_point] = setting_of(log, self.known, self.window)
+            self._settings[of_point] = make_setting(log, self.known, self.window)
         return self._settings[of_point]
 
-    def _point(self, read: Read) -> Point:
-        said = read.framework, read.model, read.reading.setting
-        if said not in self._points:
-            self._points[said] = _point(read)
-        return self._points[said]
+    def _point(self, read: ReadLog) -> Point:
+        key = read.framework, read.model, read.reading.setting
+        if key not in self._points:
+            self._points[key] = _make_point(read)
+        return self._points[key]
 
-    def _called(self, reads: Sequence[Read]) -> list[Read]:
+    def _called(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
         """Return the logs; those without a named model get the model that they all state.
 
         If they state several models, they stay together but are not repeats of each other.
         """
         stated: dict[str, set[str]] = {}
         for log in [log for log in reads if log.valid] or reads:
-            stated.setdefault(log.framework, set()).add(heading_of(log.reading.setting))
-        usual = {
+            stated.setdefault(log.framework, set()).add(model_heading(log.reading.setting))
+        models = {
             name: " or ".join(sorted(stated.get(name, set()) - {""})) or self._load(name).model
             for name in {log.framework for log in reads}
         }
-        return [one if one.model else one._replace(model=usual[one.framework]) for one in reads]
+        return [
+            read_log if read_log.model else read_log._replace(model=models[read_log.framework])
+            for read_log in reads
+        ]
 
     def _framework(self, log: LogFile) -> Framework:
-        told, said = log.framework, self.known.framework
-        if told and said and told != said:
-            raise contradiction("framework", told, "--fw", said, log)
-        framework = self._load(said) if said else self._named(log)
-        folder = self._folder(log) if said and not self.pattern else ""
+        path_framework, user_framework = log.framework, self.known.framework
+        if path_framework and user_framework and path_framework != user_framework:
+            raise make_contradiction("framework", path_framework, "--fw", user_framework, log)
+        framework = self._load(user_framework) if user_framework else self._named(log)
+        folder = self._folder(log) if user_framework and not self.pattern else ""
         # A folder may be called `pytorch` for other reasons: its contents decide.
-        if folder not in ("", said) and kinds(log.path, self._grammars([folder])):
-            raise contradiction("framework", folder, "--fw", said, log)
+        if folder not in ("", user_framework) and find_frameworks(
+            log.path, self._grammars([folder])
+        ):
+            raise make_contradiction("framework", folder, "--fw", user_framework, log)
         return framework
 
     def _load(self, name: str) -> Framework:
@@ -313,7 +329,9 @@ class Reader:
         except ConfigError:
             raise
         except UsageError as error:
-            raise UnknownLogError(error.message, where=shown(log.path), hint=error.hint) from error
+            raise UnknownLogError(
+                error.message, where=printable_path(log.path), hint=error.hint
+            ) from error
 
     def _grammars(self, names: Collection[str]) -> dict[str, Grammar]:
         """Return how to read the logs of some frameworks; an invalid recipe reads none."""
@@ -327,20 +345,22 @@ class Reader:
         """Return the framework that a folder of the path is named after, the nearest one."""
         folder = os.path.dirname(log.path)  # noqa: PTH120 - pathlib takes ten times as long
         if folder not in self._folders:
-            above = log.path.absolute().parts[-2::-1]
-            self._folders[folder] = next((one for one in above if one in self.frameworks), "")
+            parents = log.path.absolute().parts[-2::-1]
+            self._folders[folder] = next((name for name in parents if name in self.frameworks), "")
         return self._folders[folder]
 
     def _in_path(self, log: LogFile) -> str:
         if folder := self._folder(log):
             return folder
-        alike = kinds(log.path, self._grammars(self.frameworks))
+        frameworks = find_frameworks(log.path, self._grammars(self.frameworks))
         hint = (
-            f"Its lines are those of {' or '.join(alike)}: give --fw {alike[0]}." if alike else ""
+            f"Its lines are those of {' or '.join(frameworks)}: give --fw {frameworks[0]}."
+            if frameworks
+            else ""
         )
         raise UnknownLogError(
             "The path names no framework.",
-            where=shown(log.path),
+            where=printable_path(log.path),
             hint=hint or f"Give --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
         )
 
@@ -350,25 +370,27 @@ class Reader:
             return reading
         if not reading.reasons and not reading.missing:
             return reading
-        blamed = failures.blamed(log.path, framework.grammar, reading.reasons)
-        if {one.code for one in blamed} & {failures.DEVICE, failures.HOST}:
-            return reading._replace(reasons=blamed)
+        causes = failures.add_cause(log.path, framework.grammar, reading.reasons)
+        if {reason.code for reason in causes} & {failures.DEVICE, failures.HOST}:
+            return reading._replace(reasons=causes)
         grammars = {**self._grammars(self.frameworks), framework.name: framework.grammar}
-        alike = kinds(log.path, grammars, own=framework.name)
-        if not (alike or reading.foreign):
-            return reading._replace(reasons=blamed)
+        frameworks = find_frameworks(log.path, grammars, assumed=framework.name)
+        if not (frameworks or reading.foreign):
+            return reading._replace(reasons=causes)
         contradictory = any(reason.code == "config" for reason in reading.reasons)
-        if contradictory and not alike:
+        if contradictory and not frameworks:
             return reading._replace(missing="")
-        return reading._replace(reasons=(unread(log.path, framework.name, alike),), missing="")
+        return reading._replace(
+            reasons=(explain_unread(log.path, framework.name, frameworks),), missing=""
+        )
 
 
-def _lacks_records(read: Read) -> bool:
+def _lacks_records(read: ReadLog) -> bool:
     reasons = read.reading.reasons
     return bool(reasons) and reasons[0].code in {"incomplete", "window"}
 
 
-def _with_detail(read: Read, detail: str) -> Read:
+def _with_detail(read: ReadLog, detail: str) -> ReadLog:
     """Return a log with another detail of its first reason; empty for the same."""
     if not detail:
         return read
@@ -377,24 +399,24 @@ def _with_detail(read: Read, detail: str) -> Read:
     return read._replace(reading=read.reading._replace(reasons=reasons))
 
 
-def _true_reason(read: Read, error: UnknownLogError) -> UnknownLogError:
+def _choose_error(read: ReadLog, error: UnknownLogError) -> UnknownLogError:
     """Return why a log is left out: facts that contradict each other hide those that follow."""
     if any(reason.code == "config" for reason in read.reading.reasons):
-        return UnknownLogError(f"It has no number ({_reasons(read)}).", where=error.where)
+        return UnknownLogError(f"It has no number ({_join_reasons(read)}).", where=error.where)
     return error
 
 
-def _reasons(read: Read) -> str:
+def _join_reasons(read: ReadLog) -> str:
     return "; ".join(map(str, read.reading.reasons))
 
 
-def _point(read: Read) -> Point:
+def _make_point(read: ReadLog) -> Point:
     setting = read.reading.setting
-    likely = likely_shape(setting)
+    likely = guess_shape(setting)
     names = ["batch_size_per_device", "precision"]
     names = names if likely else ["nodes", "gpus_per_node", *names]
     if missing := [name for name in names if getattr(setting, name) is None]:
-        raise unknown(missing, read.log)
+        raise make_unknown(missing, read.log)
     return Point(
         framework=read.framework,
         model=read.model,
@@ -406,7 +428,7 @@ def _point(read: Read) -> Point:
     )
 
 
-def _agrees(read: Read, point: Point) -> bool:
+def _is_log_of(read: ReadLog, point: Point) -> bool:
     setting = read.reading.setting
     pairs = (
         (read.framework, point.framework),
@@ -418,4 +440,4 @@ def _agrees(read: Read, point: Point) -> bool:
         (setting.accumulation, point.accumulation),
         (setting.device_kind, point.device),
     )
-    return all(told is None or told == its for told, its in pairs)
+    return all(stated is None or stated == expected for stated, expected in pairs)

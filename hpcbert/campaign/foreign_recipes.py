@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert.campaign.foreign import Framework
 from hpcbert.config import places
 from hpcbert.config.toml import read
 from hpcbert.logs import grammar
 from hpcbert.system.decode import decode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Recipes:
         folder = self.names.get(name) or places.find_recipe(name, self.folders)
         path = folder / "recipe.toml"
         values = read(path)
-        named = values.get("models", ["bert"])
-        models = decode(tuple[str, ...], named, file=str(path), path="models")
+        model_names = values.get("models", ["bert"])
+        models = decode(tuple[str, ...], model_names, file=str(path), path="models")
         log = grammar.parse(values.get("log", {}), where=str(path))
         return Framework(folder.name, log, models[0])

@@ -8,46 +8,48 @@ Reasons are only ever added; nothing makes an invalid run valid.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcbert.campaign import adaptive, store
 from hpcbert.campaign import evidence as proof
-from hpcbert.campaign.attempts import History, RecordedStates, find_states, read_history
-from hpcbert.campaign.clocks import mistimed
-from hpcbert.campaign.environment import Environments, compared
-from hpcbert.campaign.evidence import Held
-from hpcbert.campaign.fingerprint import NodeSample
-from hpcbert.campaign.likeness import Account, judged, stated
+from hpcbert.campaign.attempts import AskStates, History, RecordedStates, find_states, read_history
+from hpcbert.campaign.clocks import find_time_problems
+from hpcbert.campaign.environment import Environments, compare_points
+from hpcbert.campaign.evidence import Comparison
+from hpcbert.campaign.fingerprint import Fingerprint, NodeSample
+from hpcbert.campaign.likeness import ComparedRun, make_log_sample, refuse_unlike_runs
 from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
+from hpcbert.campaign.record import Stamp
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.sampled import ENDING
-from hpcbert.campaign.sampled import read as read_samples
-from hpcbert.campaign.search import against, found_for, sized
+from hpcbert.campaign.sampled import read_power as read_samples
+from hpcbert.campaign.search import apply_found_size, find_search_problems, mark_largest
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
-from hpcbert.logs.grammar import RECORDED
-from hpcbert.logs.models import stated_by
-from hpcbert.logs.scan import Reading, read, read_on
+from hpcbert.logs.grammar import RECORDED, Grammar, Rule
+from hpcbert.logs.models import model_facts
+from hpcbert.logs.scan import Reading, read, read_to_end
 from hpcbert.logs.setting import END, Setting, Window
-from hpcbert.logs.window import counted
-from hpcbert.model import Measured, Reason, Run, throughputs
-from hpcbert.results.interval import suffices
-from hpcbert.results.reduce import Curves, Evidence, gate, group_of
-from hpcbert.slurm.states import Kind
-from hpcbert.system.workers import spread
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcbert.campaign.attempts import AskStates
-    from hpcbert.campaign.fingerprint import Fingerprint
-    from hpcbert.campaign.record import Stamp
-    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-    from hpcbert.logs.grammar import Grammar, Rule
-    from hpcbert.model import Array, Counted, Point, Sampled, Steps
-    from hpcbert.slurm.states import RepeatState
+from hpcbert.logs.window import counted_part
+from hpcbert.model import (
+    Array,
+    Counted,
+    Measured,
+    Point,
+    Reason,
+    Run,
+    Sampled,
+    Steps,
+    valid_throughputs,
+)
+from hpcbert.results.interval import is_precise
+from hpcbert.results.reduce import Curves, Evidence, find_invalid_reasons, make_group
+from hpcbert.slurm.states import Kind, RepeatState
+from hpcbert.system.workers import map_in_parallel
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class JudgedRepeat:
         """The facts of its nodes and of its log."""
         shape, number = str(self.array.point.shape), self.known.number
         nodes = (NodeSample(shape, number, fingerprint) for fingerprint in self.fingerprints)
-        return (*nodes, stated(shape, number, dict(self.facts)))
+        return (*nodes, make_log_sample(shape, number, dict(self.facts)))
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Gathered:
     repeats: tuple[JudgedRepeat, ...]
     rule: Rule
     warnings: tuple[str, ...]
-    held: Held
+    held: Comparison
     standard: bool
     taken: tuple[tuple[NodeSample, ...], ...] = ()
     stamps: Mapping[str, Stamp] = field(default_factory=dict)
@@ -111,12 +113,12 @@ class Gathered:
     @property
     def complete(self) -> frozenset[Point]:
         """The points with a median as precise as requested, even if repeats failed."""
-        found = dict.fromkeys(repeat.array.point for repeat in self.repeats)
+        points = dict.fromkeys(repeat.array.point for repeat in self.repeats)
         return frozenset(
             point
-            for point, measured in zip(found, self.points, strict=True)
+            for point, measured in zip(points, self.points, strict=True)
             if measured.adaptive
-            and suffices(throughputs(measured.runs), measured.adaptive.precision_of_median)
+            and is_precise(valid_throughputs(measured.runs), measured.adaptive.precision_of_median)
         )
 
     @property
@@ -131,7 +133,7 @@ def gather(
     rule: str,
     window: Window,
     states: AskStates,
-    beside: bool = True,
+    with_nearby: bool = True,
     nearby: NearbyCampaigns | None = None,
     trusted: bool = False,
     point: str = "",
@@ -143,7 +145,7 @@ def gather(
         rule: Name of a rule of its recipe; empty for the default.
         window: The window to use instead of the protocol's.
         states: Asks the scheduler; called only for what the directory does not have.
-        beside: Whether to look in the campaigns next to it for runs that shared its nodes.
+        with_nearby: Whether to look in the campaigns next to it for runs that shared its nodes.
         nearby: The campaigns next to it, as far as they were read.
         trusted: Whether to use files that have changed since the evidence was recorded.
         point: Key of the only point to judge; empty for all.
@@ -153,36 +155,40 @@ def gather(
     """
     directory, protocol = watched.directory, watched.campaign.protocol
     grammar, defaults = _read_recipe(watched)
-    chosen = grammar.rule(rule)
+    chosen_rule = grammar.rule(rule)
     recorded = RecordedStates(directory)
-    newest, warnings = find_states(watched, states, recorded)
+    newest_states, warnings = find_states(watched, states, recorded)
     # Before any log is read: a log that is written to from now on has no number.
-    stamps = proof.stamps(directory)
-    held = Held() if trusted else proof.hold(watched)
-    judge = _Judge(watched, grammar, defaults, chosen, window, held.changed)
-    known = [
-        (repeat, read_history(repeat, newest[repeat.key], recorded))
+    stamps = proof.read_stamps(directory)
+    comparison = Comparison() if trusted else proof.compare_with_record(watched)
+    judge = _Judge(watched, grammar, defaults, chosen_rule, window, comparison.changed)
+    histories = [
+        (repeat, read_history(repeat, newest_states[repeat.key], recorded))
         for repeat in watched.repeats
         if point in ("", repeat.array.point.key)
     ]
-    sizes = [stamps.get(judge.log(*pair), (0, 0))[0] for pair in known]
-    readings = spread(judge.read, known, sizes)
-    repeats = [judge.repeat(*pair, reading) for pair, reading in zip(known, readings, strict=True)]
+    sizes = [stamps.get(judge.log(*pair), (0, 0))[0] for pair in histories]
+    readings = map_in_parallel(judge.read, histories, sizes)
+    repeats = [
+        judge.repeat(*pair, reading) for pair, reading in zip(histories, readings, strict=True)
+    ]
     # A status file may have been read earlier, when its repeat was asked about.
     stamps |= watched.records.stamps(directory)
-    now = proof.stamps(directory)
-    repeats = [_at_rest(repeat, stamps, now) for repeat in repeats]
-    nearby = (nearby or NearbyCampaigns()) if beside else None
-    runs, notes = refuse_shared(watched, {repeat.key: repeat.run for repeat in repeats}, nearby)
+    present_stamps = proof.read_stamps(directory)
+    repeats = [_refuse_changing(repeat, stamps, present_stamps) for repeat in repeats]
+    nearby = (nearby or NearbyCampaigns()) if with_nearby else None
+    runs, sharing_warnings = refuse_shared(
+        watched, {repeat.key: repeat.run for repeat in repeats}, nearby
+    )
     points: dict[Point, list[JudgedRepeat]] = {}
     for repeat in repeats:
         points.setdefault(repeat.array.point, []).append(replace(repeat, run=runs[repeat.key]))
-    points = _alike(watched, points)
+    points = _refuse_unlike(watched, points)
     # One campaign, one device: a run without a log is of the same table as the others.
     device_kinds = (dict(repeat.facts).get("device_kind") for repeat in repeats)
-    stated = next((str(kind) for kind in device_kinds if kind), None)
-    curves = Curves(sized(watched, point) for point in points)
-    spare = {
+    device_kind = next((str(kind) for kind in device_kinds if kind), None)
+    curves = Curves(apply_found_size(watched, point) for point in points)
+    unneeded = {
         point: tuple(
             judged_repeat.run.repeat for judged_repeat in judged_repeats if judged_repeat.unneeded
         )
@@ -190,13 +196,18 @@ def gather(
     }
     measured = [
         Measured(
-            found_for(point, group_of(sized(watched, point), curves, chosen.name, stated=stated)),
+            mark_largest(
+                point,
+                make_group(
+                    apply_found_size(watched, point), curves, chosen_rule.name, stated=device_kind
+                ),
+            ),
             point.shape,
-            asked=len(judged_repeats) - len(spare[point]),
+            asked=len(judged_repeats) - len(unneeded[point]),
             runs=tuple(
                 judged_repeat.run for judged_repeat in judged_repeats if not judged_repeat.unneeded
             ),
-            adaptive=adaptive.of_point(protocol, spare[point]),
+            adaptive=adaptive.make_adaptive(protocol, unneeded[point]),
             flags=("accumulation",) if point.accumulation > 1 else (),
             counted=judge.counted,
             steps=tuple(
@@ -207,7 +218,7 @@ def gather(
         )
         for point, judged_repeats in points.items()
     ]
-    taken = tuple(
+    valid_samples = tuple(
         tuple(
             sample
             for judged_repeat in judged_repeats
@@ -216,17 +227,22 @@ def gather(
         )
         for judged_repeats in points.values()
     )
-    whole = Window(protocol.skip, protocol.iters)
+    protocol_window = Window(protocol.skip, protocol.iters)
     return Gathered(
-        compared(zip(measured, taken, strict=True)),
+        compare_points(zip(measured, valid_samples, strict=True)),
         tuple(
             judged_repeat for judged_repeats in points.values() for judged_repeat in judged_repeats
         ),
-        chosen,
-        (*chosen.warnings, *warnings, *adaptive.warnings(watched), *notes),
-        held,
-        chosen == grammar.rule("") and window in {Window(), whole},
-        taken,
+        chosen_rule,
+        (
+            *chosen_rule.warnings,
+            *warnings,
+            *adaptive.warn_about_undecided(watched),
+            *sharing_warnings,
+        ),
+        comparison,
+        chosen_rule == grammar.rule("") and window in {Window(), protocol_window},
+        valid_samples,
         stamps,
     )
 
@@ -238,31 +254,31 @@ def _read_recipe(watched: TrackedCampaign) -> tuple[Grammar, Mapping[str, object
     grammar = grammars.parse(values.get("log", {}), where=str(path))
     # One campaign, one device.
     device = watched.campaign.arrays[0].point.device
-    if rule := _entry(values, "on", device, "rule"):
+    if rule := _get_nested(values, "on", device, "rule"):
         grammar = grammar.preferring(str(rule))
-    return grammar, {name: _entry(values, "options", name, "default") for name in RECORDED}
+    return grammar, {name: _get_nested(values, "options", name, "default") for name in RECORDED}
 
 
-def _entry(values: object, *keys: str) -> object:
+def _get_nested(values: object, *keys: str) -> object:
     """Return the value under some keys of nested tables; None if a key is missing."""
     for key in keys:
         values = values.get(key) if isinstance(values, dict) else None
     return values
 
 
-def _at_rest(
-    judged_repeat: JudgedRepeat, before: Mapping[str, Stamp], now: Mapping[str, Stamp]
+def _refuse_changing(
+    judged_repeat: JudgedRepeat, before: Mapping[str, Stamp], after: Mapping[str, Stamp]
 ) -> JudgedRepeat:
     """Return a repeat; it is invalid if its files were written to while they were read."""
     files = (
         judged_repeat.run.log,
         judged_repeat.known.counted.array.status(judged_repeat.known.number),
     )
-    restless = [name for name in files if before.get(name) != now.get(name)]
-    if not restless or not judged_repeat.run.valid:
+    changed_files = [name for name in files if before.get(name) != after.get(name)]
+    if not changed_files or not judged_repeat.run.valid:
         return judged_repeat
     reasons = (
-        Reason("changed", f"{name}: it was written to while it was read") for name in restless
+        Reason("changed", f"{name}: it was written to while it was read") for name in changed_files
     )
     return replace(
         judged_repeat,
@@ -270,20 +286,20 @@ def _at_rest(
     )
 
 
-def _alike(
+def _refuse_unlike(
     watched: TrackedCampaign, points: Mapping[Point, Sequence[JudgedRepeat]]
 ) -> dict[Point, list[JudgedRepeat]]:
     """Refuse repeats of a point that are copies, or belong to another experiment."""
     accounts = [
         [
-            Account(
+            ComparedRun(
                 str(point.shape), repeat.run, watched.directory / repeat.run.log, repeat.samples
             )
             for repeat in repeats
         ]
         for point, repeats in points.items()
     ]
-    verdicts = judged(accounts, keep_first=False)
+    verdicts = refuse_unlike_runs(accounts, keep_first=False)
     return {
         point: [replace(repeat, run=run) for repeat, run in zip(repeats, runs, strict=True)]
         for (point, repeats), runs in zip(points.items(), verdicts, strict=True)
@@ -315,7 +331,7 @@ class _Judge:
     def counted(self) -> Counted:
         """The measured part of each run."""
         setting = self._setting(self.watched.campaign.arrays[0].point)
-        return counted(self.rule, setting.skip, setting.iters)
+        return counted_part(self.rule, setting.skip, setting.iters)
 
     def log(self, repeat: Repeat, history: History) -> str:
         """Return the log of a repeat's valid attempt, relative to the campaign."""
@@ -331,17 +347,17 @@ class _Judge:
         kind = history.counted.state.kind
         if not kind.over or kind is Kind.UNNEEDED or self.watched.campaign.rehearse:
             return Reading(None)
-        reader = read_on if self.window.iters == END else read
+        reader = read_to_end if self.window.iters == END else read
         path = self.watched.directory / self.log(repeat, history)
         return reader(path, self.grammar, self.rule, self._setting(repeat.array.point))
 
-    def repeat(self, one: Repeat, history: History, reading: Reading) -> JudgedRepeat:
+    def repeat(self, repeat: Repeat, history: History, reading: Reading) -> JudgedRepeat:
         """Return one repeat with its valid attempt, and what its log says."""
         directory, campaign = self.watched.directory, self.watched.campaign
-        array, chosen = one.array, history.counted
-        state, log = chosen.state, self.log(one, history)
+        array, attempt_state = repeat.array, history.counted
+        state, log = attempt_state.state, self.log(repeat, history)
         if state.kind is Kind.UNNEEDED:
-            return JudgedRepeat(array, history, adaptive.unneeded(one.number, state))
+            return JudgedRepeat(array, history, adaptive.make_unneeded_run(repeat.number, state))
         path = directory / log
         if reading.missing:
             # A number or a reason, never neither.
@@ -356,25 +372,27 @@ class _Judge:
             rehearsed=campaign.rehearse,
             suspended=state.suspended,
         )
-        reasons = [*gate(evidence)]
+        reasons = [*find_invalid_reasons(evidence)]
         # Slurm's own word for the host's memory leaves no other cause to look for.
         if state.kind.over and not campaign.rehearse and state.word != "OUT_OF_MEMORY":
-            device, printed = array.point.device, one.printed_alone
-            reasons = [*failures.blamed(path, self.grammar, reasons, device, printed)]
-            reasons += failures.by_status(self.grammar, reasons, state.step_exit)
-        if len(chosen.seen.jobs) > 1:
+            device, printed = array.point.device, repeat.own_outputs
+            reasons = [*failures.add_cause(path, self.grammar, reasons, device, printed)]
+            reasons += failures.explain_status(self.grammar, reasons, state.step_exit)
+        if len(attempt_state.seen.jobs) > 1:
             # The user submitted the script again by hand: both wrote to one log.
-            jobs = " and ".join(chosen.seen.jobs)
+            jobs = " and ".join(attempt_state.seen.jobs)
             reasons.append(Reason("state", f"the jobs {jobs} ran it at the same time"))
         if state.kind.over and not campaign.rehearse:
-            reasons += against(one, state.attempt)
+            reasons += find_search_problems(repeat, state.attempt)
         reasons += self._changed(history, log)
         if reading.throughput is not None:
-            contained = campaign.runtime != "none"
-            reasons += mistimed(one.record, state.attempt, path, self.grammar, contained=contained)
-        fingerprints = self.environments.of(array.point.key, one.number, state.attempt)
+            in_container = campaign.runtime != "none"
+            reasons += find_time_problems(
+                repeat.record, state.attempt, path, self.grammar, contained=in_container
+            )
+        fingerprints = self.environments.of(array.point.key, repeat.number, state.attempt)
         run = Run(
-            repeat=one.number,
+            repeat=repeat.number,
             attempt=state.attempt,
             throughput=None if reasons else reading.throughput,
             valid=not reasons,
@@ -387,29 +405,31 @@ class _Judge:
                 (fingerprint.node, fingerprint.digest) for fingerprint in fingerprints
             ),
             attempts=history.listed(directory),
-            flags=(*reading.flags, *(("apart",) if chosen.seen.apart else ())),
+            flags=(*reading.flags, *(("apart",) if attempt_state.seen.apart else ())),
             notes=reading.notes,
-            sampled=None if reasons else self._sampled(array, one.number, state.attempt, reading),
+            sampled=None
+            if reasons
+            else self._sampled(array, repeat.number, state.attempt, reading),
         )
         return JudgedRepeat(array, history, run, fingerprints, reading.told, reading.steps)
 
     def _changed(self, history: History, log: str) -> tuple[Reason, ...]:
         """Return why a repeat is invalid if a file of it differs from the record."""
         array = history.counted.array
-        env = f"env/{array.point.key}.{history.number}.{history.counted.state.attempt}."
-        own = {log, array.status(history.number), array.script, array.point.search}
+        prefix = f"env/{array.point.key}.{history.number}.{history.counted.state.attempt}."
+        paths = {log, array.status(history.number), array.script, array.point.search}
         deviations = (
             deviation
             for deviation in self.changed
-            if deviation.path in own
-            or deviation.path.startswith(env)
+            if deviation.path in paths
+            or deviation.path.startswith(prefix)
             or proof.concerns_all(deviation.path)
         )
         return tuple(Reason("changed", str(deviation)) for deviation in deviations)
 
     def _sampled(self, array: Array, number: int, attempt: int, reading: Reading) -> Sampled | None:
         """Return the power of a valid run's GPUs in its window."""
-        point, setting = sized(self.watched, array.point), reading.setting
+        point, setting = apply_found_size(self.watched, array.point), reading.setting
         names = self.environments.names(point.key, number, attempt, ENDING)
         if not names or not reading.throughput or setting.iters == END:
             return None
@@ -418,8 +438,8 @@ class _Judge:
         gpus, seconds = point.shape.gpus_per_node, counted / reading.throughput
         return read_samples(paths, gpus_per_node=gpus, seconds=seconds)
 
-    def _setting(self, asked_for: Point) -> Setting:
-        point = sized(self.watched, asked_for)
+    def _setting(self, requested_point: Point) -> Setting:
+        point = apply_found_size(self.watched, requested_point)
         protocol = self.watched.campaign.protocol
         options = {**self.defaults, **dict(point.options)}
         recorded: dict[str, Any] = {
@@ -440,4 +460,4 @@ class _Judge:
             skip=protocol.skip if self.window.skip is None else self.window.skip,
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
-        )._replace(**stated_by(point.model), **recorded)
+        )._replace(**model_facts(point.model), **recorded)

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, overview, store
 from hpcbert.campaign.attempts import SCHEMA
 from hpcbert.campaign.evidence import MEASUREMENTS, TABLE
-from hpcbert.config.schedulers import traits
+from hpcbert.campaign.judge import Gathered
+from hpcbert.campaign.node_sharing import NearbyCampaigns
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import HpcbertError
 from hpcbert.logs.setting import Window
+from hpcbert.model import Campaign
 from hpcbert.results.document import tables_data
 from hpcbert.results.reduce import tabulate
-from hpcbert.slurm.states import noted
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hpcbert.campaign.judge import Gathered
-    from hpcbert.campaign.node_sharing import NearbyCampaigns
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Campaign
+from hpcbert.slurm.states import dump_state
 
 # Seconds after the end of a script in which such a scheduler adds its own line.
-_LAST_WORD = 60.0
+_LAST_LINE_DELAY = 60.0
 
 
-def write(
+def write_results(
     watched: TrackedCampaign, gathered: Gathered, nearby: NearbyCampaigns, *, now: float
 ) -> tuple[str, ...]:
     """Write a campaign's results into it; return sentences about problems with that.
@@ -49,25 +46,29 @@ def write(
             watched, rule="", window=Window(), states=lambda _: states, nearby=nearby
         )
     try:
-        record(watched, gathered, now=now)
+        record_results(watched, gathered, now=now)
     except HpcbertError as error:
         return (f"{error} The table above is complete, but it could not be saved.",)
-    busy = _written_to(watched.directory, gathered)
-    if busy and over(watched, gathered, now=now):
-        written = f"{watched.campaign.id}: {busy} is still being written"
-        again = "Collect it again when it has stopped changing."
-        return (f"{written}: hpcbert recorded no digests. {again}",)
+    busy_file = _find_busy_file(watched.directory, gathered)
+    if busy_file and is_over(watched, gathered, now=now):
+        clause = f"{watched.campaign.id}: {busy_file} is still being written"
+        advice = "Collect it again when it has stopped changing."
+        return (f"{clause}: hpcbert recorded no digests. {advice}",)
     return ()
 
 
-def _written_to(directory: Path, gathered: Gathered) -> str:
+def _find_busy_file(directory: Path, gathered: Gathered) -> str:
     """Return a log or status file that was written to since it was read; empty if none was."""
-    now = proof.stamps(directory)
-    names = sorted({*now, *gathered.stamps})
-    return next((name for name in names if now.get(name) != gathered.stamps.get(name)), "")
+    present_stamps = proof.read_stamps(directory)
+    names = sorted({*present_stamps, *gathered.stamps})
+    return next(
+        (name for name in names if present_stamps.get(name) != gathered.stamps.get(name)), ""
+    )
 
 
-def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted: str = "") -> None:
+def record_results(
+    watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted: str = ""
+) -> None:
     """Write table.json and measurements.json.
 
     table.json holds the tables; measurements.json every repeat with its state and number, and, once
@@ -83,29 +84,31 @@ def record(watched: TrackedCampaign, gathered: Gathered, *, now: float, accepted
         HpcbertError: The file system refused.
     """
     directory = watched.directory
-    document = _measurements(watched.campaign, gathered)
+    document = _make_document(watched.campaign, gathered)
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     store.write_json(directory / TABLE, table)
-    renewed, ended = None, over(watched, gathered, now=now)
-    if ended:
-        renewed = proof.renewed(
-            watched, document, now=now, accepted=accepted, known=gathered.held.digests
+    evidence, is_ended = None, is_over(watched, gathered, now=now)
+    if is_ended:
+        evidence = proof.renew_evidence(
+            watched, document, now=now, accepted=accepted, known_digests=gathered.held.digests
         )
     # Digests belong to what was read, or there are none.
-    if renewed and not _written_to(directory, gathered):
-        document[proof.EVIDENCE] = renewed
+    if evidence and not _find_busy_file(directory, gathered):
+        document[proof.EVIDENCE] = evidence
     else:
-        document[proof.EVIDENCE] = proof.kept(watched)
-    document[overview.SUMMARY] = asdict(overview.summary(watched.campaign, document, over=ended))
-    document[proof.SEAL] = proof.seal(document)
+        document[proof.EVIDENCE] = proof.keep_evidence(watched)
+    document[overview.SUMMARY] = asdict(
+        overview.summarize(watched.campaign, document, over=is_ended)
+    )
+    document[proof.SEAL] = proof.compute_seal(document)
     store.write_json(directory / MEASUREMENTS, document)
 
 
-def over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
+def is_over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
     """Return whether no repeat waits or runs, and nothing writes to its files any more."""
     if any(repeat.known.newest.kind.alive for repeat in gathered.repeats):
         return False
-    if not traits(watched.campaign.scheduler).writes_ends:
+    if not find_traits(watched.campaign.scheduler).records_end:
         return True
     submitted = (array for array in watched.campaign.arrays if array.state == "submitted")
     job_records = [
@@ -113,12 +116,12 @@ def over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
     ]
     # The scheduler writes the last line, unless it was killed.
     return all(
-        job_record.state or now - (job_record.end or job_record.start or 0) > _LAST_WORD
+        job_record.state or now - (job_record.end or job_record.start or 0) > _LAST_LINE_DELAY
         for job_record in job_records
     )
 
 
-def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
+def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "campaign": campaign.id,
@@ -132,10 +135,14 @@ def _measurements(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
                 "job_id": repeat.array.job_id,
                 "newest": repeat.known.newest.attempt,
                 **asdict(repeat.run),
-                "scheduler": noted(repeat.known.counted.state),
+                "scheduler": dump_state(repeat.known.counted.state),
                 "verdicts": [
-                    {"array": at.array.name, "job_id": at.array.job_id, "state": noted(at.state)}
-                    for at in repeat.known.attempts
+                    {
+                        "array": attempt.array.name,
+                        "job_id": attempt.array.job_id,
+                        "state": dump_state(attempt.state),
+                    }
+                    for attempt in repeat.known.attempts
                 ],
             }
             for repeat in gathered.repeats

@@ -14,22 +14,20 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import MANIFEST, Array, Campaign
 from hpcbert.system import files
 from hpcbert.system.decode import decode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
 CHANGES = "manifest.changes.jsonl"
 # Attempts to read a manifest that is just being rewritten.
-_LOOKS = 20
+_MAX_READS = 20
 
 
 class Ledger:
@@ -76,7 +74,7 @@ class Ledger:
             HpcbertError: As `put`.
         """
         self._append({"after": array.name, "arrays": parts})
-        self._arrays = _inserted(self._arrays, array.name, parts)
+        self._arrays = _insert_parts(self._arrays, array.name, parts)
 
     def close(self) -> None:
         """Make the changes part of the manifest.
@@ -97,10 +95,10 @@ class Ledger:
 
     def _append(self, change: dict[str, Any], *, flush: bool = True) -> None:
         path = self.directory / CHANGES
-        with files.refusal("write", path):
+        with files.translate_errors("write", path):
             if self._descriptor is None:
                 self._descriptor = self._open(path)
-            line = _text(change).encode() + b"\n"
+            line = _format_line(change).encode() + b"\n"
             try:
                 _write_whole(self._descriptor, line)
                 if flush:
@@ -122,31 +120,35 @@ class Ledger:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
-def whole(schema: int, campaign: Campaign) -> str:
+def format_manifest(schema: int, campaign: Campaign) -> str:
     """Return a manifest: a line for each of its keys, and one for each array.
 
     json's own indentation is ten times as slow.
     """
-    lines = ((name, _text(value)) for name, value in _named(campaign).items() if name != "arrays")
+    lines = (
+        (name, _format_line(value))
+        for name, value in _field_values(campaign).items()
+        if name != "arrays"
+    )
     head = "".join(f' "{name}": {text},\n' for name, text in (("schema", schema), *lines))
-    arrays = ",\n  ".join(map(_text, campaign.arrays))
+    arrays = ",\n  ".join(map(_format_line, campaign.arrays))
     return f'{{\n{head} "arrays": [\n  {arrays}\n ]\n}}\n'
 
 
-def _text(value: object) -> str:
+def _format_line(value: object) -> str:
     """Return a value as JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_named)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_field_values)
 
 
-def _named(one: Any) -> dict[str, Any]:
+def _field_values(instance: Any) -> dict[str, Any]:
     """Return a data class's values by name; `asdict` would copy all that is in them too."""
-    return {field.name: getattr(one, field.name) for field in fields(one)}
+    return {field.name: getattr(instance, field.name) for field in fields(instance)}
 
 
 def _write_whole(descriptor: int, line: bytes) -> None:
-    left = memoryview(line)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    remaining = memoryview(line)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def remove(directory: Path) -> None:
@@ -164,28 +166,31 @@ def read(directory: Path) -> tuple[bytes, tuple[dict[str, Any], ...]]:
     """
     path = directory / MANIFEST
     manifest = changes = b""
-    for _ in range(_LOOKS):
-        before = path.stat()
-        manifest, changes = files.read(path), _read(directory / CHANGES)
-        after = path.stat()
+    for _ in range(_MAX_READS):
+        status_before = path.stat()
+        manifest, changes = files.read(path), _read_bytes(directory / CHANGES)
+        status_after = path.stat()
         # Rewritten meanwhile: changes may be gone that were not yet in what was read.
-        if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+        if (status_before.st_ino, status_before.st_mtime_ns) == (
+            status_after.st_ino,
+            status_after.st_mtime_ns,
+        ):
             break
     lines = changes.split(b"\n")[:-1]  # A line without an end was never written.
-    head, *rest = [_change(line, directory / CHANGES) for line in lines] or [{}]
+    head, *later_changes = [_parse_change(line, directory / CHANGES) for line in lines] or [{}]
     if head.get("continues") != hashlib.sha256(manifest).hexdigest():
         return manifest, ()
-    return manifest, tuple(rest)
+    return manifest, tuple(later_changes)
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return files.read(path)
     except FileNotFoundError:
         return b""
 
 
-def parsed(raw: bytes, path: Path) -> Any:
+def parse_json(raw: bytes, path: Path) -> Any:
     """Return the contents of a JSON text.
 
     Raises:
@@ -197,14 +202,14 @@ def parsed(raw: bytes, path: Path) -> Any:
         raise UsageError(f"The file is not valid JSON: {error}.", where=str(path)) from error
 
 
-def _change(line: bytes, path: Path) -> dict[str, Any]:
-    change = parsed(line, path)
+def _parse_change(line: bytes, path: Path) -> dict[str, Any]:
+    change = parse_json(line, path)
     if isinstance(change, dict) and ("continues" in change or "arrays" in change):
         return change
     raise UsageError("A line of the file is not a change of a manifest.", where=str(path))
 
 
-def changed(campaign: Campaign, changes: Iterable[dict[str, Any]], *, file: str) -> Campaign:
+def apply_changes(campaign: Campaign, changes: Iterable[dict[str, Any]], *, file: str) -> Campaign:
     """Return a campaign with changes applied.
 
     Raises:
@@ -212,17 +217,21 @@ def changed(campaign: Campaign, changes: Iterable[dict[str, Any]], *, file: str)
     """
     arrays = {array.name: array for array in campaign.arrays}
     for change in changes:
-        new: tuple[Array, ...] = decode(tuple[Array, ...], change["arrays"], file=file)
+        parts: tuple[Array, ...] = decode(tuple[Array, ...], change["arrays"], file=file)
         after = change.get("after")
         if after is not None and after not in arrays:
             raise ConfigError(f"the manifest has no array {after!r}", where=file)
-        known = {array.name: array for array in new}
-        arrays = _inserted(arrays, str(after), new) if after is not None else arrays | known
+        new_arrays = {array.name: array for array in parts}
+        arrays = (
+            _insert_parts(arrays, str(after), parts) if after is not None else arrays | new_arrays
+        )
     return replace(campaign, arrays=tuple(arrays.values()))
 
 
-def _inserted(arrays: dict[str, Array], name: str, parts: Sequence[Array]) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+def _insert_parts(arrays: dict[str, Array], name: str, parts: Sequence[Array]) -> dict[str, Array]:
+    arrays_by_name: dict[str, Array] = {}
     for array in arrays.values():
-        found |= {part.name: part for part in parts} if array.name == name else {array.name: array}
-    return found
+        arrays_by_name |= (
+            {part.name: part for part in parts} if array.name == name else {array.name: array}
+        )
+    return arrays_by_name

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 from hpcbert.errors import UsageError
+from hpcbert.model import Campaign
 from hpcbert.system import files
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
-    from hpcbert.model import Campaign
-
-FOLDER = "scripts"
+SCRIPTS_FOLDER = "scripts"
 
 
 class LibraryFile(NamedTuple):
@@ -24,7 +21,7 @@ class LibraryFile(NamedTuple):
     state: Literal["missing", "different", "not needed"]
 
 
-def digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file, hexadecimal; empty if it is missing or can't be read."""
     try:
         return hashlib.sha256(files.read(path)).hexdigest()
@@ -32,7 +29,7 @@ def digest(path: Path) -> str:
         return ""
 
 
-def compare(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[LibraryFile]:
+def compare_library(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[LibraryFile]:
     """Yield what is missing, differs or is not needed in a folder, apart from scripts.
 
     Args:
@@ -40,9 +37,9 @@ def compare(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[Lib
         expected: Name and SHA-256 of each file.
     """
     for name, sha256 in expected:
-        present = digest(folder / name)
-        if present != sha256:
-            yield LibraryFile(name, "different" if present else "missing")
+        sha256_found = hash_file(folder / name)
+        if sha256_found != sha256:
+            yield LibraryFile(name, "different" if sha256_found else "missing")
     names = {name for name, _ in expected}
     paths = sorted(folder.iterdir()) if folder.is_dir() else ()
     for path in paths:
@@ -50,16 +47,16 @@ def compare(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[Lib
             yield LibraryFile(path.name, "not needed")
 
 
-def refuse_changed(directory: Path, campaign: Campaign) -> None:
+def refuse_changed_library(directory: Path, campaign: Campaign) -> None:
     """Refuse to run a campaign with another library than it was written with.
 
     Raises:
         UsageError: A file is missing or differs.
     """
-    for name, state in compare(directory / FOLDER, campaign.library):
+    for name, state in compare_library(directory / SCRIPTS_FOLDER, campaign.library):
         if state != "not needed":
             raise UsageError(
                 f"The file is {state}: the campaign was written with it.",
-                where=str(directory / FOLDER / name),
+                where=str(directory / SCRIPTS_FOLDER / name),
                 hint="Submit again, so that manifest and library agree.",
             )

@@ -6,22 +6,20 @@ says which of them the row is about. A median over them would describe neither.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from hpcbert.campaign.fingerprint import LOG, Fingerprint, NodeSample, within
-from hpcbert.logs.layout import shown
-from hpcbert.logs.lines import BEGINNING, NotALogError, bodies, checksum
+from hpcbert.campaign.fingerprint import LOG, Fingerprint, NodeSample, find_differences_within
+from hpcbert.logs.layout import printable_path
+from hpcbert.logs.lines import BEGINNING, NotALogError, checksum_beginning, read_pieces
 from hpcbert.logs.packed import SUFFIXES
 from hpcbert.model import Reason, Run
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
-
-class Account(NamedTuple):
+class ComparedRun(NamedTuple):
     """A run, and what distinguishes it from others.
 
     Attributes:
@@ -38,13 +36,15 @@ class Account(NamedTuple):
     beginning: int | None = None
 
 
-def stated(point: str, repeat: int, facts: Mapping[str, int | str]) -> NodeSample:
+def make_log_sample(point: str, repeat: int, facts: Mapping[str, int | str]) -> NodeSample:
     """Return the facts in a run's log, in the form in which nodes are compared."""
     texts = {name: str(value) for name, value in facts.items()}
     return NodeSample(point, repeat, Fingerprint("", texts, frozenset({LOG})))
 
 
-def judged(points: Sequence[Sequence[Account]], *, keep_first: bool) -> list[tuple[Run, ...]]:
+def refuse_unlike_runs(
+    points: Sequence[Sequence[ComparedRun]], *, keep_first: bool
+) -> list[tuple[Run, ...]]:
     """Return every point's runs, refusing those that are not repeats of the others.
 
     Args:
@@ -52,23 +52,25 @@ def judged(points: Sequence[Sequence[Account]], *, keep_first: bool) -> list[tup
         keep_first: Whether the first of several equal logs of one point stays valid: they are one
             run. If each log belongs to a job, it is unknown which job wrote it, and none is valid.
     """
-    copies = _copies([account for point in points for account in point], keep_first=keep_first)
-    return [_judged(point, copies) for point in points]
+    copies = _find_copies([account for point in points for account in point], keep_first=keep_first)
+    return [_refuse_unlike(point, copies) for point in points]
 
 
-def _judged(point: Sequence[Account], copies: Mapping[int, Reason]) -> tuple[Run, ...]:
+def _refuse_unlike(point: Sequence[ComparedRun], copies: Mapping[int, Reason]) -> tuple[Run, ...]:
     valid = [account for account in point if account.run.valid and id(account.run) not in copies]
-    differing = within(where for account in valid for where in _by_repeat(account))
+    differing = find_differences_within(
+        where for account in valid for where in _merge_nodes(account)
+    )
     decisive = [str(difference) for difference in differing if difference.decisive]
-    other = Reason("incomparable", "; ".join(decisive)) if decisive else None
+    incomparable = Reason("incomparable", "; ".join(decisive)) if decisive else None
     return tuple(
-        refused(account.run, reason) if account.run.valid and reason else account.run
+        refuse_run(account.run, reason) if account.run.valid and reason else account.run
         for account in point
-        for reason in (copies.get(id(account.run)) or other,)
+        for reason in (copies.get(id(account.run)) or incomparable,)
     )
 
 
-def _by_repeat(account: Account) -> tuple[NodeSample, ...]:
+def _merge_nodes(account: ComparedRun) -> tuple[NodeSample, ...]:
     """Return the facts of a run's log and of all its nodes together.
 
     Nodes of one run may be of several kinds, if those of the other runs are too.
@@ -83,20 +85,20 @@ def _by_repeat(account: Account) -> tuple[NodeSample, ...]:
     for node in nodes:
         for name, value in node.facts.items():
             values.setdefault(name, set()).add(value)
-    facts = {name: " and ".join(sorted(found)) for name, found in values.items()}
+    facts = {name: " and ".join(sorted(texts)) for name, texts in values.items()}
     return (*logs, NodeSample(account.point, account.run.repeat, Fingerprint("", facts)))
 
 
-def refused(run: Run, reason: Reason) -> Run:
+def refuse_run(run: Run, reason: Reason) -> Run:
     """Return a run without its number, with the reason."""
     return replace(run, throughput=None, valid=False, reasons=(*run.reasons, reason))
 
 
-def _copies(accounts: Sequence[Account], *, keep_first: bool) -> dict[int, Reason]:
+def _find_copies(accounts: Sequence[ComparedRun], *, keep_first: bool) -> dict[int, Reason]:
     """Return why runs with equal logs are refused, by the identity of the run."""
     valid = [account for account in accounts if account.run.valid]
     reasons: dict[int, Reason] = {}
-    for equal in _equal(valid):
+    for equal in _group_equal(valid):
         one_point = len({account.point for account in equal}) == 1
         for number, account in enumerate(equal):
             if number == 0 and keep_first and one_point:
@@ -104,76 +106,80 @@ def _copies(accounts: Sequence[Account], *, keep_first: bool) -> dict[int, Reaso
             other = equal[0] if number else equal[1]
             detail = (
                 f"the log is a byte-for-byte copy of {other.point} repeat {other.run.repeat}, "
-                f"{shown(other.log)}"
+                f"{printable_path(other.log)}"
             )
             reasons[id(account.run)] = Reason("duplicate", detail)
     return reasons
 
 
-def _equal(accounts: Iterable[Account]) -> list[list[Account]]:
-    beginnings = _grouped(
-        (_beginning(account.log) if account.beginning is None else account.beginning, account)
+def _group_equal(accounts: Iterable[ComparedRun]) -> list[list[ComparedRun]]:
+    beginnings = _group(
+        (_hash_beginning(account.log) if account.beginning is None else account.beginning, account)
         for account in accounts
     )
     return [
         equal
         for alike in beginnings
-        for equal in _grouped((_digest(account.log), account) for account in alike)
+        for equal in _group((_hash_log(account.log), account) for account in alike)
     ]
 
 
-def _grouped(keyed: Iterable[tuple[int | bytes, Account]]) -> list[list[Account]]:
-    groups: dict[int | bytes, list[Account]] = {}
+def _group(keyed: Iterable[tuple[int | bytes, ComparedRun]]) -> list[list[ComparedRun]]:
+    groups: dict[int | bytes, list[ComparedRun]] = {}
     for key, account in keyed:
         groups.setdefault(key, []).append(account)
     return [group for key, group in groups.items() if key and len(group) > 1]
 
 
-def twins(paths: Iterable[Path]) -> dict[Path, Path]:
+def find_compressed_copies(paths: Iterable[Path]) -> dict[Path, Path]:
     """Return the compressed logs with the same content as a log next to them, with that log."""
-    known = [*paths]
-    if not any(map(_packed, known)):
+    logs = [*paths]
+    if not any(map(_is_packed, logs)):
         return {}
-    known.sort(key=lambda path: (_packed(path), str(path)))
-    first: dict[Path, Path] = {}
-    found: dict[Path, Path] = {}
-    for path in known:
-        plain = path.with_suffix("") if _packed(path) else path
-        other = first.setdefault(plain, path)
-        if other is not path and _is_same(other, path):
-            found[path] = other
-    return found
+    logs.sort(key=lambda path: (_is_packed(path), str(path)))
+    originals: dict[Path, Path] = {}
+    copies: dict[Path, Path] = {}
+    for path in logs:
+        plain = path.with_suffix("") if _is_packed(path) else path
+        original = originals.setdefault(plain, path)
+        if original is not path and _is_same(original, path):
+            copies[path] = original
+    return copies
 
 
-def _packed(path: Path) -> bool:
+def _is_packed(path: Path) -> bool:
     return path.suffix.lower().lstrip(".") in SUFFIXES
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    beginning = _beginning(path)
-    return bool(beginning) and beginning == _beginning(other) and _digest(path) == _digest(other)
+    beginning = _hash_beginning(path)
+    return (
+        bool(beginning)
+        and beginning == _hash_beginning(other)
+        and _hash_log(path) == _hash_log(other)
+    )
 
 
-def _beginning(log: Path) -> int:
+def _hash_beginning(log: Path) -> int:
     """Return the checksum of a log's beginning, unpacked; 0 if it can't be read."""
-    found = b""
-    with suppress(NotALogError), closing(bodies(log, BEGINNING)) as pieces:
+    content = b""
+    with suppress(NotALogError), closing(read_pieces(log, BEGINNING)) as pieces:
         for piece in pieces:
-            found += piece
-            if len(found) >= BEGINNING:
+            content += piece
+            if len(content) >= BEGINNING:
                 break
-        return checksum(found)
+        return checksum_beginning(content)
     return 0
 
 
-def _digest(log: Path) -> bytes:
+def _hash_log(log: Path) -> bytes:
     """Return the SHA-256 of a whole log, unpacked; nothing if it can't be read."""
     # Most logs differ at the beginning, and need no digest.
     import hashlib
 
-    found = hashlib.sha256()
-    with suppress(NotALogError), closing(bodies(log)) as pieces:
+    digest = hashlib.sha256()
+    with suppress(NotALogError), closing(read_pieces(log)) as pieces:
         for piece in pieces:
-            found.update(piece)
-        return found.digest()
+            digest.update(piece)
+        return digest.digest()
     return b""

@@ -11,32 +11,26 @@ import os
 import re
 import time
 from bisect import insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS
-from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.campaign.steps import meetings
+from hpcbert.campaign.record import Records
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.campaign.steps import Step, find_meetings
 from hpcbert.errors import UsageError
-from hpcbert.model import Reason, stamped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from hpcbert.campaign.record import Records
-    from hpcbert.campaign.repeats import Key, Repeat
-    from hpcbert.campaign.steps import Step
-    from hpcbert.model import Run
+from hpcbert.model import Reason, Run, parse_stamp
 
 SHARED = "shared-nodes"
 # Seconds by which the clocks of nodes and file servers may differ.
 _SLACK = 3600.0
 _STATUS_FILE = re.compile(r".+\.\d{1,9}\.jsonl")
 # Runs and nodes that a sentence names.
-_SHOWN = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -175,7 +169,7 @@ class _Neighbour:
         self.directory = directory
         self._records = records
         # Long ago if the name does not say.
-        self.created = stamped(directory.name) or 0.0
+        self.created = parse_stamp(directory.name) or 0.0
 
     @cached_property
     def last_written(self) -> float:
@@ -190,7 +184,7 @@ class _Neighbour:
         """
         manifest = store.read_manifest(self.directory)
         watched = TrackedCampaign(self.directory, manifest, self._records)
-        name, owner = self.directory.name, store.stranger(self.directory)
+        name, owner = self.directory.name, store.find_foreign_owner(self.directory)
         attempts = [attempt for repeat in watched.repeats for attempt in measured_attempts(repeat)]
         for number, attempt in enumerate(attempts):
             if span := attempt.step.span:
@@ -312,14 +306,14 @@ def find_sharing(
         # Files have the time of the file server's clock, which is not the nodes'.
         times = list(status_times(watched.directory))
         period = Period(min([begin, *times]) - _SLACK, begin - _SLACK, end + _SLACK)
-        places = {node for number in numbers for node in attempts[number].step.nodes}
-        attempts += nearby.attempts(watched, places, period, max(times, default=0.0))
-    met = meetings([attempt.step for attempt in attempts])
+        node_names = {node for number in numbers for node in attempts[number].step.nodes}
+        attempts += nearby.attempts(watched, node_names, period, max(times, default=0.0))
+    overlapping = find_meetings([attempt.step for attempt in attempts])
     sharings: dict[Key, Sharing] = {}
     for number in numbers:
         attempt = attempts[number]
         shared = []
-        for other in sorted(met.get(number, ())):
+        for other in sorted(overlapping.get(number, ())):
             nodes = attempt.step.shared(attempts[other].step)
             if nodes:
                 shared.append((attempts[other], nodes))
@@ -345,9 +339,9 @@ def read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
 def _describe(shared: Sequence[tuple[MeasuredAttempt, tuple[str, ...]]]) -> Sharing:
     nodes = sorted({node for _, names in shared for node in names})
     runs = list(dict.fromkeys(str(attempt) for attempt, _ in shared))
-    more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
-    where = f"{', '.join(nodes[:_SHOWN])}{' and others' if len(nodes) > _SHOWN else ''}"
+    more = f" and {len(runs) - _MAX_NAMED} more" if len(runs) > _MAX_NAMED else ""
+    where = f"{', '.join(nodes[:_MAX_NAMED])}{' and others' if len(nodes) > _MAX_NAMED else ''}"
     return Sharing(
-        f"{', '.join(runs[:_SHOWN])}{more} ran on {where} while it was measured",
+        f"{', '.join(runs[:_MAX_NAMED])}{more} ran on {where} while it was measured",
         refuses=any(not attempt.owner for attempt, _ in shared),
     )

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
 from hpcbert.campaign import ends, notes, record, store
 from hpcbert.campaign.ends import NO_ENDS, Ends
@@ -18,17 +20,11 @@ from hpcbert.campaign.evidence import MEASUREMENTS
 from hpcbert.campaign.steps import ENDS
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import MANIFEST, moment, stamped, utc
-from hpcbert.results.interval import suffices
-from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, noted_kind, whole
-from hpcbert.system.decode import Open, decode
+from hpcbert.model import MANIFEST, Array, Campaign, Point, format_utc, parse_stamp, parse_utc
+from hpcbert.results.interval import is_precise
+from hpcbert.slurm.states import LAST_ATTEMPT, UNNEEDED, bounded_int, read_kind
+from hpcbert.system.decode import IgnoreUnknown, decode
 from hpcbert.system.files import open_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from hpcbert.model import Array, Campaign, Point
 
 SUMMARY = "summary"
 # Bytes at the beginning of measurements.json that hold its summary.
@@ -84,7 +80,7 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Summary(Open):
+class Summary(IgnoreUnknown):
     """The summary of measurements.json.
 
     Attributes:
@@ -101,24 +97,24 @@ class Summary(Open):
     best: Best | None = None
 
 
-def results(campaign: Campaign, document: Mapping[str, Any]) -> dict[Point, PointResult]:
+def parse_results(campaign: Campaign, document: Mapping[str, Any]) -> dict[Point, PointResult]:
     """Return what measurements say about each point, points in their order.
 
     Raises:
         UsageError: They are damaged.
     """
     points = {array.name: array.point for array in campaign.arrays}
-    found: dict[Point, list[Mapping[str, Any]]] = {}
+    runs_by_point: dict[Point, list[Mapping[str, Any]]] = {}
     try:
         for run in document["runs"]:
-            found.setdefault(points[run["array"]], []).append(run)
+            runs_by_point.setdefault(points[run["array"]], []).append(run)
         precision = campaign.protocol.precision_of_median
-        return {point: _result(runs, precision) for point, runs in found.items()}
+        return {point: _parse_result(runs, precision) for point, runs in runs_by_point.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"The measurements are damaged: {error!r}.", where=MEASUREMENTS) from error
 
 
-def _result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResult:
+def _parse_result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResult:
     unneeded = tuple(int(run["repeat"]) for run in runs if run["state"] == UNNEEDED)
     runs = [run for run in runs if run["state"] != UNNEEDED]
     rates = [float(run["throughput"]) for run in runs if run["valid"]]
@@ -130,29 +126,29 @@ def _result(runs: list[Mapping[str, Any]], precision: float | None) -> PointResu
         for run in runs
         if not run["valid"] and not _was_alive(run)
     )
-    count = len(rates) if suffices(rates, precision) else len(runs)
+    count = len(rates) if is_precise(rates, precision) else len(runs)
     return PointResult(count, len(rates), median(rates) if rates else None, refused, unneeded)
 
 
 def _was_alive(run: Mapping[str, Any]) -> bool:
     """Return whether collect came too early for a repeat, which has not failed."""
-    kind = noted_kind(run.get("scheduler", {}).get("kind"))
+    kind = read_kind(run.get("scheduler", {}).get("kind"))
     return kind is not None and kind.alive
 
 
-def summary(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> Summary:
+def summarize(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> Summary:
     """Return the summary of measurements, which collect writes at the beginning.
 
     Raises:
         UsageError: They are damaged.
     """
-    point_results = results(campaign, document)
-    numbers = [
+    point_results = parse_results(campaign, document)
+    medians = [
         (point_result.median, point)
         for point, point_result in point_results.items()
         if point_result.median is not None
     ]
-    best = max(numbers, key=lambda one: one[0], default=None)
+    best = max(medians, key=lambda pair: pair[0], default=None)
     return Summary(
         arrays=len(campaign.arrays),
         over=over,
@@ -162,7 +158,7 @@ def summary(campaign: Campaign, document: Mapping[str, Any], *, over: bool) -> S
     )
 
 
-def collected(directory: Path) -> Summary | None:
+def read_summary(directory: Path) -> Summary | None:
     """Return the summary of a collected campaign; None: it was not collected.
 
     If the file begins with a summary, no more of it is read.
@@ -172,42 +168,42 @@ def collected(directory: Path) -> Summary | None:
     """
     path = directory / MEASUREMENTS
     try:
-        head, whole = _beginning(path)
+        head, is_complete = _read_beginning(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
-    _, key, rest = head.partition(_KEY)
+    _, key, text = head.partition(_KEY)
     with contextlib.suppress(ValueError, ConfigError):
-        if key and whole:
-            data, _ = json.JSONDecoder().raw_decode(rest)
+        if key and is_complete:
+            data, _ = json.JSONDecoder().raw_decode(text)
             return decode(Summary, data, file=str(path))
     raise UsageError("The measurements are damaged: no summary.", where=str(path))
 
 
-def numbers(directory: Path, campaign: Campaign) -> dict[Point, PointResult]:
+def read_results(directory: Path, campaign: Campaign) -> dict[Point, PointResult]:
     """Return what was collected of each point of a campaign; nothing if it was not collected.
 
     Raises:
         UsageError: The measurements are damaged.
     """
     path = directory / MEASUREMENTS
-    return results(campaign, _document(path)) if path.exists() else {}
+    return parse_results(campaign, _read_document(path)) if path.exists() else {}
 
 
-def _document(path: Path) -> Mapping[str, Any]:
+def _read_document(path: Path) -> Mapping[str, Any]:
     document = store.read_json(path)
     if not isinstance(document, dict):
         raise UsageError("The measurements are damaged: no table.", where=str(path))
     return document
 
 
-def over(campaign: Campaign, known: Summary | None) -> bool:
+def is_over(campaign: Campaign, recorded: Summary | None) -> bool:
     """Return whether collect found a campaign at its end, and nothing was submitted since."""
-    return known is not None and known.over and known.arrays == len(campaign.arrays)
+    return recorded is not None and recorded.over and recorded.arrays == len(campaign.arrays)
 
 
-def _beginning(path: Path) -> tuple[str, bool]:
+def _read_beginning(path: Path) -> tuple[str, bool]:
     """Return the beginning of a JSON document, and whether it is the whole document."""
     descriptor, size = open_file(path)
     try:
@@ -217,12 +213,12 @@ def _beginning(path: Path) -> tuple[str, bool]:
         os.close(descriptor)
 
 
-def phase(
+def find_phase(
     directory: Path,
     array: Array,
     repeat: int,
-    begun: set[str] | None = None,
-    on_record: Ends = NO_ENDS,
+    status_files: set[str] | None = None,
+    recorded_ends: Ends = NO_ENDS,
 ) -> Phase:
     """Return a repeat's progress by its own account, or its end as it was recorded.
 
@@ -230,40 +226,40 @@ def phase(
         directory: The campaign.
         array: The array that it was submitted in last.
         repeat: Its number.
-        begun: Names of all status files, if known; None: look for the file.
-        on_record: The ends that the jobs did not write themselves.
+        status_files: Names of all status files, if known; None: look for the file.
+        recorded_ends: The ends that the jobs did not write themselves.
     """
     if array.state == "refused":
         return "refused"
     if array.state != "submitted" and not array.called:
         return "unsubmitted"
     path = directory / array.status(repeat)
-    last = record.last_event(path) if begun is None or path.name in begun else {}
-    attempt = whole(last.get("attempt"), LAST_ATTEMPT) or 0
-    if on_record.of(array, repeat, attempt):
+    event = record.last_event(path) if status_files is None or path.name in status_files else {}
+    attempt = bounded_int(event.get("attempt"), LAST_ATTEMPT) or 0
+    if recorded_ends.of(array, repeat, attempt):
         return "ended"
-    if not last or attempt < array.first_attempt:
+    if not event or attempt < array.first_attempt:
         return "waiting"
-    return "ended" if last.get("event") in ENDS else "running"
+    return "ended" if event.get("event") in ENDS else "running"
 
 
-def _state(directory: Path, campaign: Campaign, known: Summary | None) -> State:
-    if known and over(campaign, known):
-        return "complete" if known.valid == known.asked else "incomplete"
-    begun: set[str] = set()
+def _find_state(directory: Path, campaign: Campaign, recorded: Summary | None) -> State:
+    if recorded and is_over(campaign, recorded):
+        return "complete" if recorded.valid == recorded.asked else "incomplete"
+    status_files: set[str] = set()
     with contextlib.suppress(OSError):
-        begun = set(os.listdir(directory / "status"))  # noqa: PTH208 - names are enough
+        status_files = set(os.listdir(directory / "status"))  # noqa: PTH208 - names are enough
     phases: set[Phase] = set()
-    on_record = ends.read(directory)
+    recorded_ends = ends.read(directory)
     for array, number in campaign.current:
-        phases.add(phase(directory, array, number, begun, on_record))
+        phases.add(find_phase(directory, array, number, status_files, recorded_ends))
         if "running" in phases:
             return "running"
-    for one in ("waiting", "unsubmitted", "refused"):
-        if one in phases:
-            return one
-    ended: State = "rehearsed" if campaign.rehearse else "ended"
-    return ended if phases else "unsubmitted"
+    for phase_name in ("waiting", "unsubmitted", "refused"):
+        if phase_name in phases:
+            return phase_name
+    end_state: State = "rehearsed" if campaign.rehearse else "ended"
+    return end_state if phases else "unsubmitted"
 
 
 @dataclass(frozen=True)
@@ -308,19 +304,23 @@ class Overview:
     problem: str = ""
 
 
-def look(directory: Path) -> Overview:
+def read_overview(directory: Path) -> Overview:
     """Return a campaign's entry for a list; for a damaged one, what is wrong with it."""
-    note = notes.read(directory)
+    note = notes.read_note(directory)
     try:
         campaign = store.read_manifest(directory)
     except HpcbertError as error:
         overview = Overview(
-            directory.name, directory.name, str(directory), _made(directory), "damaged"
+            directory.name,
+            directory.name,
+            str(directory),
+            _find_creation_time(directory),
+            "damaged",
         )
         return replace(overview, note=note, problem=str(error))
-    known, problem = None, ""
+    recorded, problem = None, ""
     try:
-        known = collected(directory)
+        recorded = read_summary(directory)
     except HpcbertError as error:
         problem = str(error)
     points = list(campaign.of_point)
@@ -329,34 +329,34 @@ def look(directory: Path) -> Overview:
         name=campaign.name or campaign.id,
         directory=str(directory),
         created=campaign.created,
-        state=_state(directory, campaign, known),
+        state=_find_state(directory, campaign, recorded),
         framework=campaign.framework,
         shapes=tuple(dict.fromkeys(str(point.shape) for point in points)),
         precisions=tuple(dict.fromkeys(point.precision for point in points)),
         rehearse=campaign.rehearse,
         scheduler=campaign.scheduler,
         user=campaign.user,
-        asked=known.asked if known and over(campaign, known) else len(campaign.current),
-        valid=known.valid if known else None,
-        best=known.best if known else None,
-        provisional=known is not None and not over(campaign, known),
+        asked=recorded.asked if recorded and is_over(campaign, recorded) else len(campaign.current),
+        valid=recorded.valid if recorded else None,
+        best=recorded.best if recorded else None,
+        provisional=recorded is not None and not is_over(campaign, recorded),
         note=note,
         problem=problem,
     )
 
 
-def _made(directory: Path) -> str:
+def _find_creation_time(directory: Path) -> str:
     """Return when a damaged campaign was made: from its name, else from its manifest's age."""
-    when = stamped(directory.name)
+    when = parse_stamp(directory.name)
     if when is not None:
-        return utc(when)
+        return format_utc(when)
     try:
-        return utc((directory / MANIFEST).lstat().st_mtime)
+        return format_utc((directory / MANIFEST).lstat().st_mtime)
     except OSError:
         return ""
 
 
-def age(created: str, *, now: float) -> float | None:
+def compute_age(created: str, *, now: float) -> float | None:
     """Return how many seconds ago a campaign was made; None if unknown."""
-    when = moment(created)
+    when = parse_utc(created)
     return None if when is None else max(0.0, now - when)

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from hpcbert.campaign.likeness import Account, judged, refused, stated
+from hpcbert.campaign.fingerprint import NodeSample
+from hpcbert.campaign.likeness import ComparedRun, make_log_sample, refuse_run, refuse_unlike_runs
 from hpcbert.errors import UsageError
-from hpcbert.logs.layout import natural, shown
+from hpcbert.logs.layout import LogFile, natural_key, printable_path
+from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import LABELS
-from hpcbert.model import Measured, Reason, Run, Shape
-from hpcbert.results.reduce import FOREIGN, Evidence, gate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from hpcbert.campaign.fingerprint import NodeSample
-    from hpcbert.logs.layout import LogFile
-    from hpcbert.logs.scan import Reading
-    from hpcbert.model import Counted, Group, Point
+from hpcbert.model import Counted, Group, Measured, Point, Reason, Run, Shape
+from hpcbert.results.reduce import FOREIGN, Evidence, find_invalid_reasons
 
 # A larger number in a file's name is a date or a seed, not the number of a run.
-_RUNS_AT_MOST = 100
+_MAX_RUNS = 100
 
 
-class Read(NamedTuple):
+class ReadLog(NamedTuple):
     """One log, read.
 
     Attributes:
@@ -47,16 +42,16 @@ class Read(NamedTuple):
         return not self.reading.reasons
 
 
-class Numbered(NamedTuple):
+class NumberedLogs(NamedTuple):
     """The logs of a point by repeat."""
 
     group: Group
     shape: Shape
     counted: Counted
-    reads: dict[int, Read]
+    reads: dict[int, ReadLog]
 
 
-def numbered(reads: Sequence[Read], *, as_repeats: bool) -> dict[int, Read]:
+def number_logs(reads: Sequence[ReadLog], *, as_repeats: bool) -> dict[int, ReadLog]:
     """Return a point's logs by repeat, from 1; of several attempts the last valid one is used.
 
     OneFlow numbers its runs from 0. Logs without a number, or from several places, are numbered
@@ -70,11 +65,11 @@ def numbered(reads: Sequence[Read], *, as_repeats: bool) -> dict[int, Read]:
         UsageError: Two logs are the same attempt of the same repeat, or nothing says that they
             are repeats.
     """
-    ordered = sorted(reads, key=lambda read: natural(str(read.log.path)))
+    ordered = sorted(reads, key=lambda read: natural_key(str(read.log.path)))
     for read in () if as_repeats else ordered[1:]:
         if not are_numbered(ordered[0], read):
             raise UsageError(
-                f"{_both(ordered[0], read)} are of one point, and nothing says that they are "
+                f"{_name_both(ordered[0], read)} are of one point, and nothing says that they are "
                 "repeats of one experiment.",
                 hint="If they are, number them by {repeat} in --pattern, or give --as-repeats. "
                 "If not, name in --pattern what differs, or collect them separately.",
@@ -83,42 +78,46 @@ def numbered(reads: Sequence[Read], *, as_repeats: bool) -> dict[int, Read]:
         numbers = [read.log.repeat or 0 for read in ordered]
         shift = 0 if min(numbers) else 1
         return _by_number(ordered, [number + shift for number in numbers])
-    runs = [(read.log.place, read.log.repeat, _unnumbered(read)) for read in ordered]
+    runs = [(read.log.place, read.log.repeat, _unnumbered_path(read)) for read in ordered]
     places = {run: number for number, run in enumerate(dict.fromkeys(runs), start=1)}
     return _by_number(ordered, [places[run] for run in runs])
 
 
-def _unnumbered(read: Read) -> Path | None:
+def _unnumbered_path(read: ReadLog) -> Path | None:
     return read.log.path if read.log.repeat is None else None
 
 
-def are_numbered(read: Read, other: Read) -> bool:
+def are_numbered(read: ReadLog, other: ReadLog) -> bool:
     """Return whether the names of two logs number the repeats of one experiment."""
     numbers = read.log.repeat, other.log.repeat
     return read is other or (None not in numbers and read.log.place == other.log.place)
 
 
-def _both(read: Read, other: Read) -> str:
-    return f"{shown(read.log.path)} and {shown(other.log.path)}"
+def _name_both(read: ReadLog, other: ReadLog) -> str:
+    return f"{printable_path(read.log.path)} and {printable_path(other.log.path)}"
 
 
-def _by_number(reads: Sequence[Read], numbers: Sequence[int]) -> dict[int, Read]:
-    numbered: dict[int, list[Read]] = {}
+def _by_number(reads: Sequence[ReadLog], numbers: Sequence[int]) -> dict[int, ReadLog]:
+    numbered: dict[int, list[ReadLog]] = {}
     for number, read in sorted(zip(numbers, reads, strict=True), key=itemgetter(0)):
         numbered.setdefault(number, []).append(read)
-    return _level({repeat: _attempt(repeat, ones) for repeat, ones in numbered.items()})
+    return _refuse_early_ends(
+        {repeat: _choose_attempt(repeat, same_number) for repeat, same_number in numbered.items()}
+    )
 
 
-def _level(reads: dict[int, Read]) -> dict[int, Read]:
+def _refuse_early_ends(reads: dict[int, ReadLog]) -> dict[int, ReadLog]:
     """Refuse runs that were counted to their end and ended before others of their point.
 
     A log that states the run's end is whole: runs to convergence differ in length.
     """
     last = max((read.reading.last for read in reads.values() if read.valid), default=0)
-    return {repeat: _early(read, last) for repeat, read in reads.items()} if last else reads
+    return (
+        {repeat: _refuse_early_end(read, last) for repeat, read in reads.items()} if last else reads
+    )
 
 
-def _early(read: Read, last: int) -> Read:
+def _refuse_early_end(read: ReadLog, last: int) -> ReadLog:
     reading = read.reading
     if reading.closed or not (read.valid and 0 < reading.last < last):
         return read
@@ -127,129 +126,140 @@ def _early(read: Read, last: int) -> Read:
     return read._replace(reading=reading._replace(throughput=None, reasons=reasons))
 
 
-def _attempt(repeat: int, reads: list[Read]) -> Read:
+def _choose_attempt(repeat: int, reads: list[ReadLog]) -> ReadLog:
     if len(reads) == 1:
         return reads[0]
-    by_attempt: dict[int, Read] = {}
+    by_attempt: dict[int, ReadLog] = {}
     for read in reads:
         other = by_attempt.setdefault(read.log.attempt, read)
         if other is not read:
             raise UsageError(
-                f"{_both(other, read)} are both repeat {repeat} of one point.",
+                f"{_name_both(other, read)} are both repeat {repeat} of one point.",
                 hint="Collect them one after the other, or distinguish them with --pattern.",
             )
     newest_first = [by_attempt[number] for number in sorted(by_attempt, reverse=True)]
     return next((read for read in newest_first if read.valid), newest_first[0])
 
 
-def joined(points: dict[tuple[Point, str], list[Read]]) -> dict[tuple[Point, str], list[Read]]:
+def join_points(
+    points: dict[tuple[Point, str], list[ReadLog]],
+) -> dict[tuple[Point, str], list[ReadLog]]:
     """Join points that differ only in accumulation, if names say that they are runs of one."""
-    joined: dict[tuple[Point, str], list[Read]] = {}
-    akin: dict[tuple[Point, str], list[tuple[Point, str]]] = {}
+    joined: dict[tuple[Point, str], list[ReadLog]] = {}
+    similar_points: dict[tuple[Point, str], list[tuple[Point, str]]] = {}
     for (point, rule), reads in points.items():
-        kin = akin.setdefault((replace(point, accumulation=1), rule), [])
-        key = next((one for one in kin if _are_runs_of_one(joined[one], reads)), (point, rule))
-        kin += [] if key in joined else [key]
+        similar = similar_points.setdefault((replace(point, accumulation=1), rule), [])
+        key = next(
+            (candidate for candidate in similar if _are_runs_of_one(joined[candidate], reads)),
+            (point, rule),
+        )
+        similar += [] if key in joined else [key]
         joined.setdefault(key, []).extend(reads)
     return joined
 
 
-def _are_runs_of_one(some: list[Read], others: list[Read]) -> bool:
+def _are_runs_of_one(first_reads: list[ReadLog], other_reads: list[ReadLog]) -> bool:
     """Return whether names differ only in the run's number, and each number appears once."""
     places = [
         {read.log._replace(path=read.log.path.parent, repeat=None, attempt=0) for read in reads}
-        for reads in (some, others)
+        for reads in (first_reads, other_reads)
     ]
-    numbers = [{read.log.repeat for read in reads} for reads in (some, others)]
+    numbers = [{read.log.repeat for read in reads} for reads in (first_reads, other_reads)]
     return bool(places[0] & places[1]) and not numbers[0] & numbers[1] and None not in numbers[0]
 
 
-def measured(points: Sequence[Numbered]) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
+def make_points(
+    points: Sequence[NumberedLogs],
+) -> tuple[tuple[Measured, tuple[NodeSample, ...]], ...]:
     """Make points from their logs, with the facts from the logs of valid runs."""
     accounts = [
-        [_account(point.shape, number, read) for number, read in point.reads.items()]
+        [_make_account(point.shape, number, read) for number, read in point.reads.items()]
         for point in points
     ]
-    verdicts = judged(accounts, keep_first=True)
+    verdicts = refuse_unlike_runs(accounts, keep_first=True)
     measured = []
-    for point, verdict, own in zip(points, verdicts, accounts, strict=True):
+    for point, verdict, point_accounts in zip(points, verdicts, accounts, strict=True):
         reads = point.reads.values()
         runs = _without_overlaps(verdict, [*reads])
-        whole = _with_gaps(runs)
-        made = Measured(
+        all_runs = _with_gaps(runs)
+        measured_point = Measured(
             group=point.group,
             shape=point.shape,
-            asked=len(whole),
-            runs=whole,
-            flags=tuple(name for name, holds in _MARKS.items() if any(map(holds, reads))),
+            asked=len(all_runs),
+            runs=all_runs,
+            flags=tuple(name for name, holds in _FLAGS.items() if any(map(holds, reads))),
             counted=point.counted,
-            unchecked=_unchecked(reads),
+            unchecked=_list_unchecked(reads),
             steps=tuple(
                 (run.repeat, steps)
                 for run, read in zip(runs, reads, strict=True)
                 if run.valid and (steps := read.reading.steps)
             ),
         )
-        pairs = zip(runs, own, strict=True)
-        node_samples = (where for run, account in pairs if run.valid for where in account.taken)
-        measured.append((made, tuple(node_samples)))
+        pairs = zip(runs, point_accounts, strict=True)
+        node_samples = (sample for run, account in pairs if run.valid for sample in account.taken)
+        measured.append((measured_point, tuple(node_samples)))
     return tuple(measured)
 
 
-def _without_overlaps(runs: Sequence[Run], reads: Sequence[Read]) -> tuple[Run, ...]:
+def _without_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Run, ...]:
     """Refuse runs that were measured at the same time: one run's ranks, or runs that interfered."""
-    valid = [at for at, run in enumerate(runs) if run.valid]
+    valid = [index for index, run in enumerate(runs) if run.valid]
     overlapping: dict[int, int] = {}
-    for at, other in combinations(valid, 2):
-        if reads[at].reading.measured.overlaps(reads[other].reading.measured):
-            overlapping.setdefault(at, other)
-            overlapping.setdefault(other, at)
+    for index, other in combinations(valid, 2):
+        if reads[index].reading.measured.overlaps(reads[other].reading.measured):
+            overlapping.setdefault(index, other)
+            overlapping.setdefault(other, index)
     return tuple(
-        refused(run, _overlap(reads[overlapping[at]])) if at in overlapping else run
-        for at, run in enumerate(runs)
+        refuse_run(run, _overlap_reason(reads[overlapping[index]])) if index in overlapping else run
+        for index, run in enumerate(runs)
     )
 
 
-def _overlap(other: Read) -> Reason:
+def _overlap_reason(other: ReadLog) -> Reason:
     detail = (
-        f"{shown(other.log.path)} was measured at the same time: logs of several ranks are one run,"
+        f"{printable_path(other.log.path)} was measured at the same time: logs of several ranks are one run,"
         " and runs that share nodes slow each other down"
     )
     return Reason("shared-nodes", detail)
 
 
-def _account(shape: Shape, number: int, read: Read) -> Account:
+def _make_account(shape: Shape, number: int, read: ReadLog) -> ComparedRun:
     facts = dict(read.reading.told)
     if read.reading.setting.accumulation:
         facts["accumulation"] = read.reading.setting.accumulation
-    node_samples = (stated(str(shape), number, facts),)
-    run, beginning = _run(number, read), read.reading.beginning
-    return Account(str(shape), run, read.log.path, node_samples, beginning)
+    node_samples = (make_log_sample(str(shape), number, facts),)
+    run, beginning = _make_run(number, read), read.reading.beginning
+    return ComparedRun(str(shape), run, read.log.path, node_samples, beginning)
 
 
 def _with_gaps(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     """Return the runs of a point; a gap in the numbers is a missing run."""
-    known = {run.repeat: run for run in runs}
-    highest = max(known)
-    if not 1 < len(known) < highest <= _RUNS_AT_MOST:
+    runs_by_number = {run.repeat: run for run in runs}
+    highest = max(runs_by_number)
+    if not 1 < len(runs_by_number) < highest <= _MAX_RUNS:
         return runs
-    return tuple(known.get(number) or _absent(number) for number in range(1, highest + 1))
+    return tuple(
+        runs_by_number.get(number) or _make_missing_run(number) for number in range(1, highest + 1)
+    )
 
 
-_MARKS: dict[str, Callable[[Read], bool]] = {
+_FLAGS: dict[str, Callable[[ReadLog], bool]] = {
     "accumulation": lambda read: (read.reading.setting.accumulation or 1) > 1,
     "unchecked": lambda read: bool(read.valid and read.reading.unchecked),
 }
 
 
-def _unchecked(reads: Iterable[Read]) -> tuple[str, ...]:
+def _list_unchecked(reads: Iterable[ReadLog]) -> tuple[str, ...]:
     """Return the labels that a valid log of the point does not confirm."""
-    found = {label for read in reads if read.valid for label in read.reading.unchecked}
-    return tuple(label for label in LABELS if label in found)
+    labels = {label for read in reads if read.valid for label in read.reading.unchecked}
+    return tuple(label for label in LABELS if label in labels)
 
 
-def _run(number: int, read: Read) -> Run:
-    reasons = gate(Evidence(state=FOREIGN, exit_code=None, log=read.reading.reasons))
+def _make_run(number: int, read: ReadLog) -> Run:
+    reasons = find_invalid_reasons(
+        Evidence(state=FOREIGN, exit_code=None, log=read.reading.reasons)
+    )
     return Run(
         repeat=number,
         attempt=read.log.attempt,
@@ -258,12 +268,12 @@ def _run(number: int, read: Read) -> Run:
         reasons=reasons,
         state=FOREIGN,
         state_source="none",
-        log=shown(read.log.path),
+        log=printable_path(read.log.path),
         flags=read.reading.flags,
         notes=read.reading.notes,
     )
 
 
-def _absent(number: int) -> Run:
+def _make_missing_run(number: int) -> Run:
     detail = f"there are logs of higher numbers, but none of run {number}"
     return Run(number, 0, None, False, (Reason("no-log", detail),), FOREIGN, "none", "")

@@ -5,18 +5,14 @@ The job itself writes it into its status file (preflight.bash), one line per nod
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from hpcbert.campaign.record import read
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from hpcbert.campaign.record import Event
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Array
+from hpcbert.campaign.record import Event, read_record
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.model import Array
 
 # The end of the log of a failed all-reduce.
 FAILED = ".failed"
@@ -73,21 +69,21 @@ class Preflight:
             ("to others", node_fabric.between, self.between),
         )
         worst = min((pair for pair in pairs if pair[2]), key=lambda pair: pair[1] / pair[2])
-        where, own, middle = worst
-        text = f"{own / _GB:.3g} GB/s {where}; the median is {middle / _GB:.3g}"
+        where, rate, median_rate = worst
+        text = f"{rate / _GB:.3g} GB/s {where}; the median is {median_rate / _GB:.3g}"
         return f"the preflight measured {text}"
 
 
-def found(watched: TrackedCampaign) -> Preflight | None:
+def read_preflight(watched: TrackedCampaign) -> Preflight | None:
     """Return a campaign's preflight by its job's own account; None: it has none."""
     array = watched.campaign.preflight
     if array is None:
         return None
-    record = read(watched.directory / array.status(array.repeats[0]))
+    record = read_record(watched.directory / array.status(array.repeats[0]))
     job_record = record.newest()
     events = record.attempts.get(job_record.attempt, ())
-    nodes = tuple(node for event in _of(events, "node") if (node := _node(event)))
-    fabric = next(iter(_of(events, "fabric")), {})
+    nodes = tuple(node for event in _select_events(events, "node") if (node := _read_node(event)))
+    fabric = next(iter(_select_events(events, "fabric")), {})
     over = job_record.exit is not None
     state: Literal["waits", "runs", "done", "failed"] = "waits"
     if over:
@@ -98,81 +94,88 @@ def found(watched: TrackedCampaign) -> Preflight | None:
         array=array,
         state=state,
         nodes=nodes,
-        inside=_number(fabric.get("inside")),
-        between=_number(fabric.get("between")),
-        all=_number(fabric.get("all")),
-        left_out=_pairs(events, "left-out", "nodes"),
-        spared=_pairs(events, "spared", "why"),
+        inside=_as_count(fabric.get("inside")),
+        between=_as_count(fabric.get("between")),
+        all=_as_count(fabric.get("all")),
+        left_out=_read_pairs(events, "left-out", "nodes"),
+        spared=_read_pairs(events, "spared", "why"),
     )
 
 
-def log(watched: TrackedCampaign, array: Array) -> Path:
+def find_log(watched: TrackedCampaign, array: Array) -> Path:
     """Return the file with most of the output of a preflight's ranks; each pair has its own."""
     path = watched.directory / array.log.replace("{repeat}", str(array.repeats[0]))
     output = path.with_name(f"{array.job_id}.out")
-    return next((one for one in (path, path.with_suffix(FAILED)) if one.exists()), output)
+    return next(
+        (candidate for candidate in (path, path.with_suffix(FAILED)) if candidate.exists()), output
+    )
 
 
-def _of(events: tuple[Event, ...], name: str) -> list[Event]:
+def _select_events(events: tuple[Event, ...], name: str) -> list[Event]:
     return [event for event in events if event.get("event") == name]
 
 
-def _pairs(events: tuple[Event, ...], name: str, key: str) -> tuple[tuple[str, str], ...]:
-    return tuple((str(one.get("job", "")), str(one.get(key, ""))) for one in _of(events, name))
+def _read_pairs(events: tuple[Event, ...], name: str, key: str) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (str(event.get("job", "")), str(event.get(key, "")))
+        for event in _select_events(events, name)
+    )
 
 
-def _node(event: Event) -> NodeFabric | None:
+def _read_node(event: Event) -> NodeFabric | None:
     name = event.get("name")
     if not isinstance(name, str) or not name:
         return None
-    inside, between = _number(event.get("inside")), _number(event.get("between"))
+    inside, between = _as_count(event.get("inside")), _as_count(event.get("between"))
     return NodeFabric(name, inside, between, slow=event.get("slow") is True)
 
 
-def _number(value: Any) -> int:
+def _as_count(value: Any) -> int:
     return value if type(value) is int and value >= 0 else 0
 
 
-def sentences(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...]:
+def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...]:
     """Return sentences for the user about a campaign's preflight; nothing if it has none.
 
     Args:
         watched: The campaign.
         over: Whether none of its points waits or runs any more.
     """
-    preflight = found(watched)
+    preflight = read_preflight(watched)
     if preflight is None:
         return ()
     if preflight.state != "done":
         job = f"job {preflight.array.job_id}" if preflight.array.job_id else "its job"
-        path = log(watched, preflight.array).relative_to(watched.directory)
-        what = {
+        path = find_log(watched, preflight.array).relative_to(watched.directory)
+        clause = {
             "waits": "has not begun; all points wait for it",
             "runs": "measures the network; all points wait for it",
             "failed": f"failed, so no point runs: see {path} of the campaign",
         }[preflight.state]
         if over and preflight.state != "failed":
-            what = "has recorded no end: somebody or something ended it"
-        return (f"The preflight, {job}, {what}.",)
-    return tuple(_of_slow(preflight)) or (
+            clause = "has recorded no end: somebody or something ended it"
+        return (f"The preflight, {job}, {clause}.",)
+    return tuple(_describe_slow_nodes(preflight)) or (
         f"The preflight found none of {len(preflight.nodes)} nodes far below the others.",
     )
 
 
-def _of_slow(preflight: Preflight) -> Iterator[str]:
+def _describe_slow_nodes(preflight: Preflight) -> Iterator[str]:
     """Yield what happened to slow nodes; nothing if there are none."""
-    for name, why in preflight.slow.items():
-        yield f"{name} is far below the others: {why}."
-    if out := {job for job, _ in preflight.left_out}:
-        jobs = f"{len(out)} job{'' if len(out) == 1 else 's'}"
+    for name, reason in preflight.slow.items():
+        yield f"{name} is far below the others: {reason}."
+    if excluded_jobs := {job for job, _ in preflight.left_out}:
+        jobs = f"{len(excluded_jobs)} job{'' if len(excluded_jobs) == 1 else 's'}"
         yield f"Excluded from {jobs}: {', '.join(preflight.slow)}."
-    for job, why in preflight.spared:
-        yield f"Job {job} runs on them nevertheless: {why}."
+    for job, reason in preflight.spared:
+        yield f"Job {job} runs on them nevertheless: {reason}."
 
 
-def warnings(watched: TrackedCampaign, *, over: bool) -> tuple[str, ...]:
-    """Return the same as `sentences`, if something is wrong with a node or with the preflight."""
-    preflight = found(watched)
+def warn_about_preflight(watched: TrackedCampaign, *, over: bool) -> tuple[str, ...]:
+    """Return the same as `describe_preflight`, if something is wrong with a node or with the preflight."""
+    preflight = read_preflight(watched)
     if preflight is None or (preflight.state == "done" and not preflight.slow):
         return ()
-    return tuple(f"{watched.campaign.id}: {text}" for text in sentences(watched, over=over))
+    return tuple(
+        f"{watched.campaign.id}: {text}" for text in describe_preflight(watched, over=over)
+    )

@@ -11,14 +11,12 @@ import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from hpcbert.campaign.steps import Step, steps
-from hpcbert.slurm.jobrecord import JobRecord, newest
+from hpcbert.campaign.steps import Step, read_steps
+from hpcbert.slurm.jobrecord import JobRecord, reduce_events
 from hpcbert.system.files import open_file, read_open
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Event = dict[str, Any]
 # Size and time of the last change, nanoseconds, which change with each write.
@@ -27,9 +25,9 @@ Stamp = tuple[int, int]
 # Where they are in a campaign.
 _FOLDER = "status"
 # Bytes: enough for thousands of attempts. A larger file is treated as missing.
-_MOST = 1 << 22
+_MAX_BYTES = 1 << 22
 # Larger than the last line.
-_LINE = 4096
+_LONGEST_LINE = 4096
 
 
 @dataclass(frozen=True)
@@ -52,21 +50,21 @@ class RepeatRecord:
     @property
     def last(self) -> Event:
         """The last event; empty if there is none."""
-        return _last(self.raw)
+        return _parse_last(self.raw)
 
     @cached_property
     def attempts(self) -> dict[int, tuple[Event, ...]]:
         """The events of each attempt, by its number."""
-        found: dict[int, list[Event]] = {}
+        events_by_attempt: dict[int, list[Event]] = {}
         for event in self.events:
             if isinstance(attempt := event.get("attempt"), int):
-                found.setdefault(attempt, []).append(event)
-        return {attempt: tuple(events) for attempt, events in found.items()}
+                events_by_attempt.setdefault(attempt, []).append(event)
+        return {attempt: tuple(events) for attempt, events in events_by_attempt.items()}
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """The measured steps, one per attempt, in their order."""
-        return steps(self.events)
+        return read_steps(self.events)
 
     @property
     def written(self) -> float | None:
@@ -75,11 +73,11 @@ class RepeatRecord:
 
     def newest(self, *, first: int = 0) -> JobRecord:
         """Return the outcome of the newest attempt; attempts before `first` are skipped."""
-        return newest(self.events, first=first)
+        return reduce_events(self.events, first=first)
 
     def attempt(self, number: int) -> JobRecord:
         """Return the outcome of one attempt."""
-        return newest(self.attempts.get(number, ()), first=number)
+        return reduce_events(self.attempts.get(number, ()), first=number)
 
 
 def read_events(raw: bytes) -> tuple[Event, ...]:
@@ -96,14 +94,14 @@ def read_events(raw: bytes) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def read(path: Path) -> RepeatRecord:
+def read_record(path: Path) -> RepeatRecord:
     """Return a status file's present content; nothing if it can't be read."""
     try:
         descriptor, _ = open_file(path)
         with os.fdopen(descriptor, "rb") as file:
             # Before its content: what is added while it is read then changes the stamp.
-            stamp = stamp_of(os.fstat(file.fileno()))
-            return RepeatRecord(read_open(file, path, most=_MOST), stamp)
+            stamp = make_stamp(os.fstat(file.fileno()))
+            return RepeatRecord(read_open(file, path, max_bytes=_MAX_BYTES), stamp)
     except OSError:
         return RepeatRecord()
 
@@ -115,19 +113,19 @@ def last_event(path: Path) -> Event:
     except OSError:
         return {}
     try:
-        return _last(os.pread(descriptor, _LINE, max(0, size - _LINE)))
+        return _parse_last(os.pread(descriptor, _LONGEST_LINE, max(0, size - _LONGEST_LINE)))
     except OSError:
         return {}
     finally:
         os.close(descriptor)
 
 
-def _last(raw: bytes) -> Event:
-    lines = reversed(raw[-_LINE:].strip().split(b"\n"))
+def _parse_last(raw: bytes) -> Event:
+    lines = reversed(raw[-_LONGEST_LINE:].strip().split(b"\n"))
     return next((event for line in lines for event in read_events(line)), {})
 
 
-def stamp_of(status: os.stat_result) -> Stamp:
+def make_stamp(status: os.stat_result) -> Stamp:
     """Return size and time of the last change of a file."""
     return status.st_size, status.st_mtime_ns
 
@@ -149,30 +147,30 @@ class Records:
     def at(self, path: Path) -> RepeatRecord:
         """Return the content of a status file."""
         path = path.absolute()
-        inside = self._read.setdefault(path.parent, {})
-        if path not in inside:
-            inside[path] = read(path)
-        return inside[path]
+        folder_records = self._read.setdefault(path.parent, {})
+        if path not in folder_records:
+            folder_records[path] = read_record(path)
+        return folder_records[path]
 
     def stamps(self, directory: Path) -> dict[str, Stamp]:
         """Return the stamps that a campaign's files had when they were read, by relative path."""
-        inside = self._read.get(directory.absolute() / _FOLDER, {})
+        folder_records = self._read.get(directory.absolute() / _FOLDER, {})
         return {
             f"{_FOLDER}/{path.name}": repeat_record.stamp
-            for path, repeat_record in inside.items()
+            for path, repeat_record in folder_records.items()
             if repeat_record.stamp is not None
         }
 
     def stirred(self) -> bool:
         """Read files again that have another stamp than before; return whether any had."""
         changed = [
-            (inside, path)
-            for inside in self._read.values()
-            for path, repeat_record in inside.items()
-            if repeat_record.stamp != _stamp(path)
+            (folder_records, path)
+            for folder_records in self._read.values()
+            for path, repeat_record in folder_records.items()
+            if repeat_record.stamp != _read_stamp(path)
         ]
-        for inside, path in changed:
-            inside[path] = read(path)
+        for folder_records, path in changed:
+            folder_records[path] = read_record(path)
         return bool(changed)
 
     def refresh(self, directory: Path) -> None:
@@ -188,18 +186,18 @@ class Records:
             self._refresh(folder)
 
     def _refresh(self, folder: Path) -> None:
-        inside = self._read.pop(folder, {})
+        folder_records = self._read.pop(folder, {})
         if self._keep_unchanged:
             repeat_records = {
                 path: repeat_record
-                for path, repeat_record in inside.items()
-                if repeat_record.stamp == _stamp(path)
+                for path, repeat_record in folder_records.items()
+                if repeat_record.stamp == _read_stamp(path)
             }
             self._read[folder] = repeat_records
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _read_stamp(path: Path) -> Stamp | None:
     try:
-        return stamp_of(path.stat())
+        return make_stamp(path.stat())
     except OSError:
         return None

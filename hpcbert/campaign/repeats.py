@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from hpcbert.campaign.record import Records
-from hpcbert.model import moment
-from hpcbert.slurm.states import parse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from hpcbert.campaign.record import Event, RepeatRecord
-    from hpcbert.model import Array, Campaign, Point
-    from hpcbert.slurm.commands import JobRow
-    from hpcbert.slurm.jobrecord import JobRecord
+from hpcbert.campaign.record import Event, Records, RepeatRecord
+from hpcbert.model import Array, Campaign, Point, parse_utc
+from hpcbert.slurm.commands import JobRow
+from hpcbert.slurm.jobrecord import JobRecord
+from hpcbert.slurm.states import parse_state
 
 Key = tuple[str, int]
 
 # The submit host's clock and the controller's may differ by this many seconds. They are compared
 # only for want of the controller's own time: of a job that it has not shown, and for sacct's -S.
-SLACK = 7 * 86400.0
+CLOCK_SLACK = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -51,13 +45,13 @@ class TrackedCampaign:
     @cached_property
     def since(self) -> float:
         """A time, seconds since the epoch, before which it cannot have had a job."""
-        return max(0.0, (moment(self.campaign.created) or 0.0) - SLACK)
+        return max(0.0, (parse_utc(self.campaign.created) or 0.0) - CLOCK_SLACK)
 
     @cached_property
     def places(self) -> frozenset[str]:
         """The campaign's directory as Slurm may know it: its jobs were submitted from there."""
-        here = {str(self.directory), str(self.directory.absolute()), str(self.directory.resolve())}
-        return frozenset(here | {array.workdir for array in self.campaign.arrays if array.workdir})
+        paths = {str(self.directory), str(self.directory.absolute()), str(self.directory.resolve())}
+        return frozenset(paths | {array.workdir for array in self.campaign.arrays if array.workdir})
 
     def owner_fits(self, row: JobRow) -> bool:
         """Return whether a job belongs to the submitter, as far as known."""
@@ -65,7 +59,7 @@ class TrackedCampaign:
             return row.uid == self.campaign.uid
         return row.user == self.campaign.user
 
-    def labelled(self, row: JobRow) -> Array | None:
+    def find_labelled_array(self, row: JobRow) -> Array | None:
         """Return the array of a job, by its name, its comment or its script.
 
         Sites add to names, cut them or replace them; comment or script stay. A name is part of its
@@ -74,44 +68,44 @@ class TrackedCampaign:
         if array := self._names.longest(row.name) or self._names.longest(row.comment):
             return array
         command = f"{row.command.rstrip()} "
-        return next((one for place in self.places if (one := self._run(place, command))), None)
+        return next((array for place in self.places if (array := self._run(place, command))), None)
 
     def _run(self, place: str, command: str) -> Array | None:
         """Return the array of a command's script, if the command names one of a campaign there."""
-        _, here, rest = command.partition(f"{place}/")
-        return self._scripts.get(rest.split(" ")[0]) if here else None
+        _, separator, text = command.partition(f"{place}/")
+        return self._scripts.get(text.split(" ")[0]) if separator else None
 
     @cached_property
     def _scripts(self) -> dict[str, Array]:
         return {array.script: array for array in reversed(self.campaign.arrays)}
 
     @cached_property
-    def _names(self) -> Names:
-        return Names(self.campaign.arrays)
+    def _names(self) -> ArrayNames:
+        return ArrayNames(self.campaign.arrays)
 
     @cached_property
-    def of_job(self) -> dict[str, tuple[Array, ...]]:
+    def arrays_of_job(self) -> dict[str, tuple[Array, ...]]:
         """The arrays that have a job's id on record."""
-        found: dict[str, list[Array]] = {}
+        arrays_by_job: dict[str, list[Array]] = {}
         for array in self.campaign.arrays:
-            found.setdefault(array.job_id, []).append(array)
-        return {job: tuple(arrays) for job, arrays in found.items()}
+            arrays_by_job.setdefault(array.job_id, []).append(array)
+        return {job: tuple(arrays) for job, arrays in arrays_by_job.items()}
 
     @cached_property
-    def submitted_in(self) -> dict[tuple[Point, int], tuple[Array, ...]]:
+    def arrays_of_repeat(self) -> dict[tuple[Point, int], tuple[Array, ...]]:
         """The arrays that each repeat was submitted in, oldest first, by point and number."""
-        found: dict[tuple[Point, int], list[Array]] = {}
+        arrays_by_repeat: dict[tuple[Point, int], list[Array]] = {}
         for array in self.campaign.arrays:
             for number in array.repeats:
-                found.setdefault((array.point, number), []).append(array)
-        return {key: tuple(arrays) for key, arrays in found.items()}
+                arrays_by_repeat.setdefault((array.point, number), []).append(array)
+        return {key: tuple(arrays) for key, arrays in arrays_by_repeat.items()}
 
-    def array_of(self, row: JobRow) -> Array | None:
+    def find_array(self, row: JobRow) -> Array | None:
         """Return the array that a job was submitted for, even if submitted again by hand."""
-        for array in self.of_job.get(row.job, ())[:1]:
+        for array in self.arrays_of_job.get(row.job, ())[:1]:
             if self.lists(row, array):
                 return array
-        label = self.labelled(row)
+        label = self.find_labelled_array(row)
         if label is None or label.job_id == row.job:
             return None
         return label if self.lists(row, replace(label, job_id="")) else None
@@ -132,18 +126,18 @@ class TrackedCampaign:
         if array.job_id and row.workdir in self.places:
             return True
         fits = self.owner_fits(row) or row.workdir in self.places
-        if label := self.labelled(row):
+        if label := self.find_labelled_array(row):
             return label.name == array.name and fits
         if not fits or not array.job_id:
             return False
-        return array.is_described_by(row.name, row.workdir) or self.begun_job(array) == row.job
+        return array.is_described_by(row.name, row.workdir) or self.find_begun_job(array) == row.job
 
     def _is_earlier(self, row: JobRow, array: Array) -> bool:
         """Return whether a job was submitted before an array's."""
         first = self.since if array.submit_time is None else array.submit_time
         return row.submit is not None and row.submit < first
 
-    def begun_job(self, array: Array) -> str:
+    def find_begun_job(self, array: Array) -> str:
         """Return the job that has begun a repeat of an array by its own account, or nothing."""
         starts = (
             event
@@ -152,17 +146,17 @@ class TrackedCampaign:
             for event in events
             if attempt >= array.first_attempt and event.get("event") == "start"
         )
-        jobs = (str(event.get("job", "")) for event in starts if _is_of(array, event))
+        jobs = (str(event.get("job", "")) for event in starts if _belongs_to(array, event))
         return next(filter(None, jobs), "").rpartition("_")[0]
 
 
-def _is_of(array: Array, event: Event) -> bool:
+def _belongs_to(array: Array, event: Event) -> bool:
     """Return whether a job's event is of an array; its parts share its script."""
     name = str(event.get("array") or array.name)
     return array.name == name or array.name.startswith(f"{name}.p")
 
 
-class Names:
+class ArrayNames:
     """The names of arrays, to be found in a site's version of them.
 
     All begin alike, with the campaign's name, so the rest is looked up, by each of the few
@@ -174,20 +168,20 @@ class Names:
         self._whole = {array.name: array for array in reversed(arrays)}
         self._common = os.path.commonprefix(names)  # noqa: RUF071 - names, not paths
         self._rests = {array.name[len(self._common) :]: array for array in reversed(arrays)}
-        self._lengths = sorted({len(rest) for rest in self._rests}, reverse=True)
+        self._lengths = sorted({len(suffix) for suffix in self._rests}, reverse=True)
 
     def longest(self, text: str) -> Array | None:
         """Return the array with the longest name that a text contains."""
         if text in self._whole:
             return self._whole[text]
-        found: list[tuple[int, Array]] = []
-        at = text.find(self._common)
-        while at >= 0 and self._rests:
-            rest = text[at + len(self._common) :]
-            fitting = (array for size in self._lengths if (array := self._rests.get(rest[:size])))
-            found += [(len(one.name), one) for one in fitting]
-            at = text.find(self._common, at + 1)
-        return max(found, key=lambda one: one[0])[1] if found else None
+        matches: list[tuple[int, Array]] = []
+        position = text.find(self._common)
+        while position >= 0 and self._rests:
+            suffix = text[position + len(self._common) :]
+            arrays = (array for size in self._lengths if (array := self._rests.get(suffix[:size])))
+            matches += [(len(array.name), array) for array in arrays]
+            position = text.find(self._common, position + 1)
+        return max(matches, key=lambda match: match[0])[1] if matches else None
 
 
 @dataclass(frozen=True)
@@ -216,7 +210,7 @@ class Repeat:
     @property
     def accepted(self) -> float:
         """When sbatch answered, seconds since the epoch; else the earliest possible time."""
-        answered = moment(self.array.submitted)
+        answered = parse_utc(self.array.submitted)
         return self.watched.since if answered is None else answered
 
     @property
@@ -237,7 +231,7 @@ class Repeat:
         return folder / f"{self.job_id}.out", folder / text
 
     @property
-    def printed_alone(self) -> tuple[Path, ...]:
+    def own_outputs(self) -> tuple[Path, ...]:
         """The same, if its script ran no other repeat: else the output may be about another one."""
         return () if self.array.together else self.printed
 
@@ -254,26 +248,26 @@ class Repeat:
     @property
     def before(self) -> tuple[Repeat, ...]:
         """The same repeat in the arrays that it was submitted in before, oldest first."""
-        arrays = self.watched.submitted_in.get((self.array.point, self.number), ())
+        arrays = self.watched.arrays_of_repeat.get((self.array.point, self.number), ())
         names = [array.name for array in arrays]
         last = names.index(self.array.name) if self.array.name in names else len(names)
         return tuple(Repeat(self.watched, array, self.number) for array in arrays[:last])
 
-    def replaced(self, attempt: int, row: JobRow) -> bool:
+    def was_replaced(self, attempt: int, row: JobRow) -> bool:
         """Return whether a line is about a job that this one replaced, and that was requeued."""
         elsewhere = bool(self.array.job_id) and row.job != self.array.job_id
         return elsewhere and attempt >= self.array.first_attempt
 
-    def owns(self, row: JobRow) -> bool:
+    def matches_row(self, row: JobRow) -> bool:
         """Return whether a line is about this repeat and not about another job with its number."""
-        return self.is_in(row) and self.watched.lists(row, self.array)
+        return self.covers_row(row) and self.watched.lists(row, self.array)
 
-    def is_in(self, row: JobRow) -> bool:
+    def covers_row(self, row: JobRow) -> bool:
         """Return whether a line about its array, or the job it shares, is about this repeat."""
         return bool(row.tasks) != self.array.together and row.covers(self.index)
 
 
-class Lines:
+class RowIndex:
     """Lines of sacct or squeue, indexed by repeat."""
 
     def __init__(self, rows: Iterable[JobRow] = ()) -> None:
@@ -294,8 +288,8 @@ class Lines:
         if array.job_id:
             return (array.job_id,)
         if array.name not in self._found:
-            mine = [row.job for row in self._jobs.values() if watched.lists(row, array)]
-            self._found[array.name] = tuple(dict.fromkeys(mine))
+            job_ids = [row.job for row in self._jobs.values() if watched.lists(row, array)]
+            self._found[array.name] = tuple(dict.fromkeys(job_ids))
         return self._found[array.name]
 
     def newest(self, repeat: Repeat) -> tuple[JobRow | None, int]:
@@ -314,11 +308,11 @@ class Lines:
         index = None if repeat.array.together else repeat.index
         jobs = self.jobs(repeat.watched, repeat.array)
         runs = [row for job in jobs for row in self._alone.get((job, index), ())]
-        runs = [row for row in runs if repeat.owns(row)]
+        runs = [row for row in runs if repeat.matches_row(row)]
         if not runs:
             spans = [row for job in jobs for row in self._spans.get(job, ())]
-            runs = [row for row in spans if repeat.owns(row)]
-        runs = [row for row in runs if parse(row.state).word != "REVOKED"] or runs
+            runs = [row for row in spans if repeat.matches_row(row)]
+        runs = [row for row in runs if parse_state(row.state).word != "REVOKED"] or runs
         job_rows = {row.submit: row for row in runs}
         return tuple(sorted(job_rows.values(), key=lambda row: row.submit or 0.0))
 
@@ -329,6 +323,6 @@ class Lines:
         """
         return tuple(
             numbered
-            for one in (*repeat.before, repeat)
-            for numbered in enumerate(self.runs(one), start=one.array.first_attempt)
+            for submission in (*repeat.before, repeat)
+            for numbered in enumerate(self.runs(submission), start=submission.array.first_attempt)
         )

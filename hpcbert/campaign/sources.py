@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
+from hpcbert.campaign.judge import JudgedRepeat
+from hpcbert.model import Campaign
 from hpcbert.results.resultset import NodeFacts, Source
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
-    from hpcbert.campaign.judge import JudgedRepeat
-    from hpcbert.model import Campaign
-
-
-def source_of(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
+def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
     """Return what a campaign is, and the facts of its valid runs' nodes."""
     from hpcbert.system import redact
 
@@ -24,7 +20,7 @@ def source_of(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepea
         path=str(directory),
         created=campaign.created,
         hpcbert=campaign.hpcbert,
-        command=tuple(redact.command(list(campaign.command))),
+        command=tuple(redact.mask_command(list(campaign.command))),
         site=campaign.site,
         scheduler=campaign.scheduler,
         runtime=campaign.runtime,
@@ -33,11 +29,11 @@ def source_of(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepea
         recipe_digest=campaign.recipe_digest,
         protocol=campaign.protocol,
         materials=campaign.materials,
-        environments=_environments(repeats),
+        environments=_list_environments(repeats),
     )
 
 
-def _environments(repeats: Iterable[JudgedRepeat]) -> tuple[NodeFacts, ...]:
+def _list_environments(repeats: Iterable[JudgedRepeat]) -> tuple[NodeFacts, ...]:
     """Return each environment once, with all its nodes."""
     fingerprints = [
         fingerprint for repeat in repeats if repeat.run.valid for fingerprint in repeat.fingerprints

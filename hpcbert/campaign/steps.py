@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcbert.slurm.hostlist import expand
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 # Events with which a repeat is over: the script's own, and the local queue's.
 ENDS = frozenset({"end", "finished"})
-_LATEST = 253_402_300_799
-_OFFSETS = 15 * 3600
+_MAX_TIME = 253_402_300_799
+_MAX_OFFSET = 15 * 3600
 # Seconds by which the clocks of two nodes may differ although the controller's seems right to both:
 # it gives whole seconds, and the answer takes a moment.
-_SLACK = 2.0
+_CLOCK_SLACK = 2.0
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,12 @@ class Step:
             return ()
         fine = self.fine and other.fine
         apart = self.host != other.host
-        one, two = self._span(fine=fine, apart=apart), other._span(fine=fine, apart=apart)
-        together = min(one[1], two[1]) - max(one[0], two[0])
-        return tuple(sorted(nodes)) if together > (_SLACK if apart else 0.0) else ()
+        own_span, other_span = (
+            self._span(fine=fine, apart=apart),
+            other._span(fine=fine, apart=apart),
+        )
+        overlap = min(own_span[1], other_span[1]) - max(own_span[0], other_span[0])
+        return tuple(sorted(nodes)) if overlap > (_CLOCK_SLACK if apart else 0.0) else ()
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -76,7 +77,7 @@ class Step:
         return span if fine else (math.floor(span[0]), math.floor(span[1]))
 
 
-def meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
+def find_meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
     """Return which steps may have had a node at the same time, by their places in the sequence.
 
     This sweeps over each node's time, so that steps that never met are not compared. `Step.shared`
@@ -87,90 +88,94 @@ def meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
         if spanned := step.span:
             for node in step.nodes:
                 nodes.setdefault(node, []).append((*spanned, number))
-    found: dict[int, set[int]] = {}
+    overlapping: dict[int, set[int]] = {}
     for spans in nodes.values():
-        there: list[tuple[float, float, int]] = []  # those that have begun, by their end
+        active: list[tuple[float, float, int]] = []  # those that have begun, by their end
         for low, high, number in sorted(spans):
-            while there and there[0][0] <= low:
-                heapq.heappop(there)
-            for _, began, other in there:
-                if began < high:
-                    found.setdefault(number, set()).add(other)
-                    found.setdefault(other, set()).add(number)
-            heapq.heappush(there, (high, low, number))
-    return found
+            while active and active[0][0] <= low:
+                heapq.heappop(active)
+            for _, begin, other in active:
+                if begin < high:
+                    overlapping.setdefault(number, set()).add(other)
+                    overlapping.setdefault(other, set()).add(number)
+            heapq.heappush(active, (high, low, number))
+    return overlapping
 
 
-def steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
+def read_steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
     """Return the measured steps in a status file, one per attempt, in order.
 
     Args:
         events: Events of one repeat, oldest first. Without those of the step itself, its begin and
             end are the script's.
     """
-    found: dict[int, Step] = {}
+    steps_by_attempt: dict[int, Step] = {}
     for event in events:
         attempt = event.get("attempt")
         if isinstance(attempt, int) and not isinstance(attempt, bool):
-            step = found.get(attempt, Step(attempt=attempt))
-            found[attempt] = _told(step, str(event.get("event")), event)
-    return tuple(found[attempt] for attempt in sorted(found) if found[attempt].begin is not None)
+            step = steps_by_attempt.get(attempt, Step(attempt=attempt))
+            steps_by_attempt[attempt] = _apply_event(step, str(event.get("event")), event)
+    return tuple(
+        steps_by_attempt[attempt]
+        for attempt in sorted(steps_by_attempt)
+        if steps_by_attempt[attempt].begin is not None
+    )
 
 
-def _told(step: Step, kind: str, event: Mapping[str, Any]) -> Step:
-    time = _number(event.get("time"), _LATEST)
+def _apply_event(step: Step, kind: str, event: Mapping[str, Any]) -> Step:
+    time = _as_number(event.get("time"), _MAX_TIME)
     if kind == "start":
-        host = _short(str(event.get("host", "")))
+        host = _short_name(str(event.get("host", "")))
         names = expand(str(event.get("nodelist", ""))) or (host,)
-        nodes = frozenset(short for name in names if (short := _short(name)))
+        nodes = frozenset(short for name in names if (short := _short_name(name)))
         job = str(event.get("job", ""))
         return Step(step.attempt, job=job, host=host, nodes=nodes, begin=time)
-    at = _number(event.get("at"), _LATEST)
-    uptime = _number(event.get("uptime"), _LATEST)
-    zone = _zone(event.get("zone"))
+    exact_time = _as_number(event.get("at"), _MAX_TIME)
+    uptime = _as_number(event.get("uptime"), _MAX_TIME)
+    zone = _parse_zone(event.get("zone"))
     if kind == "step":
         return replace(
             step,
-            begin=time if at is None else at,
+            begin=time if exact_time is None else exact_time,
             end=None,
-            fine=at is not None,
+            fine=exact_time is not None,
             zones=zone,
-            ahead=int(_number(event.get("ahead"), _LATEST) or 0),
+            ahead=int(_as_number(event.get("ahead"), _MAX_TIME) or 0),
             uptime=uptime,
         )
     if kind == "step-end":
         return replace(
             step,
-            end=time if at is None else at,
-            fine=step.fine and at is not None,
+            end=time if exact_time is None else exact_time,
+            fine=step.fine and exact_time is not None,
             zones=(*step.zones, *zone),
-            moved=_moved(step, at, uptime),
+            moved=_measure_clock_change(step, exact_time, uptime),
         )
     if kind in ENDS and step.end is None:
         return replace(step, end=time, fine=False)
     return step
 
 
-def _moved(step: Step, at: float | None, uptime: float | None) -> float:
-    if step.begin is None or not step.fine or at is None:
+def _measure_clock_change(step: Step, exact_time: float | None, uptime: float | None) -> float:
+    if step.begin is None or not step.fine or exact_time is None:
         return 0.0
     if step.uptime is None or uptime is None:
         return 0.0
-    return (at - step.begin) - (uptime - step.uptime)
+    return (exact_time - step.begin) - (uptime - step.uptime)
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     """Return a node's name as Slurm may have it, without the domain that the system adds."""
     return name.strip().lower().partition(".")[0]
 
 
-def _number(value: Any, most: float) -> float | None:
+def _as_number(value: Any, most: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) <= most else None
 
 
-def _zone(text: Any) -> tuple[int, ...]:
+def _parse_zone(text: Any) -> tuple[int, ...]:
     """Return the seconds that `+0100` stands for; nothing for any other text."""
     if not isinstance(text, str) or len(text) != 5 or text[0] not in "+-":  # noqa: PLR2004
         return ()
@@ -178,4 +183,4 @@ def _zone(text: Any) -> tuple[int, ...]:
     if not (digits.isascii() and digits.isdigit()):
         return ()
     seconds = int(digits[:2]) * 3600 + int(digits[2:]) * 60
-    return (-seconds if text[0] == "-" else seconds,) if seconds <= _OFFSETS else ()
+    return (-seconds if text[0] == "-" else seconds,) if seconds <= _MAX_OFFSET else ()

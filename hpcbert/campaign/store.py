@@ -12,20 +12,18 @@ import hashlib
 import json
 import os
 import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcbert.campaign import ledger
 from hpcbert.campaign.ledger import Ledger
 from hpcbert.config import trust
-from hpcbert.config.schedulers import TABLE
+from hpcbert.config.schedulers import SCHEDULERS
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, MANIFEST, Array, Campaign
 from hpcbert.system import files, lock, ownership
 from hpcbert.system.decode import decode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 SCHEMA = 2
 RECIPE = "recipe.toml"
@@ -37,13 +35,13 @@ LOCK = lock.LOCK
 # The first holds what the job script runs or sources, the others what its jobs write.
 _FOLDERS = ("scripts", "slurm", "status", "logs")
 # Bytes of a file name (NAME_MAX in limits.h).
-_LONGEST = 255
+_LONGEST_NAME = 255
 # Repeats of one campaign, all points and retries together.
 MOST_REPEATS = 50_000
 # Number of campaigns that an error names.
-_SHOWN = 10
+_MAX_NAMED = 10
 
-write_text, write_bytes, locked = files.write_text, files.write_bytes, lock.locked
+write_text, write_bytes, locked = files.write_text, files.write_bytes, lock.hold_lock
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -61,7 +59,7 @@ def read_json(path: Path) -> Any:
         raw = files.read(path)
     except OSError as error:
         raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
-    return ledger.parsed(raw, path)
+    return ledger.parse_json(raw, path)
 
 
 def create(directory: Path) -> None:
@@ -71,7 +69,7 @@ def create(directory: Path) -> None:
         HpcbertError: It exists already, or can't be made.
     """
     hint = "Choose another place with --runs, or fix the permissions."
-    with files.refusal("make the campaign directory", directory, hint=hint):
+    with files.translate_errors("make the campaign directory", directory, hint=hint):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir()
         for name in _FOLDERS:
@@ -85,13 +83,13 @@ def has_folders(directory: Path) -> bool:
 
 def write_manifest(directory: Path, campaign: Campaign) -> None:
     """Write manifest.json; it then holds the changes that were next to it."""
-    write_text(directory / MANIFEST, ledger.whole(SCHEMA, campaign))
-    with files.refusal("remove", directory / ledger.CHANGES):
+    write_text(directory / MANIFEST, ledger.format_manifest(SCHEMA, campaign))
+    with files.translate_errors("remove", directory / ledger.CHANGES):
         ledger.remove(directory)
 
 
 @contextlib.contextmanager
-def changing(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
+def open_ledger(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
     """Open a campaign for many changes, each on disk at once; the manifest gets them in the end.
 
     If it can't be rewritten then, they stay next to it: nothing is lost.
@@ -139,7 +137,7 @@ def describe_left_out(purpose: str, directories: Sequence[Path]) -> tuple[str, .
     if not directories:
         return ()
     reason = f"this hpcbert reads only schema {SCHEMA}"
-    return (f"Left out of {purpose}, because {reason}: {_listed(sorted(directories))}.",)
+    return (f"Left out of {purpose}, because {reason}: {_join_names(sorted(directories))}.",)
 
 
 def read_manifest(directory: Path) -> Campaign:
@@ -153,7 +151,7 @@ def read_manifest(directory: Path) -> Campaign:
         raw, changes = ledger.read(directory)
     except OSError as error:
         raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
-    data = ledger.parsed(raw, path)
+    data = ledger.parse_json(raw, path)
     schema = data.pop("schema", None) if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise OtherSchemaError(
@@ -163,12 +161,12 @@ def read_manifest(directory: Path) -> Campaign:
         )
     try:
         campaign: Campaign = decode(Campaign, data, file=str(path))
-        campaign = ledger.changed(campaign, changes, file=str(directory / ledger.CHANGES))
+        campaign = ledger.apply_changes(campaign, changes, file=str(directory / ledger.CHANGES))
     except ConfigError as error:
         raise UsageError(f"The manifest is damaged: {error.message}", where=str(path)) from error
-    if campaign.scheduler not in TABLE:
-        wrong = f"there is no scheduler {campaign.scheduler!r}"
-        raise UsageError(f"The manifest is damaged: {wrong}.", where=str(path))
+    if campaign.scheduler not in SCHEDULERS:
+        problem = f"there is no scheduler {campaign.scheduler!r}"
+        raise UsageError(f"The manifest is damaged: {problem}.", where=str(path))
     count = sum(len(array.repeats) for array in campaign.arrays)
     if count > MOST_REPEATS:
         text = f"The manifest has {count:,} repeats; hpcbert reads at most {MOST_REPEATS:,}."
@@ -183,7 +181,7 @@ def _refuse_outside(directory: Path, campaign: Campaign) -> None:
     Raises:
         UsageError: A path or a link does.
     """
-    paths = dict(_paths(campaign))
+    paths = dict(_list_paths(campaign))
     for path, folders in paths.items():
         if not _is_below(path, folders):
             raise UsageError(
@@ -201,7 +199,7 @@ def _refuse_outside(directory: Path, campaign: Campaign) -> None:
         )
 
 
-def _paths(campaign: Campaign) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _list_paths(campaign: Campaign) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield every path that a manifest names, and the folders that it may be in."""
     yield campaign.id, ()
     if campaign.after:
@@ -216,13 +214,15 @@ def _is_below(path: str, folders: tuple[str, ...]) -> bool:
     """Return whether a path stays in one of some folders; without folders, is a plain name."""
     first, *names = path.split("/")
     names = names if folders else [first]
-    inside = not folders or first in folders
-    return inside and names != [] and all(map(_is_name, names))
+    is_inside = not folders or first in folders
+    return is_inside and names != [] and all(map(_is_name, names))
 
 
 def _is_name(name: str) -> bool:
     try:
-        return name not in {"", ".", ".."} and len(name.encode()) <= _LONGEST and "/" not in name
+        return (
+            name not in {"", ".", ".."} and len(name.encode()) <= _LONGEST_NAME and "/" not in name
+        )
     except UnicodeEncodeError:  # A lone surrogate.
         return False
 
@@ -243,10 +243,10 @@ def _links_outside(directory: Path, folders: Iterable[str]) -> Iterator[str]:
 
 def find_campaigns(runs: Path) -> tuple[Path, ...]:
     """Return the user's own campaigns under a runs directory, oldest first, absolute."""
-    return tuple(path for path in everyones(runs) if not stranger(path))
+    return tuple(path for path in find_all_campaigns(runs) if not find_foreign_owner(path))
 
 
-def everyones(runs: Path) -> tuple[Path, ...]:
+def find_all_campaigns(runs: Path) -> tuple[Path, ...]:
     """Return all campaigns under a runs directory, whoever owns them, oldest first, absolute.
 
     An unreadable folder is not the same as an empty one. A hidden folder is being removed.
@@ -267,15 +267,15 @@ def _is_campaign(folder: Path) -> bool:
         return False
 
 
-def stranger(directory: Path) -> str:
+def find_foreign_owner(directory: Path) -> str:
     """Return the owner of a campaign; empty if it is the user's own."""
     try:
-        return ownership.stranger(directory)
+        return ownership.find_foreign_owner(directory)
     except OSError:
         return ""
 
 
-def newest(runs: Path) -> Path:
+def find_newest(runs: Path) -> Path:
     """Return the user's newest campaign.
 
     A campaign that Slurm accepted nothing of is skipped: none of its jobs waits, runs or ended.
@@ -293,19 +293,19 @@ def newest(runs: Path) -> Path:
         message = f"There is no campaign yet: {refused[0].name}, the newest one, was not "
         message += "accepted."
         hint = f"Resume it: hpcbert submit --resume {refused[0]}"
-    elif paths := [path for path in everyones(runs) if stranger(path)]:
+    elif paths := [path for path in find_all_campaigns(runs) if find_foreign_owner(path)]:
         message = f"You have no campaign yet; {len(paths)} belong to others."
-        hint = f"Name one to look at it: {_listed(paths)}"
+        hint = f"Name one to look at it: {_join_names(paths)}"
     raise UsageError(message, where=str(runs), hint=hint)
 
 
-def _listed(directories: Sequence[Path]) -> str:
-    names = [path.name for path in reversed(directories[-_SHOWN:])]
+def _join_names(directories: Sequence[Path]) -> str:
+    names = [path.name for path in reversed(directories[-_MAX_NAMED:])]
     more = len(directories) - len(names)
     return ", ".join(names) + (f" and {more} older" if more else "")
 
 
-def archived(name: str, runs: Path) -> Path | None:
+def find_archive(name: str, runs: Path) -> Path | None:
     """Return the archive that the user names, by path or file name; None: the name means none."""
     if not name.lower().endswith(ARCHIVE):
         return None
@@ -332,40 +332,40 @@ def resolve(name: str, runs: Path, *, shortest: int = 1) -> Path:
     """
     if not name.strip():
         raise UsageError("The name of a campaign is empty.", hint="Is a shell variable unset?")
-    if packed := archived(name, runs):
+    if archive := find_archive(name, runs):
         raise UsageError(
             "An archive can only be read: nothing of it is run, submitted or cancelled.",
-            where=str(packed),
-            hint=f"To measure the same again: hpcbert submit --like {packed}",
+            where=str(archive),
+            hint=f"To measure the same again: hpcbert submit --like {archive}",
         )
-    named = [path for path in (Path(name), runs / name) if (path / MANIFEST).is_file()]
-    paths = [path for path in named if os.sep in name or not stranger(path)]
+    exact_paths = [path for path in (Path(name), runs / name) if (path / MANIFEST).is_file()]
+    paths = [path for path in exact_paths if os.sep in name or not find_foreign_owner(path)]
     if paths:
         return paths[0].absolute()
     campaigns = find_campaigns(runs)
     # A part without a letter or digit is in every id.
     part = len(name) >= shortest and any(map(str.isalnum, name))
-    found = [path for path in campaigns if part and name in path.name]
-    found = found or [path for path in campaigns if _called(path) == name]
-    if len(found) == 1:
-        return found[0]
-    if named and not found:
-        return named[0].absolute()
-    if found:
-        text = ", ".join(path.name for path in found)
+    matches = [path for path in campaigns if part and name in path.name]
+    matches = matches or [path for path in campaigns if _read_name(path) == name]
+    if len(matches) == 1:
+        return matches[0]
+    if exact_paths and not matches:
+        return exact_paths[0].absolute()
+    if matches:
+        text = ", ".join(path.name for path in matches)
         raise UsageError(
             f"{name!r} could be {text}.", where=str(runs), hint="Give more of its id, or its path."
         )
-    there = f"You have: {_listed(campaigns)}." if campaigns else "You have none."
+    existing = f"You have: {_join_names(campaigns)}." if campaigns else "You have none."
     least = f" of at least {shortest} characters" if shortest > 1 else ""
     raise UsageError(
         f"There is no campaign {name!r}.",
         where=str(runs),
-        hint=f"{there} Name one by its id, a part of the id{least}, or its path.",
+        hint=f"{existing} Name one by its id, a part of the id{least}, or its path.",
     )
 
 
-def _called(directory: Path) -> str | None:
+def _read_name(directory: Path) -> str | None:
     """Return the name that a campaign was given; None: it can't be read."""
     try:
         return read_manifest(directory).name
@@ -373,55 +373,55 @@ def _called(directory: Path) -> str | None:
         return None
 
 
-def chosen(names: Iterable[str], runs: Path) -> tuple[Path, ...]:
+def resolve_all(names: Iterable[str], runs: Path) -> tuple[Path, ...]:
     """Return the campaigns that the user names, each once; without names, the user's newest.
 
     Raises:
-        UsageError: As `resolve` and `newest`.
+        UsageError: As `resolve` and `find_newest`.
     """
-    return tuple(dict.fromkeys(resolve(name, runs) for name in names)) or (newest(runs),)
+    return tuple(dict.fromkeys(resolve(name, runs) for name in names)) or (find_newest(runs),)
 
 
-def caution(directory: Path) -> tuple[str, ...]:
+def warn_about_writers(directory: Path) -> tuple[str, ...]:
     """Return warnings for readers of a campaign: who else can change its contents."""
     try:
-        who = ownership.stranger(directory)
-        is_open = ownership.is_open(directory.stat())
-        around = directory.absolute().parent.stat()
+        owner = ownership.find_foreign_owner(directory)
+        is_open = ownership.is_world_writable(directory.stat())
+        parent_status = directory.absolute().parent.stat()
     except OSError:
         return ()
-    found = []
-    if who:
-        found.append(f"{directory} belongs to {who}, who can change its contents.")
+    warnings = []
+    if owner:
+        warnings.append(f"{directory} belongs to {owner}, who can change its contents.")
     elif is_open:
-        found.append(f"{directory} can be changed by everybody, not only by you.")
-    if ownership.is_open(around):
-        found.append(
+        warnings.append(f"{directory} can be changed by everybody, not only by you.")
+    if ownership.is_world_writable(parent_status):
+        warnings.append(
             f"Anybody can put another directory in the place of {directory}: "
             f"chmod +t {directory.absolute().parent}"
         )
-    return tuple(found)
+    return tuple(warnings)
 
 
-def claim(directory: Path) -> None:
+def refuse_foreign(directory: Path) -> None:
     """Refuse to run, submit or cancel a campaign that is not the user's, unless they trust it.
 
     Raises:
         UsageError: A part of it belongs to somebody else, or everybody can write to it.
     """
-    inside = [directory / name for name in (*_FOLDERS, MANIFEST, RECIPE)]
-    inside += directory.glob("scripts/*")
-    for path in inside:
+    paths = [directory / name for name in (*_FOLDERS, MANIFEST, RECIPE)]
+    paths += directory.glob("scripts/*")
+    for path in paths:
         if path.is_symlink():
             raise UsageError(
                 "This is a link: hpcbert does not run or submit what it leads to.",
                 where=str(path),
                 hint="Replace it by the file itself.",
             )
-    who = stranger(directory)
-    again = f"hpcbert submit --like {shlex.quote(str(directory))}"
-    advice = f"Ask {who} to do it, or measure the same: {again}"
-    trust.refuse([directory, *inside], advice=advice if who else "")
+    owner = find_foreign_owner(directory)
+    command = f"hpcbert submit --like {shlex.quote(str(directory))}"
+    advice = f"Ask {owner} to do it, or measure the same: {command}"
+    trust.refuse_untrusted([directory, *paths], advice=advice if owner else "")
 
 
 def log_path(directory: Path, array: Array, repeat: int, attempt: int = 0) -> Path:

@@ -13,15 +13,12 @@ not count against a node.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # A retry never excludes more than one node in four of those that could run it, nor so many that
 # its point no longer fits.
-_SHARE = 4
+_MAX_SHARE = 4
 _LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
 _FAILED = frozenset({"FAILED", "TIMEOUT", "UNKNOWN"})
 MAX_RETRIES = 2
@@ -97,24 +94,24 @@ class Suspicion:
         for repeat_outcome in tries:
             self._tries.setdefault(repeat_outcome.point, []).append(repeat_outcome)
             if not repeat_outcome.good and repeat_outcome.state in _LOST:
-                self._lost |= _of_lost(repeat_outcome, self._healthy, nodes)
+                self._lost |= _suspect_lost_nodes(repeat_outcome, self._healthy, nodes)
 
     def of(self, point: str) -> dict[str, str]:
         """Return the nodes that a point's next attempt should avoid, the worst first."""
         failed: dict[str, str] = {}
         tries = self._tries.get(point, [])
-        works = any(repeat_outcome.good for repeat_outcome in tries)
+        has_success = any(repeat_outcome.good for repeat_outcome in tries)
         for repeat_outcome in tries:
-            if works and not repeat_outcome.good and repeat_outcome.state in _FAILED:
+            if has_success and not repeat_outcome.good and repeat_outcome.state in _FAILED:
                 text = f"repeat {repeat_outcome.repeat} was {repeat_outcome.state} on it"
                 text += ", and all successful repeats ran elsewhere"
                 suspected = (node for node in repeat_outcome.nodes if node not in self._healthy)
                 failed |= dict.fromkeys(suspected, text)
-        rest = {node: why for node, why in failed.items() if node not in self._lost}
-        return {**self._lost, **rest}
+        failed_only = {node: reason for node, reason in failed.items() if node not in self._lost}
+        return {**self._lost, **failed_only}
 
 
-def _of_lost(
+def _suspect_lost_nodes(
     repeat_outcome: RepeatOutcome, healthy: set[str], nodes: Mapping[str, bool]
 ) -> dict[str, str]:
     text = (
@@ -129,7 +126,9 @@ def _of_lost(
     return dict.fromkeys(unproven, f"{text}, and no repeat succeeded on it")
 
 
-def limit(suspects: Mapping[str, str], nodes: Mapping[str, bool], *, needed: int) -> Verdict:
+def limit_exclusions(
+    suspects: Mapping[str, str], nodes: Mapping[str, bool], *, needed: int
+) -> Verdict:
     """Choose among suspects so that enough nodes are left.
 
     Args:
@@ -138,15 +137,15 @@ def limit(suspects: Mapping[str, str], nodes: Mapping[str, bool], *, needed: int
         needed: Number of nodes that the point needs.
     """
     usable = sum(nodes.values())
-    room = min(max(1, usable // _SHARE), max(0, usable - needed))
+    quota = min(max(1, usable // _MAX_SHARE), max(0, usable - needed))
     excluded: list[tuple[str, str]] = []
     spared: list[tuple[str, str]] = []
     for node, suspect in suspects.items():
         # Slurm gives nobody a node that is down; it may be up again by then.
         costs = nodes.get(node, False)
-        if nodes and (room > 0 or not costs):
+        if nodes and (quota > 0 or not costs):
             excluded.append((node, suspect))
-            room -= costs
+            quota -= costs
         else:
             spared.append((node, suspect))
     return Verdict(tuple(excluded), tuple(spared))

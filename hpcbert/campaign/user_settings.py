@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from hpcbert.errors import UsageError
-from hpcbert.logs.layout import shown
-from hpcbert.logs.models import stated_by
-from hpcbert.logs.setting import END, Setting
+from hpcbert.logs.layout import LogFile, printable_path
+from hpcbert.logs.models import model_facts
+from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.model import Shape
 from hpcbert.system.decode import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.logs.layout import LogFile
-    from hpcbert.logs.setting import Window
 
 _FLAGS = {
     "nodes": "--nodes",
@@ -26,7 +21,7 @@ _FLAGS = {
     "precision": "--precision",
 }
 _SETTABLE = ("accumulation", "global_batch_size", "packing", "sequence_length")
-_USUAL_WIDTH = 8
+_USUAL_GPUS = 8
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -56,30 +51,30 @@ def parse_settings(words: Sequence[str]) -> tuple[tuple[str, int], ...]:
     Raises:
         UsageError: A name is unknown or appears twice, or its value is not a whole number above 0.
     """
-    found: dict[str, int] = {}
+    settings: dict[str, int] = {}
     for word in words:
         name, _, value = word.partition("=")
         if name not in _SETTABLE:
             raise UsageError(
                 f"--set of logs does not support {name!r}.", hint=did_you_mean(name, _SETTABLE)
             )
-        if name in found:
+        if name in settings:
             raise UsageError(f"--set has {name} twice.")
         if not _COUNT.fullmatch(value):
             raise UsageError(f"--set {name} must be a whole number above 0, not {value!r}.")
-        found[name] = int(value)
-    return tuple(found.items())
+        settings[name] = int(value)
+    return tuple(settings.items())
 
 
-def setting_of(log: LogFile, user_settings: UserSettings, window: Window) -> Setting:
+def make_setting(log: LogFile, user_settings: UserSettings, window: Window) -> Setting:
     """Return the settings that a log's path and the user state for its run.
 
     Raises:
         UsageError: They contradict each other.
     """
-    usual = Setting()
-    user_settings = _narrowed(user_settings, log)
-    asked = {
+    defaults = Setting()
+    user_settings = _narrow_settings(user_settings, log)
+    pairs = {
         "nodes": (log.nodes, user_settings.nodes),
         "gpus_per_node": (log.gpus_per_node, user_settings.gpus_per_node),
         "batch_size_per_device": (log.batch_size, user_settings.batch_size),
@@ -88,34 +83,34 @@ def setting_of(log: LogFile, user_settings: UserSettings, window: Window) -> Set
     values: dict[str, Any] = {"gpus": log.gpus, **dict(user_settings.settings)}
     sources = {name: f"--set {name}" for name, _ in user_settings.settings}
     sources |= {"gpus": "the path"} if log.gpus else {}
-    model = stated_by(user_settings.model or log.model or "")
+    model = model_facts(user_settings.model or log.model or "")
     sources |= dict.fromkeys(model, "--model" if user_settings.model else "the path")
-    for name, (told, said) in asked.items():
-        if told is not None and said is not None and told != said:
-            raise contradiction(name, told, _FLAGS[name], said, log)
-        values[name] = said if told is None else told
-        sources[name] = _FLAGS[name] if told is None else "the path"
+    for name, (path_value, user_value) in pairs.items():
+        if path_value is not None and user_value is not None and path_value != user_value:
+            raise make_contradiction(name, path_value, _FLAGS[name], user_value, log)
+        values[name] = user_value if path_value is None else path_value
+        sources[name] = _FLAGS[name] if path_value is None else "the path"
     nodes, width = values["nodes"], values["gpus_per_node"]
     if log.gpus and nodes and width and nodes * width != log.gpus:
         flags = "--nodes with --gpus-per-node"
-        raise contradiction("gpus", log.gpus, flags, f"{nodes} x {width}", log)
+        raise make_contradiction("gpus", log.gpus, flags, f"{nodes} x {width}", log)
     return Setting(
         **{**values, **model},
-        skip=usual.skip if window.skip is None else window.skip,
-        iters=usual.iters if window.iters is None else window.iters,
+        skip=defaults.skip if window.skip is None else window.skip,
+        iters=defaults.iters if window.iters is None else window.iters,
         reach=0 if window.iters in {None, END} else window.iters,
         sources=tuple(sources.items()),
     ).settled({})[0]
 
 
-def _narrowed(user_settings: UserSettings, log: LogFile) -> UserSettings:
+def _narrow_settings(user_settings: UserSettings, log: LogFile) -> UserSettings:
     """Return the user's values; GPUs per node are those of the machine.
 
     If a path names only GPUs, and fewer than a node has, the run used that many of one node.
     """
-    silent = log.nodes is None and log.gpus_per_node is None and user_settings.nodes is None
+    is_unstated = log.nodes is None and log.gpus_per_node is None and user_settings.nodes is None
     if not (
-        silent
+        is_unstated
         and log.gpus
         and user_settings.gpus_per_node
         and log.gpus < user_settings.gpus_per_node
@@ -124,7 +119,7 @@ def _narrowed(user_settings: UserSettings, log: LogFile) -> UserSettings:
     return user_settings._replace(nodes=1, gpus_per_node=log.gpus)
 
 
-def likely_shape(setting: Setting) -> Shape | None:
+def guess_shape(setting: Setting) -> Shape | None:
     """Return the likely shape of a run if only its number of GPUs is known.
 
     It has as few nodes as possible, with eight GPUs each, as in all published tables; None if that
@@ -133,24 +128,26 @@ def likely_shape(setting: Setting) -> Shape | None:
     gpus = setting.gpus
     if not gpus or setting.nodes or setting.gpus_per_node:
         return None
-    if gpus <= _USUAL_WIDTH:
+    if gpus <= _USUAL_GPUS:
         return Shape(1, gpus)
-    return Shape(gpus // _USUAL_WIDTH, _USUAL_WIDTH) if gpus % _USUAL_WIDTH == 0 else None
+    return Shape(gpus // _USUAL_GPUS, _USUAL_GPUS) if gpus % _USUAL_GPUS == 0 else None
 
 
-def contradiction(name: str, told: object, flag: str, said: object, log: LogFile) -> UsageError:
+def make_contradiction(
+    name: str, path_value: object, flag: str, user_value: object, log: LogFile
+) -> UsageError:
     """Return the error for a path and a flag that contradict each other."""
     return UsageError(
-        f"The path says {name} = {told}, but {flag} says {said}.",
-        where=shown(log.path),
+        f"The path says {name} = {path_value}, but {flag} says {user_value}.",
+        where=printable_path(log.path),
         hint="Leave the flag out; or, if the names are wrong, give a --pattern "
         "that has * in this place.",
     )
 
 
-def unknown(names: list[str], log: LogFile) -> UnknownLogError:
+def make_unknown(names: list[str], log: LogFile) -> UnknownLogError:
     """Return the error for a missing fact that a number or its place in a table needs."""
     flags = [_FLAGS[name] for name in names if name in _FLAGS]
     hint = f"Give {' '.join(flags)}, or name it in --pattern." if flags else ""
     message = f"Neither the path nor the log has {' and '.join(names)}."
-    return UnknownLogError(message, where=shown(log.path), hint=hint)
+    return UnknownLogError(message, where=printable_path(log.path), hint=hint)

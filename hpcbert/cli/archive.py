@@ -12,7 +12,7 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
 from hpcbert.model import ARCHIVE
 
-_UNCOLLECTED = (
+_NOT_COLLECTED = (
     "None of its results are recorded yet: a reader of the archive would have to ask this cluster "
     "how the repeats ended. Run hpcbert collect when they are over, then archive it again."
 )
@@ -41,27 +41,36 @@ def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
     collect, report, audit, compare, logs and monitor --once read an archive as they read a
     directory, and submit --like submits the same campaign again.
     """
-    (directory,) = store.chosen([campaign] if campaign else (), Path(runs or load(site_file).runs))
+    (directory,) = store.resolve_all(
+        [campaign] if campaign else (), Path(runs or load(site_file).runs)
+    )
     target = Path(output or f"{directory.name}{ARCHIVE}")
     if target.is_dir():
         target /= f"{directory.name}{ARCHIVE}"
-    made = archives.pack(directory, target)
-    masked: tuple[str, ...] = ()
-    if made.masked:
-        more = f" and {len(made.masked) - 1} more" if made.masked[1:] else ""
-        masked = (f"{made.masked[0]}{more}: masked text that looked like a secret.",)
-    recorded = evidence.previous(directory) is not None
-    lines = [f"{made.path}: {made.files} files, {made.size:,} bytes", f"sha256 {made.sha256}"]
+    package = archives.pack(directory, target)
+    mask_warnings: tuple[str, ...] = ()
+    if package.masked:
+        suffix = f" and {len(package.masked) - 1} more" if package.masked[1:] else ""
+        mask_warnings = (f"{package.masked[0]}{suffix}: masked text that looked like a secret.",)
+    is_recorded = evidence.read_previous(directory) is not None
+    lines = [
+        f"{package.path}: {package.files} files, {package.size:,} bytes",
+        f"sha256 {package.sha256}",
+    ]
     return Result(
         data={
             "campaign": directory.name,
             "directory": str(directory),
-            "path": str(made.path),
-            "bytes": made.size,
-            "sha256": made.sha256,
-            "files": made.files,
-            "masked": list(made.masked),
+            "path": str(package.path),
+            "bytes": package.size,
+            "sha256": package.sha256,
+            "files": package.files,
+            "masked": list(package.masked),
         },
         text="\n".join(lines),
-        warnings=(*store.caution(directory), *masked, *(() if recorded else (_UNCOLLECTED,))),
+        warnings=(
+            *store.warn_about_writers(directory),
+            *mask_warnings,
+            *(() if is_recorded else (_NOT_COLLECTED,)),
+        ),
     )

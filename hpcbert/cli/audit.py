@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,19 +15,14 @@ from hpcbert.campaign import store
 from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands import audit as flow
+from hpcbert.commands.audit import Audit, Exhibit, File
 from hpcbert.commands.collect import ask_scheduler
 from hpcbert.config.site import load
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.model import MANIFEST
+from hpcbert.model import MANIFEST, Run
 from hpcbert.results.document import tables_data
-from hpcbert.results.grid import number
-from hpcbert.results.words import on_cpu, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcbert.commands.audit import Audit, Exhibit, File
-    from hpcbert.model import Run
+from hpcbert.results.grid import format_number
+from hpcbert.results.words import cpu_suffix, sanitize
 
 # Eight digits agree by chance in one of 4e9 cases.
 _SEAL = re.compile("[0-9a-f]{8,64}")
@@ -81,78 +77,84 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
             hint="Accept the changes in the campaign's directory, then archive it again.",
         )
     if accept is not None:
-        if who := store.stranger(opened_campaign.directory):
+        if owner := store.find_foreign_owner(opened_campaign.directory):
             raise UsageError(
-                f"The campaign belongs to {who}.", where=str(opened_campaign.directory)
+                f"The campaign belongs to {owner}.", where=str(opened_campaign.directory)
             )
-        flow.accept(opened_campaign.directory, accept, states=ask_scheduler, now=time.time())
-    made = flow.audit(opened_campaign.directory, expected=expect.lower())
-    text = f"{made.campaign.id} is {made.status}. {'; '.join(map(str, made.findings))}."
-    intact = made.status == "intact"
+        flow.accept_changes(
+            opened_campaign.directory, accept, states=ask_scheduler, now=time.time()
+        )
+    report = flow.audit(opened_campaign.directory, expected=expect.lower())
+    text = f"{report.campaign.id} is {report.status}. {'; '.join(map(str, report.findings))}."
+    is_intact = report.status == "intact"
     return Result(
-        data=_data(opened_campaign.shown, made),
-        text="\n".join(_lines(made)),
-        errors=() if intact else (CheckError(text, hint=_HINTS[made.status]),),
-        warnings=store.caution(opened_campaign.shown),
+        data=_audit_data(opened_campaign.shown, report),
+        text="\n".join(_format_audit(report)),
+        errors=() if is_intact else (CheckError(text, hint=_HINTS[report.status]),),
+        warnings=store.warn_about_writers(opened_campaign.shown),
     )
 
 
-def _data(directory: Path, made: Audit) -> dict[str, Any]:
-    data = tables_data(made.tables)
+def _audit_data(directory: Path, report: Audit) -> dict[str, Any]:
+    data = tables_data(report.tables)
     for table in data["tables"]:
         for row in table["rows"]:
             for run in row["runs"]:
-                run["evidence"] = made.exhibits.get(run["log"])
+                run["evidence"] = report.exhibits.get(run["log"])
     return {
-        "campaign": made.campaign.id,
+        "campaign": report.campaign.id,
         "directory": str(directory),
-        "status": made.status,
-        "recorded": made.recorded,
-        "seal": made.seal,
-        "history": made.history,
-        "findings": made.findings,
+        "status": report.status,
+        "recorded": report.recorded,
+        "seal": report.seal,
+        "history": report.history,
+        "findings": report.findings,
         **data,
     }
 
 
-def _lines(made: Audit) -> Iterator[str]:
-    yield f"{click.style(made.campaign.id, bold=True)} · {made.status} · recorded {made.recorded}"
-    yield f"seal {plain(made.seal)}"
-    for one in made.history:
-        changes = one.get("changes")
+def _format_audit(report: Audit) -> Iterator[str]:
+    yield f"{click.style(report.campaign.id, bold=True)} · {report.status} · recorded {report.recorded}"
+    yield f"seal {sanitize(report.seal)}"
+    for entry in report.history:
+        changes = entry.get("changes")
         text = "; ".join(map(str, changes)) if isinstance(changes, list) else ""
-        why = f"; accepted at {one.get('at')}: {one['accepted']}" if one.get("accepted") else ""
-        yield plain(f"recorded before at {one.get('recorded')}, since then: {text}{why}")
-    for finding in made.findings:
-        mark = click.style("!", fg="yellow") if finding.harmless else click.style("✗", fg="red")
-        yield f"{mark} {plain(str(finding))}"
-    for table in made.tables:
+        acceptance = (
+            f"; accepted at {entry.get('at')}: {entry['accepted']}" if entry.get("accepted") else ""
+        )
+        yield sanitize(
+            f"recorded before at {entry.get('recorded')}, since then: {text}{acceptance}"
+        )
+    for finding in report.findings:
+        sign = click.style("!", fg="yellow") if finding.harmless else click.style("✗", fg="red")
+        yield f"{sign} {sanitize(str(finding))}"
+    for table in report.tables:
         group = table.group
         yield ""
-        title = f"{group.framework} · {group.model} · {group.precision}{on_cpu(group, ' · ')}"
+        title = f"{group.framework} · {group.model} · {group.precision}{cpu_suffix(group, ' · ')}"
         title += f" · rule {group.rule}"
-        yield click.style(plain(title), bold=True)
+        yield click.style(sanitize(title), bold=True)
         for row in table.rows:
             flags = f" · {', '.join(row.flags)}" if row.flags else ""
-            median = f"{number(row.median)} samples/s, median of {row.ok}/{row.asked}"
+            median = f"{format_number(row.median)} samples/s, median of {row.ok}/{row.asked}"
             yield f"{row.shape}  {median}{flags}"
             for run in row.runs:
-                yield from _run_lines(run, made.exhibits.get(run.log))
+                yield from _format_run(run, report.exhibits.get(run.log))
 
 
-def _run_lines(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
-    nodes = plain(",".join(run.nodes)) or "nodes unknown"
-    state = plain(f"{run.state} ({run.state_source})")
-    yield f"  {run.repeat}  {number(run.throughput)}  {state}  attempt {run.attempt}  {nodes}"
+def _format_run(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
+    nodes = sanitize(",".join(run.nodes)) or "nodes unknown"
+    state = sanitize(f"{run.state} ({run.state_source})")
+    yield f"  {run.repeat}  {format_number(run.throughput)}  {state}  attempt {run.attempt}  {nodes}"
     if exhibit is None:
         return
     for file in (exhibit.log, exhibit.status, exhibit.script):
-        yield f"     {_digest(file)}  {plain(file.path)}"
+        yield f"     {_format_digest(file)}  {sanitize(file.path)}"
     for node in exhibit.nodes:
-        yield f"     {_digest(node.file)}  {plain(node.file.path)}"
-        yield f"     {plain(f'{node.digest} {node.summary}') or 'it can not be read'}"
+        yield f"     {_format_digest(node.file)}  {sanitize(node.file.path)}"
+        yield f"     {sanitize(f'{node.digest} {node.summary}') or 'it can not be read'}"
 
 
-def _digest(file: File) -> str:
+def _format_digest(file: File) -> str:
     size = "-" if file.bytes is None else f"{file.bytes:,}"
     return f"{file.sha256 or 'not recorded':64}  {size:>12}"

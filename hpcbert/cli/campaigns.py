@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config import site
-from hpcbert.config.options import PointOptions, RunOptions, names_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hpcbert.config.options import Options
-    from hpcbert.model import Campaign
-    from hpcbert.script.again import Past
+from hpcbert.config.options import Options, PointOptions, RunOptions, option_names
+from hpcbert.model import Campaign
+from hpcbert.script.again import PreviousCampaign
 
 
 class OpenedCampaign(NamedTuple):
@@ -43,21 +39,21 @@ def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ..
     context = click.get_current_context()
     campaigns: list[OpenedCampaign] = []
     for name in dict.fromkeys(names):
-        if packed := store.archived(name, runs):
+        if packed := store.find_archive(name, runs):
             from hpcbert.campaign import archive  # directories do not need zipfile
 
-            directory = context.with_resource(archive.opened(packed))
+            directory = context.with_resource(archive.open_archive(packed))
             campaigns.append(OpenedCampaign(directory, packed.absolute()))
         else:
             directory = store.resolve(name, runs)
             campaigns.append(OpenedCampaign(directory, directory))
     if not campaigns:
-        newest = store.newest(runs)
+        newest = store.find_newest(runs)
         campaigns.append(OpenedCampaign(newest, newest))
     return tuple(dict.fromkeys(campaigns))
 
 
-def next_step(campaign: Campaign, place: Path) -> str:
+def format_next_step(campaign: Campaign, place: Path) -> str:
     """Return a line with the command to type when a campaign is over.
 
     Args:
@@ -71,21 +67,21 @@ def next_step(campaign: Campaign, place: Path) -> str:
 
 
 # Of what to measure and how, --like leaves only these to the command line.
-_NOT_MEASURED = {"notify", "max_gpu_hours", "preflight", "stop_on_failure"}
-_MEASURED = (
+_OTHER_OPTIONS = {"notify", "max_gpu_hours", "preflight", "stop_on_failure"}
+_MEASURED_OPTIONS = (
     "file",
-    *names_of(PointOptions),
-    *(name for name in names_of(RunOptions) if name not in _NOT_MEASURED),
+    *option_names(PointOptions),
+    *(name for name in option_names(RunOptions) if name not in _OTHER_OPTIONS),
 )
 
 
-def open_past(name: str, options: Options) -> Past:
+def open_past(name: str, options: Options) -> PreviousCampaign:
     """Return the campaign, archive or lock file that --like names, which says what to measure."""
     from hpcbert.script import again
 
-    refuse_typed(_MEASURED, "with --like, which says what to measure")
+    refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
     if name.endswith(".toml"):
-        return again.locked(Path(name))
+        return again.read_locked(Path(name))
     runs = Path(options.runs or site.load(options.site_file).runs)
     (campaign,) = open_campaigns([name], runs)
-    return again.past(campaign.directory)
+    return again.read_previous(campaign.directory)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands import cancel as flow
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.config.site import load
 from hpcbert.errors import UsageError
+from hpcbert.scheduler.base import Target
 from hpcbert.system.runner import run
-
-if TYPE_CHECKING:
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.scheduler.base import Target
 
 
 @click.command(epilog="\b\nExamples:\n  hpcbert cancel 20261121T100000Z-oneflow-3f9a1c")
@@ -34,30 +31,30 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
     carry the campaign's name, belong to you and were submitted in its directory. Jobs that have
     ended stay as they are.
     """
-    watched = open_campaign(store.resolve(campaign, Path(runs or load(site_file).runs)))
-    target = flow.find(watched, run=run)
-    if target.jobs and not (yes or _agreed(watched, target)):
-        data = _data(watched, target, cancelled=False)
+    tracked_campaign = open_campaign(store.resolve(campaign, Path(runs or load(site_file).runs)))
+    target = flow.find_living(tracked_campaign, run=run)
+    if target.jobs and not (yes or _ask_consent(tracked_campaign, target)):
+        data = _target_data(tracked_campaign, target, cancelled=False)
         return Result(data, "Nothing was cancelled.", warnings=target.left)
-    flow.cancel(watched, target, run=run)
-    name = watched.campaign.id
-    text = f"Cancelled {_counted(target)} of {name}: jobs {', '.join(target.jobs)}."
+    flow.cancel(tracked_campaign, target, run=run)
+    name = tracked_campaign.campaign.id
+    text = f"Cancelled {_count_targets(target)} of {name}: jobs {', '.join(target.jobs)}."
     if not target.jobs:
         text = f"No job of {name} waits or runs."
-    data = _data(watched, target, cancelled=bool(target.jobs))
+    data = _target_data(tracked_campaign, target, cancelled=bool(target.jobs))
     return Result(data, text, warnings=target.left)
 
 
-def _counted(target: Target) -> str:
+def _count_targets(target: Target) -> str:
     """Return what would be cancelled: `5 repeats`, `5 repeats and the preflight`."""
     count = sum(not repeat.array.preflight for repeat in target.repeats)
     preflight = " and the preflight" if count < len(target.repeats) else ""
     return f"{count} repeats{preflight}"
 
 
-def _agreed(watched: TrackedCampaign, target: Target) -> bool:
+def _ask_consent(tracked_campaign: TrackedCampaign, target: Target) -> bool:
     """Ask, on stderr."""
-    question = f"Cancel {_counted(target)} of {watched.campaign.id}?"
+    question = f"Cancel {_count_targets(target)} of {tracked_campaign.campaign.id}?"
     if not sys.stdin.isatty():
         raise UsageError(
             f"{question} There is no terminal to ask on.",
@@ -66,10 +63,12 @@ def _agreed(watched: TrackedCampaign, target: Target) -> bool:
     return click.confirm(question, err=True)
 
 
-def _data(watched: TrackedCampaign, target: Target, *, cancelled: bool) -> dict[str, object]:
+def _target_data(
+    tracked_campaign: TrackedCampaign, target: Target, *, cancelled: bool
+) -> dict[str, object]:
     return {
-        "campaign": watched.campaign.id,
-        "directory": str(watched.directory),
+        "campaign": tracked_campaign.campaign.id,
+        "directory": str(tracked_campaign.directory),
         "cancelled": cancelled,
         "jobs": list(target.jobs),
         "repeats": [

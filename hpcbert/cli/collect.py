@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from typing_extensions import Unpack
 
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.reading import reading_options, requested
-from hpcbert.cli.tables import collected
-from hpcbert.commands.results import find_places, meant, newest
+from hpcbert.cli.reading import LogOptions, add_log_options, make_collect_request
+from hpcbert.cli.tables import collect_tables
+from hpcbert.commands.results import find_newest, find_places, resolve_word
 from hpcbert.errors import UsageError
-from hpcbert.results.forms import FORMS, form_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from hpcbert.cli.reading import ReadingOptions
+from hpcbert.results.forms import FORMATS, format_of_suffix
 
 
 @click.command()
@@ -25,12 +20,12 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice([*FORMS]),
+    type=click.Choice([*FORMATS]),
     help="Format of the table; default: from --output, or text.",
 )
 @click.option("--output", default="", metavar="FILE", help="Write the table to a file.")
 @click.option("--beside", default="", metavar="NAME", help="Add published numbers: dlperf.")
-@reading_options
+@add_log_options
 @returns_result
 def collect(
     paths: tuple[str, ...],
@@ -40,7 +35,7 @@ def collect(
     beside: str,
     templates: tuple[str, ...],
     site_file: str,
-    **reading: Unpack[ReadingOptions],
+    **reading: Unpack[LogOptions],
 ) -> Result:
     """Reduce logs to a table of medians and speedups.
 
@@ -56,38 +51,40 @@ def collect(
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
-    request = requested(**reading)
-    named = form_of(Path(output).suffix)
+    request = make_collect_request(**reading)
+    suffix_form = format_of_suffix(Path(output).suffix)
     notes: tuple[str, ...] = ()
-    if form and named and form.removeprefix("dlperf-") != named:
-        notes = (f"{output} holds {form} because of --format, although its name says {named}.",)
-    chosen = form or named or "text"
-    if FORMS[chosen].pack and not output:
+    if form and suffix_form and form.removeprefix("dlperf-") != suffix_form:
+        notes = (
+            f"{output} holds {form} because of --format, although its name says {suffix_form}.",
+        )
+    chosen_form = form or suffix_form or "text"
+    if FORMATS[chosen_form].pack and not output:
         raise UsageError(
-            f"{chosen} is not a text format.", hint="Name a file for it: --output FILE."
+            f"{chosen_form} is not a text format.", hint="Name a file for it: --output FILE."
         )
     if beside:
-        _refuse_beside(beside, chosen)
+        _refuse_beside(beside, chosen_form)
     # Before any path is read: recipes that others can change are refused whatever is collected.
-    at = find_places(site_file, templates)
-    return collected(
-        [meant(word, at) for word in paths] or [newest(at)],
+    places = find_places(site_file, templates)
+    return collect_tables(
+        [resolve_word(word, places) for word in paths] or [find_newest(places)],
         request,
-        form=chosen,
+        form=chosen_form,
         output=output,
         notes=notes,
-        beside=beside,
-        at=at,
+        published_name=beside,
+        places=places,
     )
 
 
 def _refuse_beside(name: str, form: str) -> None:
     """Refuse published numbers that don't fit next to a table, before anything is collected."""
-    from hpcbert.results.published.record import find
+    from hpcbert.results.published.record import find_tables
 
     if form not in ("text", "wide", "markdown"):
         raise UsageError(
             f"--beside has no effect with --format {form}, which has no room for it.",
             hint="Use text, markdown or --json.",
         )
-    find(name)
+    find_tables(name)

@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from typing_extensions import Unpack
 
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.reading import reading_options, requested
+from hpcbert.cli.reading import LogOptions, add_log_options, make_collect_request
 from hpcbert.cli.tables import write_output
 from hpcbert.cli.unused_options import refuse_typed
-from hpcbert.commands.compare import CompareRequest, run
+from hpcbert.commands.compare import CompareRequest, compare_results
 from hpcbert.commands.results import find_places
 from hpcbert.errors import IncompleteError
 from hpcbert.results import verdicts
 from hpcbert.results.compare import DIMENSIONS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Unpack
-
-    from hpcbert.cli.reading import ReadingOptions
-
 _SHARE = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,12})?|\.\d{1,12}) *(?P<sign>%?)")
 
 
-def _between(low: float, high: float) -> Callable[..., float | None]:
+def _make_share_reader(low: float, high: float) -> Callable[..., float | None]:
     """Return click's callback that reads a share, written `97%` or `0.97`."""
 
     def read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
         if value is None:
             return None
         match = _SHARE.fullmatch(value.strip())
-        found = float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0
-        if low <= found <= high:
-            return found
-        bounds = f"from {verdicts.share(low)} to {verdicts.share(high)}"
+        share = float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0
+        if low <= share <= high:
+            return share
+        bounds = f"from {verdicts.format_share(low)} to {verdicts.format_share(high)}"
         raise click.BadParameter(f"{value!r} is not a share {bounds}, such as 97% or 0.97.")
 
     return read
@@ -54,7 +48,7 @@ def _between(low: float, high: float) -> Callable[..., float | None]:
 )
 @click.option(
     "--within",
-    callback=_between(0.0001, 0.5),
+    callback=_make_share_reader(0.0001, 0.5),
     default="2%",
     show_default=True,
     metavar="SHARE",
@@ -62,7 +56,7 @@ def _between(low: float, high: float) -> Callable[..., float | None]:
 )
 @click.option(
     "--fail-under",
-    callback=_between(0.01, 10),
+    callback=_make_share_reader(0.01, 10),
     metavar="SHARE",
     help="Exit with 4 if a point has less than this share of BASE, or is missing.",
 )
@@ -75,7 +69,7 @@ def _between(low: float, high: float) -> Callable[..., float | None]:
     default="text",
     help="Format of the comparison.",
 )
-@reading_options
+@add_log_options
 @returns_result
 def compare(
     base: str,
@@ -89,7 +83,7 @@ def compare(
     form: str,
     templates: tuple[str, ...],
     site_file: str,
-    **reading: Unpack[ReadingOptions],
+    **reading: Unpack[LogOptions],
 ) -> Result:
     """Compare results point by point, with a verdict on each.
 
@@ -108,24 +102,33 @@ def compare(
     if fail_under is None:
         refuse_typed(("junit",), "without --fail-under")
     request = CompareRequest(
-        (base, *new), by or "", within, fail_under, anyway=anyway, reading=requested(**reading)
+        (base, *new),
+        by or "",
+        within,
+        fail_under,
+        anyway=anyway,
+        reading=make_collect_request(**reading),
     )
-    result = run(request, find_places(site_file, templates))
+    result = compare_results(request, find_places(site_file, templates))
     if junit:
         failures = {failure.point: failure.message for failure in result.failures}
         write_output(
             Path(junit),
-            f"{verdicts.junit(result.comparisons, failures)}\n".encode(errors="backslashreplace"),
+            f"{verdicts.render_junit(result.comparisons, failures)}\n".encode(
+                errors="backslashreplace"
+            ),
             "--junit",
         )
-    width = streams.width(sys.stdout)
-    views = [verdicts.view(comparison, within) for comparison in result.comparisons]
+    width = streams.line_width(sys.stdout)
+    views = [verdicts.comparison_view(comparison, within) for comparison in result.comparisons]
     parts = [view.markdown() if form == "markdown" else view.text(width) for view in views]
     return Result(
         data={
             "within": within,
             "fail_under": fail_under,
-            "comparisons": [verdicts.data(one) for one in result.comparisons],
+            "comparisons": [
+                verdicts.comparison_data(comparison) for comparison in result.comparisons
+            ],
         },
         text="\n\n".join(parts),
         errors=(*result.failures, *map(IncompleteError, result.refused)),

@@ -36,8 +36,8 @@ _DEFAULT = "pytorch"
 
 
 def _site_file(context: click.Context) -> Path:
-    named = str(context.params.get("site_file") or "")
-    return places.find_site(named, env=os.environ, cwd=Path.cwd())[0]
+    name = str(context.params.get("site_file") or "")
+    return places.find_site(name, env=os.environ, cwd=Path.cwd())[0]
 
 
 def _recipes(context: click.Context) -> Mapping[str, Path]:
@@ -46,8 +46,8 @@ def _recipes(context: click.Context) -> Mapping[str, Path]:
 
 
 def _runs(context: click.Context) -> Path:
-    if named := context.params.get("runs"):
-        return Path(str(named))
+    if runs := context.params.get("runs"):
+        return Path(str(runs))
 
     return Path(load(str(context.params.get("site_file") or "")).runs)
 
@@ -60,10 +60,10 @@ def _campaigns(context: click.Context) -> Iterable[str]:
 def _campaign_on_line(context: click.Context) -> Path | None:
     """Return the campaign that a command line names, or the newest one."""
     # If an option has no value yet, click parses the arguments but gives them no name.
-    named = context.params.get("campaign") or context.params.get("paths")
-    words = named or context.args
-    names = [words] if isinstance(words, str) else list(words)
-    return store.chosen([str(name) for name in names[:1]], _runs(context))[0]
+    value = context.params.get("campaign") or context.params.get("paths")
+    arguments = value or context.args
+    names = [arguments] if isinstance(arguments, str) else list(arguments)
+    return store.resolve_all([str(name) for name in names[:1]], _runs(context))[0]
 
 
 def _points(context: click.Context) -> Iterable[str]:
@@ -75,8 +75,8 @@ def _points(context: click.Context) -> Iterable[str]:
 
 def _recipe(context: click.Context) -> Mapping[str, Any]:
     """Return the recipe of a command line: that of a framework or of a campaign."""
-    named = context.params.get("fw") or context.params.get("frameworks") or ""
-    names = (named if isinstance(named, str) else ",".join(named)).split(",")
+    framework = context.params.get("fw") or context.params.get("frameworks") or ""
+    names = (framework if isinstance(framework, str) else ",".join(framework)).split(",")
     if not names[0]:
         submits = any(param.name == "repeats_in" for param in context.command.params)
         directory = None if submits else _campaign_on_line(context)
@@ -103,7 +103,7 @@ def _settings(context: click.Context) -> Iterable[str]:
 
 def _published(_context: click.Context) -> Iterable[str]:
 
-    return record.names()
+    return record.source_names()
 
 
 def _values_of_name(context: click.Context) -> Iterable[str]:
@@ -116,7 +116,7 @@ def _values_of_name(context: click.Context) -> Iterable[str]:
 def _images(context: click.Context) -> Iterable[str]:
 
     site = load(str(context.params.get("site_file") or ""))
-    return [path.stem for path in cache.listed(Path(site.container.images))]
+    return [path.stem for path in cache.list_images(Path(site.container.images))]
 
 
 VALUES: Mapping[str, Values] = {
@@ -149,7 +149,7 @@ FOLDERS = ("runs", "templates", "data", "source")
 LISTS = ("precision", "model", "frameworks")
 
 
-class Completed(TextType):
+class CompletedText(TextType):
     """Text with values that a shell can complete.
 
     Args:
@@ -165,34 +165,36 @@ class Completed(TextType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return the values that begin with the text; else those that contain it; else files."""
-        before = ""
+        prefix = ""
         if self.parameter in LISTS:
-            before, comma, incomplete = incomplete.rpartition(",")
-            before += comma
-        values = [] if os.sep in incomplete else [*_values(self.parameter, ctx)]
+            prefix, comma, incomplete = incomplete.rpartition(",")
+            prefix += comma
+        values = [] if os.sep in incomplete else [*_complete_values(self.parameter, ctx)]
         matches = [value for value in values if value.startswith(incomplete)]
         matches = matches or [value for value in values if incomplete in value]
         if matches:
-            return [CompletionItem(before + value) for value in matches]
+            return [CompletionItem(prefix + value) for value in matches]
         kind = "dir" if self.parameter in FOLDERS else "file"
         paths = self.parameter in (*FOLDERS, *FILES)
         return [CompletionItem(incomplete, type=kind)] if paths else []
 
 
-def _values(parameter: str, context: click.Context) -> Iterable[str]:
-    values = VALUES.get(parameter)
+def _complete_values(parameter: str, context: click.Context) -> Iterable[str]:
+    find_values = VALUES.get(parameter)
     # Whatever a damaged recipe or manifest holds.
     with suppress(HpcbertError, OSError, KeyError, TypeError, AttributeError):
-        return [value for value in values(context) if value.isprintable()] if values else []
+        return (
+            [value for value in find_values(context) if value.isprintable()] if find_values else []
+        )
     return []
 
 
-def attach(command: click.Command) -> click.Command:
+def attach_completion(command: click.Command) -> click.Command:
     """Make the parameters of a command, and of its subcommands, complete their values."""
     for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
-        attach(subcommand)
+        attach_completion(subcommand)
     for param in command.params:
         name = param.name or ""
         if param.type is click.STRING and name in {*VALUES, *FILES, *FOLDERS}:
-            param.type = Completed(name)
+            param.type = CompletedText(name)
     return command

@@ -7,7 +7,7 @@ import os
 import click
 
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.commands.setting_checks import complaints
+from hpcbert.commands.setting_checks import check_settings
 from hpcbert.config import origin, site
 
 
@@ -17,15 +17,17 @@ from hpcbert.config import origin, site
 @returns_result
 def config(*, site_file: str, with_origin: bool) -> Result:
     """Show every setting of the site in use; fail if one of them is invalid."""
-    here = site.load(site_file)
-    settings = origin.settings(here, os.environ)
+    site_config = site.load(site_file)
+    settings = origin.list_origins(site_config, os.environ)
     data = {
-        "file": here.where,
-        "settings": {key: {"value": value, "origin": by} for key, (value, by) in settings.items()},
+        "file": site_config.where,
+        "settings": {
+            key: {"value": value, "origin": source} for key, (value, source) in settings.items()
+        },
     }
     width = max(len(key) for key in settings)
-    lines = [f"# {here.where}"]
-    for key, (value, by) in settings.items():
-        shown = list(value) if isinstance(value, tuple) else value
-        lines.append(f"{key:<{width}} = {shown!r}" + (f"  # {by}" if with_origin else ""))
-    return Result(data, "\n".join(lines), tuple(complaints(here)))
+    lines = [f"# {site_config.where}"]
+    for key, (value, source) in settings.items():
+        plain_value = list(value) if isinstance(value, tuple) else value
+        lines.append(f"{key:<{width}} = {plain_value!r}" + (f"  # {source}" if with_origin else ""))
+    return Result(data, "\n".join(lines), tuple(check_settings(site_config)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +13,6 @@ from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 
@@ -102,7 +99,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("samples", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+        yield lambda count, total: bar.update(task, completed=count, total=total)
 
 
 @data.command("check")
@@ -130,13 +127,13 @@ def data_show(sample: int, directory: Path) -> Result:
     """Print one sample of DIRECTORY as text."""
     from hpcbert.data.checking import show
 
-    shown = show(directory, sample)
-    originals = ", ".join(f"{word} at {at}" for at, word in shown.masked)
-    follows = "is random" if shown.label else "follows the first"
+    record = show(directory, sample)
+    originals = ", ".join(f"{word} at {position}" for position, word in record.masked)
+    order_text = "is random" if record.label else "follows the first"
     lines = [
-        f"sample {shown.number}, {shown.file}, {len(shown.tokens)} tokens",
-        " ".join(shown.tokens),
+        f"sample {record.number}, {record.file}, {len(record.tokens)} tokens",
+        " ".join(record.tokens),
         f"predicted: {originals or 'nothing, the program masks by itself'}",
-        f"the second sentence {follows}",
+        f"the second sentence {order_text}",
     ]
-    return Result(shown, "\n".join(lines))
+    return Result(record, "\n".join(lines))

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcbert.cli.options import shared_option
-from hpcbert.cli.output import Result, printable, returns_result
-from hpcbert.cli.request import submitter
+from hpcbert.cli.output import Result, replace_controls, returns_result
+from hpcbert.cli.request import find_submitter
 from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config import site
-from hpcbert.config.options import Options, unused_with
-from hpcbert.config.schedulers import traits
+from hpcbert.config.options import Options, list_unused
+from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import CheckError
+from hpcbert.finding import Finding
 from hpcbert.model import Shape
 from hpcbert.system.runner import run
 
-if TYPE_CHECKING:
-    from hpcbert.finding import Finding
-
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
-_PATIENCE = 300
+_MAX_WAIT = 300
 
 
 @click.command(
@@ -42,7 +40,7 @@ _PATIENCE = 300
 @click.option(
     "--wait",
     type=click.IntRange(1),
-    default=_PATIENCE,
+    default=_MAX_WAIT,
     show_default=True,
     help="Seconds to wait for the job to start.",
 )
@@ -72,25 +70,27 @@ def doctor(
     """
     from hpcbert.commands.doctor import Visit, examine  # imports Jinja, which --help does not need
 
-    here = site.load(site_file, Options(**given))
-    like = traits(here.scheduler)
-    if not like.srun:
-        unused = ("nodes", "gpus_per_node", "wait", *unused_with(here.scheduler))
-        refuse_typed(unused, f"with the {here.scheduler} scheduler")
-    gpus = gpus_per_node or here.nodes.gpus_per_node
-    here = replace(here, nodes=replace(here.nodes, gpus_per_node=gpus))
-    visit = Visit(Shape(nodes, gpus), wait, submitter()) if nodes else None
-    findings = tuple(examine(here, run=run, frameworks=frameworks, visit=visit))
-    failed = [finding.name for finding in findings if finding.status == "fail"]
-    errors = (CheckError(f"Failed: {', '.join(failed)}."),) if failed else ()
+    site_config = site.load(site_file, Options(**given))
+    scheduler_traits = find_traits(site_config.scheduler)
+    if not scheduler_traits.srun:
+        unused = ("nodes", "gpus_per_node", "wait", *list_unused(site_config.scheduler))
+        refuse_typed(unused, f"with the {site_config.scheduler} scheduler")
+    gpus = gpus_per_node or site_config.nodes.gpus_per_node
+    site_config = replace(site_config, nodes=replace(site_config.nodes, gpus_per_node=gpus))
+    visit = Visit(Shape(nodes, gpus), wait, find_submitter()) if nodes else None
+    findings = tuple(examine(site_config, run=run, frameworks=frameworks, visit=visit))
+    failures = [finding.name for finding in findings if finding.status == "fail"]
+    errors = (CheckError(f"Failed: {', '.join(failures)}."),) if failures else ()
     rows = [{"code": finding.code, **asdict(finding)} for finding in findings]
-    return Result(rows, "\n".join(line for finding in findings for line in _lines(finding)), errors)
+    return Result(
+        rows, "\n".join(line for finding in findings for line in _format_finding(finding)), errors
+    )
 
 
-def _lines(finding: Finding) -> list[str]:
+def _format_finding(finding: Finding) -> list[str]:
     """Return a finding as text: what was found, then what to do about it."""
     status = click.style(f"{finding.status:<4}", _COLOURS[finding.status])
-    lines = [f"{status} {finding.name}: {printable(finding.detail)}"]
+    lines = [f"{status} {finding.name}: {replace_controls(finding.detail)}"]
     lines += [f"     {finding.hint}"] if finding.hint else []
     lines += [f"     change: {finding.change}"] if finding.change else []
     return lines + ([f"     try: {finding.remedy}"] if finding.remedy else [])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,26 +12,20 @@ from hpcbert.campaign import store
 from hpcbert.cli.campaigns import open_campaigns
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import find_places, load
+from hpcbert.commands.results import Places, find_places, load_result_set
 from hpcbert.errors import IncompleteError
 from hpcbert.logs.arithmetic import median
-from hpcbert.logs.input_wait import waited
-from hpcbert.model import ARCHIVE
+from hpcbert.logs.input_wait import read_wait_share
+from hpcbert.model import ARCHIVE, Group, Row, Shape, SpeedupTable
+from hpcbert.results.explained import Observation
 from hpcbert.results.explained import explain as explain_table
-from hpcbert.results.words import on_cpu, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from hpcbert.commands.results import Places
-    from hpcbert.model import Group, Row, Shape, SpeedupTable
-    from hpcbert.results.explained import Observation
+from hpcbert.results.words import cpu_suffix, sanitize
 
 _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
 # Logs of a point to read for waits for input.
-_LOGS = 5
+_MAX_LOGS = 5
 # The rule for large messages, such as the buckets in which gradients are sent.
-_LARGE = "busbw-32M"
+_LARGE_MESSAGE_RULE = "busbw-32M"
 
 
 @click.command(
@@ -59,14 +53,23 @@ def explain(
     steps, and waits for input, each with its numbers. If data is missing, it names the run that
     would provide it.
     """
-    at = find_places(site_file, templates)
-    results = load(_unpacked(paths, at), at)
+    result_places = find_places(site_file, templates)
+    results = load_result_set(_unpack_archives(paths, result_places), result_places)
     speeds: dict[Shape, float] = {}
     if network:
-        speeds = bandwidths(load(_unpacked(network, at), at, CollectRequest(rule=_LARGE)).tables)
-    places = {source.name: Path(source.path) for source in results.sources if source.path}
+        speeds = read_bandwidths(
+            load_result_set(
+                _unpack_archives(network, result_places),
+                result_places,
+                CollectRequest(rule=_LARGE_MESSAGE_RULE),
+            ).tables
+        )
+    source_paths = {source.name: Path(source.path) for source in results.sources if source.path}
     tables = [
-        (table.group, explain_table(table, bandwidths=speeds, waits=_waits(table, places)))
+        (
+            table.group,
+            explain_table(table, bandwidths=speeds, waits=_read_waits(table, source_paths)),
+        )
         for table in results.tables
     ]
     errors = () if tables else (IncompleteError("There is no table to explain."),)
@@ -82,49 +85,51 @@ def explain(
             for group, findings in tables
         ]
     }
-    text = "\n\n".join("\n".join(_lines(group, findings)) for group, findings in tables)
+    text = "\n\n".join("\n".join(_format_findings(group, findings)) for group, findings in tables)
     return Result(data, text, errors, (*results.warnings, *results.refused))
 
 
-def _unpacked(words: Sequence[str], at: Places) -> list[str]:
+def _unpack_archives(names: Sequence[str], places: Places) -> list[str]:
     """Return words with archives replaced by the directories that hold their content meanwhile."""
-    archives = {word: store.archived(word, at.runs) for word in words if word.endswith(ARCHIVE)}
+    archives = {
+        word: store.find_archive(word, places.runs) for word in names if word.endswith(ARCHIVE)
+    }
     return [
-        str(open_campaigns([str(packed)], at.runs)[0].directory)
-        if (packed := archives.get(word))
+        str(open_campaigns([str(archive_path)], places.runs)[0].directory)
+        if (archive_path := archives.get(word))
         else word
-        for word in words
+        for word in names
     ]
 
 
-def bandwidths(tables: Sequence[SpeedupTable]) -> dict[Shape, float]:
+def read_bandwidths(tables: Sequence[SpeedupTable]) -> dict[Shape, float]:
     """Return the bus bandwidth of each shape, GB/s: runs of nccl-tests give it as their reason."""
-    found: dict[Shape, list[float]] = {}
+    speeds_by_shape: dict[Shape, list[float]] = {}
     for table in tables:
         for row in table.rows:
             for run in row.runs:
                 for reason in run.reasons:
                     if match := _SPEED.search(reason.detail):
-                        found.setdefault(row.shape, []).append(float(match[1]))
-    return {shape: median(speeds) for shape, speeds in found.items()}
+                        speeds_by_shape.setdefault(row.shape, []).append(float(match[1]))
+    return {shape: median(speeds) for shape, speeds in speeds_by_shape.items()}
 
 
-def _waits(table: SpeedupTable, places: Mapping[str, Path]) -> dict[Shape, list[float]]:
-    shares = {row.shape: _of_row(row, places) for row in table.rows}
+def _read_waits(table: SpeedupTable, places: Mapping[str, Path]) -> dict[Shape, list[float]]:
+    shares = {row.shape: _read_row_waits(row, places) for row in table.rows}
     return {shape: share for shape, share in shares.items() if share}
 
 
-def _of_row(row: Row, places: Mapping[str, Path]) -> list[float]:
-    logs = [run.log for run in row.runs if run.valid and run.log][:_LOGS]
+def _read_row_waits(row: Row, places: Mapping[str, Path]) -> list[float]:
+    logs = [run.log for run in row.runs if run.valid and run.log][:_MAX_LOGS]
     origin = row.origin
-    base = places.get(origin.name, Path()) if origin and origin.kind == "campaign" else Path()
-    shares = (waited(base / log) for log in logs)
+    directory = places.get(origin.name, Path()) if origin and origin.kind == "campaign" else Path()
+    shares = (read_wait_share(directory / log) for log in logs)
     return [share for share in shares if share is not None]
 
 
-def _lines(group: Group, findings: Sequence[Observation]) -> Iterator[str]:
-    title = f"{group.framework} · {group.model} · {group.precision}{on_cpu(group, ' · ')}"
-    yield click.style(plain(f"{title} · {group.batch} samples per device"), bold=True)
+def _format_findings(group: Group, findings: Sequence[Observation]) -> Iterator[str]:
+    title = f"{group.framework} · {group.model} · {group.precision}{cpu_suffix(group, ' · ')}"
+    yield click.style(sanitize(f"{title} · {group.batch} samples per device"), bold=True)
     for finding in findings:
         sign = click.style("?", fg="yellow") if finding.missing else "·"
         yield f"  {sign} {finding.text}"

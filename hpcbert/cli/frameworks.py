@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places, recipe
+from hpcbert.config.recipe import Recipe
 from hpcbert.logs import grammar
-
-if TYPE_CHECKING:
-    from hpcbert.config.recipe import Recipe
 
 
 @click.group(cls=ListByDefault)
@@ -22,7 +20,7 @@ def frameworks() -> None:
     """List the frameworks that hpcbert can measure."""
 
 
-def _folders(templates: tuple[str, ...]) -> tuple[Path, ...]:
+def _find_recipe_folders(templates: tuple[str, ...]) -> tuple[Path, ...]:
     # What else the site says is of no use here.
     path, _ = places.find_site("", env=os.environ, cwd=Path.cwd())
     return places.recipe_folders(path, templates)
@@ -36,13 +34,13 @@ _TEMPLATES = click.option("--templates", multiple=True, help="A folder with reci
 @returns_result
 def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
     """List the frameworks, one per line."""
-    paths = places.list_recipes(_folders(templates))
+    paths = places.list_recipes(_find_recipe_folders(templates))
     recipes = [recipe.load(folder) for folder in paths.values()]
-    data = [described(one) for one in recipes]
-    width = max((len(one.name) for one in recipes), default=0)
+    data = [describe_recipe(entry) for entry in recipes]
+    width = max((len(entry.name) for entry in recipes), default=0)
     lines = [
-        f"{one.name:<{width}}  {one.launch:<8}  {','.join(one.precisions):<19}  {one.title}"
-        for one in recipes
+        f"{entry.name:<{width}}  {entry.launch:<8}  {','.join(entry.precisions):<19}  {entry.title}"
+        for entry in recipes
     ]
     return Result(data, "\n".join(lines))
 
@@ -53,11 +51,11 @@ def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
 @returns_result
 def frameworks_show(name: str, templates: tuple[str, ...]) -> Result:
     """Show everything that hpcbert knows about a framework."""
-    data = described(recipe.load(places.find_recipe(name, _folders(templates))))
-    return Result(data, "\n".join(_lines(data)))
+    data = describe_recipe(recipe.load(places.find_recipe(name, _find_recipe_folders(templates))))
+    return Result(data, "\n".join(_format_description(data)))
 
 
-def described(recipe: Recipe) -> dict[str, Any]:
+def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as a document: what runs, from where, and how its log is read.
 
     Raises:
@@ -104,15 +102,15 @@ def described(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _lines(data: dict[str, Any]) -> list[str]:
+def _format_description(data: dict[str, Any]) -> list[str]:
     """Lay a description out as text: one name and value per line, lists below their name."""
     lines = []
     for name, value in data.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             lines.append(f"{name}:")
-            lines += [f"  {' · '.join(str(part) for part in one.values())}" for one in value]
+            lines += [f"  {' · '.join(str(part) for part in entry.values())}" for entry in value]
         elif isinstance(value, list):
-            lines += [f"{name}:", *(f"  {one}" for one in value)] if value else []
+            lines += [f"{name}:", *(f"  {entry}" for entry in value)] if value else []
         elif value not in (None, ""):
             lines.append(f"{name}: {value}")
     return lines

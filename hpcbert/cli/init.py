@@ -5,27 +5,31 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcbert.campaign.store import write_text
 from hpcbert.cli.options import shared_option
-from hpcbert.cli.output import Result, printable, returns_result
+from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.cli.unused_options import refuse_typed
-from hpcbert.commands.init import described, local_values, present, propose, site_text
+from hpcbert.commands.init import (
+    Proposal,
+    Question,
+    describe_choices,
+    has_cluster,
+    local_values,
+    propose,
+    render_site,
+)
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system import machine
 from hpcbert.system.runner import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcbert.commands.init import Proposal, Question
 
 # Options that mean nothing without Slurm.
 _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
@@ -70,7 +74,7 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
         raise UsageError(
             "The file exists already.", where=str(output), hint="Give --force to overwrite it."
         )
-    proposal = None if only_local else _on_cluster(output, said)
+    proposal = None if only_local else _propose_site(output, said)
     if proposal is None:
         missing = (
             "with --local" if only_local else "without Slurm, which this machine does not have"
@@ -79,11 +83,11 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
         if slurm:
             raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
     values = proposal.values if proposal else local_values(said)
-    text = site_text(default_site().read_text(encoding="utf-8"), values)
+    text = render_site(default_site().read_text(encoding="utf-8"), values)
     write_text(output, text)
     kind = f"the Slurm cluster {proposal.name}" if proposal else "this machine"
-    others = _outranked(output)
-    flag = f" --site {shlex.quote(str(output))}" if others else ""
+    site_warnings = _warn_other_site(output)
+    flag = f" --site {shlex.quote(str(output))}" if site_warnings else ""
     lines = [f"{output}: for {kind}. Read it, then: hpcbert doctor{flag}"]
     return Result(
         data={
@@ -91,39 +95,43 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
             "detected": {key: value for key, value in values.items() if value is not None},
             "choices": proposal.choices if proposal else [],
         },
-        text="\n".join([*lines, *([described(proposal.choices)] if proposal else [])]),
-        warnings=(*(proposal.warnings if proposal else ()), *others),
+        text="\n".join([*lines, *([describe_choices(proposal.choices)] if proposal else [])]),
+        warnings=(*(proposal.warnings if proposal else ()), *site_warnings),
     )
 
 
-def _on_cluster(output: Path, said: dict[str, Any]) -> Proposal | None:
+def _propose_site(output: Path, options: dict[str, Any]) -> Proposal | None:
     """Return the site that suits this machine's cluster; None without one."""
     cluster = Cluster(World(run))
-    if not present(cluster):
+    if not has_cluster(cluster):
         return None
-    surroundings = machine.look(os.environ)
-    return propose(cluster, surroundings, said, _picker(), folder=output.absolute().parent)
+    surroundings = machine.inspect_machine(os.environ)
+    return propose(cluster, surroundings, options, _make_picker(), folder=output.absolute().parent)
 
 
-def _picker() -> Callable[[Question], str]:
+def _make_picker() -> Callable[[Question], str]:
     """Return what answers questions: the user at the terminal, or else the default."""
     if (
         sys.stdin.isatty()
         and sys.stderr.isatty()
         and not click.get_current_context().params.get("as_json")
     ):
-        return _ask
+        return _ask_user
     return lambda question: question.default
 
 
-def _ask(question: Question) -> str:
+def _ask_user(question: Question) -> str:
     """Ask the user to choose one of several; a number or the name answers."""
     names = list(question.options)
     if names:
         click.echo(f"Which {question.name}? ({question.flag})", err=True)
-    for number, (name, known) in enumerate(question.options.items(), 1):
-        text = known if known.startswith(name) and name else f"{name or '(none)'}: {known}"
-        click.echo(f"  {number}  {printable(text)}", err=True)
+    for number, (name, description) in enumerate(question.options.items(), 1):
+        text = (
+            description
+            if description.startswith(name) and name
+            else f"{name or '(none)'}: {description}"
+        )
+        click.echo(f"  {number}  {replace_controls(text)}", err=True)
     default = question.default or ("" if "" in names else None)
     while True:
         answer: str = click.prompt(
@@ -136,17 +144,17 @@ def _ask(question: Question) -> str:
             return names[int(answer) - 1]
         if not names or answer in names:
             return answer
-        click.echo(f"{printable(answer)} is not one of them.", err=True)
+        click.echo(f"{replace_controls(answer)} is not one of them.", err=True)
 
 
-def _outranked(output: Path) -> list[str]:
+def _warn_other_site(output: Path) -> list[str]:
     """Return why hpcbert uses a site other than the file just written, if it does."""
     try:
-        path, by = find_site("", env=os.environ, cwd=Path.cwd())
+        path, source = find_site("", env=os.environ, cwd=Path.cwd())
     except ConfigError as error:
         return [f"hpcbert does not use {output} here. {error}"]
     if path.resolve() == output.resolve():
         return []
-    text = "because of HPCBERT_SITE" if by == "HPCBERT_SITE" else f"found {by}"
-    remedy = "unset HPCBERT_SITE or give" if by == "HPCBERT_SITE" else "give"
+    text = "because of HPCBERT_SITE" if source == "HPCBERT_SITE" else f"found {source}"
+    remedy = "unset HPCBERT_SITE or give" if source == "HPCBERT_SITE" else "give"
     return [f"hpcbert uses {path} here, {text}. To use {output}, {remedy} --site {output}."]

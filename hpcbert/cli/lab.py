@@ -30,11 +30,11 @@ def lab() -> None:
     """
 
 
-def _progress(line: str) -> None:
+def _print_progress(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _result(status: library.LabStatus) -> Result:
+def _make_result(status: library.LabStatus) -> Result:
     dead = [daemon.name for daemon in status.daemons if not daemon.alive]
     lines = [f"{node.name}  {node.address}  {node.state}" for node in status.nodes]
     directory = status.lab.directory
@@ -104,8 +104,8 @@ def lab_up(
         lacks=lacks,
         user=user,
     )
-    library.up(plan, run=run, report=_progress)
-    return _result(library.status(plan.directory, run=run))
+    library.up(plan, run=run, report=_print_progress)
+    return _make_result(library.status(plan.directory, run=run))
 
 
 @lab.command("status")
@@ -113,7 +113,7 @@ def lab_up(
 @returns_result
 def lab_status(*, directory: Path) -> Result:
     """Report the state of the lab."""
-    return _result(library.status(directory.absolute(), run=run))
+    return _make_result(library.status(directory.absolute(), run=run))
 
 
 @lab.command("down")
@@ -121,7 +121,7 @@ def lab_status(*, directory: Path) -> Result:
 @returns_result
 def lab_down(*, directory: Path) -> Result:
     """End every process and remove everything that the lab made, even after a failed start."""
-    removal = library.down(directory.absolute(), run=run, report=_progress)
+    removal = library.down(directory.absolute(), run=run, report=_print_progress)
     data = {"ended": removal.ended, "left": list(removal.left)}
     if not removal.left:
         return Result(data, f"{removal.ended} processes ended, nothing is left behind.")

@@ -5,24 +5,20 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from hpcbert.campaign import store
-from hpcbert.campaign.overview import STATES, age, look
+from hpcbert.campaign.overview import STATES, Overview, compute_age, read_overview
 from hpcbert.cli import streams
-from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, best_text, since_text, span
+from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, format_age, format_best, format_shapes
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
-from hpcbert.results.grid import aligned
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from hpcbert.campaign.overview import Overview
+from hpcbert.results.grid import align_rows
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE = re.compile(r"(\d{1,9})([smhdw])")
@@ -63,34 +59,38 @@ class Filter(NamedTuple):
     everyone: bool = False
 
 
-def listed(runs: Path, wanted: Filter, *, now: float) -> tuple[Overview, ...]:
+def list_overviews(runs: Path, criteria: Filter, *, now: float) -> tuple[Overview, ...]:
     """Return the campaigns under a directory, newest first.
 
     Args:
         runs: The directory.
-        wanted: Which of them.
+        criteria: Which of them.
         now: Seconds since the epoch.
     """
-    paths = store.everyones(runs) if wanted.everyone else store.find_campaigns(runs)
-    overviews = [overview for overview in map(look, paths) if _fits(overview, wanted, now)]
-    overviews.sort(key=lambda one: (one.created, one.campaign), reverse=True)
-    return tuple(overviews[: wanted.limit])
+    paths = store.find_all_campaigns(runs) if criteria.everyone else store.find_campaigns(runs)
+    overviews = [
+        overview
+        for overview in map(read_overview, paths)
+        if _matches_filter(overview, criteria, now)
+    ]
+    overviews.sort(key=lambda entry: (entry.created, entry.campaign), reverse=True)
+    return tuple(overviews[: criteria.limit])
 
 
-def _fits(overview: Overview, wanted: Filter, now: float) -> bool:
-    dated = (wanted.newer, wanted.older) != (None, None)
-    since = age(overview.created, now=now) if dated else None
+def _matches_filter(overview: Overview, criteria: Filter, now: float) -> bool:
+    has_age_limit = (criteria.newer, criteria.older) != (None, None)
+    since = compute_age(overview.created, now=now) if has_age_limit else None
     text = f"{overview.campaign}\n{overview.name}\n{overview.note}".lower()
     return (
-        (not wanted.frameworks or overview.framework in wanted.frameworks)
-        and (not wanted.states or overview.state in wanted.states)
-        and wanted.name.lower() in text
-        and (wanted.newer is None or (since is not None and since < wanted.newer))
-        and (wanted.older is None or (since is not None and since > wanted.older))
+        (not criteria.frameworks or overview.framework in criteria.frameworks)
+        and (not criteria.states or overview.state in criteria.states)
+        and criteria.name.lower() in text
+        and (criteria.newer is None or (since is not None and since < criteria.newer))
+        and (criteria.older is None or (since is not None and since > criteria.older))
     )
 
 
-def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float | None:
+def _read_age(_ctx: click.Context, _param: click.Parameter, value: str) -> float | None:
     """Read an age; click's callback."""
     if not value:
         return None
@@ -115,9 +115,11 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> float 
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
 @click.option("--name", default="", metavar="TEXT", help="Only with this text in id, name or note.")
 @click.option(
-    "--newer", default="", metavar="AGE", callback=_seconds, help="Only newer than 12h, 7d, 4w."
+    "--newer", default="", metavar="AGE", callback=_read_age, help="Only newer than 12h, 7d, 4w."
 )
-@click.option("--older", default="", metavar="AGE", callback=_seconds, help="Only older than that.")
+@click.option(
+    "--older", default="", metavar="AGE", callback=_read_age, help="Only older than that."
+)
 @click.option("--everyone", is_flag=True, help="Include other users' campaigns.")
 @click.option("--runs", default="", help="Directory of the campaigns.")
 @click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
@@ -141,58 +143,60 @@ def list_(
     wrote. The line of a damaged campaign gives the reason.
     """
     directory, now = Path(runs or load(site_file).runs), time.time()
-    wanted = Filter(fw, state, name, newer, older, limit, everyone)
-    overviews = listed(directory, wanted, now=now)
+    criteria = Filter(fw, state, name, newer, older, limit, everyone)
+    overviews = list_overviews(directory, criteria, now=now)
     data = {
         "runs": str(directory.absolute()),
         "source": "files",
         "campaigns": [
-            {**asdict(overview), "age_seconds": age(overview.created, now=now)}
+            {**asdict(overview), "age_seconds": compute_age(overview.created, now=now)}
             for overview in overviews
         ],
     }
     if (
         not overviews
         and not everyone
-        and listed(directory, wanted._replace(everyone=True), now=now)
+        and list_overviews(directory, criteria._replace(everyone=True), now=now)
     ):
         return Result(data, f"None of yours in {directory}; --everyone lists those of others.")
-    return Result(data, _text(overviews, directory, now, narrowed=wanted != Filter()))
+    return Result(data, _format_table(overviews, directory, now, narrowed=criteria != Filter()))
 
 
-def _text(overviews: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:
+def _format_table(overviews: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:
     if not overviews:
         start = "Start one with hpcbert submit."
         return f"No campaign in {runs} {'matches.' if narrowed else f'yet. {start}'}"
-    rows = [_TITLES, *(_row(overview, now) for overview in overviews)]
+    rows = [_TITLES, *(_format_row(overview, now) for overview in overviews)]
     right = _RIGHT
     if not any(row[_NAME] for row in rows[1:]):
         rows = [(*row[:_NAME], *row[_NAME + 1 :]) for row in rows]
-        right = tuple(at - 1 for at in right)
+        right = tuple(column - 1 for column in right)
     notes = [
         "",
         _FROM_FILES,
         *([COLLECT_AGAIN] if any(overview.provisional for overview in overviews) else []),
     ]
-    return "\n".join([*aligned(rows, streams.width(sys.stdout), right=right), *notes])
+    return "\n".join([*align_rows(rows, streams.line_width(sys.stdout), right=right), *notes])
 
 
-def _row(overview: Overview, now: float) -> tuple[str, ...]:
+def _format_row(overview: Overview, now: float) -> tuple[str, ...]:
     rehearsal = "rehearsal" if overview.rehearse and overview.state != "rehearsed" else ""
     return (
         overview.campaign,
         overview.name if overview.name != overview.campaign else "",
         overview.framework or "-",
-        span(overview.shapes),
+        format_shapes(overview.shapes),
         overview.state,
-        _valid(overview),
-        best_text(overview.best),
-        since_text(age(overview.created, now=now)),
+        _format_valid(overview),
+        format_best(overview.best),
+        format_age(compute_age(overview.created, now=now)),
         " · ".join(filter(None, (rehearsal, overview.problem, overview.note))),
     )
 
 
-def _valid(overview: Overview) -> str:
-    known: dict[str, Any] = {"valid": overview.valid, "asked": overview.asked}
-    text = "{valid}/{asked}".format(**{key: "-" if n is None else n for key, n in known.items()})
+def _format_valid(overview: Overview) -> str:
+    counts: dict[str, Any] = {"valid": overview.valid, "asked": overview.asked}
+    text = "{valid}/{asked}".format(
+        **{key: "-" if count is None else count for key, count in counts.items()}
+    )
     return text + PROVISIONAL * overview.provisional

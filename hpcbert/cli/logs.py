@@ -5,34 +5,29 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import Repeat, TrackedCampaign
 from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
-from hpcbert.cli.output import Result, finish, printable, say
-from hpcbert.commands.following import follow, newest_log
-from hpcbert.commands.monitor import failure_reader, open_campaign
+from hpcbert.cli.output import Result, print_text, replace_controls, run_command
+from hpcbert.commands.following import Log, find_newest_log, follow_log
+from hpcbert.commands.monitor import make_failure_reader, open_campaign
 from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError
+from hpcbert.logs.failures import Failure
 from hpcbert.logs.lines import NotALogError, open_log
-from hpcbert.slurm.states import Kind
+from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.decode import did_you_mean
 from hpcbert.system.runner import run
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcbert.campaign.repeats import Repeat, TrackedCampaign
-    from hpcbert.commands.following import Log
-    from hpcbert.logs.failures import Failure
-    from hpcbert.slurm.states import RepeatState
-
-_PRINTED = "Its ranks have written no log yet; this is the output of the job script."
+_ONLY_JOB_OUTPUT = "Its ranks have written no log yet; this is the output of the job script."
 _BLOCK = 1 << 16
-_MOST = 1 << 24
+_MAX_TAIL = 1 << 24
 
 
 @click.command(
@@ -71,12 +66,14 @@ def logs(
 
     def body() -> Result:
         if follow_it and not (as_json or path_only):
-            return _follow(tail, **values)
-        opened_campaign, log = _find(**values)
-        cautions = store.caution(opened_campaign.shown)
+            return _follow_log(tail, **values)
+        opened_campaign, log = _find_log(**values)
+        cautions = store.warn_about_writers(opened_campaign.shown)
         if as_json:
-            lines = _last_lines(log.path, tail or 0)
-            return Result(_data(log, lines, log.place(opened_campaign.shown)), warnings=cautions)
+            lines = _read_last_lines(log.path, tail or 0)
+            return Result(
+                _log_data(log, lines, log.place(opened_campaign.shown)), warnings=cautions
+            )
         if path_only and opened_campaign.packed:
             raise UsageError(
                 "A file in an archive has no path of its own.",
@@ -85,48 +82,54 @@ def logs(
             )
         if path_only:
             return Result(text=str(log.path), warnings=cautions)
-        _print(_last_lines(log.path, tail) if tail is not None else _blocks(log.path))
-        return Result(warnings=(*cautions, *((_PRINTED,) if log.printed else ()), *_failed(log)))
+        _print_bytes(
+            _read_last_lines(log.path, tail) if tail is not None else _read_blocks(log.path)
+        )
+        return Result(
+            warnings=(*cautions, *((_ONLY_JOB_OUTPUT,) if log.printed else ()), *_warn_failure(log))
+        )
 
-    finish("logs", body, as_json=as_json)
+    run_command("logs", body, as_json=as_json)
 
 
-def _meant(
+def _select_repeats(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
 ) -> tuple[OpenedCampaign, TrackedCampaign, list[Repeat]]:
     """Return a campaign and those of its repeats that the user selects, at least one."""
     (opened_campaign,) = open_campaigns(
         [campaign] if campaign else (), Path(runs or load(site_file).runs)
     )
-    watched = open_campaign(opened_campaign.directory)
-    repeats = [one for one in watched.repeats if repeat in {None, one.number}]
-    repeats = [one for one in repeats if point in {"", one.array.point.key}]
+    tracked_campaign = open_campaign(opened_campaign.directory)
+    repeats = [
+        candidate for candidate in tracked_campaign.repeats if repeat in {None, candidate.number}
+    ]
+    repeats = [candidate for candidate in repeats if point in {"", candidate.array.point.key}]
     if not repeats:
-        keys = [array.point.key for array in watched.campaign.measured]
+        keys = [array.point.key for array in tracked_campaign.campaign.measured]
         if point and point not in keys:
             raise UsageError(
                 f"The campaign has no point {point!r}.", hint=did_you_mean(point, keys)
             )
-        count = watched.campaign.protocol.repeats
+        count = tracked_campaign.campaign.protocol.repeats
         raise UsageError(
             "The campaign has no such repeat.", hint=f"Repeats are numbered from 1 to {count}."
         )
-    return opened_campaign, watched, repeats
+    return opened_campaign, tracked_campaign, repeats
 
 
-def _find(**values: Any) -> tuple[OpenedCampaign, Log]:
-    opened_campaign, watched, repeats = _meant(**values)
-    there = [log for repeat in repeats if (log := newest_log(repeat)) is not None]
-    if not there:
+def _find_log(**values: Any) -> tuple[OpenedCampaign, Log]:
+    opened_campaign, tracked_campaign, repeats = _select_repeats(**values)
+    existing_logs = [log for repeat in repeats if (log := find_newest_log(repeat)) is not None]
+    if not existing_logs:
         raise IncompleteError(
             "The repeat has no log yet.",
             where=str(opened_campaign.shown),
-            hint=f"Follow its progress: hpcbert monitor --once {watched.campaign.id}",
+            hint=f"Follow its progress: hpcbert monitor --once {tracked_campaign.campaign.id}",
         )
-    return opened_campaign, max(there, key=lambda log: log.path.stat().st_mtime)
+    return opened_campaign, max(existing_logs, key=lambda log: log.path.stat().st_mtime)
 
 
-def _data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
+def _log_data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
     return {
         "campaign": log.repeat.watched.campaign.id,
         "point": log.repeat.array.point.key,
@@ -134,45 +137,45 @@ def _data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
         "attempt": log.attempt,
         "path": place,
         "bytes": log.path.stat().st_size,
-        "failure": failure._asdict() if (failure := _failure(log)) else None,
+        "failure": failure._asdict() if (failure := _read_failure(log)) else None,
         "lines": [line.decode(errors="replace").rstrip("\n") for line in lines],
     }
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def _read_blocks(path: Path) -> Iterator[bytes]:
     """Yield the content of a file up to its present end."""
-    descriptor, size = _opened(path)
+    descriptor, size = _open_log(path)
     with os.fdopen(descriptor, "rb") as file:
         while size > 0 and (block := file.read(min(_BLOCK, size))):
             size -= len(block)
             yield block
 
 
-def _last_lines(path: Path, count: int) -> Iterator[bytes]:
+def _read_last_lines(path: Path, count: int) -> Iterator[bytes]:
     """Yield the last lines of a file, read from its end; of an endless line, only the last part."""
-    descriptor, end = _opened(path)
+    descriptor, end = _open_log(path)
     data = b""
     with os.fdopen(descriptor, "rb") as file:
-        while end > 0 and data[:-1].count(b"\n") < count and len(data) < _MOST:
+        while end > 0 and data[:-1].count(b"\n") < count and len(data) < _MAX_TAIL:
             start = max(0, end - _BLOCK)
             file.seek(start)
             data, end = file.read(end - start) + data, start
     yield from data.splitlines(keepends=True)[-count:] if count else ()
 
 
-def _opened(path: Path) -> tuple[int, int]:
+def _open_log(path: Path) -> tuple[int, int]:
     try:
         return open_log(path)
     except NotALogError as error:
         raise UsageError(f"The log {error}.", where=str(path)) from error
 
 
-def _print(pieces: Iterator[bytes]) -> None:
+def _print_bytes(pieces: Iterator[bytes]) -> None:
     """Print a file's bytes to stdout, except control characters that steer a terminal."""
     text = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
         if sys.stdout.isatty():
-            click.echo(printable(text.decode(piece)), nl=False)
+            click.echo(replace_controls(text.decode(piece)), nl=False)
         else:
             sys.stdout.buffer.write(piece)
     sys.stdout.flush()
@@ -186,7 +189,7 @@ class _Printer:
 
     def text(self, data: bytes) -> None:
         if sys.stdout.isatty():
-            click.echo(printable(self._decode(data)), nl=False)
+            click.echo(replace_controls(self._decode(data)), nl=False)
         else:
             sys.stdout.buffer.write(data)
         sys.stdout.flush()
@@ -195,36 +198,41 @@ class _Printer:
         name = f"{repeat.array.point.key} repeat {repeat.number}"
         name += f" attempt {state.attempt}" if state.attempt else ""
         text = f" ({state.detail})" if state.detail else ""
-        say(f"{name}: {state.word}{text}", err=True)
+        print_text(f"{name}: {state.word}{text}", err=True)
 
 
-def _follow(tail: int | None, **values: Any) -> Result:
-    opened_campaign, watched, repeats = _meant(**values)
-    keys = {(one.array.point.key, one.number) for one in repeats}
+def _follow_log(tail: int | None, **values: Any) -> Result:
+    opened_campaign, tracked_campaign, repeats = _select_repeats(**values)
+    keys = {(candidate.array.point.key, candidate.number) for candidate in repeats}
 
     def start(path: Path) -> int:
         if tail is None:
             return 0
-        return path.stat().st_size - sum(map(len, _last_lines(path, tail)))
+        return path.stat().st_size - sum(map(len, _read_last_lines(path, tail)))
 
     floor = load(values["site_file"]).slurm.poll_floor
     try:
-        repeat, _ = follow(watched, keys, _Printer(), run=run, floor=floor, tail=start)
+        repeat, _ = follow_log(tracked_campaign, keys, _Printer(), run=run, floor=floor, tail=start)
     except NotALogError as error:
         raise UsageError(f"The log {error}.", where=str(opened_campaign.shown)) from error
-    log = newest_log(repeat)
-    return Result(warnings=(*store.caution(opened_campaign.shown), *(_failed(log) if log else ())))
+    log = find_newest_log(repeat)
+    return Result(
+        warnings=(
+            *store.warn_about_writers(opened_campaign.shown),
+            *(_warn_failure(log) if log else ()),
+        )
+    )
 
 
-def _failure(log: Log) -> Failure | None:
+def _read_failure(log: Log) -> Failure | None:
     """Return why the attempt of a log failed, if its job recorded the reason."""
     end = log.repeat.record.attempt(log.attempt).end_state
     if end is None or end.kind is not Kind.FAILED:
         return None
-    explain = failure_reader(log.repeat.watched.directory)
-    return explain(log.path, log.repeat.array.point.device, log.repeat.printed_alone)
+    explain = make_failure_reader(log.repeat.watched.directory)
+    return explain(log.path, log.repeat.array.point.device, log.repeat.own_outputs)
 
 
-def _failed(log: Log) -> tuple[str, ...]:
-    failure = _failure(log)
+def _warn_failure(log: Log) -> tuple[str, ...]:
+    failure = _read_failure(log)
     return (f"Repeat {log.repeat.number} failed: {failure}",) if failure else ()

@@ -6,16 +6,14 @@ import importlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
 from hpcbert import __version__
 from hpcbert.cli import streams
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _OTHERS_WRITE = 0o002
 _COMPLETE = "_HPCBERT_COMPLETE"
@@ -58,26 +56,26 @@ COMMANDS = {
 EMPTY_MEANS = {("note", "text"): "removes the note"}
 
 
-def without_blanks(command: click.Command) -> click.Command:
+def refuse_blanks(command: click.Command) -> click.Command:
     """Let a command and those below it refuse empty values: of an unset shell variable, mostly.
 
     An option that is not typed keeps its default. An empty one would silently mean the same, an
     empty argument whatever matches first.
     """
-    for below in getattr(command, "commands", {}).values():
-        without_blanks(below)
+    for subcommand in getattr(command, "commands", {}).values():
+        refuse_blanks(subcommand)
     for param in command.params:
-        vars(param).setdefault("consume_value", _filled(param, param.consume_value))
+        vars(param).setdefault("consume_value", _refuse_blank(param, param.consume_value))
     return command
 
 
-def _filled(
+def _refuse_blank(
     param: click.Parameter, consume: Callable[..., tuple[Any, ParameterSource]]
 ) -> Callable[..., tuple[Any, ParameterSource]]:
     def consume_value(ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         value, source = consume(ctx, opts)
-        words = value if isinstance(value, list | tuple) else (value,)
-        blank = any(isinstance(word, str) and not word.strip() for word in words)
+        values = value if isinstance(value, list | tuple) else (value,)
+        blank = any(isinstance(word, str) and not word.strip() for word in values)
         exempt = (ctx.info_name, param.name) in EMPTY_MEANS or ctx.resilient_parsing
         if source is ParameterSource.COMMANDLINE and blank and not exempt:
             param.process_value(ctx, value)  # Its own refusal says more.
@@ -96,16 +94,16 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of one command."""
+        from hpcbert.cli.completing import attach_completion
+
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"hpcbert.cli.{cmd_name}")
         # With an underscore if Python has the name already, as `list`.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         if _COMPLETE in os.environ:
-            from hpcbert.cli.completing import attach
-
-            return attach(command)
-        return without_blanks(command)
+            return attach_completion(command)
+        return refuse_blanks(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands by their first lines without importing them."""
@@ -143,7 +141,7 @@ class ListByDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
-def _colour(choice: str) -> bool | None:
+def _choose_colour(choice: str) -> bool | None:
     """Decide on colour: the flag, then NO_COLOR, then FORCE_COLOR, then click's isatty."""
     if choice != "auto":
         return choice == "always"
@@ -171,12 +169,12 @@ def root(ctx: click.Context, color: str) -> None:
       hpcbert monitor
       hpcbert collect
     """
-    ctx.color = _colour(color)
+    ctx.color = _choose_colour(color)
 
 
 def main() -> None:
     """Run the command line; whatever happens ends with a sentence and a documented exit code."""
-    streams.settle()
+    streams.replace_streams()
     # Only a group can write to our files, if the umask lets it. sbatch passes it on to jobs.
     os.umask(os.umask(_OTHERS_WRITE) | _OTHERS_WRITE)
     try:
@@ -191,26 +189,30 @@ def main() -> None:
     except click.exceptions.Exit as leave:
         raise SystemExit(leave.exit_code) from None
     except Exception as error:  # noqa: BLE001 - the outermost level
-        end(error)
+        exit_on_error(error)
 
 
-def end(error: BaseException) -> NoReturn:
+def exit_on_error(error: BaseException) -> NoReturn:
     """Leave because of an exception; honour --json, and a reader that closed the pipe."""
+    from hpcbert.cli.output import convert_error, exit_unwritten, exit_with_result, replace_controls
+
     as_json = "--json" in sys.argv
     if isinstance(error, BrokenPipeError):
-        streams.forsake(sys.stdout)
+        streams.discard_buffer(sys.stdout)
         raise SystemExit(0)
-    from hpcbert.cli.output import Result, leave, printable, told, unwritten
+    from hpcbert.cli.output import (
+        Result,
+    )
 
     if isinstance(error, click.ClickException) and not as_json:
         # Older versions of click quote a wrong option as it was typed.
         error.show(text := io.StringIO())
-        click.echo(printable(text.getvalue()), nl=False, err=True)
+        click.echo(replace_controls(text.getvalue()), nl=False, err=True)
         raise SystemExit(2)
 
-    if isinstance(error, OSError) and streams.refused(sys.stdout, error):
-        unwritten(error)
-    named = next((word for word in sys.argv[1:] if word in COMMANDS), "")
+    if isinstance(error, OSError) and streams.is_write_failure(sys.stdout, error):
+        exit_unwritten(error)
+    command_name = next((word for word in sys.argv[1:] if word in COMMANDS), "")
     if context := getattr(error, "ctx", None):
-        named = str(context.command_path).partition(" ")[2]
-    leave(named, Result(errors=(told(error),)), as_json=as_json)
+        command_name = str(context.command_path).partition(" ")[2]
+    exit_with_result(command_name, Result(errors=(convert_error(error),)), as_json=as_json)

@@ -6,15 +6,12 @@ The wheel's build makes them (build_man.py), so no page can be older than the pr
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 import click
 
 from hpcbert import __version__
 from hpcbert.cli.main import root
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 # Headings of click's help that become sections of the page; the rest is text.
 _SECTION = re.compile(r"^(\w+):$")
@@ -25,68 +22,80 @@ _WIDTH = 100
 
 def pages() -> Mapping[str, str]:
     """Return every page as troff, by file name: `hpcbert-lab-up.1`."""
-    return {f"{name.replace(' ', '-')}.1": _page(name, context) for name, context in _commands()}
+    return {
+        f"{name.replace(' ', '-')}.1": _format_page(name, context)
+        for name, context in _walk_commands()
+    }
 
 
-def _commands() -> Iterator[tuple[str, click.Context]]:
-    top = click.Context(
+def _walk_commands() -> Iterator[tuple[str, click.Context]]:
+    root_context = click.Context(
         root, info_name="hpcbert", max_content_width=_WIDTH, **root.context_settings
     )
-    waiting = [("hpcbert", top)]
-    while waiting:
-        name, context = waiting.pop(0)
+    queue = [("hpcbert", root_context)]
+    while queue:
+        name, context = queue.pop(0)
         yield name, context
         if isinstance(group := context.command, click.Group):
             for inner in group.list_commands(context):
                 command = group.get_command(context, inner)
                 if command:
-                    below = click.Context(command, info_name=inner, parent=context)
-                    waiting.append((f"{name} {inner}", below))
+                    inner_context = click.Context(command, info_name=inner, parent=context)
+                    queue.append((f"{name} {inner}", inner_context))
 
 
-def _page(name: str, context: click.Context) -> str:
+def _format_page(name: str, context: click.Context) -> str:
     summary = context.command.get_short_help_str(limit=200).rstrip(".")
     usage = " ".join(context.command.collect_usage_pieces(context))
     title = name.replace(" ", "-")
     lines = [
         f'.TH "{title.upper()}" "1" "" "hpcbert {__version__}" "hpcbert"',
-        *(".SH NAME", f"{_plain(title)} \\- {_plain(summary)}"),
-        *(".SH SYNOPSIS", f".B {_plain(f'{name} {usage}')}"),
+        *(".SH NAME", f"{_escape_troff(title)} \\- {_escape_troff(summary)}"),
+        *(".SH SYNOPSIS", f".B {_escape_troff(f'{name} {usage}')}"),
         ".SH DESCRIPTION",
-        *_body(context.get_help().splitlines()),
+        *_format_help(context.get_help().splitlines()),
     ]
     if isinstance(context.command, click.Group):
         inner = context.command.list_commands(context)
-        lines += [".SH SEE ALSO", *(f".BR {_plain(f'{title}-{one}')} (1)" for one in inner)]
+        lines += [
+            ".SH SEE ALSO",
+            *(f".BR {_escape_troff(f'{title}-{subcommand}')} (1)" for subcommand in inner),
+        ]
     elif context.parent:
-        lines += [".SH SEE ALSO", f".BR {_plain(title.rpartition('-')[0])} (1)"]
+        lines += [".SH SEE ALSO", f".BR {_escape_troff(title.rpartition('-')[0])} (1)"]
     return "\n".join(lines) + "\n"
 
 
-def _body(help_lines: list[str]) -> Iterator[str]:
+def _format_help(help_lines: list[str]) -> Iterator[str]:
     """Yield the text of a help page, with sections and lists in troff."""
-    listed = False
-    typed = False
+    in_list = False
+    in_example = False
     for line in help_lines[1:]:
         section = _SECTION.match(line.strip())
-        entry = _ENTRY.match(line) if listed else None
+        entry = _ENTRY.match(line) if in_list else None
         if section:
-            typed = section[1].startswith("Example")
-            listed = not typed
+            in_example = section[1].startswith("Example")
+            in_list = not in_example
             yield f".SH {section[1].upper()}"
         elif not line.strip():
-            typed = False
+            in_example = False
             yield ".PP"
-        elif typed:
-            yield from (_plain(line.strip()), ".br")
+        elif in_example:
+            yield from (_escape_troff(line.strip()), ".br")
         elif entry:
-            yield from (".TP", f".B {_plain(entry[1])}", *([_plain(entry[2])] if entry[2] else []))
+            yield from (
+                ".TP",
+                f".B {_escape_troff(entry[1])}",
+                *([_escape_troff(entry[2])] if entry[2] else []),
+            )
         else:
-            yield _plain(line.strip())
+            yield _escape_troff(line.strip())
 
 
-def _plain(text: str) -> str:
+def _escape_troff(text: str) -> str:
     """Return text escaped so that troff prints it as it is."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
-    text = "".join(one if one.isascii() else f"\\[u{ord(one):04X}]" for one in text)
+    text = "".join(
+        character if character.isascii() else f"\\[u{ord(character):04X}]" for character in text
+    )
     return f"\\&{text}" if text[:1] in {".", "'"} else text

@@ -5,35 +5,39 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcbert.campaign import preflight, store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
-from hpcbert.cli.campaigns import OpenedCampaign, next_step, open_campaigns
-from hpcbert.cli.output import Result, finish, printable
-from hpcbert.cli.watching import Display, cancel_hint, count_text, failures_alike, has_screen
+from hpcbert.cli.campaigns import OpenedCampaign, format_next_step, open_campaigns
+from hpcbert.cli.output import Result, replace_controls, run_command
+from hpcbert.cli.watching import (
+    Display,
+    format_cancel_hint,
+    format_counts,
+    has_screen,
+    list_failures,
+)
 from hpcbert.commands import heal
 from hpcbert.commands import monitor as flow
-from hpcbert.config.schedulers import traits
+from hpcbert.commands.monitor import View
+from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import load
 from hpcbert.errors import HpcbertError, IncompleteError, Interruption, UsageError
 from hpcbert.system.runner import run
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+FindNewer = Callable[[Sequence[TrackedCampaign]], Sequence[TrackedCampaign]]
 
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.commands.monitor import View
-
-    Newer = Callable[[Sequence[TrackedCampaign]], Sequence[TrackedCampaign]]
 
 # Limits of the interval, seconds.
-_SHORTEST, _LONGEST = 0.1, 86_400.0
+_MIN_INTERVAL, _MAX_INTERVAL = 0.1, 86_400.0
 
 
 @click.command(
@@ -72,10 +76,10 @@ def monitor(*, as_json: bool, plain: bool, **values: Any) -> None:
     """
     display = Display(as_json=as_json)
     full = not (as_json or plain) and has_screen()
-    finish("monitor", lambda: _monitor(display, full=full, **values), as_json=as_json)
+    run_command("monitor", lambda: _run_monitor(display, full=full, **values), as_json=as_json)
 
 
-def _monitor(
+def _run_monitor(
     display: Display,
     *,
     full: bool,
@@ -90,56 +94,67 @@ def _monitor(
 
     site = load(site_file)
     directory = Path(runs or site.runs)
-    watched: Sequence[TrackedCampaign] = ()
-    left_out: tuple[Path, ...] = ()
+    tracked_campaigns: Sequence[TrackedCampaign] = ()
+    skipped: tuple[Path, ...] = ()
     if not campaigns:
-        watched, left_out = flow.unfinished(directory, run=run)
+        tracked_campaigns, skipped = flow.find_unfinished(directory, run=run)
     opened_campaigns = tuple(
         OpenedCampaign(tracked_campaign.directory, tracked_campaign.directory)
-        for tracked_campaign in watched
+        for tracked_campaign in tracked_campaigns
     )
     opened_campaigns = opened_campaigns or open_campaigns(campaigns, directory)
     # Nothing in an archive changes any more.
     once = once or any(opened_campaign.packed for opened_campaign in opened_campaigns)
     full = full and not once
-    once = once or not (campaigns or watched)
-    watched = watched or tuple(
+    once = once or not (campaigns or tracked_campaigns)
+    tracked_campaigns = tracked_campaigns or tuple(
         flow.open_campaign(opened_campaign.directory) for opened_campaign in opened_campaigns
     )
     policy, floor = RetryPolicy(max_retries), site.slurm.poll_floor
-    between = _interval(interval, floor, watched)
+    seconds = _choose_interval(interval, floor, tracked_campaigns)
     try:
         if full:
-            look = (lambda _: ()) if campaigns else _newer(directory)
-            view, watched = _on_screen(watched, policy, look, floor=floor, interval=between)
+            find_new = (lambda _: ()) if campaigns else _make_finder(directory)
+            view, tracked_campaigns = _show_screen(
+                tracked_campaigns, policy, find_new, floor=floor, interval=seconds
+            )
         else:
-            view = heal.follow(
-                watched, policy, display, run=run, floor=floor, interval=between, once=once
+            view = heal.watch_and_retry(
+                tracked_campaigns,
+                policy,
+                display,
+                run=run,
+                floor=floor,
+                interval=seconds,
+                once=once,
             )
     except KeyboardInterrupt:
-        hint = cancel_hint(watched)
+        hint = format_cancel_hint(tracked_campaigns)
         return Result(errors=(Interruption("Interrupted. The jobs continue.", hint=hint),))
-    shown = {tracked_campaign.directory: tracked_campaign.directory for tracked_campaign in watched}
-    shown |= {
+    shown_paths = {
+        tracked_campaign.directory: tracked_campaign.directory
+        for tracked_campaign in tracked_campaigns
+    }
+    shown_paths |= {
         opened_campaign.directory: opened_campaign.shown for opened_campaign in opened_campaigns
     }
-    result = _result(view, watched, shown, exit_status=exit_status)
-    warnings = store.describe_left_out("the campaigns that are not over", left_out)
+    result = _make_result(view, tracked_campaigns, shown_paths, exit_status=exit_status)
+    warnings = store.describe_left_out("the campaigns that are not over", skipped)
     return replace(result, warnings=(*result.warnings, *warnings))
 
 
-def _newer(runs: Path) -> Newer:
+def _make_finder(runs: Path) -> FindNewer:
     """Return a function that finds campaigns submitted from now on."""
-    before = set(store.find_campaigns(runs))
-    return lambda watched: flow.begun(
-        runs, before | {tracked_campaign.directory for tracked_campaign in watched}
+    earlier = set(store.find_campaigns(runs))
+    return lambda tracked_campaigns: flow.find_submitted(
+        runs, earlier | {tracked_campaign.directory for tracked_campaign in tracked_campaigns}
     )
 
 
-def _on_screen(
-    watched: Sequence[TrackedCampaign],
+def _show_screen(
+    tracked_campaigns: Sequence[TrackedCampaign],
     policy: RetryPolicy,
-    begun: Newer,
+    find_new: FindNewer,
     *,
     floor: float,
     interval: float,
@@ -151,41 +166,46 @@ def _on_screen(
     """
     from hpcbert.cli.view import app, session
 
-    followed = session.Session(watched, policy, floor=floor, interval=interval, begun=begun)
+    screen_session = session.Session(
+        tracked_campaigns, policy, floor=floor, interval=interval, begun=find_new
+    )
     colour = click.get_current_context().color is not False and not os.environ.get("NO_COLOR")
-    app.show(followed, unicode=streams.holds_unicode(sys.stdout), colour=colour)
-    return followed.view or flow.View((), {}, time.time()), followed.watched
+    app.show_screen(screen_session, unicode=streams.can_show_unicode(sys.stdout), colour=colour)
+    return screen_session.view or flow.View((), {}, time.time()), screen_session.watched
 
 
-def _interval(asked: float | None, floor: float, watched: Sequence[TrackedCampaign]) -> float:
-    if asked is not None and not _SHORTEST <= asked <= _LONGEST:
+def _choose_interval(
+    period: float | None, floor: float, tracked_campaigns: Sequence[TrackedCampaign]
+) -> float:
+    if period is not None and not _MIN_INTERVAL <= period <= _MAX_INTERVAL:
         raise UsageError(
-            f"An interval is {_SHORTEST:g} to {_LONGEST:g} seconds, not {asked:g}.",
+            f"An interval is {_MIN_INTERVAL:g} to {_MAX_INTERVAL:g} seconds, not {period:g}.",
             where="--interval",
         )
-    shared = not all(
-        traits(tracked_campaign.campaign.scheduler).here for tracked_campaign in watched
+    is_shared = not all(
+        find_traits(tracked_campaign.campaign.scheduler).runs_locally
+        for tracked_campaign in tracked_campaigns
     )
-    if asked is not None and asked < floor and shared:
+    if period is not None and period < floor and is_shared:
         raise UsageError(
-            f"An interval of {asked:g} s is too short for a scheduler that you share with others.",
+            f"An interval of {period:g} s is too short for a scheduler that you share with others.",
             where="--interval",
             hint=f"This site's minimum is {floor:g} s (slurm.poll_floor in the site.toml).",
         )
-    return floor if asked is None else asked
+    return floor if period is None else period
 
 
-def _result(
+def _make_result(
     view: View,
-    watched: Sequence[TrackedCampaign],
-    shown: Mapping[Path, Path],
+    tracked_campaigns: Sequence[TrackedCampaign],
+    shown_paths: Mapping[Path, Path],
     *,
     exit_status: bool,
 ) -> Result:
     open_count = sum(not state.kind.over for state in view.states.values())
     errors: list[HpcbertError] = []
     if view.trouble and open_count:
-        errors.append(flow.unreachable(view))
+        errors.append(flow.no_answer_error(view))
     elif exit_status and view.failed:
         errors.append(
             IncompleteError(f"{view.failed} repeats failed or ended in an unknown state.")
@@ -194,30 +214,37 @@ def _result(
         repeat.watched.directory for repeat in view.repeats if view.states[repeat.key].kind.alive
     }
     campaigns: list[dict[str, Any]] = []
-    lines = [count_text(view.count())]
-    for tracked in watched:
-        name, directory = tracked.campaign.id, tracked.directory
-        sentences = preflight.sentences(tracked, over=directory not in alive)
-        place = str(shown[directory])
+    lines = [format_counts(view.count())]
+    for tracked_campaign in tracked_campaigns:
+        name, directory = tracked_campaign.campaign.id, tracked_campaign.directory
+        sentences = preflight.describe_preflight(tracked_campaign, over=directory not in alive)
+        place = str(shown_paths[directory])
         campaigns.append({"campaign": name, "directory": place, "preflight": sentences})
-        lines += [text if len(watched) == 1 else f"{name}: {text}" for text in sentences]
-    lines += [*failures_alike(view), *advice(view)]
+        lines += [text if len(tracked_campaigns) == 1 else f"{name}: {text}" for text in sentences]
+    lines += [*list_failures(view), *list_advice(view)]
     if not open_count:
-        lines += [next_step(tracked.campaign, shown[tracked.directory]) for tracked in watched]
+        lines += [
+            format_next_step(tracked_campaign.campaign, shown_paths[tracked_campaign.directory])
+            for tracked_campaign in tracked_campaigns
+        ]
     data = {
         "campaigns": campaigns,
         "repeats": {"asked": len(view.repeats), **view.count()},
         "over": not any(state.kind.alive for state in view.states.values()),
     }
-    cautions = [text for tracked in watched for text in store.caution(shown[tracked.directory])]
+    cautions = [
+        text
+        for tracked_campaign in tracked_campaigns
+        for text in store.warn_about_writers(shown_paths[tracked_campaign.directory])
+    ]
     garbage = [f"hpcbert cannot read this line of Slurm's answer: {row}" for row in view.garbage]
     return Result(data, "\n".join(lines), tuple(errors), (*cautions, *garbage))
 
 
-def advice(view: View) -> list[str]:
+def list_advice(view: View) -> list[str]:
     """Return what to do about repeats that need attention, one line per state."""
     states = [view.states[repeat.key] for repeat in view.repeats]
-    found = dict.fromkeys(
+    findings = dict.fromkeys(
         (f"{state.word} {state.reason}".strip(), state.advice) for state in states if state.advice
     )
-    return [printable(f"{what}: {todo}") for what, todo in found]
+    return [replace_controls(f"{state_text}: {action}") for state_text, action in findings]

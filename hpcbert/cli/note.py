@@ -33,9 +33,9 @@ def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> 
     directory = store.resolve(campaign, Path(runs or load(site_file).runs))
     store.read_manifest(directory)
     if text:
-        if who := store.stranger(directory):
-            raise UsageError(f"The campaign belongs to {who}.", where=str(directory))
-        notes.write(directory, " ".join(text))
-    found = notes.read(directory)
-    data = {"campaign": directory.name, "directory": str(directory), "note": found}
-    return Result(data, found)
+        if owner := store.find_foreign_owner(directory):
+            raise UsageError(f"The campaign belongs to {owner}.", where=str(directory))
+        notes.write_note(directory, " ".join(text))
+    note_text = notes.read_note(directory)
+    data = {"campaign": directory.name, "directory": str(directory), "note": note_text}
+    return Result(data, note_text)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -18,24 +18,21 @@ from typing import (
 
 import click
 
-from hpcbert.config.options import Options, Spec, declared
+from hpcbert.config.options import Options, Spec, declared_options
 from hpcbert.errors import UsageError
-from hpcbert.system.decode import MOST_COUNT, Invalid, Range
+from hpcbert.system.decode import MAX_COUNT, Invalid, Range
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    Body = Callable[..., Any]
+Body = Callable[..., Any]
 
 
-def pairs(words: Iterable[str], flag: str = "--set") -> dict[str, str]:
+def read_pairs(arguments: Iterable[str], flag: str = "--set") -> dict[str, str]:
     """Read the arguments of `--set` and `--env`.
 
     Raises:
         UsageError: One does not have the form NAME=VALUE, or a variable has two values.
     """
     values: dict[str, str] = {}
-    for word in words:
+    for word in arguments:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"{flag} needs NAME=VALUE, not {word!r}.")
@@ -46,7 +43,7 @@ def pairs(words: Iterable[str], flag: str = "--set") -> dict[str, str]:
     return values
 
 
-def split(text: str) -> tuple[str, ...]:
+def split_list(text: str) -> tuple[str, ...]:
     """Return the words of a comma-separated text; none of an empty text.
 
     Raises:
@@ -72,59 +69,59 @@ class _AliasedChoice(click.Choice[str]):
         return super().convert(self._own_name(value), param, ctx)
 
 
-def shared_option(name: str, help: str = "", **words: Any) -> Callable[[Body], Body]:  # noqa: A002
+def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body], Body]:  # noqa: A002
     """Return click's option for a field of `Options`.
 
     Args:
         name: The field.
         help: Another sentence than the declaration's.
-        words: Further arguments of `click.option`.
+        arguments: Further arguments of `click.option`.
     """
-    option = declared()[name]
+    option = declared_options()[name]
     field = next(field for field in fields(Options) if field.name == name)
-    kind, *marks = get_args(get_type_hints(Options, include_extras=True)[name])
-    checks = [mark for mark in marks if callable(mark)]
+    kind, *type_marks = get_args(get_type_hints(Options, include_extras=True)[name])
+    checks = [annotation for annotation in type_marks if callable(annotation)]
     if get_origin(kind) in {Union, UnionType} and not option.read:
         kind = next(member for member in get_args(kind) if member is not NoneType)
     if get_origin(kind) is Annotated:
         kind, *checks = get_args(kind)
-    words = {
+    arguments = {
         "default": field.default if option.default is None else option.default,
         "show_default": option.default is not None,
         "help": help or option.help,
         "metavar": option.metavar,
-        "callback": _checked(option.read or _all_of(checks)),
-        **_type_words(kind, checks, option),
-        **words,
+        "callback": _make_callback(option.read or _chain_checks(checks)),
+        **_type_arguments(kind, checks, option),
+        **arguments,
     }
     flag = option.flag or f"--{name.replace('_', '-')}"
-    return click.option(flag, name, **words)
+    return click.option(flag, name, **arguments)
 
 
-def _type_words(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str, Any]:
+def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str, Any]:
     """Return the arguments of `click.option` for the values of a type."""
     bounds = next((check for check in checks if isinstance(check, Range)), None)
-    words: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if option.choices and option.read:
-        words = {"type": _AliasedChoice(option.choices, option.read), "callback": None}
+        arguments = {"type": _AliasedChoice(option.choices, option.read), "callback": None}
     elif option.choices:
-        words = {"type": click.Choice(list(option.choices))}
+        arguments = {"type": click.Choice(list(option.choices))}
     elif option.read:
-        words = {"type": str}
+        arguments = {"type": str}
     elif kind is bool:
-        words = {"is_flag": True}
+        arguments = {"is_flag": True}
     elif get_origin(kind) is tuple:
-        words = {"multiple": True}
+        arguments = {"multiple": True}
     elif get_origin(kind) is Literal:
-        words = {"type": click.Choice(list(get_args(kind)))}
+        arguments = {"type": click.Choice(list(get_args(kind)))}
     elif bounds:
         number: Any = click.IntRange if kind is int else click.FloatRange
-        most = None if bounds.most == MOST_COUNT else bounds.most
-        words = {"type": number(bounds.low, most)}
-    return words
+        maximum = None if bounds.most == MAX_COUNT else bounds.most
+        arguments = {"type": number(bounds.low, maximum)}
+    return arguments
 
 
-def _all_of(checks: Iterable[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+def _chain_checks(checks: Iterable[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         for step in checks:
             value = step(value)
@@ -133,7 +130,9 @@ def _all_of(checks: Iterable[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     return check
 
 
-def _checked(read: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def _make_callback(
+    read: Callable[[Any], Any],
+) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return click's callback for a function that reads a value or raises `Invalid`."""
 
     def callback(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
@@ -145,19 +144,21 @@ def _checked(read: Callable[[Any], Any]) -> Callable[[click.Context, click.Param
     return callback
 
 
-def all_of(parameters: Mapping[str, Any]) -> Options:
+def read_options(parameters: Mapping[str, Any]) -> Options:
     """Return the shared options among a command's parameters."""
-    return Options(**{name: parameters[name] for name in declared()})
+    return Options(**{name: parameters[name] for name in declared_options()})
 
 
-def submit_options(body: Callable[..., None]) -> Callable[..., None]:
+def add_submit_options(body: Callable[..., None]) -> Callable[..., None]:
     """Add all shared options to a command; they arrive as one argument."""
 
     def call(**parameters: Any) -> None:
-        others = {name: parameters[name] for name in parameters.keys() - declared().keys()}
-        body(all_of(parameters), **others)
+        other_values = {
+            name: parameters[name] for name in parameters.keys() - declared_options().keys()
+        }
+        body(read_options(parameters), **other_values)
 
     command: Body = functools.update_wrapper(call, body)
-    for name in reversed(declared()):
+    for name in reversed(declared_options()):
         command = shared_option(name)(command)
     return command

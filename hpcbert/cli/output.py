@@ -10,9 +10,10 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -23,11 +24,8 @@ from hpcbert.errors import (
     Interruption,
     Refusals,
     UsageError,
-    refusal,
+    explain_os_error,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 VERSION = 1
 INTERRUPTED = Interruption.exit_code
@@ -65,7 +63,7 @@ class Result:
         return max((error.exit_code for error in self.errors), default=least)
 
 
-def envelope(command: str, result: Result) -> str:
+def make_document(command: str, result: Result) -> str:
     """Return a command's one JSON document, as `docs/reference/json.md` describes it."""
     status = "success" if result.exit_code == 0 else "partial" if result.data else "error"
     document = {
@@ -80,32 +78,34 @@ def envelope(command: str, result: Result) -> str:
         ],
         "warnings": list(result.warnings),
     }
-    return escaped(json.dumps(document, ensure_ascii=False, allow_nan=False, default=asdict))
+    return escape_json(json.dumps(document, ensure_ascii=False, allow_nan=False, default=asdict))
 
 
-def escaped(document: str) -> str:
+def escape_json(document: str) -> str:
     """Return the same JSON on one line, without a character that could steer a terminal.
 
     JSON requires escapes only below the blank. Characters that stdout can't encode are escaped too.
     """
-    wide = streams.holds_unicode(sys.stdout)
-    if document.isprintable() and (wide or document.isascii()):
+    has_unicode = streams.can_show_unicode(sys.stdout)
+    if document.isprintable() and (has_unicode or document.isascii()):
         return document
 
     return "".join(
-        one if one.isprintable() and (wide or one.isascii()) else json.dumps(one)[1:-1]
-        for one in document
+        character
+        if character.isprintable() and (has_unicode or character.isascii())
+        else json.dumps(character)[1:-1]
+        for character in document
     )
 
 
-def printable(text: str) -> str:
+def replace_controls(text: str) -> str:
     """Return text without the control characters that could steer a terminal."""
     if text.isprintable():
         return text
     return "".join(char if char in "\n\t" or char.isprintable() else "�" for char in text)
 
 
-def say(text: str, *, err: bool = False) -> None:
+def print_text(text: str, *, err: bool = False) -> None:
     """Print text with click's colours; nothing else in it can steer a terminal.
 
     A file or a pipe gets the text unchanged: a script must arrive byte by byte.
@@ -113,36 +113,38 @@ def say(text: str, *, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
         parts = _COLOURS.split(text)
-        text = "".join(part if _COLOURS.fullmatch(part) else printable(part) for part in parts)
+        text = "".join(
+            part if _COLOURS.fullmatch(part) else replace_controls(part) for part in parts
+        )
     click.echo(text, err=err)
 
 
-def complain(error: HpcbertError) -> None:
+def print_error(error: HpcbertError) -> None:
     """Print an error and its hint on stderr."""
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo(printable(str(error)), err=True)
+    click.echo(replace_controls(str(error)), err=True)
     if error.hint:
         click.secho("hint: ", fg="yellow", nl=False, err=True)
-        click.echo(printable(error.hint), err=True)
+        click.echo(replace_controls(error.hint), err=True)
 
 
-def emit(command: str, result: Result, *, as_json: bool) -> None:
+def print_result(command: str, result: Result, *, as_json: bool) -> None:
     """Print a result: the document to stdout, or the text, with warnings and errors on stderr."""
     if as_json:
-        click.echo(envelope(command, result))
+        click.echo(make_document(command, result))
         return
     if result.exact and not sys.stdout.isatty():
         streams.write_exactly(sys.stdout, f"{result.text}\n")
     elif result.text:
-        say(result.text)
+        print_text(result.text)
     for warning in result.warnings:
         click.secho("warning: ", fg="yellow", nl=False, err=True)
-        click.echo(printable(warning), err=True)
+        click.echo(replace_controls(warning), err=True)
     for error in result.errors:
-        complain(error)
+        print_error(error)
 
 
-def told(error: BaseException) -> HpcbertError:
+def convert_error(error: BaseException) -> HpcbertError:
     """Return the message for an exception that ended a command.
 
     An unexpected exception is a bug; with HPCBERT_DEBUG set, its traceback is printed.
@@ -154,7 +156,7 @@ def told(error: BaseException) -> HpcbertError:
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return Interruption("Interrupted.")
     if isinstance(error, OSError):
-        return refusal(error)
+        return explain_os_error(error)
     if path := _PATHLIB.match(str(error)):
         return UsageError(f"{path[1]}.")
     if os.environ.get("HPCBERT_DEBUG"):
@@ -167,7 +169,7 @@ def told(error: BaseException) -> HpcbertError:
     )
 
 
-def finish(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
+def run_command(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
     """Run a command's body, print its result and leave with its exit code.
 
     An interrupt leaves with 130; if the reader closed the pipe, the command ends quietly. click
@@ -180,40 +182,42 @@ def finish(command: str, body: Callable[[], Result], *, as_json: bool) -> None:
     except BrokenPipeError:
         result = Result()
     except (Exception, KeyboardInterrupt) as error:
-        if streams.refused(sys.stdout, error):
+        if streams.is_write_failure(sys.stdout, error):
             raise
-        result = Result(errors=error.each if isinstance(error, Refusals) else (told(error),))
-    leave(command, result, as_json=as_json)
+        result = Result(
+            errors=error.each if isinstance(error, Refusals) else (convert_error(error),)
+        )
+    exit_with_result(command, result, as_json=as_json)
 
 
-def leave(command: str, result: Result, *, as_json: bool) -> NoReturn:
+def exit_with_result(command: str, result: Result, *, as_json: bool) -> NoReturn:
     """Print a result and leave with its exit code.
 
     If stdout refuses the output, stderr reports that, and a code of 0 becomes 1.
     """
     code = result.exit_code
     try:
-        emit(command, result, as_json=as_json)
+        print_result(command, result, as_json=as_json)
         sys.stdout.flush()
     except BrokenPipeError:
-        streams.forsake(sys.stdout)
+        streams.discard_buffer(sys.stdout)
     except OSError as error:
         # A document would have held these.
         for hpcbert_error in result.errors if as_json else ():
-            complain(hpcbert_error)
-        unwritten(error, code)
+            print_error(hpcbert_error)
+        exit_unwritten(error, code)
     except KeyboardInterrupt:
-        streams.forsake(sys.stdout)
-        complain(Interruption("Interrupted."))
+        streams.discard_buffer(sys.stdout)
+        print_error(Interruption("Interrupted."))
         code = INTERRUPTED
     raise SystemExit(code)
 
 
-def unwritten(error: OSError, code: int = 0) -> NoReturn:
+def exit_unwritten(error: OSError, code: int = 0) -> NoReturn:
     """Leave because stdout refuses the output: stderr reports that, and a code of 0 becomes 1."""
-    streams.forsake(sys.stdout)
+    streams.discard_buffer(sys.stdout)
     reason = "it is closed" if error.errno == errno.EBADF else error.strerror
-    complain(HpcbertError(f"Can't write to stdout: {reason}."))
+    print_error(HpcbertError(f"Can't write to stdout: {reason}."))
     raise SystemExit(code or HpcbertError.exit_code)
 
 
@@ -227,6 +231,6 @@ def returns_result(body: Callable[..., Result]) -> Callable[..., None]:
     @wraps(body)
     def command(*args: Any, as_json: bool, **kwargs: Any) -> None:
         name = body.__name__.replace("_", " ").strip()
-        finish(name, lambda: body(*args, **kwargs), as_json=as_json)
+        run_command(name, lambda: body(*args, **kwargs), as_json=as_json)
 
     return command

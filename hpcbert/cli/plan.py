@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcbert.campaign import durations, store
-from hpcbert.cli.options import submit_options
+from hpcbert.cli.options import add_submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.submit_plan import plan_campaigns
+from hpcbert.commands.plan import Missing, Outlook, PointOutlook
 from hpcbert.config import campaignfile
+from hpcbert.config.options import Options
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.model import utc
-from hpcbert.results.grid import aligned
+from hpcbert.model import format_utc
+from hpcbert.results.grid import align_rows
+from hpcbert.scheduler.base import Supply
 from hpcbert.script import cost
-from hpcbert.script.cost import devices, text, total
-from hpcbert.system.runner import Ahead, run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.commands.plan import Missing, Outlook, PointOutlook
-    from hpcbert.config.options import Options
-    from hpcbert.scheduler.base import Supply
+from hpcbert.script.cost import format_hours, hours_unit, sum_hours
+from hpcbert.system.runner import PrefetchingRunner, run
 
 _NOTHING = "-"
 # Campaigns that one sentence names.
-_NAMED = 3
+_MAX_CAMPAIGNS = 3
 _TITLES = ("shape", "precision", "batch", "repeats", "limit", "node-hours")
 # The names of hours in the document, and their unit.
 _HOURS = {
@@ -48,7 +45,7 @@ _HOURS = {
     "  hpcbert plan --init\n"
     "  hpcbert plan campaign.toml"
 )
-@submit_options
+@add_submit_options
 @click.option("--rehearse", is_flag=True, help="Plan a rehearsal: everything but the training.")
 @click.option("--like", default="", metavar="CAMPAIGN", help="Plan the same measurements again.")
 @click.option("--init", is_flag=True, help="Write an example of FILE with every key explained.")
@@ -61,41 +58,44 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     time that earlier runs took. The exit code is 5 if the campaign (everything that one submit
     starts) can't run. FILE is a campaign.toml.
     """
+    from hpcbert.commands.plan import forecast, list_refusals
+
     if init:
-        return _example(file or Path("campaign.toml"))
+        return _write_example(file or Path("campaign.toml"))
 
-    from hpcbert.commands.plan import look, refusals  # imports Jinja, which --help does not need
-
-    with closing(Ahead(run)) as ahead:
-        planned = plan_campaigns(
+    with closing(PrefetchingRunner(run)) as ahead:
+        submission = plan_campaigns(
             options, file=file, like=like, rehearse=rehearse, ahead=ahead, planned=True
         )
-    runs, left_out = durations.campaigns(Path(planned.site.runs))
-    outlooks = [look(draft, runs, run=run) for draft in planned.drafts]
+    runs, skipped = durations.find_own_campaigns(Path(submission.site.runs))
+    outlooks = [forecast(draft, runs, run=run) for draft in submission.drafts]
     doubts = (doubt for outlook in outlooks for doubt in outlook.doubts)
-    warnings = [*planned.warnings, *(f"{doubt.detail} {doubt.hint}".rstrip() for doubt in doubts)]
-    warnings += store.describe_left_out("the times of earlier runs", left_out)
-    errors = [error for one in outlooks for error in refusals(one)]
-    if planned.options.max_gpu_hours is not None:
+    warnings = [
+        *submission.warnings,
+        *(f"{doubt.detail} {doubt.hint}".rstrip() for doubt in doubts),
+    ]
+    warnings += store.describe_left_out("the times of earlier runs", skipped)
+    errors = [error for outlook in outlooks for error in list_refusals(outlook)]
+    if submission.options.max_gpu_hours is not None:
         try:
-            cost.refuse(
-                [point.cost for one in outlooks for point in one.points],
-                planned.options.max_gpu_hours,
+            cost.refuse_expensive(
+                [point.cost for outlook in outlooks for point in outlook.points],
+                submission.options.max_gpu_hours,
             )
         except UsageError as error:
             errors.append(CheckError(error.message, where=error.where, hint=error.hint))
     can_run = not errors
-    text = "\n\n".join([*map(_text, outlooks), *_together(outlooks)])
+    text = "\n\n".join([*map(_format_campaign, outlooks), *_format_sum(outlooks)])
     text += "\n\nIt can run: nothing was submitted." if can_run else "\n\nIt can't run as it is."
-    data = {"can_run": can_run, "campaigns": [_data(one) for one in outlooks]}
-    data["total"] = _sums([point for one in outlooks for point in one.points])
+    data = {"can_run": can_run, "campaigns": [_campaign_data(outlook) for outlook in outlooks]}
+    data["total"] = _sum_points([point for outlook in outlooks for point in outlook.points])
     hpcbert_errors = {
         (str(hpcbert_error), hpcbert_error.hint): hpcbert_error for hpcbert_error in errors
     }
     return Result(data, text, tuple(hpcbert_errors.values()), tuple(dict.fromkeys(warnings)))
 
 
-def _example(path: Path) -> Result:
+def _write_example(path: Path) -> Result:
     """Write the example of a campaign.toml."""
     if path.exists() or path.is_symlink():
         hint = "Name another file, or remove it."
@@ -109,7 +109,7 @@ def _example(path: Path) -> Result:
 # --- As data ------------------------------------------------------------------------------------
 
 
-def _data(outlook: Outlook) -> dict[str, Any]:
+def _campaign_data(outlook: Outlook) -> dict[str, Any]:
     campaign = outlook.draft.campaign
     return {
         "framework": campaign.framework,
@@ -117,15 +117,15 @@ def _data(outlook: Outlook) -> dict[str, Any]:
         "variant": outlook.points[0].cost.point.variant,
         "scheduler": campaign.scheduler,
         "site": campaign.site,
-        "points": [_point(point) for point in outlook.points],
-        "total": _sums(outlook.points),
+        "points": [_point_data(point) for point in outlook.points],
+        "total": _sum_points(outlook.points),
         "partitions": [{**vars(supply), "limit": str(supply.limit)} for supply in outlook.supplies],
         "missing": [vars(missing) for missing in outlook.lacks],
         "can_run": outlook.can_run,
     }
 
 
-def _point(point_outlook: PointOutlook) -> dict[str, Any]:
+def _point_data(point_outlook: PointOutlook) -> dict[str, Any]:
     cost, point, earlier = point_outlook.cost, point_outlook.cost.point, point_outlook.earlier
     start = point_outlook.start if point_outlook.start and point_outlook.start.when else None
     return {
@@ -140,34 +140,34 @@ def _point(point_outlook: PointOutlook) -> dict[str, Any]:
         "preflight": cost.preflight,
         "nodes": point.shape.nodes,
         "limit": str(cost.limit),
-        **_hours([point_outlook]),
+        **_sum_hours([point_outlook]),
         "earlier": earlier
         and {
             "median_seconds": earlier.typical,
             "runs": len(earlier.seconds),
             "campaigns": earlier.campaigns,
         },
-        "start": utc(start.when) if start and start.when else None,
+        "start": format_utc(start.when) if start and start.when else None,
         "start_nodes": start.nodes if start else "",
     }
 
 
-def _sums(points: Sequence[PointOutlook]) -> dict[str, Any]:
+def _sum_points(points: Sequence[PointOutlook]) -> dict[str, Any]:
     point_outlooks = [point for point in points if not point.cost.preflight]
     counts = {
         "points": len(point_outlooks),
         "repeats": sum(point_outlook.cost.repeats for point_outlook in point_outlooks),
         "least_repeats": sum(point_outlook.least for point_outlook in point_outlooks),
     }
-    return {**counts, "jobs": sum(point.cost.jobs for point in points), **_hours(points)}
+    return {**counts, "jobs": sum(point.cost.jobs for point in points), **_sum_hours(points)}
 
 
-def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
+def _sum_hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
     """Return hours by kind: the maximum, and those expected if all points have run before."""
-    found = {
-        "node_hours": total(point.cost.on_nodes(point.cost.hours) for point in points),
-        "least_node_hours": total(point.cost.on_nodes(point.least_hours) for point in points),
-        "expected_node_hours": total(
+    hours = {
+        "node_hours": sum_hours(point.cost.on_nodes(point.cost.hours) for point in points),
+        "least_node_hours": sum_hours(point.cost.on_nodes(point.least_hours) for point in points),
+        "expected_node_hours": sum_hours(
             point.cost.on_nodes(point.expected_hours)
             for point in points
             if not point.cost.preflight
@@ -175,62 +175,66 @@ def _hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
     }
     for name, units in _HOURS.items():
         point_outlooks = [point for point in points if point.cost.unit in units]
-        found[name] = total(
+        hours[name] = sum_hours(
             point_outlook.cost.on_devices(point_outlook.cost.hours)
             for point_outlook in point_outlooks
         )
-        found[f"least_{name}"] = total(
+        hours[f"least_{name}"] = sum_hours(
             point_outlook.cost.on_devices(point_outlook.least_hours)
             for point_outlook in point_outlooks
         )
-        found[f"expected_{name}"] = total(
+        hours[f"expected_{name}"] = sum_hours(
             point_outlook.cost.on_devices(point_outlook.expected_hours)
             for point_outlook in point_outlooks
             if not point_outlook.cost.preflight
         )
-    return found
+    return hours
 
 
 # --- As text ------------------------------------------------------------------------------------
 
 
-def _text(outlook: Outlook) -> str:
+def _format_campaign(outlook: Outlook) -> str:
 
     campaign, points = outlook.draft.campaign, outlook.points
-    first = points[0].cost.point
-    measured = " · ".join(filter(None, (campaign.framework, first.model, first.variant)))
-    sums = _sums(points)
+    first_point = points[0].cost.point
+    measured = " · ".join(
+        filter(None, (campaign.framework, first_point.model, first_point.variant))
+    )
+    sums = _sum_points(points)
     head = (
         f"{measured} · site {campaign.site} ({campaign.scheduler})\n"
-        f"{_count(sums['points'], 'point')} (one row each), "
-        f"{_count(sums['repeats'], 'repeat')} (runs of a point), "
-        f"{_count(sums['jobs'], 'job')}"
+        f"{_format_count(sums['points'], 'point')} (one row each), "
+        f"{_format_count(sums['repeats'], 'repeat')} (runs of a point), "
+        f"{_format_count(sums['jobs'], 'job')}"
     )
-    unit = devices(point.cost for point in points)
-    rows = [(*_TITLES, unit, "expected", "start"), *map(_row, points), _total(points)]
-    table = aligned(rows, right=range(len(_TITLES) + 2))
+    unit = hours_unit(point.cost for point in points)
+    rows = [(*_TITLES, unit, "expected", "start"), *map(_format_row, points), _format_total(points)]
+    table = align_rows(rows, right=range(len(_TITLES) + 2))
     table[0] = click.style(table[0], dim=True)
-    parts = [head, "\n".join(table), *_notes(outlook)]
-    lines = [*map(_partition, outlook.supplies), *map(_missing, outlook.lacks)]
+    parts = [head, "\n".join(table), *_format_notes(outlook)]
+    lines = [*map(_format_partition, outlook.supplies), *map(_format_missing, outlook.lacks)]
     return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
 
 
-def _together(outlooks: Sequence[Outlook]) -> list[str]:
+def _format_sum(outlooks: Sequence[Outlook]) -> list[str]:
     """Return the sum over several campaigns; nothing for one: its table has it."""
     if len(outlooks) == 1:
         return []
     points = [point for outlook in outlooks for point in outlook.points]
-    sums = _sums(points)
-    unit = devices(point_outlook.cost for point_outlook in points)
-    hours = text(
-        total(point_outlook.cost.on_devices(point_outlook.cost.hours) for point_outlook in points)
+    sums = _sum_points(points)
+    unit = hours_unit(point_outlook.cost for point_outlook in points)
+    hours = format_hours(
+        sum_hours(
+            point_outlook.cost.on_devices(point_outlook.cost.hours) for point_outlook in points
+        )
     )
-    counts = ", ".join(_count(sums[f"{one}s"], one) for one in ("point", "repeat", "job"))
-    most = f"{text(sums['node_hours'])} node-hours, {hours} {unit} at most"
-    return [f"{len(outlooks)} campaigns: {counts}; {most}."]
+    counts = ", ".join(_format_count(sums[f"{noun}s"], noun) for noun in ("point", "repeat", "job"))
+    maximum = f"{format_hours(sums['node_hours'])} node-hours, {hours} {unit} at most"
+    return [f"{len(outlooks)} campaigns: {counts}; {maximum}."]
 
 
-def _row(point_outlook: PointOutlook) -> tuple[str, ...]:
+def _format_row(point_outlook: PointOutlook) -> tuple[str, ...]:
 
     cost, point = point_outlook.cost, point_outlook.cost.point
     return (
@@ -241,46 +245,62 @@ def _row(point_outlook: PointOutlook) -> tuple[str, ...]:
         if point_outlook.least == cost.repeats
         else f"{point_outlook.least} to {cost.repeats}",
         str(cost.limit),
-        text(cost.on_nodes(cost.hours)),
-        text(cost.on_devices(cost.hours)),
-        text(cost.on_devices(point_outlook.expected_hours)),
-        _moment(point_outlook),
+        format_hours(cost.on_nodes(cost.hours)),
+        format_hours(cost.on_devices(cost.hours)),
+        format_hours(cost.on_devices(point_outlook.expected_hours)),
+        _format_start(point_outlook),
     )
 
 
-def _total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
+def _format_total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
 
     point_outlooks = [point for point in points if not point.cost.preflight]
-    most = total(point.cost.on_devices(point.cost.hours) for point in points)
-    expected = total(
+    maximum = sum_hours(point.cost.on_devices(point.cost.hours) for point in points)
+    expected = sum_hours(
         point_outlook.cost.on_devices(point_outlook.expected_hours)
         for point_outlook in point_outlooks
     )
-    nodes = total(point.cost.on_nodes(point.cost.hours) for point in points)
+    nodes = sum_hours(point.cost.on_nodes(point.cost.hours) for point in points)
     repeats = sum(point_outlook.cost.repeats for point_outlook in point_outlooks)
-    return ("total", "", "", str(repeats), "", text(nodes), text(most), text(expected), "")
+    return (
+        "total",
+        "",
+        "",
+        str(repeats),
+        "",
+        format_hours(nodes),
+        format_hours(maximum),
+        format_hours(expected),
+        "",
+    )
 
 
-def _notes(outlook: Outlook) -> list[str]:
+def _format_notes(outlook: Outlook) -> list[str]:
     """Return the meaning of the columns: the runs behind expectations, the cost of whole nodes."""
     points = outlook.points
-    unit = devices(point.cost for point in points)
-    known = [point.earlier for point in points if point.earlier]
-    names = list(dict.fromkeys(name for earlier in known for name in earlier.campaigns))
-    runs = sum(len(earlier.seconds) for earlier in known)
+    unit = hours_unit(point.cost for point in points)
+    earlier_times = [point.earlier for point in points if point.earlier]
+    names = list(dict.fromkeys(name for earlier in earlier_times for name in earlier.campaigns))
+    runs = sum(len(earlier.seconds) for earlier in earlier_times)
     lines = [f"Node-hours and {unit} are the maximum: each job uses its whole time limit."]
     if unit == "rank-hours":
         lines.append("A rank is one process of the distributed program.")
     if any(point.least < point.cost.repeats for point in points):
-        least = text(total(point.cost.on_devices(point.least_hours) for point in points))
+        least = format_hours(
+            sum_hours(point.cost.on_devices(point.least_hours) for point in points)
+        )
         lines.append(
             f"Repeats stop as soon as the median is precise enough: at least {least} {unit}."
         )
-    more = f" and {len(names) - _NAMED} more, which --json names" if len(names) > _NAMED else ""
-    if known:
+    more_text = (
+        f" and {len(names) - _MAX_CAMPAIGNS} more, which --json names"
+        if len(names) > _MAX_CAMPAIGNS
+        else ""
+    )
+    if earlier_times:
         lines.append(
-            f"Expected {unit} are based on the median of {_count(runs, 'earlier run')} of the same "
-            f"points: {', '.join(names[:_NAMED])}{more}."
+            f"Expected {unit} are based on the median of {_format_count(runs, 'earlier run')} of the same "
+            f"points: {', '.join(names[:_MAX_CAMPAIGNS])}{more_text}."
         )
     else:
         lines.append(
@@ -290,20 +310,20 @@ def _notes(outlook: Outlook) -> list[str]:
     srun = outlook.draft.resolved.scheduler.srun
     point_outlooks = [point for point in points if point.cost.unit == "GPU" and srun]
     if point_outlooks and site.slurm.exclusive:
-        hours = total(
+        hours = sum_hours(
             point_outlook.cost.on_nodes(point_outlook.cost.hours)
             for point_outlook in point_outlooks
         )
         gpus_per_node = site.nodes.gpus_per_node
         lines.append(
             "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
-            f"{_count(gpus_per_node, 'GPU')} each, bills up to "
-            f"{text(hours and hours * gpus_per_node)} GPU-hours."
+            f"{_format_count(gpus_per_node, 'GPU')} each, bills up to "
+            f"{format_hours(hours and hours * gpus_per_node)} GPU-hours."
         )
     return ["\n".join(lines)]
 
 
-def _moment(point_outlook: PointOutlook) -> str:
+def _format_start(point_outlook: PointOutlook) -> str:
     """Return when a point would start, in local time as Slurm's own commands print it."""
     if point_outlook.start is None or point_outlook.start.when is None:
         return _NOTHING
@@ -311,25 +331,27 @@ def _moment(point_outlook: PointOutlook) -> str:
     return f"{when} on {point_outlook.start.nodes}" if point_outlook.start.nodes else when
 
 
-def _partition(supply: Supply) -> str:
-    most = (
-        "" if supply.most_nodes is None else f", at most {_count(supply.most_nodes, 'node')} a job"
+def _format_partition(supply: Supply) -> str:
+    node_limit = (
+        ""
+        if supply.most_nodes is None
+        else f", at most {_format_count(supply.most_nodes, 'node')} a job"
     )
     usable = "" if supply.usable is None else f", {supply.usable} usable, {supply.free} free now"
-    gear = f", with {' or '.join(supply.resources)}" if supply.resources else ""
+    resources = f", with {' or '.join(supply.resources)}" if supply.resources else ""
     return (
-        f"partition {supply.name}: {supply.state}, {_count(supply.nodes, 'node')}{usable}{gear}; "
-        f"{supply.fitting} fit; limit {supply.limit}{most}"
+        f"partition {supply.name}: {supply.state}, {_format_count(supply.nodes, 'node')}{usable}{resources}; "
+        f"{supply.fitting} fit; limit {supply.limit}{node_limit}"
     )
 
 
-def _missing(missing: Missing) -> str:
-    what = (
+def _format_missing(missing: Missing) -> str:
+    status = (
         "missing" if missing.blocks else "not there yet" if missing.command else "perhaps missing"
     )
     part = f"{missing.kind} of {missing.framework}: {missing.detail}"
-    return f"{what}: {part}\n  {missing.command or missing.hint}"
+    return f"{status}: {part}\n  {missing.command or missing.hint}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def _format_count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

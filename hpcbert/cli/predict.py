@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import find_places, load
+from hpcbert.commands.results import find_places, load_result_set
 from hpcbert.errors import IncompleteError
-from hpcbert.results.scaling import asked_for, curve_of
-from hpcbert.results.words import device_of, on_cpu, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcbert.model import Group
-    from hpcbert.results.scaling import Curve, Prediction
+from hpcbert.model import Group
+from hpcbert.results.scaling import Curve, Prediction, fit_curve, parse_node_counts
+from hpcbert.results.words import cpu_suffix, device_word, sanitize
 
 
 @dataclass(frozen=True)
@@ -30,9 +26,9 @@ class Forecast:
     predictions: tuple[Prediction, ...]
 
 
-def _numbers(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
+def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, ...]:
     try:
-        return asked_for(value)
+        return parse_node_counts(value)
     except ValueError:
         raise click.BadParameter(
             f"{value!r} is not a list of numbers of nodes, such as 16,64."
@@ -46,7 +42,7 @@ def _numbers(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[
 )
 @click.argument("paths", nargs=-1)
 @click.option(
-    "--nodes", callback=_numbers, required=True, metavar="N,N,…", help="Numbers of nodes."
+    "--nodes", callback=_read_node_counts, required=True, metavar="N,N,…", help="Numbers of nodes."
 )
 @click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first.")
 @click.option("--templates", multiple=True, help="A folder with recipes of your own.")
@@ -69,13 +65,13 @@ def predict(
     the exit code is then 4.
     """
     request = CollectRequest(rule=rule) if rule else None
-    results = load(paths, find_places(site_file, templates), request)
+    results = load_result_set(paths, find_places(site_file, templates), request)
     forecasts = []
     for table in results.tables:
-        curve = curve_of(table)
+        curve = fit_curve(table)
         forecasts.append(Forecast(table.group, curve, tuple(map(curve.predicted, nodes))))
     refused = [
-        f"{_title(forecast)}, {prediction.nodes} nodes: {prediction.why}"
+        f"{_format_title(forecast)}, {prediction.nodes} nodes: {prediction.why}"
         for forecast in forecasts
         for prediction in forecast.predictions
         if prediction.why
@@ -83,21 +79,21 @@ def predict(
     if not forecasts:
         refused = ["No table has points to predict from."]
     return Result(
-        data={"tables": [_data(forecast) for forecast in forecasts]},
-        text="\n\n".join("\n".join(_lines(forecast)) for forecast in forecasts),
+        data={"tables": [_forecast_data(forecast) for forecast in forecasts]},
+        text="\n\n".join("\n".join(_format_forecast(forecast)) for forecast in forecasts),
         errors=tuple(map(IncompleteError, refused)),
         warnings=(*results.warnings, *results.refused),
     )
 
 
-def _title(forecast: Forecast) -> str:
+def _format_title(forecast: Forecast) -> str:
     group = forecast.group
     batch = f"{group.batch} samples per device"
-    text = f"{group.framework} {group.model} {group.precision}{on_cpu(group, ' ')}"
-    return plain(f"{text} {batch} {group.variant}")
+    text = f"{group.framework} {group.model} {group.precision}{cpu_suffix(group, ' ')}"
+    return sanitize(f"{text} {batch} {group.variant}")
 
 
-def _data(forecast: Forecast) -> dict[str, Any]:
+def _forecast_data(forecast: Forecast) -> dict[str, Any]:
     curve = forecast.curve
     return {
         **vars(forecast.group),
@@ -116,9 +112,9 @@ def _data(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def _lines(forecast: Forecast) -> Iterator[str]:
+def _format_forecast(forecast: Forecast) -> Iterator[str]:
     curve = forecast.curve
-    yield click.style(_title(forecast), bold=True)
+    yield click.style(_format_title(forecast), bold=True)
     for nodes, seconds in curve.points:
         residual = dict(curve.residuals).get(nodes)
         fitted = "" if residual is None else f", the model says {residual:+.1%}"
@@ -132,6 +128,6 @@ def _lines(forecast: Forecast) -> Iterator[str]:
                 f"  {prediction.nodes}n{prediction.gpus_per_node}g"
                 f"  {prediction.throughput:,.0f} samples/s, "
                 f"{prediction.low:,.0f} to {prediction.high:,.0f}; "
-                f"{prediction.efficiency:.1%} of one node's rate per {device_of(forecast.group)}, "
+                f"{prediction.efficiency:.1%} of one node's rate per {device_word(forecast.group)}, "
                 f"{(prediction.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
             )

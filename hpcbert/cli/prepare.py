@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.cli.options import pairs, shared_option
-from hpcbert.cli.output import Result, printable, returns_result
+from hpcbert.cli.options import read_pairs, shared_option
+from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.commands import prepare as flow
 from hpcbert.config import places, recipe, site, trust
 from hpcbert.config.options import Options
-from hpcbert.config.schedulers import traits
+from hpcbert.config.schedulers import find_traits
+from hpcbert.config.site import Site
 from hpcbert.errors import (
     CheckError,
     ConfigError,
@@ -25,17 +26,11 @@ from hpcbert.errors import (
     SchedulerError,
     UsageError,
 )
-from hpcbert.model import device
+from hpcbert.model import parse_device
 from hpcbert.prepare.parts import Context, Part
-from hpcbert.script.plan import device_of
+from hpcbert.script.plan import choose_device
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.config.site import Site
-
 
 _ERRORS = (UsageError, ConfigError, SchedulerError, IncompleteError, CheckError, Interruption)
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
@@ -85,35 +80,58 @@ def prepare(
     What exists already stays as it is; what was interrupted continues. Later campaigns use what was
     prepared, and record it with digests.
     """
-    here = _site(frameworks, values)
-    if here.container.runtime == "none":
+    site_config = _load_site(frameworks, values)
+    if site_config.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")
-    folders = places.recipe_folders(Path(here.where), templates)
-    found = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
-    used = [Path(here.where), *(path for one in found for path in Path(one.folder).iterdir())]
-    site_file = Path(here.where) if here.named else None
-    trust.refuse(used, trust.of_command_line(site_file, templates))
-    wanted = device(values["device"])
-    recipes = [one.for_device(device_of(one, here, wanted, folders)) for one in found]
+    folders = places.recipe_folders(Path(site_config.where), templates)
+    loaded_recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
+    used_paths = [
+        Path(site_config.where),
+        *(
+            path
+            for framework_recipe in loaded_recipes
+            for path in Path(framework_recipe.folder).iterdir()
+        ),
+    ]
+    site_file = Path(site_config.where) if site_config.named else None
+    trust.refuse_untrusted(used_paths, trust.command_line_entries(site_file, templates))
+    wanted_device = parse_device(values["device"])
+    recipes = [
+        framework_recipe.for_device(
+            choose_device(framework_recipe, site_config, wanted_device, folders)
+        )
+        for framework_recipe in loaded_recipes
+    ]
     if on_node:
-        texts = tuple(str(Path(path).absolute()) for path in templates)
-        given = {"fw": frameworks, "only": only, "templates": texts, "set": settings}
-        return _on_node(here, _words(here, given, values, dry=dry_run))
+        template_paths = tuple(str(Path(path).absolute()) for path in templates)
+        list_options = {
+            "fw": frameworks,
+            "only": only,
+            "templates": template_paths,
+            "set": settings,
+        }
+        return _prepare_on_node(
+            site_config, _make_node_arguments(site_config, list_options, values, dry=dry_run)
+        )
     context = Context(
         run=run,
         follow=follow,
-        say=_say,
+        say=_print_line,
         env=dict(os.environ),
         dry=dry_run,
         python=values["python"],
-        settings=pairs(settings),
+        settings=read_pairs(settings),
     )
-    return _result(
-        [part for one in recipes for part in flow.prepare(one, here, context, only=only)]
+    return _make_result(
+        [
+            part
+            for framework_recipe in recipes
+            for part in flow.prepare(framework_recipe, site_config, context, only=only)
+        ]
     )
 
 
-def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
+def _load_site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
     options = Options(
         runtime=values["runtime"],
         partition=values["partition"],
@@ -125,18 +143,18 @@ def _site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
         data=values["data"],
         repository=values["repository"],
     )
-    here = site.load(values["site_file"], options)
-    texts = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
-    if texts and len(frameworks) != 1:
-        raise UsageError(f"{' and '.join(texts)} can only be used with a single framework.")
-    return here
+    site_config = site.load(values["site_file"], options)
+    flags = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
+    if flags and len(frameworks) != 1:
+        raise UsageError(f"{' and '.join(flags)} can only be used with a single framework.")
+    return site_config
 
 
-def _say(line: str) -> None:
-    click.echo(printable(line), err=True)
+def _print_line(line: str) -> None:
+    click.echo(replace_controls(line), err=True)
 
 
-def _result(parts: Sequence[Part]) -> Result:
+def _make_result(parts: Sequence[Part]) -> Result:
     errors: list[HpcbertError] = []
     for part in parts:
         if part.status == "failed":
@@ -153,29 +171,38 @@ def _result(parts: Sequence[Part]) -> Result:
 # --- In a job -----------------------------------------------------------------------------------
 
 
-def _words(
-    here: Site, given: dict[str, tuple[str, ...]], values: dict[str, str], *, dry: bool
+def _make_node_arguments(
+    site_config: Site,
+    list_options: dict[str, tuple[str, ...]],
+    values: dict[str, str],
+    *,
+    dry: bool,
 ) -> list[str]:
     """Return the command line for the node; the site's file by its path, all else as typed."""
-    words = [word for name, all_ in given.items() for one in all_ for word in (f"--{name}", one)]
-    words += ["--site", here.where]
+    arguments = [
+        word
+        for name, option_values in list_options.items()
+        for option_value in option_values
+        for word in (f"--{name}", option_value)
+    ]
+    arguments += ["--site", site_config.where]
     for name in ("device", "runtime", "image", "data", "repository", "python"):
-        words += [f"--{name}", values[name]] if values[name] else []
-    return [*words, "--dry-run"] if dry else words
+        arguments += [f"--{name}", values[name]] if values[name] else []
+    return [*arguments, "--dry-run"] if dry else arguments
 
 
-def _on_node(here: Site, words: Sequence[str]) -> Result:
-    if not traits(here.scheduler).srun:
+def _prepare_on_node(site_config: Site, arguments: Sequence[str]) -> Result:
+    if not find_traits(site_config.scheduler).srun:
         raise UsageError(
-            f"--on-node needs Slurm, and the site's scheduler is {here.scheduler}.",
-            where=here.where,
+            f"--on-node needs Slurm, and the site's scheduler is {site_config.scheduler}.",
+            where=site_config.where,
             hint="Leave --on-node out: this machine is the node.",
         )
     env = submission_environment(os.environ)
     env.pop(
         "XDG_RUNTIME_DIR", None
     )  # names this host's directory, which enroot would look for on the node
-    outcome = follow(flow.on_node_argv(here, words), show=_say, env=env)
+    outcome = follow(flow.on_node_argv(site_config, arguments), show=_print_line, env=env)
     try:
         document = json.loads(outcome.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
@@ -185,10 +212,10 @@ def _on_node(here: Site, words: Sequence[str]) -> Result:
             "hpcbert and its Python.",
         ) from None
     if document["data"]:
-        return _result([Part(**part) for part in document["data"]["parts"]])
+        return _make_result([Part(**part) for part in document["data"]["parts"]])
     kinds = {error.code: error for error in _ERRORS}
     errors = tuple(
-        kinds.get(one["code"], HpcbertError)(one["message"], hint=one["hint"])
-        for one in document["errors"]
+        kinds.get(entry["code"], HpcbertError)(entry["message"], hint=entry["hint"])
+        for entry in document["errors"]
     )
     return Result(errors=errors)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Callable
+from typing import Any, TypedDict
 
 import click
+from typing_extensions import Unpack
 
 from hpcbert.campaign.user_settings import UserSettings, parse_settings
 from hpcbert.commands.collect import CollectRequest
 from hpcbert.errors import UsageError
 from hpcbert.logs.setting import END, Window
 from hpcbert.model import LOG_PRECISIONS
-from hpcbert.model import precision as spelled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Unpack
+from hpcbert.model import parse_precision as spelled
 
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 
 
-def _last_iteration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+def _read_last_iteration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """Read a number of iterations, or `end` for the last iteration of the run."""
     if value is None or value == "end":
         return END if value else None
@@ -31,7 +28,7 @@ def _last_iteration(_: click.Context, __: click.Parameter, value: str | None) ->
     return int(value)
 
 
-def _precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+def _read_precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """Read a precision in any of its spellings; click's callback."""
     if value is None or spelled(value) in LOG_PRECISIONS:
         return value and spelled(value)
@@ -51,7 +48,7 @@ _OPTIONS = (
     click.option(
         "--batch-size", type=click.IntRange(1), help="Samples per device, if neither has them."
     ),
-    click.option("--precision", callback=_precision, help="Precision, if neither has it."),
+    click.option("--precision", callback=_read_precision, help="Precision, if neither has it."),
     click.option(
         "--set",
         "settings",
@@ -65,7 +62,7 @@ _OPTIONS = (
     ),
     click.option(
         "--iters",
-        callback=_last_iteration,
+        callback=_read_last_iteration,
         metavar="N|end",
         help="Last iteration; default: the protocol's; `end`: the run's own.",
     ),
@@ -82,7 +79,7 @@ _OPTIONS = (
 )
 
 
-class ReadingOptions(TypedDict):
+class LogOptions(TypedDict):
     """The values of the options, except the places of recipes and runs."""
 
     fw: str
@@ -100,31 +97,31 @@ class ReadingOptions(TypedDict):
     as_repeats: bool
 
 
-def reading_options(body: Callable[..., Any]) -> Callable[..., Any]:
+def add_log_options(body: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a command, including `--templates` and `--site`."""
     for option in reversed(_OPTIONS):
         body = option(body)
     return body
 
 
-def requested(**given: Unpack[ReadingOptions]) -> CollectRequest:
+def make_collect_request(**values: Unpack[LogOptions]) -> CollectRequest:
     """Return what the options ask for."""
-    skip, iters = given["skip"], given["iters"]
+    skip, iters = values["skip"], values["iters"]
     if skip is not None and iters is not None and skip >= iters:
         raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")
     return CollectRequest(
-        rule=given["rule"],
-        pattern=given["pattern"],
+        rule=values["rule"],
+        pattern=values["pattern"],
         known=UserSettings(
-            given["fw"],
-            given["model"],
-            given["nodes"],
-            given["gpus_per_node"],
-            given["batch_size"],
-            given["precision"],
-            parse_settings(given["settings"]),
+            values["fw"],
+            values["model"],
+            values["nodes"],
+            values["gpus_per_node"],
+            values["batch_size"],
+            values["precision"],
+            parse_settings(values["settings"]),
         ),
         window=Window(skip, iters),
-        require_all=given["require_all"],
-        as_repeats=given["as_repeats"],
+        require_all=values["require_all"],
+        as_repeats=values["as_repeats"],
     )

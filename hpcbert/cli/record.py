@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from typing_extensions import Unpack
 
 from hpcbert.cli import streams
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.reading import reading_options, requested
-from hpcbert.commands.record import check
+from hpcbert.cli.reading import LogOptions, add_log_options, make_collect_request
+from hpcbert.commands.record import RecordCell as CheckedCell
+from hpcbert.commands.record import check_record
 from hpcbert.commands.results import find_places
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.results.grid import Column, Grid, TableView, fold, number, text_lines
+from hpcbert.results.grid import (
+    Cell,
+    Column,
+    Grid,
+    TableView,
+    fold_text,
+    format_lines,
+    format_number,
+)
 from hpcbert.results.published import record as published
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from hpcbert.cli.reading import ReadingOptions
-    from hpcbert.commands.record import Cell as CheckedCell
-    from hpcbert.results.grid import Cell
-    from hpcbert.results.published.record import Publication, PublishedPoint, PublishedTable
+from hpcbert.results.published.record import Publication, PublishedPoint, PublishedTable
 
 _COLUMNS = (
     Column("shape", ">"),
@@ -57,13 +60,13 @@ def record_list() -> Result:
       hpcbert record list
       hpcbert record list --json
     """
-    sources = [published.load(name) for name in published.names()]
-    width = streams.width(sys.stdout)
+    sources = [published.load_source(name) for name in published.source_names()]
+    width = streams.line_width(sys.stdout)
     lines = []
     for source in sources:
         points = sum(len(table.points) for table in source.tables)
         lines.append(click.style(source.name, bold=True) + f"  {source.title}")
-        lines += fold(
+        lines += fold_text(
             f"  {source.repository}; {len(source.tables)} tables, {points} points", width, "  "
         )
     return Result(data=[_source_data(source) for source in sources], text="\n".join(lines))
@@ -82,17 +85,17 @@ def record_show(name: str) -> Result:
       hpcbert record show dlperf
       hpcbert record show dlperf:oneflow-fp32
     """
-    found = published.every(name)
-    width = streams.width(sys.stdout)
-    source = found[0][0]
-    about = fold(source.about, width)
+    published_tables = published.find_all_tables(name)
+    width = streams.line_width(sys.stdout)
+    source = published_tables[0][0]
+    about = fold_text(source.about, width)
     parts = ["\n".join([click.style(source.title, bold=True), *about])]
-    parts += [_view(source, table).text(width) for source, table in found]
+    parts += [_make_table_view(source, table).text(width) for source, table in published_tables]
     return Result(
         data={
             **_source_data(source),
             "about": source.about,
-            "tables": [_table_data(source, table) for source, table in found],
+            "tables": [_table_data(source, table) for source, table in published_tables],
         },
         text="\n\n".join(parts),
     )
@@ -109,11 +112,11 @@ def _source_data(source: Publication) -> dict[str, Any]:
 
 
 def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
-    words = ("framework", "model", "precision", "batch_size_per_device", "variant", "edition")
-    more = ("rule", "window", "commit", "path", "heading", "errors")
+    field_names = ("framework", "model", "precision", "batch_size_per_device", "variant", "edition")
+    other_names = ("rule", "window", "commit", "path", "heading", "errors")
     return {
         "name": source.called(table),
-        **{name: getattr(table, name) for name in (*words, *more)},
+        **{name: getattr(table, name) for name in (*field_names, *other_names)},
         "facts": source.facts_of(table),
         "points": [
             {
@@ -129,7 +132,7 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
     }
 
 
-def _view(source: Publication, table: PublishedTable) -> TableView:
+def _make_table_view(source: Publication, table: PublishedTable) -> TableView:
     variant = f" {table.variant}" if table.variant else ""
     text = f"{table.framework} {table.model} {table.precision} b{table.batch_size_per_device}"
     facts = ", ".join(f"{name} {value}" for name, value in source.facts_of(table).items())
@@ -162,7 +165,7 @@ def _point_cells(point: PublishedPoint, base: float | None) -> tuple[Cell, ...]:
     help="A source of the record, or tables of it: dlperf:tf2-rn50.",
 )
 @click.option("--edition", default="", help="Edition of the table, if there are several: v2.0.")
-@reading_options
+@add_log_options
 @returns_result
 def record_check(
     paths: tuple[str, ...],
@@ -171,7 +174,7 @@ def record_check(
     edition: str,
     templates: tuple[str, ...],
     site_file: str,
-    **reading: Unpack[ReadingOptions],
+    **reading: Unpack[LogOptions],
 ) -> Result:
     """Check which published numbers follow from their logs.
 
@@ -182,28 +185,28 @@ def record_check(
     Examples:
       hpcbert record check logs/tensorflow --fw tf2 --against dlperf:tf2-rn50
     """
-    request = requested(**reading)
+    request = make_collect_request(**reading)
     if request.rule or request.window.skip is not None or request.window.iters is not None:
         raise UsageError(
             "The record sets --rule, --skip and --iters.", hint="Leave them out, or use collect."
         )
-    at = find_places(site_file, templates)
-    cells = check(paths, at, request, against=against, edition=edition)
-    wrong = [cell for cell in cells if not cell.follows and not cell.error]
+    places = find_places(site_file, templates)
+    cells = check_record(paths, places, request, against=against, edition=edition)
+    wrong_cells = [cell for cell in cells if not cell.follows and not cell.error]
     return Result(
         data={"cells": [{**cell._asdict(), "follows": cell.follows} for cell in cells]},
-        text="\n".join([*text_lines(_checked(cells)), "", _summary(cells)]),
+        text="\n".join([*format_lines(_make_check_grid(cells)), "", _format_summary(cells)]),
         errors=tuple(
             CheckError(
-                f"{cell.table} {cell.point}: {_given(cell)}, "
-                f"but {number(cell.published)} is published."
+                f"{cell.table} {cell.point}: {_format_measured(cell)}, "
+                f"but {format_number(cell.published)} is published."
             )
-            for cell in wrong
+            for cell in wrong_cells
         ),
     )
 
 
-def _checked(cells: tuple[CheckedCell, ...]) -> Grid:
+def _make_check_grid(cells: tuple[CheckedCell, ...]) -> Grid:
     columns = (
         Column(""),
         Column("table"),
@@ -220,12 +223,16 @@ def _checked(cells: tuple[CheckedCell, ...]) -> Grid:
     return Grid("check", "check", columns, tuple(rows))
 
 
-def _given(cell: CheckedCell) -> str:
-    return "no log of it is valid" if cell.found is None else f"the logs give {number(cell.found)}"
+def _format_measured(cell: CheckedCell) -> str:
+    return (
+        "no log of it is valid"
+        if cell.found is None
+        else f"the logs give {format_number(cell.found)}"
+    )
 
 
-def _summary(cells: tuple[CheckedCell, ...]) -> str:
+def _format_summary(cells: tuple[CheckedCell, ...]) -> str:
     follow = sum(cell.follows for cell in cells)
     known_wrong = sum(bool(cell.error) and not cell.follows for cell in cells)
-    more = f"; {known_wrong} are known to be wrong" if known_wrong else ""
-    return f"{follow} of {len(cells)} published numbers follow from the logs{more}."
+    known_text = f"; {known_wrong} are known to be wrong" if known_wrong else ""
+    return f"{follow} of {len(cells)} published numbers follow from the logs{known_text}."

@@ -5,23 +5,19 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hpcbert.campaign import library, store
-from hpcbert.cli.options import all_of, submit_options
+from hpcbert.cli.options import add_submit_options, read_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import read_requests
-from hpcbert.config.adaptive import AUTO
+from hpcbert.config.adaptive import AUTO_REPEATS
+from hpcbert.config.options import Options
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.config.options import Options
 
 _HEADER = "# hpcbert render "
 
@@ -31,7 +27,7 @@ _HEADER = "# hpcbert render "
     "  hpcbert render --fw oneflow --nodes 4 --gpus-per-node 8 --output sbatch\n"
     "  hpcbert render --check sbatch"
 )
-@submit_options
+@add_submit_options
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -49,42 +45,42 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
     Each script's header has the command that renders it again.
     """
     if check is not None:
-        return _check(check)
-    if options.repeats == AUTO:
+        return _check_folder(check)
+    if options.repeats == AUTO_REPEATS:
         raise UsageError(
-            f"--repeats {AUTO} reads a campaign's logs, but a script to submit by hand has none.",
+            f"--repeats {AUTO_REPEATS} reads a campaign's logs, but a script to submit by hand has none.",
             hint="Use hpcbert submit, or replace --repeats auto with a number.",
         )
-    scripts, sources = _rendered(options)
+    scripts, sources = _render_scripts(options)
     if output is None:
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)
-    (output / library.FOLDER).mkdir(parents=True, exist_ok=True)
+    (output / library.SCRIPTS_FOLDER).mkdir(parents=True, exist_ok=True)
     for name, text in scripts.items():
         store.write_text(output / name, text)
     for name, path in sources.items():
         store.write_text(output / name, path.read_text(encoding="utf-8"))
-    written = [str(output / name) for name in scripts]
-    return Result(written, "\n".join(written))
+    paths = [str(output / name) for name in scripts]
+    return Result(paths, "\n".join(paths))
 
 
-def _rendered(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
+def _render_scripts(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
     """Return the scripts, and the files that they read beside them, by name."""
     from hpcbert.script.draft import by_hand  # imports Jinja, which --help does not need
 
     scripts, sources = {}, {}
     for request in read_requests(options, dry=True):
-        texts, files = by_hand(
+        script_texts, files = by_hand(
             request.request, request.site, request.recipe, options=request.options
         )
-        scripts.update(texts)
+        scripts.update(script_texts)
         sources.update(files)
     return scripts, sources
 
 
-def _check(folder: Path) -> Result:
+def _check_folder(folder: Path) -> Result:
     """Compare a folder's scripts and their library with what would be written now."""
     place = folder.resolve()
-    directory = place.parent if place.name == library.FOLDER else folder
+    directory = place.parent if place.name == library.SCRIPTS_FOLDER else folder
     if (directory / MANIFEST).is_file():
         return _check_campaign(directory)
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".sbatch")
@@ -95,19 +91,20 @@ def _check(folder: Path) -> Result:
             hint="Name a folder of *.sbatch files, or write some: hpcbert render --output.",
         )
     differences, sources = _compare_scripts(paths)
-    digests = [(name, library.digest(source)) for name, source in sources.items()]
-    faulty = tuple(library.compare(folder / library.FOLDER, digests))
+    digests = [(name, library.hash_file(source)) for name, source in sources.items()]
+    faulty_files = tuple(library.compare_library(folder / library.SCRIPTS_FOLDER, digests))
     errors = []
     if differences:
         message = f"{len(differences)} of {len(paths)} scripts differ from what would be rendered "
         hint = "Render them again with the command in each header, and look at the differences."
         errors.append(CheckError(f"{message}now.", where=str(folder), hint=hint))
     errors += [
-        _library_error(folder / library.FOLDER, file, sources.get(file.name)) for file in faulty
+        _make_library_error(folder / library.SCRIPTS_FOLDER, file, sources.get(file.name))
+        for file in faulty_files
     ]
     text = f"{len(paths)} scripts and {len(sources)} files of their library are as they would be "
     return Result(
-        _checked(len(paths), len(differences), len(sources), faulty),
+        _check_data(len(paths), len(differences), len(sources), faulty_files),
         "\n".join(differences) if errors else f"{text}rendered now.",
         tuple(errors),
     )
@@ -117,13 +114,18 @@ def _compare_scripts(paths: Sequence[Path]) -> tuple[list[str], dict[str, Path]]
     """Return the differences of scripts from what their headers render, and their library."""
     differences, sources = [], {}
     for path in paths:
-        have = path.read_text(encoding="utf-8")
-        scripts, needed = _again(path, have)
-        sources.update({Path(name).name: source for name, source in needed.items()})
-        want = scripts.get(path.name, "")
-        if want != have:
+        script_text = path.read_text(encoding="utf-8")
+        scripts, library_files = _render_again(path, script_text)
+        sources.update({Path(name).name: source for name, source in library_files.items()})
+        rendered_text = scripts.get(path.name, "")
+        if rendered_text != script_text:
             lines = difflib.unified_diff(
-                have.splitlines(), want.splitlines(), str(path), "rendered now", lineterm="", n=1
+                script_text.splitlines(),
+                rendered_text.splitlines(),
+                str(path),
+                "rendered now",
+                lineterm="",
+                n=1,
             )
             differences.append("\n".join(lines))
     return differences, sources
@@ -132,33 +134,33 @@ def _compare_scripts(paths: Sequence[Path]) -> tuple[list[str], dict[str, Path]]
 def _check_campaign(directory: Path) -> Result:
     """Compare a campaign's scripts and their library with what was written at submission."""
     campaign = store.read_manifest(directory)
-    again = shlex.join(["hpcbert", "submit", "--like", str(directory)])
+    submit_command = shlex.join(["hpcbert", "submit", "--like", str(directory)])
     errors = [
-        CheckError("The script is not as submitted.", where=str(path), hint=again)
+        CheckError("The script is not as submitted.", where=str(path), hint=submit_command)
         for array in campaign.arrays
-        if library.digest(path := directory / array.script) != array.script_sha256
+        if library.hash_file(path := directory / array.script) != array.script_sha256
     ]
-    different = len(errors)
-    folder = directory / library.FOLDER
-    faulty = tuple(library.compare(folder, campaign.library))
-    errors += [_library_error(folder, file) for file in faulty]
+    difference_count = len(errors)
+    folder = directory / library.SCRIPTS_FOLDER
+    faulty_files = tuple(library.compare_library(folder, campaign.library))
+    errors += [_make_library_error(folder, file) for file in faulty_files]
     files = len(campaign.library)
     text = f"{len(campaign.arrays)} scripts and {files} files of their library are as submitted."
     return Result(
-        _checked(len(campaign.arrays), different, files, faulty),
+        _check_data(len(campaign.arrays), difference_count, files, faulty_files),
         "" if errors else text,
         tuple(errors),
     )
 
 
-def _checked(
-    scripts: int, different: int, files: int, faulty: Sequence[library.LibraryFile]
+def _check_data(
+    scripts: int, different: int, files: int, faulty_files: Sequence[library.LibraryFile]
 ) -> dict[str, object]:
-    rows = [file._asdict() for file in faulty]
+    rows = [file._asdict() for file in faulty_files]
     return {"scripts": scripts, "different": different, "files": files, "library": rows}
 
 
-def _library_error(
+def _make_library_error(
     folder: Path, file: library.LibraryFile, source: Path | None = None
 ) -> CheckError:
     """Return an error whose hint is the command that repairs a file of a library.
@@ -176,20 +178,22 @@ def _library_error(
         command = ["hpcbert", "submit", "--like", str(folder.parent)]
     else:
         message = f"The file is {file.state}"
-        linked = any(other.is_symlink() for other in folder.iterdir()) if folder.is_dir() else False
+        has_links = (
+            any(entry.is_symlink() for entry in folder.iterdir()) if folder.is_dir() else False
+        )
         command = ["cp", str(source), str(path)]
-        if linked:
+        if has_links:
             command = ["ln", "-sf", os.path.relpath(source, folder.resolve()), str(path)]
     return CheckError(f"{message}.", where=str(path), hint=shlex.join(command))
 
 
-def _again(path: Path, text: str) -> tuple[dict[str, str], dict[str, Path]]:
+def _render_again(path: Path, text: str) -> tuple[dict[str, str], dict[str, Path]]:
     header = next((line for line in text.splitlines() if line.startswith(_HEADER)), "")
     if not header:
         raise UsageError("The script's header has no command to render it again.", where=str(path))
     with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
-        options = all_of(context.params)
-    return _rendered(options)
+        options = read_options(context.params)
+    return _render_scripts(options)
 
 
 command = render

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from typing_extensions import Unpack
 
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.reading import reading_options, requested
-from hpcbert.cli.tables import provenance, short_of
+from hpcbert.cli.reading import LogOptions, add_log_options, make_collect_request
+from hpcbert.cli.tables import describe_invalid, make_provenance
 from hpcbert.commands import report as flow
-from hpcbert.commands.results import find_places, load
+from hpcbert.commands.results import find_places, load_result_set
 from hpcbert.errors import IncompleteError
 from hpcbert.results.document import tables_data
 from hpcbert.results.report.words import LANGUAGES
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from hpcbert.cli.reading import ReadingOptions
 
 
 @click.command()
@@ -34,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--title", default="", help="Title of the report.")
 @click.option("--with-logs", is_flag=True, help="Include the logs.")
-@reading_options
+@add_log_options
 @returns_result
 def report(
     paths: tuple[str, ...],
@@ -45,7 +40,7 @@ def report(
     with_logs: bool,
     templates: tuple[str, ...],
     site_file: str,
-    **reading: Unpack[ReadingOptions],
+    **reading: Unpack[LogOptions],
 ) -> Result:
     """Write a report: a page, figures, tables, and all numbers.
 
@@ -60,35 +55,39 @@ def report(
       hpcbert report 3f9a1c 77b0d2 --output report --title 'BERT on our cluster'
       hpcbert report ~/DLPerf/logs --fw oneflow --output report --lang zh --with-logs
     """
-    request = requested(**reading)
-    at = find_places(site_file, templates)
-    results = load(paths, at, request)
-    short = tuple(map(IncompleteError, (*results.refused, *short_of(results.tables))))
-    if not results.tables and short:
-        return Result(errors=short, warnings=results.warnings)
-    made = provenance()
-    written = flow.write(
+    request = make_collect_request(**reading)
+    places = find_places(site_file, templates)
+    results = load_result_set(paths, places, request)
+    shortfalls = tuple(map(IncompleteError, (*results.refused, *describe_invalid(results.tables))))
+    if not results.tables and shortfalls:
+        return Result(errors=shortfalls, warnings=results.warnings)
+    origin = make_provenance()
+    report_files = flow.write_report(
         results,
         Path(output),
-        made=made,
-        recipes=at.recipes.names,
+        provenance=origin,
+        recipes=places.recipes.names,
         title=title,
         language=lang,
         with_logs=with_logs,
     )
-    page = written.directory / "index.html"
-    figures = sum(name.startswith("figures/") and name.endswith(".svg") for name in written.files)
+    page = report_files.directory / "index.html"
+    figures = sum(
+        name.startswith("figures/") and name.endswith(".svg") for name in report_files.files
+    )
     points = sum(len(table.rows) for table in results.tables)
-    masked = tuple(f"{name}: masked text that looked like a secret." for name in written.masked)
+    mask_warnings = tuple(
+        f"{name}: masked text that looked like a secret." for name in report_files.masked
+    )
     return Result(
         data={
-            "directory": str(written.directory),
+            "directory": str(report_files.directory),
             "page": str(page),
             "language": lang,
-            "files": list(written.files),
-            **tables_data(results.tables, made),
+            "files": list(report_files.files),
+            **tables_data(results.tables, origin),
         },
-        text=f"{page}: {points} points, {figures} figures, {len(written.files)} files",
-        errors=short,
-        warnings=(*results.warnings, *masked),
+        text=f"{page}: {points} points, {figures} figures, {len(report_files.files)} files",
+        errors=shortfalls,
+        warnings=(*results.warnings, *mask_warnings),
     )

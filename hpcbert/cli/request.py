@@ -6,32 +6,28 @@ import os
 import pwd
 import sys
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from hpcbert.cli.options import pairs, split
+from hpcbert.cli.options import read_pairs, split_list
 from hpcbert.cli.unused_options import is_typed, refuse_typed
 from hpcbert.config import adaptive, campaignfile, places, recipe, site, slurmwords, variables
 from hpcbert.config.campaignfile import CampaignFile, Selection
-from hpcbert.config.options import SCALING, PointOptions, names_of, unused_with
-from hpcbert.config.schedulers import SLURM, traits
+from hpcbert.config.options import SCALING, Options, PointOptions, list_unused, option_names
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.schedulers import SLURM, find_traits
+from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import LARGEST, PRECISIONS, Shape, device, precision
-from hpcbert.script.plan import Request, device_of, shapes
+from hpcbert.model import LARGEST, PRECISIONS, Shape, parse_device, parse_precision
+from hpcbert.script.again import PreviousCampaign
+from hpcbert.script.draft import Submitter
+from hpcbert.script.matrix import Portion
+from hpcbert.script.plan import Request, choose_device, list_shapes
+from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import mail
 from hpcbert.system.decode import Invalid, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from hpcbert.config.options import Options
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.script.again import Past
-    from hpcbert.script.draft import Submitter
-    from hpcbert.script.matrix import Portion
-    from hpcbert.script.resolve import SubmitOptions
 
 T = TypeVar("T")
 
@@ -53,10 +49,10 @@ class CampaignRequest:
 
 _NO_FILE = "hpcbert plan --init writes an example; without a file, options say what to measure."
 # What a campaign.toml sets itself, and what belongs to one framework.
-_AXES = (*names_of(PointOptions), "nodes", "gpus_per_node")
-_OF_ONE = ("image", "data", "source", "python")
+_MEASURE_OPTIONS = (*option_names(PointOptions), "nodes", "gpus_per_node")
+_FRAMEWORK_OPTIONS = ("image", "data", "source", "python")
 # Options that set the same thing: a typed one wins.
-_EITHER = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
+_ALTERNATIVES = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
 # Options that need an adaptive number of repeats.
 _ADAPTIVE = ("max_repeats", "precision_of_median")
 
@@ -79,7 +75,7 @@ def read_requests(
     *,
     dry: bool = False,
     rehearse: bool = False,
-    past: Past | None = None,
+    past: PreviousCampaign | None = None,
     file: CampaignFile | None = None,
 ) -> tuple[CampaignRequest, ...]:
     """Return a request for each campaign, with its site and recipe.
@@ -95,25 +91,26 @@ def read_requests(
 
     _refuse_unused_options(options)
     if past:
-        options, rehearse = _as_past(options, past), rehearse or past.campaign.rehearse
-    selection: Selection = file or _selection(options)
+        options, rehearse = _take_past_options(options, past), rehearse or past.campaign.rehearse
+    selection: Selection = file or _make_selection(options)
     names = {name for axes in (selection, *selection.include) for name in axes.frameworks}
     if len(names) > 1:
         refuse_typed(
-            _OF_ONE, "with several frameworks: set it in [frameworks.NAME] of the site.toml"
+            _FRAMEWORK_OPTIONS,
+            "with several frameworks: set it in [frameworks.NAME] of the site.toml",
         )
-    base = _request(options, file)
+    base = _make_request(options, file)
     sources = _Sources(options, {past.campaign.framework} if past else names)
     if past:
-        recipe, here = sources.find(past.campaign.framework)
+        recipe, site_config = sources.find(past.campaign.framework)
         portions: tuple[matrix.Portion, ...] = (
-            matrix.Portion(recipe.name, again.request(past, recipe, here)),
+            matrix.Portion(recipe.name, again.rerun_request(past, recipe, site_config)),
         )
     else:
         where = file.where if file else ""
-        portions = matrix.portions(matrix.Matrix(selection, base, where), sources.find)
+        portions = matrix.list_portions(matrix.Matrix(selection, base, where), sources.find)
     return tuple(
-        _campaign_request(options, sources, portion, dry=dry, rehearse=rehearse, file=file)
+        _make_campaign_request(options, sources, portion, dry=dry, rehearse=rehearse, file=file)
         for portion in portions
     )
 
@@ -122,16 +119,18 @@ def _refuse_unused_options(options: Options) -> None:
     """Refuse options that others make ineffective, or that Slurm must not get."""
     if options.shapes:
         refuse_typed(("scaling",), "with --shapes, which can include it")
-        if SCALING not in split(options.shapes):
+        if SCALING not in split_list(options.shapes):
             refuse_typed(("nodes", "gpus_per_node"), "with --shapes")
     if options.accumulation is not None and is_typed("accumulation"):
         refuse_typed(("global_batch_size",), "with --accumulation, of which it follows")
-    for program, words in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
-        if why := slurmwords.refusal(program, words):
-            raise UsageError(f"--{program}-arg: {why}", hint=f"Leave it out of --{program}-arg.")
+    for program, arguments in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
+        if problem := slurmwords.explain_refusal(program, arguments):
+            raise UsageError(
+                f"--{program}-arg: {problem}", hint=f"Leave it out of --{program}-arg."
+            )
 
 
-def complete(options: Options, file: CampaignFile | None) -> Options:
+def complete_options(options: Options, file: CampaignFile | None) -> Options:
     """Return the options, completed with the file's settings of how to run; typed options win.
 
     Raises:
@@ -139,82 +138,87 @@ def complete(options: Options, file: CampaignFile | None) -> Options:
     """
     if not file:
         return options
-    refuse_typed(_AXES, f"with {Path(file.where).name}, which says what to measure")
+    refuse_typed(_MEASURE_OPTIONS, f"with {Path(file.where).name}, which says what to measure")
     values = {
         name: value
         for name, value in file.run_options().items()
-        if not is_typed(name) and not is_typed(_EITHER.get(name, name))
+        if not is_typed(name) and not is_typed(_ALTERNATIVES.get(name, name))
     }
     return replace(options, **values)
 
 
-def _selection(options: Options) -> Selection:
+def _make_selection(options: Options) -> Selection:
     """Return the points that the options combine to, in the form of a campaign file."""
-    shapes = tuple(_checked("--shapes", campaignfile.shape, word) for word in split(options.shapes))
+    shapes = tuple(
+        _check_value("--shapes", campaignfile.parse_shape, word)
+        for word in split_list(options.shapes)
+    )
     curve = (SCALING,) if options.scaling else ()
     return Selection(
         frameworks=tuple(
-            dict.fromkeys(name for text in options.frameworks for name in split(text))
+            dict.fromkeys(name for text in options.frameworks for name in split_list(text))
         ),
-        models=split(options.model),
-        precisions=tuple(dict.fromkeys(map(precision, split(options.precision)))),
-        batch_sizes=_sizes(options.batch_size),
+        models=split_list(options.model),
+        precisions=tuple(dict.fromkeys(map(parse_precision, split_list(options.precision)))),
+        batch_sizes=_read_batch_sizes(options.batch_size),
         shapes=shapes or curve,
         options=tuple(
             campaignfile.OptionValues("--set", "", name, (text,))
-            for name, text in pairs(options.settings).items()
+            for name, text in read_pairs(options.settings).items()
         ),
         env=tuple(
             campaignfile.Variable(
-                _checked(f"--env {name}", variables.asked, name),
-                (_checked(f"--env {name}", variables.value, text),),
+                _check_value(f"--env {name}", variables.check_point_variable, name),
+                (_check_value(f"--env {name}", variables.check_point_value, text),),
             )
-            for name, text in pairs(options.env, "--env").items()
+            for name, text in read_pairs(options.env, "--env").items()
         ),
     )
 
 
-def _checked(flag: str, check: Callable[[str], T], text: str) -> T:
+def _check_value(flag: str, check: Callable[[str], T], text: str) -> T:
     try:
         return check(text)
     except Invalid as error:
         raise UsageError(f"{flag} {error}", hint=error.hint) from None
 
 
-def _sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
+def _read_batch_sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
     """Read `32,64` or `fp32=32,fp16=64,128`: each number belongs to the precision before it."""
     sizes: dict[str, tuple[int, ...]] = {}
     current = ""
-    for word in split(text):
-        name, equals, number = word.rpartition("=")
-        if equals:
-            current = precision(name)
+    for word in split_list(text):
+        name, separator, number = word.rpartition("=")
+        if separator:
+            current = parse_precision(name)
             if current not in PRECISIONS:
                 message = f"--batch-size names {name!r}, which is not a precision."
                 raise UsageError(message, hint=did_you_mean(name, PRECISIONS))
-        sizes[current] = tuple(dict.fromkeys((*sizes.get(current, ()), _number(number))))
+        sizes[current] = tuple(dict.fromkeys((*sizes.get(current, ()), _read_batch_size(number))))
     return tuple(campaignfile.Sizes("--batch-size", "", *item) for item in sizes.items())
 
 
-def _repeats(options: Options, file: CampaignFile | None) -> tuple[int, float | None]:
+def _read_repeats(options: Options, file: CampaignFile | None) -> tuple[int, float | None]:
     """Return the maximum number of repeats, and the required precision of the median."""
-    if options.repeats != adaptive.AUTO:
-        refuse_typed(_ADAPTIVE, f"without --repeats {adaptive.AUTO}")
-        idle = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
-        if file and idle and file.repeats != adaptive.AUTO:
-            message = f'{idle[0]} has no effect without repeats = "{adaptive.AUTO}".'
-            raise ConfigError(message, where=file.where, hint=f"Leave {idle[0]} out.")
+    if options.repeats != adaptive.AUTO_REPEATS:
+        refuse_typed(_ADAPTIVE, f"without --repeats {adaptive.AUTO_REPEATS}")
+        unused_names = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
+        if file and unused_names and file.repeats != adaptive.AUTO_REPEATS:
+            message = (
+                f'{unused_names[0]} has no effect without repeats = "{adaptive.AUTO_REPEATS}".'
+            )
+            raise ConfigError(message, where=file.where, hint=f"Leave {unused_names[0]} out.")
         return int(options.repeats), None
-    most = options.max_repeats or adaptive.MAX_REPEATS
-    return most, float(options.precision_of_median or adaptive.PRECISION)
+    maximum = options.max_repeats or adaptive.DEFAULT_MAX_REPEATS
+    return maximum, float(options.precision_of_median or adaptive.DEFAULT_PRECISION)
 
 
-def _request(options: Options, file: CampaignFile | None) -> Request:
-    repeats, precision_of_median = _repeats(options, file)
+def _make_request(options: Options, file: CampaignFile | None) -> Request:
+    repeats, precision_of_median = _read_repeats(options, file)
     return Request(
         shape=Shape(options.nodes or 1, options.gpus_per_node or 1),
         preset=options.protocol,
-        device=device(options.device),
+        device=parse_device(options.device),
         accumulation=options.accumulation or 0,
         global_batch_size=options.global_batch_size or 0,
         xla=options.xla,
@@ -236,8 +240,8 @@ class _Sources:
     def __init__(self, options: Options, frameworks: Collection[str]) -> None:
         self._options = options
         self._recipes: dict[str, Recipe] = {}
-        only = next(iter(frameworks)) if len(frameworks) == 1 else ""
-        self.site = site.load(options.site_file, replace(options, fw=only))
+        single_framework = next(iter(frameworks)) if len(frameworks) == 1 else ""
+        self.site = site.load(options.site_file, replace(options, fw=single_framework))
         self.folders = places.recipe_folders(Path(self.site.where), options.templates)
 
     def find(self, framework: str) -> tuple[Recipe, Site]:
@@ -248,14 +252,16 @@ class _Sources:
                 was typed, or it does not run on the device.
         """
         if framework not in self._recipes:
-            loaded = recipe.load(places.find_recipe(framework, self.folders))
-            _refuse_unused_paths(loaded, self.site)
-            device_of(loaded, self.site, device(self._options.device), self.folders)
-            self._recipes[framework] = loaded
+            framework_recipe = recipe.load(places.find_recipe(framework, self.folders))
+            _refuse_unused_paths(framework_recipe, self.site)
+            choose_device(
+                framework_recipe, self.site, parse_device(self._options.device), self.folders
+            )
+            self._recipes[framework] = framework_recipe
         return self._recipes[framework], self.site
 
 
-def _campaign_request(
+def _make_campaign_request(
     options: Options,
     sources: _Sources,
     portion: Portion,
@@ -266,21 +272,21 @@ def _campaign_request(
 ) -> CampaignRequest:
     from hpcbert.script.resolve import SubmitOptions
 
-    recipe, here = sources.find(portion.framework)
-    scheduler = options.scheduler or here.scheduler
+    recipe, site_config = sources.find(portion.framework)
+    scheduler_name = options.scheduler or site_config.scheduler
     warnings: tuple[str, ...] = ()
-    if dry and traits(scheduler).here and portion.request.shape.nodes > 1:
-        note = f"The site's scheduler is {scheduler}, with one node: this script is for Slurm."
-        scheduler, warnings = SLURM.name, (note,)
-    warnings += _mailed(options.notify, scheduler)
+    if dry and find_traits(scheduler_name).runs_locally and portion.request.shape.nodes > 1:
+        note = f"The site's scheduler is {scheduler_name}, with one node: this script is for Slurm."
+        scheduler_name, warnings = SLURM.name, (note,)
+    warnings += _describe_mail(options.notify, scheduler_name)
     warnings += tuple(
-        f"{file.where}: {campaignfile.key_of(name)} has no effect with the {scheduler} scheduler."
+        f"{file.where}: {campaignfile.option_key(name)} has no effect with the {scheduler_name} scheduler."
         for name in (file.run_options() if file else ())
-        if file and name in unused_with(scheduler)
+        if file and name in list_unused(scheduler_name)
     )
     in_one_job = options.repeats_in == "one-job"
     submit_options = SubmitOptions(
-        scheduler=scheduler,
+        scheduler=scheduler_name,
         folders=sources.folders,
         named=tuple(map(Path, options.templates)),
         concurrent=1 if in_one_job else options.concurrent_repeats,
@@ -289,35 +295,35 @@ def _campaign_request(
         rehearse=rehearse,
         dry=dry,
         preflight=options.preflight,
-        stop_on_failure=_stops(options, portion.request),
+        stop_on_failure=_stops_on_failure(options, portion.request),
         file=Path(file.where) if file else None,
     )
-    return CampaignRequest(portion.request, here, recipe, submit_options, warnings)
+    return CampaignRequest(portion.request, site_config, recipe, submit_options, warnings)
 
 
-def _stops(options: Options, request: Request) -> bool:
+def _stops_on_failure(options: Options, request: Request) -> bool:
     """Return whether to hold shapes back if the smallest fails; by default, those of a curve."""
-    several = {cell.shape for cell in request.cells} or set(
-        shapes(request.shape, scaling=request.scaling)
+    distinct_shapes = {cell.shape for cell in request.cells} or set(
+        list_shapes(request.shape, scaling=request.scaling)
     )
-    if len(several) == 1 or options.concurrent_points:
+    if len(distinct_shapes) == 1 or options.concurrent_points:
         return False
     if options.stop_on_failure is None:
-        return Shape(1, 1) in several
+        return Shape(1, 1) in distinct_shapes
     return options.stop_on_failure
 
 
-def _mailed(notify: str, scheduler: str) -> tuple[str, ...]:
+def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
     """Return which mail Slurm is to send, if any."""
-    if notify and "notify" in unused_with(scheduler):
+    if notify and "notify" in list_unused(scheduler_name):
         raise UsageError(
-            f"--notify has no effect with the {scheduler} scheduler, which sends no mail.",
+            f"--notify has no effect with the {scheduler_name} scheduler, which sends no mail.",
             hint="Leave --notify out: submit --wait and monitor wait until all repeats have ended.",
         )
     return (str(mail.parse(notify)),) if notify else ()
 
 
-def _as_past(options: Options, past: Past) -> Options:
+def _take_past_options(options: Options, past: PreviousCampaign) -> Options:
     """Return the options with those of a campaign that its request does not hold."""
     campaign, shape = past.campaign, past.largest.shape
     return replace(
@@ -330,17 +336,17 @@ def _as_past(options: Options, past: Past) -> Options:
     )
 
 
-def _refuse_unused_paths(recipe: Recipe, here: Site) -> None:
+def _refuse_unused_paths(recipe: Recipe, site_config: Site) -> None:
     """Refuse options that the framework or the runtime has no use for."""
     if recipe.dataset is None and "data" not in recipe.needs:
         refuse_typed(("data",), f"with {recipe.name}, which reads none")
     if "source" not in recipe.needs and not recipe.source.repository:
         refuse_typed(("source",), f"with {recipe.name}, whose container image has the program")
-    if here.container.runtime == "none":
+    if site_config.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")
 
 
-def submitter() -> Submitter:
+def find_submitter() -> Submitter:
     """Return who submits, and when."""
     from hpcbert.script.draft import Submitter
 
@@ -352,7 +358,7 @@ def submitter() -> Submitter:
     return Submitter(user, tuple(sys.argv), time.time(), os.urandom(3).hex())
 
 
-def _number(text: str) -> int:
+def _read_batch_size(text: str) -> int:
     if text == "max":
         return LARGEST
     if not text.isdigit():

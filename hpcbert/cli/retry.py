@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,18 +13,14 @@ from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
 from hpcbert.cli.options import shared_option
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.unused_options import refuse_typed
-from hpcbert.cli.watching import Display, follow_with_retries, plan_text
+from hpcbert.cli.watching import Display, follow_with_retries, format_retry_plan
 from hpcbert.commands.heal import resubmit
+from hpcbert.commands.retry import InvalidRepeat, RetryPlan
 from hpcbert.config import site
-from hpcbert.config.options import unused_with
+from hpcbert.config.options import list_unused
 from hpcbert.errors import IncompleteError
 from hpcbert.slurm.hostlist import expand
 from hpcbert.system.runner import run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.commands.retry import InvalidRepeat, RetryPlan
 
 
 @click.command(
@@ -66,30 +63,35 @@ def retry(
     leaves repeats alone that wait, run or are valid. The new attempts avoid nodes that failed, and
     the earlier attempts stay on record.
     """
-    here = site.load(site_file)
-    directories = store.chosen(campaigns, Path(runs or here.runs))
-    nodes = tuple(node for words in exclude for node in expand(words))
+    site_config = site.load(site_file)
+    directories = store.resolve_all(campaigns, Path(runs or site_config.runs))
+    nodes = tuple(node for node_list in exclude for node in expand(node_list))
     policy = RetryPolicy(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
     for name in dict.fromkeys(
         store.read_manifest(directory).scheduler for directory in directories
     ):
-        unused = (*unused_with(name), "no_exclude") if unused_with(name) else ()
+        unused = (*list_unused(name), "no_exclude") if list_unused(name) else ()
         refuse_typed(unused, f"on a campaign of the {name} scheduler")
     display = Display(err=True)
     waiting = display.waiting if wait else None
     plans = [
         resubmit(
-            directory, policy, run=run, floor=here.slurm.poll_floor, dry=dry_run, waiting=waiting
+            directory,
+            policy,
+            run=run,
+            floor=site_config.slurm.poll_floor,
+            dry=dry_run,
+            waiting=waiting,
         )
         for directory in directories
     ]
     if wait and not dry_run:
         display.retried(plans)
-        return follow_with_retries(directories, policy, here)
-    return _result(plans, dry=dry_run)
+        return follow_with_retries(directories, policy, site_config)
+    return _make_result(plans, dry=dry_run)
 
 
-def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
+def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
     errors = tuple(
         IncompleteError(
             f"{repeat.array.point.key} repeat {repeat.number} has been retried as often as "
@@ -111,22 +113,22 @@ def _result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
         for repeat in plan.findings.too_large
     )
     return Result(
-        data={"campaigns": [_described(plan) for plan in plans], "submitted": not dry},
-        text="\n".join(plan_text(plan, dry=dry) for plan in plans),
+        data={"campaigns": [_plan_data(plan) for plan in plans], "submitted": not dry},
+        text="\n".join(format_retry_plan(plan, dry=dry) for plan in plans),
         errors=errors,
         warnings=tuple(
-            f"{node} is suspected too ({why}), but too few nodes would be left without it."
+            f"{node} is suspected too ({reason}), but too few nodes would be left without it."
             for plan in plans
-            for node, why in plan.spared
+            for node, reason in plan.spared
         ),
     )
 
 
-def _described(plan: RetryPlan) -> dict[str, Any]:
-    watched = plan.findings.watched
+def _plan_data(plan: RetryPlan) -> dict[str, Any]:
+    tracked_campaign = plan.findings.watched
     return {
-        "campaign": watched.campaign.id,
-        "directory": str(watched.directory),
+        "campaign": tracked_campaign.campaign.id,
+        "directory": str(tracked_campaign.directory),
         "arrays": [
             {
                 "name": array.name,
@@ -134,23 +136,23 @@ def _described(plan: RetryPlan) -> dict[str, Any]:
                 "retry": array.retry,
                 "first_attempt": array.first_attempt,
                 "repeats": [
-                    {"repeat": number, "state": state, "why": why}
-                    for number, state, why in array.why
+                    {"repeat": number, "state": state, "why": reason}
+                    for number, state, reason in array.why
                 ],
-                "excluded": [{"node": node, "why": why} for node, why in array.excluded],
+                "excluded": [{"node": node, "why": reason} for node, reason in array.excluded],
                 "script": array.script,
                 "job_id": array.job_id or None,
             }
             for array in plan.arrays
         ],
-        "spared": [{"node": node, "why": why} for node, why in plan.spared],
-        "spent": _repeats(plan.findings.spent),
-        "too_large": _repeats(plan.findings.too_large),
+        "spared": [{"node": node, "why": reason} for node, reason in plan.spared],
+        "spent": _repeats_data(plan.findings.spent),
+        "too_large": _repeats_data(plan.findings.too_large),
         "open": plan.findings.open,
     }
 
 
-def _repeats(repeats: Sequence[InvalidRepeat]) -> list[dict[str, Any]]:
+def _repeats_data(repeats: Sequence[InvalidRepeat]) -> list[dict[str, Any]]:
     return [
         {
             "point": repeat.array.point.key,

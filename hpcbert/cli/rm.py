@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,11 +15,8 @@ from hpcbert.config.site import load
 from hpcbert.errors import UsageError
 from hpcbert.system.runner import run
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 # Characters of an id's random end: a shorter part of an id could match by accident.
-_SHORTEST = 6
+_MIN_ID_LENGTH = 6
 
 
 @click.command(epilog="\b\nExamples:\n  hpcbert rm 3f9a1c\n  hpcbert rm 3f9a1c 7b20de --yes")
@@ -36,24 +33,28 @@ def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_fi
     scheduler first: if a job of any of them still waits or runs, it removes none. Archives, and
     files that you wrote elsewhere, stay.
     """
-    place = Path(runs or load(site_file).runs)
+    runs_path = Path(runs or load(site_file).runs)
     directories = tuple(
-        dict.fromkeys(store.resolve(name, place, shortest=_SHORTEST) for name in campaigns)
+        dict.fromkeys(store.resolve(name, runs_path, shortest=_MIN_ID_LENGTH) for name in campaigns)
     )
-    gone = remove(directories, agreed=lambda: yes or _agreed(directories), run=run, force=force)
+    is_removed = remove(
+        directories, confirm=lambda: yes or _ask_consent(directories), run=run, force=force
+    )
     data = {
-        "removed": gone,
+        "removed": is_removed,
         "campaigns": [
             {"campaign": directory.name, "directory": str(directory)} for directory in directories
         ],
     }
     lines = (
-        [f"Removed {directory}." for directory in directories] if gone else ["Nothing was removed."]
+        [f"Removed {directory}." for directory in directories]
+        if is_removed
+        else ["Nothing was removed."]
     )
     return Result(data, "\n".join(lines))
 
 
-def _agreed(directories: Sequence[Path]) -> bool:
+def _ask_consent(directories: Sequence[Path]) -> bool:
     """Ask, on stderr."""
     names = ", ".join(directory.name for directory in directories)
     question = f"Remove {names} for good, with all logs?"

@@ -5,27 +5,24 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcbert.campaign import ends, overview, preflight, store
+from hpcbert.campaign.ends import Ends
+from hpcbert.campaign.overview import Overview, PointResult
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.campaigns import open_campaigns
-from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, since_text
+from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, format_age
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
-from hpcbert.results.grid import aligned, number
-from hpcbert.results.words import repeats_of, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from hpcbert.campaign.ends import Ends
-    from hpcbert.campaign.overview import Overview, PointResult
-    from hpcbert.model import Campaign, Point
+from hpcbert.model import Campaign, Point
+from hpcbert.results.grid import align_rows, format_number
+from hpcbert.results.words import describe_repeats, describe_stop
 
 
 @click.command(epilog="\b\nExamples:\n  hpcbert show\n  hpcbert show 3f9a1c --json")
@@ -43,17 +40,17 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
         [campaign] if campaign else (), Path(runs or load(site_file).runs)
     )
     manifest = store.read_manifest(opened_campaign.directory)
-    seen, now = overview.look(opened_campaign.directory), time.time()
-    numbers = overview.numbers(opened_campaign.directory, manifest)
+    seen_overview, now = overview.read_overview(opened_campaign.directory), time.time()
+    numbers = overview.read_results(opened_campaign.directory, manifest)
     ended = ends.read(opened_campaign.directory)
     points = [
-        _point(opened_campaign.directory, manifest, point, numbers, ended)
+        _point_data(opened_campaign.directory, manifest, point, numbers, ended)
         for point in manifest.of_point
     ]
     data = {
-        **asdict(seen),
+        **asdict(seen_overview),
         "directory": str(opened_campaign.shown),
-        "age_seconds": overview.age(seen.created, now=now),
+        "age_seconds": overview.compute_age(seen_overview.created, now=now),
         "source": "files",
         "site": manifest.site,
         "image": manifest.image,
@@ -61,20 +58,24 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
         "hpcbert": manifest.hpcbert,
         "protocol": asdict(manifest.protocol),
         "points": points,
-        "preflight": preflight.sentences(TrackedCampaign(opened_campaign.directory, manifest)),
+        "preflight": preflight.describe_preflight(
+            TrackedCampaign(opened_campaign.directory, manifest)
+        ),
     }
-    text = "\n".join(_lines(seen, manifest, data, now))
-    return Result(data, text, warnings=store.caution(opened_campaign.shown))
+    text = "\n".join(_format_campaign(seen_overview, manifest, data, now))
+    return Result(data, text, warnings=store.warn_about_writers(opened_campaign.shown))
 
 
-def _point(
+def _point_data(
     directory: Path,
     manifest: Campaign,
     point: Point,
     numbers: Mapping[Point, PointResult],
-    ended: Ends,
+    repeat_ends: Ends,
 ) -> dict[str, Any]:
-    mine = [(array, number) for array, number in manifest.current if array.point == point]
+    repeats = [
+        (array, format_number) for array, format_number in manifest.current if array.point == point
+    ]
     point_result, adaptive = numbers.get(point), manifest.protocol.precision_of_median is not None
     return {
         "point": point.key,
@@ -84,73 +85,80 @@ def _point(
         "precision": point.precision,
         "batch_size_per_device": None if point.largest else point.batch_size_per_device,
         "device": point.device,
-        "jobs": list(dict.fromkeys(array.job_id for array, _ in mine if array.job_id)),
-        "repeats": dict(Counter(overview.phase(directory, *one, on_record=ended) for one in mine)),
+        "jobs": list(dict.fromkeys(array.job_id for array, _ in repeats if array.job_id)),
+        "repeats": dict(
+            Counter(
+                overview.find_phase(directory, *array_repeat, recorded_ends=repeat_ends)
+                for array_repeat in repeats
+            )
+        ),
         "ended": [
             {"repeat": end.repeat, "state": end.state, "detail": end.detail}
-            for one in mine
-            if (end := ended.of(*one))
+            for array_repeat in repeats
+            if (end := repeat_ends.of(*array_repeat))
         ],
-        "asked": point_result.asked if point_result and adaptive else len(mine),
+        "asked": point_result.asked if point_result and adaptive else len(repeats),
         "valid": point_result.valid if point_result else None,
         "median": point_result.median if point_result else None,
         "refused": [
-            {"repeat": number, "why": why}
-            for number, why in (point_result.refused if point_result else ())
+            {"repeat": format_number, "why": reason}
+            for format_number, reason in (point_result.refused if point_result else ())
         ],
         "unneeded": list(point_result.unneeded) if point_result else [],
     }
 
 
-def _lines(
-    seen: Overview, manifest: Campaign, data: Mapping[str, Any], now: float
+def _format_campaign(
+    seen_overview: Overview, manifest: Campaign, data: Mapping[str, Any], now: float
 ) -> Iterator[str]:
-    protocol, goal = manifest.protocol, until(manifest.protocol)
-    old = since_text(overview.age(seen.created, now=now))
+    protocol, goal = manifest.protocol, describe_stop(manifest.protocol)
+    age_text = format_age(overview.compute_age(seen_overview.created, now=now))
     facts = {
-        "campaign": seen.campaign,
+        "campaign": seen_overview.campaign,
         "name": manifest.name,
-        "note": seen.note,
+        "note": seen_overview.note,
         "directory": data["directory"],
-        "state": seen.state + (", a rehearsal" if seen.rehearse else ""),
-        "problem": seen.problem,
-        "created": f"{seen.created}, {old} ago, by {seen.user} with hpcbert {manifest.hpcbert}",
-        "framework": seen.framework,
-        "scheduler": f"{seen.scheduler}, site {manifest.site}",
+        "state": seen_overview.state + (", a rehearsal" if seen_overview.rehearse else ""),
+        "problem": seen_overview.problem,
+        "created": f"{seen_overview.created}, {age_text} ago, by {seen_overview.user} with hpcbert {manifest.hpcbert}",
+        "framework": seen_overview.framework,
+        "scheduler": f"{seen_overview.scheduler}, site {manifest.site}",
         "image": manifest.image,
-        "protocol": f"{repeats_of(protocol)} repeats of {protocol.iters} iterations, the first "
+        "protocol": f"{describe_repeats(protocol)} repeats of {protocol.iters} iterations, the first "
         f"{protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
         "command": shlex.join(manifest.command),
         "preflight": " ".join(data["preflight"]),
     }
     yield from (f"{name + ':':<11}{value}" for name, value in facts.items() if value)
     titles = ("point", "job", "repeats", "valid", "median samples/s", "")
-    rows = [titles, *(_row(point, seen.provisional) for point in data["points"])]
+    rows = [titles, *(_format_row(point, seen_overview.provisional) for point in data["points"])]
     yield ""
-    yield from aligned(rows, right=(3, 4))
-    if seen.provisional:
+    yield from align_rows(rows, right=(3, 4))
+    if seen_overview.provisional:
         yield COLLECT_AGAIN
     for point in data["points"]:
-        alike: dict[str, list[str]] = {}
-        for one in () if point["refused"] else point["ended"]:
-            alike.setdefault(f"{one['state']}: {one['detail']}", []).append(str(one["repeat"]))
-        for what, numbers in alike.items():
-            yield f"{point['point']} repeat {', '.join(numbers)}: {what}"
-        for one in point["refused"]:
-            yield f"{point['point']} repeat {one['repeat']}: {one['why']}"
+        repeats_by_end: dict[str, list[str]] = {}
+        for repeat_end in () if point["refused"] else point["ended"]:
+            repeats_by_end.setdefault(f"{repeat_end['state']}: {repeat_end['detail']}", []).append(
+                str(repeat_end["repeat"])
+            )
+        for end_text, numbers in repeats_by_end.items():
+            yield f"{point['point']} repeat {', '.join(numbers)}: {end_text}"
+        for refusal in point["refused"]:
+            yield f"{point['point']} repeat {refusal['repeat']}: {refusal['why']}"
         if count := len(point["unneeded"]):
             yield f"{point['point']}: {count} repeats were not needed"
     yield ""
     yield "These states come from files; hpcbert monitor asks the scheduler."
 
 
-def _row(point: Mapping[str, Any], provisional: bool) -> tuple[str, ...]:
+def _format_row(point: Mapping[str, Any], provisional: bool) -> tuple[str, ...]:
     valid = "-" if point["valid"] is None else point["valid"]
     return (
         point["point"],
         ",".join(point["jobs"]) or "-",
         ", ".join(f"{count} {phase}" for phase, count in point["repeats"].items()),
         f"{valid}/{point['asked']}{PROVISIONAL * provisional}",
-        number(point["median"]),
+        format_number(point["median"]),
         point["variant"],
     )

@@ -13,13 +13,11 @@ import io
 import os
 import re
 import sys
-from typing import IO, TYPE_CHECKING, TextIO, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import IO, TextIO, cast
 
 # The locale that Python sets LC_CTYPE to if the locale is C (PEP 538).
-_COERCED = {"C.UTF-8", "C.utf8", "UTF-8"}
+_COERCED_LOCALES = {"C.UTF-8", "C.utf8", "UTF-8"}
 _UTF8 = re.compile(r"utf-?8", re.IGNORECASE)
 _ASCII = str.maketrans(
     {
@@ -45,7 +43,7 @@ _ASCII = str.maketrans(
 )
 
 
-def ascii_only(text: str) -> str:
+def to_ascii(text: str) -> str:
     """Return a text in ASCII: similar characters for signs, escapes for all others."""
     if text.isascii():
         return text
@@ -84,7 +82,7 @@ class Stream(io.TextIOWrapper):
     def write(self, text: str) -> int:
         """Write a text, and return how many characters were written."""
         with self._noting():
-            super().write(ascii_only(text) if self.plain else text)
+            super().write(to_ascii(text) if self.plain else text)
         return len(text)
 
     def flush(self) -> None:
@@ -102,15 +100,15 @@ class Stream(io.TextIOWrapper):
                 raise
 
 
-def settle() -> None:
+def replace_streams() -> None:
     """Replace this process's standard streams; call it once, before anything is written."""
     # A file that is opened gets the lowest free number. A read-only file makes a stdout that fails.
     for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         if not _is_open(number):
             os.set_inheritable(os.open(os.devnull, flags), True)
     sys.stdin = sys.stdin or os.fdopen(0)
-    sys.stdout = _stream(sys.stdout or os.fdopen(1, "w", encoding="utf-8"), quiet=False)
-    sys.stderr = _stream(sys.stderr or os.fdopen(2, "w", encoding="utf-8"), quiet=True)
+    sys.stdout = _make_stream(sys.stdout or os.fdopen(1, "w", encoding="utf-8"), quiet=False)
+    sys.stderr = _make_stream(sys.stderr or os.fdopen(2, "w", encoding="utf-8"), quiet=True)
 
 
 def _is_open(number: int) -> bool:
@@ -121,9 +119,11 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _stream(old: TextIO, *, quiet: bool) -> Stream:
+def _make_stream(stream: TextIO, *, quiet: bool) -> Stream:
     mode = bool(sys.flags.utf8_mode)
-    return Stream(old, plain=not _locale_has_unicode(old.encoding, os.environ, mode), quiet=quiet)
+    return Stream(
+        stream, plain=not _locale_has_unicode(stream.encoding, os.environ, mode), quiet=quiet
+    )
 
 
 def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bool:
@@ -140,20 +140,20 @@ def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) 
     if env.get("PYTHONUTF8") == "1" or env.get("PYTHONIOENCODING"):
         return True
     ctype = env.get("LC_CTYPE", "")
-    if utf8_mode and ctype in _COERCED:
+    if utf8_mode and ctype in _COERCED_LOCALES:
         ctype = ""
     locale = env.get("LC_ALL") or ctype or env.get("LANG") or "C"
     # Python knows the encoding of locales whose name does not have it, such as de_DE.
     return _UTF8.search(locale) is not None or not (utf8_mode or locale in {"C", "POSIX"})
 
 
-def holds_unicode(stream: IO[str]) -> bool:
+def can_show_unicode(stream: IO[str]) -> bool:
     """Return whether a stream takes text in any script."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return not getattr(stream, "plain", False) and _UTF8.fullmatch(encoding) is not None
 
 
-def width(stream: IO[str]) -> int:
+def line_width(stream: IO[str]) -> int:
     """Return the width of a terminal's line in characters; 0 without a terminal or a limit.
 
     COLUMNS takes precedence over the terminal.
@@ -175,12 +175,12 @@ def write_exactly(stream: TextIO, text: str) -> None:
     stream.buffer.write(content)
 
 
-def forsake(stream: TextIO) -> None:
+def discard_buffer(stream: TextIO) -> None:
     """Discard what a stream still holds, so that the interpreter's last flush succeeds."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def refused(stream: TextIO, error: BaseException) -> bool:
+def is_write_failure(stream: TextIO, error: BaseException) -> bool:
     """Return whether writing to a standard stream raised an exception."""
     return error is getattr(stream, "failure", None)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.cli.options import submit_options
+from hpcbert.cli.options import add_submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.unused_options import refuse_others, refuse_typed
-
-if TYPE_CHECKING:
-    from hpcbert.config.options import Options
+from hpcbert.config.options import Options
 
 # Options that are allowed with --resume.
-_RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
+_RESUME_OPTIONS = ("resume", "wait", "max_retries", "runs", "site_file")
 
 
 @click.command(
@@ -28,7 +25,7 @@ _RESUMING = ("resume", "wait", "max_retries", "runs", "site_file")
     "  hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c\n"
     "  hpcbert submit --like table4.zip"
 )
-@submit_options
+@add_submit_options
 @click.option("--name", default="", help="Name of the campaign in list.")
 @click.option("--note", default="", help="Note about the campaign, as hpcbert note writes it.")
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
@@ -71,15 +68,15 @@ def submit(
     """
     # Not needed for --help or a wrong option.
     from hpcbert.cli import submit_plan, submit_run
-    from hpcbert.system.runner import Ahead, run
+    from hpcbert.system.runner import PrefetchingRunner, run
 
     if not wait:
         refuse_typed(("max_retries",), "without --wait")
     retries = max_retries if wait else None
     if resume:
-        refuse_others(_RESUMING, "with --resume, which submits what was written down")
+        refuse_others(_RESUME_OPTIONS, "with --resume, which submits what was written down")
         return submit_run.resume(resume, options, retries=retries)
-    with closing(Ahead(run)) as ahead:
+    with closing(PrefetchingRunner(run)) as ahead:
         plan = submit_plan.plan_campaigns(
             options,
             file=file,
@@ -94,7 +91,7 @@ def submit(
         if most is not None:
             submit_plan.refuse_costly(plan.drafts, most, tries=1 + max_retries)
         errors, doubts = submit_plan.find_obstacles(
-            plan.drafts, ignored=dry_run or force, ahead=ahead
+            plan.drafts, ignore_failures=dry_run or force, ahead=ahead
         )
     if errors:
         return Result(errors=errors)

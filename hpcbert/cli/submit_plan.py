@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from hpcbert import scheduler
 from hpcbert.campaign import notes
 from hpcbert.cli.campaigns import open_past
-from hpcbert.cli.request import complete, read_file, read_requests, submitter
+from hpcbert.cli.request import (
+    CampaignRequest,
+    complete_options,
+    find_submitter,
+    read_file,
+    read_requests,
+)
 from hpcbert.cli.unused_options import is_typed, refuse_typed
 from hpcbert.config import campaignfile
 from hpcbert.config.campaignfile import CampaignFile
-from hpcbert.config.options import unused_with
+from hpcbert.config.options import Options, list_unused
+from hpcbert.config.site import Site
 from hpcbert.errors import UsageError
 from hpcbert.scheduler.base import World
+from hpcbert.script.draft import Draft
 from hpcbert.system.decode import Invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from hpcbert.cli.request import CampaignRequest
-    from hpcbert.config.options import Options
-    from hpcbert.config.site import Site
-    from hpcbert.script.draft import Draft
-    from hpcbert.system.runner import Ahead
+from hpcbert.system.runner import PrefetchingRunner
 
 
 class SubmitPlan(NamedTuple):
@@ -49,7 +50,7 @@ def plan_campaigns(
     file: Path | None,
     like: str,
     rehearse: bool,
-    ahead: Ahead,
+    ahead: PrefetchingRunner,
     name: str = "",
     note: str = "",
     dry: bool = False,
@@ -75,48 +76,50 @@ def plan_campaigns(
 
     past = open_past(like, options) if like else None
     campaign_file = read_file(file)
-    options = complete(options, campaign_file)
-    name_and_note = _name_and_note(name, note, campaign_file)
+    options = complete_options(options, campaign_file)
+    name_and_note = _read_name_and_note(name, note, campaign_file)
     requests = read_requests(options, dry=dry, rehearse=rehearse, past=past, file=campaign_file)
     for request in () if planned else requests:
-        backend = scheduler.of(request.options.scheduler, World(ahead))
+        backend = scheduler.create_scheduler(request.options.scheduler, World(ahead))
         for argv in backend.foreseen(request.site, request.recipe):
             ahead.begin(argv, env=backend.asking)
     drafts: list[Draft] = []
     warnings: list[str] = []
     for request in requests:
-        draft = _draft(request, name_and_note, ahead, dry=dry or planned)
+        draft = _draft_campaign(request, name_and_note, ahead, dry=dry or planned)
         drafts.append(draft)
         warnings += request.warnings
         warnings += () if planned else draft.resolved.warnings
-        warnings += again.differences(past, draft) if past else ()
-    return SubmitPlan(options, requests[0].site, chained(drafts), tuple(dict.fromkeys(warnings)))
+        warnings += again.list_differences(past, draft) if past else ()
+    return SubmitPlan(
+        options, requests[0].site, chain_drafts(drafts), tuple(dict.fromkeys(warnings))
+    )
 
 
-def _name_and_note(name: str, note: str, file: CampaignFile | None) -> tuple[str, str]:
+def _read_name_and_note(name: str, note: str, file: CampaignFile | None) -> tuple[str, str]:
     """Return the campaign's name and note: as typed, else as the file has them."""
     file = file or CampaignFile()
     name = name if is_typed("name") else file.name or ""
     note = note if is_typed("note") else file.note or ""
     try:
-        return campaignfile.name(name) if name else "", notes.checked(note)
+        return campaignfile.check_name(name) if name else "", notes.check_note(note)
     except Invalid as error:
         raise UsageError(f"--name {error}", hint=error.hint) from None
 
 
-def chained(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+def chain_drafts(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
     """Return drafts in a row, each waiting for the one before: their points share the network."""
     row = list(drafts[:1])
-    for before, draft in pairwise(drafts):
-        waits = "" if draft.campaign.concurrent_points else before.campaign.id
+    for previous, draft in pairwise(drafts):
+        waits = "" if draft.campaign.concurrent_points else previous.campaign.id
         row.append(replace(draft, campaign=replace(draft.campaign, after=waits)))
     return tuple(row)
 
 
-def _draft(
+def _draft_campaign(
     request: CampaignRequest,
     name_and_note: tuple[str, str],
-    ahead: Ahead,
+    ahead: PrefetchingRunner,
     *,
     dry: bool,
 ) -> Draft:
@@ -124,43 +127,45 @@ def _draft(
     from hpcbert.script.draft import draft as draft_campaign  # with Jinja: Slurm answers meanwhile
 
     scheduler_name = request.options.scheduler
-    refuse_typed(unused_with(scheduler_name), f"with the {scheduler_name} scheduler")
-    backend = scheduler.of(scheduler_name, World(ahead))
+    refuse_typed(list_unused(scheduler_name), f"with the {scheduler_name} scheduler")
+    backend = scheduler.create_scheduler(scheduler_name, World(ahead))
     name, note = name_and_note
-    fitted = backend.fit(request.options, request.site, request.recipe)
-    options = replace(fitted, name=name, note=note, dry=dry)
+    fitted_options = backend.fit(request.options, request.site, request.recipe)
+    options = replace(fitted_options, name=name, note=note, dry=dry)
     return draft_campaign(
-        request.request, request.site, request.recipe, options=options, submitter=submitter()
+        request.request, request.site, request.recipe, options=options, submitter=find_submitter()
     )
 
 
-def refuse_costly(drafts: Sequence[Draft], most: float, *, tries: int) -> None:
+def refuse_costly(drafts: Sequence[Draft], max_gpu_hours: float, *, tries: int) -> None:
     """Refuse campaigns that may together take more GPU-hours than allowed."""
     from hpcbert.script import cost
 
-    costs = [point for draft in drafts for point in cost.of_arrays(draft.campaign.arrays)]
-    cost.refuse(costs, most, tries=tries)
+    costs = [point for draft in drafts for point in cost.array_costs(draft.campaign.arrays)]
+    cost.refuse_expensive(costs, max_gpu_hours, tries=tries)
 
 
 def find_obstacles(
-    drafts: Sequence[Draft], *, ignored: bool, ahead: Ahead
+    drafts: Sequence[Draft], *, ignore_failures: bool, ahead: PrefetchingRunner
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
     """Return what prevents submitting campaigns, and the warnings about them."""
-    from hpcbert.commands.obstacles import foreseen, of_submission
+    from hpcbert.commands.obstacles import find_submission_obstacles, list_queries
 
     for draft in drafts:
-        for argv in foreseen(draft):
+        for argv in list_queries(draft):
             ahead.begin(argv)
-    findings = {finding: None for draft in drafts for finding in of_submission(draft, run=ahead)}
-    certain = [finding for finding in findings if finding.status == "fail"]
-    if not certain and not ignored:
+    findings = {
+        finding: None for draft in drafts for finding in find_submission_obstacles(draft, run=ahead)
+    }
+    failures = [finding for finding in findings if finding.status == "fail"]
+    if not failures and not ignore_failures:
         for draft in drafts:
-            backend = scheduler.of(draft.campaign.scheduler, World(ahead))
-            certain += backend.impossible(draft.campaign.arrays, draft.scripts)
-    if certain and not ignored:
+            backend = scheduler.create_scheduler(draft.campaign.scheduler, World(ahead))
+            failures += backend.impossible(draft.campaign.arrays, draft.scripts)
+    if failures and not ignore_failures:
         errors = [
             UsageError(f"{finding.name}: {finding.detail}", hint=finding.hint)
-            for finding in certain
+            for finding in failures
         ]
         last = UsageError("Nothing was submitted.", hint="--force submits anyway.")
         return (*errors, last), ()

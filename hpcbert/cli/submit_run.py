@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli.output import Result, say
+from hpcbert.cli.output import Result, print_text
 from hpcbert.cli.watching import Display, follow_with_retries
-from hpcbert.commands.submit import left_behind, submit_pending, write
+from hpcbert.commands.submit import read_interrupted, submit_pending, write_campaign
 from hpcbert.config import site
+from hpcbert.config.options import Options
+from hpcbert.config.site import Site
 from hpcbert.errors import CheckError, HpcbertError, Interruption
+from hpcbert.model import Array, Campaign
 from hpcbert.scheduler.base import RESUME, World
+from hpcbert.script.draft import Draft
 from hpcbert.system.runner import run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.config.options import Options
-    from hpcbert.config.site import Site
-    from hpcbert.model import Array, Campaign
-    from hpcbert.script.draft import Draft
 
 _MARKS = {True: "ok  ", False: "FAIL", None: "skip"}
 
@@ -34,14 +31,14 @@ def resume(name: str, options: Options, *, retries: int | None) -> Result:
     Raises:
         UsageError: The campaign does not exist.
     """
-    here = site.load(options.site_file)
-    directory = store.resolve(name, Path(options.runs or here.runs))
-    return submit_campaigns([directory], here, retries=retries)
+    site_config = site.load(options.site_file)
+    directory = store.resolve(name, Path(options.runs or site_config.runs))
+    return submit_campaigns([directory], site_config, retries=retries)
 
 
 def submit_campaigns(
     directories: Sequence[Path],
-    here: Site,
+    site_config: Site,
     drafts: Sequence[Draft] = (),
     *,
     retries: int | None,
@@ -53,43 +50,47 @@ def submit_campaigns(
 
     Args:
         directories: The campaigns.
-        here: The site.
+        site_config: The site.
         drafts: Their contents; none if they exist already.
         retries: Number of retries while watching; None: don't watch.
         warnings: Warnings from before.
     """
     waiting = None if retries is None else Display(err=True).waiting
-    done: list[tuple[Path, Campaign]] = []
+    submitted: list[tuple[Path, Campaign]] = []
     for draft in drafts[1:]:
-        write(draft)
+        write_campaign(draft)
     for number, directory in enumerate(directories):
-        first = drafts[0] if drafts and not number else None
+        first_draft = drafts[0] if drafts and not number else None
         try:
             campaign = submit_pending(
-                directory, run=run, floor=here.slurm.poll_floor, draft=first, waiting=waiting
+                directory,
+                run=run,
+                floor=site_config.slurm.poll_floor,
+                draft=first_draft,
+                waiting=waiting,
             )
         except HpcbertError as error:
-            if not done and not isinstance(error, Interruption) and len(directories) == 1:
+            if not submitted and not isinstance(error, Interruption) and len(directories) == 1:
                 raise
-            left = left_behind(directory)
-            done += [(directory, left)] if left else []
-            data = _data_of(done) if done else None
+            pending_campaign = read_interrupted(directory)
+            submitted += [(directory, pending_campaign)] if pending_campaign else []
+            data = _campaigns_data(submitted) if submitted else None
             not_submitted = tuple(
                 f"Not submitted: {RESUME} {shlex.quote(str(later))}"
                 for later in directories[number + 1 :]
             )
             return Result(data, errors=(error,), warnings=(*warnings, *not_submitted))
-        done.append((directory, campaign))
+        submitted.append((directory, campaign))
     if retries is not None:
-        say(_submitted(done).text, err=True)
-        return follow_with_retries(directories, RetryPolicy(retries), here)
-    cautions = (text for directory in directories for text in store.caution(directory))
-    return _submitted(done, (*warnings, *dict.fromkeys(cautions)))
+        print_text(_make_result(submitted).text, err=True)
+        return follow_with_retries(directories, RetryPolicy(retries), site_config)
+    cautions = (text for directory in directories for text in store.warn_about_writers(directory))
+    return _make_result(submitted, (*warnings, *dict.fromkeys(cautions)))
 
 
 def dry_run(drafts: Sequence[Draft], warnings: tuple[str, ...]) -> Result:
     """Show what would be submitted, with the scripts, and check the scripts."""
-    parts = [_dry_run_of(draft) for draft in drafts]
+    parts = [_check_draft(draft) for draft in drafts]
     data = [data for data, _, _ in parts]
     lines = [line for _, draft_lines, _ in parts for line in draft_lines]
     lines += ["Nothing was written, nothing was submitted."]
@@ -101,9 +102,9 @@ def _one_or_all(campaigns: list[dict[str, Any]]) -> dict[str, Any]:
     return campaigns[0] if len(campaigns) == 1 else {"campaigns": campaigns}
 
 
-def _dry_run_of(draft: Draft) -> tuple[dict[str, Any], list[str], list[CheckError]]:
+def _check_draft(draft: Draft) -> tuple[dict[str, Any], list[str], list[CheckError]]:
     arrays = draft.campaign.in_order
-    backend = scheduler.of(draft.campaign.scheduler, World(run))
+    backend = scheduler.create_scheduler(draft.campaign.scheduler, World(run))
     checks = backend.checks({array.script: draft.scripts[array.name] for array in arrays})
     failed = [check for check in checks if check.ok is False]
     errors = [CheckError(f"{check.name}: {check.detail}") for check in failed]
@@ -114,10 +115,10 @@ def _dry_run_of(draft: Draft) -> tuple[dict[str, Any], list[str], list[CheckErro
         lines += [f"$ {command}", draft.scripts[array.name]]
     lines += [f"{_MARKS[check.ok]} {check.name} {check.detail}".rstrip() for check in checks]
     data = {
-        **_head(draft.directory, draft.campaign),
+        **_campaign_data(draft.directory, draft.campaign),
         "arrays": [
             {
-                **_described(array),
+                **_array_data(array),
                 "argv": list(commands[array.name]),
                 "script_text": draft.scripts[array.name],
             }
@@ -128,7 +129,7 @@ def _dry_run_of(draft: Draft) -> tuple[dict[str, Any], list[str], list[CheckErro
     return data, lines, errors
 
 
-def _described(array: Array) -> dict[str, Any]:
+def _array_data(array: Array) -> dict[str, Any]:
     point = array.point
     return {
         "name": array.name,
@@ -147,51 +148,58 @@ def _described(array: Array) -> dict[str, Any]:
         "state": array.state,
         "job_id": array.job_id or None,
         "cluster": array.cluster or None,
-        "doubtful": array.doubtful,
+        "doubtful": array.is_doubtful,
         "changed": [
-            {"what": what, "asked": asked, "has": has} for what, asked, has in array.changed
+            {"what": setting, "asked": requested, "has": actual}
+            for setting, requested, actual in array.changed
         ],
     }
 
 
-def _submitted(done: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ()) -> Result:
-    lines = [line for _, campaign in done for line in _lines(campaign)]
-    places = " ".join(shlex.quote(str(directory)) for directory, _ in done)
-    lines += [f"in {directory}" for directory, _ in done] + [f"watch it:  hpcbert monitor {places}"]
-    if done[0][1].rehearse:
+def _make_result(
+    submitted: Sequence[tuple[Path, Campaign]], warnings: tuple[str, ...] = ()
+) -> Result:
+    lines = [line for _, campaign in submitted for line in _format_campaign(campaign)]
+    places = " ".join(shlex.quote(str(directory)) for directory, _ in submitted)
+    lines += [f"in {directory}" for directory, _ in submitted] + [
+        f"watch it:  hpcbert monitor {places}"
+    ]
+    if submitted[0][1].rehearse:
         lines.append("A rehearsal: ranks replay a sample log, so it gives no numbers.")
     else:
         lines.append(f"then:      hpcbert collect {places}")
     doubts = tuple(
-        _doubt(campaign, array)
-        for _, campaign in done
+        _format_doubt(campaign, array)
+        for _, campaign in submitted
         for array in campaign.arrays
-        if array.state == "submitted" and array.unsettled
+        if array.state == "submitted" and array.is_unconfirmed
     )
     # A site's plugin may change a job's settings.
     changed = tuple(
-        f"Job {array.job_id} has {what}={has}, but {asked or 'none'} was requested: a plugin or "
+        f"Job {array.job_id} has {setting}={actual}, but {requested or 'none'} was requested: a plugin or "
         "site setting changed it."
-        for _, campaign in done
+        for _, campaign in submitted
         for array in campaign.arrays
-        for what, asked, has in array.changed
+        for setting, requested, actual in array.changed
     )
-    return Result(_data_of(done), "\n".join(lines), warnings=(*warnings, *doubts, *changed))
+    return Result(
+        _campaigns_data(submitted), "\n".join(lines), warnings=(*warnings, *doubts, *changed)
+    )
 
 
-def _doubt(campaign: Campaign, array: Array) -> str:
+def _format_doubt(campaign: Campaign, array: Array) -> str:
     """Return why a job may not be an array's: the request, and what the controller shows."""
-    shown = {what: has for what, _, has in array.changed}
+    job_settings = {setting: has for setting, _, has in array.changed}
     has = "Slurm does not show that job yet"
-    if array.doubtful:
-        has = f"Slurm shows it as {shown['JobName']!r} in {shown.get('WorkDir', array.workdir)}"
+    if array.is_doubtful:
+        has = f"Slurm shows it as {job_settings['JobName']!r} in {job_settings.get('WorkDir', array.workdir)}"
     return (
         f"sbatch printed {array.job_id} for {array.name!r} in {array.workdir}, but {has}. hpcbert "
         f"follows it as this array's job; its start will settle it: hpcbert monitor {campaign.id}"
     )
 
 
-def _lines(campaign: Campaign) -> list[str]:
+def _format_campaign(campaign: Campaign) -> list[str]:
     points, count = {array.point for array in campaign.measured}, len(campaign.current)
     called = f" ({campaign.name})" if campaign.name else ""
     text = "1 point" if len(points) == 1 else f"{len(points)} points (one line each)"
@@ -209,20 +217,20 @@ def _lines(campaign: Campaign) -> list[str]:
     return lines
 
 
-def _data_of(done: Sequence[tuple[Path, Campaign]]) -> dict[str, Any]:
+def _campaigns_data(submitted: Sequence[tuple[Path, Campaign]]) -> dict[str, Any]:
     return _one_or_all(
         [
             {
-                **_head(directory, campaign),
+                **_campaign_data(directory, campaign),
                 "rehearse": campaign.rehearse,
-                "arrays": [_described(array) for array in campaign.arrays],
+                "arrays": [_array_data(array) for array in campaign.arrays],
             }
-            for directory, campaign in done
+            for directory, campaign in submitted
         ]
     )
 
 
-def _head(directory: Path, campaign: Campaign) -> dict[str, Any]:
+def _campaign_data(directory: Path, campaign: Campaign) -> dict[str, Any]:
     return {
         "campaign": campaign.id,
         "name": campaign.name,

@@ -5,129 +5,156 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hpcbert import __version__
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result
-from hpcbert.commands.collect import CollectRequest, collect
-from hpcbert.commands.results import find_places
+from hpcbert.commands.collect import CollectRequest, CollectResult, collect
+from hpcbert.commands.results import Places, find_places
 from hpcbert.errors import HpcbertError, IncompleteError
-from hpcbert.logs.layout import shown
-from hpcbert.model import Provenance, utc
+from hpcbert.logs.layout import printable_path
+from hpcbert.model import Provenance, SpeedupTable, format_utc
 from hpcbert.results.document import tables_data
-from hpcbert.results.forms import FORMS
-from hpcbert.results.grid import escape
+from hpcbert.results.forms import FORMATS
+from hpcbert.results.grid import escape_markdown
 from hpcbert.system import redact
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcbert.commands.collect import Collected
-    from hpcbert.commands.results import Places
-    from hpcbert.model import SpeedupTable
-
 # Files that one sentence names; --json names all.
-_NAMED = 10
+_MAX_FILES = 10
 
 
-def provenance() -> Provenance:
+def make_provenance() -> Provenance:
     """Return which version, when and how, makes the tables of this process."""
-    words = redact.command(["hpcbert", *sys.argv[1:]])
-    return Provenance(__version__, utc(time.time()), shlex.join(words))
+    words = redact.mask_command(["hpcbert", *sys.argv[1:]])
+    return Provenance(__version__, format_utc(time.time()), shlex.join(words))
 
 
-def short_of(tables: Iterable[SpeedupTable]) -> tuple[str, ...]:
+def describe_invalid(tables: Iterable[SpeedupTable]) -> tuple[str, ...]:
     """Return a sentence with the number of invalid repeats; nothing if all are valid."""
     rows = [row for table in tables for row in table.rows]
-    asked, ok = sum(row.asked for row in rows), sum(row.ok for row in rows)
-    does = "is" if asked - ok == 1 else "are"
-    return (f"{asked - ok} of {asked} repeats {does} invalid.",) if ok < asked else ()
+    repeat_count, valid_count = sum(row.asked for row in rows), sum(row.ok for row in rows)
+    verb = "is" if repeat_count - valid_count == 1 else "are"
+    return (
+        (f"{repeat_count - valid_count} of {repeat_count} repeats {verb} invalid.",)
+        if valid_count < repeat_count
+        else ()
+    )
 
 
-def collected(
+def collect_tables(
     paths: Sequence[Path],
     request: CollectRequest | None = None,
     *,
     form: str = "text",
     output: str = "",
     notes: tuple[str, ...] = (),
-    beside: str = "",
-    at: Places | None = None,
+    published_name: str = "",
+    places: Places | None = None,
 ) -> Result:
     """Collect campaigns and logs.
 
     Args:
         paths: Campaigns, directories and files.
         request: What to collect; by default everything.
-        form: Form of the table, a name in `FORMS`.
+        form: Form of the table, a name in `FORMATS`.
         output: File to write the table to; empty for stdout.
         notes: Further warnings.
-        beside: Name of published tables to show next to these; empty for none.
-        at: Where recipes are; by default, as `find_places` has it.
+        published_name: Name of published tables to show next to these; empty for none.
+        places: Where recipes are; by default, as `find_places` has it.
 
     Raises:
         HpcbertError: As `collect`, or the file can't be written.
     """
-    recipes = (at or find_places()).recipes
-    made = collect(
+    recipes = (places or find_places()).recipes
+    collection = collect(
         paths,
         request or CollectRequest(),
         frameworks=recipes.names,
         load=recipes.load,
     )
-    how = provenance()
-    width = 0 if output else streams.width(sys.stdout)
-    layout = FORMS[form]
-    text = layout.write(made.tables, how, width) if made.tables and not layout.pack else ""
-    near, told = _beside(made, beside, form, width) if beside else ({}, "")
-    text += told
-    if output and made.tables:
-        packed = layout.pack and layout.pack(made.tables, how)
+    table_provenance = make_provenance()
+    width = 0 if output else streams.line_width(sys.stdout)
+    layout = FORMATS[form]
+    text = (
+        layout.write(collection.tables, table_provenance, width)
+        if collection.tables and not layout.pack
+        else ""
+    )
+    published_data, published_text = (
+        _find_published(collection, published_name, form, width) if published_name else ({}, "")
+    )
+    text += published_text
+    if output and collection.tables:
+        packed_table = layout.pack and layout.pack(collection.tables, table_provenance)
         write_output(
-            Path(output), packed or f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
+            Path(output),
+            packed_table or f"{click.unstyle(text)}\n".encode(errors="backslashreplace"),
         )
         text = ""
     files = [
-        {"path": shown(one.path), "why": one.why, "wanted": one.wanted} for one in made.left_out
+        {
+            "path": printable_path(skipped_log.path),
+            "why": skipped_log.why,
+            "wanted": skipped_log.wanted,
+        }
+        for skipped_log in collection.left_out
     ]
-    left_out = {"left_out": files} if files or made.tables else {}
+    skipped_data = {"left_out": files} if files or collection.tables else {}
     return Result(
-        data={**tables_data(made.tables, how if made.tables else None), **left_out, **near},
+        data={
+            **tables_data(collection.tables, table_provenance if collection.tables else None),
+            **skipped_data,
+            **published_data,
+        },
         text=text,
         exact=layout.exact and bool(text),
-        incomplete=made.exit_code != 0,
-        errors=tuple(map(IncompleteError, _shortcomings(made))),
-        warnings=(*made.warnings, *_left_out(made), *layout.unsaid(made.tables, how), *notes),
+        incomplete=collection.exit_code != 0,
+        errors=tuple(map(IncompleteError, _list_shortcomings(collection))),
+        warnings=(
+            *collection.warnings,
+            *_describe_left_out(collection),
+            *layout.omissions(collection.tables, table_provenance),
+            *notes,
+        ),
     )
 
 
-def _beside(made: Collected, word: str, form: str, width: int) -> tuple[dict[str, Any], str]:
+def _find_published(
+    collection: CollectResult, name: str, form: str, width: int
+) -> tuple[dict[str, Any], str]:
     """Return published results for the points of tables: as data, and as text to add to them."""
     from hpcbert.results.published import neighbours
 
-    found = neighbours.find_neighbours(made.tables, word)
-    view = neighbours.view(found, word)
-    if not found:
-        text = neighbours.nothing_of(word)
-        text = escape(text) if form == "markdown" else text
+    neighbour_points = neighbours.find_neighbours(collection.tables, name)
+    view = neighbours.neighbour_view(neighbour_points, name)
+    if not neighbour_points:
+        text = neighbours.describe_absence(name)
+        text = escape_markdown(text) if form == "markdown" else text
     else:
         text = view.markdown() if form == "markdown" else view.text(width)
-    return {"beside": neighbours.data(found)}, f"\n\n{text}" if made.tables else ""
+    return {
+        "beside": neighbours.neighbour_data(neighbour_points)
+    }, f"\n\n{text}" if collection.tables else ""
 
 
-def _left_out(made: Collected) -> tuple[str, ...]:
+def _describe_left_out(collection: CollectResult) -> tuple[str, ...]:
     reasons: dict[str, list[str]] = {}
-    for one in made.left_out:
-        reasons.setdefault(one.why, []).append(shown(one.path))
+    for skipped_log in collection.left_out:
+        reasons.setdefault(skipped_log.why, []).append(printable_path(skipped_log.path))
     return tuple(
-        f"left out {len(names)} file{'s' if len(names) > 1 else ''}, because {why}: "
-        + ", ".join(names[:_NAMED])
-        + (f" and {len(names) - _NAMED} more, which --json names" if len(names) > _NAMED else "")
-        for why, names in reasons.items()
+        f"left out {len(names)} file{'s' if len(names) > 1 else ''}, because {reason}: "
+        + ", ".join(names[:_MAX_FILES])
+        + (
+            f" and {len(names) - _MAX_FILES} more, which --json names"
+            if len(names) > _MAX_FILES
+            else ""
+        )
+        for reason, names in reasons.items()
     )
 
 
@@ -153,8 +180,8 @@ def write_output(path: Path, content: bytes, option: str = "--output") -> None:
         raise HpcbertError(f"{option} can't be written: {error}") from error
 
 
-def _shortcomings(made: Collected) -> list[str]:
-    lost = [one for one in made.left_out if one.wanted]
-    logs = "a log" if len(lost) == 1 else f"{len(lost)} logs"
-    left = [f"hpcbert left out what may be {logs}."] if lost else []
-    return [*made.refused, *short_of(made.tables), *left]
+def _list_shortcomings(collection: CollectResult) -> list[str]:
+    lost_logs = [skipped_log for skipped_log in collection.left_out if skipped_log.wanted]
+    logs = "a log" if len(lost_logs) == 1 else f"{len(lost_logs)} logs"
+    log_errors = [f"hpcbert left out what may be {logs}."] if lost_logs else []
+    return [*collection.refused, *describe_invalid(collection.tables), *log_errors]

@@ -31,28 +31,28 @@ def trust(*, paths: tuple[str, ...], remove: bool) -> Result:
     """
     if remove and not paths:
         raise UsageError("--remove needs a path.", hint="Without options, trust lists the paths.")
-    file = trusted.file_of(os.environ)
-    before = {trusted_path.path: trusted_path for trusted_path in trusted.read(file)}
-    entries = dict(before)
+    file = trusted.trust_file(os.environ)
+    old_entries = {trusted_path.path: trusted_path for trusted_path in trusted.read(file)}
+    entries = dict(old_entries)
     for text in paths:
         if remove:
-            _remove(entries, Path(text))
+            _remove_entries(entries, Path(text))
         else:
             entries |= {
                 trusted_path.path: trusted_path for trusted_path in trusted.entries_at(Path(text))
             }
-    if entries != before:
+    if entries != old_entries:
         trusted.write(file, entries.values())
     rows = [
-        {"path": str(entry.path), "owner": ownership.name(entry.uid), "uid": entry.uid}
+        {"path": str(entry.path), "owner": ownership.user_name(entry.uid), "uid": entry.uid}
         for entry in sorted(entries.values())
     ]
     lines = [f"{row['path']}, of {row['owner']}" for row in rows]
     return Result({"file": str(file), "trusted": rows}, "\n".join(lines))
 
 
-def _remove(entries: dict[Path, trusted.TrustedPath], path: Path) -> None:
-    places = entries.keys() & set(trusted.steps(path))
+def _remove_entries(entries: dict[Path, trusted.TrustedPath], path: Path) -> None:
+    places = entries.keys() & set(trusted.follow_links(path))
     if not places:
         hint = "hpcbert trust lists what you trust."
         raise UsageError("You do not trust this path.", where=str(path), hint=hint)

@@ -5,15 +5,12 @@ Only typed options are refused; a default has no effect silently.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import click
 from click.core import ParameterSource
 
 from hpcbert.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def refuse_typed(options: Iterable[str], context: str) -> None:
@@ -26,20 +23,20 @@ def refuse_typed(options: Iterable[str], context: str) -> None:
     Raises:
         UsageError: One of them was typed.
     """
-    flags = " and ".join(_flag(name) for name in options if is_typed(name))
+    flags = " and ".join(_format_flag(name) for name in options if is_typed(name))
     if flags:
         verb = "have" if " and " in flags else "has"
         raise UsageError(f"{flags} {verb} no effect {context}.", hint=f"Leave {flags} out.")
 
 
-def refuse_others(kept: Iterable[str], context: str) -> None:
+def refuse_others(allowed: Iterable[str], context: str) -> None:
     """Refuse all options but some.
 
     Raises:
         UsageError: Another one was typed.
     """
     parameters = click.get_current_context().params
-    refuse_typed((name for name in parameters if name not in {*kept, "as_json"}), context)
+    refuse_typed((name for name in parameters if name not in {*allowed, "as_json"}), context)
 
 
 def is_typed(name: str) -> bool:
@@ -48,7 +45,7 @@ def is_typed(name: str) -> bool:
     return source is ParameterSource.COMMANDLINE
 
 
-def _flag(name: str) -> str:
+def _format_flag(name: str) -> str:
     """Return a parameter as the help shows it."""
     for param in click.get_current_context().command.params:
         if param.name == name:

@@ -7,33 +7,28 @@ scheduler is asked: the states are those on record.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from hpcbert.campaign import evidence, judge, keeping, store
-from hpcbert.campaign.attempts import SCHEMA
-from hpcbert.campaign.environment import FOLDER, Environments
+from hpcbert.campaign.attempts import SCHEMA, AskStates
+from hpcbert.campaign.environment import ENV_FOLDER, Environments
 from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Deviation
 from hpcbert.campaign.fingerprint import Fingerprint
+from hpcbert.campaign.judge import Gathered, JudgedRepeat
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
 from hpcbert.logs.setting import Window
+from hpcbert.model import Campaign, SpeedupTable
 from hpcbert.results.document import tables_data
 from hpcbert.results.reduce import tabulate
-from hpcbert.slurm.states import recalled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.campaign.attempts import AskStates
-    from hpcbert.campaign.judge import Gathered, JudgedRepeat
-    from hpcbert.model import Campaign, SpeedupTable
-    from hpcbert.slurm.states import RepeatState
+from hpcbert.slurm.states import RepeatState, load_state
 
 Status = Literal["intact", "stale", "changed"]
-_TOLD_AT_MOST = 20
+_MOST_DIFFERENCES = 20
 
 
 @dataclass(frozen=True)
@@ -103,40 +98,44 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
         UsageError: Its manifest or its measurements are damaged.
     """
     campaign = store.read_manifest(directory)
-    document = _recorded(directory)
-    watched = TrackedCampaign(directory, campaign)
-    deviations = list(evidence.changes(watched, document, evidence.digests(watched)))
-    text = str(document.get(SEAL, ""))
-    if not text.startswith(expected):
-        detail = f"its seal is {text} instead of {expected}"
+    document = _read_evidence(directory)
+    tracked_campaign = TrackedCampaign(directory, campaign)
+    deviations = list(
+        evidence.find_deviations(
+            tracked_campaign, document, evidence.read_digests(tracked_campaign)
+        )
+    )
+    seal = str(document.get(SEAL, ""))
+    if not seal.startswith(expected):
+        detail = f"its seal is {seal} instead of {expected}"
         deviations.append(Deviation("seal", evidence.MEASUREMENTS, detail))
-    gathered = _again(watched, document)
-    made = None if isinstance(gathered, Deviation) else gathered
-    if isinstance(gathered, Deviation):
-        deviations.append(gathered)
+    outcome = _judge_again(tracked_campaign, document)
+    judgement = None if isinstance(outcome, Deviation) else outcome
+    if isinstance(outcome, Deviation):
+        deviations.append(outcome)
     elif all(deviation.kind == "masked" for deviation in deviations if deviation.harmless):
-        deviations += _recomputed(directory, document, gathered)
+        deviations += _find_changes(directory, document, outcome)
     status: Status = "stale" if all(deviation.harmless for deviation in deviations) else "changed"
     if all(deviation.kind == "masked" for deviation in deviations):
         # What was masked still gives the sealed numbers.
         status = "intact"
     files, environments = document[EVIDENCE]["files"], Environments(directory)
-    repeats = made.repeats if made else ()
-    noted = document[EVIDENCE].get("history")
-    history = noted if isinstance(noted, list) else []
+    repeats = judgement.repeats if judgement else ()
+    past_records = document[EVIDENCE].get("history")
+    history = past_records if isinstance(past_records, list) else []
     return Audit(
         campaign=campaign,
         status=status,
         findings=tuple(deviations),
         recorded=str(document[EVIDENCE].get("recorded", "")),
-        seal=text,
-        history=tuple(one for one in history if isinstance(one, dict)),
-        tables=tabulate(made.points) if made else (),
-        exhibits={repeat.run.log: _exhibit(repeat, files, environments) for repeat in repeats},
+        seal=seal,
+        history=tuple(entry for entry in history if isinstance(entry, dict)),
+        tables=tabulate(judgement.points) if judgement else (),
+        exhibits={repeat.run.log: _make_exhibit(repeat, files, environments) for repeat in repeats},
     )
 
 
-def accept(directory: Path, reason: str, *, states: AskStates, now: float) -> None:
+def accept_changes(directory: Path, reason: str, *, states: AskStates, now: float) -> None:
     """Record a campaign as it is now, although recorded files were changed, with the reason.
 
     Args:
@@ -152,18 +151,20 @@ def accept(directory: Path, reason: str, *, states: AskStates, now: float) -> No
     """
     if not reason.strip():
         raise UsageError("Accepting a change needs a reason.", where="--accept")
-    _recorded(directory)
-    watched = TrackedCampaign(directory, store.read_manifest(directory))
-    gathered = judge.gather(watched, rule="", window=Window(), states=states, trusted=True)
-    if all(finding.harmless for finding in evidence.hold(watched).findings):
-        raise UsageError("There is no change to accept.", where=watched.campaign.id)
-    if not keeping.over(watched, gathered, now=now):
+    _read_evidence(directory)
+    tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory))
+    judgement = judge.gather(
+        tracked_campaign, rule="", window=Window(), states=states, trusted=True
+    )
+    if all(finding.harmless for finding in evidence.compare_with_record(tracked_campaign).findings):
+        raise UsageError("There is no change to accept.", where=tracked_campaign.campaign.id)
+    if not keeping.is_over(tracked_campaign, judgement, now=now):
         raise IncompleteError("The campaign still waits or runs: accept changes when it is over.")
-    keeping.record(watched, gathered, now=now, accepted=" ".join(reason.split()))
+    keeping.record_results(tracked_campaign, judgement, now=now, accepted=" ".join(reason.split()))
 
 
-def _recorded(directory: Path) -> dict[str, Any]:
-    document = evidence.recorded(directory)
+def _read_evidence(directory: Path) -> dict[str, Any]:
+    document = evidence.read_measurements(directory)
     if document is None:
         raise IncompleteError(
             "The campaign has no evidence to audit.",
@@ -173,18 +174,20 @@ def _recorded(directory: Path) -> dict[str, Any]:
     return document
 
 
-def _again(watched: TrackedCampaign, document: Mapping[str, Any]) -> Gathered | Deviation:
+def _judge_again(
+    tracked_campaign: TrackedCampaign, document: Mapping[str, Any]
+) -> Gathered | Deviation:
     """Judge every repeat again by the states on record; an impossible state is a finding."""
     try:
-        states = {(run["array"], run["repeat"]): _known(run) for run in document["runs"]}
-        raw = document[EVIDENCE]["window"]
-        window = Window(_whole(raw["skip"]), _whole(raw["iters"]))
+        states = {(run["array"], run["repeat"]): _read_state(run) for run in document["runs"]}
+        window_record = document[EVIDENCE]["window"]
+        window = Window(_int_or_none(window_record["skip"]), _int_or_none(window_record["iters"]))
         return judge.gather(
-            watched,
+            tracked_campaign,
             rule=str(document["rule"]),
             window=window,
             states=lambda _: states,
-            beside=False,
+            with_nearby=False,
             trusted=True,
         )
     except (KeyError, TypeError, AttributeError):
@@ -194,81 +197,83 @@ def _again(watched: TrackedCampaign, document: Mapping[str, Any]) -> Gathered | 
         return Deviation("changed", str(error.where or store.RECIPE), error.message)
 
 
-def _whole(value: Any) -> int | None:
+def _int_or_none(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _known(run: Mapping[str, Any]) -> RepeatState:
+def _read_state(run: Mapping[str, Any]) -> RepeatState:
     """Return the recorded state of a repeat's newest attempt, and those of earlier ones."""
-    states = [recalled(one["state"]) for one in run.get("verdicts", ())]
-    newest = next((state for state in states if state.attempt == run["newest"]), None)
-    earlier = tuple(state for state in states if state.attempt < run["newest"])
-    return replace(newest or recalled(run["scheduler"]), earlier=earlier)
+    states = [load_state(verdict["state"]) for verdict in run.get("verdicts", ())]
+    newest_state = next((state for state in states if state.attempt == run["newest"]), None)
+    earlier_states = tuple(state for state in states if state.attempt < run["newest"])
+    return replace(newest_state or load_state(run["scheduler"]), earlier=earlier_states)
 
 
-def _recomputed(
-    directory: Path, document: Mapping[str, Any], gathered: Gathered
+def _find_changes(
+    directory: Path, document: Mapping[str, Any], judgement: Gathered
 ) -> Iterator[Deviation]:
     keys = ("valid", "throughput", "attempt", "log")
-    again = {repeat.key: repeat.run for repeat in gathered.repeats}
-    for then in document["runs"]:
-        run = again.get((then["array"], then["repeat"]))
+    runs = {repeat.key: repeat.run for repeat in judgement.repeats}
+    for record in document["runs"]:
+        run = runs.get((record["array"], record["repeat"]))
         for key in keys:
-            now = getattr(run, key, None)
-            if now != then.get(key):
-                detail = (
-                    f"repeat {then['repeat']} has {key} {now}, but the record has {then.get(key)}"
-                )
-                yield Deviation("changed", str(then.get("log", "")), detail)
+            value = getattr(run, key, None)
+            if value != record.get(key):
+                detail = f"repeat {record['repeat']} has {key} {value}, but the record has {record.get(key)}"
+                yield Deviation("changed", str(record.get("log", "")), detail)
     try:
         table = store.read_json(directory / TABLE)
     except UsageError as error:
         yield Deviation("changed", TABLE, error.message)
         return
-    made = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
-    for place in islice(_differences(table, json.loads(json.dumps(made))), _TOLD_AT_MOST):
-        yield Deviation("changed", TABLE, f"{place} differs from what the logs give")
+    tables = {"schema": SCHEMA, **tables_data(tabulate(judgement.points))}
+    for location in islice(
+        _find_differences(table, json.loads(json.dumps(tables))), _MOST_DIFFERENCES
+    ):
+        yield Deviation("changed", TABLE, f"{location} differs from what the logs give")
 
 
-def _differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
+def _find_differences(old: Any, new: Any, location: str = "") -> Iterator[str]:
     """Yield the places where data differ; keys that only the newer data has are ignored."""
-    if isinstance(then, dict) and isinstance(now, dict):
-        for key, value in then.items():
-            yield from _differences(value, now.get(key), f"{place}.{key}" if place else key)
-    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        for number, (left, right) in enumerate(zip(then, now, strict=True)):
-            yield from _differences(left, right, f"{place}[{number}]")
-    elif then != now:
-        yield place
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key, value in old.items():
+            yield from _find_differences(
+                value, new.get(key), f"{location}.{key}" if location else key
+            )
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (old_item, new_item) in enumerate(zip(old, new, strict=True)):
+            yield from _find_differences(old_item, new_item, f"{location}[{index}]")
+    elif old != new:
+        yield location
 
 
-def _exhibit(
+def _make_exhibit(
     judged_repeat: JudgedRepeat, files: Mapping[str, Any], environments: Environments
 ) -> Exhibit:
     array = judged_repeat.array
     fingerprints = {node.node: node for node in judged_repeat.fingerprints}
-    start = f"{array.point.key}.{judged_repeat.run.repeat}.{judged_repeat.run.attempt}."
+    prefix = f"{array.point.key}.{judged_repeat.run.repeat}.{judged_repeat.run.attempt}."
     nodes = []
     for path in environments.names(
         array.point.key, judged_repeat.run.repeat, judged_repeat.run.attempt
     ):
-        name = path.removeprefix(start).removesuffix(".json")
+        name = path.removeprefix(prefix).removesuffix(".json")
         node = fingerprints.get(name, Fingerprint(name, {}))
-        told = (node.digest, node.summary) if name in fingerprints else ("", "")
-        nodes.append(Node(name, _file(f"{FOLDER}/{path}", files), *told))
+        digest_and_summary = (node.digest, node.summary) if name in fingerprints else ("", "")
+        nodes.append(Node(name, _make_file(f"{ENV_FOLDER}/{path}", files), *digest_and_summary))
     return Exhibit(
         job=array.element(judged_repeat.run.repeat) or None,
-        log=_file(judged_repeat.run.log, files),
-        status=_file(array.status(judged_repeat.run.repeat), files),
-        script=_file(array.script, files),
+        log=_make_file(judged_repeat.run.log, files),
+        status=_make_file(array.status(judged_repeat.run.repeat), files),
+        script=_make_file(array.script, files),
         nodes=tuple(nodes),
     )
 
 
-def _file(path: str, files: Mapping[str, Any]) -> File:
+def _make_file(path: str, files: Mapping[str, Any]) -> File:
     entry = files.get(path)
-    known = entry if isinstance(entry, dict) else {}
-    size, sha256 = known.get("bytes"), known.get("sha256")
+    facts = entry if isinstance(entry, dict) else {}
+    size, sha256 = facts.get("bytes"), facts.get("sha256")
     return File(
         path,
         size if isinstance(size, int) else None,

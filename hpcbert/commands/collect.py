@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from hpcbert.campaign.environment import compared
-from hpcbert.campaign.foreign import Reader
+from hpcbert.campaign.attempts import AskStates
+from hpcbert.campaign.environment import compare_points
+from hpcbert.campaign.fingerprint import NodeSample
+from hpcbert.campaign.foreign import Framework, Reader
+from hpcbert.campaign.node_sharing import NearbyCampaigns
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.user_settings import UserSettings
 from hpcbert.errors import IncompleteError, UsageError
-from hpcbert.logs.layout import discover, is_archive, shown
+from hpcbert.logs.layout import LeftOut, LogFile, discover, is_archive, printable_path
 from hpcbert.logs.setting import Window
-from hpcbert.model import Origin
+from hpcbert.model import Group, Measured, Origin, Row, Shape, SpeedupTable
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.resultset import Source
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from hpcbert.campaign.attempts import AskStates
-    from hpcbert.campaign.fingerprint import NodeSample
-    from hpcbert.campaign.foreign import Framework
-    from hpcbert.campaign.node_sharing import NearbyCampaigns
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.logs.layout import LeftOut, LogFile
-    from hpcbert.model import Group, Measured, Row, Shape, SpeedupTable
-    from hpcbert.slurm.states import RepeatState
+from hpcbert.slurm.states import RepeatState
 
 
 class CollectRequest(NamedTuple):
@@ -49,7 +43,7 @@ class CollectRequest(NamedTuple):
     as_repeats: bool = False
 
 
-class Collected(NamedTuple):
+class CollectResult(NamedTuple):
     """Tables, and their problems.
 
     Attributes:
@@ -67,27 +61,31 @@ class Collected(NamedTuple):
     @property
     def exit_code(self) -> int:
         """0 if every requested repeat is valid and no log was left out, else 4."""
-        short = any(row.ok < row.asked for table in self.tables for row in table.rows)
-        lost = self.refused or any(one.wanted for one in self.left_out)
-        return 0 if self.tables and not short and not lost else IncompleteError.exit_code
+        is_incomplete = any(row.ok < row.asked for table in self.tables for row in table.rows)
+        has_omissions = self.refused or any(file.wanted for file in self.left_out)
+        return (
+            0
+            if self.tables and not is_incomplete and not has_omissions
+            else IncompleteError.exit_code
+        )
 
 
 # The options that supply what logs don't say.
-_FLAGS = {"framework": "fw", "settings": "set"}
+_OPTION_NAMES = {"framework": "fw", "settings": "set"}
 
 
-class _Point(NamedTuple):
+class _MeasuredPoint(NamedTuple):
     """A point, and the fingerprints of its valid runs."""
 
     point: Measured
     taken: tuple[NodeSample, ...] = ()
 
-    def out_of(self, origin: Origin) -> _Point:
+    def out_of(self, origin: Origin) -> _MeasuredPoint:
         """Return the point with its origin."""
         return self._replace(point=replace(self.point, origin=origin))
 
 
-class _OfCampaign(NamedTuple):
+class _CampaignResult(NamedTuple):
     """The result of one campaign.
 
     Attributes:
@@ -95,7 +93,7 @@ class _OfCampaign(NamedTuple):
     """
 
     source: Source
-    points: Sequence[_Point] = ()
+    points: Sequence[_MeasuredPoint] = ()
     refused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -107,7 +105,7 @@ def collect(
     frameworks: Collection[str],
     load: Callable[[str], Framework],
     states: AskStates | None = None,
-) -> Collected:
+) -> CollectResult:
     """Read campaigns and logs, judge every repeat, reduce the valid ones.
 
     The results of a campaign are written into it, unless it belongs to somebody else or is an
@@ -128,15 +126,17 @@ def collect(
     with ExitStack() as stack:
         for path in paths:
             if is_archive(path) and path not in archives.values():
-                from hpcbert.campaign.archive import opened  # directories do not need zipfile
+                from hpcbert.campaign.archive import open_archive  # directories do not need zipfile
 
-                archives[stack.enter_context(opened(path))] = path
+                archives[stack.enter_context(open_archive(path))] = path
         unpacked = {path: directory for directory, path in archives.items()}
-        meant = [unpacked.get(path, path) for path in paths]
-        return _collect(meant, request, archives, frameworks=frameworks, load=load, states=states)
+        directories = [unpacked.get(path, path) for path in paths]
+        return _collect_directories(
+            directories, request, archives, frameworks=frameworks, load=load, states=states
+        )
 
 
-def _collect(
+def _collect_directories(
     paths: Sequence[Path],
     request: CollectRequest,
     archives: Mapping[Path, Path],
@@ -144,22 +144,22 @@ def _collect(
     frameworks: Collection[str],
     load: Callable[[str], Framework],
     states: AskStates | None,
-) -> Collected:
+) -> CollectResult:
     discovery = discover(paths, request.pattern)
     if not discovery.logs:
-        _refuse_for_logs(request)
-    campaigns, left_out = _own_or_named(discovery.campaigns, paths)
-    sources: list[_Point] = []
+        _refuse_log_options(request)
+    campaigns, ownership_notes = _choose_campaigns(discovery.campaigns, paths)
+    measured_points: list[_MeasuredPoint] = []
     refused: list[str] = []
-    warnings = [*discovery.warnings, *left_out]
+    warnings = [*discovery.warnings, *ownership_notes]
     files = list(discovery.left_out)
-    known: list[Source] = []
-    for source, points, why, notes in _of_campaigns(
+    result_sources: list[Source] = []
+    for source, points, refusals, notes in _collect_campaigns(
         campaigns, request, archives, states or ask_scheduler
     ):
-        known.append(source)
-        sources += points
-        refused += why
+        result_sources.append(source)
+        measured_points += points
+        refused += refusals
         warnings += notes
     if discovery.logs:
         reader = Reader(
@@ -171,26 +171,38 @@ def _collect(
             pattern=request.pattern,
             as_repeats=request.as_repeats,
         )
-        origin = _logs(paths, discovery.logs)
-        sources += [_Point(*one).out_of(origin) for one in reader.gather(discovery.logs)]
-        known.append(Source(**asdict(origin)))
+        origin = _origin_of_logs(paths, discovery.logs)
+        measured_points += [
+            _MeasuredPoint(*measured_point).out_of(origin)
+            for measured_point in reader.gather(discovery.logs)
+        ]
+        result_sources.append(Source(**asdict(origin)))
         warnings += reader.warnings
         files += reader.left_out
-    trained = [one for one in sources if not _replayed(one.point)]
+    trained_points = [
+        measured_point
+        for measured_point in measured_points
+        if not _is_rehearsal(measured_point.point)
+    ]
     refused += [
         f"{point.group.framework} {point.shape}: {len(point.runs)} rehearsed, nothing was trained."
-        for point, _ in sources
-        if _replayed(point)
+        for point, _ in measured_points
+        if _is_rehearsal(point)
     ]
-    refuse_twice((one.point.group, one.point) for one in trained)
-    tables = tabulate(
-        compared((one.point, one.taken) for one in trained), require_all=request.require_all
+    refuse_duplicates(
+        (measured_point.point.group, measured_point.point) for measured_point in trained_points
     )
-    notes = tuple(dict.fromkeys((*warnings, *_mixed_windows(trained))))
-    return Collected(tables, tuple(refused), notes, tuple(files), tuple(known))
+    tables = tabulate(
+        compare_points(
+            (measured_point.point, measured_point.taken) for measured_point in trained_points
+        ),
+        require_all=request.require_all,
+    )
+    notes = tuple(dict.fromkeys((*warnings, *_warn_of_mixed_windows(trained_points))))
+    return CollectResult(tables, tuple(refused), notes, tuple(files), tuple(result_sources))
 
 
-def _refuse_for_logs(request: CollectRequest) -> None:
+def _refuse_log_options(request: CollectRequest) -> None:
     """Refuse options that describe logs if a campaign records the same facts itself.
 
     Raises:
@@ -198,7 +210,9 @@ def _refuse_for_logs(request: CollectRequest) -> None:
     """
     values = {**request.known._asdict(), "pattern": request.pattern}
     values["as_repeats"] = request.as_repeats
-    texts = [f"--{_FLAGS.get(name, name).replace('_', '-')}" for name in values if values[name]]
+    texts = [
+        f"--{_OPTION_NAMES.get(name, name).replace('_', '-')}" for name in values if values[name]
+    ]
     if texts:
         raise UsageError(
             f"{' and '.join(texts)} {'has' if len(texts) == 1 else 'have'} no effect on campaigns, "
@@ -207,7 +221,9 @@ def _refuse_for_logs(request: CollectRequest) -> None:
         )
 
 
-def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+def _choose_campaigns(
+    campaigns: Sequence[Path], paths: Sequence[Path]
+) -> tuple[list[Path], list[str]]:
     """Return the campaigns to collect, and a sentence for each that is left out.
 
     In a directory that several people share, those are the user's; if none is, everybody's.
@@ -217,23 +233,24 @@ def _own_or_named(campaigns: Sequence[Path], paths: Sequence[Path]) -> tuple[lis
     from hpcbert.campaign import store
 
     owners = {
-        campaign: "" if campaign in paths else store.stranger(campaign) for campaign in campaigns
+        campaign: "" if campaign in paths else store.find_foreign_owner(campaign)
+        for campaign in campaigns
     }
     if all(owners.values()):
         return list(campaigns), []
     return [campaign for campaign in campaigns if not owners[campaign]], [
-        f"{path} is left out because it belongs to {who}. Name it to collect it."
-        for path, who in owners.items()
-        if who
+        f"{path} is left out because it belongs to {owner}. Name it to collect it."
+        for path, owner in owners.items()
+        if owner
     ]
 
 
-def _of_campaigns(
+def _collect_campaigns(
     directories: Sequence[Path],
     request: CollectRequest,
     archives: Mapping[Path, Path],
     states: AskStates,
-) -> Iterator[_OfCampaign]:
+) -> Iterator[_CampaignResult]:
     """Yield the result of each campaign; for unpacked ones, their archives are known."""
     if directories:
         # Other logs need none of this: manifests, states and their history take time to import.
@@ -245,113 +262,129 @@ def _of_campaigns(
         # Campaigns of one folder read each other's status files.
         records, nearby = Records(keep_unchanged=True), NearbyCampaigns()
         for directory in directories:
-            watched = TrackedCampaign(directory, store.read_manifest(directory), records)
-            yield _of_campaign(watched, nearby, request, archives.get(directory, directory), states)
+            tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory), records)
+            yield _collect_campaign(
+                tracked_campaign, nearby, request, archives.get(directory, directory), states
+            )
 
 
-def _of_campaign(
-    watched: TrackedCampaign,
+def _collect_campaign(
+    tracked_campaign: TrackedCampaign,
     nearby: NearbyCampaigns,
     request: CollectRequest,
-    place: Path,
+    origin_path: Path,
     states: AskStates,
-) -> _OfCampaign:
+) -> _CampaignResult:
     from hpcbert.campaign import ends, judge, keeping, preflight, store
-    from hpcbert.campaign.sources import source_of
+    from hpcbert.campaign.sources import make_source
 
-    directory, campaign = watched.directory, watched.campaign
+    directory, campaign = tracked_campaign.directory, tracked_campaign.campaign
     if campaign.rehearse:
         text = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
-        return _OfCampaign(source_of(place, campaign, ()), refused=(text,))
-    gathered = judge.gather(
-        watched, rule=request.rule, window=request.window, states=states, nearby=nearby
+        return _CampaignResult(make_source(origin_path, campaign, ()), refused=(text,))
+    judgement = judge.gather(
+        tracked_campaign, rule=request.rule, window=request.window, states=states, nearby=nearby
     )
-    alive = any(repeat.known.newest.kind.alive for repeat in gathered.repeats)
-    accepted = tuple(f"{campaign.id}: {one}" for one in gathered.held.accepted)
-    notes = (*store.caution(place), *preflight.warnings(watched, over=not alive), *accepted)
-    if place == directory and not store.stranger(directory):
-        newest = {repeat.key: repeat.known.newest for repeat in gathered.repeats}
+    is_alive = any(repeat.known.newest.kind.alive for repeat in judgement.repeats)
+    acceptances = tuple(f"{campaign.id}: {sentence}" for sentence in judgement.held.accepted)
+    notes = (
+        *store.warn_about_writers(origin_path),
+        *preflight.warn_about_preflight(tracked_campaign, over=not is_alive),
+        *acceptances,
+    )
+    if origin_path == directory and not store.find_foreign_owner(directory):
+        newest_states = {repeat.key: repeat.known.newest for repeat in judgement.repeats}
         ends.write(
-            watched, newest, {key for key, repeat_state in newest.items() if repeat_state.kind.over}
+            tracked_campaign,
+            newest_states,
+            {key for key, repeat_state in newest_states.items() if repeat_state.kind.over},
         )
-        notes += keeping.write(watched, gathered, nearby, now=time.time())
+        notes += keeping.write_results(tracked_campaign, judgement, nearby, now=time.time())
     points = [
-        _Point(point, node_samples).out_of(Origin("campaign", campaign.id, str(place)))
-        for point, node_samples in zip(gathered.points, gathered.taken, strict=True)
+        _MeasuredPoint(point, node_samples).out_of(
+            Origin("campaign", campaign.id, str(origin_path))
+        )
+        for point, node_samples in zip(judgement.points, judgement.taken, strict=True)
     ]
     refused: tuple[str, ...] = ()
-    if gathered.held.changed:
+    if judgement.held.changed:
         # A changed campaign is not recorded again.
-        told = "; ".join(map(str, gathered.held.changed))
-        how = 'Restore it, or accept the change with hpcbert audit --accept "WHY"'
-        refused = (f"{campaign.id} was changed since it was collected: {told}. {how}.",)
-    source = source_of(place, campaign, gathered.repeats)
-    return _OfCampaign(source, points, refused, (*gathered.warnings, *notes))
+        changes = "; ".join(map(str, judgement.held.changed))
+        hint = 'Restore it, or accept the change with hpcbert audit --accept "WHY"'
+        refused = (f"{campaign.id} was changed since it was collected: {changes}. {hint}.",)
+    source = make_source(origin_path, campaign, judgement.repeats)
+    return _CampaignResult(source, points, refused, (*judgement.warnings, *notes))
 
 
-def ask_scheduler(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
+def ask_scheduler(tracked_campaign: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
     """Ask the campaign's scheduler for the states of its repeats."""
     # What asking needs takes longer to import than everything else.
     from hpcbert import scheduler
     from hpcbert.scheduler.base import World
     from hpcbert.system.runner import run
 
-    return scheduler.of(watched.campaign.scheduler, World(run)).states(watched)
+    return scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)).states(
+        tracked_campaign
+    )
 
 
-def _replayed(point: Measured) -> bool:
+def _is_rehearsal(point: Measured) -> bool:
     return all(any(reason.code == "rehearsal" for reason in run.reasons) for run in point.runs)
 
 
-def refuse_twice(points: Iterable[tuple[Group, Measured | Row]]) -> None:
+def refuse_duplicates(points: Iterable[tuple[Group, Measured | Row]]) -> None:
     """Refuse points that come from several places.
 
     Raises:
         UsageError: A point does; the message names both places.
     """
-    seen: dict[tuple[Group, Shape], str] = {}
-    for group, one in points:
-        where = _where(one.origin)
-        if (group, one.shape) in seen:
-            text = f"{group.framework} {group.model} {one.shape} {group.precision}"
-            places = f"{seen[group, one.shape]} and in {where}"
+    known_places: dict[tuple[Group, Shape], str] = {}
+    for group, point in points:
+        place = _describe_origin(point.origin)
+        if (group, point.shape) in known_places:
+            text = f"{group.framework} {group.model} {point.shape} {group.precision}"
+            places = f"{known_places[group, point.shape]} and in {place}"
             raise UsageError(
                 f"{text} b{group.batch} is in {places}.",
                 hint="Collect them separately: runs of two campaigns are not runs of one point.",
             )
-        seen[group, one.shape] = where
+        known_places[group, point.shape] = place
 
 
-def _where(origin: Origin | None) -> str:
+def _describe_origin(origin: Origin | None) -> str:
     if origin is None:
         return "a table"
     return origin.path if origin.kind == "campaign" else f"the logs {origin.name}"
 
 
-def _logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
+def _origin_of_logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
     """Return the path of logs, as the user gave it."""
-    above: set[Path] = set()
+    ancestors: set[Path] = set()
     for log in logs:
         path = log.path
-        while path not in above:
-            above.add(path)
+        while path not in ancestors:
+            ancestors.add(path)
             path = path.parent
-    of_logs = [one for one in paths if one in above] or paths
-    more = f" and {len(of_logs) - 1} more" if len(of_logs) > 1 else ""
-    return Origin("logs", f"{shown(of_logs[0])}{more}", "" if more else shown(of_logs[0]))
+    log_paths = [given_path for given_path in paths if given_path in ancestors] or paths
+    more = f" and {len(log_paths) - 1} more" if len(log_paths) > 1 else ""
+    return Origin(
+        "logs",
+        f"{printable_path(log_paths[0])}{more}",
+        "" if more else printable_path(log_paths[0]),
+    )
 
 
-def _mixed_windows(sources: Sequence[_Point]) -> tuple[str, ...]:
+def _warn_of_mixed_windows(measured_points: Sequence[_MeasuredPoint]) -> tuple[str, ...]:
     """Return which tables compare numbers that were measured over different iterations."""
     windows: dict[Group, dict[str, Shape]] = {}
-    for source in sources:
-        if source.point.counted:
-            shapes = windows.setdefault(source.point.group, {})
-            shapes.setdefault(source.point.counted.counted, source.point.shape)
+    for measured_point in measured_points:
+        if measured_point.point.counted:
+            shapes = windows.setdefault(measured_point.point.group, {})
+            shapes.setdefault(measured_point.point.counted.counted, measured_point.point.shape)
     return tuple(
         f"{group.framework} {group.precision}: the points were measured over different iterations: "
         + ", ".join(
-            f"{shape} over {what.removeprefix('iterations ')}" for what, shape in shapes.items()
+            f"{shape} over {window.removeprefix('iterations ')}" for window, shape in shapes.items()
         )
         for group, shapes in windows.items()
         if len(shapes) > 1

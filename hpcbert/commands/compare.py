@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.user_settings import UserSettings
 from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import is_saved, load, meant
+from hpcbert.commands.results import Places, is_saved, load_result_set, resolve_word
 from hpcbert.errors import RegressionError, UsageError
 from hpcbert.model import MANIFEST, SpeedupTable
 from hpcbert.results.compare import DIMENSIONS, Comparison, compare
 from hpcbert.results.published import record
-from hpcbert.results.verdicts import case, share, some
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.campaign.attempts import AskStates
-    from hpcbert.commands.results import Places
-    from hpcbert.results.resultset import ResultSet
+from hpcbert.results.resultset import ResultSet
+from hpcbert.results.verdicts import case_name, format_share, shorten_names
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class CompareRequest:
     reading: CollectRequest = field(default_factory=CollectRequest)
 
 
-class Compared(NamedTuple):
+class CompareResult(NamedTuple):
     """The result of a comparison.
 
     Attributes:
@@ -62,78 +58,88 @@ class _Side(NamedTuple):
     tables: tuple[SpeedupTable, ...]
 
 
-def run(request: CompareRequest, at: Places, *, states: AskStates | None = None) -> Compared:
+def compare_results(
+    request: CompareRequest, user_places: Places, *, states: AskStates | None = None
+) -> CompareResult:
     """Compare results.
 
     Args:
         request: What to compare, and how.
-        at: Where campaigns and recipes are.
+        user_places: Where campaigns and recipes are.
         states: As of `collect`.
 
     Raises:
         UsageError: Nothing can be compared, or the sides are not comparable.
     """
-    results = _read(request, at, states)
+    results = _load_sides(request, user_places, states)
     if request.by:
-        base, *sides = _parted(results, request.by)
+        base, *sides = _split_by(results, request.by)
     else:
-        named = zip(request.words, results, strict=True)
-        base, *sides = [_Side(word, result_set.tables) for word, result_set in named]
+        pairs = zip(request.words, results, strict=True)
+        base, *sides = [_Side(word, result_set.tables) for word, result_set in pairs]
     comparisons = tuple(
         compare(
             base.tables,
-            other.tables,
-            names=(base.name, other.name),
+            side.tables,
+            names=(base.name, side.name),
             within=request.within,
             by=DIMENSIONS.get(request.by, ""),
         )
-        for other in sides
+        for side in sides
     )
     if not request.anyway:
         _refuse_incomparable(comparisons)
-    return Compared(
+    return CompareResult(
         comparisons,
-        tuple(failures(comparisons, request.least)) if request.least else (),
-        (*(text for result in results for text in result.refused), *_empty(comparisons)),
+        tuple(find_failures(comparisons, request.least)) if request.least else (),
+        (*(text for result in results for text in result.refused), *_list_empty(comparisons)),
         tuple(dict.fromkeys(text for result in results for text in result.warnings)),
     )
 
 
-def _read(request: CompareRequest, at: Places, states: AskStates | None) -> list[ResultSet]:
+def _load_sides(
+    request: CompareRequest, user_places: Places, states: AskStates | None
+) -> list[ResultSet]:
     """Read every word with the options that apply to it.
 
     Raises:
-        UsageError: Options apply to none of them; or as `load`.
+        UsageError: Options apply to none of them; or as `load_result_set`.
     """
     if request.by:
-        return [load(request.words, at, request.reading, states=states)]
+        return [load_result_set(request.words, user_places, request.reading, states=states)]
     if len(request.words) < 2:  # noqa: PLR2004 - two are compared
         raise UsageError(
             "There is only one result, and nothing to compare it with.",
             hint="Name BASE and NEW, or compare points of one: --by framework.",
         )
     collect_request = request.reading
-    of_campaigns = collect_request._replace(known=UserSettings(), pattern="")
-    collect_requests = [_reading(word, at, collect_request, of_campaigns) for word in request.words]
+    campaign_request = collect_request._replace(known=UserSettings(), pattern="")
+    collect_requests = [
+        _request_for_word(word, user_places, collect_request, campaign_request)
+        for word in request.words
+    ]
     if collect_request not in collect_requests:
         # None of them is logs: the refusal names the options.
         collect_requests[0] = collect_request
     pairs = zip(request.words, collect_requests, strict=True)
-    return [load([word], at, reading, states=states) for word, reading in pairs]
+    return [
+        load_result_set([word], user_places, word_request, states=states)
+        for word, word_request in pairs
+    ]
 
 
-def _reading(
-    word: str, at: Places, of_logs: CollectRequest, of_campaigns: CollectRequest
+def _request_for_word(
+    word: str, user_places: Places, log_request: CollectRequest, campaign_request: CollectRequest
 ) -> CollectRequest | None:
-    if record.is_name(word):
+    if record.is_record_name(word):
         return None
-    path = meant(word, at)
+    path = resolve_word(word, user_places)
     if is_saved(path):
         return None
-    return of_campaigns if (path / MANIFEST).is_file() else of_logs
+    return campaign_request if (path / MANIFEST).is_file() else log_request
 
 
-def _parted(results: Sequence[ResultSet], by: str) -> list[_Side]:
+def _split_by(results: Sequence[ResultSet], by: str) -> list[_Side]:
     """Return the sides that the values of a dimension make, in order of appearance.
 
     Raises:
@@ -141,15 +147,15 @@ def _parted(results: Sequence[ResultSet], by: str) -> list[_Side]:
     """
     parts: dict[str, list[SpeedupTable]] = {}
     for table in (table for result in results for table in result.tables):
-        for value, part in _values(table, by):
+        for value, part in _split_table(table, by):
             parts.setdefault(value, []).append(part)
     if len(parts) < 2:  # noqa: PLR2004 - two are compared
-        only = f": {next(iter(parts))}" if parts else ""
-        raise UsageError(f"Comparing by {by} needs at least two values{only}.")
+        only_value = f": {next(iter(parts))}" if parts else ""
+        raise UsageError(f"Comparing by {by} needs at least two values{only_value}.")
     return [_Side(value, tuple(tables)) for value, tables in parts.items()]
 
 
-def _values(table: SpeedupTable, by: str) -> list[tuple[str, SpeedupTable]]:
+def _split_table(table: SpeedupTable, by: str) -> list[tuple[str, SpeedupTable]]:
     name = DIMENSIONS[by]
     if name == "shape":
         return [
@@ -171,14 +177,14 @@ def _refuse_incomparable(comparisons: Sequence[Comparison]) -> None:
             for obstacle in pair.obstacles:
                 reasons.setdefault(str(obstacle), []).append(pair.new.name)
     if reasons:
-        text = "; ".join(f"{why} ({some(names)})" for why, names in reasons.items())
+        text = "; ".join(f"{reason} ({shorten_names(names)})" for reason, names in reasons.items())
         raise UsageError(
             f"These results are not comparable: {text}.",
             hint="--anyway compares them nevertheless, and marks them.",
         )
 
 
-def _empty(comparisons: Sequence[Comparison]) -> list[str]:
+def _list_empty(comparisons: Sequence[Comparison]) -> list[str]:
     return [
         f"No point of {comparison.base} and {comparison.new} has a number in both."
         for comparison in comparisons
@@ -186,16 +192,16 @@ def _empty(comparisons: Sequence[Comparison]) -> list[str]:
     ]
 
 
-def failures(comparisons: Sequence[Comparison], least: float) -> list[RegressionError]:
+def find_failures(comparisons: Sequence[Comparison], least: float) -> list[RegressionError]:
     """Return why a gate fails: a sentence for each point that is too slow or missing.
 
     Args:
         comparisons: The comparisons made.
         least: The smallest ratio that passes.
     """
-    regression_errors, floor = [], share(least)
+    regression_errors, floor = [], format_share(least)
     for comparison in comparisons:
-        slow = [
+        slow_points = [
             (
                 pair.new.name,
                 f"{comparison.new} has {pair.ratio.value:.2%} of {comparison.base}, below {floor}",
@@ -203,12 +209,12 @@ def failures(comparisons: Sequence[Comparison], least: float) -> list[Regression
             for pair in comparison.pairs
             if pair.ratio.value < least
         ]
-        lost = [
-            (name, f"{comparison.new} can't be compared with {comparison.base}: {why}")
-            for name, why in comparison.lacking
+        missing_points = [
+            (name, f"{comparison.new} can't be compared with {comparison.base}: {reason}")
+            for name, reason in comparison.lacking
         ]
         regression_errors += [
-            RegressionError(f"{name}: {why}.", point=case(comparison, name))
-            for name, why in slow + lost
+            RegressionError(f"{name}: {reason}.", point=case_name(comparison, name))
+            for name, reason in slow_points + missing_points
         ]
     return regression_errors

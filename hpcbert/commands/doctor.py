@@ -14,9 +14,9 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
@@ -24,9 +24,11 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands import container_checks as containers
 from hpcbert.commands import node_checks as nodes
 from hpcbert.commands import obstacles
-from hpcbert.commands.setting_checks import complaints
+from hpcbert.commands.setting_checks import check_settings
 from hpcbert.commands.submit import submit_pending
 from hpcbert.config import places, recipe, trust
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
 from hpcbert.container import symptoms
 from hpcbert.errors import HpcbertError, Interruption, SchedulerError
 from hpcbert.finding import Finding
@@ -34,45 +36,37 @@ from hpcbert.logs import grammar
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
 from hpcbert.script import inputs
-from hpcbert.script.draft import draft
-from hpcbert.script.plan import Request, device_of
-from hpcbert.script.prepared import options_for_data
-from hpcbert.script.render import looked
+from hpcbert.script.draft import Draft, Submitter, draft
+from hpcbert.script.plan import Request, choose_device
+from hpcbert.script.prepared import site_data_options
+from hpcbert.script.render import look_arguments
 from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
-from hpcbert.slurm.controller import fitting_mpi
+from hpcbert.slurm.controller import choose_mpi
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.reasons import never_starts
-from hpcbert.system.patience import patient
+from hpcbert.slurm.states import RepeatState
+from hpcbert.system.patience import defer_interrupts
+from hpcbert.system.runner import Outcome, Runner
 from hpcbert.timelimit import TimeLimit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.script.draft import Draft, Submitter
-    from hpcbert.slurm.states import RepeatState
-    from hpcbert.system.runner import Outcome, Runner
-
-
 # If one of these fails, no job is submitted, for this reason.
-_NEEDED = {
+_SUBMISSION_CHECKS = {
     "sbatch": "Slurm does not answer",
     "slurmctld": "Slurm does not answer",
     "sbatch --test-only": "sbatch would refuse it",
     "limits": "it would never start",
 }
 # The framework to examine by default: the reference, which has one rank per GPU.
-_PLAIN = "pytorch"
+_DEFAULT_FRAMEWORK = "pytorch"
 # Time limit of the job: short enough to start in a gap.
-_LIMIT = TimeLimit.parse("00:10:00")
+_JOB_LIMIT = TimeLimit.parse("00:10:00")
 # What MPI libraries are built for.
-_USUAL = ("pmix", "pmi2")
+_USUAL_MPI = ("pmix", "pmi2")
 # Options of srun that give a rank only a part of its node's GPUs.
-_PARTING = ("--gpus-per-task", "--gpu-bind")
+_SPLIT_OPTIONS = ("--gpus-per-task", "--gpu-bind")
 # Seconds between two looks, and seconds until a job's output appears here.
-_PAUSE, _LATE = 0.5, 20.0
+_POLL_SECONDS, _OUTPUT_SECONDS = 0.5, 20.0
 _STEP_SECONDS = 300.0
 
 
@@ -105,43 +99,51 @@ def examine(
     Raises:
         UsageError: A framework does not exist.
     """
-    where = Path(site.where)
-    trust.refuse([where], trust.of_command_line(where if site.named else None))
-    folders = places.recipe_folders(where)
+    site_file = Path(site.where)
+    trust.refuse_untrusted(
+        [site_file], trust.command_line_entries(site_file if site.named else None)
+    )
+    folders = places.recipe_folders(site_file)
     recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
-    adapted = [one.for_device(device_of(one, site, "")) for one in recipes]
+    device_recipes = [
+        loaded_recipe.for_device(choose_device(loaded_recipe, site, ""))
+        for loaded_recipe in recipes
+    ]
     yield Finding("site", "ok", site.where)
-    for error in complaints(site):
+    for error in check_settings(site):
         yield Finding("site", "fail", str(error), error.hint)
-    yield _runs(Path(site.runs))
+    yield _check_runs(Path(site.runs))
     for name, folder in places.list_recipes(folders).items():
-        yield _recipe(name, folder)
-    for framework in adapted:
-        used = inputs.find(site, framework, options_for_data(site, framework))
-        lacking = tuple(obstacles.of_framework(site, framework, used))
-        here = Finding(f"what {framework.name} needs", "ok", "all of it is here")
-        yield from lacking or (here,)
+        yield _check_recipe(name, folder)
+    for framework in device_recipes:
+        framework_inputs = inputs.find_inputs(site, framework, site_data_options(site, framework))
+        missing_parts = tuple(obstacles.find_framework_obstacles(site, framework, framework_inputs))
+        nothing_missing = Finding(f"what {framework.name} needs", "ok", "all of it is here")
+        yield from missing_parts or (nothing_missing,)
     shape = visit.shape if visit else Shape(1, site.nodes.gpus_per_node)
-    answered = tuple(scheduler.of(site.scheduler, World(run)).examine(site, nodes=shape.nodes))
-    yield from answered
-    yield from containers.examine(site, adapted, run=run)
-    needed = [one for one in answered if one.name in _NEEDED]
-    failed = [finding.name for finding in needed if finding.status == "fail"]
-    if visit and failed:
+    scheduler_findings = tuple(
+        scheduler.create_scheduler(site.scheduler, World(run)).examine(site, nodes=shape.nodes)
+    )
+    yield from scheduler_findings
+    yield from containers.check_containers(site, device_recipes, run=run)
+    needed_findings = [answer for answer in scheduler_findings if answer.name in _SUBMISSION_CHECKS]
+    failed_names = [finding.name for finding in needed_findings if finding.status == "fail"]
+    if visit and failed_names:
         hint = "See the reason in the findings above; try again when it is fixed."
-        yield Finding("job", "fail", f"not tried: {_NEEDED[failed[0]]}", hint)
+        yield Finding("job", "fail", f"not tried: {_SUBMISSION_CHECKS[failed_names[0]]}", hint)
     elif visit:
         yield from examine_nodes(site, recipes, visit, run=run)
 
 
-def _runs(runs: Path) -> Finding:
-    present = next(path for path in (runs, *runs.parents) if _exists(path))
-    if present.is_dir() and os.access(present, os.W_OK | os.X_OK):
+def _check_runs(runs: Path) -> Finding:
+    existing_path = next(path for path in (runs, *runs.parents) if _exists(path))
+    if existing_path.is_dir() and os.access(existing_path, os.W_OK | os.X_OK):
         return Finding("runs directory", "ok", str(runs))
     return Finding(
         "runs directory",
         "fail",
-        f"{present} is not writable" + (f", so {runs} can't be" if present != runs else ""),
+        f"{existing_path} is not writable"
+        + (f", so {runs} can't be" if existing_path != runs else ""),
         "Set runs in the site.toml to a directory of yours that all nodes share.",
         "site.toml: runs",
         remedy="--runs ~/runs",
@@ -157,10 +159,10 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _recipe(name: str, folder: Path) -> Finding:
+def _check_recipe(name: str, folder: Path) -> Finding:
     try:
-        loaded = recipe.load(folder)
-        grammar.parse(loaded.log, where=f"{folder}/recipe.toml")
+        loaded_recipe = recipe.load(folder)
+        grammar.parse(loaded_recipe.log, where=f"{folder}/recipe.toml")
     except HpcbertError as error:
         return Finding(f"recipe {name}", "fail", str(error), error.hint)
     return Finding(f"recipe {name}", "ok", str(folder))
@@ -199,16 +201,16 @@ def _run_job(
     site: Site, recipes: Sequence[Recipe], visit: Visit, folder: Path, run: Runner
 ) -> Iterator[Finding]:
     limit = site.slurm.time_limit
-    if limit.seconds is None or limit.seconds >= _LIMIT.bound:
-        limit = _LIMIT
-    inside = replace(site, runs=str(folder), slurm=replace(site.slurm, time_limit=limit))
+    if limit.seconds is None or limit.seconds >= _JOB_LIMIT.bound:
+        limit = _JOB_LIMIT
+    job_site = replace(site, runs=str(folder), slurm=replace(site.slurm, time_limit=limit))
     if site.container.runtime != "none" and not _has_image(site, recipes):
         hint = "Name a framework that has one: hpcbert doctor --fw NAME."
         yield Finding("image", "warn", "not entered: the framework names no image", hint)
-        inside = replace(inside, container=replace(site.container, runtime="none"))
+        job_site = replace(job_site, container=replace(site.container, runtime="none"))
     try:
-        job = _draft_job(site, inside, recipes, visit, run)
-        yield from _submit(site, job, visit, run, [one.name for one in recipes])
+        job = _draft_job(site, job_site, recipes, visit, run)
+        yield from _submit(site, job, visit, run, [framework.name for framework in recipes])
     except Interruption:
         raise
     except SchedulerError as error:
@@ -223,28 +225,41 @@ def _has_image(site: Site, recipes: Sequence[Recipe]) -> bool:
 
 
 def _draft_job(
-    site: Site, inside: Site, recipes: Sequence[Recipe], visit: Visit, run: Runner
+    site: Site, job_site: Site, recipes: Sequence[Recipe], visit: Visit, run: Runner
 ) -> Draft:
     """Draft the job: the repeat that a submission would run first."""
     folders = places.recipe_folders(Path(site.where))
-    plain = recipe.load(places.find_recipe(_PLAIN, folders))
-    first = recipes[0] if recipes else replace(plain, modules=())
-    device = device_of(first, inside, "" if recipes or site.slurm.gres else "cpu")
-    adapted = [one.for_device(device_of(one, inside, "")) for one in recipes]
-    used = [inputs.find(inside, one, options_for_data(inside, one)) for one in adapted]
+    default_recipe = recipe.load(places.find_recipe(_DEFAULT_FRAMEWORK, folders))
+    first_recipe = recipes[0] if recipes else replace(default_recipe, modules=())
+    device = choose_device(first_recipe, job_site, "" if recipes or site.slurm.gres else "cpu")
+    device_recipes = [
+        framework.for_device(choose_device(framework, job_site, "")) for framework in recipes
+    ]
+    all_inputs = [
+        inputs.find_inputs(job_site, framework, site_data_options(job_site, framework))
+        for framework in device_recipes
+    ]
     imports = [
-        (use.python or "python3", one.modules) for use, one in zip(used, adapted, strict=True)
+        (recipe_inputs.python or "python3", framework.modules)
+        for recipe_inputs, framework in zip(all_inputs, device_recipes, strict=True)
     ]
     examination = Examination(
         runs=site.runs,
         imports=tuple(dict.fromkeys(imports)) if site.container.runtime == "none" else (),
-        paths=tuple(path for use in used for path in (use.data, use.source) if path),
-        probe=containers.words(site, adapted),
+        paths=tuple(
+            path
+            for recipe_inputs in all_inputs
+            for path in (recipe_inputs.data, recipe_inputs.source)
+            if path
+        ),
+        probe=containers.probe_words(site, device_recipes),
     )
     options = SubmitOptions(scheduler=site.scheduler, folders=folders, examine=examination)
-    options = scheduler.of(site.scheduler, World(run)).fit(options, inside, first)
+    options = scheduler.create_scheduler(site.scheduler, World(run)).fit(
+        options, job_site, first_recipe
+    )
     request = Request(visit.shape, repeats=1, device=device)
-    return draft(request, inside, first, options=options, submitter=visit.submitter)
+    return draft(request, job_site, first_recipe, options=options, submitter=visit.submitter)
 
 
 def _submit(
@@ -252,14 +267,14 @@ def _submit(
 ) -> Iterator[Finding]:
     """Submit the job, wait for its end and yield its findings."""
     state = None
-    with patient() as patience:
+    with defer_interrupts() as patience:
         try:
             submit_pending(
                 job.directory,
                 run=run,
                 floor=site.slurm.poll_floor,
                 draft=job,
-                again="hpcbert doctor",
+                resume_command="hpcbert doctor",
             )
             state = _wait(job.directory, visit.patience, run, patience.pausing(time.sleep))
         finally:
@@ -273,12 +288,12 @@ def _submit(
         detail = f"it did not start and was cancelled: {state.detail or state.reason}"
         yield Finding("job", "fail", detail, f"Slurm says {state.reason}: {state.advice}.")
     else:
-        values = {"fw": " --fw ".join(frameworks), "mpi": _better_mpi(job)}
-        values["srun_args"] = _without_parting(site.slurm.srun_args)
+        values = {"fw": " --fw ".join(frameworks), "mpi": _advise_mpi(job)}
+        values["srun_args"] = _without_split_options(site.slurm.srun_args)
         yield from _read_job(site, job, state, values, run)
 
 
-def _tracked(directory: Path) -> TrackedCampaign:
+def _open_campaign(directory: Path) -> TrackedCampaign:
     return TrackedCampaign(directory, store.read_manifest(directory))
 
 
@@ -286,92 +301,102 @@ def _wait(
     directory: Path, patience: float, run: Runner, pause: Callable[[float], None]
 ) -> RepeatState | None:
     """Wait for a job's end; return its state, even if it still waits; None: it still runs."""
-    begun = time.monotonic()
+    start = time.monotonic()
     while True:
-        watched = _tracked(directory)
-        (state,) = scheduler.of(watched.campaign.scheduler, World(run)).states(watched).values()
-        waited = time.monotonic() - begun
+        tracked_campaign = _open_campaign(directory)
+        (state,) = (
+            scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+            .states(tracked_campaign)
+            .values()
+        )
+        waited_seconds = time.monotonic() - start
         if state.kind.over or (
-            state.kind.queued and (never_starts(state.reason) or waited > patience)
+            state.kind.queued and (never_starts(state.reason) or waited_seconds > patience)
         ):
             return state
-        if waited > patience + _LIMIT.bound:
+        if waited_seconds > patience + _JOB_LIMIT.bound:
             return None
-        pause(_PAUSE)
+        pause(_POLL_SECONDS)
 
 
 def _cancel(directory: Path, run: Runner) -> None:
     """Cancel a job, even if its submission was interrupted."""
     with contextlib.suppress(HpcbertError):
-        watched = _tracked(directory)
-        asked = scheduler.of(watched.campaign.scheduler, World(run))
-        watched = asked.adopted(watched)
-        target = asked.living_jobs(watched)
+        tracked_campaign = _open_campaign(directory)
+        backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+        tracked_campaign = backend.adopted(tracked_campaign)
+        target = backend.living_jobs(tracked_campaign)
         if target.jobs:
-            asked.cancel(watched, target)
+            backend.cancel(tracked_campaign, target)
 
 
 def _read_job(
     site: Site, job: Draft, state: RepeatState, values: dict[str, str], run: Runner
 ) -> Iterator[Finding]:
     """Yield the findings of an ended job, and what is known if it printed nothing."""
-    count = job.resolved.request.shape.nodes
-    printed = _read(job.directory, wait=state.word == "COMPLETED")
-    lines = nodes.complaints(printed)
-    if not nodes.read_nodes(printed):
-        outcome = _step(site, job, count, run)
-        printed += outcome.stdout
-        lines += nodes.complaints(outcome.stderr)
-    yield from nodes.findings(printed, values)
-    yield from nodes.missing_nodes(printed, count, lines[-1] if lines else "")
-    yield from nodes.missing_ranks(printed, state.nodes, job.campaign.runtime)
-    where = fold(state.nodes) if state.nodes else "no node"
+    node_count = job.resolved.request.shape.nodes
+    output = _read_output(job.directory, wait=state.word == "COMPLETED")
+    lines = nodes.find_error_lines(output)
+    if not nodes.read_nodes(output):
+        outcome = _inspect_by_step(site, job, node_count, run)
+        output += outcome.stdout
+        lines += nodes.find_error_lines(outcome.stderr)
+    yield from nodes.find_problems(output, values)
+    yield from nodes.find_missing_nodes(output, node_count, lines[-1] if lines else "")
+    yield from nodes.find_missing_ranks(output, state.nodes, job.campaign.runtime)
+    node_range = fold(state.nodes) if state.nodes else "no node"
     if state.word == "COMPLETED" and not lines:
-        detail = f"the script of a submission ran on {where}"
+        detail = f"the script of a submission ran on {node_range}"
         yield Finding("job", "ok", detail, nodes=state.nodes)
         return
     reason = lines[0] if lines else state.detail or "it says nothing"
     status = "fail" if state.word != "COMPLETED" else "warn"
-    symptom = symptoms.explain(printed)
+    symptom = symptoms.find_symptom(output)
     hint = "The findings above say why; else see what it says." if lines else "Look at `sinfo`."
     hint = symptom.hint if symptom else hint
-    yield Finding("job", status, f"{state.word} on {where}: {reason}", hint, "", state.nodes)
+    yield Finding("job", status, f"{state.word} on {node_range}: {reason}", hint, "", state.nodes)
 
 
-def _without_parting(words: tuple[str, ...]) -> str:
+def _without_split_options(words: tuple[str, ...]) -> str:
     """Return options of srun without those that divide a node's GPUs; empty if there are none."""
-    kept = [word for word in words if not word.startswith(_PARTING)]
-    return json.dumps(kept) if len(kept) < len(words) else ""
+    kept_words = [word for word in words if not word.startswith(_SPLIT_OPTIONS)]
+    return json.dumps(kept_words) if len(kept_words) < len(words) else ""
 
 
-def _better_mpi(job: Draft) -> str:
+def _advise_mpi(job: Draft) -> str:
     """Return the kind of MPI to advise: the recipe's best that srun has; empty: it is in use."""
     resolved = job.resolved
-    better = fitting_mpi(resolved.recipe.mpi or _USUAL, resolved.options.mpi)
-    return better if better != resolved.mpi else ""
+    mpi = choose_mpi(resolved.recipe.mpi or _USUAL_MPI, resolved.options.mpi)
+    return mpi if mpi != resolved.mpi else ""
 
 
-def _read(directory: Path, *, wait: bool) -> str:
+def _read_output(directory: Path, *, wait: bool) -> str:
     """Return a job's whole output; wait for what a file system shows late."""
-    begun = time.monotonic()
+    start = time.monotonic()
     while True:
         paths = [*(directory / "slurm").glob("*.out"), *sorted((directory / "logs").rglob("*.log"))]
-        printed = "\n".join(path.read_text(errors="replace") for path in paths)
-        if not wait or nodes.read_nodes(printed) or time.monotonic() - begun > _LATE:
-            return printed
-        time.sleep(_PAUSE)
+        output = "\n".join(path.read_text(errors="replace") for path in paths)
+        if not wait or nodes.read_nodes(output) or time.monotonic() - start > _OUTPUT_SECONDS:
+            return output
+        time.sleep(_POLL_SECONDS)
 
 
-def _step(site: Site, job: Draft, nodes: int, run: Runner) -> Outcome:
+def _inspect_by_step(site: Site, job: Draft, node_count: int, run: Runner) -> Outcome:
     """Inspect nodes with a plain job step, which answers over the network."""
     script = find_file(job.resolved.recipe, "look.sh")
     return run(
         [
-            *("srun", "--quiet", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
+            *(
+                "srun",
+                "--quiet",
+                f"--nodes={node_count}",
+                f"--ntasks={node_count}",
+                "--ntasks-per-node=1",
+            ),
             *("--job-name=hpcbert-doctor", "--time=5", "--kill-on-bad-exit=0", "--mpi=none"),
             *site.slurm.selection,
             *["bash", "-c", script.read_text(), "look", "node", str(job.directory)],
-            *looked(job.resolved),
+            *look_arguments(job.resolved),
         ],
         env=submission_environment(World(run).environ),
         cwd=Path("/"),

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
-from hpcbert.commands.monitor import TOLERANCE, View, unreachable
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.commands.monitor import TOLERANCE, View, no_answer_error
 from hpcbert.logs.lines import open_log
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-    from hpcbert.slurm.states import RepeatState
-    from hpcbert.system.runner import Runner
+from hpcbert.slurm.states import RepeatState
+from hpcbert.system.runner import Runner
 
 # Seconds between two looks at a file.
-_LOOK = 0.25
+_LOOK_SECONDS = 0.25
 _BLOCK = 1 << 16
 
 
@@ -46,15 +43,15 @@ class Log(NamedTuple):
         return str(campaign / self.path.relative_to(self.repeat.watched.directory))
 
 
-def newest_log(repeat: Repeat) -> Log | None:
+def find_newest_log(repeat: Repeat) -> Log | None:
     """Return the newest attempt's log, or else the job script's output, if either exists."""
-    newest = repeat.record.newest().attempt
-    for attempt in range(newest, -1, -1):
+    newest_attempt = repeat.record.newest().attempt
+    for attempt in range(newest_attempt, -1, -1):
         path = store.log_path(repeat.watched.directory, repeat.array, repeat.number, attempt)
         if path.is_file():
             return Log(repeat, attempt, path)
-    there = next((path for path in repeat.printed if path.is_file()), None)
-    return Log(repeat, newest, there, printed=True) if there else None
+    output = next((path for path in repeat.printed if path.is_file()), None)
+    return Log(repeat, newest_attempt, output, printed=True) if output else None
 
 
 class LogReader(Protocol):
@@ -67,9 +64,9 @@ class LogReader(Protocol):
         """Receive a new state of the repeat: another attempt or another word."""
 
 
-def follow(
-    watched: TrackedCampaign,
-    meant: Collection[tuple[str, int]],
+def follow_log(
+    tracked_campaign: TrackedCampaign,
+    selected_keys: Collection[tuple[str, int]],
     reader: LogReader,
     *,
     run: Runner,
@@ -83,8 +80,8 @@ def follow(
     that waits; if none waits, the one that wrote last.
 
     Args:
-        watched: Its campaign.
-        meant: Keys of the points and numbers of the selected repeats, at least one.
+        tracked_campaign: Its campaign.
+        selected_keys: Keys of the points and numbers of the selected repeats, at least one.
         reader: Receives the content.
         run: Starts the scheduler's commands.
         floor: Shortest interval between two queries of a scheduler, seconds.
@@ -98,54 +95,60 @@ def follow(
         SchedulerError: The scheduler gave no answer for too long.
         NotALogError: What is in the log's place can't be read.
     """
-    watched = scheduler.of(watched.campaign.scheduler, World(run)).adopted(watched)
-    tracker = Tracker([watched], run=run, floor=floor)
+    tracked_campaign = scheduler.create_scheduler(
+        tracked_campaign.campaign.scheduler, World(run)
+    ).adopted(tracked_campaign)
+    tracker = Tracker([tracked_campaign], run=run, floor=floor)
     tracker.poll()
-    repeat = _chosen(
-        [one for one in watched.repeats if (one.array.point.key, one.number) in meant],
+    repeat = _choose_repeat(
+        [
+            candidate
+            for candidate in tracked_campaign.repeats
+            if (candidate.array.point.key, candidate.number) in selected_keys
+        ],
         tracker.states,
     )
-    file = _Following(repeat, reader, tail)
-    known: tuple[str, int] | None = None
+    log_file = _LogFollower(repeat, reader, tail)
+    last_report: tuple[str, int] | None = None
     while True:
         state = tracker.states[repeat.key]
-        ended = _ended(repeat, state) or tracker.settled(repeat.key)
-        file.read()
-        if known != (state.word, state.attempt):
-            known = state.word, state.attempt
+        is_over = _is_complete(repeat, state) or tracker.settled(repeat.key)
+        log_file.read()
+        if last_report != (state.word, state.attempt):
+            last_report = state.word, state.attempt
             reader.state(repeat, state)
-        if ended:
+        if is_over:
             return repeat, state
         if tracker.absent or tracker.failures >= TOLERANCE:
-            raise unreachable(View((repeat,), {repeat.key: state}, 0.0, tracker.complaint))
-        rest = tracker.pause()
-        while rest >= 0 and not tracker.stirred():
-            pause(_LOOK)
-            rest -= _LOOK
-            file.read()
+            raise no_answer_error(View((repeat,), {repeat.key: state}, 0.0, tracker.complaint))
+        seconds_left = tracker.pause()
+        while seconds_left >= 0 and not tracker.stirred():
+            pause(_LOOK_SECONDS)
+            seconds_left -= _LOOK_SECONDS
+            log_file.read()
         tracker.poll()
 
 
-def _ended(repeat: Repeat, state: RepeatState) -> bool:
+def _is_complete(repeat: Repeat, state: RepeatState) -> bool:
     """Return whether the scheduler and the job itself agree that the log is complete."""
     return state.kind.over and repeat.newest.ended
 
 
-def _chosen(repeats: list[Repeat], states: dict[Key, RepeatState]) -> Repeat:
+def _choose_repeat(repeats: list[Repeat], states: dict[Key, RepeatState]) -> Repeat:
     kinds = {repeat.key: states[repeat.key].kind for repeat in repeats}
-    alive = [repeat for repeat in repeats if kinds[repeat.key].alive]
-    running = [repeat for repeat in alive if not kinds[repeat.key].queued]
-    if alive and not running:
-        return alive[0]
-    return max(running or repeats, key=_written)
+    living_repeats = [repeat for repeat in repeats if kinds[repeat.key].alive]
+    running_repeats = [repeat for repeat in living_repeats if not kinds[repeat.key].queued]
+    if living_repeats and not running_repeats:
+        return living_repeats[0]
+    return max(running_repeats or repeats, key=_last_write)
 
 
-def _written(repeat: Repeat) -> float:
-    log = newest_log(repeat)
+def _last_write(repeat: Repeat) -> float:
+    log = find_newest_log(repeat)
     return log.path.stat().st_mtime if log else 0.0
 
 
-class _Following:
+class _LogFollower:
     """Reads the newest log of a repeat; when a newer attempt's replaces it, the rest first."""
 
     def __init__(self, repeat: Repeat, reader: LogReader, tail: Callable[[Path], int]) -> None:
@@ -155,14 +158,14 @@ class _Following:
 
     def read(self) -> None:
         """Pass on what was written since the last time."""
-        newest = newest_log(self._repeat)
+        log = find_newest_log(self._repeat)
         if self._path is not None:
             self._drain(self._path)
-        if newest is None or newest.path == self._path:
+        if log is None or log.path == self._path:
             return
-        self._at = self._tail(newest.path) if self._path is None else 0
-        self._path = newest.path
-        self._drain(newest.path)
+        self._at = self._tail(log.path) if self._path is None else 0
+        self._path = log.path
+        self._drain(log.path)
 
     def _drain(self, path: Path) -> None:
         descriptor, size = open_log(path)

@@ -6,25 +6,21 @@ An `Observer` receives what is seen and done; nothing is printed here.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from hpcbert.campaign import store
-from hpcbert.commands.monitor import open_campaign, watch
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.suspects import RetryPolicy
+from hpcbert.commands.monitor import Sinks, View, open_campaign, watch
+from hpcbert.commands.retry import RetryPlan
 from hpcbert.commands.submit import submit_pending
+from hpcbert.model import Array
 from hpcbert.script import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.campaign.suspects import RetryPolicy
-    from hpcbert.commands.monitor import Sinks, View
-    from hpcbert.commands.retry import RetryPlan
-    from hpcbert.model import Array
-    from hpcbert.system.runner import Runner
+from hpcbert.system.runner import Runner
 
 
 class Observer(Protocol):
@@ -40,8 +36,8 @@ class Observer(Protocol):
         """Receive the reason why a submission waits for room."""
 
 
-def follow(
-    watched: Sequence[TrackedCampaign],
+def watch_and_retry(
+    campaigns: Sequence[TrackedCampaign],
     policy: RetryPolicy,
     observer: Observer,
     *,
@@ -58,7 +54,7 @@ def follow(
     repeated.
 
     Args:
-        watched: The campaigns.
+        campaigns: The campaigns.
         policy: Which repeats to resubmit; with a limit of 0, none.
         observer: Receives what happens.
         run: Starts the scheduler's commands.
@@ -77,28 +73,28 @@ def follow(
         KeyboardInterrupt: The user interrupted the watching.
     """
     if policy.limit:
-        for tracked_campaign in watched:
-            store.claim(tracked_campaign.directory)
-    unattended = replace(policy, cancelled=False)
+        for tracked_campaign in campaigns:
+            store.refuse_foreign(tracked_campaign.directory)
+    unattended_policy = replace(policy, cancelled=False)
     while True:
         with observer.watching() as sinks:
-            view = watch(watched, sinks, run=run, floor=interval or floor, once=once, pause=pause)
+            view = watch(campaigns, sinks, run=run, floor=interval or floor, once=once, pause=pause)
         plans = [
             resubmit(
                 tracked_campaign.directory,
-                unattended,
+                unattended_policy,
                 run=run,
                 floor=floor,
                 waiting=observer.waiting,
             )
-            for tracked_campaign in watched
+            for tracked_campaign in campaigns
             if policy.limit and not once and not tracked_campaign.campaign.rehearse
         ]
         retry_plans = [plan for plan in plans if plan.arrays]
         if not retry_plans:
             return view
         observer.retried(retry_plans)
-        watched = [open_campaign(tracked_campaign.directory) for tracked_campaign in watched]
+        campaigns = [open_campaign(tracked_campaign.directory) for tracked_campaign in campaigns]
 
 
 def resubmit(
@@ -129,22 +125,29 @@ def resubmit(
     """
     from hpcbert.commands import retry  # not needed only to watch
 
-    def submitted() -> tuple[Array, ...]:
+    def submit_intended() -> tuple[Array, ...]:
         return submit_pending(
-            directory, run=run, floor=floor, waiting=waiting, again=retry.AGAIN
+            directory, run=run, floor=floor, waiting=waiting, resume_command=retry.RETRY_COMMAND
         ).arrays
 
-    if not dry and any(one.state == "intended" for one in store.read_manifest(directory).arrays):
-        submitted()
-    findings = retry.look(directory, policy, run=run)
-    ended = [
+    if not dry and any(
+        planned_array.state == "intended" for planned_array in store.read_manifest(directory).arrays
+    ):
+        submit_intended()
+    findings = retry.find_invalid(directory, policy, run=run)
+    invalid_ends = [
         (invalid_repeat.array, invalid_repeat.number, invalid_repeat.state)
         for invalid_repeat in findings.invalid
     ]
-    limits.refuse_pointless(findings.watched, ended, policy.time_limit)
-    plan = retry.plan(findings, policy, run=run)
+    limits.refuse_pointless(findings.watched, invalid_ends, policy.time_limit)
+    plan = retry.plan_retry(findings, policy, run=run)
     if dry or not plan.arrays:
         return plan
-    retry.intend(plan)
-    arrays = {array.name: array for array in submitted()}
-    return replace(plan, arrays=tuple(arrays.get(one.name, one) for one in plan.arrays))
+    retry.write_retry(plan)
+    arrays = {array.name: array for array in submit_intended()}
+    return replace(
+        plan,
+        arrays=tuple(
+            arrays.get(planned_array.name, planned_array) for planned_array in plan.arrays
+        ),
+    )

@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hpcbert.commands.offers import offers
+from hpcbert.commands.offers import GpuKind, Offer, list_offers
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Protocol
-from hpcbert.scheduler.slurm.admission import Demand, most_time
-from hpcbert.scheduler.slurm.cluster import HINTS
-from hpcbert.slurm.controller import fitting_mpi
-from hpcbert.slurm.partitions import resources
+from hpcbert.scheduler.slurm.admission import Demand, find_time_limit
+from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
+from hpcbert.slurm.controller import choose_mpi
+from hpcbert.slurm.partitions import parse_resources
+from hpcbert.slurm.rules import PartitionRules
 from hpcbert.system import machine
 from hpcbert.system.decode import did_you_mean
+from hpcbert.system.machine import MachineFacts
 from hpcbert.timelimit import TimeLimit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hpcbert.commands.offers import GpuKind, Offer
-    from hpcbert.scheduler.slurm.cluster import Cluster
-    from hpcbert.slurm.rules import Rules
-    from hpcbert.system.machine import Surroundings
 
 _HEAD = re.compile(r"# The reference site:.*?(?=schema = )", re.DOTALL)
 # What differs on a cluster from two cores: the real model, and no thread count.
@@ -44,7 +39,7 @@ _CLUSTER: dict[str, str | None] = {
 }
 _HOUR = TimeLimit.parse("01:00:00")
 _MOST_SHOWN = 8
-_YOURS = "you said so"
+_CHOSEN_BY_USER = "you said so"
 
 
 @dataclass(frozen=True)
@@ -107,10 +102,10 @@ class Proposal:
         return str(json.loads(self.values.get("name") or '""'))
 
     def take(
-        self, key: str, value: str, why: str, others: tuple[str, ...] = (), flag: str = ""
+        self, key: str, value: str, reason: str, alternatives: tuple[str, ...] = (), flag: str = ""
     ) -> None:
         """Note a choice, as the value of its key."""
-        self.choices.append(Choice(key, value, why, others, flag))
+        self.choices.append(Choice(key, value, reason, alternatives, flag))
         is_number = value.isdigit() and key.endswith("_node")
         self.values[key] = value if is_number else json.dumps(value)
 
@@ -128,19 +123,19 @@ class Proposal:
             return answer
         if len(options) == 1:
             return next(iter(options))
-        picked = self.pick(question)
-        if not picked:
-            listed = "; ".join(options.values())
-            hint = f"Give {question.flag}" + (f": {listed}." if listed else ".")
+        choice = self.pick(question)
+        if not choice:
+            options_text = "; ".join(options.values())
+            hint = f"Give {question.flag}" + (f": {options_text}." if options_text else ".")
             raise UsageError(f"Only you can say which {question.name} to use.", hint=hint)
-        return picked
+        return choice
 
     def value_of(self, key: str) -> str:
         """Return the value chosen for a key; empty if there is none."""
         return next((choice.value for choice in self.choices if choice.key == key), "")
 
 
-def present(cluster: Cluster) -> bool:
+def has_cluster(cluster: Cluster) -> bool:
     """Return whether there is a cluster here that can be asked.
 
     Raises:
@@ -158,8 +153,8 @@ def present(cluster: Cluster) -> bool:
 
 def propose(
     cluster: Cluster,
-    surroundings: Surroundings,
-    given: Mapping[str, Any],
+    surroundings: MachineFacts,
+    cli_values: Mapping[str, Any],
     pick: Callable[[Question], str],
     *,
     folder: Path,
@@ -169,7 +164,7 @@ def propose(
     Args:
         cluster: Says what it has.
         surroundings: What this machine has.
-        given: Values of the command line, by parameter.
+        cli_values: Values of the command line, by parameter.
         pick: Answers a question with one of its options.
         folder: The folder of the site.toml.
 
@@ -177,7 +172,7 @@ def propose(
         UsageError: A requested value does not exist, or only the user can choose one.
     """
     proposal = Proposal(
-        {name: value for name, value in given.items() if value},
+        {name: value for name, value in cli_values.items() if value},
         pick,
         values={**_CLUSTER, "scheduler": '"slurm"'},
     )
@@ -199,10 +194,10 @@ def propose(
     _choose_runtime(proposal, cluster, surroundings)
     _choose_interface(proposal, surroundings)
     _choose_runs(proposal, surroundings, folder)
-    most = cluster.settings.most_indices
-    if most is not None and most < Protocol.repeats:
+    most_indices = cluster.settings.most_indices
+    if most_indices is not None and most_indices < Protocol.repeats:
         proposal.warnings.append(
-            f"An array has at most {most} elements here (MaxArraySize): the {Protocol.repeats} "
+            f"An array has at most {most_indices} elements here (MaxArraySize): the {Protocol.repeats} "
             "repeats of a point become several arrays."
         )
     return proposal
@@ -213,59 +208,71 @@ def propose(
 
 def _choose_partition(proposal: Proposal, cluster: Cluster) -> Offer | None:
     """Choose the partition; None if Slurm shows none."""
-    found = _with_gpu_type(offers(cluster), proposal.given.get("gpu_type", ""))
+    candidates = _filter_by_gpu(list_offers(cluster), proposal.given.get("gpu_type", ""))
     answer = proposal.given.get("partition", "")
-    if not found:
+    if not candidates:
         question = Question("partition", "--partition, --gpus-per-node and --gpu-type", {})
         name = proposal.choose(question, answer)
-        proposal.take("slurm.partition", name, f"{_YOURS}; Slurm shows no partitions")
+        proposal.take("slurm.partition", name, f"{_CHOSEN_BY_USER}; Slurm shows no partitions")
         proposal.warnings.append(f"{cluster.complaint}. hpcbert could not check this site.")
         return None
-    if not cluster.partitions[found[0].name].exact:
+    if not cluster.partitions[candidates[0].name].exact:
         proposal.warnings.append(
             f"{cluster.complaint}. GPUs per node and types are whole partitions': check them."
         )
-    good = found if answer else [offer for offer in found if offer.tier == found[0].tier]
-    options = {offer.name: str(offer) for offer in good}
-    name = proposal.choose(Question("partition", "--partition", options, good[0].name), answer)
-    best = next(offer for offer in found if offer.name == name)
-    text = f"{_YOURS}: {_contents(best)}" if answer else _reason(best, found)
-    texts = tuple(str(offer) for offer in found if offer is not best)[:_MOST_SHOWN]
+    best_candidates = (
+        candidates
+        if answer
+        else [offer for offer in candidates if offer.tier == candidates[0].tier]
+    )
+    options = {offer.name: str(offer) for offer in best_candidates}
+    name = proposal.choose(
+        Question("partition", "--partition", options, best_candidates[0].name), answer
+    )
+    chosen_offer = next(offer for offer in candidates if offer.name == name)
+    text = (
+        f"{_CHOSEN_BY_USER}: {_describe_gpus(chosen_offer)}"
+        if answer
+        else _explain_choice(chosen_offer, candidates)
+    )
+    texts = tuple(str(offer) for offer in candidates if offer is not chosen_offer)[:_MOST_SHOWN]
     proposal.take("slurm.partition", name, text, texts, "--partition")
-    if best.barred:
-        proposal.warnings.append(f"Partition {name} may refuse your jobs: {best.barred}.")
-    return best
+    if chosen_offer.barred:
+        proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen_offer.barred}.")
+    return chosen_offer
 
 
-def _contents(offer: Offer) -> str:
+def _describe_gpus(offer: Offer) -> str:
     return "; ".join(map(str, offer.kinds)) or "it has no GPUs, nor does any other partition"
 
 
-def _reason(best: Offer, found: tuple[Offer, ...]) -> str:
+def _explain_choice(best: Offer, candidates: tuple[Offer, ...]) -> str:
     """Return why a partition is the best: it is the default, or the default has a drawback."""
     if best.partition.default:
-        return f"the default: {_contents(best)}"
-    default = next((offer for offer in found if offer.partition.default), None)
+        return f"the default: {_describe_gpus(best)}"
+    default = next((offer for offer in candidates if offer.partition.default), None)
     if default is None or not default.drawback(best):
-        return _contents(best)
-    return f"{_contents(best)}; the default, {default.name}, {default.drawback(best)}"
+        return _describe_gpus(best)
+    return f"{_describe_gpus(best)}; the default, {default.name}, {default.drawback(best)}"
 
 
-def _with_gpu_type(found: tuple[Offer, ...], wanted: str) -> tuple[Offer, ...]:
+def _filter_by_gpu(candidates: tuple[Offer, ...], gpu_type: str) -> tuple[Offer, ...]:
     """Return the partitions that have a type of GPU; all if none is wanted.
 
     Raises:
         UsageError: None has it.
     """
-    if not wanted:
-        return found
-    having = [offer for offer in found if wanted in {kind.name or "gpu" for kind in offer.kinds}]
-    if found and not having:
-        kinds = {kind.gres.removeprefix("gpu:") for offer in found for kind in offer.kinds}
+    if not gpu_type:
+        return candidates
+    matches = [
+        offer for offer in candidates if gpu_type in {kind.name or "gpu" for kind in offer.kinds}
+    ]
+    if candidates and not matches:
+        kinds = {kind.gres.removeprefix("gpu:") for offer in candidates for kind in offer.kinds}
         hint = f"The cluster has: {', '.join(sorted(kinds))}." if kinds else ""
         hint = hint or "The cluster has no GPUs."
-        raise UsageError(f"No partition has GPUs of type {wanted!r}.", hint=hint)
-    return tuple(having)
+        raise UsageError(f"No partition has GPUs of type {gpu_type!r}.", hint=hint)
+    return tuple(matches)
 
 
 def _take_private_gpus(proposal: Proposal) -> None:
@@ -275,14 +282,14 @@ def _take_private_gpus(proposal: Proposal) -> None:
     count = proposal.choose(question, str(proposal.given.get("gpus_per_node", "")))
     if not count.isdigit():
         raise UsageError(f"{count!r} is not a valid number of GPUs.", hint="Give --gpus-per-node.")
-    proposal.take("slurm.gres", f"gpu:{kind}" if kind else "gpu", _YOURS, (), "--gpu-type")
-    proposal.take("nodes.gpus_per_node", count, _YOURS, (), "--gpus-per-node")
+    proposal.take("slurm.gres", f"gpu:{kind}" if kind else "gpu", _CHOSEN_BY_USER, (), "--gpu-type")
+    proposal.take("nodes.gpus_per_node", count, _CHOSEN_BY_USER, (), "--gpus-per-node")
 
 
 def _take_cpus(proposal: Proposal, offer: Offer) -> None:
     groups = offer.partition.groups
-    others = dict.fromkeys(str(resource) for group in groups for resource in group.resources)
-    proposal.take("slurm.gres", "", f"partition {offer.name} has no GPUs", tuple(others))
+    alternatives = dict.fromkeys(str(resource) for group in groups for resource in group.resources)
+    proposal.take("slurm.gres", "", f"partition {offer.name} has no GPUs", tuple(alternatives))
     proposal.values["frameworks.pytorch.device"] = '"cpu"'
     count = str(proposal.given.get("gpus_per_node", 1))
     proposal.take("nodes.gpus_per_node", count, "ranks a node", (), "--gpus-per-node")
@@ -300,9 +307,13 @@ def _choose_gpus(proposal: Proposal, offer: Offer) -> None:
             f"No node of partition {offer.name} has {kind.gres}:{count}.",
             hint=f"Ask for at most --gpus-per-node {kind.most}.",
         )
-    text = f"{_YOURS}; {kind}" if count else str(kind)
-    others = (f"{kind.fewer} nodes of the partition have another number",) if kind.fewer else ()
-    proposal.take("nodes.gpus_per_node", str(count or kind.count), text, others, "--gpus-per-node")
+    reason = f"{_CHOSEN_BY_USER}; {kind}" if count else str(kind)
+    alternatives = (
+        (f"{kind.fewer} nodes of the partition have another number",) if kind.fewer else ()
+    )
+    proposal.take(
+        "nodes.gpus_per_node", str(count or kind.count), reason, alternatives, "--gpus-per-node"
+    )
 
 
 def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
@@ -312,7 +323,7 @@ def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
     kind = next(kind for kind in kinds if (kind.name or "gpu") == name)
     texts = tuple(str(other) for other in kinds if other is not kind)
     is_picked = proposal.given.get("gpu_type") or kind is not kinds[0]
-    text = f"{_YOURS}: {kind}" if is_picked else str(kind)
+    text = f"{_CHOSEN_BY_USER}: {kind}" if is_picked else str(kind)
     proposal.take("slurm.gres", kind.gres, text, texts, "--gpu-type")
     if kind.sliced:
         proposal.warnings.append(
@@ -326,82 +337,93 @@ def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
 
 
 def _choose_account(
-    proposal: Proposal, cluster: Cluster, partition: str, rule: Rules | None
+    proposal: Proposal, cluster: Cluster, partition: str, rule: PartitionRules | None
 ) -> None:
     """Choose who pays, if the cluster needs to know."""
-    rights, bound = cluster.rights, "associations" in cluster.settings.enforced
+    rights, is_enforced = cluster.rights, "associations" in cluster.settings.enforced
     answer = proposal.given.get("account", "")
-    usable = {
+    usable_accounts = {
         association.account: f"account {association.account}"
         for association in rights.own
         if association.partition in {"", partition}
-        if not bound or rule is None or rule.takes_account(association.account)
+        if not is_enforced or rule is None or rule.takes_account(association.account)
     }
-    default = rights.default if rights.default in usable else ""
-    if answer or (bound and usable):
-        question = Question("account", "--account", usable if bound else {}, default)
+    default = rights.default if rights.default in usable_accounts else ""
+    if answer or (is_enforced and usable_accounts):
+        question = Question("account", "--account", usable_accounts if is_enforced else {}, default)
         name = proposal.choose(question, answer)
-        others = tuple(other for other in usable if other != name)
-        why = _YOURS if answer else "your default" if name == default else "yours"
-        proposal.take("slurm.account", name, why, others, "--account")
+        alternatives = tuple(other for other in usable_accounts if other != name)
+        reason = _CHOSEN_BY_USER if answer else "your default" if name == default else "yours"
+        proposal.take("slurm.account", name, reason, alternatives, "--account")
         return
-    why = "the cluster requires none"
-    if usable:
-        why = f"the cluster does not check it; yours is {default or ', '.join(usable)}"
-    elif bound and not rights.known:
-        why = "accounting does not answer"
+    reason = "the cluster requires none"
+    if usable_accounts:
+        reason = f"the cluster does not check it; yours is {default or ', '.join(usable_accounts)}"
+    elif is_enforced and not rights.known:
+        reason = "accounting does not answer"
         proposal.warnings.append(
             "The cluster checks accounts, and accounting does not say which are yours: give "
             "--account if your default one is not right."
         )
-    elif bound:
-        why = "accounting shows none of yours"
-        may = "None of your accounts may use this partition"
-        proposal.warnings.append(f"{may if rights.own else 'You have no account'}: ask for one.")
-    proposal.take("slurm.account", "", why, tuple(usable), "--account")
+    elif is_enforced:
+        reason = "accounting shows none of yours"
+        problem = "None of your accounts may use this partition"
+        proposal.warnings.append(
+            f"{problem if rights.own else 'You have no account'}: ask for one."
+        )
+    proposal.take("slurm.account", "", reason, tuple(usable_accounts), "--account")
 
 
-def _choose_qos(proposal: Proposal, cluster: Cluster, partition: str, rule: Rules | None) -> None:
+def _choose_qos(
+    proposal: Proposal, cluster: Cluster, partition: str, rule: PartitionRules | None
+) -> None:
     """Choose the first QOS that the partition accepts, if it does not accept the default."""
     account, answer = proposal.value_of("slurm.account"), proposal.given.get("qos", "")
     association = cluster.rights.of(account, partition)
     names = association.qos if association else ()
-    usable = {name: f"QOS {name}" for name in names if rule is None or rule.takes_qos(name)}
+    usable_qos = {name: f"QOS {name}" for name in names if rule is None or rule.takes_qos(name)}
     default = cluster.rights.qos_of(account, partition)
-    bound = "qos" in cluster.settings.enforced
+    is_enforced = "qos" in cluster.settings.enforced
     if answer:
-        name = proposal.choose(Question("QOS", "--qos", usable if bound else {}), answer)
-        why = _YOURS
-    elif not bound or not usable or default in usable or set(usable) == set(names):
-        name, why = "", f"the default, {default}" if default else "the default"
+        name = proposal.choose(Question("QOS", "--qos", usable_qos if is_enforced else {}), answer)
+        reason = _CHOSEN_BY_USER
+    elif (
+        not is_enforced or not usable_qos or default in usable_qos or set(usable_qos) == set(names)
+    ):
+        name, reason = "", f"the default, {default}" if default else "the default"
     else:
-        name = next(iter(usable))
-        why = f"partition {partition} does not accept {default or 'every QOS of yours'}"
-    if bound and names and not usable and not name:
+        name = next(iter(usable_qos))
+        reason = f"partition {partition} does not accept {default or 'every QOS of yours'}"
+    if is_enforced and names and not usable_qos and not name:
         proposal.warnings.append("None of your QOS may use this partition: ask for one.")
-    others = tuple(other for other in usable if other not in {name, default})
-    proposal.take("slurm.qos", name, why, others, "--qos")
+    alternatives = tuple(other for other in usable_qos if other not in {name, default})
+    proposal.take("slurm.qos", name, reason, alternatives, "--qos")
 
 
 def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: Offer | None) -> None:
     """Choose the time limit: an hour, or the maximum of the partition, account or QOS."""
     partition = offer.name if offer else ""
-    most = offer.partition.limit if offer else TimeLimit(None)
+    maximum = offer.partition.limit if offer else TimeLimit(None)
     owner = f"partition {partition}"
     if "limits" in cluster.settings.enforced:
-        who, longest = most_time(_smallest_job(proposal, partition), cluster, partition)
-        if most.exceeds(longest):
-            most, owner = longest, who
+        limit_owner, enforced_limit = find_time_limit(
+            _smallest_job(proposal, partition), cluster, partition
+        )
+        if maximum.exceeds(enforced_limit):
+            maximum, owner = enforced_limit, limit_owner
     answer = proposal.given.get("time_limit", "")
     if answer:
-        limit, why = TimeLimit.parse(answer), _YOURS
-        if limit.exceeds(most):
-            raise UsageError(f"{owner} allows a job at most {most}.", hint=f"--time {most}")
-    elif _HOUR.exceeds(most):
-        limit, why = most, f"{owner} allows a job no more"
+        limit, reason = TimeLimit.parse(answer), _CHOSEN_BY_USER
+        if limit.exceeds(maximum):
+            raise UsageError(f"{owner} allows a job at most {maximum}.", hint=f"--time {maximum}")
+    elif _HOUR.exceeds(maximum):
+        limit, reason = maximum, f"{owner} allows a job no more"
     else:
-        limit, why = _HOUR, f"{owner} allows a job {most}" if most.seconds else "no limit is lower"
-    proposal.take("slurm.time_limit", str(limit), why, (), "--time")
+        limit, reason = (
+            _HOUR,
+            f"{owner} allows a job {maximum}" if maximum.seconds else "no limit is lower",
+        )
+    proposal.take("slurm.time_limit", str(limit), reason, (), "--time")
 
 
 def _smallest_job(proposal: Proposal, partition: str) -> Demand:
@@ -411,7 +433,7 @@ def _smallest_job(proposal: Proposal, partition: str) -> Demand:
         partition,
         1,
         _HOUR,
-        resources(f"{gres}:{count}" if gres else ""),
+        parse_resources(f"{gres}:{count}" if gres else ""),
         proposal.value_of("slurm.account"),
         proposal.value_of("slurm.qos"),
         tasks=int(count or 1),
@@ -419,109 +441,119 @@ def _smallest_job(proposal: Proposal, partition: str) -> Demand:
 
 
 def _choose_memory(
-    proposal: Proposal, cluster: Cluster, partition: str, rule: Rules | None
+    proposal: Proposal, cluster: Cluster, partition: str, rule: PartitionRules | None
 ) -> None:
     """Ask for all memory of exclusive nodes if the cluster would give only a part of it."""
     default = cluster.memory(partition)
-    value, why = "", "jobs get what their nodes have"
+    value, reason = "", "jobs get what their nodes have"
     if rule and rule.most_memory:
-        why = f"partition {partition} allows a job no more of a node (MaxMemPerNode, MiB)"
+        reason = f"partition {partition} allows a job no more of a node (MaxMemPerNode, MiB)"
         value = str(rule.most_memory)
     elif default:
-        value, why = "0", f"exclusive jobs would get only the cluster's default ({default})"
-    proposal.take("slurm.memory", value, why)
+        value, reason = "0", f"exclusive jobs would get only the cluster's default ({default})"
+    proposal.take("slurm.memory", value, reason)
 
 
 def _choose_mpi(proposal: Proposal, cluster: Cluster) -> None:
     """Choose how ranks are started: by PMIx, or else PMI-2, if srun has it."""
     kinds = tuple(kind for kind in cluster.mpi if kind != "none")
-    name, answer = fitting_mpi(("pmix", "pmi2"), kinds), proposal.given.get("mpi", "")
-    why = f"srun has it; its default is {cluster.settings.mpi or 'none'}"
+    name, answer = choose_mpi(("pmix", "pmi2"), kinds), proposal.given.get("mpi", "")
+    reason = f"srun has it; its default is {cluster.settings.mpi or 'none'}"
     if answer:
         if cluster.mpi and answer not in cluster.mpi:
             hint = f"srun has {', '.join(cluster.mpi)}."
             raise UsageError(f"srun has no MPI type {answer!r} here.", hint=hint)
-        name, why = answer, _YOURS
+        name, reason = answer, _CHOSEN_BY_USER
     elif not name:
-        why = "srun has neither pmix nor pmi2" if cluster.mpi else "srun does not say"
+        reason = "srun has neither pmix nor pmi2" if cluster.mpi else "srun does not say"
     elif not name.startswith("pmix"):
-        why = "srun has no pmix"
+        reason = "srun has no pmix"
         proposal.warnings.append(
             "srun has no pmix: programs that need PMIx can't find their ranks."
         )
-    others = tuple(kind for kind in kinds if kind != name)
-    proposal.take("slurm.mpi", name, why, others, "--mpi")
+    alternatives = tuple(kind for kind in kinds if kind != name)
+    proposal.take("slurm.mpi", name, reason, alternatives, "--mpi")
 
 
 # --- What this machine has ------------------------------------------------------------------------
 
 
-def _choose_runtime(proposal: Proposal, cluster: Cluster, surroundings: Surroundings) -> None:
+def _choose_runtime(proposal: Proposal, cluster: Cluster, surroundings: MachineFacts) -> None:
     """Choose how ranks enter an image: by srun's plugin if there is one."""
-    found = {"pyxis": "srun has --container-image"} if cluster.pyxis else {}
+    runtimes = {"pyxis": "srun has --container-image"} if cluster.pyxis else {}
     for program in reversed(surroundings.programs):
         if runtime_name(program) in RUNTIMES:
-            found[runtime_name(program)] = f"{program} is on this machine"
+            runtimes[runtime_name(program)] = f"{program} is on this machine"
     default = "pyxis" if cluster.pyxis else "none"
-    options = {**found, "none": "on the host, without a container"}
-    name, why = proposal.given.get("runtime", ""), _YOURS
+    options = {**runtimes, "none": "on the host, without a container"}
+    name, reason = proposal.given.get("runtime", ""), _CHOSEN_BY_USER
     if not name:
-        name, why = default, "no pyxis, enroot or Apptainer is here"
-        if found and tuple(found) != ("pyxis",):
+        name, reason = default, "no pyxis, enroot or Apptainer is here"
+        if runtimes and tuple(runtimes) != ("pyxis",):
             question = Question("container runtime", "--runtime", options, default)
             name = proposal.pick(question) or default
-        if found:
-            why = options[name]
-    others = tuple(other for other in found if other != name)
-    proposal.take("container.runtime", name, why, others, "--runtime")
+        if runtimes:
+            reason = options[name]
+    alternatives = tuple(other for other in runtimes if other != name)
+    proposal.take("container.runtime", name, reason, alternatives, "--runtime")
 
 
-def _choose_interface(proposal: Proposal, surroundings: Surroundings) -> None:
+def _choose_interface(proposal: Proposal, surroundings: MachineFacts) -> None:
     """Take a network only from the user: nodes may have others than this machine."""
-    name, why = proposal.given.get("interface", ""), _YOURS
+    name, reason = proposal.given.get("interface", ""), _CHOSEN_BY_USER
     if not name and surroundings.fast:
         options = {"": "what the nodes' names resolve to"}
-        options |= {each: f"{each}, which this machine has" for each in surroundings.fast}
+        options |= {
+            interface: f"{interface}, which this machine has" for interface in surroundings.fast
+        }
         name = proposal.pick(Question("network interface", "--interface", options))
-        why = "this machine has it"
+        reason = "this machine has it"
     interfaces = tuple(other for other in surroundings.interfaces if other != name)
-    why = why if name else "what the nodes' names resolve to"
-    proposal.take("nodes.interface", name, why, interfaces, "--interface")
+    reason = reason if name else "what the nodes' names resolve to"
+    proposal.take("nodes.interface", name, reason, interfaces, "--interface")
 
 
-def _choose_runs(proposal: Proposal, surroundings: Surroundings, folder: Path) -> None:
+def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -> None:
     """Choose where campaigns go: next to the file, or where other machines see them."""
-    shared = {name: f"{place}/hpcbert" for name, place in surroundings.shared.items()}
-    place, why = proposal.given.get("runs", ""), _YOURS
-    private = machine.private(str(folder))
-    if not place and private and shared:
-        name = next(iter(shared))
-        place, why = f"{shared[name]}/runs", f"{private} is each machine's own; ${name} is shared"
-    elif not place:
-        place, why = "runs", f"in {folder}" if private else f"in {folder}, which all nodes must see"
-        if private:
+    shared_folders = {
+        name: f"{runs_folder}/hpcbert" for name, runs_folder in surroundings.shared.items()
+    }
+    runs_folder, reason = proposal.given.get("runs", ""), _CHOSEN_BY_USER
+    private_folder = machine.find_local_directory(str(folder))
+    if not runs_folder and private_folder and shared_folders:
+        name = next(iter(shared_folders))
+        runs_folder, reason = (
+            f"{shared_folders[name]}/runs",
+            f"{private_folder} is each machine's own; ${name} is shared",
+        )
+    elif not runs_folder:
+        runs_folder, reason = (
+            "runs",
+            f"in {folder}" if private_folder else f"in {folder}, which all nodes must see",
+        )
+        if private_folder:
             proposal.warnings.append(
-                f"{folder} lies below {private}, which is local to each machine: set runs, "
+                f"{folder} lies below {private_folder}, which is local to each machine: set runs, "
                 "sources and images to a directory that all nodes share."
             )
-    proposal.take("runs", place, why, tuple(shared.values()), "--runs")
-    if place != "runs":
-        base = Path(place).parent
+    proposal.take("runs", runs_folder, reason, tuple(shared_folders.values()), "--runs")
+    if runs_folder != "runs":
+        base = Path(runs_folder).parent
         proposal.values["sources"] = json.dumps(str(base / "sources"))
         proposal.values["container.images"] = json.dumps(str(base / "images"))
 
 
-def local_values(given: Mapping[str, Any]) -> dict[str, str | None]:
+def local_values(cli_values: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the command line's values for a site without Slurm, as TOML values by dotted key."""
     keys = {"gpus_per_node": "nodes.gpus_per_node", "time_limit": "slurm.time_limit"}
     keys |= {"runtime": "container.runtime", "runs": "runs"}
-    return {key: json.dumps(given[name]) for name, key in keys.items() if given.get(name)}
+    return {key: json.dumps(cli_values[name]) for name, key in keys.items() if cli_values.get(name)}
 
 
 # --- As text --------------------------------------------------------------------------------------
 
 
-def described(choices: list[Choice]) -> str:
+def describe_choices(choices: list[Choice]) -> str:
     """Return the choices, their reasons and the alternatives, one line per value."""
     width = max((len(choice.key) for choice in choices), default=0)
     lines = []
@@ -533,7 +565,7 @@ def described(choices: list[Choice]) -> str:
     return "\n".join(lines)
 
 
-def site_text(reference: str, values: Mapping[str, str | None]) -> str:
+def render_site(reference: str, values: Mapping[str, str | None]) -> str:
     """Return the reference site.toml with some values replaced and comments kept.
 
     Args:
@@ -548,10 +580,10 @@ def site_text(reference: str, values: Mapping[str, str | None]) -> str:
             section = line.strip("[]") + "."
         name, equals, _ = line.partition(" = ")
         key = f"{section}{name}"
-        known = equals and not line.startswith("#") and key in values
-        lines.append(_replaced(line, name, values[key]) if known else line)
+        is_replaced = equals and not line.startswith("#") and key in values
+        lines.append(_replace_value(line, name, values[key]) if is_replaced else line)
     return "\n".join(lines)
 
 
-def _replaced(line: str, name: str, value: str | None) -> str:
+def _replace_value(line: str, name: str, value: str | None) -> str:
     return f"# {line}" if value is None else f"{name} = {value}"

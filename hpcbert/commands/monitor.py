@@ -5,43 +5,37 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert import scheduler
 from hpcbert.campaign import ends, store
-from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.campaign.search import sized
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.campaign.search import apply_found_size
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
+from hpcbert.logs.failures import Failure
+from hpcbert.logs.grammar import Grammar
+from hpcbert.logs.scan import Progress
+from hpcbert.model import Device
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
-from hpcbert.slurm.states import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import Key, Repeat
-    from hpcbert.logs.failures import Failure
-    from hpcbert.logs.grammar import Grammar
-    from hpcbert.logs.scan import Progress
-    from hpcbert.model import Device
-    from hpcbert.slurm.states import RepeatState
-    from hpcbert.system.runner import Runner
+from hpcbert.slurm.states import Kind, RepeatState
+from hpcbert.system.runner import Runner
 
 TOLERANCE = 10
 # Seconds between two looks at the status files, which need no query: those since something changed,
 # and the seconds from which on there are more, because the next change is often near.
-_LOOKS = {0: 1 / 16, 1: 1 / 8, 4: 1 / 4}
+_LOOK_SECONDS = {0: 1 / 16, 1: 1 / 8, 4: 1 / 4}
 # The most files that are looked at in a second, on a file system that others share.
-_STATS = 2000
+_MOST_STATS = 2000
 _SHORTEST = 0.05
 # A look costs processor time; wait this many times its duration until the next look.
-_SPARING = 100
+_IDLE_FACTOR = 100
 
 
 @dataclass(frozen=True)
-class Detail:
+class RepeatProgress:
     """The progress of a running repeat; None where it is unknown.
 
     Attributes:
@@ -90,11 +84,11 @@ class View:
 
     def count(self) -> dict[str, int]:
         """Return how many repeats there are of each kind of state."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for repeat in self.repeats:
             kind = self.states[repeat.key].kind
-            found[kind] = found.get(kind, 0) + 1
-        return found
+            counts[kind] = counts.get(kind, 0) + 1
+        return counts
 
     @property
     def failed(self) -> int:
@@ -115,7 +109,9 @@ def open_campaign(directory: Path) -> TrackedCampaign:
     return TrackedCampaign(directory, store.read_manifest(directory))
 
 
-def unfinished(runs: Path, *, run: Runner) -> tuple[tuple[TrackedCampaign, ...], tuple[Path, ...]]:
+def find_unfinished(
+    runs: Path, *, run: Runner
+) -> tuple[tuple[TrackedCampaign, ...], tuple[Path, ...]]:
     """Return the campaigns under a runs directory that are not certainly over.
 
     Folders without a readable manifest are skipped.
@@ -125,13 +121,13 @@ def unfinished(runs: Path, *, run: Runner) -> tuple[tuple[TrackedCampaign, ...],
     """
     manifests, paths = store.read_manifests(store.find_campaigns(runs))
     campaigns = [TrackedCampaign(*item) for item in manifests.items()]
-    living: list[TrackedCampaign] = []
-    for runs_on, tracked_campaigns in scheduler.each(campaigns, World(run)):
-        living += runs_on.living(tracked_campaigns)
-    return tuple(campaign for campaign in campaigns if campaign in living), paths
+    living_campaigns: list[TrackedCampaign] = []
+    for backend, tracked_campaigns in scheduler.group_by_scheduler(campaigns, World(run)):
+        living_campaigns += backend.living(tracked_campaigns)
+    return tuple(campaign for campaign in campaigns if campaign in living_campaigns), paths
 
 
-def begun(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign, ...]:
+def find_submitted(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign, ...]:
     """Return the submitted campaigns under a runs directory that are not known yet.
 
     Args:
@@ -167,7 +163,7 @@ class Sinks:
 
 
 def watch(
-    watched: Sequence[TrackedCampaign],
+    campaigns: Sequence[TrackedCampaign],
     sinks: Sinks,
     *,
     run: Runner,
@@ -181,7 +177,7 @@ def watch(
     """Follow campaigns until nothing can change any more.
 
     Args:
-        watched: The campaigns.
+        campaigns: The campaigns.
         sinks: Receivers of states.
         run: Starts sacct and squeue.
         floor: Shortest interval between two queries of Slurm, seconds.
@@ -199,47 +195,61 @@ def watch(
             states are open. The jobs continue.
     """
     world = World(run, now=clock, pause=pause)
-    watched = [
-        scheduler.of(tracked_campaign.campaign.scheduler, world).adopted(tracked_campaign)
-        for tracked_campaign in watched
+    campaigns = [
+        scheduler.create_scheduler(tracked_campaign.campaign.scheduler, world).adopted(
+            tracked_campaign
+        )
+        for tracked_campaign in campaigns
     ]
-    tracker = Tracker(watched, run=run, clock=clock, chance=chance, floor=floor)
-    repeats = tuple(repeat for tracked_campaign in watched for repeat in tracked_campaign.repeats)
-    quiet = 0.0
+    tracker = Tracker(campaigns, run=run, clock=clock, chance=chance, floor=floor)
+    repeats = tuple(repeat for tracked_campaign in campaigns for repeat in tracked_campaign.repeats)
+    quiet_seconds = 0.0
     while True:
-        began = time.thread_time()
-        changed = tracker.poll()
+        start = time.thread_time()
+        new_states = tracker.poll()
         now = clock()
         trouble = tracker.complaint if tracker.failures else ""
         view = View(repeats, tracker.states, now, trouble, tracker.garbage)
         changes = [
-            Change(repeat, changed[repeat.key], now) for repeat in repeats if repeat.key in changed
+            Change(repeat, new_states[repeat.key], now)
+            for repeat in repeats
+            if repeat.key in new_states
         ]
         if changes:
-            quiet = 0.0
+            quiet_seconds = 0.0
             sinks.changes(changes)
         if sinks.view:
             sinks.view(view)
         if changes or once or tracker.over():
-            for tracked_campaign in watched:
-                ends.write(tracked_campaign, view.states, _final(tracked_campaign, tracker))
+            for tracked_campaign in campaigns:
+                ends.write(tracked_campaign, view.states, _settled_keys(tracked_campaign, tracker))
         if once or tracker.over():
             return view
         if tracker.absent or tracker.failures >= tolerance:
-            raise unreachable(view)
-        rest = max(_SHORTEST, tracker.pause())
+            raise no_answer_error(view)
+        pause_seconds = max(_SHORTEST, tracker.pause())
         # With thousands of repeats, drawing is expensive, so it happens less often.
-        refresh = max(sinks.refresh, (time.thread_time() - began) * _SPARING)
-        least = sum(not state.kind.over for state in tracker.states.values()) / _STATS
-        quiet = _rest(min(rest, refresh) if sinks.view else rest, tracker, pause, quiet, least)
+        refresh = max(sinks.refresh, (time.thread_time() - start) * _IDLE_FACTOR)
+        shortest_look = sum(not state.kind.over for state in tracker.states.values()) / _MOST_STATS
+        quiet_seconds = _wait(
+            min(pause_seconds, refresh) if sinks.view else pause_seconds,
+            tracker,
+            pause,
+            quiet_seconds,
+            shortest_look,
+        )
 
 
-def _final(watched: TrackedCampaign, tracker: Tracker) -> set[Key]:
-    return {repeat.key for repeat in watched.repeats if tracker.settled(repeat.key)}
+def _settled_keys(tracked_campaign: TrackedCampaign, tracker: Tracker) -> set[Key]:
+    return {repeat.key for repeat in tracked_campaign.repeats if tracker.settled(repeat.key)}
 
 
-def _rest(
-    seconds: float, tracker: Tracker, pause: Callable[[float], None], quiet: float, least: float
+def _wait(
+    seconds: float,
+    tracker: Tracker,
+    pause: Callable[[float], None],
+    quiet_seconds: float,
+    shortest_look: float,
 ) -> float:
     """Wait, but no longer than until jobs wrote something that makes a poll worthwhile.
 
@@ -247,61 +257,65 @@ def _rest(
         seconds: For how long.
         tracker: Looks at what the jobs wrote.
         pause: Waits a number of seconds.
-        quiet: Seconds since something changed.
-        least: Shortest interval between two looks, seconds.
+        quiet_seconds: Seconds since something changed.
+        shortest_look: Shortest interval between two looks, seconds.
 
     Returns:
-        `quiet` afterwards.
+        `quiet_seconds` afterwards.
     """
     while seconds > 0:
-        began = time.thread_time()
+        start = time.thread_time()
         if tracker.stirred():
             return 0.0
-        spent = (time.thread_time() - began) * _SPARING
-        usual = max(look for since, look in _LOOKS.items() if quiet >= since)
-        look = max(min(usual, tracker.soon()), _SHORTEST, least, spent)
-        pause(min(seconds, look))
-        seconds -= look
-        quiet += look
-    return quiet
+        sparing_seconds = (time.thread_time() - start) * _IDLE_FACTOR
+        usual_seconds = max(
+            look_seconds for since, look_seconds in _LOOK_SECONDS.items() if quiet_seconds >= since
+        )
+        look_seconds = max(
+            min(usual_seconds, tracker.soon()), _SHORTEST, shortest_look, sparing_seconds
+        )
+        pause(min(seconds, look_seconds))
+        seconds -= look_seconds
+        quiet_seconds += look_seconds
+    return quiet_seconds
 
 
-def unreachable(view: View) -> SchedulerError:
+def no_answer_error(view: View) -> SchedulerError:
     """Return the error for a Slurm that does not answer."""
-    open_ = sum(not state.kind.over for state in view.states.values())
+    open_count = sum(not state.kind.over for state in view.states.values())
     names = list(dict.fromkeys(repeat.watched.campaign.id for repeat in view.repeats))
-    again = " ".join(["hpcbert monitor", *names[: len(names) == 1]])
+    command = " ".join(["hpcbert monitor", *names[: len(names) == 1]])
     return SchedulerError(
-        f"Neither sacct nor squeue answers, and {open_} repeats are open: {view.trouble}",
-        hint=f"The jobs continue. Once Slurm answers: {again}; collect reads the existing logs.",
+        f"Neither sacct nor squeue answers, and {open_count} repeats are open: {view.trouble}",
+        hint=f"The jobs continue. Once Slurm answers: {command}; collect reads the existing logs.",
     )
 
 
-def detail(repeat: Repeat, progress: Progress | None, *, now: float) -> Detail:
+def estimate_progress(repeat: Repeat, progress: Progress | None, *, now: float) -> RepeatProgress:
     """Return the progress of a running repeat, from the last lines of its log."""
     iterations = repeat.watched.campaign.protocol.iters
     iteration = progress.iteration if progress else None
     throughput = progress.throughput if progress else None
-    ends = None
+    end_time = None
     if iteration is not None and throughput:
-        point = sized(repeat.watched, repeat.array.point)
+        point = apply_found_size(repeat.watched, repeat.array.point)
         samples = max(0, iterations - iteration) * point.global_batch_size
-        ends = now + samples / throughput
-    return Detail(iteration, iterations, throughput, ends)
+        end_time = now + samples / throughput
+    return RepeatProgress(iteration, iterations, throughput, end_time)
 
 
-def progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
+def make_progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
     """Return a function that reads progress from a campaign's logs, by its own copy of the recipe.
 
     With a recipe whose grammar can't be used here, it returns None for every log.
     """
-    from hpcbert.logs.scan import progress
+    from hpcbert.logs.scan import read_progress
 
-    grammar = _grammar(directory)
-    return lambda log: progress(log, grammar) if grammar else None
+    grammar = _read_grammar(directory)
+    return lambda log: read_progress(log, grammar) if grammar else None
 
 
-def failure_reader(
+def make_failure_reader(
     directory: Path,
 ) -> Callable[[Path, Device, tuple[Path, ...]], Failure | None]:
     """Return a function that explains a campaign's failed runs, by its copy of the recipe.
@@ -310,13 +324,15 @@ def failure_reader(
 
     With a recipe whose grammar can't be used here, it returns None for every log.
     """
-    from hpcbert.logs.failures import explain
+    from hpcbert.logs.failures import explain_failure
 
-    grammar = _grammar(directory)
-    return lambda log, device, printed: explain(log, grammar, device, printed) if grammar else None
+    grammar = _read_grammar(directory)
+    return lambda log, device, printed: (
+        explain_failure(log, grammar, device, printed) if grammar else None
+    )
 
 
-def _grammar(directory: Path) -> Grammar | None:
+def _read_grammar(directory: Path) -> Grammar | None:
     from hpcbert.config.toml import read
     from hpcbert.logs import grammar
 

@@ -8,42 +8,38 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
-from hpcbert.commands.container_checks import OLD_PYXIS, SRUN_HELP, examine_pyxis
-from hpcbert.config.slurmwords import given
+from hpcbert.commands.container_checks import OLD_PYXIS, SRUN_HELP, check_pyxis
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
+from hpcbert.config.slurmwords import argument_value
 from hpcbert.finding import Finding
+from hpcbert.model import OptionValue
 from hpcbert.scheduler.base import World
-from hpcbert.script.fitting import misfits
+from hpcbert.script.draft import Draft
+from hpcbert.script.fitting import find_misfits
+from hpcbert.script.inputs import Inputs
 from hpcbert.script.prepared import runs_in_environment
-from hpcbert.slurm.controller import fitting_mpi
+from hpcbert.script.resolve import Resolved
+from hpcbert.slurm.controller import choose_mpi
 from hpcbert.system import packages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.model import OptionValue
-    from hpcbert.script.draft import Draft
-    from hpcbert.script.inputs import Inputs
-    from hpcbert.script.resolve import Resolved
-    from hpcbert.system.runner import Runner
+from hpcbert.system.runner import Runner
 
 # Prints those of its arguments that are no modules; nothing is imported.
-_MISSING = (
+_PRINT_MISSING = (
     "import importlib.util, sys; "
     "print(*(one for one in sys.argv[1:] if importlib.util.find_spec(one) is None))"
 )
 # Seconds; a file server that hangs is not this check's affair.
-_PATIENCE = 20.0
-_COMMAND = "hpcbert prepare --fw {}"
-_PREPARE = f"Make it ready: {_COMMAND}. If only the nodes have it, give --force."
+_QUERY_SECONDS = 20.0
+_PREPARE_COMMAND = "hpcbert prepare --fw {}"
+_PREPARE_HINT = f"Make it ready: {_PREPARE_COMMAND}. If only the nodes have it, give --force."
 
 
-def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
+def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
     """Return what stands in the way of a campaign; what may do so has the status `warn`.
 
     Args:
@@ -55,39 +51,47 @@ def of_submission(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
     """
     campaign = draft.campaign
     requests = [array.request for array in campaign.arrays]
-    findings = scheduler.of(campaign.scheduler, World(run)).obstacles(draft.directory, requests)
+    findings = scheduler.create_scheduler(campaign.scheduler, World(run)).obstacles(
+        draft.directory, requests
+    )
     # Before the interpreter is waited for.
-    last = tuple(findings)
-    found = tuple(
+    scheduler_findings = tuple(findings)
+    obstacles = tuple(
         finding
-        for use in draft.uses
-        for finding in of_framework(
-            use.site, use.recipe, use.found, use.plan.options, rehearse=use.options.rehearse
+        for resolved in draft.uses
+        for finding in find_framework_obstacles(
+            resolved.site,
+            resolved.recipe,
+            resolved.found,
+            resolved.plan.options,
+            rehearse=resolved.options.rehearse,
         )
     )
-    for use in draft.uses:
-        found += (*_of_mpi(use), *_of_modules(use, run))
-    return (*found, *_of_pyxis(draft, run), *last)
+    for resolved in draft.uses:
+        obstacles += (*_find_mpi_obstacles(resolved), *_find_missing_modules(resolved, run))
+    return (*obstacles, *_find_pyxis_obstacles(draft, run), *scheduler_findings)
 
 
-def foreseen(draft: Draft) -> Iterator[Sequence[str]]:
-    """Yield the commands by which `of_submission` asks interpreters for modules, and srun."""
-    yield from filter(None, map(_question, draft.uses))
+def list_queries(draft: Draft) -> Iterator[Sequence[str]]:
+    """Yield the commands by which `find_submission_obstacles` asks interpreters for modules, and srun."""
+    yield from filter(None, map(_module_query, draft.uses))
     if draft.campaign.runtime == "pyxis":
         yield SRUN_HELP
 
 
-def _of_pyxis(draft: Draft, run: Runner) -> Iterator[Finding]:
+def _find_pyxis_obstacles(draft: Draft, run: Runner) -> Iterator[Finding]:
     """Yield options of pyxis that srun lacks, and images that every node would import."""
     if draft.campaign.runtime != "pyxis":
         return
-    finding = examine_pyxis(draft.resolved.site, [use.recipe for use in draft.uses], run=run)
+    finding = check_pyxis(
+        draft.resolved.site, [resolved.recipe for resolved in draft.uses], run=run
+    )
     if finding.change == OLD_PYXIS:
         yield replace(finding, detail=f"{finding.detail}, which every job uses.")
     elif finding.status != "ok":
         # The nodes may have what this machine lacks.
         yield replace(finding, status="warn", detail=f"{finding.detail}.")
-    images = {use.found.image: use.recipe.name for use in reversed(draft.uses)}
+    images = {resolved.found.image: resolved.recipe.name for resolved in reversed(draft.uses)}
     for image, name in images.items():
         if image and image.kind != "file":
             command = f"hpcbert prepare --fw {name} --only image"
@@ -100,63 +104,70 @@ def _of_pyxis(draft: Draft, run: Runner) -> Iterator[Finding]:
             )
 
 
-def _question(resolved: Resolved) -> list[str]:
+def _module_query(resolved: Resolved) -> list[str]:
     """Return the command that prints which modules an interpreter lacks; nothing: none matters."""
     recipe, python = resolved.recipe, resolved.inputs.python
     inside = resolved.site.container.runtime != "none"
     if not recipe.modules or resolved.options.rehearse or inside:
         return []
-    return [python, "-c", _MISSING, *recipe.modules]
+    return [python, "-c", _PRINT_MISSING, *recipe.modules]
 
 
-def _of_mpi(resolved: Resolved) -> Iterator[Finding]:
+def _find_mpi_obstacles(resolved: Resolved) -> Iterator[Finding]:
     """Yield a finding if srun is known not to start ranks as the recipe or the site needs."""
-    there, recipe = resolved.options.mpi, resolved.recipe
-    if not there or not resolved.mpi or fitting_mpi([resolved.mpi], there):
+    mpi_types, recipe = resolved.options.mpi, resolved.recipe
+    if not mpi_types or not resolved.mpi or choose_mpi([resolved.mpi], mpi_types):
         return
-    mpi = resolved.site.slurm.mpi or given(resolved.site.slurm.srun_args, "mpi", "srun")
+    mpi = resolved.site.slurm.mpi or argument_value(resolved.site.slurm.srun_args, "mpi", "srun")
     text = f"The site names {mpi}" if mpi else f"{recipe.name} needs {' or '.join(recipe.mpi)}"
     yield Finding(
         "MPI",
         "fail",
-        f"{text} to start its ranks, and srun on this cluster has {', '.join(there)}.",
+        f"{text} to start its ranks, and srun on this cluster has {', '.join(mpi_types)}.",
         "Set slurm.mpi in the site.toml to one of these that the program's MPI speaks, or have the "
         "cluster's administrators install the plugin.",
         "site.toml: slurm.mpi",
     )
 
 
-def _of_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
+def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
     """Yield modules that the interpreter of the ranks has not; one that can't be run has a finding.
 
     Where ranks run on other machines, the interpreter of that name there may have them.
     """
     recipe, python = resolved.recipe, resolved.inputs.python
-    question = _question(resolved)
-    if not question:
+    query = _module_query(resolved)
+    if not query:
         return
-    outcome = run(question, timeout=_PATIENCE)
-    missing = [
+    outcome = run(query, timeout=_QUERY_SECONDS)
+    missing_modules = [
         module for module in recipe.modules if outcome.ok and module in outcome.stdout.split()
     ]
-    if not missing:
+    if not missing_modules:
         return
-    here = resolved.scheduler.here
-    lacks = f"{python} has no module {' or '.join(missing)} on this machine"
-    fails = "every run would fail" if here else "on nodes that lack it too every run fails"
-    own = packages.install_torch(shutil.which(python) or python)
-    another = "Name an interpreter that has it: --python, or frameworks.{}.python in the site.toml."
-    hints = [another.format(recipe.name), f"Or install it. {own}" if "torch" in missing else ""]
+    runs_here = resolved.scheduler.runs_locally
+    problem = f"{python} has no module {' or '.join(missing_modules)} on this machine"
+    consequence = (
+        "every run would fail" if runs_here else "on nodes that lack it too every run fails"
+    )
+    install_hint = packages.describe_torch_install(shutil.which(python) or python)
+    interpreter_hint = (
+        "Name an interpreter that has it: --python, or frameworks.{}.python in the site.toml."
+    )
+    hints = [
+        interpreter_hint.format(recipe.name),
+        f"Or install it. {install_hint}" if "torch" in missing_modules else "",
+    ]
     yield Finding(
         f"python of {recipe.name}",
-        "fail" if here else "warn",
-        f"{lacks}, which {recipe.name}'s ranks import: {fails}.",
+        "fail" if runs_here else "warn",
+        f"{problem}, which {recipe.name}'s ranks import: {consequence}.",
         " ".join(filter(None, hints)),
         f"site.toml: frameworks.{recipe.name}.python",
     )
 
 
-def of_framework(
+def find_framework_obstacles(
     site: Site,
     recipe: Recipe,
     inputs: Inputs,
@@ -175,14 +186,14 @@ def of_framework(
     """
     image = inputs.image
     if image and image.kind == "file" and not os.access(image.path, os.R_OK):
-        yield _lacks(recipe, "image", image.path)
+        yield _missing_finding(recipe, "image", image.path)
     if rehearse:
         return
     for kind, path in (("data", inputs.data), ("source", inputs.source)):
         if path and kind in recipe.needs and not os.access(path, os.F_OK):
-            yield _lacks(recipe, kind, path)
+            yield _missing_finding(recipe, kind, path)
     for misfit in (
-        misfits(recipe, options, inputs.data) if inputs.data and options is not None else ()
+        find_misfits(recipe, options, inputs.data) if inputs.data and options is not None else ()
     ):
         yield Finding(
             f"data of {recipe.name}",
@@ -196,9 +207,9 @@ def of_framework(
             f"environment of {recipe.name}",
             "fail",
             "Its virtual environment is not made.",
-            _PREPARE.format(recipe.name),
+            _PREPARE_HINT.format(recipe.name),
             f"site.toml: frameworks.{recipe.name}.python",
-            remedy=_COMMAND.format(recipe.name),
+            remedy=_PREPARE_COMMAND.format(recipe.name),
         )
     if site.container.runtime == "none" and inputs.python and not shutil.which(inputs.python):
         yield Finding(
@@ -211,12 +222,12 @@ def of_framework(
         )
 
 
-def _lacks(recipe: Recipe, kind: str, path: str) -> Finding:
+def _missing_finding(recipe: Recipe, kind: str, path: str) -> Finding:
     return Finding(
         f"{kind} of {recipe.name}",
         "fail",
         f"There is no {path} here.",
-        _PREPARE.format(recipe.name),
+        _PREPARE_HINT.format(recipe.name),
         f"site.toml: frameworks.{recipe.name}.{kind}",
-        remedy=_COMMAND.format(recipe.name),
+        remedy=_PREPARE_COMMAND.format(recipe.name),
     )

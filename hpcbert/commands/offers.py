@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from hpcbert.scheduler.slurm.admission import closed
-
-if TYPE_CHECKING:
-    from hpcbert.scheduler.slurm.cluster import Cluster
-    from hpcbert.slurm.partitions import Partition
+from hpcbert.scheduler.slurm.admission import describe_restriction
+from hpcbert.scheduler.slurm.cluster import Cluster
+from hpcbert.slurm.partitions import Partition
 
 _HOUR = 3600
 
@@ -110,7 +107,7 @@ class Offer:
         return f"{self.name} ({', '.join([kinds, *self.bounds])}{barred})"
 
 
-def offers(cluster: Cluster) -> tuple[Offer, ...]:
+def list_offers(cluster: Cluster) -> tuple[Offer, ...]:
     """Return what each partition offers, best first.
 
     First come partitions with GPUs that the user may use: whole ones before slices, jobs of an
@@ -118,40 +115,42 @@ def offers(cluster: Cluster) -> tuple[Offer, ...]:
     other partitions, many GPUs before few.
     """
     partitions = cluster.partitions.values()
-    found = [
-        Offer(partition, _gpu_kinds(partition), _bar(partition, cluster))
+    all_offers = [
+        Offer(partition, _count_gpus(partition), _explain_bar(partition, cluster))
         for partition in partitions
     ]
-    return tuple(sorted(found, key=lambda offer: offer.rank))
+    return tuple(sorted(all_offers, key=lambda offer: offer.rank))
 
 
-def _gpu_kinds(partition: Partition) -> tuple[GpuKind, ...]:
+def _count_gpus(partition: Partition) -> tuple[GpuKind, ...]:
     nodes: dict[str, Counter[int]] = {}
-    sliced: set[str] = set()
+    sliced_types: set[str] = set()
     for group in partition.groups:
         counts: Counter[str] = Counter()
         for resource in group.resources:
             if resource.name == "gpu" and resource.count:
                 counts[resource.kind] += resource.count
-                sliced |= {resource.kind} if resource.sliced else set()
+                sliced_types |= {resource.kind} if resource.sliced else set()
         for name, count in counts.items():
             nodes.setdefault(name, Counter())[count] += group.count
     kinds = []
     for name, sizes in nodes.items():
-        count, alike = max(sizes.items(), key=lambda size: (size[1], size[0]))
-        other_nodes = sum(sizes.values()) - alike
-        kinds.append(GpuKind(name, count, alike, other_nodes, max(sizes), name in sliced))
+        count, node_count = max(sizes.items(), key=lambda size: (size[1], size[0]))
+        other_nodes = sum(sizes.values()) - node_count
+        kinds.append(
+            GpuKind(name, count, node_count, other_nodes, max(sizes), name in sliced_types)
+        )
     return tuple(sorted(kinds, key=lambda kind: (kind.sliced, -kind.nodes * kind.count, kind.name)))
 
 
-def _bar(partition: Partition, cluster: Cluster) -> str:
+def _explain_bar(partition: Partition, cluster: Cluster) -> str:
     """Return why the user can't run in a partition; empty if no reason is known."""
     rule = cluster.rules.get(partition.name)
     if partition.state != "up":
         return f"it is {partition.state}"
     if rule is None:
         return ""
-    reason = closed(rule)
+    reason = describe_restriction(rule)
     enforced = cluster.settings.enforced
     if reason or "associations" not in enforced or not cluster.rights.own:
         return reason

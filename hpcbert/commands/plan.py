@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
 from hpcbert.campaign import durations
-from hpcbert.commands.obstacles import of_submission
+from hpcbert.campaign.durations import Campaigns, EarlierRuns
+from hpcbert.commands.obstacles import find_submission_obstacles
 from hpcbert.commands.prepare import prepare
-from hpcbert.config.adaptive import FEWEST
+from hpcbert.config.adaptive import FEWEST_REPEATS
 from hpcbert.errors import CheckError, HpcbertError, SchedulerError
+from hpcbert.finding import Finding
+from hpcbert.model import Point, Protocol
 from hpcbert.prepare.parts import Context
-from hpcbert.scheduler.base import Start, World
+from hpcbert.scheduler.base import Start, Supply, World
 from hpcbert.script import cost
-from hpcbert.system.runner import follow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from hpcbert.campaign.durations import Campaigns, Earlier
-    from hpcbert.finding import Finding
-    from hpcbert.model import Point, Protocol
-    from hpcbert.scheduler.base import Supply
-    from hpcbert.script.cost import Cost
-    from hpcbert.script.draft import Draft
-    from hpcbert.script.resolve import Resolved
-    from hpcbert.system.runner import Runner
+from hpcbert.script.cost import Cost
+from hpcbert.script.draft import Draft
+from hpcbert.script.resolve import Resolved
+from hpcbert.system.runner import Runner, follow
 
 # The names of a recipe's needs in `prepare`.
 _KINDS = {"python": "environment"}
@@ -67,7 +61,7 @@ class PointOutlook:
     """
 
     cost: Cost
-    earlier: Earlier | None
+    earlier: EarlierRuns | None
     start: Start | None
     least: int
 
@@ -112,23 +106,23 @@ class Outlook:
         return not (refused or lacking or self.obstacles or self.unanswered)
 
 
-def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
+def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outlook:
     """Work out what submitting a draft would mean; nothing is written or submitted.
 
     Args:
         draft: The draft.
-        before: Earlier campaigns.
+        earlier_campaigns: Earlier campaigns.
         run: Starts the scheduler's commands.
 
     Raises:
         HpcbertError: Site and recipe are inconsistent.
     """
     campaign = draft.campaign
-    runs_on = scheduler.of(campaign.scheduler, World(run))
-    costs = cost.of_arrays(campaign.arrays)
-    known = durations.earlier(
-        before,
-        [one.point for one in costs if not one.preflight],
+    backend = scheduler.create_scheduler(campaign.scheduler, World(run))
+    costs = cost.array_costs(campaign.arrays)
+    earlier_runs = durations.find_earlier_runs(
+        earlier_campaigns,
+        [point_cost.point for point_cost in costs if not point_cost.preflight],
         iters=campaign.protocol.iters,
         rehearse=campaign.rehearse,
     )
@@ -137,77 +131,93 @@ def look(draft: Draft, before: Campaigns, *, run: Runner) -> Outlook:
     unanswered: SchedulerError | None = None
     try:
         starts = {
-            point: runs_on.forecast(draft.scripts[array.name]) for point, array in arrays.items()
+            point: backend.forecast(draft.scripts[array.name]) for point, array in arrays.items()
         }
     except SchedulerError as error:
         unanswered = error
-    answers = unanswered is None
-    findings = of_submission(draft, run=run)
-    own = {use.recipe.name: _of_recipe(findings, use) for use in draft.uses}
-    others = [
+    has_answer = unanswered is None
+    findings = find_submission_obstacles(draft, run=run)
+    framework_findings = {
+        resolved.recipe.name: _filter_by_recipe(findings, resolved) for resolved in draft.uses
+    }
+    other_findings = [
         finding
         for finding in findings
-        if not any(finding in those.values() for those in own.values())
+        if not any(
+            finding in recipe_findings.values() for recipe_findings in framework_findings.values()
+        )
     ]
     return Outlook(
         draft=draft,
         points=tuple(
             PointOutlook(
-                one, known.get(one.point), starts.get(one.point), _least(campaign.protocol, one)
+                point_cost,
+                earlier_runs.get(point_cost.point),
+                starts.get(point_cost.point),
+                _least_repeats(campaign.protocol, point_cost),
             )
-            for one in costs
+            for point_cost in costs
         ),
-        supplies=runs_on.supply(arrays[costs[-1].point].request) if answers else (),
-        lacks=tuple(lack for use in draft.uses for lack in _lacks(use, own[use.recipe.name], run)),
-        obstacles=tuple(other for other in others if other.status == "fail"),
-        doubts=tuple(other for other in others if other.status != "fail"),
+        supplies=backend.supply(arrays[costs[-1].point].request) if has_answer else (),
+        lacks=tuple(
+            missing
+            for resolved in draft.uses
+            for missing in _find_missing(resolved, framework_findings[resolved.recipe.name], run)
+        ),
+        obstacles=tuple(obstacle for obstacle in other_findings if obstacle.status == "fail"),
+        doubts=tuple(obstacle for obstacle in other_findings if obstacle.status != "fail"),
         unanswered=unanswered,
     )
 
 
-def _least(protocol: Protocol, one: Cost) -> int:
-    auto = protocol.precision_of_median is not None and not one.preflight
-    return min(FEWEST, one.repeats) if auto else one.repeats
+def _least_repeats(protocol: Protocol, point_cost: Cost) -> int:
+    is_adaptive = protocol.precision_of_median is not None and not point_cost.preflight
+    return min(FEWEST_REPEATS, point_cost.repeats) if is_adaptive else point_cost.repeats
 
 
-def _of_recipe(findings: Iterable[Finding], resolved: Resolved) -> dict[str, Finding]:
+def _filter_by_recipe(findings: Iterable[Finding], resolved: Resolved) -> dict[str, Finding]:
     """Return the findings about what a framework needs, by kind: `data of oneflow`."""
-    end = f" of {resolved.recipe.name}"
+    suffix = f" of {resolved.recipe.name}"
     return {
-        finding.name.removesuffix(end): finding
+        finding.name.removesuffix(suffix): finding
         for finding in findings
-        if finding.name.endswith(end)
+        if finding.name.endswith(suffix)
     }
 
 
-def _lacks(resolved: Resolved, findings: Mapping[str, Finding], run: Runner) -> Iterator[Missing]:
+def _find_missing(
+    resolved: Resolved, findings: Mapping[str, Finding], run: Runner
+) -> Iterator[Missing]:
     """Yield what is not ready, each kind once."""
     recipe, site, options = resolved.recipe, resolved.site, resolved.options
-    unnamed = {_KINDS.get(need, need) for need in resolved.missing}
-    wanted = {*findings, *unnamed}
-    planned: set[str] = set()
+    unnamed_kinds = {_KINDS.get(need, need) for need in resolved.missing}
+    needed_kinds = {*findings, *unnamed_kinds}
+    reported_kinds: set[str] = set()
     context = Context(run=run, follow=follow, say=lambda _: None, env=dict(os.environ), dry=True)
     kinds = ["image"] if options.rehearse else []
     for part in prepare(recipe, site, context, only=kinds):
-        waits = part.kind == "image" and part.status == "planned"
-        if part.kind in wanted or waits:
-            planned.add(part.kind)
+        is_planned_image = part.kind == "image" and part.status == "planned"
+        if part.kind in needed_kinds or is_planned_image:
+            reported_kinds.add(part.kind)
             finding = findings.get(part.kind)
             yield Missing(
                 framework=recipe.name,
                 kind=part.kind,
                 detail=finding.detail if finding else part.detail,
-                command=_command(resolved, part.kind) if part.status == "planned" else "",
+                command=_prepare_command(resolved, part.kind) if part.status == "planned" else "",
                 hint=part.hint or (finding.hint if finding else ""),
-                blocks=part.kind in unnamed or (finding is not None and finding.status == "fail"),
+                blocks=part.kind in unnamed_kinds
+                or (finding is not None and finding.status == "fail"),
             )
-    for kind, one in findings.items():
-        if kind not in planned:
-            blocks = one.status == "fail"
-            yield Missing(recipe.name, kind, one.detail, "", one.hint, blocks=blocks)
+    for kind, other_finding in findings.items():
+        if kind not in reported_kinds:
+            blocks = other_finding.status == "fail"
+            yield Missing(
+                recipe.name, kind, other_finding.detail, "", other_finding.hint, blocks=blocks
+            )
 
 
-def _command(resolved: Resolved, kind: str) -> str:
+def _prepare_command(resolved: Resolved, kind: str) -> str:
     """Return the command that makes one part of a framework ready, as typed here."""
     words = ["hpcbert", "prepare", "--fw", resolved.recipe.name, "--only", kind]
     if resolved.request.device:
@@ -217,18 +227,20 @@ def _command(resolved: Resolved, kind: str) -> str:
     return shlex.join(words)
 
 
-def refusals(outlook: Outlook) -> Iterator[HpcbertError]:
+def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
     """Yield why a draft can't run, one sentence and one hint each."""
-    blocking = [missing for missing in outlook.lacks if missing.blocks]
-    for framework in dict.fromkeys(missing.framework for missing in blocking):
-        lacks = [missing for missing in blocking if missing.framework == framework]
-        what = " and ".join(missing.kind for missing in lacks)
-        ways = [missing.command or missing.hint for missing in lacks]
-        yield CheckError(f"{framework} lacks {what}.", hint="; ".join(ways))
+    blocking_parts = [missing for missing in outlook.lacks if missing.blocks]
+    for framework in dict.fromkeys(missing.framework for missing in blocking_parts):
+        framework_parts = [missing for missing in blocking_parts if missing.framework == framework]
+        kinds = " and ".join(missing.kind for missing in framework_parts)
+        remedies = [missing.command or missing.hint for missing in framework_parts]
+        yield CheckError(f"{framework} lacks {kinds}.", hint="; ".join(remedies))
     for obstacle in outlook.obstacles:
         yield CheckError(f"{obstacle.name}: {obstacle.detail}", hint=obstacle.hint)
-    said = [point.start.refused for point in outlook.points if point.start and point.start.refused]
-    for text in dict.fromkeys(said):
+    refused_starts = [
+        point.start.refused for point in outlook.points if point.start and point.start.refused
+    ]
+    for text in dict.fromkeys(refused_starts):
         yield CheckError(f"sbatch --test-only: {text}")
     if outlook.unanswered:
         yield outlook.unanswered

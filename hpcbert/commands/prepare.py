@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hpcbert
-from hpcbert.prepare.data import data
-from hpcbert.prepare.environment import environment
-from hpcbert.prepare.image import image
-from hpcbert.prepare.source import source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.prepare.parts import Context, Kind, Part
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
+from hpcbert.prepare.data import prepare_data
+from hpcbert.prepare.environment import prepare_environment
+from hpcbert.prepare.image import prepare_image
+from hpcbert.prepare.parts import Context, Kind, Part
+from hpcbert.prepare.source import prepare_source
 
 # The program first: an environment, or an image, may be built with it.
 KINDS: tuple[Kind, ...] = ("source", "environment", "image", "data")
-_MAKE = {"source": source, "environment": environment, "image": image, "data": data}
+_MAKE = {
+    "source": prepare_source,
+    "environment": prepare_environment,
+    "image": prepare_image,
+    "data": prepare_data,
+}
 
 
 def prepare(
@@ -39,9 +40,9 @@ def prepare(
     Raises:
         HpcbertError: Site and recipe are inconsistent, or the file system refused.
     """
-    usual = [kind for kind in KINDS if kind != "environment" or recipe.environment]
+    usual_kinds = [kind for kind in KINDS if kind != "environment" or recipe.environment]
     for kind in KINDS:
-        if kind in (only or usual):
+        if kind in (only or usual_kinds):
             yield _MAKE[kind](recipe, site, context)
 
 

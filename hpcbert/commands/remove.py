@@ -11,35 +11,31 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from hpcbert import scheduler
 from hpcbert.campaign import overview, store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.scheduler.base import World
-from hpcbert.system.files import mounts_below, read, refusal, write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.system.runner import Runner
+from hpcbert.system.files import find_mounts_below, read, translate_errors, write_text
+from hpcbert.system.runner import Runner
 
 # The hidden folder: its beginning, before a random part, and the file in it.
 _HIDDEN, _MARK = ".hpcbert-removed-", "campaign"
-_SHORT = 4096
+_MOST_BYTES = 4096
 
 
 def remove(
-    directories: Sequence[Path], *, agreed: Callable[[], bool], run: Runner, force: bool = False
+    directories: Sequence[Path], *, confirm: Callable[[], bool], run: Runner, force: bool = False
 ) -> bool:
     """Remove campaigns, or none of them if one is refused; return whether they were removed.
 
     Args:
         directories: The campaigns.
-        agreed: Asks whether to remove them; called once there is no objection.
+        confirm: Asks whether to remove them; called once there is no objection.
         run: Starts the scheduler's commands.
         force: Whether to remove those, too, that may still be running.
 
@@ -56,11 +52,13 @@ def remove(
             stack.enter_context(store.locked(directory))
         for directory in directories:
             _refuse_living(directory, run=run, force=force)
-        if not agreed():
+        if not confirm():
             return False
-        hidden = [_hide(directory) for directory in directories]
-    leftovers = {leftover for directory in directories for leftover in _leftovers(directory.parent)}
-    for folder in dict.fromkeys((*hidden, *sorted(leftovers))):
+        hidden_folders = [_hide(directory) for directory in directories]
+    leftovers = {
+        leftover for directory in directories for leftover in _find_leftovers(directory.parent)
+    }
+    for folder in dict.fromkeys((*hidden_folders, *sorted(leftovers))):
         _delete(folder)
     return True
 
@@ -72,9 +70,9 @@ def _refuse_foreign(directory: Path) -> None:
             where=str(directory),
             hint="Name the campaign itself, or remove the link.",
         )
-    if who := store.stranger(directory):
-        raise UsageError(f"The campaign belongs to {who}.", where=str(directory))
-    if mount := next(mounts_below(directory), None):
+    if owner := store.find_foreign_owner(directory):
+        raise UsageError(f"The campaign belongs to {owner}.", where=str(directory))
+    if mount := next(find_mounts_below(directory), None):
         raise UsageError(
             "Another file system is mounted here; hpcbert does not remove its files.",
             where=mount,
@@ -90,7 +88,7 @@ def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
         SchedulerError: The scheduler does not answer.
     """
     try:
-        doubt = _doubt(open_campaign(directory), run)
+        doubt = _find_doubt(open_campaign(directory), run)
     except UsageError as error:
         doubt = error
         if not store.has_folders(directory):
@@ -101,32 +99,35 @@ def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
             ) from error
     if doubt and not force:
         hint = "Nothing was removed. --force removes it nevertheless, and ends no job."
-        raise doubt.advising(hint)
+        raise doubt.with_hint(hint)
 
 
-def _doubt(watched: TrackedCampaign, run: Runner) -> HpcbertError | None:
+def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError | None:
     """Return why a job of a campaign may wait or run; None: none does.
 
     Raises:
         LivingError: A job certainly does.
     """
-    if not watched.campaign.accepted:
+    if not tracked_campaign.campaign.accepted:
         return None
-    runs_on, where = scheduler.of(watched.campaign.scheduler, World(run)), str(watched.directory)
+    backend, where = (
+        scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)),
+        str(tracked_campaign.directory),
+    )
     try:
-        if living := runs_on.living_jobs(watched).repeats:
+        if living := backend.living_jobs(tracked_campaign).repeats:
             raise LivingError(
                 f"{len(living)} of its repeats wait or run.",
                 where=where,
-                hint=f"Nothing was removed. End them first: hpcbert cancel {watched.campaign.id}",
+                hint=f"Nothing was removed. End them first: hpcbert cancel {tracked_campaign.campaign.id}",
             )
-        if not runs_on.living([watched]):
+        if not backend.living([tracked_campaign]):
             return None
         doubt: HpcbertError = UsageError("A job of it may still run.", where=where)
     except SchedulerError as error:
         doubt = error
-    summary = overview.collected(watched.directory)
-    return None if overview.over(watched.campaign, summary) else doubt
+    summary = overview.read_summary(tracked_campaign.directory)
+    return None if overview.is_over(tracked_campaign.campaign, summary) else doubt
 
 
 class LivingError(HpcbertError):
@@ -139,7 +140,7 @@ class LivingError(HpcbertError):
 def _hide(directory: Path) -> Path:
     """Move a campaign into a new hidden folder next to it."""
     folder = directory.with_name(f"{_HIDDEN}{secrets.token_hex(6)}")
-    with refusal("remove", directory, hint="None of its files were removed."):
+    with translate_errors("remove", directory, hint="None of its files were removed."):
         folder.mkdir(mode=0o700)
         try:
             write_text(folder / _MARK, f"{folder.name}\n{directory.name}\n")
@@ -150,24 +151,30 @@ def _hide(directory: Path) -> Path:
     return folder
 
 
-def _leftovers(runs: Path) -> Iterable[Path]:
+def _find_leftovers(runs: Path) -> Iterable[Path]:
     """Yield what killed removals left in a directory, if it belongs to the user."""
     with contextlib.suppress(OSError):
         for path in runs.iterdir():
-            if path.name.startswith(_HIDDEN) and _campaign_in(path):
+            if path.name.startswith(_HIDDEN) and _find_campaign(path):
                 yield path
 
 
-def _campaign_in(folder: Path) -> Path | None:
+def _find_campaign(folder: Path) -> Path | None:
     """Return the campaign that a removal moved into a folder; None: hpcbert did not make it."""
-    if folder.is_symlink() or store.stranger(folder) or store.stranger(folder / _MARK):
+    if (
+        folder.is_symlink()
+        or store.find_foreign_owner(folder)
+        or store.find_foreign_owner(folder / _MARK)
+    ):
         return None
     try:
-        place, name, end = read(folder / _MARK, most=_SHORT).decode().split("\n")
+        folder_name, name, remainder = (
+            read(folder / _MARK, max_bytes=_MOST_BYTES).decode().split("\n")
+        )
     except (OSError, ValueError):
         return None
-    whole = place == folder.name and not end and name not in {"", ".", "..", _MARK}
-    return folder / name if whole and "/" not in name else None
+    is_ours = folder_name == folder.name and not remainder and name not in {"", ".", "..", _MARK}
+    return folder / name if is_ours and "/" not in name else None
 
 
 def _delete(folder: Path) -> None:
@@ -177,10 +184,10 @@ def _delete(folder: Path) -> None:
         HpcbertError: The file system refused.
     """
     hint = "The folder is not a campaign any more. Remove it, or let the next hpcbert rm do it."
-    campaign = _campaign_in(folder)
-    if campaign is None or next(mounts_below(folder), None):
+    campaign = _find_campaign(folder)
+    if campaign is None or next(find_mounts_below(folder), None):
         return
-    with refusal("remove all of it", folder, hint=hint):
+    with translate_errors("remove all of it", folder, hint=hint):
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(campaign)
         _clear(folder)

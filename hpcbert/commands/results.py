@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.foreign_recipes import Recipes
-from hpcbert.commands.collect import CollectRequest, collect, refuse_twice
+from hpcbert.commands.collect import CollectRequest, collect, refuse_duplicates
 from hpcbert.config import places
 from hpcbert.errors import UsageError
-from hpcbert.logs.layout import shown
+from hpcbert.logs.layout import printable_path
 from hpcbert.model import MANIFEST
 from hpcbert.results.resultset import ResultSet
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.campaign.attempts import AskStates
 
 _SAVED = ".json"
 
@@ -57,9 +53,9 @@ def find_places(site: str = "", templates: tuple[str, ...] = ()) -> Places:
     return Places(Recipes(places.recipe_folders(file, templates)), site)
 
 
-def load(
+def load_result_set(
     words: Sequence[str],
-    at: Places,
+    user_places: Places,
     request: CollectRequest | None = None,
     *,
     states: AskStates | None = None,
@@ -73,7 +69,7 @@ def load(
 
     Args:
         words: Without any, the newest campaign.
-        at: Where campaigns and recipes are.
+        user_places: Where campaigns and recipes are.
         request: How to collect campaigns and logs.
         states: As of `collect`.
 
@@ -84,15 +80,21 @@ def load(
     from hpcbert.results.published import record
     from hpcbert.results.published import tables as published
 
-    named = [word for word in words if record.is_name(word) and not Path(word).exists()]
-    paths = [meant(word, at) for word in words if word not in named]
-    paths = paths or ([] if named else [newest(at)])
+    published_names = [
+        word for word in words if record.is_record_name(word) and not Path(word).exists()
+    ]
+    paths = [resolve_word(word, user_places) for word in words if word not in published_names]
+    paths = paths or ([] if published_names else [find_newest(user_places)])
     files = [path for path in paths if is_saved(path)]
-    rest = [path for path in paths if path not in files]
-    result_sets = [_collected(rest, at, request, states)] if rest else _unasked(request)
-    result_sets += [saved.read(path) for path in files]
-    result_sets += [published.results(named)] if named else []
-    refuse_twice(
+    collect_paths = [path for path in paths if path not in files]
+    result_sets = (
+        [_collect_results(collect_paths, user_places, request, states)]
+        if collect_paths
+        else _refuse_unused_request(request)
+    )
+    result_sets += [saved.read_results(path) for path in files]
+    result_sets += [published.published_results(published_names)] if published_names else []
+    refuse_duplicates(
         (table.group, row)
         for result_set in result_sets
         for table in result_set.tables
@@ -109,21 +111,24 @@ def load(
     )
 
 
-def _collected(
-    paths: Sequence[Path], at: Places, request: CollectRequest | None, states: AskStates | None
+def _collect_results(
+    paths: Sequence[Path],
+    user_places: Places,
+    request: CollectRequest | None,
+    states: AskStates | None,
 ) -> ResultSet:
-    made = collect(
+    result = collect(
         paths,
         request or CollectRequest(),
-        frameworks=at.recipes.names,
-        load=at.recipes.load,
+        frameworks=user_places.recipes.names,
+        load=user_places.recipes.load,
         states=states,
     )
-    files = tuple((shown(one.path), one.why) for one in made.left_out)
-    return ResultSet(made.tables, None, made.sources, made.refused, made.warnings, files)
+    files = tuple((printable_path(file.path), file.why) for file in result.left_out)
+    return ResultSet(result.tables, None, result.sources, result.refused, result.warnings, files)
 
 
-def _unasked(request: CollectRequest | None) -> list[ResultSet]:
+def _refuse_unused_request(request: CollectRequest | None) -> list[ResultSet]:
     """Refuse a request if nothing is collected.
 
     Raises:
@@ -142,7 +147,7 @@ def is_saved(path: Path) -> bool:
     return path.suffix.lower() == _SAVED and not path.is_dir()
 
 
-def meant(word: str, at: Places) -> Path:
+def resolve_word(word: str, user_places: Places) -> Path:
     """Return the path or campaign that a word names; a campaign as `store.resolve` has it.
 
     Raises:
@@ -155,10 +160,10 @@ def meant(word: str, at: Places) -> Path:
         raise UsageError("There is no such file or directory.", where=word)
     from hpcbert.campaign import store  # not needed for logs
 
-    return store.archived(word, at.runs) or store.resolve(word, at.runs)
+    return store.find_archive(word, user_places.runs) or store.resolve(word, user_places.runs)
 
 
-def newest(at: Places) -> Path:
+def find_newest(user_places: Places) -> Path:
     """Return the user's newest campaign.
 
     Raises:
@@ -166,4 +171,4 @@ def newest(at: Places) -> Path:
     """
     from hpcbert.campaign import store
 
-    return store.newest(at.runs)
+    return store.find_newest(user_places.runs)

@@ -9,37 +9,30 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert import scheduler
 from hpcbert.campaign import ends, judge, library, store, suspects
-from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.campaign.suspects import RepeatOutcome, Suspicion, Verdict
-from hpcbert.config.schedulers import traits
+from hpcbert.campaign.repeats import Key, TrackedCampaign
+from hpcbert.campaign.suspects import RepeatOutcome, RetryPolicy, Suspicion, Verdict
+from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs import failures
 from hpcbert.logs.setting import Window
+from hpcbert.model import Array, Campaign, JobRequest
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script import limits, rewrite
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.states import LOST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import Key
-    from hpcbert.campaign.suspects import RetryPolicy
-    from hpcbert.model import Array, Campaign, JobRequest
-    from hpcbert.slurm.states import RepeatState
-    from hpcbert.system.runner import Runner
+from hpcbert.slurm.states import LOST, RepeatState
+from hpcbert.system.runner import Runner
 
 # The command that continues where this one had to stop, without the campaign.
-AGAIN = "hpcbert retry"
+RETRY_COMMAND = "hpcbert retry"
 # Number of looks at Slurm until an end is certain, and the seconds between them.
-_LOOKS, _REST = 8, 2.0
+_MOST_POLLS, _POLL_SECONDS = 8, 2.0
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,7 @@ class RetryPlan:
     spared: tuple[tuple[str, str], ...] = ()
 
 
-def look(
+def find_invalid(
     directory: Path,
     policy: RetryPolicy,
     *,
@@ -106,7 +99,7 @@ def look(
             repeat under any name: nothing may be submitted then.
         UsageError: The campaign does not exist, can have no valid repeats, or belongs to others.
     """
-    store.claim(directory)
+    store.refuse_foreign(directory)
     campaign = store.read_manifest(directory)
     if campaign.rehearse:
         raise UsageError(
@@ -115,63 +108,66 @@ def look(
             hint="Submit it again for another rehearsal.",
         )
     # Repeats of an interrupted or refused submission are not missing.
-    world = World(run, now=clock, pause=pause, again=AGAIN)
-    runs_on = scheduler.of(campaign.scheduler, world)
-    watched = runs_on.adopted(TrackedCampaign(directory, campaign), strict=True)
-    campaign = watched.campaign
-    tracker = Tracker([watched], run=run, clock=clock, floor=_REST)
-    states, settled = _settled_states(watched, tracker, pause)
-    ends.write(watched, states, settled)
-    gathered = judge.gather(watched, rule="", window=Window(), states=lambda _: states)
-    judged = {repeat.key: repeat for repeat in gathered.repeats}
-    fits = {repeat.array.point for repeat in gathered.repeats if repeat.run.valid}
-    complete = gathered.complete
-    invalid: list[InvalidRepeat] = []
-    too_large: list[InvalidRepeat] = []
+    world = World(run, now=clock, pause=pause, again=RETRY_COMMAND)
+    backend = scheduler.create_scheduler(campaign.scheduler, world)
+    tracked_campaign = backend.adopted(TrackedCampaign(directory, campaign), strict=True)
+    campaign = tracked_campaign.campaign
+    tracker = Tracker([tracked_campaign], run=run, clock=clock, floor=_POLL_SECONDS)
+    states, settled_keys = _poll_until_settled(tracked_campaign, tracker, pause)
+    ends.write(tracked_campaign, states, settled_keys)
+    judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
+    judged_repeats = {repeat.key: repeat for repeat in judgement.repeats}
+    valid_points = {repeat.array.point for repeat in judgement.repeats if repeat.run.valid}
+    complete_points = judgement.complete
+    candidates: list[InvalidRepeat] = []
+    too_large_repeats: list[InvalidRepeat] = []
     for array, number in campaign.current:
         key = array.name, number
-        outcome = judged[key].run
-        if judged[key].unneeded or array.point in complete:
+        outcome = judged_repeats[key].run
+        if judged_repeats[key].unneeded or array.point in complete_points:
             continue
-        on_purpose = outcome.state in {"CANCELLED", LOST} or limits.pointless(
+        is_deliberate = outcome.state in {"CANCELLED", LOST} or limits.is_pointless(
             array, outcome.state, policy.time_limit
         )
-        if on_purpose and not policy.cancelled:
+        if is_deliberate and not policy.cancelled:
             continue
-        if key in settled and not outcome.valid:
-            lacked = any(reason.code == failures.DEVICE for reason in outcome.reasons)
+        if key in settled_keys and not outcome.valid:
+            lacked_memory = any(reason.code == failures.DEVICE for reason in outcome.reasons)
             # The next search begins below a size that turned out to be too large.
-            fixed = lacked and not array.point.largest
-            hopeless = fixed and array.point not in fits and not policy.exclude
+            is_fixed_size = lacked_memory and not array.point.largest
+            is_hopeless = is_fixed_size and array.point not in valid_points and not policy.exclude
             text = "; ".join(map(str, outcome.reasons))
-            (too_large if hopeless else invalid).append(
+            (too_large_repeats if is_hopeless else candidates).append(
                 InvalidRepeat(array, number, outcome.state, text)
             )
-    runs_on.refuse_doubling(
-        watched, [(invalid_repeat.array, invalid_repeat.number) for invalid_repeat in invalid]
+    backend.refuse_doubling(
+        tracked_campaign,
+        [(invalid_repeat.array, invalid_repeat.number) for invalid_repeat in candidates],
     )
     invalid_repeats: list[InvalidRepeat] = []
-    spent: list[InvalidRepeat] = []
-    for invalid_repeat in invalid:
-        tried = len(watched.submitted_in[invalid_repeat.array.point, invalid_repeat.number])
-        (spent if tried > policy.limit else invalid_repeats).append(invalid_repeat)
+    spent_repeats: list[InvalidRepeat] = []
+    for invalid_repeat in candidates:
+        submit_count = len(
+            tracked_campaign.arrays_of_repeat[invalid_repeat.array.point, invalid_repeat.number]
+        )
+        (spent_repeats if submit_count > policy.limit else invalid_repeats).append(invalid_repeat)
     return Findings(
-        watched=watched,
+        watched=tracked_campaign,
         invalid=tuple(invalid_repeats),
-        spent=tuple(spent),
-        too_large=tuple(too_large),
-        open=len(campaign.current) - len(settled),
+        spent=tuple(spent_repeats),
+        too_large=tuple(too_large_repeats),
+        open=len(campaign.current) - len(settled_keys),
         tries=tuple(
             RepeatOutcome(array.point.key, run.repeat, run.state, run.valid, run.nodes)
             for array, number in campaign.current
-            for run in [judged[array.name, number].run]
+            for run in [judged_repeats[array.name, number].run]
         ),
         attempts={key: state.attempt for key, state in states.items()},
     )
 
 
-def _settled_states(
-    watched: TrackedCampaign, tracker: Tracker, pause: Callable[[float], None]
+def _poll_until_settled(
+    tracked_campaign: TrackedCampaign, tracker: Tracker, pause: Callable[[float], None]
 ) -> tuple[dict[Key, RepeatState], set[Key]]:
     """Return all states, and those that are certainly final.
 
@@ -179,136 +175,157 @@ def _settled_states(
     resubmitting it then would run it twice.
     """
     tracker.poll()
-    for _ in range(_LOOKS):
-        if all(map(tracker.settled, _ends(tracker))) and not tracker.failures:
+    for _ in range(_MOST_POLLS):
+        if all(map(tracker.settled, _ended_keys(tracker))) and not tracker.failures:
             break
-        pause(max(_REST, tracker.pause()))
+        pause(max(_POLL_SECONDS, tracker.pause()))
         tracker.poll()
     if tracker.failures or tracker.absent:
         raise SchedulerError(
             f"Slurm does not say what waits or runs: {tracker.complaint or 'no answer'}",
-            where=watched.campaign.id,
-            hint=f"Nothing was submitted. Once Slurm answers: {AGAIN} {watched.campaign.id}",
+            where=tracked_campaign.campaign.id,
+            hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {tracked_campaign.campaign.id}",
         )
-    return tracker.states, {key for key in _ends(tracker) if tracker.settled(key)}
+    return tracker.states, {key for key in _ended_keys(tracker) if tracker.settled(key)}
 
 
-def _ends(tracker: Tracker) -> tuple[Key, ...]:
+def _ended_keys(tracker: Tracker) -> tuple[Key, ...]:
     return tuple(key for key, state in tracker.states.items() if not state.kind.alive)
 
 
-def plan(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
+def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> RetryPlan:
     """Plan the next arrays, one for each point, or part of one, with invalid repeats.
 
     Raises:
         UsageError: The campaign's scripts were changed or moved, or another version made them; or
             a local campaign is still running.
     """
-    watched = findings.watched
+    tracked_campaign = findings.watched
     points: dict[tuple[str, int], list[InvalidRepeat]] = {}
     for invalid_repeat in findings.invalid:
         points.setdefault((invalid_repeat.array.point.key, invalid_repeat.array.offset), []).append(
             invalid_repeat
         )
-    if points and findings.open and not traits(watched.campaign.scheduler).grows:
+    if (
+        points
+        and findings.open
+        and not find_traits(tracked_campaign.campaign.scheduler).accepts_more
+    ):
         raise UsageError(
             f"{findings.open} repeats still wait or run, and the local queue accepts no more now.",
-            where=watched.campaign.id,
+            where=tracked_campaign.campaign.id,
             hint="Wait for them (hpcbert monitor), or cancel them.",
         )
-    library.refuse_changed(watched.directory, watched.campaign)
-    arrays, texts = [], {}
-    spared: dict[str, str] = {}
-    parts = {(one.point.key, one.offset): one for one in reversed(watched.campaign.arrays)}
+    library.refuse_changed_library(tracked_campaign.directory, tracked_campaign.campaign)
+    arrays, scripts = [], {}
+    spared_nodes: dict[str, str] = {}
+    parts = {
+        (part_array.point.key, part_array.offset): part_array
+        for part_array in reversed(tracked_campaign.campaign.arrays)
+    }
     suspicions: dict[str, Suspicion | None] = {}
-    for part, invalid in points.items():
-        first = parts[part]
-        text = store.read_script(watched.directory, first).decode()
-        if not rewrite.writes_to(first.request, watched.directory):
+    for part, part_repeats in points.items():
+        first_array = parts[part]
+        script = store.read_script(tracked_campaign.directory, first_array).decode()
+        if not rewrite.is_written_to(first_array.request, tracked_campaign.directory):
             raise UsageError(
                 "The campaign was moved or copied: its scripts write to the old place.",
-                where=str(watched.directory),
+                where=str(tracked_campaign.directory),
                 hint="Retry it where it was submitted, or submit the points again.",
             )
-        partition = first.request.partition
+        partition = first_array.request.partition
         if partition not in suspicions:
-            suspicions[partition] = _suspicion(findings, first.request, policy, run)
-        named = expand(first.request.nodelist)
-        verdict = _verdict(watched.campaign, first, policy, suspicions[partition], named)
-        time_limit = policy.time_limit or limits.kept(watched, first)
-        array, again = _array(findings, first, invalid, text, verdict, time_limit=time_limit)
+            suspicions[partition] = _gather_suspicion(findings, first_array.request, policy, run)
+        named_nodes = expand(first_array.request.nodelist)
+        verdict = _choose_exclusions(
+            tracked_campaign.campaign, first_array, policy, suspicions[partition], named_nodes
+        )
+        time_limit = policy.time_limit or limits.retried_limit(tracked_campaign, first_array)
+        array, retry_script = _make_array(
+            findings, first_array, part_repeats, script, verdict, time_limit=time_limit
+        )
         arrays.append(array)
-        texts[array.name] = again
-        spared |= dict(verdict.spared)
-    return RetryPlan(findings, tuple(arrays), texts, tuple(spared.items()))
+        scripts[array.name] = retry_script
+        spared_nodes |= dict(verdict.spared)
+    return RetryPlan(findings, tuple(arrays), scripts, tuple(spared_nodes.items()))
 
 
-def _suspicion(
+def _gather_suspicion(
     findings: Findings, request: JobRequest, policy: RetryPolicy, run: Runner
 ) -> Suspicion | None:
     """Return the evidence against the nodes of a job's partition; None if unknown."""
-    runs_on = scheduler.of(findings.watched.campaign.scheduler, World(run))
-    known = runs_on.nodes(request) if policy.suspect else None
-    return None if known is None else Suspicion(findings.tries, known)
+    backend = scheduler.create_scheduler(findings.watched.campaign.scheduler, World(run))
+    partition_nodes = backend.nodes(request) if policy.suspect else None
+    return None if partition_nodes is None else Suspicion(findings.tries, partition_nodes)
 
 
-def _verdict(
+def _choose_exclusions(
     campaign: Campaign,
-    first: Array,
+    first_array: Array,
     policy: RetryPolicy,
     suspicion: Suspicion | None,
-    named: Collection[str],
+    named_nodes: Collection[str],
 ) -> Verdict:
     """Return the nodes that a retry excludes; never those that its script names."""
-    asked = tuple((node, "named by --exclude") for node in policy.exclude)
+    requested_nodes = tuple((node, "named by --exclude") for node in policy.exclude)
     if suspicion is None:
-        return Verdict(asked)
-    before = {
-        node: why
-        for array in campaign.of_point[first.point]
-        for node, why in array.excluded
+        return Verdict(requested_nodes)
+    earlier_nodes = {
+        node: reason
+        for array in campaign.of_point[first_array.point]
+        for node, reason in array.excluded
         if node not in policy.exclude
     }
-    found = before | suspicion.of(first.point.key)
-    found = {node: why for node, why in found.items() if node not in policy.exclude}
-    stays = {node: why for node, why in found.items() if node in named}
-    found = {node: why for node, why in found.items() if node not in named}
-    verdict = suspects.limit(found, suspicion.nodes, needed=first.point.shape.nodes)
-    return Verdict((*asked, *verdict.excluded), (*verdict.spared, *stays.items()))
+    suspect_nodes = earlier_nodes | suspicion.of(first_array.point.key)
+    suspect_nodes = {
+        node: reason for node, reason in suspect_nodes.items() if node not in policy.exclude
+    }
+    named_suspects = {node: reason for node, reason in suspect_nodes.items() if node in named_nodes}
+    suspect_nodes = {
+        node: reason for node, reason in suspect_nodes.items() if node not in named_nodes
+    }
+    verdict = suspects.limit_exclusions(
+        suspect_nodes, suspicion.nodes, needed=first_array.point.shape.nodes
+    )
+    return Verdict(
+        (*requested_nodes, *verdict.excluded), (*verdict.spared, *named_suspects.items())
+    )
 
 
-def _array(
+def _make_array(
     findings: Findings,
-    first: Array,
-    invalid: Sequence[InvalidRepeat],
-    text: str,
+    first_array: Array,
+    invalid_repeats: Sequence[InvalidRepeat],
+    script: str,
     verdict: Verdict,
     *,
     time_limit: str,
 ) -> tuple[Array, str]:
-    same = findings.watched.campaign.of_point[first.point]
-    retry = 1 + max(one.retry for one in same)
-    known = [
+    point_arrays = findings.watched.campaign.of_point[first_array.point]
+    retry = 1 + max(point_array.retry for point_array in point_arrays)
+    attempts = [
         findings.attempts.get((invalid_repeat.array.name, invalid_repeat.number), 0)
-        for invalid_repeat in invalid
+        for invalid_repeat in invalid_repeats
     ]
-    attempt = 1 + max(*known, *(one.first_attempt for one in same), 0)
-    name = f"{first.name}.t{retry}"
-    indices = [repeat.number - first.offset for repeat in invalid]
+    attempt = 1 + max(*attempts, *(point_array.first_attempt for point_array in point_arrays), 0)
+    name = f"{first_array.name}.t{retry}"
+    indices = [repeat.number - first_array.offset for repeat in invalid_repeats]
     request = rewrite.retry_request(
-        first.request,
+        first_array.request,
         name=name,
         indices=indices,
         exclude=[node for node, _ in verdict.excluded],
         time_limit=time_limit,
     )
-    again = rewrite.retried(text, first.request, request, repeats=indices, first_attempt=attempt)
+    retry_script = rewrite.rewrite_script(
+        script, first_array.request, request, repeats=indices, first_attempt=attempt
+    )
     array = replace(
-        first,
+        first_array,
         name=name,
-        repeats=tuple(invalid_repeat.number for invalid_repeat in invalid),
-        script=first.script.removesuffix(".sbatch") + f".t{retry}.sbatch",
-        script_sha256=hashlib.sha256(again.encode()).hexdigest(),
+        repeats=tuple(invalid_repeat.number for invalid_repeat in invalid_repeats),
+        script=first_array.script.removesuffix(".sbatch") + f".t{retry}.sbatch",
+        script_sha256=hashlib.sha256(retry_script.encode()).hexdigest(),
         request=request,
         state="intended",
         job_id="",
@@ -324,24 +341,24 @@ def _array(
         excluded=verdict.excluded,
         why=tuple(
             (invalid_repeat.number, invalid_repeat.state, invalid_repeat.why)
-            for invalid_repeat in invalid
+            for invalid_repeat in invalid_repeats
         ),
     )
-    return array, again
+    return array, retry_script
 
 
-def intend(retry_plan: RetryPlan) -> Campaign:
+def write_retry(retry_plan: RetryPlan) -> Campaign:
     """Write a retry: the scripts, then the manifest with its arrays `intended`.
 
     Raises:
         UsageError: Another process works on the campaign, or has changed it meanwhile.
         HpcbertError: The file system refused; nothing has been submitted then.
     """
-    watched = retry_plan.findings.watched
-    directory = watched.directory
+    tracked_campaign = retry_plan.findings.watched
+    directory = tracked_campaign.directory
     with store.locked(directory):
         campaign = store.read_manifest(directory)
-        if campaign != watched.campaign:
+        if campaign != tracked_campaign.campaign:
             raise UsageError(
                 "Another process changed the campaign meanwhile.",
                 where=campaign.id,

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.config import places, recipe
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import FrameworkSettings, Site
 from hpcbert.container import mounts
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.script.plan import device_of
-from hpcbert.script.settings import option_values
+from hpcbert.script.plan import choose_device
+from hpcbert.script.settings import read_options
 from hpcbert.system.decode import did_you_mean
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import FrameworkSettings, Site
-
-
-def complaints(site: Site) -> Iterator[ConfigError]:
+def check_settings(site: Site) -> Iterator[ConfigError]:
     """Yield invalid settings of a site: each would stop a submission, or be ignored.
 
     What only one command has need of (an image's form, a path) is that command's to say.
@@ -33,43 +29,43 @@ def complaints(site: Site) -> Iterator[ConfigError]:
             )
             continue
         try:
-            found = recipe.load(recipes[name])
+            framework_recipe = recipe.load(recipes[name])
         except ConfigError as error:
             yield error
             continue
-        yield from _of_framework(site, found, settings, key)
+        yield from _check_framework(site, framework_recipe, settings, key)
     for text in site.container.mounts:
-        yield from _of_mount(text, f"{site.where}: container.mounts")
+        yield from _check_mount(text, f"{site.where}: container.mounts")
 
 
-def _of_mount(text: str, key: str) -> Iterator[ConfigError]:
+def _check_mount(text: str, key: str) -> Iterator[ConfigError]:
     try:
-        mounts.parse(text)
+        mounts.parse_mount(text)
     except UsageError as error:
         yield ConfigError(error.message, where=key, hint=error.hint)
 
 
-def _of_framework(
-    site: Site, found: Recipe, settings: FrameworkSettings, key: str
+def _check_framework(
+    site: Site, framework_recipe: Recipe, settings: FrameworkSettings, key: str
 ) -> Iterator[ConfigError]:
-    if settings.model and settings.model not in found.models:
+    if settings.model and settings.model not in framework_recipe.models:
         yield ConfigError(
-            f"{found.name} has no model {settings.model!r}.",
+            f"{framework_recipe.name} has no model {settings.model!r}.",
             where=f"{key}.model",
-            hint=did_you_mean(settings.model, found.models),
+            hint=did_you_mean(settings.model, framework_recipe.models),
         )
     try:
-        device_of(found, site, "")
+        choose_device(framework_recipe, site, "")
     except UsageError as error:
         yield ConfigError(error.message, where=f"{key}.device", hint=error.hint)
     for precision in settings.batch_sizes:
-        if precision not in found.precisions:
+        if precision not in framework_recipe.precisions:
             yield ConfigError(
-                f"{found.name} does not run in {precision}.",
+                f"{framework_recipe.name} does not run in {precision}.",
                 where=f"{key}.batch_sizes",
-                hint=did_you_mean(precision, found.precisions),
+                hint=did_you_mean(precision, framework_recipe.precisions),
             )
     try:
-        option_values(found, site, {})
+        read_options(framework_recipe, site, {})
     except UsageError as error:
         yield ConfigError(error.message, where=f"{key}.options", hint=error.hint)

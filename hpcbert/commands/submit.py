@@ -9,29 +9,25 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from hpcbert import scheduler
 from hpcbert.campaign import library, notes, store
 from hpcbert.errors import Interruption, UsageError
+from hpcbert.model import Campaign
 from hpcbert.scheduler.base import RESUME, NoRoomError, World
 from hpcbert.scheduler.poller import Pace
+from hpcbert.script.draft import Draft
 from hpcbert.system import files
-from hpcbert.system.patience import patient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hpcbert.model import Campaign
-    from hpcbert.script.draft import Draft
-    from hpcbert.system.runner import Runner
+from hpcbert.system.patience import defer_interrupts
+from hpcbert.system.runner import Runner
 
 # Minimum seconds between two searches for a job that may have been submitted.
-_SETTLE = 2.0
+_SETTLE_SECONDS = 2.0
 
 
-def write(draft: Draft) -> None:
+def write_campaign(draft: Draft) -> None:
     """Write a drafted campaign: scripts, copies, the lock file, and last the manifest.
 
     Raises:
@@ -43,7 +39,7 @@ def write(draft: Draft) -> None:
     contents = {target: source.read_bytes() for target, source in draft.copies}
     contents |= {target: text.encode() for target, text in texts.items()}
     files.write_new({draft.directory / target: content for target, content in contents.items()})
-    notes.write(draft.directory, draft.note)
+    notes.write_note(draft.directory, draft.note)
     store.write_manifest(draft.directory, draft.campaign)
 
 
@@ -65,11 +61,11 @@ def submit(directory: Path, world: World) -> Campaign:
             submitting it at this moment; or others can write to it.
         HpcbertError: The directory can't be written to.
     """
-    store.claim(directory)
+    store.refuse_foreign(directory)
     with store.locked(directory):
         campaign = store.read_manifest(directory)
-        library.refuse_changed(directory, campaign)
-        return scheduler.of(campaign.scheduler, world).submit(directory, campaign)
+        library.refuse_changed_library(directory, campaign)
+        return scheduler.create_scheduler(campaign.scheduler, world).submit(directory, campaign)
 
 
 def submit_pending(
@@ -79,7 +75,7 @@ def submit_pending(
     floor: float,
     draft: Draft | None = None,
     waiting: Callable[[str], None] | None = None,
-    again: str = RESUME,
+    resume_command: str = RESUME,
 ) -> Campaign:
     """Submit what a campaign has not submitted yet, to the scheduler that its manifest names.
 
@@ -90,44 +86,48 @@ def submit_pending(
         draft: What to write first; None if it exists already.
         waiting: Gets the reason why Slurm has no room for more jobs, whenever it changes, until
             there is room; None raises that reason.
-        again: The command that continues where this one had to stop, without the campaign.
+        resume_command: The command that continues where this one had to stop, without the campaign.
 
     Raises:
         Interruption: The user interrupted; it says what is queued and how to continue.
         SchedulerError, UsageError, HpcbertError: As `submit`.
     """
     try:
-        with patient() as patience:
+        with defer_interrupts() as patience:
             if draft:
-                write(draft)
+                write_campaign(draft)
             world = World(
                 run,
                 pause=patience.pausing(time.sleep),
-                settle=max(floor, _SETTLE),
+                settle=max(floor, _SETTLE_SECONDS),
                 check=patience.check,
-                again=again,
+                again=resume_command,
                 resumed=draft is None,
             )
-            return _paced(directory, world, waiting) if waiting else submit(directory, world)
+            return (
+                _submit_when_room(directory, world, waiting)
+                if waiting
+                else submit(directory, world)
+            )
     except KeyboardInterrupt:
-        raise _interruption(directory) from None
+        raise _describe_interruption(directory) from None
 
 
-def _paced(directory: Path, world: World, waiting: Callable[[str], None]) -> Campaign:
+def _submit_when_room(directory: Path, world: World, waiting: Callable[[str], None]) -> Campaign:
     """Submit as room becomes available, reporting the reason for waiting whenever it changes."""
-    pace, told = Pace(floor=world.settle), ""
+    pace, last_reason = Pace(floor=world.settle), ""
     while True:
         try:
             return submit(directory, world)
-        except NoRoomError as full:
-            if full.message != told:
-                waiting(full.message)
-            pace = pace.after(changed=full.message != told, failed=False)
-            told = full.message
+        except NoRoomError as error:
+            if error.message != last_reason:
+                waiting(error.message)
+            pace = pace.after(changed=error.message != last_reason, failed=False)
+            last_reason = error.message
         world.pause(pace.seconds(0.0))
 
 
-def left_behind(directory: Path) -> Campaign | None:
+def read_interrupted(directory: Path) -> Campaign | None:
     """Return the manifest of an interrupted submission; None if it was never written."""
     try:
         return store.read_manifest(directory)
@@ -135,20 +135,22 @@ def left_behind(directory: Path) -> Campaign | None:
         return None
 
 
-def _interruption(directory: Path) -> Interruption:
-    campaign = left_behind(directory)
+def _describe_interruption(directory: Path) -> Interruption:
+    campaign = read_interrupted(directory)
     if campaign is None:
         return Interruption("Interrupted. Nothing was submitted.", hint="Submit again.")
     where = shlex.quote(str(directory))
     count = len(campaign.arrays)
-    queued = [array for array in campaign.arrays if array.state == "submitted"]
-    ids = ", ".join(dict.fromkeys(array.job_id for array in queued))
+    queued_arrays = [array for array in campaign.arrays if array.state == "submitted"]
+    ids = ", ".join(dict.fromkeys(array.job_id for array in queued_arrays))
     arrays = [
-        array for array in campaign.arrays if array not in queued and not campaign.superseded(array)
+        array
+        for array in campaign.arrays
+        if array not in queued_arrays and not campaign.is_superseded(array)
     ]
-    unheard = [array for array in arrays if array.state == "intended" and array.called]
-    words = [f"{len(queued)} of {count} arrays are queued: {ids}." if queued else ""]
-    words += [f"It is unknown whether {array.name} is queued." for array in unheard]
+    uncertain_arrays = [array for array in arrays if array.state == "intended" and array.called]
+    words = [f"{len(queued_arrays)} of {count} arrays are queued: {ids}." if queued_arrays else ""]
+    words += [f"It is unknown whether {array.name} is queued." for array in uncertain_arrays]
     if not campaign.accepted:
         words = ["Nothing was submitted."]
     hints = [f"Continue: hpcbert submit --resume {where}" if arrays else ""]

@@ -7,20 +7,17 @@ nothing ever writes to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from hpcbert.config import variables
-from hpcbert.config.options import SCALING, RunOptions, SlurmOptions, names_of
+from hpcbert.config.options import SCALING, RunOptions, SlurmOptions, option_names
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, Refusals, UsageError
-from hpcbert.model import LARGEST, PRECISIONS, OptionValue, Shape, precision
-from hpcbert.system.decode import GIVEN, Filled, Invalid, Range, Written, decode, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from hpcbert.model import LARGEST, PRECISIONS, OptionValue, Shape, parse_precision
+from hpcbert.system.decode import GIVEN, EncodedAs, Filled, Invalid, Range, decode, did_you_mean
 
 NAME = "campaign.toml"
 # An example with every key, for `plan --init`.
@@ -67,7 +64,7 @@ class Variable(NamedTuple):
     values: tuple[str, ...]
 
 
-def _several(value: Any) -> tuple[Any, ...]:
+def _as_tuple(value: Any) -> tuple[Any, ...]:
     """Return one value or an array of them as a tuple, each value once."""
     values = value if isinstance(value, tuple) else (value,)
     if not values:
@@ -75,15 +72,15 @@ def _several(value: Any) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _precisions(value: Any) -> tuple[str, ...]:
-    return _several(tuple(precision(one) for one in _several(value)))
+def _read_precisions(value: Any) -> tuple[str, ...]:
+    return _as_tuple(tuple(parse_precision(text) for text in _as_tuple(value)))
 
 
-def _shapes(value: Any) -> tuple[Shape | str, ...]:
-    return tuple(shape(one) for one in _several(value))
+def _read_shapes(value: Any) -> tuple[Shape | str, ...]:
+    return tuple(parse_shape(text) for text in _as_tuple(value))
 
 
-def shape(text: str) -> Shape | str:
+def parse_shape(text: str) -> Shape | str:
     """Return a shape from its text, or the word for the whole curve.
 
     Raises:
@@ -98,68 +95,75 @@ def shape(text: str) -> Shape | str:
 _SHAPES = f'Write nodes and GPUs per node, 4n8g, or "{SCALING}".'
 
 
-def _sizes(value: Any) -> tuple[Sizes, ...]:
+def _read_size_tables(value: Any) -> tuple[Sizes, ...]:
     if not isinstance(value, dict):
-        return (Sizes("batch_sizes", "", "", _numbers(value)),)
-    found: list[Sizes] = []
-    for name, one in value.items():
+        return (Sizes("batch_sizes", "", "", _read_sizes(value)),)
+    batch_sizes: list[Sizes] = []
+    for name, entry in value.items():
         key = f"batch_sizes.{name}"
-        if precision(name) in PRECISIONS:
-            if isinstance(one, dict):
+        if parse_precision(name) in PRECISIONS:
+            if isinstance(entry, dict):
                 raise Invalid("must be a whole number or an array", key=name)
-            found.append(Sizes(key, "", precision(name), _numbers(one)))
-        elif isinstance(one, dict):
-            found += [
-                Sizes(f"{key}.{word}", name, _known(word, name), _numbers(sizes))
-                for word, sizes in one.items()
+            batch_sizes.append(Sizes(key, "", parse_precision(name), _read_sizes(entry)))
+        elif isinstance(entry, dict):
+            batch_sizes += [
+                Sizes(
+                    f"{key}.{precision_name}",
+                    name,
+                    _check_precision(precision_name, name),
+                    _read_sizes(sizes),
+                )
+                for precision_name, sizes in entry.items()
             ]
         else:
-            found.append(Sizes(key, name, "", _numbers(one)))
-    return tuple(found)
+            batch_sizes.append(Sizes(key, name, "", _read_sizes(entry)))
+    return tuple(batch_sizes)
 
 
-def _known(word: str, framework: str) -> str:
-    found = precision(word)
-    if found not in PRECISIONS:
+def _check_precision(word: str, framework: str) -> str:
+    precision_name = parse_precision(word)
+    if precision_name not in PRECISIONS:
         raise Invalid(
             "is not a precision", did_you_mean(word, PRECISIONS), key=f"{framework}.{word}"
         )
-    return found
+    return precision_name
 
 
-def _settings(value: Mapping[str, Any]) -> tuple[OptionValues, ...]:
-    found: list[OptionValues] = []
-    for name, one in value.items():
-        own = one if isinstance(one, dict) else {name: one}
-        framework = name if isinstance(one, dict) else ""
-        for word, values in own.items():
-            key = ".".join(filter(None, ("options", framework, word)))
-            found.append(OptionValues(key, framework, word, _several(values)))
-    return tuple(found)
+def _read_option_axes(value: Mapping[str, Any]) -> tuple[OptionValues, ...]:
+    option_values: list[OptionValues] = []
+    for name, entry in value.items():
+        table = entry if isinstance(entry, dict) else {name: entry}
+        framework = name if isinstance(entry, dict) else ""
+        for option_name, values in table.items():
+            key = ".".join(filter(None, ("options", framework, option_name)))
+            option_values.append(OptionValues(key, framework, option_name, _as_tuple(values)))
+    return tuple(option_values)
 
 
-def _variables(value: Mapping[str, Any]) -> tuple[Variable, ...]:
-    found = []
-    for name, one in value.items():
+def _read_variable_axes(value: Mapping[str, Any]) -> tuple[Variable, ...]:
+    point_variables = []
+    for name, entry in value.items():
         try:
-            values = tuple(variables.value(text) for text in _several(one))
-            found.append(Variable(variables.asked(name), values))
+            values = tuple(variables.check_point_value(text) for text in _as_tuple(entry))
+            point_variables.append(Variable(variables.check_point_variable(name), values))
         except Invalid as error:  # noqa: PERF203
             raise error.under(name) from None
-    return tuple(found)
+    return tuple(point_variables)
 
 
-_Texts = Annotated[tuple[str, ...], Written(_Text, _several)]
-_Precisions = Annotated[tuple[str, ...], Written(_Text, _precisions)]
-_Shapes = Annotated[tuple[Shape | str, ...], Written(_Text, _shapes)]
+_Texts = Annotated[tuple[str, ...], EncodedAs(_Text, _as_tuple)]
+_Precisions = Annotated[tuple[str, ...], EncodedAs(_Text, _read_precisions)]
+_Shapes = Annotated[tuple[Shape | str, ...], EncodedAs(_Text, _read_shapes)]
 _PerPrecision = Mapping[str, _Samples]
 _Sizes = Annotated[
-    tuple[Sizes, ...], Written(_Samples | Mapping[str, _Samples | _PerPrecision], _sizes)
+    tuple[Sizes, ...],
+    EncodedAs(_Samples | Mapping[str, _Samples | _PerPrecision], _read_size_tables),
 ]
 _Options = Annotated[
-    tuple[OptionValues, ...], Written(Mapping[str, _Value | Mapping[str, _Value]], _settings)
+    tuple[OptionValues, ...],
+    EncodedAs(Mapping[str, _Value | Mapping[str, _Value]], _read_option_axes),
 ]
-_Env = Annotated[tuple[Variable, ...], Written(Mapping[str, _Values], _variables)]
+_Env = Annotated[tuple[Variable, ...], EncodedAs(Mapping[str, _Values], _read_variable_axes)]
 
 
 @dataclass(frozen=True)
@@ -199,17 +203,21 @@ class Axes:
             precisions=self.precisions or base.precisions,
             batch_sizes=self.batch_sizes or base.batch_sizes,
             shapes=self.shapes or base.shapes,
-            options=_over(self.options, base.options, lambda one: (one.framework, one.name)),
-            env=_over(self.env, base.env, lambda one: one.name),
+            options=_merge_entries(
+                self.options, base.options, lambda option: (option.framework, option.name)
+            ),
+            env=_merge_entries(self.env, base.env, lambda variable: variable.name),
         )
 
 
-def _over(own: tuple[Any, ...], base: tuple[Any, ...], key: Callable[[Any], Any]) -> Any:
-    return tuple({key(one): one for one in (*base, *own)}.values())
+def _merge_entries(
+    entries: tuple[Any, ...], defaults: tuple[Any, ...], key: Callable[[Any], Any]
+) -> Any:
+    return tuple({key(entry): entry for entry in (*defaults, *entries)}.values())
 
 
-def _numbers(value: Any) -> tuple[int, ...]:
-    return tuple(LARGEST if one == "max" else one for one in _several(value))
+def _read_sizes(value: Any) -> tuple[int, ...]:
+    return tuple(LARGEST if size == "max" else size for size in _as_tuple(value))
 
 
 @dataclass(frozen=True)
@@ -225,13 +233,13 @@ class Exclusion:
     frameworks: _Texts = ()
     models: _Texts = ()
     precisions: _Precisions = ()
-    batch_sizes: Annotated[tuple[int, ...], Written(_Samples, _numbers)] = ()
+    batch_sizes: Annotated[tuple[int, ...], EncodedAs(_Samples, _read_sizes)] = ()
     shapes: _Shapes = ()
     options: _Options = ()
     env: _Env = ()
 
     def __post_init__(self) -> None:
-        if not any(getattr(self, name) for name in self.__annotations__):
+        if not any(getattr(self, key) for key in self.__annotations__):
             raise Invalid("must name what to leave out")
         for option in self.options:
             if option.framework:
@@ -252,21 +260,23 @@ class Selection(Axes):
 
 
 # Characters that a table shows in one column.
-_LONGEST = 60
+_MAX_NAME_LENGTH = 60
 
 
-def name(text: str) -> str:
+def check_name(text: str) -> str:
     """Return a name for a campaign, which list shows and other commands find.
 
     Raises:
         Invalid: It is empty or too long, or holds a slash or a control character.
     """
     if (
-        not (0 < len(text) <= _LONGEST and text.isprintable())
+        not (0 < len(text) <= _MAX_NAME_LENGTH and text.isprintable())
         or "/" in text
         or text != text.strip()
     ):
-        raise Invalid(f"must be 1 to {_LONGEST} printable characters without a slash", value=text)
+        raise Invalid(
+            f"must be 1 to {_MAX_NAME_LENGTH} printable characters without a slash", value=text
+        )
     return text
 
 
@@ -282,7 +292,7 @@ class CampaignFile(Selection, RunOptions):
     """
 
     where: Annotated[str, GIVEN] = ""
-    name: Annotated[str, name] | None = None
+    name: Annotated[str, check_name] | None = None
     note: Filled | None = None
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
 
@@ -304,16 +314,16 @@ class CampaignFile(Selection, RunOptions):
         """Return the options of how to run that the file sets, by their names."""
         parts = ((self, RunOptions), (self.slurm, SlurmOptions))
         return {
-            name: value
-            for holder, part in parts
-            for name in names_of(part)
-            if (value := getattr(holder, name)) != getattr(part, name)
+            option: value
+            for source, options_class in parts
+            for option in option_names(options_class)
+            if (value := getattr(source, option)) != getattr(options_class, option)
         }
 
 
-def key_of(option: str) -> str:
+def option_key(option: str) -> str:
     """Return the key of an option of how to run, with its table."""
-    return f"slurm.{option}" if option in names_of(SlurmOptions) else option
+    return f"slurm.{option}" if option in option_names(SlurmOptions) else option
 
 
 def read(path: Path) -> CampaignFile:
@@ -327,13 +337,13 @@ def read(path: Path) -> CampaignFile:
     try:
         return decode(CampaignFile, values, file=str(path), where=str(path))
     except ConfigError as error:
-        config_errors = {str(error): error, **_faults(values, str(path))}
+        config_errors = {str(error): error, **_collect_errors(values, str(path))}
         raise (
             error if len(config_errors) == 1 else Refusals(tuple(config_errors.values()))
         ) from None
 
 
-def _faults(values: Mapping[str, Any], file: str) -> dict[str, ConfigError]:
+def _collect_errors(values: Mapping[str, Any], file: str) -> dict[str, ConfigError]:
     """Return the errors of each key by itself, by message."""
     config_errors: dict[str, ConfigError] = {}
     for key, value in values.items():

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
-from hpcbert.data.names import FormatName  # noqa: TC001  annotations are read
+from hpcbert.data.names import FormatName
 from hpcbert.errors import UsageError
-from hpcbert.system.decode import Count  # noqa: TC001  annotations are read
+from hpcbert.model import OptionValue
+from hpcbert.system.decode import Count
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcbert.model import OptionValue
-
-_NAMED = re.compile(r"\{(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -37,15 +33,15 @@ class SyntheticSettings:
     files: int | str = 8
 
 
-def number_of(said: int | str, options: Mapping[str, OptionValue]) -> int:
+def read_number(setting: int | str, options: Mapping[str, OptionValue]) -> int:
     """Return a number that is given directly, or by the name of an option.
 
     Raises:
         UsageError: The option is not a number.
     """
-    value = options[said] if isinstance(said, str) else said
+    value = options[setting] if isinstance(setting, str) else setting
     if not isinstance(value, int):
-        raise UsageError(f"The option {said} must be a whole number, not {value!r}.")
+        raise UsageError(f"The option {setting} must be a whole number, not {value!r}.")
     return value
 
 
@@ -77,6 +73,9 @@ class Dataset:
     def names(self) -> frozenset[str]:
         """The options in the names of files."""
         patterns = (self.files, *self.also)
-        said = (getattr(self.synthetic, field.name) for field in fields(self.synthetic))
-        numbers = {self.numbered, *(one for one in said if isinstance(one, str))} - {""}
-        return frozenset(name for text in patterns for name in _NAMED.findall(text)) | numbers
+        settings = (getattr(self.synthetic, field.name) for field in fields(self.synthetic))
+        numbers = {
+            self.numbered,
+            *(setting for setting in settings if isinstance(setting, str)),
+        } - {""}
+        return frozenset(name for text in patterns for name in _PLACEHOLDER.findall(text)) | numbers

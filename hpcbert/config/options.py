@@ -9,17 +9,15 @@ what only a command line needs. Cheap enough to import for `--help`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from hpcbert.config import adaptive
-from hpcbert.config.schedulers import TABLE, traits
+from hpcbert.config.schedulers import SCHEDULERS, find_traits
 from hpcbert.system.decode import Count, Filled, Invalid, Range, did_you_mean
 from hpcbert.timelimit import TimeLimit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
@@ -29,7 +27,7 @@ _ALIASES = {"singularity": "apptainer"}
 SCALING = "scaling"
 _NODES = re.compile(r"[\w.,\[\]-]+", re.ASCII)
 _SEVERAL = "several by commas."
-_IN = "One array element per repeat, or all in one job on the same nodes."
+_REPEATS_IN_HELP = "One array element per repeat, or all in one job on the same nodes."
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def runtime_name(text: str) -> str:
     return _ALIASES.get(text, text)
 
 
-def node_list(text: str) -> str:
+def check_node_list(text: str) -> str:
     """Return a node list as Slurm writes it, `n[1-4],n7`.
 
     Raises:
@@ -76,7 +74,7 @@ def node_list(text: str) -> str:
     return text
 
 
-def limit_text(text: str) -> str:
+def check_time_limit(text: str) -> str:
     """Return a time limit in one of sbatch's forms.
 
     Raises:
@@ -89,19 +87,19 @@ def limit_text(text: str) -> str:
     return text
 
 
-def repeat_count(text: str) -> int | Literal["auto"]:
+def read_repeat_count(text: str) -> int | Literal["auto"]:
     """Read a number of repeats, or the word for an adaptive number.
 
     Raises:
         Invalid: The text is neither.
     """
-    if text == adaptive.AUTO:
+    if text == adaptive.AUTO_REPEATS:
         return "auto"
     try:
         return int(text)
     except ValueError:
-        hint = did_you_mean(text.lower(), [adaptive.AUTO])
-        message = f"{text!r} is neither a whole number nor {adaptive.AUTO}."
+        hint = did_you_mean(text.lower(), [adaptive.AUTO_REPEATS])
+        message = f"{text!r} is neither a whole number nor {adaptive.AUTO_REPEATS}."
         raise Invalid(message, hint) from None
 
 
@@ -148,18 +146,18 @@ class RunOptions:
     xla: Annotated[bool, Spec("Turn the framework's graph compiler on.")] = False
     repeats: Annotated[
         Count | Literal["auto"],
-        Spec("Runs of each point.", default=5, metavar="N|auto", read=repeat_count),
+        Spec("Runs of each point.", default=5, metavar="N|auto", read=read_repeat_count),
     ] = 5
     max_repeats: Annotated[
-        Annotated[int, Range(adaptive.FEWEST, adaptive.MOST)] | None,
+        Annotated[int, Range(adaptive.FEWEST_REPEATS, adaptive.MOST_REPEATS)] | None,
         Spec("With --repeats auto: at most this many; 15."),
     ] = None
     precision_of_median: Annotated[
-        Annotated[float, adaptive.bounded] | Annotated[str, adaptive.share] | None,
+        Annotated[float, adaptive.check_share] | Annotated[str, adaptive.read_share] | None,
         Spec(
             "With --repeats auto: stop at this interval; 1%.",
             metavar="SHARE",
-            read=adaptive.share,
+            read=adaptive.read_share,
         ),
     ] = None
     iters: Annotated[Count | None, Spec("Iterations of a run; default: the protocol's.")] = None
@@ -191,7 +189,9 @@ class RunOptions:
         Annotated[float, Range(0.001)] | None,
         Spec("Refuse to submit if it may take more.", metavar="HOURS"),
     ] = None
-    repeats_in: Annotated[Literal["array", "one-job"], Spec(_IN, default="array")] = "array"
+    repeats_in: Annotated[Literal["array", "one-job"], Spec(_REPEATS_IN_HELP, default="array")] = (
+        "array"
+    )
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class SlurmOptions:
     reservation: Annotated[Filled, Spec("Slurm reservation.", site="slurm", needs_srun=True)] = ""
     nodelist: Annotated[
         str,
-        node_list,
+        check_node_list,
         Spec(
             "Nodes to run on; a point takes the first.",
             metavar="NODES",
@@ -214,11 +214,11 @@ class SlurmOptions:
     ] = ""
     exclude: Annotated[
         str,
-        node_list,
+        check_node_list,
         Spec("Nodes to avoid.", metavar="NODES", site="slurm", needs_srun=True),
     ] = ""
     time_limit: Annotated[
-        str, limit_text, Spec("Limit of one repeat, HH:MM:SS.", flag="--time", site="slurm")
+        str, check_time_limit, Spec("Limit of one repeat, HH:MM:SS.", flag="--time", site="slurm")
     ] = ""
 
 
@@ -242,7 +242,7 @@ class Options(SlurmOptions, RunOptions, PointOptions):
     site_file: Annotated[str, Spec("A site.toml, or its folder.", flag="--site")] = ""
     templates: Annotated[tuple[str, ...], Spec("A folder with recipes of your own.")] = ()
     scheduler: Annotated[
-        str | None, Spec("Use this instead of the site's scheduler.", choices=tuple(TABLE))
+        str | None, Spec("Use this instead of the site's scheduler.", choices=tuple(SCHEDULERS))
     ] = None
     runs: Annotated[str, Spec("Directory of the campaigns.")] = ""
     runtime: Annotated[
@@ -260,30 +260,30 @@ class Options(SlurmOptions, RunOptions, PointOptions):
 
     def site_values(self, table: str) -> dict[str, Any]:
         """Return the values that replace those of a table of the site.toml."""
-        names = [name for name, option in declared().items() if option.site == table]
+        names = [name for name, option in declared_options().items() if option.site == table]
         return {name: value for name in names if (value := getattr(self, name))}
 
 
 @cache
-def declared() -> dict[str, Spec]:
+def declared_options() -> dict[str, Spec]:
     """Return the declarations by the names of the fields, in the order of `--help`."""
     hints = get_type_hints(Options, include_extras=True)
     specs = {
-        field.name: mark
+        field.name: spec
         for field in fields(Options)
-        for mark in get_args(hints[field.name])
-        if isinstance(mark, Spec)
+        for spec in get_args(hints[field.name])
+        if isinstance(spec, Spec)
     }
     return dict(sorted(specs.items(), key=lambda item: not item[1].is_common))
 
 
-def names_of(part: type[PointOptions | RunOptions | SlurmOptions]) -> tuple[str, ...]:
+def option_names(options_class: type[PointOptions | RunOptions | SlurmOptions]) -> tuple[str, ...]:
     """Return the options of one part."""
-    return tuple(field.name for field in fields(part))
+    return tuple(field.name for field in fields(options_class))
 
 
-def unused_with(scheduler: str) -> tuple[str, ...]:
+def list_unused(scheduler: str) -> tuple[str, ...]:
     """Return the options without an effect with a scheduler."""
-    if traits(scheduler).srun:
+    if find_traits(scheduler).srun:
         return ()
-    return tuple(name for name, option in declared().items() if option.needs_srun)
+    return tuple(name for name, option in declared_options().items() if option.needs_srun)

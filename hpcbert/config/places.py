@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.system.decode import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 SITE = "site.toml"
 
@@ -24,8 +21,8 @@ def package_templates() -> Path:
 def default_site() -> Path:
     """Return the site.toml that comes with hpcbert: the embedded default."""
     templates = package_templates()
-    inside = templates / SITE
-    return inside if inside.is_file() else templates.parent / SITE
+    path = templates / SITE
+    return path if path.is_file() else templates.parent / SITE
 
 
 def _upward(start: Path, home: Path) -> Iterator[Path]:
@@ -50,13 +47,13 @@ def find_site(flag: str, *, env: Mapping[str, str], cwd: Path) -> tuple[Path, st
     Raises:
         ConfigError: The flag or the variable names a file that does not exist.
     """
-    named = (flag, "--site") if flag else (env.get("HPCBERT_SITE", ""), "HPCBERT_SITE")
-    if named[0]:
-        path = Path(named[0])
+    choice = (flag, "--site") if flag else (env.get("HPCBERT_SITE", ""), "HPCBERT_SITE")
+    if choice[0]:
+        path = Path(choice[0])
         path = path / SITE if path.is_dir() else path
         if not path.is_file():
-            raise ConfigError("There is no such file.", where=f"{named[1]}={named[0]}")
-        return path.absolute(), named[1]
+            raise ConfigError("There is no such file.", where=f"{choice[1]}={choice[0]}")
+        return path.absolute(), choice[1]
     home = Path(env.get("HOME", "/"))
     for folder in _upward(cwd, home):
         if (folder / SITE).is_file():
@@ -78,9 +75,16 @@ def recipe_folders(site: Path, extra: tuple[str, ...] = ()) -> tuple[Path, ...]:
     for name in extra:
         if not Path(name).is_dir():
             raise UsageError("There is no such folder.", where=f"--templates={name}")
-    named = [path.absolute() for path in map(Path, extra)]
-    beside, own = (site.parent / "templates").absolute(), package_templates().absolute()
-    return tuple(path for path in dict.fromkeys([*named, beside, own]) if path.is_dir())
+    extra_folders = [path.absolute() for path in map(Path, extra)]
+    site_templates, default_templates = (
+        (site.parent / "templates").absolute(),
+        package_templates().absolute(),
+    )
+    return tuple(
+        path
+        for path in dict.fromkeys([*extra_folders, site_templates, default_templates])
+        if path.is_dir()
+    )
 
 
 def list_recipes(folders: tuple[Path, ...]) -> dict[str, Path]:

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping  # noqa: TC003  annotations are read
+from collections.abc import (
+    Collection,
+    Iterable,
+    Mapping,
+)
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from hpcbert.config.dataset import Dataset  # noqa: TC001  annotations are read
+from hpcbert.config.dataset import Dataset
 from hpcbert.config.toml import read
-from hpcbert.config.variation import Preferred, Variation, VirtualEnvironment  # noqa: TC001  annotations are read
+from hpcbert.config.variation import Preferred, Variation, VirtualEnvironment
 from hpcbert.model import Device, OptionValue, Precision, Shape
 from hpcbert.system.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from pathlib import Path
 
 KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 # Samples per device if a recipe only names a precision.
-_BATCH = 32
+_DEFAULT_BATCH_SIZE = 32
 
 
-def _at_least_one(what: str, named: tuple[str, ...]) -> tuple[str, ...]:
-    if not named:
-        raise Invalid(f"must name at least one {what}")
-    return named
+def _require_one(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        raise Invalid(f"must name at least one {kind}")
+    return names
 
 
-def _module(name: str) -> str:
+def _check_module(name: str) -> str:
     if not _MODULE.fullmatch(name):
         raise Invalid("is not the name of a Python module")
     return name
@@ -69,8 +70,8 @@ class Option:
         bounds = [name for name in ("at_least", "at_most") if getattr(self, name) is not None]
         if bounds and self.kind not in {"int", "float"}:
             raise Invalid("is for numbers only", key=bounds[0])
-        if wrong := self.outside(self.default):
-            raise Invalid(wrong, key="default")
+        if problem := self.outside(self.default):
+            raise Invalid(problem, key="default")
 
     def outside(self, value: OptionValue) -> str:
         """Return the bound that a number exceeds, as the end of a sentence; empty if none."""
@@ -223,8 +224,8 @@ class Recipe:
     mpi: Preferred = ()
     alone: str = ""
     one_node: str = ""
-    models: Annotated[tuple[str, ...], partial(_at_least_one, "model")] = ()
-    precisions: Annotated[tuple[Precision, ...], partial(_at_least_one, "precision")] = ()
+    models: Annotated[tuple[str, ...], partial(_require_one, "model")] = ()
+    precisions: Annotated[tuple[Precision, ...], partial(_require_one, "precision")] = ()
     batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
     batch_granularity: Count = 8
     xla: bool = False
@@ -234,14 +235,14 @@ class Recipe:
     source: Upstream = Upstream()
     image: RecipeImage = RecipeImage()
     files: tuple[str, ...] = ()
-    modules: tuple[Annotated[str, _module], ...] = ()
+    modules: tuple[Annotated[str, _check_module], ...] = ()
     needs: tuple[Literal["data", "source"], ...] = ()
     dataset: Dataset | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict, compare=False)
     problems: tuple[str, ...] = ()
     sample: Sample | None = None
-    devices: Annotated[tuple[Device, ...], partial(_at_least_one, "device")] = ("gpu",)
+    devices: Annotated[tuple[Device, ...], partial(_require_one, "device")] = ("gpu",)
     on: Mapping[Device, Variation] = field(default_factory=dict)
     environment: VirtualEnvironment | None = None
 
@@ -253,23 +254,25 @@ class Recipe:
                 key=f"batch_sizes.{batch_size}",
             )
         for name, preset in self.protocols.items():
-            key, why = f"protocols.{name}.precisions", "the recipe does not"
-            _refuse_foreign(preset.precisions, self.precisions, key, why)
+            key, reason = f"protocols.{name}.precisions", "the recipe does not"
+            _refuse_foreign(preset.precisions, self.precisions, key, reason)
         _refuse_foreign(self.on, self.devices, "on", "is not among the recipe's devices")
-        for device, other in self.on.items():
-            key, why = f"on.{device}.precisions", "the recipe does not"
-            _refuse_foreign(other.precisions, self.precisions, key, why)
-            _refuse_foreign(other.protocols, self.protocols, f"on.{device}.protocols", why)
-            if other.rule:
-                _refuse_foreign([other.rule], _rules(self.log), f"on.{device}.rule", why)
-            if self.protocols and not self._protocols_on(other):
+        for device, variation in self.on.items():
+            key, reason = f"on.{device}.precisions", "the recipe does not"
+            _refuse_foreign(variation.precisions, self.precisions, key, reason)
+            _refuse_foreign(variation.protocols, self.protocols, f"on.{device}.protocols", reason)
+            if variation.rule:
+                _refuse_foreign(
+                    [variation.rule], _rule_names(self.log), f"on.{device}.rule", reason
+                )
+            if self.protocols and not self._protocols_on(variation):
                 raise Invalid("leaves no protocol to run", key=key)
         if self.dataset:
-            why = "is not an option of the recipe"
-            _refuse_foreign(sorted(self.dataset.names), self.options, "dataset", why)
+            reason = "is not an option of the recipe"
+            _refuse_foreign(sorted(self.dataset.names), self.options, "dataset", reason)
         if self.sample and self.sample.precision:
-            why = "the recipe does not"
-            _refuse_foreign((self.sample.precision,), self.precisions, "sample.precision", why)
+            reason = "the recipe does not"
+            _refuse_foreign((self.sample.precision,), self.precisions, "sample.precision", reason)
 
     def preset(self, name: str) -> Preset:
         """Return the protocol with a name; the first one for an empty name.
@@ -281,62 +284,66 @@ class Recipe:
 
     def for_device(self, device: Device) -> Recipe:
         """Return the recipe with the differences of one of its devices applied."""
-        other = self.on.get(device)
-        if other is None:
+        variation = self.on.get(device)
+        if variation is None:
             return self
-        precisions = other.precisions or self.precisions
-        patches = (*self.source.patches, *other.patches)
+        precisions = variation.precisions or self.precisions
+        patches = (*self.source.patches, *variation.patches)
         return replace(
             self,
-            launch=other.launch or self.launch,
-            mpi=other.mpi or self.mpi,
-            alone=other.alone or self.alone,
-            one_node=other.one_node or self.one_node,
-            models=other.models or self.models,
+            launch=variation.launch or self.launch,
+            mpi=variation.mpi or self.mpi,
+            alone=variation.alone or self.alone,
+            one_node=variation.one_node or self.one_node,
+            models=variation.models or self.models,
             precisions=precisions,
             batch_sizes={precision: self.batch_sizes[precision] for precision in precisions},
-            protocols=self._protocols_on(other),
+            protocols=self._protocols_on(variation),
             on={},
             sample=None,  # of a run elsewhere
-            problems=(*self.problems, *other.problems),
-            env={**self.env, **other.env},
+            problems=(*self.problems, *variation.problems),
+            env={**self.env, **variation.env},
             source=replace(self.source, patches=patches),
-            environment=other.environment or self.environment,
+            environment=variation.environment or self.environment,
         )
 
-    def _protocols_on(self, other: Variation) -> dict[str, Preset]:
+    def _protocols_on(self, variation: Variation) -> dict[str, Preset]:
         """Return the protocols that can run on a device, the default first."""
-        named = {name: self.protocols[name] for name in other.protocols or self.protocols}
-        return _runnable(named, other.precisions)
+        protocols = {name: self.protocols[name] for name in variation.protocols or self.protocols}
+        return _select_protocols(protocols, variation.precisions)
 
     def tasks_per_node(self, shape: Shape) -> int:
         """Return how many srun tasks this launch style needs on each node."""
         return shape.gpus_per_node if self.launch == "per-gpu" else 1
 
 
-def _runnable(
+def _select_protocols(
     protocols: Mapping[str, Preset], precisions: tuple[Precision, ...]
 ) -> dict[str, Preset]:
     """Return the protocols for any of some precisions; a protocol without any is for all."""
     presets = {}
     for name, protocol in protocols.items():
-        own = tuple(p for p in protocol.precisions if not precisions or p in precisions)
-        if own or not protocol.precisions:
-            presets[name] = replace(protocol, precisions=own)
+        usable_precisions = tuple(
+            p for p in protocol.precisions if not precisions or p in precisions
+        )
+        if usable_precisions or not protocol.precisions:
+            presets[name] = replace(protocol, precisions=usable_precisions)
     return presets
 
 
-def _rules(log: Mapping[str, Any]) -> list[str]:
+def _rule_names(log: Mapping[str, Any]) -> list[str]:
     """Return the names of the rules in a `[log]` table that is not decoded yet."""
     tables = log.get("rules")
-    found = tables if isinstance(tables, list) else []
-    return [str(one.get("name")) for one in found if isinstance(one, dict)]
+    rule_tables = tables if isinstance(tables, list) else []
+    return [
+        str(rule_table.get("name")) for rule_table in rule_tables if isinstance(rule_table, dict)
+    ]
 
 
-def _refuse_foreign(named: Iterable[str], known: Collection[str], key: str, why: str) -> None:
-    for name in named:
-        if name not in known:
-            raise Invalid(f"names {name!r}, which {why}", did_you_mean(name, known), key=key)
+def _refuse_foreign(names: Iterable[str], choices: Collection[str], key: str, reason: str) -> None:
+    for name in names:
+        if name not in choices:
+            raise Invalid(f"names {name!r}, which {reason}", did_you_mean(name, choices), key=key)
 
 
 def load(folder: Path) -> Recipe:
@@ -354,9 +361,9 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
     Raises:
         ConfigError: The file is missing or wrong; the message names file and key.
     """
-    given = {"name": name, "folder": str(path.parent), "digest": digest}
+    identity = {"name": name, "folder": str(path.parent), "digest": digest}
     values = {"models": (), "precisions": (), **read(path)}
-    recipe = decode(Recipe, values, file=str(path), **given)
+    recipe = decode(Recipe, values, file=str(path), **identity)
     sample = recipe.sample and replace(
         recipe.sample, precision=recipe.sample.precision or recipe.precisions[0]
     )
@@ -364,7 +371,8 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
         recipe,
         sample=sample,
         batch_sizes={
-            precision: recipe.batch_sizes.get(precision, _BATCH) for precision in recipe.precisions
+            precision: recipe.batch_sizes.get(precision, _DEFAULT_BATCH_SIZE)
+            for precision in recipe.precisions
         },
         protocols=recipe.protocols or {"": Preset("", "")},
     )
@@ -372,9 +380,9 @@ def read_recipe(path: Path, *, name: str, digest: str) -> Recipe:
 
 def digest(folder: Path) -> str:
     """Return the SHA-256 of names and contents of the files that make a recipe."""
-    total = hashlib.sha256()
+    checksum = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file():
-            total.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-            total.update(path.read_bytes())
-    return total.hexdigest()
+            checksum.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            checksum.update(path.read_bytes())
+    return checksum.hexdigest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcbert.system.decode import choose
+from hpcbert.system.decode import check_choice
 
 
 @dataclass(frozen=True)
@@ -16,19 +16,19 @@ class Traits:
 
     Attributes:
         name: Its name in a site.toml, `--scheduler` and a manifest.
-        made_by: `MODULE:CLASS` of its `hpcbert.scheduler.base.Scheduler`.
-        here: Whether its jobs run only on this machine.
+        class_path: `MODULE:CLASS` of its `hpcbert.scheduler.base.Scheduler`.
+        runs_locally: Whether its jobs run only on this machine.
         srun: Whether srun starts the ranks, with pyxis if requested; otherwise the script does.
-        grows: Whether more of a campaign may be submitted while some of it waits or runs.
-        writes_ends: Whether it adds the end of a repeat to the repeat's status file.
+        accepts_more: Whether more of a campaign may be submitted while some of it waits or runs.
+        records_end: Whether it adds the end of a repeat to the repeat's status file.
     """
 
     name: str
-    made_by: str
-    here: bool = False
+    class_path: str
+    runs_locally: bool = False
     srun: bool = False
-    grows: bool = True
-    writes_ends: bool = False
+    accepts_more: bool = True
+    records_end: bool = False
 
     @property
     def launch(self) -> str:
@@ -40,23 +40,23 @@ SLURM = Traits("slurm", "hpcbert.scheduler.slurm.backend:Slurm", srun=True)
 LOCAL = Traits(
     "local",
     "hpcbert.scheduler.local.backend:Local",
-    here=True,
-    grows=False,
-    writes_ends=True,
+    runs_locally=True,
+    accepts_more=False,
+    records_end=True,
 )
-TABLE = {one.name: one for one in (SLURM, LOCAL)}
+SCHEDULERS = {entry.name: entry for entry in (SLURM, LOCAL)}
 
 
-def known(name: str) -> str:
+def check_scheduler(name: str) -> str:
     """Return the name of a scheduler.
 
     Raises:
         Invalid: No scheduler has that name.
     """
-    found: str = choose(tuple(sorted(TABLE)), name)
-    return found
+    scheduler: str = check_choice(tuple(sorted(SCHEDULERS)), name)
+    return scheduler
 
 
-def traits(name: str) -> Traits:
+def find_traits(name: str) -> Traits:
     """Return the properties of a scheduler that a site, a manifest or a command line names."""
-    return TABLE[name]
+    return SCHEDULERS[name]

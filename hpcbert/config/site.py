@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping  # noqa: TC003  annotations are read
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,37 +12,46 @@ from typing import Annotated, Literal
 from hpcbert.config import slurmwords
 from hpcbert.config.options import RUNTIMES, Options, Runtime, runtime_name
 from hpcbert.config.places import default_site, find_site
-from hpcbert.config.schedulers import known
+from hpcbert.config.schedulers import check_scheduler
 from hpcbert.config.toml import read
-from hpcbert.config.variables import variable
-from hpcbert.model import OptionValue, Precision  # noqa: TC001  annotations are read
+from hpcbert.config.variables import check_variable
+from hpcbert.model import OptionValue, Precision
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
-from hpcbert.system.decode import GIVEN, Count, Filled, Invalid, Range, Written, choose, decode
+from hpcbert.system.decode import (
+    GIVEN,
+    Count,
+    EncodedAs,
+    Filled,
+    Invalid,
+    Range,
+    check_choice,
+    decode,
+)
 from hpcbert.timelimit import TimeLimit
 
 CpuBind = Literal["gpu", "none", "cluster"]
 _HOUR = TimeLimit.parse("01:00:00")
 
 
-def _handed_on(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    if why := slurmwords.refusal(program, words):
-        raise Invalid(f"can't be passed on: {why}", "Leave it out there.")
+def _check_arguments(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    if reason := slurmwords.explain_refusal(program, words):
+        raise Invalid(f"can't be passed on: {reason}", "Leave it out there.")
     return words
 
 
-def _runtime(text: str) -> str:
-    name: str = choose(RUNTIMES, runtime_name(text))
+def _check_runtime(text: str) -> str:
+    name: str = check_choice(RUNTIMES, runtime_name(text))
     return name
 
 
-def _absolute(path: str) -> str:
+def _check_absolute(path: str) -> str:
     if path and not Path(path).is_absolute():
         raise Invalid("must be an absolute path, because every node looks it up")
     return path
 
 
-_Variable = Annotated[str, variable]
+_Variable = Annotated[str, check_variable]
 _BatchSize = Annotated[int, Range(1, 1_000_000)]
 
 
@@ -112,15 +121,15 @@ class SlurmSettings:
     exclusive: bool = True
     memory: str = ""
     requeue: bool = True
-    sbatch_args: Annotated[tuple[str, ...], partial(_handed_on, "sbatch")] = ()
-    srun_args: Annotated[tuple[str, ...], partial(_handed_on, "srun")] = ()
+    sbatch_args: Annotated[tuple[str, ...], partial(_check_arguments, "sbatch")] = ()
+    srun_args: Annotated[tuple[str, ...], partial(_check_arguments, "srun")] = ()
     poll_floor: Annotated[float, Range(0.1, 3600, "must be above 0 seconds: 0.1 to 3600")] = 10.0
 
     @property
     def node_memory(self) -> str:
         """The memory to request from sbatch: a cluster's default is a part of a whole node."""
-        said = any(word.startswith("--mem") for word in self.sbatch_args)
-        return self.memory or ("0" if self.exclusive and not said else "")
+        has_memory = any(word.startswith("--mem") for word in self.sbatch_args)
+        return self.memory or ("0" if self.exclusive and not has_memory else "")
 
     @property
     def selection(self) -> tuple[str, ...]:
@@ -134,12 +143,12 @@ class SlurmSettings:
 
         They follow `sbatch_args`: of several, sbatch takes the last.
         """
-        named = expand(self.nodelist)
+        node_names = expand(self.nodelist)
         # All of them would become part of the job, however few it requests (sbatch(1), --nodelist).
-        first = ",".join(named[:nodes]) if len(named) > nodes else self.nodelist
-        others = slurmwords.given(self.sbatch_args, "exclude")
-        exclude = ",".join(filter(None, (others, self.exclude))) if self.exclude else ""
-        values = (("nodelist", first), ("exclude", exclude))
+        nodelist = ",".join(node_names[:nodes]) if len(node_names) > nodes else self.nodelist
+        excluded_nodes = slurmwords.argument_value(self.sbatch_args, "exclude")
+        exclude = ",".join(filter(None, (excluded_nodes, self.exclude))) if self.exclude else ""
+        values = (("nodelist", nodelist), ("exclude", exclude))
         return tuple(f"--{name}={value}" for name, value in values if value)
 
 
@@ -182,14 +191,14 @@ class ContainerSettings:
             their own default.
     """
 
-    runtime: Annotated[Runtime, Written(str, _runtime)] = "none"
+    runtime: Annotated[Runtime, EncodedAs(str, _check_runtime)] = "none"
     images: Filled = "images"
     mounts: tuple[str, ...] = ()
     home: bool = False
     remap_root: bool = False
     entrypoint: bool = False
     env: tuple[_Variable, ...] = ()
-    scratch: Annotated[str, _absolute] = ""
+    scratch: Annotated[str, _check_absolute] = ""
 
 
 @dataclass(frozen=True)
@@ -207,7 +216,7 @@ class Site:
 
     where: Annotated[str, GIVEN]
     name: Filled
-    scheduler: Annotated[str, known]
+    scheduler: Annotated[str, check_scheduler]
     runs: Filled = "runs"
     sources: Filled = "sources"
     slurm: SlurmSettings = SlurmSettings()
@@ -224,7 +233,7 @@ class Site:
 
 def load(
     flag: str = "",
-    given: Options | None = None,
+    options: Options | None = None,
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -233,7 +242,7 @@ def load(
 
     Args:
         flag: The value of `--site`: a file, or a folder with a site.toml; empty if not given.
-        given: The command line's values for the site's keys; nothing by default.
+        options: The command line's values for the site's keys; nothing by default.
         env: Environment to look in; the process's own by default.
         cwd: Where to start the search upward; the working directory by default.
 
@@ -243,14 +252,14 @@ def load(
     env = os.environ if env is None else env
     cwd = Path.cwd() if cwd is None else cwd
     path, _ = find_site(flag, env=env, cwd=cwd)
-    named = bool(flag or env.get("HPCBERT_SITE"))
+    is_named = bool(flag or env.get("HPCBERT_SITE"))
     # The embedded default may be in site-packages: its runs belong where the user is.
     base = cwd if path == default_site() and path.parent.name == "_templates" else path.parent
-    site = replace(read_site(path, base=base, env=env), named=named)
-    return _overridden(site, given or Options(), cwd)
+    site = replace(read_site(path, base=base, env=env), named=is_named)
+    return _apply_options(site, options or Options(), cwd)
 
 
-def _overridden(site: Site, options: Options, cwd: Path) -> Site:
+def _apply_options(site: Site, options: Options, cwd: Path) -> Site:
     slurm = options.site_values("slurm")
     if options.time_limit:
         slurm["time_limit"] = TimeLimit.parse(options.time_limit)
@@ -258,12 +267,12 @@ def _overridden(site: Site, options: Options, cwd: Path) -> Site:
     slurm["sbatch_args"] = (*site.slurm.sbatch_args, *options.sbatch_arg, *mail_words)
     slurm["srun_args"] = (*site.slurm.srun_args, *options.srun_arg)
     frameworks = dict(site.frameworks)
-    typed = options.site_values("framework")
+    framework_values = options.site_values("framework")
     if options.repository:
-        typed["repository"] = options.repository
-    if typed:
-        typed_here = placed(FrameworkSettings(**typed), cwd)
-        values = {name: getattr(typed_here, name) for name in typed}
+        framework_values["repository"] = options.repository
+    if framework_values:
+        framework_settings = resolve_paths(FrameworkSettings(**framework_values), cwd)
+        values = {name: getattr(framework_settings, name) for name in framework_values}
         frameworks[options.fw] = replace(site.settings(options.fw), **values)
     return replace(
         site,
@@ -295,11 +304,13 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
         runs=absolute(env.get("HPCBERT_RUNS", "").strip() or site.runs),
         sources=absolute(site.sources),
         container=replace(site.container, images=absolute(site.container.images)),
-        frameworks={name: placed(framework, base) for name, framework in site.frameworks.items()},
+        frameworks={
+            name: resolve_paths(framework, base) for name, framework in site.frameworks.items()
+        },
     )
 
 
-def placed(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
+def resolve_paths(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
     """Return settings with absolute paths, because a job starts in another directory.
 
     Words stay as they are: `synthetic`, a URL, an interpreter on PATH.
@@ -313,18 +324,18 @@ def placed(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
         return str((base / Path(text).expanduser()).absolute())
 
     repository, python = settings.repository, settings.python
-    there = repository.startswith((".", "~")) or (repository and (base / repository).exists())
+    is_path = repository.startswith((".", "~")) or (repository and (base / repository).exists())
     return replace(
         settings,
-        image=absolute_image(settings.image, base),
+        image=resolve_image(settings.image, base),
         data=absolute(settings.data) if settings.data not in {"", SYNTHETIC} else settings.data,
         source=absolute(settings.source) if settings.source else "",
         python=absolute(python) if "/" in python else python,
-        repository=absolute(repository) if there else repository,
+        repository=absolute(repository) if is_path else repository,
     )
 
 
-def absolute_image(text: str, base: Path) -> str:
+def resolve_image(text: str, base: Path) -> str:
     """Return an image reference, with the path of a file made absolute.
 
     Args:

@@ -8,16 +8,13 @@ hpcbert's.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 # A name, and what follows `=` or a blank: a word with a blank in it was meant to be two.
 _LONG = re.compile(r"--([^=\s]+)(?:[=\s](.*))?", re.DOTALL)
 # Without a value, or with one only after `=`.
-_ALONE = """
+_FLAGS = """
     async bcast compress consolidate-segments contiguous debugger-test disable-status exact
     exclusive external external-launcher get-user-env help hold ignore-pbs immediate interactive
     kill-on-bad-exit label multi-prog nice no-allocate no-kill no-requeue oom-kill-step overcommit
@@ -62,27 +59,31 @@ _NODES = "hpcbert's --nodes sets the nodes of a point"
 _TASKS = "hpcbert's --nodes and --gpus-per-node set the ranks of a point"
 _LOGS = "hpcbert keeps logs and output in the campaign"
 _ENVIRONMENT = "[env] of the site.toml sets variables for the ranks"
-_SURROUNDINGS = ("environment", "uenv", "view")
-_OF_PLUGINS = " ".join(("", *_SURROUNDINGS))
+_ENVIRONMENT_OPTIONS = ("environment", "uenv", "view")
+_PLUGIN_OPTIONS = " ".join(("", *_ENVIRONMENT_OPTIONS))
 _IMAGE = "--image, --runtime and [container] of the site.toml set the container"
 _NOTHING = "with it, nothing would run; hpcbert submit --dry-run checks without running"
-_BOTH = {
+_RESERVED = {
     "nodes": _NODES,
     **dict.fromkeys(("ntasks", "ntasks-per-node", "tasks-per-node"), _TASKS),
     **dict.fromkeys(("output", "error", "open-mode"), _LOGS),
     **dict.fromkeys(("export", "export-file"), _ENVIRONMENT),
     **dict.fromkeys(("help", "usage", "version", "test-only"), _NOTHING),
-    **{word: _IMAGE for word in (_ALONE + _VALUED).split() if "container-" in word},
+    **{word: _IMAGE for word in (_FLAGS + _VALUED).split() if "container-" in word},
     "chdir": "the job's directory is the campaign, and --runs sets the directory of campaigns",
     "uid": "jobs belong to their submitter",
     "gid": "jobs belong to their submitter",
 }
 # Slurm's own, for OCI bundles.
-_BOTH = {name: why for name, why in _BOTH.items() if name not in {"container-id", "container-type"}}
+_RESERVED = {
+    name: reason
+    for name, reason in _RESERVED.items()
+    if name not in {"container-id", "container-type"}
+}
 # Some centres require this of all jobs: a script then passes its own environment on to its steps.
 _EXPORTS = frozenset({"none", "nil", "all"})
-_SBATCH_OWN = {
-    **_BOTH,
+_SBATCH_RESERVED = {
+    **_RESERVED,
     "job-name": "hpcbert names its jobs, so that they can be found again",
     "array": "hpcbert's --repeats and --concurrent-repeats set the array",
     "dependency": "points wait for each other unless --concurrent-points is given",
@@ -92,8 +93,8 @@ _SBATCH_OWN = {
     "wait": "hpcbert submit --wait waits",
     "wrap": "the script is hpcbert's; --python, --source and --set decide what it runs",
 }
-_SRUN_OWN = {
-    **_BOTH,
+_SRUN_RESERVED = {
+    **_RESERVED,
     "input": "ranks read no input",
     "jobid": "the step belongs to its own job",
     "kill-on-bad-exit": "hpcbert sets it itself",
@@ -115,35 +116,37 @@ class _Program:
     short: Mapping[str, str]
     own: Mapping[str, str]
 
-    def meant(self, name: str) -> tuple[str, ...]:
+    def expand_name(self, name: str) -> tuple[str, ...]:
         """Return the options that a long name may mean: itself, or all that it abbreviates."""
         if name in self.alone or name in self.valued:
             return (name,)
-        alone = self.alone | self.valued
-        return tuple(sorted(one for one in alone if one.startswith(name)))
+        options = self.alone | self.valued
+        return tuple(sorted(option for option in options if option.startswith(name)))
 
 
-def _program(name: str, alone: str, valued: str, short: str, own: Mapping[str, str]) -> _Program:
+def _build_program(
+    name: str, alone: str, valued: str, short: str, reserved: Mapping[str, str]
+) -> _Program:
     letters = dict(pair.split("=") for pair in short.split())
-    return _Program(name, frozenset(alone.split()), frozenset(valued.split()), letters, own)
+    return _Program(name, frozenset(alone.split()), frozenset(valued.split()), letters, reserved)
 
 
 _PROGRAMS = {
     program.name: program
     for program in (
-        _program(
-            *("sbatch", f"{_ALONE} wait", _VALUED + _SBATCH_VALUED + _OF_PLUGINS),
-            *(f"{_SHORT} {_SBATCH_SHORT}", _SBATCH_OWN),
+        _build_program(
+            *("sbatch", f"{_FLAGS} wait", _VALUED + _SBATCH_VALUED + _PLUGIN_OPTIONS),
+            *(f"{_SHORT} {_SBATCH_SHORT}", _SBATCH_RESERVED),
         ),
-        _program(
-            *("srun", _ALONE, _VALUED + _SRUN_VALUED + _OF_PLUGINS),
-            *(_SHORT + _SRUN_SHORT, _SRUN_OWN),
+        _build_program(
+            *("srun", _FLAGS, _VALUED + _SRUN_VALUED + _PLUGIN_OPTIONS),
+            *(_SHORT + _SRUN_SHORT, _SRUN_RESERVED),
         ),
     )
 }
 
 
-def refusal(program: str, words: Sequence[str]) -> str:
+def explain_refusal(program: str, words: Sequence[str]) -> str:
     """Return which arguments for sbatch or srun can't be passed on, and why; empty if all can.
 
     Args:
@@ -151,23 +154,23 @@ def refusal(program: str, words: Sequence[str]) -> str:
         words: As the user gives them: `--mem=0`, `-J name`, or `-J` and `name`.
     """
     reader = _PROGRAMS[program]
-    for option in _read(reader, words):
+    for option in _parse_words(reader, words):
         if not option.names:
             return f"{option.word!r} is not an option of {program}."
         for name in option.names:
-            if name in reader.own and not _harmless(program, name, option.value):
+            if name in reader.own and not _is_harmless(program, name, option.value):
                 return (
                     f"{option.word!r} ({program}'s --{name}) is hpcbert's own: {reader.own[name]}."
                 )
     return ""
 
 
-def _harmless(program: str, name: str, value: str) -> bool:
+def _is_harmless(program: str, name: str, value: str) -> bool:
     """Return whether a value of an option that is hpcbert's own makes no difference for ranks."""
     return (program, name) == ("sbatch", "export") and value.lower() in _EXPORTS
 
 
-def given(words: Sequence[str], name: str, program: str = "sbatch") -> str:
+def argument_value(words: Sequence[str], name: str, program: str = "sbatch") -> str:
     """Return the value that arguments give to an option of sbatch, the last of several; else empty.
 
     Args:
@@ -175,16 +178,16 @@ def given(words: Sequence[str], name: str, program: str = "sbatch") -> str:
         name: The option's long name.
         program: The program, if it is srun.
     """
-    return values(words, program).get(name, "")
+    return argument_values(words, program).get(name, "")
 
 
-def values(words: Sequence[str], program: str = "sbatch") -> dict[str, str]:
+def argument_values(words: Sequence[str], program: str = "sbatch") -> dict[str, str]:
     """Return the value of each option in the arguments, the last of several, by its long name."""
-    read = _read(_PROGRAMS[program], words)
-    return {option.names[0]: option.value for option in read if len(option.names) == 1}
+    options = _parse_words(_PROGRAMS[program], words)
+    return {option.names[0]: option.value for option in options if len(option.names) == 1}
 
 
-def surroundings(words: Sequence[str]) -> tuple[str, ...]:
+def environment_arguments(words: Sequence[str]) -> tuple[str, ...]:
     """Return arguments for srun with which a site's plugin changes the programs' environment.
 
     They are options of plugins: `--environment` of CSCS' container engine takes an EDF file
@@ -194,13 +197,15 @@ def surroundings(words: Sequence[str]) -> tuple[str, ...]:
     Args:
         words: As the user gives them for srun.
     """
-    found: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    arguments: list[str] = []
+    iterator = iter(words)
+    for word in iterator:
         name, equals, _ = word.removeprefix("--").partition("=")
-        if word.startswith("--") and name in _SURROUNDINGS:
-            found += [word] if equals else [word, *([value] if (value := next(rest, "")) else [])]
-    return tuple(found)
+        if word.startswith("--") and name in _ENVIRONMENT_OPTIONS:
+            arguments += (
+                [word] if equals else [word, *([value] if (value := next(iterator, "")) else [])]
+            )
+    return tuple(arguments)
 
 
 @dataclass(frozen=True)
@@ -217,26 +222,26 @@ class _Option:
     value: str = ""
 
 
-def _read(reader: _Program, words: Sequence[str]) -> Iterator[_Option]:
+def _parse_words(reader: _Program, words: Sequence[str]) -> Iterator[_Option]:
     """Read arguments as getopt_long does: abbreviations, joined short options, values apart."""
-    rest = iter(words)
-    for word in rest:
-        long = _LONG.fullmatch(word)
-        if long:
-            names = reader.meant(long[1]) or (long[1],)
-            valued = len(names) == 1 and names[0] in reader.valued and long[2] is None
-            yield _Option(word, names, next(rest, "") if valued else long[2] or "")
+    iterator = iter(words)
+    for word in iterator:
+        match = _LONG.fullmatch(word)
+        if match:
+            names = reader.expand_name(match[1]) or (match[1],)
+            takes_value = len(names) == 1 and names[0] in reader.valued and match[2] is None
+            yield _Option(word, names, next(iterator, "") if takes_value else match[2] or "")
         elif word[:1] == "-" and word[1:].strip("-"):
-            yield from _cluster(reader, word, rest)
+            yield from _parse_letters(reader, word, iterator)
         else:
             yield _Option(word)
 
 
-def _cluster(reader: _Program, word: str, rest: Iterator[str]) -> Iterator[_Option]:
+def _parse_letters(reader: _Program, word: str, iterator: Iterator[str]) -> Iterator[_Option]:
     """Read short options that share an argument; the first with a value takes the rest of it."""
-    for at, letter in enumerate(word[1:], start=2):
+    for position, letter in enumerate(word[1:], start=2):
         name = reader.short.get(letter, letter)
         if name in reader.valued:
-            yield _Option(word, (name,), word[at:].strip() or next(rest, ""))
+            yield _Option(word, (name,), word[position:].strip() or next(iterator, ""))
             return
         yield _Option(word, (name,))

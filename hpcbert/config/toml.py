@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import tomli
 
 from hpcbert.errors import ConfigError
-from hpcbert.system.decode import MOST_INTEGER, Invalid, decode
+from hpcbert.system.decode import MAX_INTEGER, Invalid, decode
 from hpcbert.system.files import read as read_file
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
 SCHEMA = 1
-MOST = 1 << 20
+MAX_FILE_SIZE = 1 << 20
 
 
-def _understood(schema: int) -> int:
+def _check_schema(schema: int) -> int:
     if schema != SCHEMA:
         raise Invalid(f"is {schema}; this hpcbert reads {SCHEMA}")
     return schema
@@ -29,7 +27,7 @@ def _understood(schema: int) -> int:
 class _Head:
     """The first key of every file."""
 
-    schema: Annotated[int, _understood]
+    schema: Annotated[int, _check_schema]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -39,7 +37,7 @@ def read(path: Path) -> dict[str, Any]:
         ConfigError: It can't be read, is not TOML (with line), or has another schema.
     """
     try:
-        text = read_file(path, most=MOST).decode(
+        text = read_file(path, max_bytes=MAX_FILE_SIZE).decode(
             "utf-8-sig"
         )  # Windows begins files with a byte order mark.
     except OSError as error:
@@ -64,13 +62,13 @@ def _refuse_large(value: Any) -> None:
     """Refuse an integer that TOML can't hold, wherever it is; JSON has no such limit."""
     pairs: Iterable[tuple[str, Any]] = value.items() if isinstance(value, dict) else ()
     if isinstance(value, list):
-        pairs = ((f"[{number}]", one) for number, one in enumerate(value, 1))
-    for key, one in pairs:
-        if isinstance(one, int) and abs(one) > MOST_INTEGER:
-            raise Invalid(f"is out of range: at most {MOST_INTEGER:,}").under(key)
-        if not isinstance(one, dict | list):
+        pairs = ((f"[{number}]", entry) for number, entry in enumerate(value, 1))
+    for key, entry in pairs:
+        if isinstance(entry, int) and abs(entry) > MAX_INTEGER:
+            raise Invalid(f"is out of range: at most {MAX_INTEGER:,}").under(key)
+        if not isinstance(entry, dict | list):
             continue
         try:
-            _refuse_large(one)
+            _refuse_large(entry)
         except Invalid as error:
             raise error.under(key) from None

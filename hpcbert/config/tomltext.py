@@ -4,70 +4,71 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def written(values: Mapping[str, Any]) -> str:
+def format_toml(values: Mapping[str, Any]) -> str:
     """Return a document: plain values, then a table for each mapping and each list of mappings.
 
     Args:
         values: Texts, numbers, booleans, lists and mappings; None is left out.
     """
-    return "\n".join(_table(values, ())).strip("\n") + "\n"
+    return "\n".join(_format_table(values, ())).strip("\n") + "\n"
 
 
-def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    inner = {name: one for name, one in values.items() if isinstance(one, Mapping)}
-    several = {name: one for name, one in values.items() if _is_tables(one)}
-    for name, one in values.items():
-        if name not in inner and name not in several and one is not None:
-            yield f"{_key(name)} = {_value(one)}"
-    for name, one in inner.items():
-        lines = list(_table(one, (*path, name)))
+def _format_table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    inner_tables = {name: entry for name, entry in values.items() if isinstance(entry, Mapping)}
+    table_lists = {name: entry for name, entry in values.items() if _is_tables(entry)}
+    for name, entry in values.items():
+        if name not in inner_tables and name not in table_lists and entry is not None:
+            yield f"{_format_key(name)} = {_format_value(entry)}"
+    for name, entry in inner_tables.items():
+        lines = list(_format_table(entry, (*path, name)))
         # A table that has only tables needs no line of its own.
-        yield from lines if lines and not lines[0] else ("", f"[{_dotted(*path, name)}]", *lines)
-    for name, tables in several.items():
+        yield from (
+            lines if lines and not lines[0] else ("", f"[{_format_path(*path, name)}]", *lines)
+        )
+    for name, tables in table_lists.items():
         for table in tables:
-            plain = {key: value for key, value in table.items() if value is not None}
-            lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
-            yield from ("", f"[[{_dotted(*path, name)}]]", *lines)
+            pairs = {key: value for key, value in table.items() if value is not None}
+            lines = [f"{_format_key(key)} = {_format_value(value)}" for key, value in pairs.items()]
+            yield from ("", f"[[{_format_path(*path, name)}]]", *lines)
 
 
 def _is_tables(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
         and bool(value)
-        and all(isinstance(one, Mapping) for one in value)
+        and all(isinstance(entry, Mapping) for entry in value)
     )
 
 
-def _dotted(*path: str) -> str:
-    return ".".join(map(_key, path))
+def _format_path(*path: str) -> str:
+    return ".".join(map(_format_key, path))
 
 
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _text(name)
+def _format_key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _format_text(name)
 
 
-def _text(text: str) -> str:
+def _format_text(text: str) -> str:
     # JSON's escapes are TOML's, except for DEL, which TOML also requires escaped (v1.0.0, String).
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _text(value)
+        return _format_text(value)
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{_key(name)} = {_value(one)}" for name, one in value.items())
+        pairs = ", ".join(
+            f"{_format_key(name)} = {_format_value(entry)}" for name, entry in value.items()
+        )
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     return repr(value)

@@ -10,16 +10,13 @@ import contextlib
 import json
 import os
 import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpcbert.config import places
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.system import files, ownership
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 
 # In place of a user's number: whoever owns a file.
 _ANYBODY = -1
@@ -47,7 +44,7 @@ class _Doubt(NamedTuple):
     why: str
 
 
-def file_of(env: Mapping[str, str]) -> Path:
+def trust_file(env: Mapping[str, str]) -> Path:
     """Return the file that remembers what the user trusts."""
     return places.config_home(env) / "hpcbert" / "trusted.json"
 
@@ -61,7 +58,7 @@ def read(path: Path) -> tuple[TrustedPath, ...]:
     """
     try:
         if path.stat().st_uid != os.geteuid():
-            message = f"It belongs to {ownership.name(path.stat().st_uid)}, not to you."
+            message = f"It belongs to {ownership.user_name(path.stat().st_uid)}, not to you."
             raise ConfigError(message, where=str(path), hint="Set HOME or XDG_CONFIG_HOME.")
         entries = json.loads(files.read(path))
         return tuple(TrustedPath(Path(name), int(uid)) for name, uid in entries.items())
@@ -78,9 +75,9 @@ def write(path: Path, entries: Iterable[TrustedPath]) -> None:
     Raises:
         HpcbertError: The file system refused.
     """
-    with files.refusal("make the directory", path.parent):
+    with files.translate_errors("make the directory", path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({str(one): uid for one, uid in sorted(entries)}, indent=1)
+    text = json.dumps({str(trusted_path): uid for trusted_path, uid in sorted(entries)}, indent=1)
     files.write_text(path, f"{text}\n")
 
 
@@ -91,18 +88,18 @@ def entries_at(path: Path) -> tuple[TrustedPath, ...]:
         UsageError: It does not exist.
     """
     try:
-        return tuple(TrustedPath(step, step.lstat().st_uid) for step in steps(path))
+        return tuple(TrustedPath(step, step.lstat().st_uid) for step in follow_links(path))
     except OSError as error:
         raise UsageError(f"Can't examine it: {error.strerror}.", where=str(path)) from error
 
 
-def steps(path: Path) -> tuple[Path, ...]:
+def follow_links(path: Path) -> tuple[Path, ...]:
     """Return a path as it is and as its links lead, without links above the last component."""
     target = path.resolve()
     return (path.parent.resolve() / path.name, target) if path.is_symlink() else (target,)
 
 
-def of_command_line(
+def command_line_entries(
     site: Path | None, templates: Sequence[str | Path] = ()
 ) -> tuple[TrustedPath, ...]:
     """Return what a command line trusts by naming it: a site.toml, and folders of recipes.
@@ -112,53 +109,62 @@ def of_command_line(
             searched for it.
         templates: Folders, whoever owns what is in them.
     """
-    named = [
-        TrustedPath(place, _ANYBODY) for template in templates for place in steps(Path(template))
+    entries = [
+        TrustedPath(place, _ANYBODY)
+        for template in templates
+        for place in follow_links(Path(template))
     ]
     if site:
-        named += [TrustedPath(place, _ANYBODY) for place in steps(site)]
-        named += [TrustedPath(site.parent.resolve(), site.stat().st_uid)]
-    return tuple(named)
+        entries += [TrustedPath(place, _ANYBODY) for place in follow_links(site)]
+        entries += [TrustedPath(site.parent.resolve(), site.stat().st_uid)]
+    return tuple(entries)
 
 
-def refuse(paths: Iterable[Path], named: Sequence[TrustedPath] = (), *, advice: str = "") -> None:
+def refuse_untrusted(
+    paths: Iterable[Path], extra_entries: Sequence[TrustedPath] = (), *, advice: str = ""
+) -> None:
     """Refuse to run files of somebody else, and files that everybody can write to.
 
     Args:
         paths: The files; those of hpcbert itself run already.
-        named: What the command line trusts.
+        extra_entries: What the command line trusts.
         advice: What to do instead of trusting them.
 
     Raises:
         UsageError: The user neither trusts nor names one; the hint has the command that does.
         ConfigError: As `read`.
     """
-    doubts = [doubt for path in paths for doubt in _doubts(path) if not _covered(doubt, named)]
+    doubts = [
+        doubt
+        for path in paths
+        for doubt in _find_doubts(path)
+        if not _is_covered(doubt, extra_entries)
+    ]
     if not doubts:
         return
-    trusted = read(file_of(os.environ))
-    doubts = [doubt for doubt in doubts if not _covered(doubt, trusted)]
+    trusted_entries = read(trust_file(os.environ))
+    doubts = [doubt for doubt in doubts if not _is_covered(doubt, trusted_entries)]
     if doubts:
         raise UsageError(
             f"{doubts[0].why}: hpcbert does not run it.",
             where=str(doubts[0].path),
-            hint=_remedy(doubts, advice),
+            hint=_format_remedy(doubts, advice),
         )
 
 
-def _covered(doubt: _Doubt, entries: Iterable[TrustedPath]) -> bool:
+def _is_covered(doubt: _Doubt, entries: Iterable[TrustedPath]) -> bool:
     return any(entry.covers(doubt.path, doubt.uid) for entry in entries)
 
 
-def _doubts(path: Path) -> Iterator[_Doubt]:
+def _find_doubts(path: Path) -> Iterator[_Doubt]:
     """Yield why a file, its folder if that is a link, or the target of either is not the user's."""
     with contextlib.suppress(OSError):  # Whoever reads a missing file reports it.
         target = path.resolve(strict=True)
-        links = [one for one in (path.parent, path) if one.is_symlink()]
+        links = [step for step in (path.parent, path) if step.is_symlink()]
         for place in (*(link.parent.resolve() / link.name for link in links), target):
             status = place.lstat()
-            if (why := ownership.doubt(status)) and not _is_hpcberts(target):
-                yield _Doubt(place, status.st_uid, why)
+            if (reason := ownership.explain_distrust(status)) and not _is_hpcberts(target):
+                yield _Doubt(place, status.st_uid, reason)
 
 
 def _is_hpcberts(target: Path) -> bool:
@@ -167,9 +173,9 @@ def _is_hpcberts(target: Path) -> bool:
     return any(target.is_relative_to(path.resolve()) for path in paths)
 
 
-def _remedy(doubts: Sequence[_Doubt], advice: str) -> str:
+def _format_remedy(doubts: Sequence[_Doubt], advice: str) -> str:
     """Return the command that trusts all files at once: folders that have their files' owner."""
-    trusted_paths = [TrustedPath(_unit(doubt), doubt.uid) for doubt in doubts]
+    trusted_paths = [TrustedPath(_choose_path(doubt), doubt.uid) for doubt in doubts]
     trusted_paths = [
         trusted_path
         for trusted_path in dict.fromkeys(trusted_paths)
@@ -183,8 +189,10 @@ def _remedy(doubts: Sequence[_Doubt], advice: str) -> str:
     return f"{advice}; or, if {remedy}" if advice else f"If {remedy}"
 
 
-def _unit(doubt: _Doubt) -> Path:
+def _choose_path(doubt: _Doubt) -> Path:
     folder = doubt.path.parent
-    broad = folder in {folder.parent, Path(os.environ.get("HOME", "/"))}
-    theirs = doubt.path.is_dir() and doubt.uid != os.geteuid()  # That campaign, not all of theirs.
-    return doubt.path if broad or theirs or folder.stat().st_uid != doubt.uid else folder
+    is_broad = folder in {folder.parent, Path(os.environ.get("HOME", "/"))}
+    is_foreign = (
+        doubt.path.is_dir() and doubt.uid != os.geteuid()
+    )  # That campaign, not all of theirs.
+    return doubt.path if is_broad or is_foreign or folder.stat().st_uid != doubt.uid else folder

@@ -7,11 +7,11 @@ import re
 from hpcbert.system import redact
 from hpcbert.system.decode import Invalid
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Variables by which Slurm, its PMI and hpcbert's scripts inform the ranks (sbatch(1) and srun(1),
 # OUTPUT ENVIRONMENT VARIABLES; job.bash, rank.bash), and those that steer Slurm's own commands.
-_PREFIXES = {
+_RESERVED_PREFIXES = {
     "SLURM": "Slurm",
     "SBATCH_": "Slurm",
     "SRUN_": "Slurm",
@@ -20,7 +20,7 @@ _PREFIXES = {
     "HPCBERT_": "hpcbert",
 }
 # Slurm decides which devices a rank sees (gres.conf(5), AutoDetect), and for the CPU, hpcbert.
-_NAMES = {
+_RESERVED_NAMES = {
     **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ""),
     **dict.fromkeys(("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"), ""),
     **dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"), ""),
@@ -29,38 +29,42 @@ _NAMES = {
 _READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 
 
-def variable(name: str) -> str:
+def check_variable(name: str) -> str:
     """Return a valid name for an environment variable.
 
     Raises:
         Invalid: It is not valid.
     """
-    if not _NAME.fullmatch(name):
+    if not _VARIABLE_NAME.fullmatch(name):
         raise Invalid("is not a valid name for an environment variable")
     return name
 
 
-def asked(name: str) -> str:
+def check_point_variable(name: str) -> str:
     """Return the name of a variable that the user may set for a point.
 
     Raises:
         Invalid: It is not a name, or something else sets it, or it names a secret.
     """
-    variable(name)
-    owner = next((who for start, who in _PREFIXES.items() if name.startswith(start)), "")
-    if owner or name in _NAMES:
+    check_variable(name)
+    owner = next(
+        (program for prefix, program in _RESERVED_PREFIXES.items() if name.startswith(prefix)), ""
+    )
+    if owner or name in _RESERVED_NAMES:
         raise Invalid(f"is set by {owner or 'Slurm and hpcbert'} itself", "Leave it out.")
     if name in _READ_ONLY:
         raise Invalid("belongs to bash, which refuses to set it", "Leave it out.")
-    if redact.secret_name(name):
-        raise Invalid("may hold a secret, and would appear in scripts and tables", _SECRETS)
+    if redact.is_secret_name(name):
+        raise Invalid("may hold a secret, and would appear in scripts and tables", _SECRETS_HINT)
     return name
 
 
-_SECRETS = "Put it where the program reads it itself, for example a file in your home directory."
+_SECRETS_HINT = (
+    "Put it where the program reads it itself, for example a file in your home directory."
+)
 
 
-def value(text: str) -> str:
+def check_point_value(text: str) -> str:
     """Return a value that the user may give to a variable of a point.
 
     Raises:
@@ -68,6 +72,6 @@ def value(text: str) -> str:
     """
     if _CONTROL.search(text):
         raise Invalid("holds a line break or another control character", value=text)
-    if redact.text(text) != text:
-        raise Invalid("looks like a secret, and would appear in scripts and tables", _SECRETS)
+    if redact.mask_text(text) != text:
+        raise Invalid("looks like a secret, and would appear in scripts and tables", _SECRETS_HINT)
     return text

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003  annotations are read
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from hpcbert.model import Precision  # noqa: TC001  annotations are read
-from hpcbert.system.decode import Invalid, Written
+from hpcbert.model import Precision
+from hpcbert.system.decode import EncodedAs, Invalid
 
 
-def _release(text: str) -> str:
+def _check_release(text: str) -> str:
     """Return a Python release, `3.9`, or refuse other text."""
     parts = text.split(".")
     if len(parts) != 2 or not all(part.isdigit() for part in parts):  # noqa: PLR2004
@@ -50,7 +50,7 @@ class VirtualEnvironment:
         patches: Files of the recipe's folder to apply to the installed packages.
     """
 
-    python: Annotated[str, _release]
+    python: Annotated[str, _check_release]
     install: tuple[InstallStep, ...] = ()
     program: bool = False
     patches: tuple[str, ...] = ()
@@ -61,13 +61,13 @@ class VirtualEnvironment:
         return any(install_step.source for install_step in self.install)
 
 
-def _preferred(said: str | tuple[str, ...]) -> tuple[str, ...]:
-    named = (said,) if isinstance(said, str) else said
-    return tuple(one for one in named if one)
+def _read_preferences(preference: str | tuple[str, ...]) -> tuple[str, ...]:
+    names = (preference,) if isinstance(preference, str) else preference
+    return tuple(name for name in names if name)
 
 
 # One name, or several in order of preference.
-Preferred = Annotated[tuple[str, ...], Written(str | tuple[str, ...], _preferred)]
+Preferred = Annotated[tuple[str, ...], EncodedAs(str | tuple[str, ...], _read_preferences)]
 
 
 @dataclass(frozen=True)

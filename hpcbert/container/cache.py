@@ -12,23 +12,20 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hpcbert.container.reference import Image
 from hpcbert.errors import UsageError
-from hpcbert.system.files import refusal
-from hpcbert.system.processes import boot_id, lives
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.container.reference import Image
+from hpcbert.system.files import translate_errors
+from hpcbert.system.processes import boot_id, is_alive
 
 SCRIPT = Path(__file__).parent.parent / "shell" / "image.sh"
 SCHEMA = 1
-_ENDS = (".sqsh", ".sif")
-_HIDDEN = re.compile(
+_IMAGE_SUFFIXES = (".sqsh", ".sif")
+_HIDDEN_NAME = re.compile(
     r"\.(?P<stem>[A-Za-z0-9_][A-Za-z0-9._+@-]*)~(lock|failed|.+\.(partial|json|dead|done))"
 )
 # A heart beats every ten seconds; an hour without one is not due to clocks that differ.
@@ -80,7 +77,7 @@ def built_stem(framework: str, base: str, install: Sequence[str]) -> str:
     return f"{framework}+built+{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def find(directory: Path, image: Image, prefix: str = "") -> Cached | None:
+def find_image(directory: Path, image: Image, prefix: str = "") -> Cached | None:
     """Return the prepared file of a registry's image, if there is a whole one.
 
     Args:
@@ -88,58 +85,60 @@ def find(directory: Path, image: Image, prefix: str = "") -> Cached | None:
         image: The image that it was made from.
         prefix: The beginning of its tool's names.
     """
-    return find_stem(directory, prefix + image.stem) if image.kind != "file" else None
+    return find_by_stem(directory, prefix + image.stem) if image.kind != "file" else None
 
 
-def find_stem(directory: Path, stem: str) -> Cached | None:
+def find_by_stem(directory: Path, stem: str) -> Cached | None:
     """Return the prepared image of a stem, if there is a whole one."""
-    return _read(directory / f"{stem}.json")
+    return _read_pointer(directory / f"{stem}.json")
 
 
-def listed(directory: Path) -> tuple[Cached, ...]:
+def list_images(directory: Path) -> tuple[Cached, ...]:
     """Return all prepared images, by name."""
-    found = (_read(path) for path in sorted(directory.glob("[!.]*.json")))
-    return tuple(one for one in found if one is not None)
+    images = (_read_pointer(path) for path in sorted(directory.glob("[!.]*.json")))
+    return tuple(image for image in images if image is not None)
 
 
-def leftovers(directory: Path, *, now: float | None = None) -> tuple[Leftover, ...]:
+def find_leftovers(directory: Path, *, now: float | None = None) -> tuple[Leftover, ...]:
     """Return the files without a pointer, by name; those of a living import are marked."""
     now = time.time() if now is None else now
-    named = {Path(one.path).name for one in listed(directory)}
-    found = []
+    image_names = {Path(image.path).name for image in list_images(directory)}
+    leftover_files = []
     for path in sorted(directory.glob("*")) if directory.is_dir() else ():
-        hidden = _HIDDEN.fullmatch(path.name)
-        if hidden:
-            name = hidden["stem"]
-        elif path.suffix in _ENDS and "+" in path.stem and path.name not in named:
+        hidden_match = _HIDDEN_NAME.fullmatch(path.name)
+        if hidden_match:
+            name = hidden_match["stem"]
+        elif path.suffix in _IMAGE_SUFFIXES and "+" in path.stem and path.name not in image_names:
             name = path.stem.rpartition("+")[0]
         else:
             continue
         size = path.lstat().st_size if path.is_file() else 0
-        found.append(Leftover(str(path), name, importing(directory, name, now=now), size))
-    return tuple(found)
+        leftover_files.append(
+            Leftover(str(path), name, is_importing(directory, name, now=now), size)
+        )
+    return tuple(leftover_files)
 
 
-def importing(directory: Path, stem: str, *, now: float) -> bool:
+def is_importing(directory: Path, stem: str, *, now: float) -> bool:
     """Return whether a stem's lock has a holder that seems to be alive."""
     lock = directory / f".{stem}~lock"
     holder = lock / "holder"
     try:
-        beat = (holder if holder.exists() else lock).stat().st_mtime
-        words = holder.read_text().split() if holder.exists() else []
+        heartbeat = (holder if holder.exists() else lock).stat().st_mtime
+        holder_fields = holder.read_text().split() if holder.exists() else []
     except OSError:
         return False
-    return now - beat < _DEAD_AFTER and not _dead_here(words)
+    return now - heartbeat < _DEAD_AFTER and not _is_dead_here(holder_fields)
 
 
-def remove(directory: Path, cached: Cached, *, now: float | None = None) -> None:
+def remove_image(directory: Path, cached: Cached, *, now: float | None = None) -> None:
     """Remove a prepared image: its pointer first, so that nobody finds half of it.
 
     Raises:
         UsageError: It is being imported at this moment.
         HpcbertError: The file system refused.
     """
-    if importing(directory, cached.stem, now=time.time() if now is None else now):
+    if is_importing(directory, cached.stem, now=time.time() if now is None else now):
         raise UsageError(
             f"{cached.stem} is being imported.",
             where=str(directory),
@@ -149,27 +148,29 @@ def remove(directory: Path, cached: Cached, *, now: float | None = None) -> None
     _unlink(Path(cached.path))
 
 
-def sweep(found: Sequence[Leftover]) -> tuple[Leftover, ...]:
+def remove_leftovers(candidates: Sequence[Leftover]) -> tuple[Leftover, ...]:
     """Remove what no living import owns, and return what was removed.
 
     Raises:
         HpcbertError: The file system refused.
     """
-    dead = tuple(leftover for leftover in found if not leftover.busy)
-    for leftover in dead:
+    dead_files = tuple(leftover for leftover in candidates if not leftover.busy)
+    for leftover in dead_files:
         _unlink(Path(leftover.path))
-    return dead
+    return dead_files
 
 
 def _unlink(path: Path) -> None:
-    with refusal("remove", path, hint="Ask its owner to remove it; nothing else was removed."):
+    with translate_errors(
+        "remove", path, hint="Ask its owner to remove it; nothing else was removed."
+    ):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 
 
-def _read(pointer: Path) -> Cached | None:
+def _read_pointer(pointer: Path) -> Cached | None:
     try:
         data: Any = json.loads(pointer.read_text(encoding="utf-8"))
         file, stem = data["file"], pointer.name.removesuffix(".json")
@@ -192,14 +193,16 @@ def _read(pointer: Path) -> Cached | None:
         return None
 
 
-def _dead_here(words: Sequence[str]) -> bool:
+def _is_dead_here(holder_fields: Sequence[str]) -> bool:
     """Return whether a holder, as image.sh writes it, was a process here that is gone."""
-    if len(words) != 5:  # noqa: PLR2004 - token, host, place, pid, moment of start
+    if len(holder_fields) != 5:  # noqa: PLR2004 - token, host, place, pid, moment of start
         return False
-    _, _, place, pid, born = words
+    _, _, holder_place, pid, start_time = holder_fields
     try:
-        space = Path("/proc/self/ns/pid").readlink()
+        pid_namespace = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return False
-    text = f"{boot_id()}/{space}/{os.geteuid()}"
-    return place == text and born.isdecimal() and not lives(pid, int(born))
+    own_place = f"{boot_id()}/{pid_namespace}/{os.geteuid()}"
+    return (
+        holder_place == own_place and start_time.isdecimal() and not is_alive(pid, int(start_time))
+    )

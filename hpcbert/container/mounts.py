@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from hpcbert.errors import UsageError
 
-_KINDS = ("tmpfs", "umount")
-_HINT = 'Write "SRC", "SRC:DST", "SRC:DST:FLAG+FLAG", "tmpfs:DST" or "umount:DST".'
+_MOUNT_WORDS = ("tmpfs", "umount")
+_MOUNT_HINT = 'Write "SRC", "SRC:DST", "SRC:DST:FLAG+FLAG", "tmpfs:DST" or "umount:DST".'
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,37 @@ class Mount:
         return ":".join((self.source, self.target, *(["+".join(self.flags)] if self.flags else [])))
 
 
-def parse(text: str) -> Mount:
+def parse_mount(text: str) -> Mount:
     """Read one mount.
 
     Raises:
         UsageError: Source or target is neither a path nor one of the known words, or contains what
             no mount can: a colon, a comma or a control character.
     """
-    source, *rest = text.split(":")
-    target = rest[0] if rest else source
-    flags = rest[1] if rest[1:] else ""
-    if rest[2:]:
+    source, *fields = text.split(":")
+    target = fields[0] if fields else source
+    flags = fields[1] if fields[1:] else ""
+    if fields[2:]:
         raise UsageError(
-            f"The mount {text!r} has too many colons; paths can't contain colons.", hint=_HINT
+            f"The mount {text!r} has too many colons; paths can't contain colons.", hint=_MOUNT_HINT
         )
     if "," in text:
-        raise UsageError(f"The mount {text!r} contains a comma, which mounts can't.", hint=_HINT)
+        raise UsageError(
+            f"The mount {text!r} contains a comma, which mounts can't.", hint=_MOUNT_HINT
+        )
     if not text.isprintable():
-        raise UsageError(f"The mount {text!r} contains a control character.", hint=_HINT)
-    if source not in _KINDS and not source.startswith((".", "/")):
+        raise UsageError(f"The mount {text!r} contains a control character.", hint=_MOUNT_HINT)
+    if source not in _MOUNT_WORDS and not source.startswith((".", "/")):
         raise UsageError(
             f"The mount {text!r} must begin with a path, tmpfs or umount.",
             hint="A path must begin with / or ./ here.",
         )
     if not target.startswith((".", "/")):
-        raise UsageError(f"The mount {text!r} must name a path in the container.", hint=_HINT)
+        raise UsageError(f"The mount {text!r} must name a path in the container.", hint=_MOUNT_HINT)
     return Mount(source, target, tuple(flag for flag in flags.split("+") if flag))
 
 
-def bind(path: str) -> Mount:
+def bind_mount(path: str) -> Mount:
     """Return the mount of a path to the same path.
 
     Raises:

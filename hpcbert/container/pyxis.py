@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 # By the tags of NVIDIA/pyxis, args.c.
-SINCE: Mapping[str, str] = {
+PYXIS_SINCE: Mapping[str, str] = {
     "container-image": "0.1",
     "container-name": "0.1",
     "container-mounts": "0.1",
@@ -25,10 +22,12 @@ SINCE: Mapping[str, str] = {
     "container-env": "0.15",
 }
 # Descriptions name other options too: an option's own line begins with it.
-_OPTION = re.compile(r"^\s*(?:-\w, )?--([a-z][a-z-]*)", re.MULTILINE)
+_SRUN_OPTION = re.compile(r"^\s*(?:-\w, )?--([a-z][a-z-]*)", re.MULTILINE)
 
 
-def flags(*, home: bool, remap_root: bool, entrypoint: bool, writable: bool) -> tuple[str, ...]:
+def pyxis_options(
+    *, home: bool, remap_root: bool, entrypoint: bool, writable: bool
+) -> tuple[str, ...]:
     """Return the options that a job script gives to srun, without dashes."""
     return (
         "container-image",
@@ -43,12 +42,14 @@ def flags(*, home: bool, remap_root: bool, entrypoint: bool, writable: bool) -> 
     )
 
 
-def is_installed(usage: str) -> bool:
+def has_pyxis(usage: str) -> bool:
     """Return whether the output of `srun --help` shows any pyxis."""
-    return "container-image" in _OPTION.findall(usage)
+    return "container-image" in _SRUN_OPTION.findall(usage)
 
 
-def missing(usage: str, wanted: Iterable[str]) -> tuple[str, ...]:
+def missing_pyxis_options(usage: str, required: Iterable[str]) -> tuple[str, ...]:
     """Return the wanted options that the output of `srun --help` lacks, the newest last."""
-    options = frozenset(_OPTION.findall(usage))
-    return tuple(flag for flag in SINCE if flag in frozenset(wanted) and flag not in options)
+    options = frozenset(_SRUN_OPTION.findall(usage))
+    return tuple(
+        flag for flag in PYXIS_SINCE if flag in frozenset(required) and flag not in options
+    )

@@ -21,10 +21,10 @@ HUB = "registry-1.docker.io"
 _HUB_NAMES = ("docker.io", "index.docker.io", HUB)
 _DAEMONS = ("dockerd://", "podman://")
 _DOCKER = "docker://"
-_FILE_ENDS = (".sqsh", ".squashfs", ".sqfs", ".sif")
+_FILE_SUFFIXES = (".sqsh", ".squashfs", ".sqfs", ".sif")
 # Registries of other kinds, which Apptainer alone fetches from: SIF files in one of OCI's, and its
 # own libraries, where names may have capitals (apptainer/apptainer, pkg/../library/client/ref.go).
-_OTHERS = ("oras", "library")
+_APPTAINER_SCHEMES = ("oras", "library")
 
 # Names, tags and digests as the distribution project defines them
 # (distribution/reference, regexp.go), a little wider for names, as enroot is.
@@ -75,8 +75,8 @@ class Image:
         if self.kind != "docker":
             return self.slashed
         user = f"{self.user}@" if self.user else ""
-        text = f"@{self.digest}" if self.digest else f":{self.tag}"
-        return f"{_DOCKER}{user}{self.registry}#{self.name}{text}"
+        suffix = f"@{self.digest}" if self.digest else f":{self.tag}"
+        return f"{_DOCKER}{user}{self.registry}#{self.name}{suffix}"
 
     @property
     def slashed(self) -> str:
@@ -84,8 +84,8 @@ class Image:
         if self.kind == "file":
             return self.path
         registry = "docker.io" if self.registry == HUB else self.registry
-        text = f"@{self.digest}" if self.digest else f":{self.tag}"
-        return f"{self.kind}://{registry}{'/' if registry else ''}{self.name}{text}"
+        suffix = f"@{self.digest}" if self.digest else f":{self.tag}"
+        return f"{self.kind}://{registry}{'/' if registry else ''}{self.name}{suffix}"
 
     @property
     def stem(self) -> str:
@@ -96,12 +96,12 @@ class Image:
         """
         if self.kind == "file":
             return re.sub(r"[^A-Za-z0-9._-]", "_", Path(self.path).stem)
-        place = "+".join((self.registry.replace(":", "_"), *self.name.split("/")))
+        location = "+".join((self.registry.replace(":", "_"), *self.name.split("/")))
         tag = "@" + self.digest.replace(":", "+") if self.digest else "+" + self.tag
-        return f"{'' if self.kind == 'docker' else self.kind + '@'}{place}{tag}"
+        return f"{'' if self.kind == 'docker' else self.kind + '@'}{location}{tag}"
 
 
-def parse(text: str) -> Image:
+def parse_reference(text: str) -> Image:
     """Read an image reference.
 
     Args:
@@ -123,18 +123,18 @@ def parse(text: str) -> Image:
             hint="Push the image to a registry, or import it there and name the .sqsh file.",
         )
     kind = text.partition("://")[0]
-    if kind in _OTHERS:
-        return _other(kind, text)
+    if kind in _APPTAINER_SCHEMES:
+        return _parse_apptainer(kind, text)
     reference = text.removeprefix(_DOCKER)
-    if reference == text and text.endswith(_FILE_ENDS):
+    if reference == text and text.endswith(_FILE_SUFFIXES):
         raise UsageError(
             f"{text!r} would be read as the name of an image in a registry.",
             hint=f"For a file, write ./{text} or its whole path.",
         )
-    return _docker(reference, text)
+    return _parse_docker(reference, text)
 
 
-def _other(kind: str, text: str) -> Image:
+def _parse_apptainer(kind: str, text: str) -> Image:
     match = (_ORAS if kind == "oras" else _LIBRARY).fullmatch(text)
     if not match or "//" in match["name"] or match["name"].endswith("/"):
         hint = "Write oras://REGISTRY/IMAGE:TAG or library://[REGISTRY/]IMAGE:TAG."
@@ -145,14 +145,14 @@ def _other(kind: str, text: str) -> Image:
     return Image("oras" if kind == "oras" else "library", **parts)
 
 
-def _docker(reference: str, text: str) -> Image:
+def _parse_docker(reference: str, text: str) -> Image:
     if "://" in reference:
         raise UsageError(f"{text!r} names an unknown kind of image.", hint=_HINT)
-    rest, at, digest = reference.rpartition("@")
-    if not at or not digest.startswith("sha256:"):
-        rest, digest = reference, ""
-    place, name, tag = _split(rest)
-    user, _, registry = place.rpartition("@")
+    location, separator, digest = reference.rpartition("@")
+    if not separator or not digest.startswith("sha256:"):
+        location, digest = reference, ""
+    authority, name, tag = _split_location(location)
+    user, _, registry = authority.rpartition("@")
     image = Image(
         "docker",
         user=user,
@@ -163,27 +163,27 @@ def _docker(reference: str, text: str) -> Image:
     )
     if image.registry == HUB and "/" not in name:
         image = Image("docker", "", user, HUB, f"library/{name}", image.tag, digest)
-    _check(image, text)
+    _check_parts(image, text)
     return image
 
 
-def _split(rest: str) -> tuple[str, str, str]:
+def _split_location(location: str) -> tuple[str, str, str]:
     """Split `[USER@][REGISTRY(#|/)]IMAGE[:TAG]` into place, name and tag."""
-    if "#" in rest:
-        place, _, path = rest.partition("#")
+    if "#" in location:
+        authority, _, path = location.partition("#")
     else:
-        user, at, plain = rest.rpartition("@")
-        host, slash, path = plain.partition("/")
+        user, separator, address = location.rpartition("@")
+        host, slash, path = address.partition("/")
         # A host has a dot or a port, or is this machine: otherwise it is a folder of the hub.
         if not slash or not ("." in host or ":" in host or host == "localhost"):
-            host, path = HUB, plain
-        place = f"{user}{at}{host}"
-    folders, slash, last = path.rpartition("/")
-    name, _, tag = last.partition(":")
-    return place, f"{folders}{slash}{name}", tag
+            host, path = HUB, address
+        authority = f"{user}{separator}{host}"
+    folders, slash, basename = path.rpartition("/")
+    name, _, tag = basename.partition(":")
+    return authority, f"{folders}{slash}{name}", tag
 
 
-def _check(image: Image, text: str) -> None:
+def _check_parts(image: Image, text: str) -> None:
     parts = (
         ("user", image.user, _USER),
         ("registry", image.registry, _REGISTRY),
@@ -191,7 +191,7 @@ def _check(image: Image, text: str) -> None:
         ("tag", image.tag, _TAG),
         ("digest", image.digest, _DIGEST),
     )
-    for what, value, form in parts:
-        needed = what in ("registry", "name") or (what == "tag" and not image.digest)
-        if (value or needed) and not form.fullmatch(value):
-            raise UsageError(f"{text!r} is not an image: its {what} is {value!r}.", hint=_HINT)
+    for part, value, pattern in parts:
+        is_needed = part in ("registry", "name") or (part == "tag" and not image.digest)
+        if (value or is_needed) and not pattern.fullmatch(value):
+            raise UsageError(f"{text!r} is not an image: its {part} is {value!r}.", hint=_HINT)

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hpcbert.container.mounts import Mount
+from hpcbert.container.reference import Image
 from hpcbert.errors import UsageError
-
-if TYPE_CHECKING:
-    from hpcbert.container.mounts import Mount
-    from hpcbert.container.reference import Image
 
 
 @dataclass(frozen=True)
@@ -46,12 +43,12 @@ class Tool:
 
     def reads(self, path: str) -> bool:
         """Return whether a file begins like its images; Apptainer enters a directory as well."""
-        place, magic = self.magic
+        offset, magic = self.magic
         if self.slashed and Path(path).is_dir():
             return True
         try:
             with Path(path).open("rb") as file:
-                return file.read(place + len(magic))[place:] == magic
+                return file.read(offset + len(magic))[offset:] == magic
         except OSError:
             return False
 
@@ -62,19 +59,19 @@ class Runtime:
 
     Attributes:
         tool: The tool that makes its images.
-        enters: Whether a job enters by the tool's command; otherwise srun does, by a plugin.
-        expands: Characters that mounts must not contain, because a shell would expand them.
+        enters_by_tool: Whether a job enters by the tool's command; otherwise srun does, by a plugin.
+        forbidden_characters: Characters that mounts must not contain, because a shell would expand them.
     """
 
     name: str
     tool: Tool
-    enters: bool = True
-    expands: str = ""
+    enters_by_tool: bool = True
+    forbidden_characters: str = ""
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files of this package that a job runs."""
-        if self.enters:
+        if self.enters_by_tool:
             shell = ("enter.sh", "join.sh", "sweep.sh", "image.sh", f"{self.tool.name}.sh")
             return ("joined.bash", *shell)
         return ("pyxis.bash", "pyxis.sh", "sweep.sh")
@@ -113,13 +110,13 @@ _APPTAINER = Tool(
 # pyxis writes mounts in double quotes into a file that a shell reads on the node
 # (NVIDIA/pyxis 0.24.0, pyxis_slurmstepd.c, enroot_create_start_config).
 RUNTIMES = {
-    "pyxis": Runtime("pyxis", _ENROOT, enters=False, expands='"$`\\'),
+    "pyxis": Runtime("pyxis", _ENROOT, enters_by_tool=False, forbidden_characters='"$`\\'),
     "enroot": Runtime("enroot", _ENROOT),
     "apptainer": Runtime("apptainer", _APPTAINER),
 }
 
 
-def of(name: str) -> Runtime:
+def get_runtime(name: str) -> Runtime:
     """Return the runtime in a site's file; `none` is not one.
 
     Raises:
@@ -128,7 +125,7 @@ def of(name: str) -> Runtime:
     return RUNTIMES[name]
 
 
-def uri(image: Image | None, runtime: str) -> str:
+def image_uri(image: Image | None, runtime: str) -> str:
     """Return an image in the form that a runtime needs; empty without one."""
     if image is None:
         return ""
@@ -141,12 +138,13 @@ def check_image(image: Image, runtime: Runtime, where: str) -> Image:
     Raises:
         UsageError: It can't.
     """
-    text = " or ".join(
-        f'"{one.name}"'
-        for one in RUNTIMES.values()
-        if image.kind in (*one.tool.schemes, "file") and not image.path.endswith(one.tool.ends)
+    choices = " or ".join(
+        f'"{candidate.name}"'
+        for candidate in RUNTIMES.values()
+        if image.kind in (*candidate.tool.schemes, "file")
+        and not image.path.endswith(candidate.tool.ends)
     )
-    hint = f"container.runtime = {text} can."
+    hint = f"container.runtime = {choices} can."
     if image.path.endswith(runtime.tool.ends):
         raise UsageError(f"{runtime.name} can't enter {image.path!r}.", where=where, hint=hint)
     if image.kind not in (*runtime.tool.schemes, "file"):
@@ -161,7 +159,7 @@ def check_mount(mount: Mount, runtime: Runtime, where: str) -> None:
         UsageError: It can't.
     """
     hint = 'container.runtime = "enroot" can.'
-    if any(char in runtime.expands for char in mount.spec):
+    if any(char in runtime.forbidden_characters for char in mount.spec):
         raise UsageError(
             f"The mount {mount.spec!r} contains characters that a shell would expand on the node.",
             where=where,

@@ -224,9 +224,9 @@ SYMPTOMS: tuple[Symptom, ...] = (
 )
 
 
-def explain(printed: str) -> Symptom | None:
+def find_symptom(output: str) -> Symptom | None:
     """Return the row that matches the output of a failed program, if any."""
     for symptom in SYMPTOMS:
-        if re.search(symptom.shows, printed, re.IGNORECASE | re.DOTALL):
+        if re.search(symptom.shows, output, re.IGNORECASE | re.DOTALL):
             return symptom
     return None

@@ -45,43 +45,43 @@ def check(directory: Path) -> DataCheck:
     """
     document = making.read_document(directory / making.DATA)
     form = find(str(document["format"]))
-    problems = list(_strangers(directory, document))
-    total, samples, tokens, broken = hashlib.sha256(), 0, 0, False
-    for entries in _together(document, form):
+    problems = list(_find_unlisted(directory, document))
+    total, samples, tokens, is_damaged = hashlib.sha256(), 0, 0, False
+    for entries in _group_entries(document, form):
         names = " and ".join(entry["name"] for entry in entries)
         try:
-            for block in _blocks(directory, entries, document, form):
+            for block in _read_blocks(directory, entries, document, form):
                 samples += len(block.input_ids)
                 tokens += int(block.lengths.sum())
                 total.update(block.rows())
         except OSError as error:
             problems.append(f"{names}: {error.strerror or error}")
-            broken = True
+            is_damaged = True
         except (DamagedError, ValueError) as error:
             problems.append(f"{names}: {error}")
-            broken = True
-    if form.whole and not broken and total.hexdigest() != document["stream_sha256"]:
+            is_damaged = True
+    if form.whole and not is_damaged and total.hexdigest() != document["stream_sha256"]:
         problems.append("the samples differ from the digest in data.json")
     mean = tokens / samples if samples else 0.0
     files = len(document["files"])
     return DataCheck(str(directory), document["format"], files, samples, mean, tuple(problems))
 
 
-def _blocks(
+def _read_blocks(
     directory: Path, entries: list[dict[str, Any]], document: Mapping[str, Any], form: DataFormat
 ) -> Iterator[Samples]:
     """Yield the samples of files that belong together; raise DamagedError if they are invalid."""
-    _compare(directory, entries)
+    _compare_files(directory, entries)
     count = 0
     for block in form.read([directory / entry["name"] for entry in entries]):
-        _examine(block, document, form)
+        _check_block(block, document, form)
         count += len(block.input_ids)
         yield block
     if count != entries[0]["samples"]:
         raise DamagedError(f"it has {count} samples, not {entries[0]['samples']}")
 
 
-def _together(document: Mapping[str, Any], form: DataFormat) -> Iterator[list[dict[str, Any]]]:
+def _group_entries(document: Mapping[str, Any], form: DataFormat) -> Iterator[list[dict[str, Any]]]:
     """Yield the entries of files that are read together."""
     entries = document["files"]
     size = len(form.names(0, 1))
@@ -89,19 +89,22 @@ def _together(document: Mapping[str, Any], form: DataFormat) -> Iterator[list[di
         yield entries[start : start + size]
 
 
-def _strangers(directory: Path, document: Mapping[str, Any]) -> Iterator[str]:
+def _find_unlisted(directory: Path, document: Mapping[str, Any]) -> Iterator[str]:
     """Yield files that programs would read although they are not in data.json."""
-    listed = {entry["name"] for entry in document["files"]}
+    listed_names = {entry["name"] for entry in document["files"]}
     for path in sorted((directory / making.FOLDER).glob("*")):
         name = f"{making.FOLDER}/{path.name}"
-        if name not in listed:
+        if name not in listed_names:
             yield f"{name}: data.json does not list it"
-    words = directory / making.VOCABULARY
-    if not words.is_file() or making.sha256(words) != document["vocabulary"]["sha256"]:
+    vocabulary_path = directory / making.VOCABULARY
+    if (
+        not vocabulary_path.is_file()
+        or making.sha256(vocabulary_path) != document["vocabulary"]["sha256"]
+    ):
         yield f"{making.VOCABULARY}: missing, or not the one that the data were made with"
 
 
-def _compare(directory: Path, entries: list[dict[str, Any]]) -> None:
+def _compare_files(directory: Path, entries: list[dict[str, Any]]) -> None:
     for entry in entries:
         path = directory / entry["name"]
         size = path.stat().st_size
@@ -111,7 +114,7 @@ def _compare(directory: Path, entries: list[dict[str, Any]]) -> None:
             raise DamagedError("its content has changed")
 
 
-def _examine(block: Samples, document: Mapping[str, Any], form: DataFormat) -> None:
+def _check_block(block: Samples, document: Mapping[str, Any], form: DataFormat) -> None:
     """Refuse samples that a program could not train on."""
     length, predictions = document["sequence_length"], document["predictions"]
     if form.whole and block.input_ids.shape[1] != length:
@@ -155,18 +158,18 @@ def show(directory: Path, number: int) -> SampleText:
     """
     document = making.read_document(directory / making.DATA)
     form = find(str(document["format"]))
-    words = (directory / making.VOCABULARY).read_text(encoding="utf-8").splitlines()
-    left = number
-    for entries in _together(document, form):
-        if left >= entries[0]["samples"]:
-            left -= entries[0]["samples"]
+    vocabulary = (directory / making.VOCABULARY).read_text(encoding="utf-8").splitlines()
+    remaining = number
+    for entries in _group_entries(document, form):
+        if remaining >= entries[0]["samples"]:
+            remaining -= entries[0]["samples"]
             continue
         name = entries[0]["name"]
         try:
             for block in form.read([directory / entry["name"] for entry in entries]):
-                if left < len(block.input_ids):
-                    return _shown(block, left, number, name, words)
-                left -= len(block.input_ids)
+                if remaining < len(block.input_ids):
+                    return _to_text(block, remaining, number, name, vocabulary)
+                remaining -= len(block.input_ids)
         except (OSError, DamagedError, ValueError) as error:
             hint = f"hpcbert data check {directory}"
             raise UsageError(f"The file can't be read: {error}.", where=name, hint=hint) from error
@@ -177,9 +180,9 @@ def show(directory: Path, number: int) -> SampleText:
     )
 
 
-def _shown(block: Samples, row: int, number: int, name: str, words: list[str]) -> SampleText:
+def _to_text(block: Samples, row: int, number: int, name: str, vocabulary: list[str]) -> SampleText:
     def word(token: int) -> str:
-        return words[token] if token < len(words) else str(token)
+        return vocabulary[token] if token < len(vocabulary) else str(token)
 
     length = int(block.lengths[row])
     positions, originals = block.masked_lm_positions[row], block.masked_lm_ids[row]
@@ -188,9 +191,9 @@ def _shown(block: Samples, row: int, number: int, name: str, words: list[str]) -
         file=name,
         tokens=tuple(word(token) for token in block.input_ids[row, :length].tolist()),
         masked=tuple(
-            (at, word(was))
-            for at, was in zip(positions.tolist(), originals.tolist(), strict=True)
-            if at
+            (position, word(original))
+            for position, original in zip(positions.tolist(), originals.tolist(), strict=True)
+            if position
         ),
         label=int(block.next_sentence_labels[row]),
     )

@@ -58,7 +58,7 @@ class DataFormat(NamedTuple):
 # --- TFRecord and OFRecord ------------------------------------------------------------------------
 
 
-def _features(stream: Stream) -> Iterator[dict[str, protobuf.Numbers]]:
+def _split_samples(stream: Stream) -> Iterator[dict[str, protobuf.Numbers]]:
     """Yield samples as google-research/bert@eedf571, create_pretraining_data.py, names them."""
     for block in stream:
         fields = {**block._asdict(), "masked_lm_weights": block.masked_lm_weights}
@@ -69,7 +69,7 @@ def _features(stream: Stream) -> Iterator[dict[str, protobuf.Numbers]]:
 
 def _write_records(dialect: Dialect) -> Callable[[Sequence[Path], Stream], None]:
     def write(paths: Sequence[Path], stream: Stream) -> None:
-        records = (protobuf.encode(features, dialect) for features in _features(stream))
+        records = (protobuf.encode(features, dialect) for features in _split_samples(stream))
         with paths[0].open("wb") as file:
             protobuf.write_records(file, records, dialect)
 
@@ -81,17 +81,17 @@ def _read_records(dialect: Dialect) -> Callable[[Sequence[Path]], Iterator[Sampl
         with paths[0].open("rb") as file:
             rows = []
             for record in protobuf.read_records(file, dialect):
-                rows.append(_row(protobuf.decode(record, dialect)))
+                rows.append(_select_columns(protobuf.decode(record, dialect)))
                 if len(rows) == _BLOCK:
-                    yield _stacked(rows)
+                    yield _stack_rows(rows)
                     rows = []
             if rows:
-                yield _stacked(rows)
+                yield _stack_rows(rows)
 
     return read
 
 
-def _row(features: dict[str, protobuf.Numbers]) -> list[protobuf.Numbers]:
+def _select_columns(features: dict[str, protobuf.Numbers]) -> list[protobuf.Numbers]:
     missing = [name for name in _NAMES if name not in features]
     if missing:
         raise DamagedError(f"a record has no {', '.join(missing)}")
@@ -101,15 +101,15 @@ def _row(features: dict[str, protobuf.Numbers]) -> list[protobuf.Numbers]:
     return [features[name] for name in _NAMES]
 
 
-def _stacked(rows: Sequence[Sequence[protobuf.Numbers]]) -> Samples:
+def _stack_rows(rows: Sequence[Sequence[protobuf.Numbers]]) -> Samples:
     try:
         columns = [np.stack(column) for column in zip(*rows, strict=True)]
     except ValueError as error:
         raise DamagedError("its samples differ in length") from error
-    return _typed([*columns[:-1], columns[-1].reshape(len(rows), -1)[:, 0]])
+    return _to_samples([*columns[:-1], columns[-1].reshape(len(rows), -1)[:, 0]])
 
 
-def _typed(columns: Sequence[protobuf.Numbers]) -> Samples:
+def _to_samples(columns: Sequence[protobuf.Numbers]) -> Samples:
     """Return columns as samples; refuse a value that does not fit its type, never cut it."""
     kinds = [np.dtype(kind) for kind in ("i4", "i1", "i1", "i4", "i4", "i1")]
     for name, column, kind in zip(_NAMES, columns, kinds, strict=True):
@@ -126,10 +126,10 @@ def _typed(columns: Sequence[protobuf.Numbers]) -> Samples:
 def _write_hdf5(paths: Sequence[Path], stream: Stream) -> None:
     import h5py
 
-    parts = list(stream)
+    blocks = list(stream)
     # No compression and no times: the bytes depend only on the samples.
     with h5py.File(paths[0], "w", libver="earliest", track_order=False) as file:
-        for name, columns in zip(_NAMES, zip(*parts, strict=True), strict=True):
+        for name, columns in zip(_NAMES, zip(*blocks, strict=True), strict=True):
             file.create_dataset(name, data=np.concatenate(columns), track_times=False)
 
 
@@ -145,7 +145,7 @@ def _read_hdf5(paths: Sequence[Path]) -> Iterator[Samples]:
             if len(set(counts.values())) > 1:
                 raise DamagedError("its data sets differ in length")
             for start in range(0, counts["input_ids"], _BLOCK):
-                yield _typed([file[name][start : start + _BLOCK] for name in _NAMES])
+                yield _to_samples([file[name][start : start + _BLOCK] for name in _NAMES])
     except (RuntimeError, TypeError, KeyError) as error:
         raise DamagedError(f"HDF5 can't read it: {error}") from error
 
@@ -154,13 +154,13 @@ def _read_hdf5(paths: Sequence[Path]) -> Iterator[Samples]:
 
 
 def _write_npz(paths: Sequence[Path], stream: Stream) -> None:
-    parts = list(stream)
+    blocks = list(stream)
     arrays = {
         name: np.concatenate(columns).astype("<i4")
-        for name, columns in zip(_NAMES, zip(*parts, strict=True), strict=True)
+        for name, columns in zip(_NAMES, zip(*blocks, strict=True), strict=True)
     }
     arrays["valid_lengths"] = arrays.pop("input_mask").sum(axis=1, dtype="<i4")
-    weights = np.concatenate([part.masked_lm_weights for part in parts]).astype("<f4")
+    weights = np.concatenate([block.masked_lm_weights for block in blocks]).astype("<f4")
     with zipfile.ZipFile(paths[0], "w", zipfile.ZIP_STORED) as archive:
         for name, values in {**arrays, "masked_lm_weights": weights}.items():
             member = zipfile.ZipInfo(f"{name}.npy", date_time=_DATE)
@@ -184,7 +184,7 @@ def _read_npz(paths: Sequence[Path]) -> Iterator[Samples]:
     if ids.ndim != 2 or lengths.shape != ids.shape[:1]:  # noqa: PLR2004 - samples, tokens
         raise DamagedError("its arrays differ in length")
     arrays["input_mask"] = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int8)
-    yield _typed([arrays[name] for name in _NAMES])
+    yield _to_samples([arrays[name] for name in _NAMES])
 
 
 # --- Text of PaddlePaddle 1.8 (PaddlePaddle/models@b71cf63, BERT, reader/pretraining.py) ----------
@@ -209,17 +209,17 @@ def _read_text(paths: Sequence[Path]) -> Iterator[Samples]:
     try:
         with gzip.open(paths[0], "rt", encoding="utf-8") as file:
             for line in file:
-                pairs.append(_pair(line))
+                pairs.append(_parse_pair(line))
                 if len(pairs) == _BLOCK:
-                    yield _unmasked(pairs)
+                    yield _pad_pairs(pairs)
                     pairs = []
     except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DamagedError(f"it is not compressed text: {error}") from error
     if pairs:
-        yield _unmasked(pairs)
+        yield _pad_pairs(pairs)
 
 
-def _pair(line: str) -> tuple[list[int], list[int], int]:
+def _parse_pair(line: str) -> tuple[list[int], list[int], int]:
     fields = line.rstrip("\n").split(";")
     if len(fields) != 4:  # noqa: PLR2004 - tokens, segments, positions, label
         raise DamagedError(f"a line has {len(fields)} fields, not 4")
@@ -280,24 +280,30 @@ def _read_megatron(paths: Sequence[Path]) -> Iterator[Samples]:
     starts = ends - sizes
     for begin in range(0, sentences - 1, 2 * _BLOCK):
         pairs = []
-        for at in range(begin, min(begin + 2 * _BLOCK, sentences - 1), 2):
-            first, second = (tokens[starts[i] : ends[i]].tolist() for i in (at, at + 1))
-            segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-            pairs.append(([0, *first, 0, *second, 0], segments, 0))
-        yield _unmasked(pairs)
+        for position in range(begin, min(begin + 2 * _BLOCK, sentences - 1), 2):
+            first_sentence, second_sentence = (
+                tokens[starts[number] : ends[number]].tolist()
+                for number in (position, position + 1)
+            )
+            segments = [0] * (len(first_sentence) + 2) + [1] * (len(second_sentence) + 1)
+            pairs.append(([0, *first_sentence, 0, *second_sentence, 0], segments, 0))
+        yield _pad_pairs(pairs)
 
 
-def _unmasked(pairs: Sequence[tuple[list[int], list[int], int]]) -> Samples:
+def _pad_pairs(pairs: Sequence[tuple[list[int], list[int], int]]) -> Samples:
     """Return sentence pairs as samples without predictions, padded to the longest."""
     longest = max(len(tokens) for tokens, _, _ in pairs)
     ids = np.zeros((len(pairs), longest), dtype=np.int64)
     mask, segments = np.zeros_like(ids), np.zeros_like(ids)
-    for index, (words, second, _) in enumerate(pairs):
-        ids[index, : len(words)], segments[index, : len(words)] = words, second
-        mask[index, : len(words)] = 1
-    none = np.zeros((len(pairs), 0), dtype=np.int64)
+    for index, (pair_tokens, pair_segments, _) in enumerate(pairs):
+        ids[index, : len(pair_tokens)], segments[index, : len(pair_tokens)] = (
+            pair_tokens,
+            pair_segments,
+        )
+        mask[index, : len(pair_tokens)] = 1
+    empty = np.zeros((len(pairs), 0), dtype=np.int64)
     labels = np.array([label for _, _, label in pairs])
-    return _typed([ids, mask, segments, none, none, labels])
+    return _to_samples([ids, mask, segments, empty, empty, labels])
 
 
 FORMATS: dict[str, DataFormat] = {

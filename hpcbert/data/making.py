@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpcbert.data import text
 from hpcbert.data.formats import find
-from hpcbert.data.samples import StreamSettings, Vocabulary, blocks, synthetic
+from hpcbert.data.samples import StreamSettings, Vocabulary, make_synthetic, number_blocks
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import files as filing
 from hpcbert.system import packages
-from hpcbert.system.lock import LOCK, locked
+from hpcbert.system.lock import LOCK, hold_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,11 +39,11 @@ _UNFINISHED = ".unfinished"
 _KINDS = {"format": str, "sequence_length": int, "predictions": int, "samples": int, "files": list}
 _VOCABULARY_KINDS = {"size": int, "sha256": str}
 _FILE_KINDS = {"name": str, "bytes": int, "sha256": str, "samples": int}
-_MODE = 0o644
+_FILE_MODE = 0o644
 _MOST_FILES = 1 << 16
 _USUAL_FILES = 32
 # Space to leave free: a full file system hurts its other users.
-_SPARE = 1 << 24
+_SPARE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -87,25 +87,25 @@ def make(
     if not plan.stream.samples and not plan.text:
         raise UsageError("--samples 0 is out of range: 1 or more.")
     _check_packages(plan)
-    _check_files(plan, form)
+    _check_file_count(plan, form)
     vocabulary = text.read_vocabulary(plan.vocabulary) if plan.vocabulary else Vocabulary()
-    paths = text.files_of(plan.text) if plan.text else ()
+    paths = text.find_files(plan.text) if plan.text else ()
     words = plan.vocabulary.read_bytes() if plan.vocabulary else synthetic_words(vocabulary)
     _refuse_other(plan.directory)
     samples, take = _open_source(plan, paths, vocabulary)
     count = _file_count(plan, form, samples)
-    with _errors_of(plan.directory):
+    with _name_directory_in_errors(plan.directory):
         plan.directory.mkdir(parents=True, exist_ok=True)
-        with locked(plan.directory, "data directory"):
+        with hold_lock(plan.directory, "data directory"):
             _refuse_other(plan.directory)  # another process may have made them meanwhile
             _clear(plan.directory)
-            _check_room(plan, form, samples)
-            filing.write_bytes(plan.directory / VOCABULARY, words, mode=_MODE)
-            document = _settings(plan, vocabulary.size, words, paths)
+            _check_space(plan, form, samples)
+            filing.write_bytes(plan.directory / VOCABULARY, words, mode=_FILE_MODE)
+            document = _describe_plan(plan, vocabulary.size, words, paths)
             stream = _Stream(samples, take, progress)
             document |= _write_files(plan.directory / FOLDER, form, stream, count)
             filing.write_text(
-                plan.directory / DATA, json.dumps(document, indent=1) + "\n", mode=_MODE
+                plan.directory / DATA, json.dumps(document, indent=1) + "\n", mode=_FILE_MODE
             )
             (plan.directory / _UNFINISHED).unlink()
     return document
@@ -113,13 +113,13 @@ def make(
 
 def _clear(directory: Path) -> None:
     """Mark a directory as unfinished, and remove what an interrupted run left in it."""
-    (directory / _UNFINISHED).touch(mode=_MODE)
+    (directory / _UNFINISHED).touch(mode=_FILE_MODE)
     (directory / DATA).unlink(missing_ok=True)
     (directory / FOLDER).mkdir(exist_ok=True)
     for path in (directory / FOLDER).iterdir():
         path.unlink()
     for name in (DATA, VOCABULARY):
-        for path in filing.leftovers(directory / name):
+        for path in filing.find_leftovers(directory / name):
             path.unlink()
 
 
@@ -129,12 +129,14 @@ def _open_source(
     """Return how many samples there are, and the function that makes those with given numbers."""
     settings = plan.stream
     if not paths:
-        return settings.samples, lambda numbers: synthetic(numbers, settings, vocabulary)
+        return settings.samples, lambda numbers: make_synthetic(numbers, settings, vocabulary)
     if plan.vocabulary is None:
         raise UsageError("A text needs a vocabulary.", hint="Name it: --vocab vocab.txt.")
     corpus = text.read_corpus(paths, plan.vocabulary, lowercase=plan.lowercase)
-    pairs = text.pairs(corpus, settings, settings.samples)
-    return len(pairs), lambda numbers: text.samples_of(corpus, pairs, numbers, settings, vocabulary)
+    pairs = text.pair_sentences(corpus, settings, settings.samples)
+    return len(pairs), lambda numbers: text.make_samples(
+        corpus, pairs, numbers, settings, vocabulary
+    )
 
 
 class _Stream:
@@ -151,7 +153,7 @@ class _Stream:
 
     def read(self, begin: int, end: int) -> Iterator[Samples]:
         """Yield the samples from `begin` to `end` - 1."""
-        for numbers in blocks(begin, end):
+        for numbers in number_blocks(begin, end):
             block = self._take(numbers)
             self.digest.update(block.rows())
             self.tokens += int(block.lengths.sum())
@@ -167,7 +169,7 @@ def _write_files(folder: Path, form: DataFormat, stream: _Stream, count: int) ->
         end = stream.samples * (number + 1) // count
         paths = [folder / name for name in form.names(number, count)]
         form.write(paths, stream.read(begin, end))
-        entries += [_entry(path, end - begin) for path in paths]
+        entries += [_describe_file(path, end - begin) for path in paths]
     return {
         "samples": stream.samples,
         "mean_tokens": stream.tokens / stream.samples,
@@ -185,7 +187,7 @@ def sha256(path: Path) -> str:
     return total.hexdigest()
 
 
-def _entry(path: Path, samples: int) -> dict[str, Any]:
+def _describe_file(path: Path, samples: int) -> dict[str, Any]:
     with path.open("rb") as file:
         os.fsync(file.fileno())
     name = f"{FOLDER}/{path.name}"
@@ -193,7 +195,9 @@ def _entry(path: Path, samples: int) -> dict[str, Any]:
     return {"name": name, "bytes": size, "sha256": sha256(path), "samples": samples}
 
 
-def _settings(plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]) -> dict[str, Any]:
+def _describe_plan(
+    plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]
+) -> dict[str, Any]:
     """Return what data.json says of a plan; `words` is a vocabulary of `size`."""
     stream = plan.stream
     return {
@@ -247,13 +251,15 @@ def read_document(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise UsageError(f"The file is not a data.json of schema {SCHEMA}.", where=str(path))
-    if wrong := _damaged(document):
+    if damaged_key := _find_damaged_key(document):
         hint = "Make the data again."
-        raise UsageError(f"The key {wrong} is missing or damaged.", where=str(path), hint=hint)
+        raise UsageError(
+            f"The key {damaged_key} is missing or damaged.", where=str(path), hint=hint
+        )
     return document
 
 
-def _damaged(document: Mapping[str, Any]) -> str:
+def _find_damaged_key(document: Mapping[str, Any]) -> str:
     """Return the first key with a value that `make` does not write, else ""."""
     entries = document.get("files")
     tables = [
@@ -280,8 +286,8 @@ def _refuse_other(directory: Path) -> None:
         hint = f"Check them: hpcbert data check {directory}. Or name another directory."
         raise UsageError("It has complete data.", where=str(directory), hint=hint)
     # A lock that was taken over from the dead leaves a hidden name.
-    others = {name for name in names if name != LOCK and not name.startswith(f".{LOCK}")}
-    if others and _UNFINISHED not in names:
+    foreign_names = {name for name in names if name != LOCK and not name.startswith(f".{LOCK}")}
+    if foreign_names and _UNFINISHED not in names:
         hint = "Name another directory."
         raise UsageError("It is not empty.", where=str(directory), hint=hint)
 
@@ -294,11 +300,11 @@ def _check_packages(plan: DataPlan) -> None:
         names = ", ".join(missing)
         raise UsageError(
             f"This command needs the Python package {names}.",
-            hint=f"Install it: {packages.install('data')}",
+            hint=f"Install it: {packages.install_command('data')}",
         )
 
 
-def _check_files(plan: DataPlan, form: DataFormat) -> None:
+def _check_file_count(plan: DataPlan, form: DataFormat) -> None:
     most = form.most_files or _MOST_FILES
     if not 0 <= plan.files <= most:
         raise UsageError(f"--files {plan.files} is out of range: 1 to {most} for {plan.form}.")
@@ -313,11 +319,11 @@ def _file_count(plan: DataPlan, form: DataFormat, samples: int) -> int:
     return count
 
 
-def _check_room(plan: DataPlan, form: DataFormat, samples: int) -> None:
+def _check_space(plan: DataPlan, form: DataFormat, samples: int) -> None:
     stream = plan.stream
     needed = samples * form.bytes_at_most(stream.length, stream.predictions)
     free = shutil.disk_usage(plan.directory).free
-    if needed + _SPARE > free:
+    if needed + _SPARE_BYTES > free:
         raise HpcbertError(
             f"{samples} samples take up to {needed >> 20} MiB, but only {free >> 20} MiB are free.",
             where=str(plan.directory),
@@ -326,10 +332,10 @@ def _check_room(plan: DataPlan, form: DataFormat, samples: int) -> None:
 
 
 @contextlib.contextmanager
-def _errors_of(directory: Path) -> Iterator[None]:
+def _name_directory_in_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         where = str(error.filename or directory)
-        hint = filing.remedy(error)
+        hint = filing.suggest_remedy(error)
         raise HpcbertError(f"Can't write: {error.strerror}.", where=where, hint=hint) from error

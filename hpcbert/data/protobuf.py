@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A sample of BERT is a few kilobytes; a length beyond this is damage.
 _LONGEST = 1 << 26
-_MORE = 0x80
+_CONTINUATION = 0x80
 _VARINT, _EIGHT_BYTES, _TEXT, _FOUR_BYTES = 0, 1, 2, 5
 # Field numbers of Feature, by dialect.
 _FLOATS = 2
@@ -45,14 +45,14 @@ TENSORFLOW = Dialect(depth=2, integers=3, checked=True)
 ONEFLOW = Dialect(depth=1, integers=4, checked=False)
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """Return a non-negative integer, seven bits a byte, the lowest first."""
-    parts = bytearray()
-    while value >= _MORE:
-        parts.append(value & 0x7F | _MORE)
+    encoded = bytearray()
+    while value >= _CONTINUATION:
+        encoded.append(value & 0x7F | _CONTINUATION)
         value >>= 7
-    parts.append(value)
-    return bytes(parts)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _crc_of(value: int) -> int:
@@ -62,22 +62,25 @@ def _crc_of(value: int) -> int:
 
 
 _CRC = tuple(_crc_of(byte) for byte in range(256))
-_SMALL = [varint(value) for value in range(1 << 16)]
+_SMALL_VARINTS = [encode_varint(value) for value in range(1 << 16)]
 
 
-def _packed(values: Numbers) -> bytes:
+def _pack_numbers(values: Numbers) -> bytes:
     """Return integers as varints, floats as little-endian."""
     if values.dtype.kind == "f":
         return values.astype("<f4").tobytes()
     if values.dtype == "i1":
         return values.tobytes()  # 0 and 1 are their own varints
     return b"".join(
-        [_SMALL[value] if value < len(_SMALL) else varint(value) for value in values.tolist()]
+        [
+            _SMALL_VARINTS[value] if value < len(_SMALL_VARINTS) else encode_varint(value)
+            for value in values.tolist()
+        ]
     )
 
 
-def _field(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | _TEXT) + varint(len(content)) + content
+def _encode_field(number: int, content: bytes) -> bytes:
+    return encode_varint(number << 3 | _TEXT) + encode_varint(len(content)) + content
 
 
 def encode(values: Mapping[str, Numbers], dialect: Dialect) -> bytes:
@@ -85,10 +88,10 @@ def encode(values: Mapping[str, Numbers], dialect: Dialect) -> bytes:
     data = b""
     for name, column in values.items():
         number = _FLOATS if column.dtype.kind == "f" else dialect.integers
-        feature = _field(number, _field(1, _packed(column)))
-        data += _field(1, _field(1, name.encode()) + _field(2, feature))
+        feature = _encode_field(number, _encode_field(1, _pack_numbers(column)))
+        data += _encode_field(1, _encode_field(1, name.encode()) + _encode_field(2, feature))
     for _ in range(dialect.depth - 1):
-        data = _field(1, data)
+        data = _encode_field(1, data)
     return data
 
 
@@ -98,86 +101,88 @@ def decode(data: bytes, dialect: Dialect) -> dict[str, Numbers]:
     Raises:
         ValueError: The bytes are not such a record.
     """
-    return {name: _values(feature) for name, feature in features(data, dialect).items()}
+    return {name: _read_numbers(feature) for name, feature in read_features(data, dialect).items()}
 
 
-def features(data: bytes, dialect: Dialect) -> dict[str, bytes]:
+def read_features(data: bytes, dialect: Dialect) -> dict[str, bytes]:
     """Return the features of one record by name, each still a message.
 
     Raises:
         ValueError: The bytes are not such a record.
     """
     for _ in range(dialect.depth - 1):
-        data = b"".join(part for number, part in _fields(data) if number == 1)
+        data = b"".join(content for number, content in _read_fields(data) if number == 1)
     messages = {}
-    for number, entry in _fields(data):
+    for number, entry in _read_fields(data):
         if number == 1:
-            parts = dict(_fields(entry))
-            name = parts.get(1, b"").decode("utf-8", "replace")
-            messages[name] = parts.get(2, b"")
+            entry_fields = dict(_read_fields(entry))
+            name = entry_fields.get(1, b"").decode("utf-8", "replace")
+            messages[name] = entry_fields.get(2, b"")
     return messages
 
 
-def _values(feature: bytes) -> Numbers:
+def _read_numbers(feature: bytes) -> Numbers:
     import numpy as np
 
-    for number, inner in _fields(feature):
-        content = b"".join(part for at, part in _fields(inner) if at == 1)
+    for number, inner in _read_fields(feature):
+        content = b"".join(
+            piece for inner_number, piece in _read_fields(inner) if inner_number == 1
+        )
         if number == _FLOATS:
             if len(content) % 4:
                 raise ValueError("a list of floats is cut off")
             return np.frombuffer(content, dtype="<f4")
-        return _unpacked(content)
+        return _unpack_integers(content)
     return np.zeros(0, dtype=np.int64)
 
 
-def _unpacked(content: bytes) -> NDArray[np.int64]:
+def _unpack_integers(content: bytes) -> NDArray[np.int64]:
     """Return varints as integers, int64 [count]."""
     import numpy as np
 
     digits = np.frombuffer(content, dtype=np.uint8)
-    is_last = digits < _MORE
+    is_last = digits < _CONTINUATION
     if is_last.all():
         return digits.astype(np.int64)
     if not is_last[-1]:
         raise ValueError("a list of integers is cut off")
     ends = np.nonzero(is_last)[0]
     starts = np.concatenate([[0], ends[:-1] + 1])
-    place = np.arange(len(digits)) - np.repeat(starts, ends - starts + 1)
-    if place.max() > 9:  # noqa: PLR2004 - 64 bits take ten bytes
+    digit_index = np.arange(len(digits)) - np.repeat(starts, ends - starts + 1)
+    if digit_index.max() > 9:  # noqa: PLR2004 - 64 bits take ten bytes
         raise ValueError("an integer has more than 64 bits")
-    shifted = (digits & np.uint8(0x7F)).astype(np.uint64) << (7 * place).astype(np.uint64)
+    shifted = (digits & np.uint8(0x7F)).astype(np.uint64) << (7 * digit_index).astype(np.uint64)
     return np.add.reduceat(shifted, starts).astype(np.int64)
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _read_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield number and content of every field; a lone integer as its own varint."""
-    at = 0
-    while at < len(data):
-        tag, at = _read_varint(data, at)
-        begin, kind = at, tag & 7
+    position = 0
+    while position < len(data):
+        tag, position = _read_varint(data, position)
+        begin, kind = position, tag & 7
         if kind == _TEXT:
-            size, begin = _read_varint(data, at)
-            at = begin + size
+            size, begin = _read_varint(data, position)
+            position = begin + size
         elif kind == _VARINT:
-            _, at = _read_varint(data, at)
+            _, position = _read_varint(data, position)
         elif kind in {_EIGHT_BYTES, _FOUR_BYTES}:
-            at += 8 if kind == _EIGHT_BYTES else 4
+            position += 8 if kind == _EIGHT_BYTES else 4
         else:
             raise ValueError("it is not a protocol buffer")
-        if at > len(data):
+        if position > len(data):
             raise ValueError("it is not a protocol buffer")
-        yield tag >> 3, data[begin:at]
+        yield tag >> 3, data[begin:position]
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
-    while at < len(data) and shift < 64:  # noqa: PLR2004 - bits
-        byte = data[at]
+    while position < len(data) and shift < 64:  # noqa: PLR2004 - bits
+        byte = data[position]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < _MORE:
-            return value, at
+        position, shift = position + 1, shift + 7
+        if byte < _CONTINUATION:
+            return value, position
     raise ValueError("it is not a protocol buffer")
 
 
@@ -186,7 +191,7 @@ def write_records(file: BinaryIO, records: Iterable[bytes], dialect: Dialect) ->
     for record in records:
         length = struct.pack("<Q", len(record))
         if dialect.checked:
-            file.write(length + _check(length) + record + _check(record))
+            file.write(length + _masked_crc(length) + record + _masked_crc(record))
         else:
             file.write(length + record)
 
@@ -202,19 +207,19 @@ def read_records(file: BinaryIO, dialect: Dialect) -> Iterator[bytes]:
         if len(head) < 8 + extra:
             raise ValueError("a record's length is cut off")
         (length,) = struct.unpack("<Q", head[:8])
-        if extra and _check(head[:8]) != head[8:]:
+        if extra and _masked_crc(head[:8]) != head[8:]:
             raise ValueError("a length's checksum is wrong")
         if not 0 < length <= _LONGEST:
             raise ValueError("a record's length is impossible")
         data = file.read(length + extra)
         if len(data) < length + extra:
             raise ValueError("a record is cut off")
-        if extra and _check(data[:length]) != data[length:]:
+        if extra and _masked_crc(data[:length]) != data[length:]:
             raise ValueError("a record's checksum is wrong")
         yield data[:length]
 
 
-def _check(data: bytes) -> bytes:
+def _masked_crc(data: bytes) -> bytes:
     """Return the masked CRC-32C of TFRecord (tensorflow, core/lib/hash/crc32c.h)."""
     try:
         from google_crc32c import value as checksum  # 200 times as fast

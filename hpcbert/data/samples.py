@@ -190,23 +190,23 @@ class Dice:
         return (vocabulary.first_word + rank % np.uint64(count)).astype(np.int64)
 
 
-def synthetic(
+def make_synthetic(
     numbers: Integers, settings: StreamSettings, vocabulary: Vocabulary = Vocabulary()
 ) -> Samples:
     """Make the synthetic samples with the given numbers, int64 [n]."""
     dice = Dice(numbers, settings.seed)
     words = _word_counts(dice, settings)
-    first = 1 + dice.below(words - 1, _FIRST)
+    first_length = 1 + dice.below(words - 1, _FIRST)
     position = np.arange(settings.length)
     is_token = position < words + 3
-    is_separator = (position == first + 1) | (position == words + 2)
+    is_separator = (position == first_length + 1) | (position == words + 2)
     is_word = is_token & ~is_separator & (position > 0)
     originals = np.where(is_word, dice.words(_WORDS, settings.length, vocabulary), 0)
     originals[is_separator] = vocabulary.sep
     originals[:, 0] = vocabulary.cls
-    is_second = is_token & (position > first + 1)
+    is_second = is_token & (position > first_length + 1)
     pairs = Unmasked(originals, is_second, is_word, dice.below(2, _LABEL)[:, 0])
-    return masked(pairs, dice, settings, vocabulary)
+    return mask_words(pairs, dice, settings, vocabulary)
 
 
 def _word_counts(dice: Dice, settings: StreamSettings) -> NDArray[np.int64]:
@@ -236,7 +236,7 @@ class Unmasked(NamedTuple):
     labels: Integers
 
 
-def masked(
+def mask_words(
     pairs: Unmasked, dice: Dice, settings: StreamSettings, vocabulary: Vocabulary
 ) -> Samples:
     """Return sentence pairs with words masked, by the samples' random numbers."""
@@ -255,32 +255,34 @@ def masked(
     positions = np.sort(np.where(is_wanted, chosen, length), axis=1)
     is_wanted = positions < length
     positions[~is_wanted] = 0
-    before = np.take_along_axis(originals, positions, axis=1)
-    fate = dice.below(10, _FATES, predictions)
-    array = dice.words(_OTHERS, predictions, vocabulary)
-    after = np.where(fate < _AS_MASK, vocabulary.mask, np.where(fate < _AS_OTHER, array, before))
+    original_ids = np.take_along_axis(originals, positions, axis=1)
+    fates = dice.below(10, _FATES, predictions)
+    random_words = dice.words(_OTHERS, predictions, vocabulary)
+    replacements = np.where(
+        fates < _AS_MASK, vocabulary.mask, np.where(fates < _AS_OTHER, random_words, original_ids)
+    )
     # Padding has position 0, where it restores the original token: [CLS].
     input_ids = originals.copy()
-    np.put_along_axis(input_ids, positions, np.where(is_wanted, after, before), axis=1)
+    np.put_along_axis(input_ids, positions, np.where(is_wanted, replacements, original_ids), axis=1)
     return Samples(
         input_ids=input_ids.astype(np.int32),
         input_mask=(originals != 0).astype(np.int8),
         segment_ids=is_second.astype(np.int8),
         masked_lm_positions=positions.astype(np.int32),
-        masked_lm_ids=(before * is_wanted).astype(np.int32),
+        masked_lm_ids=(original_ids * is_wanted).astype(np.int32),
         next_sentence_labels=labels.astype(np.int8),
     )
 
 
-def blocks(begin: int, end: int) -> Iterator[NDArray[np.int64]]:
+def number_blocks(begin: int, end: int) -> Iterator[NDArray[np.int64]]:
     """Yield the numbers of samples from `begin` to `end` - 1, a few thousand at a time."""
     for start in range(begin, end, _BLOCK):
         yield np.arange(start, min(start + _BLOCK, end), dtype=np.int64)
 
 
-def digest(stream: Iterable[Samples]) -> str:
+def digest_stream(stream: Iterable[Samples]) -> str:
     """Return the SHA-256 of a stream, which does not depend on its blocks."""
     total = hashlib.sha256()
-    for part in stream:
-        total.update(part.rows())
+    for block in stream:
+        total.update(block.rows())
     return total.hexdigest()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hpcbert.data.samples import Dice, Samples, StreamSettings, Unmasked, Vocabulary, masked
+from hpcbert.data.samples import Dice, Samples, StreamSettings, Unmasked, Vocabulary, mask_words
 from hpcbert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,15 +77,15 @@ def read_vocabulary(path: Path) -> Vocabulary:
         hint = "Name a vocabulary of BERT, one token per line: vocab.txt."
         raise UsageError(f"The vocabulary {problem}.", where=str(path), hint=hint)
     cls, sep, mask = (places[word] for word in _SPECIAL)
-    first = max(cls, sep, mask, places["[UNK]"]) + 1
-    while first < len(words) and words[first].startswith("[unused"):
-        first += 1
-    if first >= len(words):
+    first_ordinary = max(cls, sep, mask, places["[UNK]"]) + 1
+    while first_ordinary < len(words) and words[first_ordinary].startswith("[unused"):
+        first_ordinary += 1
+    if first_ordinary >= len(words):
         raise UsageError("The vocabulary has no words.", where=str(path))
-    return Vocabulary(size=len(words), cls=cls, sep=sep, mask=mask, first_word=first)
+    return Vocabulary(size=len(words), cls=cls, sep=sep, mask=mask, first_word=first_ordinary)
 
 
-def files_of(path: Path) -> tuple[Path, ...]:
+def find_files(path: Path) -> tuple[Path, ...]:
     """Return the files of a text: the file itself, or all files below a directory, by name.
 
     Raises:
@@ -102,7 +102,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
     return files
 
 
-def _documents(paths: Sequence[Path]) -> Iterator[list[str]]:
+def _read_documents(paths: Sequence[Path]) -> Iterator[list[str]]:
     """Yield the sentences of each document."""
     for path in paths:
         sentences: list[str] = []
@@ -135,12 +135,12 @@ def read_corpus(paths: Sequence[Path], vocabulary: Path, *, lowercase: bool) -> 
     tokenizer = BertWordPieceTokenizer(words, lowercase=lowercase)
     tokens: list[Integers] = []
     sizes, documents = [], [0]
-    for document in _documents(paths):
+    for document in _read_documents(paths):
         encoded = tokenizer.encode_batch(document, add_special_tokens=False)
-        kept = [sentence.ids for sentence in encoded if sentence.ids]
-        if kept:
-            tokens += [np.array(ids, dtype=np.int32) for ids in kept]
-            sizes += [len(ids) for ids in kept]
+        sentence_ids = [sentence.ids for sentence in encoded if sentence.ids]
+        if sentence_ids:
+            tokens += [np.array(ids, dtype=np.int32) for ids in sentence_ids]
+            sizes += [len(ids) for ids in sentence_ids]
             documents.append(len(sizes))
     if len(documents) < 3:  # noqa: PLR2004 - the second sentence may come from another document
         hint = "Separate documents by empty lines."
@@ -149,24 +149,24 @@ def read_corpus(paths: Sequence[Path], vocabulary: Path, *, lowercase: bool) -> 
     return Corpus(np.concatenate(tokens), sentences, np.array(documents, dtype=np.int64))
 
 
-def pairs(corpus: Corpus, settings: StreamSettings, most: int) -> list[Pair]:
-    """Return sentence pairs, document by document, pass by pass, until there are `most`.
+def pair_sentences(corpus: Corpus, settings: StreamSettings, maximum: int) -> list[Pair]:
+    """Return sentence pairs, document by document, pass by pass, until there are `maximum`.
 
     Each pass cuts and pairs differently.
 
     Args:
         corpus: The text.
         settings: Length and seed.
-        most: The number of pairs; 0 for those of one pass.
+        maximum: The number of pairs; 0 for those of one pass.
     """
     chosen: list[Pair] = []
     count = len(corpus.documents) - 1
     number = 0
-    while len(chosen) < most if most else number < count:
+    while len(chosen) < maximum if maximum else number < count:
         dice = Dice(np.array([number]), settings.seed)
-        chosen += _pairs_of(corpus, number % count, dice, settings)
+        chosen += _pair_document(corpus, number % count, dice, settings)
         number += 1
-    return chosen[: most or None]
+    return chosen[: maximum or None]
 
 
 class _Rolls:
@@ -178,13 +178,13 @@ class _Rolls:
 
     def below(self, limit: int, channel: int) -> int:
         # Drawn in thousands: a document has some tens of pairs.
-        left = self._drawn.setdefault(channel, [])
-        if not left:
-            left += self._dice.bits(channel, 1024)[0].tolist()
-        return left.pop() % limit
+        draws = self._drawn.setdefault(channel, [])
+        if not draws:
+            draws += self._dice.bits(channel, 1024)[0].tolist()
+        return draws.pop() % limit
 
 
-def _pairs_of(
+def _pair_document(
     corpus: Corpus, document: int, dice: Dice, settings: StreamSettings
 ) -> Iterator[Pair]:
     rolls, room = _Rolls(dice), settings.length - 3
@@ -193,29 +193,31 @@ def _pairs_of(
     target = room
     if rolls.below(_SHORT_ONE_IN, _IS_SHORT) == 0:
         target = 2 + rolls.below(room - 1, _TARGET)
-    chunk = at = begin
-    while at < end:
-        at += 1
-        if at < end and starts[at] - starts[chunk] < target:
+    chunk = position = begin
+    while position < end:
+        position += 1
+        if position < end and starts[position] - starts[chunk] < target:
             continue
-        split = chunk + 1 + (rolls.below(at - chunk - 1, _SPLIT) if at - chunk > 1 else 0)
-        first = (int(starts[chunk]), int(starts[split] - starts[chunk]))
-        label = int(at - chunk == 1 or rolls.below(2, _IS_RANDOM))
+        split = (
+            chunk + 1 + (rolls.below(position - chunk - 1, _SPLIT) if position - chunk > 1 else 0)
+        )
+        first_run = (int(starts[chunk]), int(starts[split] - starts[chunk]))
+        label = int(position - chunk == 1 or rolls.below(2, _IS_RANDOM))
         if label:
-            second = _other(corpus, document, max(1, target - first[1]), rolls)
+            second_run = _choose_other_run(corpus, document, max(1, target - first_run[1]), rolls)
             # The next pair gets the unused part.
-            at = split
+            position = split
         else:
-            second = (int(starts[split]), int(starts[at] - starts[split]))
-        yield _cut(first, second, label, room, rolls)
-        chunk = at
+            second_run = (int(starts[split]), int(starts[position] - starts[split]))
+        yield _shorten_runs(first_run, second_run, label, room, rolls)
+        chunk = position
 
 
-def _other(corpus: Corpus, document: int, least: int, rolls: _Rolls) -> tuple[int, int]:
+def _choose_other_run(corpus: Corpus, document: int, least: int, rolls: _Rolls) -> tuple[int, int]:
     """Return a run of sentences of another document, with at least `least` tokens if possible."""
     count = len(corpus.documents) - 1
-    other = (document + 1 + rolls.below(count - 1, _OTHER)) % count
-    begin, end = corpus.documents[other : other + 2].tolist()
+    other_document = (document + 1 + rolls.below(count - 1, _OTHER)) % count
+    begin, end = corpus.documents[other_document : other_document + 2].tolist()
     start = begin + rolls.below(end - begin, _START)
     stop = start + 1
     while stop < end and corpus.sentences[stop] - corpus.sentences[start] < least:
@@ -224,11 +226,11 @@ def _other(corpus: Corpus, document: int, least: int, rolls: _Rolls) -> tuple[in
     return int(corpus.sentences[start]), int(size)
 
 
-def _cut(
-    first: tuple[int, int], second: tuple[int, int], label: int, room: int, rolls: _Rolls
+def _shorten_runs(
+    first_run: tuple[int, int], second_run: tuple[int, int], label: int, room: int, rolls: _Rolls
 ) -> Pair:
     """Shorten the longer run, from its front or its end by chance, until both fit."""
-    runs = [list(first), list(second)]
+    runs = [list(first_run), list(second_run)]
     while runs[0][1] + runs[1][1] > room:
         longer = runs[0] if runs[0][1] > runs[1][1] else runs[1]
         longer[0] += rolls.below(2, _CUT)
@@ -236,7 +238,7 @@ def _cut(
     return Pair(runs[0][0], runs[0][1], runs[1][0], runs[1][1], label)
 
 
-def samples_of(
+def make_samples(
     corpus: Corpus,
     chosen: Sequence[Pair],
     numbers: Integers,
@@ -250,13 +252,13 @@ def samples_of(
     is_word = np.zeros(ids.shape, dtype=bool)
     labels = np.zeros(count, dtype=np.int64)
     for row, number in enumerate(numbers.tolist()):
-        first, size, second, second_size, labels[row] = chosen[number]
+        first_start, size, second_start, second_size, labels[row] = chosen[number]
         middle, end = size + 1, size + second_size + 2
         ids[row, 0] = vocabulary.cls
-        ids[row, 1:middle] = corpus.tokens[first : first + size]
+        ids[row, 1:middle] = corpus.tokens[first_start : first_start + size]
         ids[row, [middle, end]] = vocabulary.sep
-        ids[row, middle + 1 : end] = corpus.tokens[second : second + second_size]
+        ids[row, middle + 1 : end] = corpus.tokens[second_start : second_start + second_size]
         is_second[row, middle + 1 : end + 1] = True
         is_word[row, 1:middle] = is_word[row, middle + 1 : end] = True
     dice = Dice(numbers, settings.seed)
-    return masked(Unmasked(ids, is_second, is_word, labels), dice, settings, vocabulary)
+    return mask_words(Unmasked(ids, is_second, is_word, labels), dice, settings, vocabulary)

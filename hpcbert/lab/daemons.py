@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.lab.files import DATABASE_USER, MUNGE_USER, SLURM_USER
 from hpcbert.lab.plan import command
-from hpcbert.lab.processes import listens, spawn
-from hpcbert.lab.record import SWITCH
-from hpcbert.system.processes import identify
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from hpcbert.lab.record import Journal, Lab
-    from hpcbert.system.processes import Process
-    from hpcbert.system.runner import Runner
+from hpcbert.lab.processes import is_listening, spawn
+from hpcbert.lab.record import SWITCH, Journal, Lab
+from hpcbert.system.processes import Process, identify
+from hpcbert.system.runner import Runner
 
 _POLL = 0.05
 _PATIENCE = 15.0
 # Seconds to wait for each daemon, and for all nodes to be idle.
 _READY_PATIENCE = 180.0
 _LOG_TAIL = 12
-_FOREVER = ("sleep", "infinity")
-_SERVING = ("idle", "mixed", "allocated", "completing", "draining", "drained")
+_SLEEP_FOREVER = ("sleep", "infinity")
+_SERVING_STATES = ("idle", "mixed", "allocated", "completing", "draining", "drained")
 
 # A node's own /tmp and /dev/shm keep PMIx of two nodes apart; /proc goes last, because the shell
 # has read its own number from the old one by then. Because SIGCHLD is ignored, the kernel reaps the
@@ -58,16 +52,16 @@ def start_node(journal: Journal, node: str, run: Runner) -> Process:
     """Start the process that is a node: it holds the namespaces and adopts orphans."""
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"]
     hosts = str(journal.lab.layout.hosts)
-    words = [hosts, node, "env", "--ignore-signal=CHLD", *_FOREVER]
-    return _start_holder(journal, node, words, unshare, run, prelude=_BECOME_NODE)
+    argv = [hosts, node, "env", "--ignore-signal=CHLD", *_SLEEP_FOREVER]
+    return _start_holder(journal, node, argv, unshare, run, prelude=_BECOME_NODE)
 
 
 def start_switch(journal: Journal, run: Runner) -> Process:
     """Start the process that holds the switch's network namespace."""
-    return _start_holder(journal, SWITCH, _FOREVER, ["unshare", "--net"], run)
+    return _start_holder(journal, SWITCH, _SLEEP_FOREVER, ["unshare", "--net"], run)
 
 
-def start(journal: Journal, name: str, run: Runner) -> Process:
+def start_daemon(journal: Journal, name: str, run: Runner) -> Process:
     """Start a daemon without waiting for its answer.
 
     Raises:
@@ -75,7 +69,7 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
         SchedulerError: It ended immediately.
     """
     lab = journal.lab
-    daemon = _daemon(lab, name)
+    daemon = _describe_daemon(lab, name)
     running = lab.daemons.get(name)
     if running is not None and running.alive:
         raise UsageError("The daemon is running already.", where=name)
@@ -92,13 +86,13 @@ def start(journal: Journal, name: str, run: Runner) -> Process:
     return process
 
 
-def wait(lab: Lab, name: str, run: Runner) -> None:
+def wait_for_daemon(lab: Lab, name: str, run: Runner) -> None:
     """Wait until a daemon answers.
 
     Raises:
         SchedulerError: It ended or did not answer in time; the message ends with its log's tail.
     """
-    _wait(lab, name, lambda: _check_daemon(lab, name, run))
+    _wait_until_ready(lab, name, lambda: _check_daemon(lab, name, run))
 
 
 def wait_for_accounting(lab: Lab, run: Runner) -> None:
@@ -109,23 +103,23 @@ def wait_for_accounting(lab: Lab, run: Runner) -> None:
     """
 
     def silence() -> str:
-        words = ["sacctmgr", "-nP", "show", "cluster", "format=controlport"]
-        registered = run(words, env=lab.daemon_environment, timeout=_PATIENCE)
+        argv = ["sacctmgr", "-nP", "show", "cluster", "format=controlport"]
+        registered = run(argv, env=lab.daemon_environment, timeout=_PATIENCE)
         if registered.stdout.strip() in ("", "0"):
             return f"the cluster is not registered {registered.stderr.strip()}"
         return _check_command(run, ["sacct", "-X", "-n"], lab)
 
-    _wait(lab, "slurmdbd", silence)
+    _wait_until_ready(lab, "slurmdbd", silence)
 
 
-def node_states(lab: Lab, run: Runner) -> dict[str, str]:
+def read_node_states(lab: Lab, run: Runner) -> dict[str, str]:
     """Return each node's state in sinfo's words, such as `idle` or `down*`; empty if unknown."""
-    words = ["sinfo", "--Node", "--noheader", "--partition=gpu", "--format=%N %T"]
-    answer = run(words, env=lab.daemon_environment, timeout=_PATIENCE)
+    argv = ["sinfo", "--Node", "--noheader", "--partition=gpu", "--format=%N %T"]
+    answer = run(argv, env=lab.daemon_environment, timeout=_PATIENCE)
     return dict(line.split(maxsplit=1) for line in answer.stdout.splitlines())
 
 
-def become(user: str) -> tuple[str, ...]:
+def run_as(user: str) -> tuple[str, ...]:
     """Return the prefix of a command that runs it as another user."""
     return ("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups")
 
@@ -149,16 +143,16 @@ def database_options(lab: Lab) -> tuple[str, ...]:
     )
 
 
-def _daemon(lab: Lab, name: str) -> Daemon:
+def _describe_daemon(lab: Lab, name: str) -> Daemon:
     if name in lab.plan.node_names:
-        return _slurmd(lab, name)
+        return _describe_slurmd(lab, name)
     layout = lab.layout
     conf = str(layout.slurm_conf)
     munge = layout.munge_socket.parent
     table = {
         "munged": Daemon(
             (
-                *become(MUNGE_USER),
+                *run_as(MUNGE_USER),
                 "munged",
                 "--foreground",
                 "--num-threads=10",
@@ -170,7 +164,7 @@ def _daemon(lab: Lab, name: str) -> Daemon:
         ),
         "mariadbd": Daemon(
             (
-                *become(DATABASE_USER),
+                *run_as(DATABASE_USER),
                 "mariadbd",
                 *database_options(lab),
                 f"--socket={layout.database_socket}",
@@ -180,13 +174,13 @@ def _daemon(lab: Lab, name: str) -> Daemon:
                 "--innodb-flush-method=nosync",
             )
         ),
-        "slurmdbd": Daemon((*become(SLURM_USER), "slurmdbd", "-D")),
-        "slurmctld": Daemon((*become(SLURM_USER), "slurmctld", "-D", "-f", conf)),
+        "slurmdbd": Daemon((*run_as(SLURM_USER), "slurmdbd", "-D")),
+        "slurmctld": Daemon((*run_as(SLURM_USER), "slurmctld", "-D", "-f", conf)),
     }
     return table[name]
 
 
-def _slurmd(lab: Lab, node: str) -> Daemon:
+def _describe_slurmd(lab: Lab, node: str) -> Daemon:
     ns = f"/proc/{lab.host(node).pid}/ns"
     enter = ("net", "mnt", "uts", "ipc")
     flags = [f"--{'mount' if kind == 'mnt' else kind}={ns}/{kind}" for kind in enter]
@@ -205,16 +199,16 @@ def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
         return _check_port(lab, name, network.accounting_port)
     if name == "slurmctld":
         return _check_command(run, ["scontrol", "ping"], lab)
-    state = node_states(lab, run).get(name, "")
-    if state not in _SERVING:
+    state = read_node_states(lab, run).get(name, "")
+    if state not in _SERVING_STATES:
         return f"Slurm calls the node {state or 'nothing'}"
     return _check_port(lab, name, network.node_port)
 
 
 def _check_port(lab: Lab, name: str, port: int) -> str:
     process = lab.daemons.get(name)
-    deaf = process is None or not listens(process, port)
-    return f"it does not listen on port {port}" if deaf else ""
+    is_deaf = process is None or not is_listening(process, port)
+    return f"it does not listen on port {port}" if is_deaf else ""
 
 
 def _check_socket(path: str) -> str:
@@ -234,7 +228,7 @@ def _check_command(run: Runner, argv: Sequence[str], lab: Lab) -> str:
     return "" if result.ok else result.stderr.strip() or f"exit status {result.returncode}"
 
 
-def _wait(lab: Lab, name: str, silence: Callable[[], str]) -> None:
+def _wait_until_ready(lab: Lab, name: str, silence: Callable[[], str]) -> None:
     deadline = time.monotonic() + _READY_PATIENCE
     process = lab.daemons.get(name)
     while reason := silence():
@@ -269,11 +263,11 @@ def _identify(lab: Lab, name: str, pid: int) -> Process:
     return process
 
 
-def _make_error(lab: Lab, name: str, what: str) -> SchedulerError:
+def _make_error(lab: Lab, name: str, problem: str) -> SchedulerError:
     path = lab.layout.log(name)
     tail = _read_tail(path)
     return SchedulerError(
-        f"{what}{tail}",
+        f"{problem}{tail}",
         where=name,
         hint=f"Its whole log: {path}. `{command('down', lab.directory)}` cleans up.",
     )

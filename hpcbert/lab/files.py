@@ -8,16 +8,12 @@ import secrets
 import shlex
 import socket
 import stat
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.errors import CheckError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from hpcbert.lab.plan import LabPlan, Layout, Network
-    from hpcbert.lab.record import Lab
+from hpcbert.lab.plan import LabPlan, Layout, Network
+from hpcbert.lab.record import Lab
 
 SLURM_USER = "slurm"
 MUNGE_USER = "munge"
@@ -32,7 +28,7 @@ def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) ->
     """Return slurm.conf (slurm.conf(5) of Slurm 22.05); `host` is this machine's short name."""
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={name} NodeAddr={network.address(name)}"
-        f" CPUs={plan.cpus} RealMemory={_MEMORY_MB}{_gres(plan, number)} State=UNKNOWN"
+        f" CPUs={plan.cpus} RealMemory={_MEMORY_MB}{_gres_entry(plan, number)} State=UNKNOWN"
         for number, name in enumerate(plan.node_names, 1)
     )
     plugins = f"PluginDir={layout.plugins}\n" if plan.lacks else ""
@@ -57,7 +53,7 @@ def slurm_conf(plan: LabPlan, network: Network, layout: Layout, *, host: str) ->
     return "\n".join([text + plugins, *plan.settings, ""]) if plan.settings else text + plugins
 
 
-def _gres(plan: LabPlan, number: int) -> str:
+def _gres_entry(plan: LabPlan, number: int) -> str:
     return f" Gres={gres}" if (gres := plan.gres(number)) else ""
 
 
@@ -102,8 +98,13 @@ def cgroup_conf() -> str:
 
 def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
     """Return the nodes' /etc/hosts."""
-    names = [(network.controller, host), *((network.address(n), n) for n in plan.node_names)]
-    return "127.0.0.1 localhost\n::1 localhost\n" + "".join(f"{a} {n}\n" for a, n in names)
+    names = [
+        (network.controller, host),
+        *((network.address(node), node) for node in plan.node_names),
+    ]
+    return "127.0.0.1 localhost\n::1 localhost\n" + "".join(
+        f"{address} {node}\n" for address, node in names
+    )
 
 
 def database_init() -> str:
@@ -265,60 +266,60 @@ images = "{images}"
 """
 
 
-def plugins() -> set[str]:
+def find_plugins() -> set[str]:
     """Return the names of Slurm's plugins on this machine."""
     return {path.stem for path in Path("/").glob(PLUGINS)}
 
 
 def has_pmix() -> bool:
     """Return whether this machine's Slurm has the plugin for PMIx."""
-    return PMIX in plugins()
+    return PMIX in find_plugins()
 
 
 def make_directories(lab: Lab) -> None:
     """Make the directories of a lab, with the owners that its daemons require."""
     layout = lab.layout
     for directory in (layout.root, layout.etc, layout.logs, layout.devices, layout.spool):
-        _directory(directory)
+        _make_directory(directory)
     for node in lab.plan.node_names:
-        _directory(layout.spool / node)
-    _directory(layout.run, owner=SLURM_USER)
-    _directory(layout.state, owner=SLURM_USER, mode=0o700)
-    _directory(layout.munge_key.parent, owner=MUNGE_USER)
+        _make_directory(layout.spool / node)
+    _make_directory(layout.run, owner=SLURM_USER)
+    _make_directory(layout.state, owner=SLURM_USER, mode=0o700)
+    _make_directory(layout.munge_key.parent, owner=MUNGE_USER)
     for directory in (layout.runs, layout.sources, layout.images):
-        _directory(directory, mode=0o1777)
+        _make_directory(directory, mode=0o1777)
     if lab.plan.accounting:
-        _directory(layout.database, owner=DATABASE_USER, mode=0o700)
+        _make_directory(layout.database, owner=DATABASE_USER, mode=0o700)
         # slurmdbd must be able to reach the socket, and ordinary users must not.
         entrance = layout.database_socket.parent
-        _directory(entrance, owner=DATABASE_USER, group=SLURM_USER, mode=0o750)
+        _make_directory(entrance, owner=DATABASE_USER, group=SLURM_USER, mode=0o750)
 
 
 def write_files(lab: Lab) -> None:
     """Write all files that the daemons and users of a lab read."""
     layout, plan, network = lab.layout, lab.plan, lab.network
     host = socket.gethostname().partition(".")[0]
-    _file(layout.munge_key, secrets.token_hex(64), owner=MUNGE_USER, mode=0o400)
-    _file(layout.slurm_conf, slurm_conf(plan, network, layout, host=host))
-    _file(layout.etc / "gres.conf", gres_conf(plan, layout))
-    _file(layout.etc / "cgroup.conf", cgroup_conf())
-    _file(layout.hosts, hosts_file(plan, network, host=host))
+    _write_file(layout.munge_key, secrets.token_hex(64), owner=MUNGE_USER, mode=0o400)
+    _write_file(layout.slurm_conf, slurm_conf(plan, network, layout, host=host))
+    _write_file(layout.etc / "gres.conf", gres_conf(plan, layout))
+    _write_file(layout.etc / "cgroup.conf", cgroup_conf())
+    _write_file(layout.hosts, hosts_file(plan, network, host=host))
     mpi = "pmix" if has_pmix() and PMIX not in plan.lacks else ""
-    _file(layout.site, site_toml(plan, layout, mpi=mpi))
-    _file(layout.env_sh, env_sh(layout, lab.programs))
+    _write_file(layout.site, site_toml(plan, layout, mpi=mpi))
+    _write_file(layout.env_sh, env_sh(layout, lab.programs))
     if plan.lacks:
         _link_plugins(layout.plugins, plan.lacks)
     if plan.job_submit:
-        _file(layout.job_submit, plan.job_submit)
+        _write_file(layout.job_submit, plan.job_submit)
     if plan.accounting:
         conf = slurmdbd_conf(network, layout, host=host)
-        _file(layout.etc / "slurmdbd.conf", conf, owner=SLURM_USER, mode=0o600)
-        _file(layout.database_init, database_init())
+        _write_file(layout.etc / "slurmdbd.conf", conf, owner=SLURM_USER, mode=0o600)
+        _write_file(layout.database_init, database_init())
 
 
 def _link_plugins(folder: Path, lacks: Collection[str]) -> None:
     """Make a directory of Slurm's plugins without some."""
-    _directory(folder)
+    _make_directory(folder)
     for path in Path("/").glob(PLUGINS):
         versions = tuple(f"{plugin}_v" for plugin in lacks)
         if path.stem not in lacks and not path.stem.startswith(versions):
@@ -344,21 +345,21 @@ def make_gpus(lab: Lab) -> None:
         path.chmod(0o666)
 
 
-def _directory(path: Path, *, owner: str = "root", group: str = "", mode: int = 0o755) -> None:
+def _make_directory(path: Path, *, owner: str = "root", group: str = "", mode: int = 0o755) -> None:
     path.mkdir(exist_ok=True)
-    _own(path, owner, group)
+    _set_owner(path, owner, group)
     path.chmod(mode)
 
 
-def _file(path: Path, text: str, *, owner: str = "root", mode: int = 0o644) -> None:
+def _write_file(path: Path, text: str, *, owner: str = "root", mode: int = 0o644) -> None:
     # Closed until its owner and mode are right: two of these files are secrets.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(text)
-    _own(path, owner, "")
+    _set_owner(path, owner, "")
     path.chmod(mode)
 
 
-def _own(path: Path, owner: str, group: str) -> None:
+def _set_owner(path: Path, owner: str, group: str) -> None:
     entry = pwd.getpwnam(owner)
     os.chown(path, entry.pw_uid, pwd.getpwnam(group).pw_gid if group else entry.pw_gid)

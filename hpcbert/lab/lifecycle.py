@@ -6,26 +6,20 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.lab import daemons, network, people
 from hpcbert.lab.files import DATABASE_USER, make_directories, make_gpus, write_files
-from hpcbert.lab.plan import command, root_of
-from hpcbert.lab.processes import inside, is_daemon, marked, must
-from hpcbert.lab.record import MARK, RECORD, UNFINISHED, Journal, Lab, load, locked
+from hpcbert.lab.plan import LabPlan, command, root_of
+from hpcbert.lab.processes import find_inside, find_marked, is_daemon, run_checked
+from hpcbert.lab.record import MARK, RECORD, UNFINISHED, Journal, Lab, load, lock_lab
 from hpcbert.lab.requirements import check_abilities, check_packages, check_root
-from hpcbert.system.files import mounts_below
-from hpcbert.system.processes import boot_id, end
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hpcbert.lab.plan import LabPlan
-    from hpcbert.system.processes import Process
-    from hpcbert.system.runner import Runner
+from hpcbert.system.files import find_mounts_below
+from hpcbert.system.processes import Process, boot_id, end_processes
+from hpcbert.system.runner import Runner
 
 # `down` looks for processes again until it finds none, at most so often.
 _ROUNDS = 5
@@ -51,22 +45,22 @@ def up(plan: LabPlan, *, run: Runner, report: Callable[[str], None]) -> Lab:
     check_abilities(run)
     plan = dataclasses.replace(plan, directory=plan.directory.resolve())
     directories = _make_directory(plan.directory)
-    with locked(plan.directory):
-        journal = _open(plan, directories)
+    with lock_lab(plan.directory):
+        journal = _open_journal(plan, directories)
         report(f"files in {journal.lab.root}")
         try:
             _build(journal, run, report)
         except HpcbertError as error:
-            raise error.advising(error.hint or _removal(plan.directory)) from error
+            raise error.with_hint(error.hint or _removal_hint(plan.directory)) from error
         report("the lab is up")
         return journal.lab
 
 
 def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None:
     make_directories(journal.lab)
-    people.admit(journal, run)
+    people.add_user(journal, run)
     daemons.start_switch(journal, run)
-    lab = network.reserve(journal, run)
+    lab = network.reserve_slot(journal, run)
     write_files(lab)
     make_gpus(lab)
     if lab.plan.accounting:
@@ -75,12 +69,12 @@ def _build(journal: Journal, run: Runner, report: Callable[[str], None]) -> None
     report(f"making {lab.plan.nodes} nodes")
     for node in lab.plan.node_names:
         daemons.start_node(journal, node, run)
-    network.plug(journal.lab, run)
+    network.plug_nodes(journal.lab, run)
     report("starting munge and Slurm")
     _start_slurm(journal, run)
 
 
-def _removal(directory: Path) -> str:
+def _removal_hint(directory: Path) -> str:
     return f"`{command('down', directory)}` removes the rest."
 
 
@@ -95,13 +89,13 @@ def _make_directory(directory: Path) -> tuple[Path, ...]:
     return tuple(absent)
 
 
-def _open(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
+def _open_journal(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
     directory = plan.directory
     if load(directory) is not None:
         raise UsageError(
             "The directory already has a lab, or the remains of one.",
             where=str(directory),
-            hint=_removal(directory),
+            hint=_removal_hint(directory),
         )
     if any(not path.match(UNFINISHED) for path in directory.iterdir()):
         raise UsageError(
@@ -118,11 +112,11 @@ def _open(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
 def _start_database(journal: Journal, run: Runner) -> None:
     lab = journal.lab
     # Run as that user: with --user it would change owners below the host's plugin directory.
-    install = [*daemons.become(DATABASE_USER), "mariadb-install-db"]
+    install = [*daemons.run_as(DATABASE_USER), "mariadb-install-db"]
     tables = ["--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=socket"]
-    words = [*install, *daemons.database_options(lab), *tables]
-    must(run, words, env=lab.daemon_environment, timeout=120)
-    daemons.start(journal, "mariadbd", run)
+    argv = [*install, *daemons.database_options(lab), *tables]
+    run_checked(run, argv, env=lab.daemon_environment, timeout=120)
+    daemons.start_daemon(journal, "mariadbd", run)
 
 
 def _start_slurm(journal: Journal, run: Runner) -> None:
@@ -130,12 +124,12 @@ def _start_slurm(journal: Journal, run: Runner) -> None:
     for name in journal.lab.controller_daemons:
         # MariaDB has been starting since before the nodes were made.
         if name not in journal.lab.daemons:
-            daemons.start(journal, name, run)
-        daemons.wait(journal.lab, name, run)
+            daemons.start_daemon(journal, name, run)
+        daemons.wait_for_daemon(journal.lab, name, run)
     for node in plan.node_names:
-        daemons.start(journal, node, run)
+        daemons.start_daemon(journal, node, run)
     for node in plan.node_names:
-        daemons.wait(journal.lab, node, run)
+        daemons.wait_for_daemon(journal.lab, node, run)
     if plan.accounting:
         daemons.wait_for_accounting(journal.lab, run)
 
@@ -169,9 +163,9 @@ class LabStatus:
     @property
     def healthy(self) -> bool:
         """Whether every daemon runs and no node is down."""
-        bad = ("", "unknown", "down", "error")
+        failed_states = ("", "unknown", "down", "error")
         is_serving = all(
-            node.state not in bad and not node.state.endswith("*") for node in self.nodes
+            node.state not in failed_states and not node.state.endswith("*") for node in self.nodes
         )
         return is_serving and all(daemon.alive for daemon in self.daemons)
 
@@ -210,7 +204,7 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
     # Without these two daemons, sinfo waits a long time for an answer.
     needed = [daemon for daemon in daemon_states if daemon.name in ("munged", "slurmctld")]
     is_answering = all(daemon.alive for daemon in needed)
-    states = daemons.node_states(lab, run) if is_answering else {}
+    states = daemons.read_node_states(lab, run) if is_answering else {}
     nodes = tuple(
         NodeStatus(
             name,
@@ -244,19 +238,19 @@ def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Remo
     directory = directory.resolve()
     if not directory.is_dir():
         return Removal()
-    with locked(directory):
+    with lock_lab(directory):
         lab = load(directory)
         if lab is None:
-            return _sweep(directory)
+            return _sweep_unfinished(directory)
         # While the switch is alive, the link's name can't belong to another lab.
-        network.unplug(lab, run)
-        ended, left = _end_all(lab, report)
-        left += network.remains(lab, run) + people.dismiss(lab, run)
+        network.unplug_host(lab, run)
+        ended, remainder = _end_all(lab, report)
+        remainder += network.find_remains(lab, run) + people.remove_user(lab, run)
         # While something is left, the record stays, so that another `down` can continue.
-        return Removal(ended, left or _remove_files(lab, report))
+        return Removal(ended, remainder or _remove_files(lab, report))
 
 
-def _sweep(directory: Path) -> Removal:
+def _sweep_unfinished(directory: Path) -> Removal:
     """Remove the files of an `up` that was killed while it wrote its first record."""
     unfinished = tuple(directory.glob(UNFINISHED))
     for path in unfinished:
@@ -272,37 +266,41 @@ def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, .
         return 0, ()
     ended: set[Process] = set()
     for _ in range(_ROUNDS):
-        processes = _members(lab)
+        processes = _find_processes(lab)
         if not processes:
             return len(ended), ()
         report(f"ending {len(processes)} processes")
         ended |= processes
-        end(processes, timeout=_END_TIMEOUT)
-    return len(ended), tuple(f"process {member.pid}" for member in _members(lab))
+        end_processes(processes, timeout=_END_TIMEOUT)
+    return len(ended), tuple(f"process {member.pid}" for member in _find_processes(lab))
 
 
-def _members(lab: Lab) -> set[Process]:
+def _find_processes(lab: Lab) -> set[Process]:
     """Find the lab's living processes: marked, recorded daemons, or in a namespace of a node."""
     # A daemon may write its title over its environment; hosts keep theirs.
     recorded = {process for process in lab.daemons.values() if process and process.alive}
-    ours = {process for process in recorded if is_daemon(process)} | set(
-        marked(f"{MARK}={lab.mark}")
+    processes = {process for process in recorded if is_daemon(process)} | set(
+        find_marked(f"{MARK}={lab.mark}")
     )
-    return ours | set(inside(ours))
+    return processes | set(find_inside(processes))
 
 
 def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
     """Remove the files, the record last; return what is left."""
-    mounts = tuple(f"mount {mount}" for mount in mounts_below(lab.root))
+    mounts = tuple(f"mount {mount}" for mount in find_mounts_below(lab.root))
     if mounts:
         return mounts
     report(f"removing {lab.root}")
     record = lab.directory / RECORD
-    outside = lab.root != lab.directory
-    entries = (lab.root,) if outside else (e for e in lab.directory.iterdir() if e != record)
-    left = tuple(complaint for entry in entries if (complaint := _remove(entry)))
-    if left:
-        return left
+    is_outside = lab.root != lab.directory
+    entries = (
+        (lab.root,)
+        if is_outside
+        else (child for child in lab.directory.iterdir() if child != record)
+    )
+    complaints = tuple(complaint for entry in entries if (complaint := _remove(entry)))
+    if complaints:
+        return complaints
     for path in (record, *lab.directory.glob(UNFINISHED)):
         path.unlink(missing_ok=True)
     for directory in reversed(lab.made):

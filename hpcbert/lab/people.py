@@ -12,26 +12,22 @@ import pwd
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hpcbert
 from hpcbert.errors import CheckError
-from hpcbert.lab.processes import must
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcbert.lab.record import Journal, Lab
-    from hpcbert.system.runner import Outcome, Runner
+from hpcbert.lab.processes import run_checked
+from hpcbert.lab.record import Journal, Lab
+from hpcbert.system.runner import Outcome, Runner
 
 # Seconds: how long another program may have the accounts' files, and between two looks at it.
 _ACCOUNT_PATIENCE = 60.0
 _ACCOUNT_PAUSE = 0.25
-_LOCKED = "try again later"
+_LOCKED_MESSAGE = "try again later"
 
 
-def admit(journal: Journal, run: Runner) -> None:
+def add_user(journal: Journal, run: Runner) -> None:
     """Make the user that a plan names, if missing, and give them access to hpcbert.
 
     Raises:
@@ -45,8 +41,8 @@ def admit(journal: Journal, run: Runner) -> None:
         home = lab.layout.home
         home.mkdir()
         home.chmod(0o755)
-        words = ["--user-group", "--create-home", "--home-dir", str(home / name)]
-        argv = ["useradd", *words, "--shell", "/bin/bash", name]
+        options = ["--user-group", "--create-home", "--home-dir", str(home / name)]
+        argv = ["useradd", *options, "--shell", "/bin/bash", name]
         result = _change_account(lab, run, argv)
         if not result.ok:
             raise CheckError(
@@ -66,8 +62,8 @@ def admit(journal: Journal, run: Runner) -> None:
     journal.note(programs=python.parent)
 
 
-def dismiss(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Undo what `admit` did, except files; return what is left, in words."""
+def remove_user(lab: Lab, run: Runner) -> tuple[str, ...]:
+    """Undo what `add_user` did, except files; return what is left, in words."""
     for view in lab.views:
         # umount refuses paths that are not mounted; remaining mounts are found before files are
         # removed.
@@ -85,10 +81,10 @@ def _change_account(lab: Lab, run: Runner, argv: list[str]) -> Outcome:
     The daemons' environment has no language, so the message is in English (shadow-maint/shadow,
     src/useradd.c: "cannot lock %s; try again later").
     """
-    end = time.monotonic() + _ACCOUNT_PATIENCE
+    deadline = time.monotonic() + _ACCOUNT_PATIENCE
     while True:
         result = run(argv, env=lab.daemon_environment, timeout=_ACCOUNT_PATIENCE)
-        if result.ok or _LOCKED not in result.stderr or time.monotonic() > end:
+        if result.ok or _LOCKED_MESSAGE not in result.stderr or time.monotonic() > deadline:
             return result
         time.sleep(_ACCOUNT_PAUSE)
 
@@ -126,9 +122,9 @@ def _mount_hpcbert(journal: Journal, run: Runner) -> Path:
     lab.layout.view.mkdir()
     for path, view in views.items():
         view.mkdir()
-        must(run, ["mount", "--bind", str(path), str(view)], env=lab.daemon_environment)
-        words = ["mount", "-o", "remount,bind,ro", str(view)]
-        must(run, words, env=lab.daemon_environment)
+        run_checked(run, ["mount", "--bind", str(path), str(view)], env=lab.daemon_environment)
+        argv = ["mount", "-o", "remount,bind,ro", str(view)]
+        run_checked(run, argv, env=lab.daemon_environment)
     programs = lab.layout.view / "bin"
     programs.mkdir()
     for name, text in _make_wrappers(views, source):

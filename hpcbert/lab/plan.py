@@ -6,14 +6,11 @@ import re
 import shlex
 import stat
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Not /run: there a tmpfs is usually mounted nodev and noexec, so that neither the fake GPUs nor
 # a user's scripts would work, and campaigns would fill memory. Not /tmp: each node has its own.
@@ -73,9 +70,9 @@ class LabPlan:
     slurmd_timeout: int = 30
 
     def __post_init__(self) -> None:
-        _within("nodes", self.nodes, 1, _MOST_NODES)
-        _within("gpus per node", self.gpus_per_node, 0, _MOST_GPUS)
-        _within("slurmd timeout", self.slurmd_timeout, 5, 65533)
+        _check_range("nodes", self.nodes, 1, _MOST_NODES)
+        _check_range("gpus per node", self.gpus_per_node, 0, _MOST_GPUS)
+        _check_range("slurmd timeout", self.slurmd_timeout, 5, 65533)
         for kind in self.gpu_types:
             if not _TYPE.fullmatch(kind):
                 raise UsageError(f"{kind!r} cannot be a type of GPU.", where="GPU type")
@@ -115,8 +112,8 @@ class LabPlan:
 
     def slots(self) -> Iterator[int]:
         """Yield the slots to try; the directory decides which comes first."""
-        first = zlib.crc32(f"{self.name}:{self.directory}".encode()) % SLOTS
-        yield from ((first + step) % SLOTS for step in range(SLOTS))
+        start = zlib.crc32(f"{self.name}:{self.directory}".encode()) % SLOTS
+        yield from ((start + step) % SLOTS for step in range(SLOTS))
 
 
 class Network:
@@ -191,11 +188,11 @@ def root_of(directory: Path, mark: str) -> Path:
     under /var/tmp named after `mark`.
     """
     path = directory.resolve()
-    plain = _PLAIN_PATH.fullmatch(str(path)) and len(str(path)) <= _LONGEST_ROOT
-    private = any(path.is_relative_to(each) for each in NODE_PRIVATE)
+    is_plain = _PLAIN_PATH.fullmatch(str(path)) and len(str(path)) <= _LONGEST_ROOT
+    is_private = any(path.is_relative_to(mount) for mount in NODE_PRIVATE)
     if (
-        plain
-        and not private
+        is_plain
+        and not is_private
         and all(
             not parent.exists() or parent.stat().st_mode & stat.S_IXOTH for parent in path.parents
         )
@@ -210,6 +207,6 @@ def command(word: str, directory: Path) -> str:
     return f"hpcbert lab {word}{where}"
 
 
-def _within(what: str, value: int, least: int, most: int) -> None:
+def _check_range(quantity: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise UsageError(f"{value} is out of bounds: {least} to {most}.", where=what)
+        raise UsageError(f"{value} is out of bounds: {least} to {most}.", where=quantity)

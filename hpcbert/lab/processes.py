@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.errors import CheckError
-from hpcbert.system.processes import Process, everyone, read
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from hpcbert.system.runner import Runner
+from hpcbert.system.processes import Process, list_processes, read_proc_file
+from hpcbert.system.runner import Runner
 
 # /proc still belongs to the caller's PID namespace when this runs, so the number read is the one
 # that the caller can use, also for a process that starts inside another PID namespace.
@@ -33,7 +29,7 @@ exec "$@"
 """
 
 
-def must(
+def run_checked(
     run: Runner,
     argv: Sequence[str],
     *,
@@ -79,8 +75,8 @@ def spawn(
     Raises:
         CheckError: The daemon could not be started.
     """
-    words = [*enter, "setsid", "--fork", "sh", "-c", _SPAWN.format(prelude=prelude), "sh"]
-    result = run([*words, str(log), *argv], env=env, timeout=60)
+    launcher = [*enter, "setsid", "--fork", "sh", "-c", _SPAWN.format(prelude=prelude), "sh"]
+    result = run([*launcher, str(log), *argv], env=env, timeout=60)
     # setsid has succeeded before the shell begins: only the number shows that everything worked.
     number = result.stdout.strip()
     if not number.isdecimal():
@@ -94,42 +90,54 @@ _PROGRAMS = (b"munged", b"mariadbd", b"mysqld", b"slurmdbd", b"slurmctld", b"slu
 NAMESPACES = ("net", "mnt", "uts", "ipc", "pid")
 
 
-def marked(mark: str) -> Iterator[Process]:
+def find_marked(mark: str) -> Iterator[Process]:
     """Find the processes that started with `mark`, a NAME=value pair, in their environment."""
     pair = mark.encode()
-    return (process for process in everyone() if pair in read(process.pid, "environ").split(b"\0"))
+    return (
+        process
+        for process in list_processes()
+        if pair in read_proc_file(process.pid, "environ").split(b"\0")
+    )
 
 
-def inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
+def find_inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
     """Find all processes in a namespace of those hosts that are the first in a PID namespace.
 
     Only such a host surely started with its namespaces. Any other process may share them with the
     whole machine: that this process has different ones proves nothing.
     """
-    ours = _namespaces(os.getpid())
-    owned = {name for host in hosts if _is_first(host) for name in _namespaces(host.pid)} - ours
-    return tuple(process for process in everyone() if owned & _namespaces(process.pid))
+    own_namespaces = _namespaces(os.getpid())
+    lab_namespaces = {
+        name for host in hosts if _is_first(host) for name in _namespaces(host.pid)
+    } - own_namespaces
+    return tuple(
+        process for process in list_processes() if lab_namespaces & _namespaces(process.pid)
+    )
 
 
 def is_daemon(process: Process) -> bool:
     """Return whether a process runs a program of a lab, by its command (proc(5), comm)."""
-    return read(process.pid, "comm").strip() in _PROGRAMS
+    return read_proc_file(process.pid, "comm").strip() in _PROGRAMS
 
 
-def listens(process: Process, port: int) -> bool:
+def is_listening(process: Process, port: int) -> bool:
     """Return whether a program listens on a TCP port in the process's network namespace.
 
     Looking leaves no trace; a trial connection would be an error in a Slurm daemon's log.
     """
-    lines = b"".join(read(process.pid, table) for table in ("net/tcp", "net/tcp6")).splitlines()
+    lines = b"".join(
+        read_proc_file(process.pid, table) for table in ("net/tcp", "net/tcp6")
+    ).splitlines()
     sockets = (line.split()[1:4] for line in lines if not line.lstrip().startswith(b"sl"))
     # ADDRESS:PORT in hexadecimal; state 0A is LISTEN (include/net/tcp_states.h of Linux).
-    return any(int(s[0].rpartition(b":")[2], 16) == port and s[2] == b"0A" for s in sockets)
+    return any(
+        int(fields[0].rpartition(b":")[2], 16) == port and fields[2] == b"0A" for fields in sockets
+    )
 
 
 def _is_first(process: Process) -> bool:
     """Return whether a process is number 1 of a PID namespace below this one."""
-    lines = read(process.pid, "status").splitlines()
+    lines = read_proc_file(process.pid, "status").splitlines()
     # One number for each PID namespace, this one's first (proc(5)).
     numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])
     return process.alive and len(numbers) > 1 and numbers[-1] == b"1"

@@ -7,19 +7,19 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Mapping  # noqa: TC003  annotations are read
+from collections.abc import (
+    Iterator,
+    Mapping,
+)
 from dataclasses import dataclass, field
-from pathlib import Path  # noqa: TC003
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from hpcbert.errors import CheckError, ConfigError, SchedulerError, UsageError
 from hpcbert.lab.plan import LabPlan, Layout, Network
 from hpcbert.system import files, lock, ownership
 from hpcbert.system.decode import decode
-from hpcbert.system.processes import Process  # noqa: TC001
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from hpcbert.system.processes import Process
 
 RECORD = "lab.json"
 UNFINISHED = f".{RECORD}.*"
@@ -196,16 +196,16 @@ def load(directory: Path) -> Lab | None:
 
 def _refuse_foreign(status: os.stat_result, path: Path) -> None:
     """Refuse a directory or a record that somebody besides root and the user can change."""
-    if why := ownership.doubt(status):
+    if reason := ownership.explain_distrust(status):
         raise UsageError(
-            f"{why}: hpcbert uses and ends only labs that root or you started.",
+            f"{reason}: hpcbert uses and ends only labs that root or you started.",
             where=str(path),
             hint="Check what is in it. Name a directory of your own for a new lab.",
         )
 
 
 @contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock_lab(directory: Path) -> Iterator[None]:
     """Keep a second `up` or `down` out of a directory; the lock ends with the process.
 
     Raises:
@@ -215,9 +215,9 @@ def locked(directory: Path) -> Iterator[None]:
     # A command that an `up` was just starting when it was killed has the lock until it is exec'd.
     deadline = time.monotonic() + LOCK_PATIENCE
     try:
-        if not lock.wait(handle, patient=lambda: time.monotonic() < deadline):
-            what = "Another process is starting or ending this lab."
-            raise CheckError(what, where=str(directory))
+        if not lock.lock_descriptor(handle, may_wait=lambda: time.monotonic() < deadline):
+            message = "Another process is starting or ending this lab."
+            raise CheckError(message, where=str(directory))
         yield
     finally:
         os.close(handle)

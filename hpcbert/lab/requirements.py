@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.lab.files import DATABASE_USER, MUNGE_USER, PMIX, SLURM_USER, plugins
+from hpcbert.lab.files import DATABASE_USER, MUNGE_USER, PMIX, SLURM_USER, find_plugins
 from hpcbert.lab.record import SEARCH_PATH
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.system.runner import Runner
+from hpcbert.system.runner import Runner
 
 # The program or file -> the package of Debian 12 that provides it.
 _COMMANDS = {
@@ -77,7 +73,7 @@ def missing(*, accounting: bool) -> dict[str, str]:
     commands = _COMMANDS | (_ACCOUNTING_COMMANDS if accounting else {})
     patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
     # If no plugins are installed yet, Slurm's packages bring them, PMIx included.
-    patterns |= _PMIX_FILES if not plugins() or PMIX in plugins() else {}
+    patterns |= _PMIX_FILES if not find_plugins() or PMIX in find_plugins() else {}
     users = _USERS | (_ACCOUNTING_USERS if accounting else {})
     accounts = {entry.pw_name for entry in pwd.getpwall()}
     root = Path("/")
@@ -104,16 +100,16 @@ def check_abilities(run: Runner) -> None:
     """
     trial = ["mount", "-t", "tmpfs", "tmpfs", "/tmp"]  # noqa: S108  in the trial's own namespace
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
-    _try(run, [*unshare, *trial], "namespaces and mounts")
-    _try(run, ["unshare", "--net", "ip", "link", "add", "type", "bridge"], "a bridge")
-    _try(run, ["unshare", "--net", "ip", "link", "add", "type", "veth"], "a veth pair")
+    _try_command(run, [*unshare, *trial], "namespaces and mounts")
+    _try_command(run, ["unshare", "--net", "ip", "link", "add", "type", "bridge"], "a bridge")
+    _try_command(run, ["unshare", "--net", "ip", "link", "add", "type", "veth"], "a veth pair")
 
 
-def _try(run: Runner, argv: Sequence[str], what: str) -> None:
+def _try_command(run: Runner, argv: Sequence[str], ability: str) -> None:
     result = run(argv, env={"PATH": SEARCH_PATH}, timeout=20)
     if not result.ok:
         raise CheckError(
-            f"This machine does not let root make {what}: {result.stderr.strip()}",
+            f"This machine does not let root make {ability}: {result.stderr.strip()}",
             where="hpcbert lab",
             hint="In a container, give it all privileges, or use a virtual machine.",
         )

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from hpcbert.logs.grammar import Rule
+from hpcbert.logs.setting import Setting
 from hpcbert.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.logs.grammar import Rule
-    from hpcbert.logs.setting import Setting
 
 _NUMBER = re.compile(rb"[+-]?\d{1,18}(?:\.\d*)?(?:[eE][+-]?\d{1,3})?")
 
@@ -36,7 +32,7 @@ def median(values: Sequence[float]) -> float:
     return (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def number(text: bytes) -> float:
+def parse_number(text: bytes) -> float:
     """Return a plain decimal number.
 
     Raises:
@@ -47,7 +43,7 @@ def number(text: bytes) -> float:
     return float(text)
 
 
-def positive(value: float) -> float:
+def require_positive(value: float) -> float:
     """Return a value that must be finite and above zero.
 
     Raises:
@@ -62,8 +58,8 @@ def duration(moments: Sequence[float]) -> float:
     """Return the seconds from the first moment to the last; moments must not go back."""
     for earlier, later in pairwise(moments):
         if not later >= earlier:
-            how = "goes back" if later < earlier else "can't be read"
-            raise CannotReduceError("rule", f"time {how} inside the window")
+            problem = "goes back" if later < earlier else "can't be read"
+            raise CannotReduceError("rule", f"time {problem} inside the window")
     seconds = moments[-1] - moments[0]
     if seconds <= 0:
         raise CannotReduceError("rule", "no time passes inside the window")
@@ -95,7 +91,7 @@ def throughputs(rule: Rule, values: Sequence[float], setting: Setting) -> list[f
 def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> float:
     """Reduce the window's numbers, one per record of `stride` iterations, to a throughput."""
     for value in values:
-        positive(value)
+        require_positive(value)
     if rule.kind == "rate":
         return throughput(rule, _mean(values, rule), setting)
     batch = setting.batch(rule.batch, micro=rule.record.counts == "micro-batches")
@@ -105,20 +101,20 @@ def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) 
     return _mean(rates, rule) * batch
 
 
-def each(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> list[float]:
+def average_each(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> list[float]:
     """Return what `average` makes of each number alone."""
     if rule.kind == "rate" and rule.average != "harmonic":
-        return throughputs(rule, [positive(value) for value in values], setting)
-    alone = replace(rule, trim=0) if rule.trim else rule
-    return [average(alone, [value], stride, setting) for value in values]
+        return throughputs(rule, [require_positive(value) for value in values], setting)
+    untrimmed_rule = replace(rule, trim=0) if rule.trim else rule
+    return [average(untrimmed_rule, [value], stride, setting) for value in values]
 
 
 def _mean(values: Sequence[float], rule: Rule) -> float:
     if rule.average == "median":
         return median(values)
-    kept = sorted(values)[rule.trim : len(values) - rule.trim] if rule.trim else values
-    if not kept:
+    trimmed_values = sorted(values)[rule.trim : len(values) - rule.trim] if rule.trim else values
+    if not trimmed_values:
         raise CannotReduceError("window", f"{len(values)} records are too few to trim {rule.trim}")
     if rule.average == "harmonic":
-        return len(kept) / math.fsum(1 / value for value in kept)
-    return math.fsum(kept) / len(kept)
+        return len(trimmed_values) / math.fsum(1 / value for value in trimmed_values)
+    return math.fsum(trimmed_values) / len(trimmed_values)

@@ -10,10 +10,8 @@ per second: `([\\d.]+)` does not read the 65.5 of `65.5 Ktokens/s`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Container
+from collections.abc import Container
+from typing import NamedTuple
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")
@@ -27,12 +25,12 @@ _UNIT = re.compile(
     rb"(?:[mu]?s|secs?|seconds?|min|minutes?|h|hours?|step|batch|iter\w*|GPU|gpu)|(?<= )[mun]s)\b"
 )
 # The same in a pattern.
-_STATED = re.compile(r"/s|/\(|/min|\bms\b|\bs\b|\bsec|per[ _]")
+_UNIT_IN_PATTERN = re.compile(r"/s|/\(|/min|\bms\b|\bs\b|\bsec|per[ _]")
 # Longer than any number in a log, and short enough to show.
 _REACH = 40
 
 
-class Number(NamedTuple):
+class NumberGroup(NamedTuple):
     """A group of a pattern that is a number.
 
     Attributes:
@@ -51,56 +49,64 @@ class Number(NamedTuple):
         start, end = match.span(self.name)
         text = match.string
         if self.before and start and text[start - 1] in _BEFORE_ENDS:
-            found = _BEFORE.search(text[max(0, start - _REACH) : start])
-            start -= len(found[0]) if found else 0
-        if self.after and (found := _AFTER.match(text, end, end + _REACH)):
-            end = found.end()
-        if self.unit and (found := _UNIT.match(text, end, end + _REACH)):
-            end = found.end()
+            unit_match = _BEFORE.search(text[max(0, start - _REACH) : start])
+            start -= len(unit_match[0]) if unit_match else 0
+        if self.after and (unit_match := _AFTER.match(text, end, end + _REACH)):
+            end = unit_match.end()
+        if self.unit and (unit_match := _UNIT.match(text, end, end + _REACH)):
+            end = unit_match.end()
         return text[start:end]
 
 
-def numbers(pattern: str, names: Container[str]) -> tuple[Number, ...]:
+def find_number_groups(pattern: str, names: Container[str]) -> tuple[NumberGroup, ...]:
     """Return the groups of a pattern that are numbers, and how far to check each.
 
     Args:
         pattern: A regular expression that compiles, as the recipe has it.
         names: Names of groups that are numbers.
     """
-    found = []
+    number_groups = []
     for group in _GROUP.finditer(pattern):
         after = _end_of_group(pattern, group.end())
         # An optional letter, as in `(…)K?`, ends nothing.
-        states = _is_own(pattern, after) and pattern[after + 1 : after + 2] not in ("?", "*", "{")
+        has_own_text = _is_literal(pattern, after) and pattern[after + 1 : after + 2] not in (
+            "?",
+            "*",
+            "{",
+        )
         if group[1] in names:
-            before = not _is_own(pattern, group.start() - 1)
-            unit = not _STATED.search(pattern, after, after + _REACH)
-            found.append(Number(group[1], before, not states, unit))
-    return tuple(found)
+            before = not _is_literal(pattern, group.start() - 1)
+            unit = not _UNIT_IN_PATTERN.search(pattern, after, after + _REACH)
+            number_groups.append(NumberGroup(group[1], before, not has_own_text, unit))
+    return tuple(number_groups)
 
 
-def _is_own(pattern: str, at: int) -> bool:
+def _is_literal(pattern: str, position: int) -> bool:
     """Return whether a pattern has a literal letter, digit or underscore at a place."""
-    if at < 0 or at >= len(pattern) or not (pattern[at].isalnum() or pattern[at] == "_"):
+    if (
+        position < 0
+        or position >= len(pattern)
+        or not (pattern[position].isalnum() or pattern[position] == "_")
+    ):
         return False
-    backslashes = len(pattern[:at]) - len(pattern[:at].rstrip("\\"))
+    backslashes = len(pattern[:position]) - len(pattern[:position].rstrip("\\"))
     return backslashes % 2 == 0
 
 
-def _end_of_group(pattern: str, at: int) -> int:
+def _end_of_group(pattern: str, position: int) -> int:
     """Return the place after the parenthesis that closes the group around a place."""
     depth, in_set = 1, False
-    while at < len(pattern) and depth:
-        sign = pattern[at]
-        if sign == "\\":
-            at += 1
+    while position < len(pattern) and depth:
+        character = pattern[position]
+        if character == "\\":
+            position += 1
         elif in_set:
-            in_set = sign != "]"
-        elif sign == "[":
+            in_set = character != "]"
+        elif character == "[":
             in_set = True
             # A bracket that comes first in a set is literal.
-            at += len(re.match(r"\^?\]?", pattern[at + 1 :])[0])  # type: ignore[index]
+            position += len(re.match(r"\^?\]?", pattern[position + 1 :])[0])  # type: ignore[index]
         else:
-            depth += {"(": 1, ")": -1}.get(sign, 0)
-        at += 1
-    return at
+            depth += {"(": 1, ")": -1}.get(character, 0)
+        position += 1
+    return position

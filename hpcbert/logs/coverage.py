@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpcbert.logs.arithmetic import CannotReduceError
 from hpcbert.logs.fields import DIGITS, has_field, whole_matches
-from hpcbert.logs.grammar import STARTED_FACT
-
-if TYPE_CHECKING:
-    import re
-
-    from hpcbert.logs.grammar import Fact, Grammar, Record, Rule, Skip
-    from hpcbert.logs.lines import Line
-    from hpcbert.logs.setting import Setting
+from hpcbert.logs.grammar import STARTED_FACT, Fact, Grammar, Record, Rule, Skip
+from hpcbert.logs.lines import Line
+from hpcbert.logs.setting import Setting
 
 
 class Span(NamedTuple):
@@ -25,7 +21,7 @@ class Span(NamedTuple):
     until: int | None = None
 
 
-class Coverage:
+class CoverageCheck:
     """Checks that a log has its iterations if the rule itself does not check that.
 
     A closing line covers the program's own window, and a rule that counts lines begins wherever
@@ -34,23 +30,25 @@ class Coverage:
 
     Args:
         record: The lines that count iterations.
-        whole: Whether all from the first printed one on must be there, not only the window's.
+        covers_all: Whether all from the first printed one on must be there, not only the window's.
     """
 
-    def __init__(self, record: Record, *, whole: bool) -> None:
+    def __init__(self, record: Record, *, covers_all: bool) -> None:
         self.record = record
-        self.whole = whole
+        self.whole = covers_all
         self._places: set[int] = set()
 
     @classmethod
-    def of(cls, grammar: Grammar, rule: Rule) -> Coverage | None:
+    def of(cls, grammar: Grammar, rule: Rule) -> CoverageCheck | None:
         """Return the check of a log for a rule; None if the rule checks its own records."""
-        whole = rule.kind != "footer" and rule.after.by == "record"
-        if (rule.kind != "footer" and not whole) or rule.record.irregular:
+        covers_all = rule.kind != "footer" and rule.after.by == "record"
+        if (rule.kind != "footer" and not covers_all) or rule.record.irregular:
             return None
-        counting = (one.record for one in grammar.rules if _counts(one))
-        record = next(counting, None)
-        return cls(record, whole=whole) if record else None
+        counting_records = (
+            other_rule.record for other_rule in grammar.rules if _counts_iterations(other_rule)
+        )
+        record = next(counting_records, None)
+        return cls(record, covers_all=covers_all) if record else None
 
     def add(self, record: Record, iteration: int | None) -> None:
         """Take a record."""
@@ -67,21 +65,25 @@ class Coverage:
         stride = self.record.every or min((b - a for a, b in pairwise(places)), default=0)
         end = setting.iters
         if self.whole:
-            last, end = places[0] if places else 0, min([*places[-1:], end])
+            last_place, end = places[0] if places else 0, min([*places[-1:], end])
         elif self._is_asked_for(places, setting):
             # Some programs print the first step under the second's number.
-            late = places[0] - stride
-            last = max(setting.skip, late) if late <= setting.skip + stride else setting.skip
+            first_start = places[0] - stride
+            last_place = (
+                max(setting.skip, first_start)
+                if first_start <= setting.skip + stride
+                else setting.skip
+            )
         else:
             return
         if stride > 1 and not self.record.every and places[0] % stride:
             detail = f"records begin at iteration {places[0]} and then come every {stride}"
             raise CannotReduceError("window", detail)
-        for place in (*(place for place in places if last < place <= end), end):
-            if place - last > stride:
-                detail = f"no record covers the iterations {last + 1} to {place - 1}"
+        for place in (*(place for place in places if last_place < place <= end), end):
+            if place - last_place > stride:
+                detail = f"no record covers the iterations {last_place + 1} to {place - 1}"
                 raise CannotReduceError("window", detail)
-            last = place
+            last_place = place
 
     @staticmethod
     def _is_asked_for(places: list[int], setting: Setting) -> bool:
@@ -92,18 +94,18 @@ class Coverage:
         """
         if not places or setting.reach:
             return bool(places)
-        before = [place for place in places if place <= setting.skip]
-        return len(before) > 1 and places[-1] >= setting.iters
+        warm_up_places = [place for place in places if place <= setting.skip]
+        return len(warm_up_places) > 1 and places[-1] >= setting.iters
 
 
-def _counts(rule: Rule) -> bool:
+def _counts_iterations(rule: Rule) -> bool:
     record = rule.record
     return (
         rule.kind not in ("footer", "custom") and record.has("iteration") and not record.irregular
     )
 
 
-class Skipped:
+class SkippedSteps:
     """Counts the optimizer steps in a window that were thrown away: their gradients overflowed.
 
     Attributes:
@@ -128,21 +130,21 @@ class Skipped:
 
     def _steps(self, skip: Skip, match: re.Match[bytes]) -> int:
         if has_field(match, "count"):
-            return _number(match["count"])
+            return _parse_count(match["count"])
         if not has_field(match, "total"):
             return 1
-        total = _number(match["total"])
+        total = _parse_count(match["total"])
         # It is unknown whether the steps of the first total were before the window.
-        before = self._totals.get(skip.contains, total)
+        previous_total = self._totals.get(skip.contains, total)
         self._totals[skip.contains] = total
-        return max(0, total - before)
+        return max(0, total - previous_total)
 
 
-def _number(text: bytes) -> int:
+def _parse_count(text: bytes) -> int:
     return int(text) if text.isdigit() and len(text) <= DIGITS else 0
 
 
-class Restart:
+class RestartCheck:
     """Finds out whether a program was started again inside the window.
 
     It compares the facts before the first record, the header, with those inside the window.
@@ -177,8 +179,10 @@ class Restart:
         Raises:
             CannotReduceError: There is one.
         """
-        program = [fact for fact in self._header if fact is not STARTED_FACT]
-        if self._again[STARTED_FACT] or (program and all(map(self._is_repeated, program))):
+        program_facts = [fact for fact in self._header if fact is not STARTED_FACT]
+        if self._again[STARTED_FACT] or (
+            program_facts and all(map(self._is_repeated, program_facts))
+        ):
             detail = (
                 f"the header is printed again after iteration {self._after}, inside the window:"
                 " the program was started again"

@@ -12,29 +12,30 @@ Steps of different length then make no difference, as they would to a mean of ra
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from itertools import dropwhile, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from hpcbert.logs.arithmetic import CannotReduceError, each, median, number, throughput
+from hpcbert.logs.arithmetic import (
+    CannotReduceError,
+    average_each,
+    median,
+    parse_number,
+    throughput,
+)
 from hpcbert.logs.closing import closing_rules
 from hpcbert.logs.coverage import Span
 from hpcbert.logs.evenness import WindowRecord, find_unevenness
-from hpcbert.logs.setting import UnknownError
+from hpcbert.logs.grammar import Grammar, Record, Rule
+from hpcbert.logs.setting import Setting, UnknownError
 from hpcbert.logs.times import Clock
-from hpcbert.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcbert.logs.grammar import Grammar, Record, Rule
-    from hpcbert.logs.setting import Setting
-    from hpcbert.model import Note
+from hpcbert.model import Note, Reason
 
 # Records of one kind to keep; longer logs are compared over these.
-_KEPT = 1 << 16
+_MAX_ENTRIES = 1 << 16
 # A record that is less than this late is not a pause, whatever its factor: seconds.
-_HICCUP = 1.0
-_FEW = 3
+_MIN_PAUSE = 1.0
+_MIN_RECORDS = 3
 
 
 class Entry(NamedTuple):
@@ -75,7 +76,7 @@ class _Track:
         self.broken = False
 
     def add(self, place: int, fields: dict[str, bytes], *, paused: bool) -> None:
-        if self.broken or len(self.entries) >= _KEPT:
+        if self.broken or len(self.entries) >= _MAX_ENTRIES:
             return
         steps = 0
         if self.entries:
@@ -86,15 +87,15 @@ class _Track:
             if steps <= 0:
                 steps = 1 if self.record.repeated == "count" else 0
         # The first iteration compiles, allocates and tunes.
-        first = not self.entries or place == self.entries[0].place
-        self.entries.append(Entry(place, steps, fields, paused or first))
+        is_first = not self.entries or place == self.entries[0].place
+        self.entries.append(Entry(place, steps, fields, paused or is_first))
 
-    def within(self, span: Span, *, first: bool) -> tuple[Entry | None, list[Entry]]:
+    def within(self, span: Span, *, with_first: bool) -> tuple[Entry | None, list[Entry]]:
         """Return the record at which a span begins, and those inside it.
 
         Args:
             span: The window.
-            first: Whether the first iteration of the run, which compiles and tunes, takes part
+            with_first: Whether the first iteration of the run, which compiles and tunes, takes part
                 where there are others. In a clock it never does: that begins at its end.
         """
         start: Entry | None = None
@@ -106,9 +107,9 @@ class _Track:
                 start, inside = entry, []
             else:
                 inside.append(entry)
-        begin = self.entries[0].place
-        later = list(dropwhile(lambda entry: entry.place == begin, inside))
-        return start, inside if first else later or inside
+        first_place = self.entries[0].place
+        later_entries = list(dropwhile(lambda entry: entry.place == first_place, inside))
+        return start, inside if with_first else later_entries or inside
 
 
 class CrossCheck:
@@ -123,10 +124,10 @@ class CrossCheck:
         self.grammar = grammar
         self.chosen = chosen
         self.others = (*grammar.independent(chosen), *closing_rules(grammar, chosen))
-        ways = (chosen, *self.others)
+        rules = (chosen, *self.others)
         self._tracks = {
             rule.record.name: _Track(rule.record)
-            for rule in ways
+            for rule in rules
             if rule.kind not in ("footer", "custom")
         }
         self._closing: dict[str, list[bytes]] = {}
@@ -159,35 +160,40 @@ class CrossCheck:
             span: The iterations that it covers.
             setting: What is known about the run, including the log's facts.
         """
-        own = self._pace(self.chosen, span, setting)
-        found = [*self._implausible(own)]
-        samples = own.samples if own and self.chosen.record.ranks == "one" else value
-        unsure = self._needs_accumulation(self.chosen, setting)
-        heard = set()
+        own_pace = self._pace(self.chosen, span, setting)
+        reasons_against = [*self._implausible(own_pace)]
+        samples = own_pace.samples if own_pace and self.chosen.record.ranks == "one" else value
+        is_unsure = self._needs_accumulation(self.chosen, setting)
+        compared = set()
         for rule in self.others:
             # Of several rules that read one field, the first that the log allows is compared.
-            if rule.evidence in heard or rule.record.ranks != "one":
+            if rule.evidence in compared or rule.record.ranks != "one":
                 continue
             pace = self._pace(rule, span, setting)
             if pace is None:
                 continue
-            heard.add(rule.evidence)
-            unsure = unsure and not rule.is_printed
+            compared.add(rule.evidence)
+            is_unsure = is_unsure and not rule.is_printed
             # More micro-batches per step than one would explain why a clock sees fewer samples.
-            explained = self.chosen.is_printed and self._needs_accumulation(rule, setting)
-            if explained and samples > pace.samples:
+            is_explained = self.chosen.is_printed and self._needs_accumulation(rule, setting)
+            if is_explained and samples > pace.samples:
                 continue
             if not self._agree(rule, samples, pace.samples, setting):
-                found.append(self._contradiction(samples, rule, pace.samples, setting))
-        if unsure and self.grammar.accumulates and not found:
-            found.append(Reason("rule", f"{_unstated(self.chosen)}, and no other rule says it"))
-        return tuple(found)
+                reasons_against.append(self._contradiction(samples, rule, pace.samples, setting))
+        if is_unsure and self.grammar.accumulates and not reasons_against:
+            reasons_against.append(
+                Reason(
+                    "rule",
+                    f"{_describe_missing_accumulation(self.chosen)}, and no other rule says it",
+                )
+            )
+        return tuple(reasons_against)
 
     def _needs_accumulation(self, rule: Rule, setting: Setting) -> bool:
         """Return whether a rule takes steps for micro-batches without any statement of that."""
-        counted = rule.is_printed or rule.record.counts == "micro-batches"
-        known = setting.accumulation is not None or setting.global_batch_size is not None
-        return not counted and not known
+        is_counted = rule.is_printed or rule.record.counts == "micro-batches"
+        is_known = setting.accumulation is not None or setting.global_batch_size is not None
+        return not is_counted and not is_known
 
     def unevenness(self, value: float, span: Span, setting: Setting) -> Note | None:
         """Return how a number differs from the steps that it averages; None if it does not.
@@ -197,54 +203,64 @@ class CrossCheck:
             span: The iterations that it covers.
             setting: What is known about the run, including the log's facts.
         """
-        pace = self._pace(self.chosen, span, setting, first=True)
+        pace = self._pace(self.chosen, span, setting, with_first=True)
         if pace is None or self.chosen.average == "median":
             return None
         return find_unevenness(
             value if self.chosen.record.ranks == "one" else pace.samples, pace.parts
         )
 
-    def _agree(self, rule: Rule, own: float, other: float, setting: Setting) -> bool:
-        if own <= other * self._room(self.chosen, rule) and other <= own * self._room(
-            rule, self.chosen
-        ):
+    def _agree(
+        self, rule: Rule, own_samples: float, other_samples: float, setting: Setting
+    ) -> bool:
+        if own_samples <= other_samples * self._room(
+            self.chosen, rule
+        ) and other_samples <= own_samples * self._room(rule, self.chosen):
             return True
         if "footer" not in (rule.kind, self.chosen.kind):
             return False
         # A closing line covers the whole run: it may be anywhere from that to the steady rate.
         is_closing = self.chosen.kind == "footer"
-        steps, last = (rule, self.chosen) if is_closing else (self.chosen, rule)
-        closing, steady = (own, other) if is_closing else (other, own)
-        whole = self._pace(steps, Span(), setting, first=True)
-        if whole is None or whole.samples > closing * self._room(steps, last):
+        step_rule, closing_rule = (rule, self.chosen) if is_closing else (self.chosen, rule)
+        closing_rate, steady_rate = (
+            (own_samples, other_samples) if is_closing else (other_samples, own_samples)
+        )
+        whole_run = self._pace(step_rule, Span(), setting, with_first=True)
+        if whole_run is None or whole_run.samples > closing_rate * self._room(
+            step_rule, closing_rule
+        ):
             return False
-        if is_closing and whole.parts:
+        if is_closing and whole_run.parts:
             # Slow first steps, of which a rule may have a large part, are not its steady rate.
-            steady = max(steady, median([part.rate for part in whole.parts]))
-        return closing <= steady * self._room(last, steps)
+            steady_rate = max(steady_rate, median([part.rate for part in whole_run.parts]))
+        return closing_rate <= steady_rate * self._room(closing_rule, step_rule)
 
-    def _room(self, high: Rule, low: Rule) -> float:
+    def _room(self, high_rule: Rule, low_rule: Rule) -> float:
         """Return how many times the number of one rule may be that of another."""
-        usual = self.grammar.tolerance
-        above = high.tolerance if high.side != "below" else 0
-        below = low.tolerance if low.side != "above" else 0
-        return 1 + max(above or usual, below or usual)
+        default = self.grammar.tolerance
+        above = high_rule.tolerance if high_rule.side != "below" else 0
+        below = low_rule.tolerance if low_rule.side != "above" else 0
+        return 1 + max(above or default, below or default)
 
-    def _contradiction(self, samples: float, rule: Rule, other: float, setting: Setting) -> Reason:
-        pair = (self.chosen, rule) if samples > other else (rule, self.chosen)
+    def _contradiction(
+        self, samples: float, rule: Rule, other_samples: float, setting: Setting
+    ) -> Reason:
+        pair = (self.chosen, rule) if samples > other_samples else (rule, self.chosen)
         detail = (
-            f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name} {other:.6g} for the"
+            f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name} {other_samples:.6g} for the"
             f" same log, which is more than {self._room(*pair) - 1:.0%} apart"
         )
         if self._needs_accumulation(self.chosen, setting):
-            return Reason("contradiction", f"{detail}: {_unstated(self.chosen)}")
+            return Reason(
+                "contradiction", f"{detail}: {_describe_missing_accumulation(self.chosen)}"
+            )
         return Reason(
             "contradiction",
             f"{detail}: check GPUs, batch size, accumulation, and the log's times and rates",
         )
 
     def _pace(
-        self, rule: Rule, span: Span, setting: Setting, *, first: bool = False
+        self, rule: Rule, span: Span, setting: Setting, *, with_first: bool = False
     ) -> Throughput | None:
         """Return a rule's view of the window; None if the log does not have it."""
         try:
@@ -253,25 +269,29 @@ class CrossCheck:
             track = self._tracks.get(rule.record.name)
             if track is None or not track.entries:
                 return None
-            start, inside = track.within(span, first=first)
+            start, inside = track.within(span, with_first=with_first)
             if not inside or (span.until is not None and inside[-1].place != span.until):
                 return None
-            parts = rule is self.chosen or self.chosen.kind == "footer"
+            with_parts = rule is self.chosen or self.chosen.kind == "footer"
             if rule.kind == "clock":
-                ranks = rule.record.ranks != "one"
-                return None if ranks else _by_clock(rule, start, inside, setting, parts=parts)
-            return _by_values(rule, inside, track.stride, setting, parts=parts)
+                is_ranked = rule.record.ranks != "one"
+                return (
+                    None
+                    if is_ranked
+                    else _throughput_by_clock(rule, start, inside, setting, with_parts=with_parts)
+                )
+            return _throughput_by_values(rule, inside, track.stride, setting, with_parts=with_parts)
         except (CannotReduceError, UnknownError, KeyError, ValueError, ZeroDivisionError):
             return None
 
     def _by_closing(self, rule: Rule, span: Span, setting: Setting) -> Throughput | None:
         texts = self._closing.get(rule.name, [])
-        values = {number(text) for text in texts}
+        values = {parse_number(text) for text in texts}
         if not values or (len(values) > 1 and rule.which != "last"):
             return None
         if None not in span and (span.until or 0) - (span.after or 0) < self.grammar.shortest:
             return None  # A program's own number is of its whole run: a few steps may well differ.
-        samples = throughput(rule, number(texts[-1]) * rule.factor, setting)
+        samples = throughput(rule, parse_number(texts[-1]) * rule.factor, setting)
         return Throughput(samples, ()) if math.isfinite(samples) and samples > 0 else None
 
     def _implausible(self, pace: Throughput | None) -> Iterable[Reason]:
@@ -279,36 +299,36 @@ class CrossCheck:
 
         A median, and a mean that leaves out the extremes, handle that themselves.
         """
-        robust = self.chosen.average == "median" or self.chosen.trim > 0
-        if pace is None or len(pace.parts) < _FEW or robust:
+        is_robust = self.chosen.average == "median" or self.chosen.trim > 0
+        if pace is None or len(pace.parts) < _MIN_RECORDS or is_robust:
             return
-        middle = median([part.rate for part in pace.parts])
-        usual = median([part.seconds for part in pace.parts])
+        median_rate = median([part.rate for part in pace.parts])
+        median_seconds = median([part.seconds for part in pace.parts])
         for place, rate, seconds, paused, _ in pace.parts:
-            slow = middle > rate * self.grammar.factor and not paused
-            fast = rate > middle * self.grammar.factor
-            if seconds and abs(seconds - usual) < _HICCUP:
-                slow = slow and self.chosen.kind not in ("clock", "rate")
-                fast = fast and self.chosen.kind != "clock"
-            if slow or fast:
+            is_slow = median_rate > rate * self.grammar.factor and not paused
+            is_fast = rate > median_rate * self.grammar.factor
+            if seconds and abs(seconds - median_seconds) < _MIN_PAUSE:
+                is_slow = is_slow and self.chosen.kind not in ("clock", "rate")
+                is_fast = is_fast and self.chosen.kind != "clock"
+            if is_slow or is_fast:
                 detail = (
                     f"iteration {place} is at {rate:.6g} samples/s, more than"
-                    f" {self.grammar.factor:g} times {'below' if slow else 'above'} the window's"
-                    f" median of {middle:.6g}"
+                    f" {self.grammar.factor:g} times {'below' if is_slow else 'above'} the window's"
+                    f" median of {median_rate:.6g}"
                 )
                 yield Reason("window", detail)
                 return
 
 
-def _unstated(chosen: Rule) -> str:
+def _describe_missing_accumulation(chosen: Rule) -> str:
     return (
         "the log does not state the micro-batches per step, which"
         f" {chosen.name} needs: use --set accumulation=N, or a rule that reads rates"
     )
 
 
-def _by_clock(
-    rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting, *, parts: bool
+def _throughput_by_clock(
+    rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting, *, with_parts: bool
 ) -> Throughput | None:
     entries = [start, *inside] if start else list(inside)
     if len(entries) < 2:  # noqa: PLR2004 - time goes from one to another
@@ -329,42 +349,45 @@ def _by_clock(
             entry.steps,
         )
         for entry, (earlier, later) in zip(
-            entries[1:] if parts else (), pairwise(moments), strict=False
+            entries[1:] if with_parts else (), pairwise(moments), strict=False
         )
         if later - earlier > 0 and entry.steps
     )
     return Throughput(batch * steps / seconds, window_records)
 
 
-def _by_values(
-    rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting, *, parts: bool
+def _throughput_by_values(
+    rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting, *, with_parts: bool
 ) -> Throughput | None:
     field, factor = rule.field, rule.factor
-    covers = [min(inside[0].steps, stride) or stride or 1, *(entry.steps for entry in inside[1:])]
+    step_counts = [
+        min(inside[0].steps, stride) or stride or 1,
+        *(entry.steps for entry in inside[1:]),
+    ]
     if rule.record.ranks != "one":
-        covers = [stride or 1] * len(inside)
-    values = [number(entry.fields[field]) * factor for entry in inside]
-    kept = [at for at, value in enumerate(values) if value > 0 and covers[at]]
-    if not kept:
+        step_counts = [stride or 1] * len(inside)
+    values = [parse_number(entry.fields[field]) * factor for entry in inside]
+    indices = [index for index, value in enumerate(values) if value > 0 and step_counts[index]]
+    if not indices:
         return None
-    rates = each(rule, [values[at] for at in kept], stride or 1, setting)
-    pairs = [(covers[at], rate) for at, rate in zip(kept, rates, strict=True)]
-    time = math.fsum([covered / rate for covered, rate in pairs])
-    batch = _batch(rule, setting) if parts else 0
+    rates = average_each(rule, [values[index] for index in indices], stride or 1, setting)
+    pairs = [(step_counts[index], rate) for index, rate in zip(indices, rates, strict=True)]
+    seconds = math.fsum([step_count / rate for step_count, rate in pairs])
+    batch = _global_batch(rule, setting) if with_parts else 0
     window_records = tuple(
         WindowRecord(
-            inside[at].place,
+            inside[index].place,
             rate,
-            covered * batch / rate if batch else 0.0,
-            inside[at].paused,
-            covered,
+            step_count * batch / rate if batch else 0.0,
+            inside[index].paused,
+            step_count,
         )
-        for at, (covered, rate) in zip(kept if parts else (), pairs, strict=False)
+        for index, (step_count, rate) in zip(indices if with_parts else (), pairs, strict=False)
     )
-    return Throughput(sum(covered for covered, _ in pairs) / time, window_records)
+    return Throughput(sum(step_count for step_count, _ in pairs) / seconds, window_records)
 
 
-def _batch(rule: Rule, setting: Setting) -> int:
+def _global_batch(rule: Rule, setting: Setting) -> int:
     try:
         return setting.batch("global", micro=rule.record.counts == "micro-batches")
     except UnknownError:

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from hpcbert.logs.arithmetic import CannotReduceError
 from hpcbert.logs.fields import DIGITS, loose_float, read_fields, whole_matches
+from hpcbert.logs.grammar import Fact
+from hpcbert.logs.lines import Line
+from hpcbert.logs.setting import Setting
 
-if TYPE_CHECKING:
-    from hpcbert.logs.grammar import Fact
-    from hpcbert.logs.lines import Line
-    from hpcbert.logs.setting import Setting
-
-Value = int | str
+FactValue = int | str
 WORDS = ("batch_unit", "precision", "model", "optimizer", "xla", "version", "device", "device_kind")
 # Numbers that are not whole; kept as the log prints them.
 FRACTIONS = ("real_token_share", "model_flops")
 # The only words that these facts may have.
 _CHOICES = {"device_kind": ("gpu", "cpu"), "xla": ("true", "false")}
 # Nodes may differ in these, so the first value stands for the run.
-_FIRST_COUNTS = ("version", "device")
-_LONGEST = 80
+_FIRST_VALUE_HOLDS = ("version", "device")
+_MAX_LENGTH = 80
 # Two kinds of lines state the parts of one precision: FP8 is computed inside a run in 16 bits, and
 # a program without fp16 may have bf16.
-_INSIDE: dict[tuple[Value, Value], Value] = {
+_INNER_PRECISION: dict[tuple[FactValue, FactValue], FactValue] = {
     pair: inner
     for outer, inner in (("fp16", "fp8"), ("bf16", "fp8"), ("fp32", "bf16"))
     for pair in ((outer, inner), (inner, outer))
 }
 
 
-class Stated:
+class LogFacts:
     """The facts of one log.
 
     Attributes:
@@ -39,10 +36,10 @@ class Stated:
     """
 
     def __init__(self) -> None:
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, FactValue] = {}
         self._sources: dict[str, Fact] = {}
         self._counted: dict[Fact, int] = {}
-        self._stated: dict[tuple[Fact, str], Value] = {}
+        self._stated: dict[tuple[Fact, str], FactValue] = {}
 
     def add(self, fact: Fact, line: Line) -> None:
         """Take the facts of a line.
@@ -55,56 +52,62 @@ class Stated:
             self._counted[fact] = self._counted.get(fact, 0) + len(matches)
         for match in matches:
             for name, text in read_fields(match, fact.numbers).items():
-                value = read(fact, name, text)
+                value = parse_fact(fact, name, text)
                 if value is None:
                     continue
-                before = self._stated.setdefault((fact, name), value)
-                known = self.values.setdefault(name, value)
+                first_value = self._stated.setdefault((fact, name), value)
+                log_value = self.values.setdefault(name, value)
                 source = self._sources.setdefault(name, fact)
-                if name == "precision" and before == value and (known, value) in _INSIDE:
-                    self.values[name] = _INSIDE[known, value]
-                elif known != value and name not in _FIRST_COUNTS:
-                    detail = f"the log says {name} = {known}, and later {value}"
+                if (
+                    name == "precision"
+                    and first_value == value
+                    and (log_value, value) in _INNER_PRECISION
+                ):
+                    self.values[name] = _INNER_PRECISION[log_value, value]
+                elif log_value != value and name not in _FIRST_VALUE_HOLDS:
+                    detail = f"the log says {name} = {log_value}, and later {value}"
                     if source.contains != fact.contains:
-                        detail += f", in lines with {_key(source)} and {_key(fact)}"
+                        detail += f", in lines with {_quote_line_text(source)} and {_quote_line_text(fact)}"
                     raise CannotReduceError("config", detail)
 
-    def with_counts(self, claims: Setting) -> dict[str, Value]:
+    def with_counts(self, setting: Setting) -> dict[str, FactValue]:
         """Return the facts, including those that follow from the number of some lines.
 
         Args:
-            claims: What is known about the run beforehand.
+            setting: What is known about the run beforehand.
 
         Raises:
             CannotReduceError: There are more such lines than another fact says, or far fewer.
         """
         values = dict(self.values)
-        for fact, number in self._counted.items():
-            if number < fact.least or self._is_torn(fact, number, claims):
+        for fact, line_count in self._counted.items():
+            if line_count < fact.least or self._is_torn(fact, line_count, setting):
                 continue
-            known = values.setdefault(fact.counts, number)
-            if known != number:
+            log_value = values.setdefault(fact.counts, line_count)
+            if log_value != line_count:
                 line = fact.contains.decode(errors="replace").strip()
-                detail = f"the log says {fact.counts} = {known}, but {number} lines say {line!r}"
+                detail = (
+                    f"the log says {fact.counts} = {log_value}, but {line_count} lines say {line!r}"
+                )
                 raise CannotReduceError("config", detail)
         return values
 
-    def _is_torn(self, fact: Fact, number: int, claims: Setting) -> bool:
+    def _is_torn(self, fact: Fact, line_count: int, setting: Setting) -> bool:
         """Return whether some lines are missing that nothing depends on.
 
         Ranks that write at once tear each other's lines. A run on half as many is something else.
         """
         expected = self.values.get(fact.counts)
         if expected is None and "global_batch_size" in self.values:
-            expected = getattr(claims, fact.counts)
-        return expected is not None and number < int(expected) < 2 * number
+            expected = getattr(setting, fact.counts)
+        return expected is not None and line_count < int(expected) < 2 * line_count
 
 
-def _key(fact: Fact) -> str:
+def _quote_line_text(fact: Fact) -> str:
     return repr(fact.contains.decode(errors="replace").strip(" .:|"))
 
 
-def read(fact: Fact, name: str, text: bytes) -> Value | None:
+def parse_fact(fact: Fact, name: str, text: bytes) -> FactValue | None:
     """Return a fact in hpcbert's form: a number, also `96.000`, or a word; None if neither."""
     word = text.decode(errors="replace")
     word = fact.values.get(word, word)
@@ -115,7 +118,7 @@ def read(fact: Fact, name: str, text: bytes) -> Value | None:
     if name in FRACTIONS:
         return word if 0 < loose_float(text) < math.inf else None
     if name in WORDS:
-        return word.strip()[:_LONGEST] or None
+        return word.strip()[:_MAX_LENGTH] or None
     if "." in word:
         word = word.rstrip("0").removesuffix(".")
     if not (word.isascii() and word.isdigit() and len(word) <= DIGITS):

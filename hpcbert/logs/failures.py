@@ -10,19 +10,14 @@ cause wins; a peer's complaint only if there is no cause, a signal only if there
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from hpcbert.logs.grammar import FailureWords
-from hpcbert.logs.lines import LINE, NotALogError, bodies, cut_line, find_lines, unlabelled
-from hpcbert.model import Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from hpcbert.logs.grammar import Grammar
-    from hpcbert.model import Device
+from hpcbert.logs.grammar import FailureWords, Grammar
+from hpcbert.logs.lines import LINE, NotALogError, cut_line, find_lines, read_pieces, remove_labels
+from hpcbert.model import Device, Reason
 
 DEVICE: Final = "device-oom"
 HOST: Final = "host-oom"
@@ -165,7 +160,7 @@ class Failure(NamedTuple):
         return f"{_SENTENCES[self.kind]}: {self.said}" if self.kind in _SENTENCES else self.said
 
 
-def find(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:
+def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:
     """Return what a failed run lacked according to its log; None if the log does not say.
 
     The first words count: later ones may be other ranks' errors about their peers. But if Slurm
@@ -178,26 +173,26 @@ def find(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None
         grammar: How the framework's logs are read.
         device: What the run computed on; the CPU's memory is the host's, whatever its name.
     """
-    words = tuple(
+    all_words = tuple(
         failure_words
         for failure_words in (_KILLED, *_COMMON, *grammar.failures)
         if failure_words.contains
     )
-    first: Failure | None = None
+    first_failure: Failure | None = None
     try:
-        with closing(bodies(path)) as pieces:
-            for data in pieces:
-                for failure_words, failure in _found(data, words):
+        with closing(read_pieces(path)) as pieces:
+            for piece in pieces:
+                for failure_words, failure in _find_failures(piece, all_words):
                     if failure_words is _KILLED:
                         return failure
-                    first = first or failure
+                    first_failure = first_failure or failure
     except NotALogError:
         return None
-    return first._replace(kind=HOST) if first and device == "cpu" else first
+    return first_failure._replace(kind=HOST) if first_failure and device == "cpu" else first_failure
 
 
-def explain(
-    path: Path, grammar: Grammar, device: Device = "gpu", printed: Sequence[Path] = ()
+def explain_failure(
+    path: Path, grammar: Grammar, device: Device = "gpu", output_paths: Sequence[Path] = ()
 ) -> Failure | None:
     """Return why a run failed: what it lacked, or else the last error line; None if unknown.
 
@@ -205,16 +200,16 @@ def explain(
         path: Its log.
         grammar: How the framework's logs are read.
         device: What the run computed on.
-        printed: Files with its job script's output, searched if the log has no error: a step that
+        output_paths: Files with its job script's output, searched if the log has no error: a step that
             never began has none.
     """
-    if lacked := find(path, grammar, device):
-        return lacked
-    said = next(filter(None, map(last_error, (path, *printed))), "")
-    return Failure(ERROR, said) if said else None
+    if failure := find_shortage(path, grammar, device):
+        return failure
+    error_line = next(filter(None, map(last_error, (path, *output_paths))), "")
+    return Failure(ERROR, error_line) if error_line else None
 
 
-class Shortage(NamedTuple):
+class ShortageSigns(NamedTuple):
     """The signs of a failed run that a smaller batch may fit.
 
     Attributes:
@@ -226,82 +221,88 @@ class Shortage(NamedTuple):
     exits: tuple[int, ...]
 
 
-def shortage(grammar: Grammar, device: Device) -> Shortage:
+def shortage_signs(grammar: Grammar, device: Device) -> ShortageSigns:
     """Return the signs of a failed run that lacked memory which the batch uses.
 
     That is the device's memory; on the CPU, and if the program chooses, the host's too.
     """
-    hosted = device != "gpu"
-    kinds = {DEVICE, HOST} if hosted else {DEVICE}
-    known = [
+    uses_host_memory = device != "gpu"
+    kinds = {DEVICE, HOST} if uses_host_memory else {DEVICE}
+    matching_words = [
         failure_words
         for failure_words in (_KILLED, *_COMMON, *grammar.failures)
         if failure_words.kind in kinds
     ]
     exits = (
-        *((_SIGKILL,) if hosted else ()),
-        *(code for failure_words in known for code in failure_words.exits),
+        *((_SIGKILL,) if uses_host_memory else ()),
+        *(code for failure_words in matching_words for code in failure_words.exits),
     )
-    return Shortage(
-        alternatives(failure_words.match for failure_words in known if failure_words.contains),
+    return ShortageSigns(
+        join_patterns(
+            failure_words.match for failure_words in matching_words if failure_words.contains
+        ),
         exits,
     )
 
 
-def alternatives(patterns: Iterable[re.Pattern[bytes]]) -> str:
+def join_patterns(patterns: Iterable[re.Pattern[bytes]]) -> str:
     """Return a Perl regular expression that matches wherever one of some patterns does."""
     return "(?J)" + "|".join(f"(?:{pattern.pattern.decode()})" for pattern in patterns)
 
 
-def blamed(
+def add_cause(
     path: Path,
     grammar: Grammar,
-    against: Sequence[Reason],
+    reasons: Sequence[Reason],
     device: Device = "gpu",
-    printed: Sequence[Path] = (),
+    output_paths: Sequence[Path] = (),
 ) -> tuple[Reason, ...]:
     """Return the reasons against a run, with why it failed if that may explain them.
 
     Args:
         path: Its log.
         grammar: How the framework's logs are read.
-        against: Why the run is invalid; empty if it is valid.
+        reasons: Why the run is invalid; empty if it is valid.
         device: What the run computed on.
-        printed: As in `explain`.
+        output_paths: As in `explain_failure`.
     """
-    codes = {reason.code for reason in against}
+    codes = {reason.code for reason in reasons}
     if codes & _ENDED:
-        failure = explain(path, grammar, device, printed)
+        failure = explain_failure(path, grammar, device, output_paths)
     else:
-        failure = find(path, grammar, device) if codes & _CAUSED else None
-    return (*against, Reason(failure.kind, str(failure))) if failure else tuple(against)
+        failure = find_shortage(path, grammar, device) if codes & _CAUSED else None
+    return (*reasons, Reason(failure.kind, str(failure))) if failure else tuple(reasons)
 
 
-def by_status(grammar: Grammar, against: Sequence[Reason], code: int | None) -> tuple[Reason, ...]:
+def explain_status(
+    grammar: Grammar, reasons: Sequence[Reason], exit_status: int | None
+) -> tuple[Reason, ...]:
     """Return what a failed run lacked by its exit status, if its log does not say.
 
     Args:
         grammar: How the framework's logs are read.
-        against: Why the run is invalid; empty if it is valid.
-        code: Exit status of the measured step; None if unknown.
+        reasons: Why the run is invalid; empty if it is valid.
+        exit_status: Exit status of the measured step; None if unknown.
     """
-    codes = {reason.code for reason in against}
+    codes = {reason.code for reason in reasons}
     if not codes & _CAUSED or codes & {DEVICE, HOST}:
         return ()
     failures = (
-        Failure(failure.kind, f"exit status {code}")
+        Failure(failure.kind, f"exit status {exit_status}")
         for failure in grammar.failures
-        if code in failure.exits
+        if exit_status in failure.exits
     )
     return tuple(Reason(failure.kind, str(failure)) for failure in failures)[:1]
 
 
-def _found(data: bytes, words: tuple[FailureWords, ...]) -> Iterable[tuple[FailureWords, Failure]]:
+def _find_failures(
+    data: bytes, words: tuple[FailureWords, ...]
+) -> Iterable[tuple[FailureWords, Failure]]:
     """Yield the failures in a piece in the log's order, each with its words."""
     texts = tuple(word.contains.lower() for word in words)
-    for start, which, _, end in find_lines(data.lower(), texts):
-        line, failure_words = cut_line(data, start, end)[0].text, words[which]
-        match = failure_words.match.search(line) or failure_words.match.search(unlabelled(line))
+    for start, index, _, end in find_lines(data.lower(), texts):
+        line, failure_words = cut_line(data, start, end)[0].text, words[index]
+        match = failure_words.match.search(line) or failure_words.match.search(remove_labels(line))
         if match:
             text = match.string[match.start() :].split(b"\n")[0].decode(errors="replace")
             yield failure_words, Failure(failure_words.kind, " ".join(text.split())[:_SHOWN])
@@ -319,53 +320,57 @@ def last_error(path: Path) -> str:
 
     Never raises because of the file's content, or of what is in its place.
     """
-    best = _ErrorLine(0, b"")
+    best_line = _ErrorLine(0, b"")
     try:
-        with closing(bodies(path)) as pieces:
-            for data in pieces:
-                for error in _errors(data):
-                    best = error if error.level >= best.level else best
+        with closing(read_pieces(path)) as pieces:
+            for piece in pieces:
+                for error_line in _find_error_lines(piece):
+                    best_line = error_line if error_line.level >= best_line.level else best_line
     except NotALogError:
         pass
-    return " ".join(best.text.decode(errors="replace").split())[:_SHOWN_LINE]
+    return " ".join(best_line.text.decode(errors="replace").split())[:_SHOWN_LINE]
 
 
-def _errors(data: bytes) -> Iterator[_ErrorLine]:
+def _find_error_lines(data: bytes) -> Iterator[_ErrorLine]:
     """Yield the error lines of a piece in the log's order."""
-    known = -1
-    for start, which, _, end in find_lines(data.lower(), _HINTS):
+    line_start = -1
+    for start, index, _, end in find_lines(data.lower(), _HINTS):
         line = data[start:end]
-        if _HINTS[which] == _TRACEBACK:
-            known, error_line = start, _end_of_traceback(data, start, end)
-        elif start == known:  # the same line by another of its words
+        if _HINTS[index] == _TRACEBACK:
+            line_start, error_line = start, _end_of_traceback(data, start, end)
+        elif start == line_start:  # the same line by another of its words
             continue
         else:
-            known, error_line = start, _judged(line, data, end)
+            line_start, error_line = start, _parse_error_line(line, data, end)
         if error_line:
             yield error_line
 
 
-def _judged(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
+def _parse_error_line(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
     """Return the message of a line, if it is an error's."""
     text = _LABEL.sub(b"", line, count=1) if _LABEL.match(line) else line
-    error_line = _said(text)
-    host = _HOST.match(text)
-    if host and (error_line is None or error_line.text == text):
-        rest = text[host.end() :]
-        inner = _said(rest) if re.match(rb"(?:%s)\b| *what\(\)" % _EXCEPTION, rest) else None
-        error_line = inner or error_line
+    error_line = _classify_line(text)
+    host_match = _HOST.match(text)
+    if host_match and (error_line is None or error_line.text == text):
+        message = text[host_match.end() :]
+        inner_line = (
+            _classify_line(message)
+            if re.match(rb"(?:%s)\b| *what\(\)" % _EXCEPTION, message)
+            else None
+        )
+        error_line = inner_line or error_line
     if error_line and _NAME_ONLY.fullmatch(error_line.text):
-        return error_line._replace(text=_with_next(error_line.text, data, end))
+        return error_line._replace(text=_append_next_line(error_line.text, data, end))
     return error_line
 
 
-def _said(text: bytes) -> _ErrorLine | None:
-    if signal := _SIGNAL.search(text):
-        return _ErrorLine(1, signal[1] or signal[2])
+def _classify_line(text: bytes) -> _ErrorLine | None:
+    if signal_match := _SIGNAL.search(text):
+        return _ErrorLine(1, signal_match[1] or signal_match[2])
     if _WRAPPER.search(text):
         return None
-    for level, words in ((3, _CAUSE), (2, _HINT)):
-        if words.match(text):
+    for level, pattern in ((3, _CAUSE), (2, _HINT)):
+        if pattern.match(text):
             return _ErrorLine(2 if _PEER.search(text) else level, text.strip())
     return None
 
@@ -381,25 +386,27 @@ def _end_of_traceback(data: bytes, start: int, end: int) -> _ErrorLine | None:
         end = len(data) if end < 0 else end
         line = data[start : min(end, start + LINE)].rstrip(b"\r").rpartition(b"\r")[2]
         line = line.removeprefix(label) if label.strip() else line
-        if not line.strip() or line[:1] in b" \t" or not _same_speaker(label, line):
+        if not line.strip() or line[:1] in b" \t" or not _is_same_rank(label, line):
             continue
         if _WRAPPER.search(line) or line.lower().startswith(_TRACEBACK):
             return None
         if _NAME_ONLY.fullmatch(line):
-            line = _with_next(line, data, end)
+            line = _append_next_line(line, data, end)
         return _ErrorLine(2 if _PEER.search(line) else 3, line.strip())
     return None
 
 
-def _same_speaker(label: bytes, line: bytes) -> bool:
+def _is_same_rank(label: bytes, line: bytes) -> bool:
     """Return whether a line without a traceback's label may continue it; other ranks' can't."""
     return not label.strip() or not _LABEL.match(line)
 
 
-def _with_next(text: bytes, data: bytes, end: int) -> bytes:
+def _append_next_line(text: bytes, data: bytes, end: int) -> bytes:
     """Return an exception's name with the next informative line, because it says nothing itself."""
-    words = data[end + 1 : end + 1 + LINE].split(b"\n")
-    more = (
-        next((one for one in words if _LABEL.sub(b"", one).strip()), b"") if b":" in text else b""
+    lines = data[end + 1 : end + 1 + LINE].split(b"\n")
+    next_line = (
+        next((line for line in lines if _LABEL.sub(b"", line).strip()), b"")
+        if b":" in text
+        else b""
     )
-    return text.strip() + (b" " + _LABEL.sub(b"", more).strip() if more else b"")
+    return text.strip() + (b" " + _LABEL.sub(b"", next_line).strip() if next_line else b"")

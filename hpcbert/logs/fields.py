@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import re
 
 from hpcbert.logs.arithmetic import CannotReduceError
-from hpcbert.logs.lines import unlabelled
-
-if TYPE_CHECKING:
-    import re
-
-    from hpcbert.logs.boundary import Number
-    from hpcbert.logs.lines import Line
+from hpcbert.logs.boundary import NumberGroup
+from hpcbert.logs.lines import Line, remove_labels
 
 _SHOWN = 40
 # More than any count in a log has; Python refuses to read numbers of thousands of digits.
@@ -22,13 +17,13 @@ DIGITS = 18
 def whole_matches(pattern: re.Pattern[bytes], line: Line) -> list[re.Match[bytes]]:
     """Return the whole matches in a line, with or without launchers' labels."""
     matches = list(pattern.finditer(line.text))
-    matches = matches or list(pattern.finditer(unlabelled(line.text)))
+    matches = matches or list(pattern.finditer(remove_labels(line.text)))
     if line.whole_start and line.whole_end:
         return matches
     return [match for match in matches if line.holds(match)]
 
 
-def read_fields(match: re.Match[bytes], numbers: tuple[Number, ...]) -> dict[str, bytes]:
+def read_fields(match: re.Match[bytes], numbers: tuple[NumberGroup, ...]) -> dict[str, bytes]:
     """Return the fields that are there, each number with everything that touches it."""
     fields = match.groupdict()
     if None in fields.values():
@@ -40,17 +35,20 @@ def read_fields(match: re.Match[bytes], numbers: tuple[Number, ...]) -> dict[str
 
 
 def is_copy(
-    one: tuple[int | None, dict[str, bytes]], two: tuple[int | None, dict[str, bytes]]
+    record: tuple[int | None, dict[str, bytes]], other_record: tuple[int | None, dict[str, bytes]]
 ) -> bool:
     """Return whether two records, iteration and fields, are one line that was written twice.
 
     They have the same time or, if lines have none, the same fields. Either may be torn.
     """
-    if one[0] != two[0]:
+    if record[0] != other_record[0]:
         return False
-    names = ["time"] if "time" in one[1] else list(one[1])
-    pairs = [(one[1][name], two[1].get(name, b"")) for name in names]
-    return all(a.startswith(b) or b.startswith(a) for a, b in pairs)
+    names = ["time"] if "time" in record[1] else list(record[1])
+    pairs = [(record[1][name], other_record[1].get(name, b"")) for name in names]
+    return all(
+        value.startswith(other_value) or other_value.startswith(value)
+        for value, other_value in pairs
+    )
 
 
 def has_field(match: re.Match[bytes], name: str) -> bool:
@@ -73,11 +71,11 @@ def whole_number(text: bytes) -> int:
         ValueError: The text is not a count, or too long.
     """
     if len(text) > DIGITS:
-        raise ValueError(show(text))
+        raise ValueError(show_text(text))
     return int(text)
 
 
-def show(text: bytes) -> str:
+def show_text(text: bytes) -> str:
     """Return the beginning of a log's text for a message."""
     return text[:_SHOWN].decode(errors="replace")
 
@@ -90,6 +88,6 @@ def check_loss(fields: dict[str, bytes], iteration: int) -> None:
     """
     loss = fields.get("loss")
     if loss is not None and not math.isfinite(loose_float(loss)):
-        raise CannotReduceError("loss", f"the loss is {show(loss)} at iteration {iteration}")
+        raise CannotReduceError("loss", f"the loss is {show_text(loss)} at iteration {iteration}")
     if "nan" in fields and whole_number(fields["nan"]):
         raise CannotReduceError("loss", f"a loss up to iteration {iteration} was not finite")

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping  # noqa: TC003  annotations are read
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
 from hpcbert.errors import UsageError
 from hpcbert.logs import readers
-from hpcbert.logs.boundary import Number, numbers
+from hpcbert.logs.boundary import NumberGroup, find_number_groups
 from hpcbert.system.decode import (
     GIVEN,
     Count,
+    EncodedAs,
     Invalid,
     Range,
-    Written,
-    choose,
+    check_choice,
     decode,
     did_you_mean,
 )
@@ -61,7 +61,7 @@ FACTS = (
 REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "sequence_length", "time")
-_TEXTS = (
+_TEXT_FACTS = (
     *("batch_unit", "precision", "model", "optimizer", "xla", "version", "device", "device_kind"),
 )
 # The keys of a rule by its kind, in addition to those that every rule has.
@@ -73,9 +73,9 @@ _KEYS = {
     "clock": "over_ranks after until",
     "footer": "field factor scope unit which",
 }
-_OF_KINDS = frozenset(" ".join(_KEYS.values()).split())
+_KIND_KEYS = frozenset(" ".join(_KEYS.values()).split())
 # Defaults of a kind.
-_USUAL = {
+_DEFAULTS = {
     "rate": {"field": "rate"},
     "step-rate": {"field": "rate"},
     "footer": {"field": "rate"},
@@ -83,15 +83,15 @@ _USUAL = {
 }
 
 
-def _within_a_line(text: str) -> bytes:
+def _encode_line_text(text: str) -> bytes:
     if not text or "\n" in text or "\r" in text:
         raise Invalid("must be a text within one line that every record has")
     return text.encode()
 
 
-def _filled(what: str, text: str) -> str:
+def _require_filled(requirement: str, text: str) -> str:
     if not text.strip():
-        raise Invalid(f"must say {what}")
+        raise Invalid(f"must say {requirement}")
     return text
 
 
@@ -106,13 +106,13 @@ def _compile_folded(text: str) -> re.Pattern[bytes]:
     return re.compile(_compile(text).pattern, re.MULTILINE | re.IGNORECASE)
 
 
-def _above(low: float, value: float) -> float:
-    if not value > low:
-        raise Invalid(f"must be above {low:g}, not {value:g}")
+def _require_above(bound: float, value: float) -> float:
+    if not value > bound:
+        raise Invalid(f"must be above {bound:g}, not {value:g}")
     return value
 
 
-_Bytes = Annotated[bytes, Written(str, str.encode)]
+_Bytes = Annotated[bytes, EncodedAs(str, str.encode)]
 _AtLeast0 = Annotated[int, Range(0)]
 
 
@@ -125,16 +125,16 @@ class LineKind:
         match: The form of the line; its named groups are the line's fields.
     """
 
-    contains: Annotated[bytes, Written(str, _within_a_line)]
-    match: Annotated[re.Pattern[bytes], Written(str, _compile)]
+    contains: Annotated[bytes, EncodedAs(str, _encode_line_text)]
+    match: Annotated[re.Pattern[bytes], EncodedAs(str, _compile)]
 
     def has(self, field: str) -> bool:
         """Return whether the line has a field."""
         return field in self.match.groupindex
 
-    def _numbers(self, words: tuple[str, ...]) -> tuple[Number, ...]:
-        names = [name for name in self.match.groupindex if name not in words]
-        return numbers(self.match.pattern.decode(), names)
+    def _numbers(self, word_groups: tuple[str, ...]) -> tuple[NumberGroup, ...]:
+        names = [name for name in self.match.groupindex if name not in word_groups]
+        return find_number_groups(self.match.pattern.decode(), names)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Record(LineKind):
             raise Invalid("can't be joined with `lines` or `repeated`: order is lost", key="ranks")
 
     @cached_property
-    def numbers(self) -> tuple[Number, ...]:
+    def numbers(self) -> tuple[NumberGroup, ...]:
         """Those of its fields that are numbers."""
         return self._numbers(("loss",) if self.time in ("epoch", "epoch-ms") else ("loss", "time"))
 
@@ -203,12 +203,12 @@ class Bound:
 _Position = _AtLeast0 | Literal["skip", "iters"]
 
 
-def _bound(usual: str, value: int | str | dict[str, int | str]) -> Bound:
+def _parse_bound(default: str, value: int | str | dict[str, int | str]) -> Bound:
     if not isinstance(value, dict):
         return Bound("iteration", value)
     if len(value) > 1:
         raise Invalid("is not known", key="iteration")
-    return Bound(*next(iter(value.items()), ("iteration", usual)))
+    return Bound(*next(iter(value.items()), ("iteration", default)))
 
 
 _BOUND = _Position | dict[Literal["record", "iteration"], _Position]
@@ -242,7 +242,7 @@ class Rule:
     """
 
     name: str
-    kind: Annotated[str, partial(choose, tuple(_KEYS))]
+    kind: Annotated[str, partial(check_choice, tuple(_KEYS))]
     record: Record
     field: str = "seconds"
     scope: Literal["global", "per-gpu", "per-rank", "per-node"] = "global"
@@ -253,8 +253,12 @@ class Rule:
     trim: _AtLeast0 = 0
     over_ranks: Literal["median", "mean", "sum"] = "median"
     which: Literal["first", "last", "only"] = "only"
-    after: Annotated[Bound, Written(_BOUND, partial(_bound, "skip"))] = Bound("iteration", "skip")
-    until: Annotated[Bound, Written(_BOUND, partial(_bound, "iters"))] = Bound("iteration", "iters")
+    after: Annotated[Bound, EncodedAs(_BOUND, partial(_parse_bound, "skip"))] = Bound(
+        "iteration", "skip"
+    )
+    until: Annotated[Bound, EncodedAs(_BOUND, partial(_parse_bound, "iters"))] = Bound(
+        "iteration", "iters"
+    )
     caution: str = ""
     tolerance: Annotated[float, Range(0, math.inf)] = 0.0
     side: Literal["both", "above", "below"] = "both"
@@ -263,23 +267,23 @@ class Rule:
     @classmethod
     def narrowed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the annotations of the keys that a rule of this kind does not have."""
-        words = _KEYS.get(str(values.get("kind")), "").split()
-        return dict.fromkeys(_OF_KINDS.difference(words), Annotated[Any, GIVEN])
+        own_keys = _KEYS.get(str(values.get("kind")), "").split()
+        return dict.fromkeys(_KIND_KEYS.difference(own_keys), Annotated[Any, GIVEN])
 
     def __post_init__(self) -> None:
         if self.kind == "custom":
             return
         if self.trim and self.average == "median":
             raise Invalid("changes no median", key="trim")
-        by = {self.after.by, self.until.by} if self.kind != "footer" else set()
-        for name in (self.field, *(by & {"iteration"})):
+        units = {self.after.by, self.until.by} if self.kind != "footer" else set()
+        for name in (self.field, *(units & {"iteration"})):
             if not self.record.has(name):
                 raise Invalid(
                     f"{self.record.name!r} has no group {name!r}, which this rule needs",
                     did_you_mean(name, self.record.match.groupindex),
                     key="record",
                 )
-        if "record" in by and self.record.ranks != "one":
+        if "record" in units and self.record.ranks != "one":
             raise Invalid("can't count records that several ranks print", key="after")
         if self.over_ranks == "sum" and (self.kind != "rate" or self.scope != "global"):
             raise Invalid("can only sum a rate of `global` scope", key="over_ranks")
@@ -330,9 +334,9 @@ class Fact(LineKind):
             raise Invalid(f"needs a named group: {', '.join(FACTS)}", key="match")
 
     @cached_property
-    def numbers(self) -> tuple[Number, ...]:
+    def numbers(self) -> tuple[NumberGroup, ...]:
         """Those of its groups that are numbers."""
-        return self._numbers(_TEXTS)
+        return self._numbers(_TEXT_FACTS)
 
 
 # Options of recipes that are facts of a log too, by kind; 0 and "" leave the choice to a program.
@@ -372,7 +376,7 @@ class OtherProgram(LineKind):
         program: Its name, for the reason.
     """
 
-    program: Annotated[str, partial(_filled, "which program prints the line")]
+    program: Annotated[str, partial(_require_filled, "which program prints the line")]
 
 
 @dataclass(frozen=True)
@@ -389,9 +393,9 @@ class FailureWords:
     """
 
     kind: Literal["device-oom", "host-oom"]
-    source: Annotated[str, partial(_filled, "the project and file that the words are from")]
-    contains: Annotated[bytes, Written(str, _within_a_line)] = b""
-    match: Annotated[re.Pattern[bytes], Written(str, _compile_folded)] = re.compile(b"")
+    source: Annotated[str, partial(_require_filled, "the project and file that the words are from")]
+    contains: Annotated[bytes, EncodedAs(str, _encode_line_text)] = b""
+    match: Annotated[re.Pattern[bytes], EncodedAs(str, _compile_folded)] = re.compile(b"")
     exits: tuple[Annotated[int, Range(1, 255)], ...] = ()
 
     def __post_init__(self) -> None:
@@ -433,8 +437,8 @@ class Grammar:
     sequence_length: _AtLeast0 = 0
     packing: Count = 1
     rehearsal: _Bytes = REHEARSAL
-    tolerance: Annotated[float, partial(_above, 0)] = 0.1
-    factor: Annotated[float, partial(_above, 1)] = 15.0
+    tolerance: Annotated[float, partial(_require_above, 0)] = 0.1
+    factor: Annotated[float, partial(_require_above, 1)] = 15.0
     shortest: Count = 10
     accumulation: Count = 0
     pauses: tuple[_Bytes, ...] = ()
@@ -445,20 +449,23 @@ class Grammar:
     def __post_init__(self) -> None:
         if self.reader:
             return
-        usual = "; the first is the default"
-        for key, what, found in (("records", "", self.records), ("rules", usual, self.rules)):
-            names = [one.name for one in found]
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise Invalid(f"has two named {twice[0]!r}", key=key)
+        default_note = "; the first is the default"
+        for key, note, entries in (
+            ("records", "", self.records),
+            ("rules", default_note, self.rules),
+        ):
+            names = [entry.name for entry in entries]
+            duplicates = sorted({name for name in names if names.count(name) > 1})
+            if duplicates:
+                raise Invalid(f"has two named {duplicates[0]!r}", key=key)
             if not names:
-                raise Invalid(f"must hold at least one {key.removesuffix('s')}{what}", key=key)
+                raise Invalid(f"must hold at least one {key.removesuffix('s')}{note}", key=key)
         for record in self.records:
-            known = {*_GROUPS, *(rule.field for rule in self.rules if rule.record is record)}
+            known_groups = {*_GROUPS, *(rule.field for rule in self.rules if rule.record is record)}
             for name in record.match.groupindex:
-                if name not in known:
+                if name not in known_groups:
                     message = f"{record.name!r} has a group {name!r} that no rule reads"
-                    raise Invalid(message, did_you_mean(name, known), key="records")
+                    raise Invalid(message, did_you_mean(name, known_groups), key="records")
         if b"" in self.pauses:
             raise Invalid("must not hold an empty text", key="pauses")
 
@@ -476,8 +483,8 @@ class Grammar:
     @property
     def accumulates(self) -> bool:
         """Whether the program can accumulate gradients: then its log states the number."""
-        stated = {name for fact in self.facts for name in fact.match.groupindex}
-        return bool(stated & {"accumulation", "global_batch_size"})
+        fact_names = {name for fact in self.facts for name in fact.match.groupindex}
+        return bool(fact_names & {"accumulation", "global_batch_size"})
 
     def rule(self, name: str = "") -> Rule:
         """Return the rule with a name, or the default for an empty one.
@@ -485,10 +492,10 @@ class Grammar:
         Raises:
             UsageError: The rule does not exist.
         """
-        named = {rule.name: rule for rule in self.rules}
-        if name and name not in named:
-            raise UsageError(f"There is no rule {name!r}.", hint=did_you_mean(name, named))
-        return named[name] if name else self.rules[0]
+        rules_by_name = {rule.name: rule for rule in self.rules}
+        if name and name not in rules_by_name:
+            raise UsageError(f"There is no rule {name!r}.", hint=did_you_mean(name, rules_by_name))
+        return rules_by_name[name] if name else self.rules[0]
 
     def independent(self, chosen: Rule) -> tuple[Rule, ...]:
         """Return the rules to compare with the chosen one: those that read another field."""
@@ -506,11 +513,13 @@ class Grammar:
         Raises:
             UsageError: The rule does not exist.
         """
-        first = self.rule(name)
-        return replace(self, rules=(first, *(rule for rule in self.rules if rule != first)))
+        default_rule = self.rule(name)
+        return replace(
+            self, rules=(default_rule, *(rule for rule in self.rules if rule != default_rule))
+        )
 
 
-def _entry_point(reader: str) -> str:
+def _entry_point_name(reader: str) -> str:
     """Return the name of an entry point: nothing else that a recipe names is imported."""
     name = reader.removeprefix(readers.PREFIX)
     if not name or name == reader:
@@ -520,10 +529,10 @@ def _entry_point(reader: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Elsewhere:
+class _ExternalReader:
     """The `[log]` table of a recipe that brings its own reader."""
 
-    grammar: Annotated[str, _entry_point]
+    grammar: Annotated[str, _entry_point_name]
 
 
 def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
@@ -538,24 +547,33 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
     """
     table = decode(dict[str, Any], values, file=where, path="log")
     if table.get("grammar", "") != "":
-        reader = decode(_Elsewhere, table, file=where, path="log").grammar
-        nothing = Record(b"", re.compile(b""), "")
-        rule = Rule(reader, "custom", nothing, "")
+        reader = decode(_ExternalReader, table, file=where, path="log").grammar
+        empty_record = Record(b"", re.compile(b""), "")
+        rule = Rule(reader, "custom", empty_record, "")
         return Grammar((), (rule,), reader=reader)
     table.pop("grammar", None)
     read = partial(decode, file=where)
     records: Any = read(tuple[Record, ...], table.get("records", ()), path="log.records")
     tables: Any = read(tuple[dict[str, Any], ...], table.get("rules", ()), path="log.rules")
     rules = tuple(
-        _rule(one, records, where=where, path=f"log.rules[{number}]")
-        for number, one in enumerate(tables if records else (), start=1)
+        _decode_rule(rule_table, records, where=where, path=f"log.rules[{number}]")
+        for number, rule_table in enumerate(tables if records else (), start=1)
     )
     return decode(Grammar, table, file=where, path="log", records=records, rules=rules)
 
 
-def _rule(values: dict[str, Any], records: tuple[Record, ...], *, where: str, path: str) -> Rule:
-    kind, named = str(values.get("kind")), {one.name: one for one in records}
-    known: Any = Annotated[str, partial(choose, tuple(named))]
-    record = decode(known, values.get("record", records[0].name), file=where, path=f"{path}.record")
-    given = {"record": named[record], **({"field": "time"} if kind == "clock" else {})}
-    return decode(Rule, {**_USUAL.get(kind, {}), **values}, file=where, path=path, **given)
+def _decode_rule(
+    values: dict[str, Any], records: tuple[Record, ...], *, where: str, path: str
+) -> Rule:
+    kind, records_by_name = str(values.get("kind")), {one.name: one for one in records}
+    name_annotation: Any = Annotated[str, partial(check_choice, tuple(records_by_name))]
+    record_name = decode(
+        name_annotation, values.get("record", records[0].name), file=where, path=f"{path}.record"
+    )
+    extra_fields = {
+        "record": records_by_name[record_name],
+        **({"field": "time"} if kind == "clock" else {}),
+    }
+    return decode(
+        Rule, {**_DEFAULTS.get(kind, {}), **values}, file=where, path=path, **extra_fields
+    )

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 import re
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from hpcbert.logs.lines import NotALogError, bodies
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from hpcbert.logs.lines import NotALogError, read_pieces
 
 # From the PyTorch reference: seconds that rank 0 waited inside the window, and the window's
 # seconds.
@@ -25,26 +22,30 @@ _PARTS = re.compile(rb"reader_cost: ([0-9.]{1,20}) s(?:ec)?, (?:avg_)?batch_cost
 _FIRST = 1
 
 
-def waited(log: Path) -> float | None:
+def read_wait_share(log: Path) -> float | None:
     """Return the share of the time that a program waited for its input; None if unknown."""
-    reads: list[tuple[float, float]] = []
-    whole: float | None = None
-    with suppress(NotALogError), closing(bodies(log)) as pieces:
+    costs: list[tuple[float, float]] = []
+    share: float | None = None
+    with suppress(NotALogError), closing(read_pieces(log)) as pieces:
         for piece in pieces:
-            reads += [
+            costs += [
                 pair
                 for match in _PARTS.finditer(piece)
-                if (pair := _pair(match[1], match[2])) is not None
+                if (pair := _parse_costs(match[1], match[2])) is not None
             ]
-            whole = _of_result(piece) if whole is None else whole
-    if whole is not None:
-        return whole
-    later = reads[_FIRST:]
-    total = math.fsum(batch for _, batch in later)
-    return min(1.0, math.fsum(read for read, _ in later) / total) if total > 0 else None
+            share = _share_of_result(piece) if share is None else share
+    if share is not None:
+        return share
+    later_costs = costs[_FIRST:]
+    total = math.fsum(batch_seconds for _, batch_seconds in later_costs)
+    return (
+        min(1.0, math.fsum(read_seconds for read_seconds, _ in later_costs) / total)
+        if total > 0
+        else None
+    )
 
 
-def _of_result(piece: bytes) -> float | None:
+def _share_of_result(piece: bytes) -> float | None:
     match = _WHOLE.search(piece)
     if match is None:
         return None
@@ -59,8 +60,8 @@ def _of_result(piece: bytes) -> float | None:
     return None
 
 
-def _pair(read: bytes, batch: bytes) -> tuple[float, float] | None:
+def _parse_costs(read_text: bytes, batch_text: bytes) -> tuple[float, float] | None:
     with suppress(ValueError):
-        pair = float(read), float(batch)
+        pair = float(read_text), float(batch_text)
         return pair if pair[1] > 0 else None
     return None

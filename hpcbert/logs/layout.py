@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.packed import SUFFIXES
 from hpcbert.model import ARCHIVE, MANIFEST
 from hpcbert.system.decode import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 _Identity = tuple[int, int, str]
 _PACKED = rf"(?:\.(?:{'|'.join(SUFFIXES)}))?"
@@ -41,12 +39,12 @@ _LABELS = (
 _SHAPE = re.compile(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g")
 _TOKEN = re.compile(r"\{(\w*)\}|(\*)|([^{*]+|\{)")
 _DIGITS = re.compile(r"(\d+)")
-_TEXT = {
+_FIELD_PATTERNS = {
     "precision": "(?:fp32|tf32|fp16|bf16|amp)",
     "framework": "[^/]+?",
     "model": "[^/]+?",
 }
-_WORDS = {*_TEXT, "place"}
+_WORDS = {*_FIELD_PATTERNS, "place"}
 _MIXED = "fp16"  # The meaning of `amp` on the GPUs of DLPerf's tables.
 
 
@@ -124,25 +122,25 @@ def discover(paths: Sequence[Path], pattern: str = "") -> Discovery:
         UsageError: A path is missing, a directory has no log, the pattern is wrong, or nothing
             matches it.
     """
-    found = _Found(pattern)
+    findings = _Findings(pattern)
     for path in paths:
-        before = found.count
-        for one, identity in _walk(path, found.warnings):
-            found.take(one, identity, named=one == path)
-        if found.count == before and (path.is_dir() or len(paths) == 1):
-            raise _nothing(path, pattern)
-    if not found.count:
-        raise _nothing(paths[0], pattern)
-    return found.discovery()
+        count_before = findings.count
+        for file, identity in _walk(path, findings.warnings):
+            findings.take(file, identity, is_named=file == path)
+        if findings.count == count_before and (path.is_dir() or len(paths) == 1):
+            raise _no_log_error(path, pattern)
+    if not findings.count:
+        raise _no_log_error(paths[0], pattern)
+    return findings.discovery()
 
 
-class _Found:
+class _Findings:
     """The findings so far."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self.folders = _Folders()
-        self.match = _by_pattern(pattern, self.folders) if pattern else self.folders.by_dlperf
+        self.folders = _FolderReader()
+        self.match = _pattern_reader(pattern, self.folders) if pattern else self.folders.by_dlperf
         self.campaigns: dict[_Identity, Path] = {}
         self.logs: dict[_Identity, LogFile] = {}
         self.rest: dict[_Identity, LeftOut] = {}
@@ -150,53 +148,55 @@ class _Found:
         self.warnings: list[str] = []
         self.count = 0
 
-    def take(self, path: Path, identity: _Identity, *, named: bool) -> None:
+    def take(self, path: Path, identity: _Identity, *, is_named: bool) -> None:
         """Classify a file and take it."""
-        if path.name == MANIFEST and not named:
+        if path.name == MANIFEST and not is_named:
             self.campaigns.setdefault(identity, path.parent)
             self.count += 1
-        elif (log := self.match(path)) or (named and not self.pattern):
+        elif (log := self.match(path)) or (is_named and not self.pattern):
             self._log(log or self.folders.describe(path), identity)
             self.count += 1
         else:
-            self.rest.setdefault(identity, self._left_out(path, named=named))
+            self.rest.setdefault(identity, self._left_out(path, is_named=is_named))
 
     def _log(self, log: LogFile, identity: _Identity) -> None:
-        log_file = self.logs.setdefault(identity, log)
-        if log_file is log:
+        earlier_log = self.logs.setdefault(identity, log)
+        if earlier_log is log:
             return
-        if log_file.path.absolute() != log.path.absolute() and log.path.is_symlink():
-            text = f"it is a link to {shown(log_file.path)}, which was read"
+        if earlier_log.path.absolute() != log.path.absolute() and log.path.is_symlink():
+            text = f"it is a link to {printable_path(earlier_log.path)}, which was read"
             self.links.append(LeftOut(log.path, text, wanted=False))
 
-    def _left_out(self, path: Path, *, named: bool) -> LeftOut:
+    def _left_out(self, path: Path, *, is_named: bool) -> LeftOut:
         if self.pattern:
-            return LeftOut(path, f"it does not match the pattern {self.pattern}", wanted=named)
+            return LeftOut(path, f"it does not match the pattern {self.pattern}", wanted=is_named)
         if _LOG.search(path.name) is None:
             return LeftOut(path, "it does not have the name of a log", wanted=False)
-        lower = path.with_name(path.name.lower())
-        case = " in lower case" if self.folders.by_dlperf(lower) else ""
-        text = f"it does not have a name in DLPerf's form{case} (bert_b32_fp32_1.log)"
+        lower_case_path = path.with_name(path.name.lower())
+        case_note = " in lower case" if self.folders.by_dlperf(lower_case_path) else ""
+        text = f"it does not have a name in DLPerf's form{case_note} (bert_b32_fp32_1.log)"
         return LeftOut(path, text, wanted=True)
 
     def discovery(self) -> Discovery:
         """Return the findings, in order."""
-        logs = sorted(self.logs.values(), key=lambda log: natural(str(log.path)))
-        rest = [one for identity, one in self.rest.items() if identity not in self.logs]
+        logs = sorted(self.logs.values(), key=lambda log: natural_key(str(log.path)))
+        other_files = [
+            other_file for identity, other_file in self.rest.items() if identity not in self.logs
+        ]
         return Discovery(
             campaigns=tuple(self.campaigns.values()),
             logs=tuple(logs),
             warnings=tuple(self.warnings),
-            left_out=(*rest, *self.links),
+            left_out=(*other_files, *self.links),
         )
 
 
-def shown(path: Path) -> str:
+def printable_path(path: Path) -> str:
     """Return a path as text that can be printed, whatever bytes its name is made of."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def natural(text: str) -> list[str | int]:
+def natural_key(text: str) -> list[str | int]:
     """Return a sorting key that puts 2n8g before 10n8g."""
     # Texts and numbers take turns, so that a number is only ever compared with a number.
     parts: list[str | int] = [*_DIGITS.split(text)]
@@ -211,35 +211,35 @@ def _walk(path: Path, warnings: list[str]) -> Iterator[tuple[Path, _Identity]]:
     """
     if not path.is_dir():
         if not path.exists():
-            raise UsageError("There is no such file or directory.", where=shown(path))
+            raise UsageError("There is no such file or directory.", where=printable_path(path))
         yield path, _identity(path)
         return
-    seen: set[tuple[int, int]] = set()
-    todo = [path]
-    while todo:
-        folder = todo.pop()
+    visited: set[tuple[int, int]] = set()
+    pending = [path]
+    while pending:
+        folder = pending.pop()
         try:
             status = folder.stat()
             with os.scandir(folder) as entries:
-                inside = sorted(entries, key=lambda entry: natural(entry.name))
+                children = sorted(entries, key=lambda entry: natural_key(entry.name))
         except OSError as error:
-            warnings.append(f"{shown(folder)}: can't be read: {error.strerror}.")
+            warnings.append(f"{printable_path(folder)}: can't be read: {error.strerror}.")
             continue
-        place = status.st_dev, status.st_ino
-        if place in seen:
+        folder_id = status.st_dev, status.st_ino
+        if folder_id in visited:
             continue
-        seen.add(place)
-        if any(entry.name == MANIFEST for entry in inside):
-            yield folder / MANIFEST, (*place, MANIFEST)
+        visited.add(folder_id)
+        if any(entry.name == MANIFEST for entry in children):
+            yield folder / MANIFEST, (*folder_id, MANIFEST)
             continue
         folders = []
-        for entry in inside:
-            inner = folder / entry.name
+        for entry in children:
+            child = folder / entry.name
             if _is_folder(entry):
-                folders.append(inner)
+                folders.append(child)
             else:
-                yield inner, _identity(inner) if entry.is_symlink() else (*place, entry.name)
-        todo += reversed(folders)
+                yield child, _identity(child) if entry.is_symlink() else (*folder_id, entry.name)
+        pending += reversed(folders)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -256,18 +256,18 @@ def _identity(path: Path) -> _Identity:
     return status.st_dev, status.st_ino, name
 
 
-def _nothing(path: Path, pattern: str) -> UsageError:
+def _no_log_error(path: Path, pattern: str) -> UsageError:
     if pattern:
-        return UsageError(f"No log matches the pattern {pattern!r}.", where=shown(path))
+        return UsageError(f"No log matches the pattern {pattern!r}.", where=printable_path(path))
     return UsageError(
         "No log has a name in DLPerf's form (…/4n8g/bert_b32_fp32_1.log).",
-        where=shown(path),
+        where=printable_path(path),
         hint="Describe the paths, for example "
         "--pattern '{nodes}n{gpus_per_node}g/run{repeat}.log', or name the files themselves.",
     )
 
 
-class _Folders:
+class _FolderReader:
     """What the folders above logs say about them: read once for all logs of a folder."""
 
     def __init__(self) -> None:
@@ -285,64 +285,66 @@ class _Folders:
         log, folders = LogFile(path), path.absolute().parts[-2::-1]
         for pattern in (_SHAPE, *_LABELS):
             match = next(filter(None, map(pattern.fullmatch, folders)), None)
-            log = _filled(log, match) if match else log
+            log = _with_fields(log, match) if match else log
         return log._replace(place=os.path.realpath(path.parent))
 
     def by_dlperf(self, path: Path) -> LogFile | None:
         """Read a path in DLPerf's layout; None if its name is not in that form."""
         match = _NAME.fullmatch(path.name)
-        return _filled(self.describe(path), match) if match else None
+        return _with_fields(self.describe(path), match) if match else None
 
 
-def _by_pattern(pattern: str, folders: _Folders) -> Callable[[Path], LogFile | None]:
-    expression = re.compile(r"(?P<place>(?:.*/)?)" + _expression(pattern) + _PACKED, re.IGNORECASE)
+def _pattern_reader(pattern: str, folders: _FolderReader) -> Callable[[Path], LogFile | None]:
+    expression = re.compile(
+        r"(?P<place>(?:.*/)?)" + _compile_pattern(pattern) + _PACKED, re.IGNORECASE
+    )
     tells_shape = {"nodes", "gpus_per_node", "gpus"} & set(expression.groupindex)
 
     def describe(path: Path) -> LogFile | None:
         match = expression.fullmatch(str(path.absolute()))
-        shape = LogFile(path) if tells_shape else folders.describe(path)
+        described_log = LogFile(path) if tells_shape else folders.describe(path)
         # For other names of folders, use a pattern.
-        plain = shape._replace(precision=None, batch_size=None)
-        return _filled(plain, match) if match else None
+        folder_log = described_log._replace(precision=None, batch_size=None)
+        return _with_fields(folder_log, match) if match else None
 
     return describe
 
 
-def _expression(pattern: str) -> str:
+def _compile_pattern(pattern: str) -> str:
     """Translate a pattern with {fields} and * into a regular expression."""
     parts: list[str] = []
-    seen: set[str] = set()
+    used_names: set[str] = set()
     for name, star, literal in _TOKEN.findall(pattern):
         if star or literal:
             parts.append("[^/]*" if star else re.escape(literal))
             continue
         if name not in FIELDS:
             raise UsageError(f"--pattern has no field {{{name}}}.", hint=did_you_mean(name, FIELDS))
-        what = _TEXT.get(name, r"\d+")
-        parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>{what})")
-        seen.add(name)
+        group_pattern = _FIELD_PATTERNS.get(name, r"\d+")
+        parts.append(f"(?P={name})" if name in used_names else f"(?P<{name}>{group_pattern})")
+        used_names.add(name)
     return "".join(parts)
 
 
-def _filled(log: LogFile, match: re.Match[str]) -> LogFile:
+def _with_fields(log: LogFile, match: re.Match[str]) -> LogFile:
     """Return the log with the fields of a match.
 
     Raises:
         UsageError: They contradict the names of folders.
     """
-    found: dict[str, Any] = {}
+    field_values: dict[str, Any] = {}
     for name, text in match.groupdict().items():
         if text is not None:
-            found[name] = text if name in _WORDS else int(text)
-    if "precision" in found:
-        word = str(found["precision"]).lower()
-        found["precision"] = _MIXED if word == "amp" else word
+            field_values[name] = text if name in _WORDS else int(text)
+    if "precision" in field_values:
+        word = str(field_values["precision"]).lower()
+        field_values["precision"] = _MIXED if word == "amp" else word
     for name in ("precision", "batch_size"):
-        told = getattr(log, name)
-        if name in found and told is not None and told != found[name]:
+        folder_value = getattr(log, name)
+        if name in field_values and folder_value is not None and folder_value != field_values[name]:
             raise UsageError(
-                f"The path says {name} = {told} and {name} = {found[name]}.",
-                where=shown(log.path),
+                f"The path says {name} = {folder_value} and {name} = {field_values[name]}.",
+                where=printable_path(log.path),
                 hint="Rename one, or use a --pattern with * in its place.",
             )
-    return log._replace(**found)
+    return log._replace(**field_values)

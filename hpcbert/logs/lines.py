@@ -18,15 +18,13 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections.abc import Callable, Generator
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from hpcbert.logs.packed import HEAD, UnpackError, is_bare, is_plain, unpacked
+from hpcbert.logs.packed import HEAD, UnpackError, is_plain, is_plain_without_mark, unpack_text
 from hpcbert.system.files import open_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
 
 CHUNK = 1 << 18
 LINE = 1 << 13
@@ -84,23 +82,25 @@ def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, in
     LINE to either side of the text, start and end are those of the piece to read.
     """
     # Many facts are in one line: each text is searched once, for all that need it.
-    wanted: dict[bytes, list[int]] = {}
+    numbers_by_text: dict[bytes, list[int]] = {}
     for number, text in enumerate(texts):
-        wanted.setdefault(text, []).append(number)
-    found = []
-    for text, numbers in wanted.items():
-        last, at = 0, _find(data, text)
-        while at >= 0:
-            low = max(last, at - LINE)
-            start = max(low, data.rfind(b"\n", low, at) + 1, data.rfind(b"\r", low, at) + 1)
-            last = _end_of_line(data, at)
-            found += [(start, number, at, last) for number in numbers]
-            at = _search(data, text, last)
-    found.sort()
-    return found
+        numbers_by_text.setdefault(text, []).append(number)
+    matches = []
+    for text, numbers in numbers_by_text.items():
+        line_end, position = 0, _find(data, text)
+        while position >= 0:
+            low = max(line_end, position - LINE)
+            start = max(
+                low, data.rfind(b"\n", low, position) + 1, data.rfind(b"\r", low, position) + 1
+            )
+            line_end = _end_of_line(data, position)
+            matches += [(start, number, position, line_end) for number in numbers]
+            position = _search(data, text, line_end)
+    matches.sort()
+    return matches
 
 
-def holds(data: bytes, text: bytes) -> bool:
+def has_text(data: bytes, text: bytes) -> bool:
     """Return whether a text occurs in a piece of a log."""
     return _find(data, text) >= 0
 
@@ -113,13 +113,13 @@ def _find(data: bytes, text: bytes) -> int:
     return _search(data, text)
 
 
-def _search(data: bytes, text: bytes, at: int = 0) -> int:
+def _search(data: bytes, text: bytes, start: int = 0) -> int:
     """Return where a text begins, from a place on; -1 if it does not."""
     end = len(data)
-    while at < end:
-        if (found := data.find(text, at, at + _STRETCH)) >= 0:
-            return found
-        at += _STRETCH - len(text) + 1
+    while start < end:
+        if (position := data.find(text, start, start + _STRETCH)) >= 0:
+            return position
+        start += _STRETCH - len(text) + 1
     return -1
 
 
@@ -145,19 +145,19 @@ def cut_line(data: bytes, start: int, end: int, lines: int = 1) -> tuple[Line, i
     return Line(data[start:end], whole_start, _is_break(data, end)), count
 
 
-def _is_break(data: bytes, at: int) -> bool:
-    return at < len(data) and data[at] in _BREAKS
+def _is_break(data: bytes, position: int) -> bool:
+    return position < len(data) and data[position] in _BREAKS
 
 
-def _end_of_line(data: bytes, at: int) -> int:
-    high = min(at + LINE, len(data))
-    newline = data.find(b"\n", at, high)
-    high = high if newline < 0 else newline
-    bar = data.find(b"\r", at, high)
-    return high if bar < 0 else bar
+def _end_of_line(data: bytes, position: int) -> int:
+    limit = min(position + LINE, len(data))
+    newline = data.find(b"\n", position, limit)
+    limit = limit if newline < 0 else newline
+    carriage_return = data.find(b"\r", position, limit)
+    return limit if carriage_return < 0 else carriage_return
 
 
-def checksum(data: bytes) -> int:
+def checksum_beginning(data: bytes) -> int:
     """Return a number that logs with an equal BEGINNING share; 0 if a log has none.
 
     Args:
@@ -167,13 +167,13 @@ def checksum(data: bytes) -> int:
     return zlib.crc32(beginning) + len(beginning)
 
 
-def first_end(data: bytes) -> int:
+def first_line_end(data: bytes) -> int:
     """Return where the first line ends."""
-    ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
+    ends = [position for position in (data.find(b"\n"), data.find(b"\r")) if position >= 0]
     return min(ends, default=len(data))
 
 
-def unlabelled(text: bytes) -> bytes:
+def remove_labels(text: bytes) -> bytes:
     """Return lines with launchers' labels replaced by line breaks."""
     return re.sub(_LABELS_AND_MPI if b"]<std" in text else _LABELS, b"\n", text)
 
@@ -184,7 +184,7 @@ def rank_of(text: bytes) -> int | None:
     return int(next(filter(None, match.groups()))) if match else None
 
 
-def labelled_ranks(data: bytes) -> set[bytes]:
+def find_labelled_ranks(data: bytes) -> set[bytes]:
     """Return the ranks in mpirun's labels."""
     return set(re.findall(rb"\[\d+,(\d{1,9})\]<std", data)) if b"]<std" in data else set()
 
@@ -201,7 +201,7 @@ def open_log(path: Path) -> tuple[int, int]:
         raise NotALogError(f"can't be read: {error.strerror or error}") from error
 
 
-def bodies(path: Path, chunk: int = CHUNK) -> Generator[bytes]:
+def read_pieces(path: Path, chunk: int = CHUNK) -> Generator[bytes]:
     """Yield a log from its beginning to its present end, in pieces of whole lines.
 
     Only the last line of the last piece may lack its end. A piece is empty if a line is longer than
@@ -217,22 +217,24 @@ def bodies(path: Path, chunk: int = CHUNK) -> Generator[bytes]:
     descriptor, size = open_log(path)
     labels = _Joiner()
     try:
-        more = _reader(descriptor, size, chunk)
-        rest, lost = b"", False
-        while (filled := more(rest)) is not None:
+        read_more = _reader(descriptor, size, chunk)
+        remainder, is_skipping = b"", False
+        while (filled := read_more(remainder)) is not None:
             data, end = filled
-            cut = data.rfind(b"\n", 0, end) + 1 or data.rfind(b"\r", 0, end) + 1
+            whole_lines_end = data.rfind(b"\n", 0, end) + 1 or data.rfind(b"\r", 0, end) + 1
             start = 0
-            if lost and cut:
-                start, lost = _first_break(bytes(memoryview(data)[:cut])), False
-            rest = bytes(memoryview(data)[cut:end])
-            if len(rest) > CHUNK:
-                rest, lost = b"", True
+            if is_skipping and whole_lines_end:
+                start, is_skipping = _first_break(bytes(memoryview(data)[:whole_lines_end])), False
+            remainder = bytes(memoryview(data)[whole_lines_end:end])
+            if len(remainder) > CHUNK:
+                remainder, is_skipping = b"", True
             # Not kept here: memory that a piece has left is there for the next one. To get more of
             # it from the system takes longer than to read into it.
-            yield _clean(labels.join(_end_lines(bytes(memoryview(data)[start:cut]))))
-        if rest and not lost:
-            yield _clean(_end_lines(rest))
+            yield _clean(
+                labels.join(_normalize_line_ends(bytes(memoryview(data)[start:whole_lines_end])))
+            )
+        if remainder and not is_skipping:
+            yield _clean(_normalize_line_ends(remainder))
     except UnpackError as error:
         raise NotALogError(str(error)) from error
     except OSError as error:
@@ -251,34 +253,38 @@ def _reader(
     # One buffer for all: allocating a new one costs more than reading into it.
     buffer = bytearray(min(size, CHUNK + chunk))
     view = memoryview(buffer)
-    first = os.readv(descriptor, [view[: min(size, chunk)]])
-    if not is_bare(bytes(view[: min(first, HEAD)])):
+    first_count = os.readv(descriptor, [view[: min(size, chunk)]])
+    if not is_plain_without_mark(bytes(view[: min(first_count, HEAD)])):
         os.lseek(descriptor, 0, os.SEEK_SET)
-        stream = unpacked(descriptor, size, chunk)
+        stream = unpack_text(descriptor, size, chunk)
 
-        def unpack(rest: bytes) -> tuple[bytes, int] | None:
+        def unpack(remainder: bytes) -> tuple[bytes, int] | None:
             piece = next(stream, None)
-            return None if piece is None else (rest + piece, len(rest) + len(piece))
+            return None if piece is None else (remainder + piece, len(remainder) + len(piece))
 
         return unpack
 
-    left = size - first
+    bytes_left = size - first_count
 
-    def read(rest: bytes) -> tuple[bytearray, int] | None:
-        nonlocal first, left
-        if first:
-            count, first = first, 0
+    def read(remainder: bytes) -> tuple[bytearray, int] | None:
+        nonlocal first_count, bytes_left
+        if first_count:
+            count, first_count = first_count, 0
             return buffer, count
-        start = len(rest)
-        view[:start] = rest
-        count = os.readv(descriptor, [view[start : start + min(chunk, left)]]) if left else 0
-        left -= count
+        start = len(remainder)
+        view[:start] = remainder
+        count = (
+            os.readv(descriptor, [view[start : start + min(chunk, bytes_left)]])
+            if bytes_left
+            else 0
+        )
+        bytes_left -= count
         return (buffer, start + count) if count else None
 
     return read
 
 
-def ends(path: Path) -> tuple[bytes, bytes]:
+def read_ends(path: Path) -> tuple[bytes, bytes]:
     """Return the first and the last TAIL bytes of a log, the latter beginning with a whole line.
 
     Raises:
@@ -288,7 +294,7 @@ def ends(path: Path) -> tuple[bytes, bytes]:
     try:
         head = os.pread(descriptor, TAIL, 0)
         if not is_plain(head):
-            head, data, size = _ends_unpacked(descriptor, size)
+            head, data, size = _unpack_ends(descriptor, size)
         else:
             data = os.pread(descriptor, TAIL, size - TAIL) if size > TAIL else head
     except UnpackError as error:
@@ -299,26 +305,26 @@ def ends(path: Path) -> tuple[bytes, bytes]:
         os.close(descriptor)
     if size > TAIL:
         data = data[_first_break(data) :]
-    return _clean(_end_lines(head)), _clean(_end_lines(data))
+    return _clean(_normalize_line_ends(head)), _clean(_normalize_line_ends(data))
 
 
-def _ends_unpacked(descriptor: int, size: int) -> tuple[bytes, bytes, int]:
+def _unpack_ends(descriptor: int, size: int) -> tuple[bytes, bytes, int]:
     """Return both ends of a log that must be unpacked from its beginning, and its whole size."""
     head = tail = b""
-    whole = 0
-    for data in unpacked(descriptor, size, CHUNK):
-        whole += len(data)
+    total = 0
+    for data in unpack_text(descriptor, size, CHUNK):
+        total += len(data)
         head += data[: TAIL - len(head)]
         tail = (tail + data)[-TAIL:]
-    return head, tail, whole
+    return head, tail, total
 
 
 def _first_break(data: bytes) -> int:
-    breaks = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
+    breaks = [position for position in (data.find(b"\n"), data.find(b"\r")) if position >= 0]
     return min(breaks) + 1 if breaks else len(data)
 
 
-def _end_lines(data: bytes) -> bytes:
+def _normalize_line_ends(data: bytes) -> bytes:
     """Return lines that end at a newline alone where a terminal put carriage returns before it."""
     return re.sub(_RETURNS, b"\n", data) if b"\r\n" in data else data
 
@@ -330,7 +336,7 @@ def _clean(data: bytes) -> bytes:
     it belong to different numbers.
     """
     if b"\x1b" in data:
-        data = _end_lines(re.sub(_ANSI, b"", data))
+        data = _normalize_line_ends(re.sub(_ANSI, b"", data))
     if b"\x00" in data:
         data = re.sub(_HOLED, b"", data)
     return data
@@ -338,10 +344,10 @@ def _clean(data: bytes) -> bytes:
 
 def _has_long_line(data: bytes) -> bool:
     """Return whether a line is longer than what srun leaves of one; reads only few of the bytes."""
-    at, last, search = 0, len(data) - _SRUN_PAYLOAD, data.rfind
-    while at < last:
-        at = search(b"\n", at, at + _SRUN_PAYLOAD + 1) + 1
-        if not at:
+    position, last_start, search = 0, len(data) - _SRUN_PAYLOAD, data.rfind
+    while position < last_start:
+        position = search(b"\n", position, position + _SRUN_PAYLOAD + 1) + 1
+        if not position:
             return True
     return False
 
@@ -371,8 +377,8 @@ class _Joiner:
         if label is None:
             return line
         payload = line[label.end() :]
-        begun = self._open.pop(label[1], b"")
-        if len(payload) == _SRUN_PAYLOAD and len(begun) < CHUNK:
-            self._open[label[1]] = (begun or label[0]) + payload
+        beginning = self._open.pop(label[1], b"")
+        if len(payload) == _SRUN_PAYLOAD and len(beginning) < CHUNK:
+            self._open[label[1]] = (beginning or label[0]) + payload
             return None
-        return begun + payload if begun else line
+        return beginning + payload if beginning else line

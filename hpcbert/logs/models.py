@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hpcbert.logs.setting import Setting
+from hpcbert.logs.setting import Setting
 
 # Hidden size and layers (google-research/bert@eedf571, README.md).
 SIZES = {
@@ -20,35 +19,37 @@ SIZES = {
 _SPELLING = re.compile(r"(?:bert[-_])?([a-z]+)(?:[-_](?:un)?cased)?")
 
 
-def stated_by(model: str) -> dict[str, Any]:
+def model_facts(model: str) -> dict[str, Any]:
     """Return the facts of a model's run, by their names in FACTS; none for an unknown model."""
-    spelt = _SPELLING.fullmatch(model.lower())
-    name = f"bert-{spelt[1]}" if spelt else ""
+    match = _SPELLING.fullmatch(model.lower())
+    name = f"bert-{match[1]}" if match else ""
     if name not in SIZES:
         return {}
     hidden_size, layers = SIZES[name]
     return {"model": name, "hidden_size": hidden_size, "layers": layers}
 
 
-def name_of(setting: Setting) -> str:
+def model_name(setting: Setting) -> str:
     """Return the name of a run's model; empty if unknown."""
     if setting.model:
         return setting.model
-    alike = _models_of(setting)
-    return alike[0] if len(alike) == 1 else ""
+    model_names = _matching_models(setting)
+    return model_names[0] if len(model_names) == 1 else ""
 
 
-def heading_of(setting: Setting) -> str:
+def model_heading(setting: Setting) -> str:
     """Return what a log says about its model: its name, else its sizes; empty if nothing."""
-    stated = {"hidden size": setting.hidden_size, "layers": setting.layers}
-    sizes = (f"{name} {size}" for name, size in stated.items() if size)
-    return name_of(setting) or ", ".join(sizes)
+    log_sizes = {"hidden size": setting.hidden_size, "layers": setting.layers}
+    sizes = (f"{name} {size}" for name, size in log_sizes.items() if size)
+    return model_name(setting) or ", ".join(sizes)
 
 
-def _models_of(setting: Setting) -> list[str]:
-    stated = (setting.hidden_size, setting.layers)
+def _matching_models(setting: Setting) -> list[str]:
+    log_sizes = (setting.hidden_size, setting.layers)
     return [
         name
         for name, sizes in SIZES.items()
-        if all(size in (None, its) for size, its in zip(stated, sizes, strict=True))
+        if all(
+            size in (None, model_size) for size, model_size in zip(log_sizes, sizes, strict=True)
+        )
     ]

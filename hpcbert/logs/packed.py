@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import codecs
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-MOST = 1 << 29
+MAX_UNPACKED = 1 << 29
 _XZ_MEMORY = 1 << 27
 SUFFIXES = ("gz", "xz", "bz2")
 
@@ -28,7 +26,7 @@ class _Unpacker(Protocol):
     @property
     def eof(self) -> bool: ...
 
-    def decompress(self, data: bytes, most: int, /) -> bytes: ...
+    def decompress(self, data: bytes, max_bytes: int, /) -> bytes: ...
 
 
 class _Format(NamedTuple):
@@ -79,12 +77,12 @@ def is_plain(head: bytes) -> bool:
     return not head.startswith((*_MAGIC, *_UTF16))
 
 
-def is_bare(head: bytes) -> bool:
+def is_plain_without_mark(head: bytes) -> bool:
     """Return whether a file that begins with these bytes is plain text, and nothing else."""
     return is_plain(head) and not head.startswith(codecs.BOM_UTF8)
 
 
-def unpacked(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
+def unpack_text(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
     """Yield the text of a file from its beginning, as UTF-8.
 
     Args:
@@ -96,83 +94,83 @@ def unpacked(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
         UnpackError: It is damaged, cut short or too large.
         OSError: It can't be read.
     """
-    stream = _raw(descriptor, size, chunk)
+    stream = _read_raw(descriptor, size, chunk)
     first = next(stream, b"")
-    form = _format(first)
+    form = _detect_format(first)
     stream = _chain(first, stream)
     if form is not None:
-        stream = _bounded(_decompressed(stream, form, chunk), form.name)
+        stream = _limit_size(_decompress(stream, form, chunk), form.name)
         first = next(stream, b"")
         stream = _chain(first, stream)
-    return _unmarked(_decoded(stream) if first.startswith(_UTF16) else stream)
+    return _remove_byte_order_mark(_decode_utf16(stream) if first.startswith(_UTF16) else stream)
 
 
-def _format(head: bytes) -> _Format | None:
+def _detect_format(head: bytes) -> _Format | None:
     return next((form for form in _FORMATS if head.startswith(form.magic)), None)
 
 
-def _raw(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
+def _read_raw(descriptor: int, size: int, chunk: int) -> Iterator[bytes]:
     while size > 0 and (data := os.read(descriptor, min(chunk, size))):
         size -= len(data)
         yield data
 
 
-def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+def _chain(first: bytes, other_pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield first
-    yield from rest
+    yield from other_pieces
 
 
-def _decompressed(stream: Iterator[bytes], form: _Format, most: int) -> Iterator[bytes]:
+def _decompress(stream: Iterator[bytes], form: _Format, max_bytes: int) -> Iterator[bytes]:
     """Yield the contents of a file's streams, one after the other, in bounded pieces."""
     unpacker = form.start()
     try:
-        for packed in stream:
-            data, full = packed, False
-            while data or full:
+        for block in stream:
+            data, is_full = block, False
+            while data or is_full:
                 if unpacker.eof:
                     unpacker = form.start()
-                piece = unpacker.decompress(data, most)
+                piece = unpacker.decompress(data, max_bytes)
                 yield piece
-                full = len(piece) == most and not unpacker.eof
-                data = _left(unpacker)
-    except _errors() as error:
+                is_full = len(piece) == max_bytes and not unpacker.eof
+                data = _unused_input(unpacker)
+    except _unpack_errors() as error:
         raise UnpackError(f"can't be unpacked as {form.name}: {error}") from error
     if not unpacker.eof:
         raise UnpackError(f"is cut short: its {form.name} has no end")
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def _unpack_errors() -> tuple[type[Exception], ...]:
     import lzma
     import zlib
 
     return zlib.error, lzma.LZMAError, ValueError, EOFError, OSError
 
 
-def _left(unpacker: Any) -> bytes:
+def _unused_input(unpacker: Any) -> bytes:
     """Return what an unpacker was given and did not use; streams may be padded with zeros."""
     if unpacker.eof:
         return bytes(unpacker.unused_data.lstrip(b"\x00"))
     return bytes(getattr(unpacker, "unconsumed_tail", b""))
 
 
-def _bounded(stream: Iterator[bytes], name: str) -> Iterator[bytes]:
+def _limit_size(stream: Iterator[bytes], name: str) -> Iterator[bytes]:
     size = 0
     for data in stream:
         size += len(data)
-        if size > MOST:
+        if size > MAX_UNPACKED:
             raise UnpackError(
-                f"unpacks to more than {MOST >> 20} MiB of {name}, which is too much for a log"
+                f"unpacks to more than {MAX_UNPACKED >> 20} MiB of {name}, which is too much for a log"
             )
         yield data
 
 
-def _unmarked(stream: Iterator[bytes]) -> Iterator[bytes]:
+def _remove_byte_order_mark(stream: Iterator[bytes]) -> Iterator[bytes]:
     """Leave out the byte order mark, which is not part of the first line."""
     yield next(stream, b"").removeprefix(codecs.BOM_UTF8)
     yield from stream
 
 
-def _decoded(stream: Iterator[bytes]) -> Iterator[bytes]:
+def _decode_utf16(stream: Iterator[bytes]) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
     for data in stream:
         yield decoder.decode(data).encode("utf-8", "replace")

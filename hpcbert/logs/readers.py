@@ -11,20 +11,18 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcbert.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # Entry points of this group are readers.
 GROUP = "hpcbert.grammars"
 PREFIX = "entry-point:"
 
 
-def find(name: str) -> Callable[..., Any]:
+def find_reader(name: str) -> Callable[..., Any]:
     """Return the function that reads logs, by the name of its entry point.
 
     Raises:
@@ -32,14 +30,14 @@ def find(name: str) -> Callable[..., Any]:
     """
     from importlib.metadata import distributions
 
-    offers = {
+    entry_points = {
         entry.name: entry
-        for distribution in distributions(path=installed())
+        for distribution in distributions(path=installed_paths())
         for entry in distribution.entry_points
         if entry.group == GROUP
     }
-    if name not in offers:
-        names = ", ".join(sorted(offers)) or "none"
+    if name not in entry_points:
+        names = ", ".join(sorted(entry_points)) or "none"
         raise ConfigError(
             f"log.grammar = {PREFIX + name!r} can't be used: no installed package has an "
             f"entry point of that name in the group {GROUP}.",
@@ -47,7 +45,7 @@ def find(name: str) -> Callable[..., Any]:
         )
     try:
         with _installed_only():
-            function: Callable[..., Any] = offers[name].load()
+            function: Callable[..., Any] = entry_points[name].load()
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"log.grammar = {PREFIX + name!r} can't be used: {error}.",
@@ -56,7 +54,7 @@ def find(name: str) -> Callable[..., Any]:
     return function
 
 
-def installed() -> list[str]:
+def installed_paths() -> list[str]:
     """Return the part of sys.path from the installation.
 
     It begins with the standard library: before it are the working directory, the script's own and
@@ -64,16 +62,16 @@ def installed() -> list[str]:
     path). Editable installs follow it by way of .pth files.
     """
     library = os.path.realpath(sysconfig.get_path("stdlib"))
-    start = [at for at, one in enumerate(sys.path) if os.path.realpath(one) == library]
-    after = sys.path[start[0] :] if start else []
-    return [one for one in after if os.path.isabs(one)]  # noqa: PTH117 - a text, as sys.path has it
+    start = [index for index, folder in enumerate(sys.path) if os.path.realpath(folder) == library]
+    library_and_later = sys.path[start[0] :] if start else []
+    return [folder for folder in library_and_later if os.path.isabs(folder)]  # noqa: PTH117 - a text, as sys.path has it
 
 
 @contextmanager
 def _installed_only() -> Iterator[None]:
-    before = sys.path
-    sys.path = installed()
+    previous_path = sys.path
+    sys.path = installed_paths()
     try:
         yield
     finally:
-        sys.path = before
+        sys.path = previous_path

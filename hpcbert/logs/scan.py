@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from hpcbert.logs import readers
-from hpcbert.logs.arithmetic import CannotReduceError, average, number
-from hpcbert.logs.coverage import Coverage, Restart, Skipped
+from hpcbert.logs.arithmetic import CannotReduceError, average, parse_number
+from hpcbert.logs.coverage import CoverageCheck, RestartCheck, SkippedSteps
 from hpcbert.logs.crosscheck import CrossCheck
-from hpcbert.logs.facts import Stated, Value
+from hpcbert.logs.facts import FactValue, LogFacts
 from hpcbert.logs.fields import (
     DIGITS,
     check_loss,
@@ -17,39 +20,32 @@ from hpcbert.logs.fields import (
     is_copy,
     loose_float,
     read_fields,
-    show,
+    show_text,
     whole_matches,
     whole_number,
 )
+from hpcbert.logs.grammar import Grammar, OtherProgram, Record, Rule
 from hpcbert.logs.lines import (
     BEGINNING,
     LINE,
     Line,
     NotALogError,
-    bodies,
-    checksum,
+    checksum_beginning,
     cut_line,
-    ends,
+    find_labelled_ranks,
     find_lines,
-    first_end,
-    holds,
-    labelled_ranks,
+    first_line_end,
+    has_text,
     rank_of,
+    read_ends,
+    read_pieces,
 )
-from hpcbert.logs.models import name_of
-from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, packing
-from hpcbert.logs.stamps import MeasuredSpan, measured
+from hpcbert.logs.models import model_name
+from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_packing
+from hpcbert.logs.stamps import MeasuredSpan, measure_span
 from hpcbert.logs.times import Clock
-from hpcbert.logs.window import collector, steps_of
+from hpcbert.logs.window import Collector, make_collector, step_durations
 from hpcbert.model import Note, Reason, Steps
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.logs.grammar import Grammar, OtherProgram, Record, Rule
-    from hpcbert.logs.window import Collector
 
 
 class Reading(NamedTuple):
@@ -98,8 +94,8 @@ class Reading(NamedTuple):
         """What is known about the run: the facts, and the sizes of its samples."""
         names = ("sequence_length", "packing", "predictions", "vocab_size")
         sizes = {name: getattr(self.setting, name) for name in names}
-        known = {name: size for name, size in sizes.items() if size}
-        return tuple({**known, **dict(self.facts)}.items())
+        known_sizes = {name: size for name, size in sizes.items() if size}
+        return tuple({**known_sizes, **dict(self.facts)}.items())
 
 
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
@@ -114,11 +110,11 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
         setting: What is known beforehand; the log must agree with it.
     """
     if grammar.reader:
-        elsewhere: Reading = readers.find(grammar.reader)(path, setting)
-        return elsewhere
+        reading: Reading = readers.find_reader(grammar.reader)(path, setting)
+        return reading
     scan = _Scan(grammar, rule, setting)
     try:
-        with closing(bodies(path)) as pieces:
+        with closing(read_pieces(path)) as pieces:
             scan.read(pieces)
             scan.finish_beginning(pieces)
         scan.read_closing(path)
@@ -127,7 +123,7 @@ def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     return scan.conclude()
 
 
-def read_on(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
+def read_to_end(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     """Read a log as `read` does, with a window that extends to the rule's last record.
 
     It takes two readings: only the end of a log says where it ends.
@@ -161,7 +157,7 @@ class _Scan:
         self.rehearsal = False
         self.foreign = True
         self.closed = False
-        self.facts = Stated()
+        self.facts = LogFacts()
         self.problem: Reason | None = None
         # A record of the rule came without the field that the rule reads.
         self._bare = False
@@ -171,13 +167,13 @@ class _Scan:
         # A record of several lines that begins at the end of the last piece.
         self._held: tuple[Record, Line] | None = None
         self._cross_check = CrossCheck(grammar, rule)
-        self._coverage = Coverage.of(grammar, rule)
+        self._coverage = CoverageCheck.of(grammar, rule)
         # By record: the previous one, to distinguish a second copy of it from a step of its own.
         self._last: dict[str, tuple[int | None, dict[str, bytes]]] = {}
         # By record: how many of the next ones may be slow without contradicting the others.
         self._paused: dict[str, int] = {}
-        self._skipped = Skipped()
-        self._restart = Restart(grammar)
+        self._skipped = SkippedSteps()
+        self._restart = RestartCheck(grammar)
         self._beginning = b""
         # Tokens in a sample, of the window's records that print it.
         self._lengths: set[int] = set()
@@ -192,7 +188,7 @@ class _Scan:
         """Takes the rule's records; made when the first one comes, after the log's header."""
         # Not before: how many ranks print a record may depend on the header.
         if self._collector is None:
-            self._collector = collector(self.rule, self.setting.settled(self.facts.values)[0])
+            self._collector = make_collector(self.rule, self.setting.settled(self.facts.values)[0])
         return self._collector
 
     @property
@@ -212,8 +208,8 @@ class _Scan:
     @property
     def _complete(self) -> bool:
         """Whether the rule's records, and the last iteration of the run, have been seen."""
-        done = self._collector is not None and self._collector.done
-        return done and self.iteration >= self.setting.reach
+        is_collected = self._collector is not None and self._collector.done
+        return is_collected and self.iteration >= self.setting.reach
 
     def read(self, pieces: Iterable[bytes]) -> None:
         """Take pieces until there is nothing more to learn.
@@ -221,19 +217,19 @@ class _Scan:
         The loss of the last iteration may be printed after its record: once complete, reading
         continues to the next iteration, but no further than the next piece.
         """
-        late = False
+        is_last = False
         for data in pieces:
             if len(self._beginning) < BEGINNING:
                 self._beginning += data[:BEGINNING]
             self._read_piece(data)
             del data  # Before the next piece is made, which needs its memory.
-            if self._over or late:
+            if self._over or is_last:
                 return
-            late = self._complete
+            is_last = self._complete
         # The log ends inside a record of several lines: the part that is there may be all of it.
         if self._held:
-            record, begun = self._held
-            self._record(record, begun, first_end(begun.text))
+            record, begun_line = self._held
+            self._record(record, begun_line, first_line_end(begun_line.text))
 
     def finish_beginning(self, pieces: Iterator[bytes]) -> None:
         """Take what the reading has left of the log's beginning, to compare it with others."""
@@ -245,49 +241,49 @@ class _Scan:
         # One search for all texts: the text that was found decides how to read its line.
         grammar = self.grammar
         records = grammar.records
-        self._ranks |= labelled_ranks(data)
-        self.rehearsal = self.rehearsal or holds(data, grammar.rehearsal)
+        self._ranks |= find_labelled_ranks(data)
+        self.rehearsal = self.rehearsal or has_text(data, grammar.rehearsal)
         if self._held:
             # Continue with the record at the end of the last piece.
-            (record, begun), self._held = self._held, None
-            joined = begun.text + b"\n" + data[: record.lines * LINE]
-            self._record_at(record, joined, 0, first_end(joined))
-        line, inside = -1, False
-        for start, which, _, end in find_lines(data, grammar.texts):
+            (record, begun_line), self._held = self._held, None
+            joined = begun_line.text + b"\n" + data[: record.lines * LINE]
+            self._record_at(record, joined, 0, first_line_end(joined))
+        current_start, was_inside = -1, False
+        for start, index, _, end in find_lines(data, grammar.texts):
             if self._over:
                 return
-            if start != line and grammar.skipped:
+            if start != current_start and grammar.skipped:
                 # A line about skipped steps concerns those before its own record.
-                line, inside = start, self._inside
-            if which < len(records):
-                self._record_at(records[which], data, start, end)
+                current_start, was_inside = start, self._inside
+            if index < len(records):
+                self._record_at(records[index], data, start, end)
             else:
-                self._aside(which - len(records), cut_line(data, start, end)[0], inside=inside)
+                self._aside(index - len(records), cut_line(data, start, end)[0], inside=was_inside)
 
-    def _aside(self, which: int, line: Line, *, inside: bool) -> None:
+    def _aside(self, index: int, line: Line, *, inside: bool) -> None:
         """Take a line that is not a record."""
-        facts, skipped, other_programs = (
+        facts, skips, other_programs = (
             self.grammar.all_facts,
             self.grammar.skipped,
             self.grammar.others,
         )
-        if which >= len(facts) + len(skipped) + len(other_programs):
+        if index >= len(facts) + len(skips) + len(other_programs):
             self._pause()
-        elif which >= len(facts) + len(skipped):
-            self._refuse(other_programs[which - len(facts) - len(skipped)], line)
-        elif which >= len(facts):
-            self._skipped.add(skipped[which - len(facts)], line, inside=inside)
+        elif index >= len(facts) + len(skips):
+            self._refuse(other_programs[index - len(facts) - len(skips)], line)
+        elif index >= len(facts):
+            self._skipped.add(skips[index - len(facts)], line, inside=inside)
         else:
-            self._restart.add(facts[which], line, self.iteration, inside=self._inside)
+            self._restart.add(facts[index], line, self.iteration, inside=self._inside)
             try:
-                self.facts.add(facts[which], line)
+                self.facts.add(facts[index], line)
             except CannotReduceError as error:
                 self.problem = error.reason
 
-    def _refuse(self, other: OtherProgram, line: Line) -> None:
+    def _refuse(self, other_program: OtherProgram, line: Line) -> None:
         """Refuse the log if a line is one of another program."""
-        if matches := whole_matches(other.match, line):
-            detail = f"{show(matches[0][0])!r} is a line of {other.program}, which is not read"
+        if matches := whole_matches(other_program.match, line):
+            detail = f"{show_text(matches[0][0])!r} is a line of {other_program.program}, which is not read"
             self.problem = Reason("format", detail)
 
     def _pause(self) -> None:
@@ -340,25 +336,28 @@ class _Scan:
         except CannotReduceError as error:
             self.problem = error.reason
         except ValueError:
-            self.problem = Reason("rule", f"{show(match[0])!r} can't be read")
+            self.problem = Reason("rule", f"{show_text(match[0])!r} can't be read")
 
     def _take(
         self, record: Record, iteration: int | None, fields: dict[str, bytes], rank: int | None
     ) -> None:
         """Take a record, unless it is a second copy, or a torn one, of a counted step."""
         if record.repeated == "count":
-            last, self._last[record.name] = self._last.get(record.name), (iteration, fields)
-            if last and is_copy(last, (iteration, fields)):
+            previous_record, self._last[record.name] = (
+                self._last.get(record.name),
+                (iteration, fields),
+            )
+            if previous_record and is_copy(previous_record, (iteration, fields)):
                 return
-        inside = self._inside
+        was_inside = self._inside
         if record is self.rule.record:
             self._collect(iteration, fields, rank)
         # The record that the window begins after may be of its first iterations, too.
-        if "sequence_length" in fields and (inside or self._inside):
+        if "sequence_length" in fields and (was_inside or self._inside):
             self._lengths.add(whole_number(fields["sequence_length"]))
-        if paused := self._paused.get(record.name, 0):
-            self._paused[record.name] = paused - 1
-        self._cross_check.add(record, iteration, fields, paused=paused > 0)
+        if pause_count := self._paused.get(record.name, 0):
+            self._paused[record.name] = pause_count - 1
+        self._cross_check.add(record, iteration, fields, paused=pause_count > 0)
         if self._coverage:
             self._coverage.add(record, iteration)
 
@@ -372,31 +371,35 @@ class _Scan:
         rules = tuple(dict.fromkeys((*footers, *self._cross_check.closing)))
         if not rules or self.problem:
             return
-        _, tail = ends(path)
-        last = max((at for at, *_ in find_lines(tail, (self.rule.record.contains,))), default=0)
+        _, tail = read_ends(path)
+        last_record_start = max(
+            (position for position, *_ in find_lines(tail, (self.rule.record.contains,))), default=0
+        )
         for rule in rules:
-            places = []
+            line_starts = []
             for start, _, _, end in find_lines(tail, (rule.record.contains,)):
                 line = cut_line(tail, start, end, rule.record.lines)[0]
                 for match in whole_matches(rule.record.match, line):
                     fields = read_fields(match, rule.record.numbers)
-                    places += [start] if rule.field in fields else []
+                    line_starts += [start] if rule.field in fields else []
                     if rule.field in fields and rule in self._cross_check.closing:
                         self._cross_check.close(rule, fields[rule.field])
             # A rate that is also printed between records does not mean that the run has ended.
-            self.closed = self.closed or (bool(places) and min(places) >= last)
+            self.closed = self.closed or (
+                bool(line_starts) and min(line_starts) >= last_record_start
+            )
 
     def _collect(self, iteration: int | None, fields: dict[str, bytes], rank: int | None) -> None:
         text = fields.get(self.rule.field)
         if text is None:
             self._bare = True
             return
-        known = self._collector or self.collector
-        if known.done:
+        current_collector = self._collector or self.collector
+        if current_collector.done:
             return  # The run goes on to its own end.
         rank = whole_number(fields["rank"]) if "rank" in fields else rank
-        known.add(iteration, text, rank)
-        if known.found:
+        current_collector.add(iteration, text, rank)
+        if current_collector.found:
             self._ends = self._ends[0] or self._line, self._line
 
     def conclude(self) -> Reading:
@@ -416,38 +419,38 @@ class _Scan:
                 throughput = self.collector.reduce(setting)
                 reasons = self._doubts(throughput, setting)
             except CannotReduceError as error:
-                bare = Reason(
+                missing_field = Reason(
                     "rule", f"lines have no {self.rule.field}, which {self.rule.name} reads"
                 )
-                reasons = (bare if self._bare else error.reason,)
+                reasons = (missing_field if self._bare else error.reason,)
             except UnknownError as error:
                 missing = str(error)
-        found = self._collector.found if self._collector else 0
-        last = self._collector.last if self._collector else 0
+        record_count = self._collector.found if self._collector else 0
+        last_record = self._collector.last if self._collector else 0
         facts = tuple(self.facts.values.items())
         throughput = None if reasons else throughput
-        uneven = self._unevenness(throughput, setting) if throughput else None
-        marks = {
-            "uneven": uneven is not None,
+        unevenness = self._unevenness(throughput, setting) if throughput else None
+        flag_states = {
+            "uneven": unevenness is not None,
             "short-window": self._counted < self.grammar.shortest,
             "overflow-steps": self._skipped.count or (self._collector and self._collector.repeats),
         }
-        flags = tuple(name for name, marked in marks.items() if marked and throughput)
+        flags = tuple(name for name, is_set in flag_states.items() if is_set and throughput)
         return Reading(
             throughput=throughput,
             iteration=self.iteration,
-            found=found,
+            found=record_count,
             setting=setting,
             missing=missing,
             reasons=reasons,
             facts=facts,
             foreign=self.foreign,
-            last=last,
+            last=last_record,
             flags=flags,
-            notes=(uneven,) if uneven else (),
+            notes=(unevenness,) if unevenness else (),
             unchecked=self._unchecked() if throughput else (),
-            steps=steps_of(self.rule, setting, self.collector) if throughput else None,
-            beginning=checksum(self._beginning),
+            steps=step_durations(self.rule, setting, self.collector) if throughput else None,
+            beginning=checksum_beginning(self._beginning),
             measured=self._measured() if throughput else MeasuredSpan(),
             closed=self.closed,
         )
@@ -456,33 +459,35 @@ class _Scan:
         return self._cross_check.unevenness(throughput, self.collector.span, setting)
 
     def _measured(self) -> MeasuredSpan:
-        first, last = self._ends
-        first = b"" if self.rule.kind == "footer" else first
-        return measured(first, last, self.rule.record, self._beginning)
+        first_line, last_line = self._ends
+        first_line = b"" if self.rule.kind == "footer" else first_line
+        return measure_span(first_line, last_line, self.rule.record, self._beginning)
 
     def _unchecked(self) -> tuple[str, ...]:
         """Return the labels that the log neither states nor would contradict if they were wrong."""
         facts, setting = self.facts.with_counts(self.setting), self._settled(self.setting)[0]
-        stated = Setting().settled(self._with_ranks(facts, setting))[0]
+        stated_setting = Setting().settled(self._with_ranks(facts, setting))[0]
         return tuple(
             label
             for label, name in LABELS.items()
-            if getattr(stated, name) is None
-            and (label != "model" or not name_of(stated))
+            if getattr(stated_setting, name) is None
+            and (label != "model" or not model_name(stated_setting))
             and (label != "sequence_length" or setting.sequence_length)
             and (label != "nodes" or (setting.gpus or 0) > 1)
             and (label in {"model", "precision"} or self._allows_other(label, setting))
         )
 
-    def _allows_other(self, label: str, known: Setting) -> bool:
+    def _allows_other(self, label: str, assumed_setting: Setting) -> bool:
         """Return whether another value of a label would contradict nothing in the log."""
-        if getattr(known, LABELS[label]) is None:
+        if getattr(assumed_setting, LABELS[label]) is None:
             return True  # It is assumed.
-        told = self.setting
-        if getattr(told, LABELS[label]) is None:
-            told = told._replace(**{LABELS[label]: getattr(known, LABELS[label])})
-        for other in told.with_other(label):
-            setting, reasons = self._settled(other)
+        base_setting = self.setting
+        if getattr(base_setting, LABELS[label]) is None:
+            base_setting = base_setting._replace(
+                **{LABELS[label]: getattr(assumed_setting, LABELS[label])}
+            )
+        for other_setting in base_setting.with_other(label):
+            setting, reasons = self._settled(other_setting)
             try:
                 if not reasons and not self._doubts(self.collector.reduce(setting), setting):
                     return True
@@ -504,12 +509,16 @@ class _Scan:
             return setting, (Reason("config", detail),)
         # Only if the number does not depend on it: elsewhere it must be known, not guessed.
         if self.rule.kind == "footer" and setting.packing is None:
-            setting = setting._replace(packing=packing(facts, self.grammar.packing))
-        requested = setting.accumulation
+            setting = setting._replace(packing=derive_packing(facts, self.grammar.packing))
+        requested_accumulation = setting.accumulation
         setting, disagreements = setting.settled(facts)
-        fixed = self.grammar.accumulation
-        if fixed and requested not in (None, fixed) and not _stated_step(facts):
-            detail = f"the program has accumulation = {fixed} only, expected {requested}"
+        fixed_accumulation = self.grammar.accumulation
+        if (
+            fixed_accumulation
+            and requested_accumulation not in (None, fixed_accumulation)
+            and not _states_step(facts)
+        ):
+            detail = f"the program has accumulation = {fixed_accumulation} only, expected {requested_accumulation}"
             disagreements = (*disagreements, detail)
         disagreements += self._too_few_or_many_ranks(setting)
         if setting.sequence_length is None and self.grammar.sequence_length:
@@ -518,12 +527,12 @@ class _Scan:
             setting = setting._replace(accumulation=self.grammar.accumulation)
         if not disagreements:
             return setting, ()
-        if packed := packing(setting._asdict(), self.grammar.packing):
-            hint = f"if samples are packed, use --set packing={packed}"
+        if packing_factor := derive_packing(setting._asdict(), self.grammar.packing):
+            hint = f"if samples are packed, use --set packing={packing_factor}"
             disagreements = (*disagreements, hint)
         return setting, (Reason("config", "; ".join(disagreements)),)
 
-    def _with_ranks(self, facts: dict[str, Value], setting: Setting) -> dict[str, Value]:
+    def _with_ranks(self, facts: dict[str, FactValue], setting: Setting) -> dict[str, FactValue]:
         """Return facts with the GPUs, if mpirun labels as many ranks as the setting has."""
         return facts | {"gpus": setting.gpus} if len(self._ranks) == setting.gpus else facts
 
@@ -531,8 +540,8 @@ class _Scan:
         """Return how mpirun's ranks contradict a setting; they are one per GPU, or per node."""
         count, gpus, nodes = len(self._ranks), setting.gpus, setting.nodes
         # Ranks may be missing from a log, or from the part of it that was read.
-        whole = count > 1 and max(map(int, self._ranks)) == count - 1
-        if not (whole and gpus) or count in {gpus, nodes}:
+        has_all_ranks = count > 1 and max(map(int, self._ranks)) == count - 1
+        if not (has_all_ranks and gpus) or count in {gpus, nodes}:
             return ()
         if count < gpus and nodes is None:
             return ()
@@ -556,13 +565,13 @@ class _Scan:
         return min(self.iteration, reach)
 
     def _check_end(self) -> None:
-        numbered = any(record.has("iteration") for record in self.grammar.records)
-        if numbered and self.iteration < self.setting.reach:
+        has_iterations = any(record.has("iteration") for record in self.grammar.records)
+        if has_iterations and self.iteration < self.setting.reach:
             detail = f"the log ends at iteration {self.iteration} of {self.setting.reach}"
             raise CannotReduceError("incomplete", detail)
 
 
-def _stated_step(facts: Mapping[str, int | str]) -> bool:
+def _states_step(facts: Mapping[str, int | str]) -> bool:
     """Return whether a log states how many micro-batches an optimizer step has."""
     return "accumulation" in facts or "global_batch_size" in facts
 
@@ -582,7 +591,7 @@ class Progress(NamedTuple):
     loss: float | None = None
 
 
-def progress(path: Path, grammar: Grammar) -> Progress:
+def read_progress(path: Path, grammar: Grammar) -> Progress:
     """Read the end of a log that may still grow, and its beginning for what it says about itself.
 
     Never raises because of the file's content, or of what is in its place.
@@ -593,37 +602,57 @@ def progress(path: Path, grammar: Grammar) -> Progress:
     if rule is None:
         return Progress()
     try:
-        head, tail = ends(path)
+        head, tail = read_ends(path)
     except NotALogError:
         return Progress()
-    beginning = _Scan(grammar, rule, Setting())
-    beginning.read([head])
-    seen = [
+    head_scan = _Scan(grammar, rule, Setting())
+    head_scan.read([head])
+    tail_matches = [
         (record, match)
         for record in grammar.records
         for start, _, _, end in find_lines(tail, (record.contains,))
         for match in whole_matches(record.match, cut_line(tail, start, end, record.lines)[0])
     ]
-    numbered = [(r, m["iteration"]) for r, m in seen if has_field(m, "iteration")]
-    iterations = [int(text) + 1 - r.first for r, text in numbered if len(text) <= DIGITS]
-    losses = [loose_float(m["loss"]) for _, m in seen if has_field(m, "loss")]
+    iteration_texts = [
+        (matched_record, record_match["iteration"])
+        for matched_record, record_match in tail_matches
+        if has_field(record_match, "iteration")
+    ]
+    iterations = [
+        int(text) + 1 - matched_record.first
+        for matched_record, text in iteration_texts
+        if len(text) <= DIGITS
+    ]
+    losses = [
+        loose_float(record_match["loss"])
+        for _, record_match in tail_matches
+        if has_field(record_match, "loss")
+    ]
     matches = [
-        match for record, match in seen if record is rule.record and has_field(match, rule.field)
+        match
+        for record, match in tail_matches
+        if record is rule.record and has_field(match, rule.field)
     ]
     return Progress(
         iteration=iterations[-1] if iterations else None,
-        throughput=_current(rule, matches[-2:], beginning.conclude().setting),
+        throughput=_current_throughput(rule, matches[-2:], head_scan.conclude().setting),
         loss=losses[-1] if losses else None,
     )
 
 
-def _current(rule: Rule, matches: list[re.Match[bytes]], setting: Setting) -> float | None:
+def _current_throughput(
+    rule: Rule, matches: list[re.Match[bytes]], setting: Setting
+) -> float | None:
     """Return the result of the last record, or of the time between the last two."""
     try:
-        places = [whole_number(m["iteration"]) for m in matches if has_field(m, "iteration")]
+        places = [
+            whole_number(record_match["iteration"])
+            for record_match in matches
+            if has_field(record_match, "iteration")
+        ]
         step = places[-1] - places[0] if len(places) > 1 else 0
         if rule.kind != "clock":
-            value = number(matches[-1][rule.field]) * rule.factor
+            value = parse_number(matches[-1][rule.field]) * rule.factor
             return average(rule, [value], max(1, step), setting)
         clock = Clock(rule.record.time)
         seconds = [clock.read(match["time"]) for match in matches]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
+from typing import Any, NamedTuple
 
 # Instead of an iteration: as far as the run went.
 END = 1 << 40
@@ -26,7 +23,7 @@ LABELS = {
 # For each label that is a number, the powers of 2 of settings that change with it.
 _NODES, _GPUS = {"nodes": 1, "gpus": 1}, {"gpus_per_node": 1, "gpus": 1}
 _FEWER, _MORE = {"batch_size_per_device": -1}, {"batch_size_per_device": 1}
-_OTHERS: Mapping[str, tuple[Mapping[str, int], ...]] = {
+_OTHER_VALUES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "nodes": ({"nodes": 1, "gpus_per_node": -1},),
     "gpus": (_NODES, _GPUS, {**_NODES, **_FEWER}, {**_GPUS, **_FEWER}),
     "batch": (_MORE, {**_NODES, **_FEWER}, {**_GPUS, **_FEWER}),
@@ -147,73 +144,75 @@ class Setting(NamedTuple):
             return self.global_batch_size
         steps = (1 if micro else self.accumulation or 1) * (self.packing or 1)
         devices = {"global": "gpus", "per-node": "gpus_per_node"}.get(share)
-        width = self.need(devices) if devices else 1
-        if width % self.gpus_per_replica:
+        device_count = self.need(devices) if devices else 1
+        if device_count % self.gpus_per_replica:
             raise UnknownError("data_parallel")
-        return width // self.gpus_per_replica * self.need("batch_size_per_device") * steps
+        return device_count // self.gpus_per_replica * self.need("batch_size_per_device") * steps
 
     def with_other(self, label: str) -> Iterator[Setting]:
         """Yield settings with twice and with half of a label's value.
 
         Of a product of two, the other factor stays, or balances it.
         """
-        for twice in (1, -1):
-            for powers in _OTHERS[label]:
-                yield from self._scaled({name: twice * power for name, power in powers.items()})
+        for sign in (1, -1):
+            for powers in _OTHER_VALUES[label]:
+                yield from self._scaled({name: sign * power for name, power in powers.items()})
 
     def _scaled(self, powers: Mapping[str, int]) -> Iterator[Setting]:
         """Yield the setting with values times powers of 2, if all are whole numbers."""
-        known = {name: value for name in powers if (value := getattr(self, name))}
-        scaled = {name: value * 2.0 ** powers[name] for name, value in known.items()}
+        known_values = {name: value for name in powers if (value := getattr(self, name))}
+        scaled = {name: value * 2.0 ** powers[name] for name, value in known_values.items()}
         if scaled and all(value.is_integer() for value in scaled.values()):
-            whole: dict[str, Any] = {name: int(value) for name, value in scaled.items()}
-            yield self._replace(**whole)
+            whole_values: dict[str, Any] = {name: int(value) for name, value in scaled.items()}
+            yield self._replace(**whole_values)
 
     def settled(self, facts: Mapping[str, int | str]) -> tuple[Setting, tuple[str, ...]]:
         """Return the setting with a log's facts, and their contradictions.
 
         Contradictions are sentences; if there is one, the earlier value stays.
         """
-        return _settled(self, tuple(facts.items()))
+        return _add_facts(self, tuple(facts.items()))
 
 
 @lru_cache(maxsize=1 << 10)
-def _settled(
-    setting: Setting, stated: tuple[tuple[str, int | str], ...]
+def _add_facts(
+    setting: Setting, stated_items: tuple[tuple[str, int | str], ...]
 ) -> tuple[Setting, tuple[str, ...]]:
     # Kept: the repeats of a point have the same settings and facts.
-    facts = dict(stated)
-    known = {name: value for name in facts if (value := getattr(setting, name)) is not None}
+    facts = dict(stated_items)
+    known_values = {name: value for name in facts if (value := getattr(setting, name)) is not None}
     sources = dict(setting.sources)
     disagreements = [
         f"the log says {name} = {facts[name]}, "
         + (f"{sources[name]} says {value}" if name in sources else f"expected {value}")
-        for name, value in known.items()
+        for name, value in known_values.items()
         if value != facts[name]
     ]
-    new: dict[str, Any] = {name: value for name, value in facts.items() if name not in known}
-    complete = _derived(setting._replace(**new))
-    return complete, (*disagreements, *_contradictions(complete))
+    new_values: dict[str, Any] = {
+        name: value for name, value in facts.items() if name not in known_values
+    }
+    complete_setting = _derive_missing(setting._replace(**new_values))
+    return complete_setting, (*disagreements, *_find_contradictions(complete_setting))
 
 
-def _derived(setting: Setting) -> Setting:
+def _derive_missing(setting: Setting) -> Setting:
     """Fill in what follows from the rest: the third of nodes, GPUs per node and GPUs."""
     if setting.data_parallel and setting.gpus is None:
         setting = setting._replace(gpus=setting.data_parallel * setting.gpus_per_replica)
-    nodes, width, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
-    if nodes and width and gpus is None:
-        setting = setting._replace(gpus=nodes * width)
-    elif gpus and width and nodes is None and gpus % width == 0:
-        setting = setting._replace(nodes=gpus // width)
-    elif gpus and nodes and width is None and gpus % nodes == 0:
+    nodes, gpus_per_node, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
+    if nodes and gpus_per_node and gpus is None:
+        setting = setting._replace(gpus=nodes * gpus_per_node)
+    elif gpus and gpus_per_node and nodes is None and gpus % gpus_per_node == 0:
+        setting = setting._replace(nodes=gpus // gpus_per_node)
+    elif gpus and nodes and gpus_per_node is None and gpus % nodes == 0:
         setting = setting._replace(gpus_per_node=gpus // nodes)
     if setting.batch_size_per_device is None:
         setting = setting._replace(batch_size_per_device=_samples_of_batch(setting))
     replicas = (setting.gpus or 0) // setting.gpus_per_replica
-    one_step = replicas * (setting.batch_size_per_device or 0) * (setting.packing or 1)
+    micro_batch = replicas * (setting.batch_size_per_device or 0) * (setting.packing or 1)
     total = setting.global_batch_size
-    if one_step and total and setting.accumulation is None and total % one_step == 0:
-        setting = setting._replace(accumulation=total // one_step)
+    if micro_batch and total and setting.accumulation is None and total % micro_batch == 0:
+        setting = setting._replace(accumulation=total // micro_batch)
     return setting
 
 
@@ -225,33 +224,33 @@ def _samples_of_batch(setting: Setting) -> int | None:
     return batch if setting.batch_unit == "samples" else None
 
 
-def _contradictions(setting: Setting) -> tuple[str, ...]:
-    found = []
-    nodes, width, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
-    if nodes and width and gpus and nodes * width != gpus:
-        found.append(f"{nodes} nodes with {width} GPUs each are not {gpus} GPUs")
+def _find_contradictions(setting: Setting) -> tuple[str, ...]:
+    contradictions = []
+    nodes, gpus_per_node, gpus = setting.nodes, setting.gpus_per_node, setting.gpus
+    if nodes and gpus_per_node and gpus and nodes * gpus_per_node != gpus:
+        contradictions.append(f"{nodes} nodes with {gpus_per_node} GPUs each are not {gpus} GPUs")
     replicas = (gpus or 0) // setting.gpus_per_replica
     if gpus and (setting.data_parallel or replicas) * setting.gpus_per_replica != gpus:
         count = f"{setting.data_parallel} " if setting.data_parallel else ""
         text = f"{setting.gpus_per_replica} GPUs each"
-        found.append(f"{count}replicas of {text} are not {gpus} GPUs")
+        contradictions.append(f"{count}replicas of {text} are not {gpus} GPUs")
     size, total = setting.batch_size_per_device, setting.global_batch_size
     if size != (_samples_of_batch(setting) or size):
-        stated = f"a batch of {setting.device_batch} {setting.batch_unit}"
+        device_batch_text = f"a batch of {setting.device_batch} {setting.batch_unit}"
         length = f" of {setting.sequence_length} tokens" if setting.batch_unit == "tokens" else ""
-        found.append(f"{stated} is not {size} samples{length}")
+        contradictions.append(f"{device_batch_text} is not {size} samples{length}")
     factors = (setting.accumulation or 1) * (setting.packing or 1)
     if size and gpus and total and size * replicas * factors != total:
-        named = (setting.accumulation, setting.packing)
-        found.append(
+        factor_values = (setting.accumulation, setting.packing)
+        contradictions.append(
             f"a global batch of {total} is not {size} samples on {replicas} "
             + ("GPUs" if replicas == gpus else f"replicas of {setting.gpus_per_replica} GPUs")
-            + "".join(f" x {factor}" for factor in named if factor)
+            + "".join(f" x {factor}" for factor in factor_values if factor)
         )
-    return tuple(found)
+    return tuple(contradictions)
 
 
-def packing(facts: Mapping[str, Any], most: int) -> int | None:
+def derive_packing(facts: Mapping[str, Any], max_factor: int) -> int | None:
     """Return the packing factor, if a log's own facts allow no other reading.
 
     NVIDIA's MLPerf BERT counts the samples of packed sequences in its global batch, and those of
@@ -261,11 +260,11 @@ def packing(facts: Mapping[str, Any], most: int) -> int | None:
 
     Args:
         facts: The facts of the log.
-        most: The highest factor that the program knows.
+        max_factor: The highest factor that the program knows.
     """
     names = ("gpus", "batch_size_per_device", "accumulation", "global_batch_size")
     if facts.get("packing") or any(facts.get(name) is None for name in names):
         return None
     *factors, total = (int(facts[name]) for name in names)
     product = math.prod(factors)
-    return next((number for number in range(2, most + 1) if number * product == total), None)
+    return next((number for number in range(2, max_factor + 1) if number * product == total), None)

@@ -10,17 +10,14 @@ lines, in the forms of the frameworks' loggers: Python's logging, glog and absl
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from hpcbert.logs.fields import show, whole_matches
-from hpcbert.logs.lines import Line, NotALogError, cut_line, ends, find_lines, unlabelled
-from hpcbert.logs.times import DAY, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from hpcbert.logs.grammar import Grammar, Record
+from hpcbert.logs.fields import show_text, whole_matches
+from hpcbert.logs.grammar import Grammar, Record
+from hpcbert.logs.lines import Line, NotALogError, cut_line, find_lines, read_ends, remove_labels
+from hpcbert.logs.times import DAY, nearest_moment
 
 # Seconds by which a stamp may lie outside of its step: stamps in whole seconds, clocks of several
 # nodes.
@@ -28,10 +25,10 @@ TOLERANCE = 10.0
 # If the log's time zone is unknown: every zone that exists.
 QUARTERS = tuple(quarter * 900 for quarter in range(-48, 57))
 # Number of stamps to read at each end of a log.
-_LOOKED_AT = 64
+_MAX_STAMPS = 64
 # Seconds since the epoch that are not a time: some programs print seconds since their own start.
 _NO_DATE = 1e8
-_PARTS = ("time-of-day", "month-day")
+_PARTIAL_FORMS = ("time-of-day", "month-day")
 _CLOCK = rb"\d\d:\d\d:\d\d"
 _ISO = rb"\d{4}[-/]\d\d[-/]\d\d[T -]" + _CLOCK + rb"(?:[.,]\d{1,9})?"
 _STAMP = (
@@ -94,7 +91,7 @@ class Stamp(NamedTuple):
             zone = 0
         elif self.zone is not None:
             zone = self.zone
-        return nearest(self.form, self.text, middle + zone) - zone
+        return nearest_moment(self.form, self.text, middle + zone) - zone
 
 
 class MeasuredSpan(NamedTuple):
@@ -113,85 +110,98 @@ class MeasuredSpan(NamedTuple):
         """Return whether two windows are one, or share time on a node."""
         if self.end is None or other.end is None or self.end.form != other.end.form:
             return False
-        (begin, end), (first, last) = self._moments, other._moments
+        (begin, end), (other_begin, other_end) = self._moments, other._moments
         skew = min(_SKEW, (end - begin) / 4)
-        if abs(begin - first) <= skew and abs(end - last) <= skew:
+        if abs(begin - other_begin) <= skew and abs(end - other_end) <= skew:
             return True
         # A time without its day says no more.
-        apart = self.hosts and other.hosts and not self.hosts & other.hosts
-        dated = self.end.form != "time-of-day"
-        return dated and not apart and begin < last and first < end
+        on_other_nodes = self.hosts and other.hosts and not self.hosts & other.hosts
+        has_date = self.end.form != "time-of-day"
+        return has_date and not on_other_nodes and begin < other_end and other_begin < end
 
     @property
     def _moments(self) -> tuple[float, float]:
         """Its ends in seconds, on the same axis for all logs of one form."""
         begin, end = ((self.begin or self.end), self.end)
-        both = [
-            nearest(stamp.form, stamp.text, 0.0) - (stamp.zone or 0)
+        moments = [
+            nearest_moment(stamp.form, stamp.text, 0.0) - (stamp.zone or 0)
             for stamp in (begin, end)
             if stamp
         ]
-        return both[0], both[-1]
+        return moments[0], moments[-1]
 
 
-def measured(first: bytes, last: bytes, record: Record, beginning: bytes) -> MeasuredSpan:
+def measure_span(
+    first_line: bytes, last_line: bytes, record: Record, beginning: bytes
+) -> MeasuredSpan:
     """Return when a window was measured; if its lines have no stamps, when the log began.
 
     Args:
-        first: The line of the window's beginning; empty for the log's own.
-        last: That of its end.
+        first_line: The line of the window's beginning; empty for the log's own.
+        last_line: That of its end.
         record: Their kind.
         beginning: The log's.
     """
-    earliest = next(filter(_legible, _lines(beginning)), None)
-    begin = next(_within(first, record), None) if first else earliest
-    end = next(_within(last, record), None)
+    earliest = next(filter(_is_legible, _line_stamps(beginning)), None)
+    begin = next(_stamps_of_record(first_line, record), None) if first_line else earliest
+    end = next(_stamps_of_record(last_line, record), None)
     begin, end = (begin or end, end) if end else (earliest, earliest)
     if begin and end and begin.form != end.form:
         begin = end
-    return MeasuredSpan(begin, end, _hosts(beginning))
+    return MeasuredSpan(begin, end, _find_hosts(beginning))
 
 
-def _hosts(beginning: bytes) -> frozenset[bytes]:
+def _find_hosts(beginning: bytes) -> frozenset[bytes]:
     hosts = re.findall(_HOST, beginning)
     if b" NCCL " in beginning:
         hosts += re.findall(_HOST_OF_NCCL, beginning)
     return frozenset(hosts)
 
 
-def _within(line: bytes, record: Record) -> Iterator[Stamp]:
+def _stamps_of_record(line: bytes, record: Record) -> Iterator[Stamp]:
     """Yield the stamps of a record: its own before those of its line."""
     matches = whole_matches(record.match, Line(line)) if record.has("time") else ()
-    own = (Stamp(match["time"], record.time, own=True) for match in matches if match["time"])
-    yield from filter(_legible, (*own, *_lines(line)))
+    record_stamps = (
+        Stamp(match["time"], record.time, own=True) for match in matches if match["time"]
+    )
+    yield from filter(_is_legible, (*record_stamps, *_line_stamps(line)))
 
 
-def stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:
+def read_stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:
     """Return moments from the beginning and the end of a log; none if it can't be read."""
     try:
-        head, tail = ends(path)
+        head, tail = read_ends(path)
     except NotALogError:
         return ()
-    parts = [head] if head == tail else [head, tail]
-    found = [*_kept(record for part in parts for record in _records(part, grammar))]
-    found += _kept(line for part in parts for line in _lines(part))
-    return tuple(found)
+    log_ends = [head] if head == tail else [head, tail]
+    selected_stamps = [
+        *_select_ends(record for log_end in log_ends for record in _record_stamps(log_end, grammar))
+    ]
+    selected_stamps += _select_ends(line for log_end in log_ends for line in _line_stamps(log_end))
+    return tuple(selected_stamps)
 
 
-def _kept(found: Iterable[Stamp]) -> list[Stamp]:
-    every = [stamp for stamp in found if _legible(stamp)]
-    half = _LOOKED_AT
-    return every if len(every) <= 2 * half else [*every[:half], *every[-half:]]
+def _select_ends(candidates: Iterable[Stamp]) -> list[Stamp]:
+    legible_stamps = [stamp for stamp in candidates if _is_legible(stamp)]
+    half = _MAX_STAMPS
+    return (
+        legible_stamps
+        if len(legible_stamps) <= 2 * half
+        else [*legible_stamps[:half], *legible_stamps[-half:]]
+    )
 
 
-def _legible(stamp: Stamp) -> bool:
+def _is_legible(stamp: Stamp) -> bool:
     try:
-        return abs(nearest(stamp.form, stamp.text, 0.0)) > _NO_DATE or stamp.form in _PARTS
+        return (
+            abs(nearest_moment(stamp.form, stamp.text, 0.0)) > _NO_DATE
+            or stamp.form in _PARTIAL_FORMS
+        )
     except (ValueError, KeyError):
         return False
 
 
-def _records(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
+def _record_stamps(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
     for record in grammar.records:
         if not record.has("time"):
             continue
@@ -202,8 +212,8 @@ def _records(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
                     yield Stamp(match["time"], record.time, own=True)
 
 
-def _lines(data: bytes) -> Iterator[Stamp]:
-    for match in re.finditer(_STAMP, unlabelled(data)):
+def _line_stamps(data: bytes) -> Iterator[Stamp]:
+    for match in re.finditer(_STAMP, remove_labels(data)):
         kind = match.lastgroup if match.lastgroup != "zone" else "iso"
         text = match[kind or 0]
         if kind == "epoch":
@@ -211,11 +221,11 @@ def _lines(data: bytes) -> Iterator[Stamp]:
             continue
         if kind == "dated":
             text = b"%b-%b-%b" % (text[:4], text[4:6], text[6:])
-        zone = _offset(match["zone"]) if match["zone"] else None
+        zone = _parse_offset(match["zone"]) if match["zone"] else None
         yield Stamp(text.replace(b"/", b"-"), _FORMS[kind or ""], zone=zone)
 
 
-def _offset(text: bytes) -> int:
+def _parse_offset(text: bytes) -> int:
     if text == b"Z":
         return 0
     digits = text[1:].replace(b":", b"")
@@ -223,40 +233,51 @@ def _offset(text: bytes) -> int:
     return -seconds if text.startswith(b"-") else seconds
 
 
-def outside(found: Sequence[Stamp], span: TimeSpan) -> str:
+def explain_mismatch(log_stamps: Sequence[Stamp], span: TimeSpan) -> str:
     """Return why a log's moments are not those of its run, as a clause; empty if they may be.
 
     Those of records must all match in one zone. Of other lines most must match, each in some zone:
     the libraries in a program print in several, and one may print the date of something else.
     """
     zones = tuple(dict.fromkeys((*span.zones, 0)))
-    own = [one for one in found if one.own]
-    others = [one for one in found if not one.own]
-    worst = min((_worst(own, span, zone) for zone in zones), key=_size)
+    record_stamps = [log_stamp for log_stamp in log_stamps if log_stamp.own]
+    line_stamps = [log_stamp for log_stamp in log_stamps if not log_stamp.own]
+    worst = min(
+        (_find_furthest(record_stamps, span, zone) for zone in zones), key=_absolute_distance
+    )
     if not worst[0]:
-        fits = [min((_worst([other], span, zone) for zone in zones), key=_size) for other in others]
-        far = [fit for fit in fits if fit[0]]
-        worst = max(far, key=_size) if 2 * len(far) > len(others) else worst
+        distances = [
+            min(
+                (_find_furthest([line_stamp], span, zone) for zone in zones), key=_absolute_distance
+            )
+            for line_stamp in line_stamps
+        ]
+        outliers = [distance_of_line for distance_of_line in distances if distance_of_line[0]]
+        worst = (
+            max(outliers, key=_absolute_distance) if 2 * len(outliers) > len(line_stamps) else worst
+        )
     seconds, stamp = worst
     if stamp is None:
         return ""
     side = "before the measured step began" if seconds < 0 else "after the measured step ended"
-    distance = _duration(abs(seconds) + span.tolerance)
-    return f"the log's time {show(stamp.text)} is {distance} {side}"
+    distance = _format_duration(abs(seconds) + span.tolerance)
+    return f"the log's time {show_text(stamp.text)} is {distance} {side}"
 
 
-def _size(distance: tuple[float, Stamp | None]) -> float:
+def _absolute_distance(distance: tuple[float, Stamp | None]) -> float:
     return abs(distance[0])
 
 
-def _worst(found: Sequence[Stamp], span: TimeSpan, zone: int) -> tuple[float, Stamp | None]:
+def _find_furthest(
+    log_stamps: Sequence[Stamp], span: TimeSpan, zone: int
+) -> tuple[float, Stamp | None]:
     """Return the stamp that is furthest from a run, and its distance; 0 and none if all match."""
-    apart = [(span.distance(stamp.moment(span, zone)), stamp) for stamp in found]
-    far = [one for one in apart if one[0]]
-    return max(far, key=_size) if far else (0.0, None)
+    distances = [(span.distance(stamp.moment(span, zone)), stamp) for stamp in log_stamps]
+    outliers = [outlier for outlier in distances if outlier[0]]
+    return max(outliers, key=_absolute_distance) if outliers else (0.0, None)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds >= 2 * DAY:
         return f"{seconds / DAY:.0f} days"
     return f"{seconds / 3600:.1f} hours" if seconds >= 2 * 3600 else f"{seconds:.0f} s"

@@ -6,10 +6,7 @@ Importing the standard library's strptime takes longer than reading thirty logs.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 DAY = 86400.0
 _TIME = rb"(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
@@ -38,10 +35,10 @@ class Clock:
 
     def __init__(self, form: str) -> None:
         self._read: Callable[[bytes], float] = {
-            "epoch": _epoch,
-            "epoch-ms": lambda text: _epoch(text) / 1000,
-            "date-time": _date_time,
-            "ctime": _ctime,
+            "epoch": _parse_epoch,
+            "epoch-ms": lambda text: _parse_epoch(text) / 1000,
+            "date-time": _parse_date_time,
+            "ctime": _parse_ctime,
             "time-of-day": self._time_of_day,
             "month-day": self._month_day,
         }[form]
@@ -58,76 +55,78 @@ class Clock:
         return self._read(text)
 
     def _time_of_day(self, text: bytes) -> float:
-        seconds = _seconds(_parts(_TIME_OF_DAY, text))
+        seconds = _seconds_of_day(_match_parts(_TIME_OF_DAY, text))
         if seconds < self._last - DAY / 2:
             self._days += 1
         self._last = seconds
         return self._days * DAY + seconds
 
     def _month_day(self, text: bytes) -> float:
-        parts = _parts(_MONTH_DAY, text)
-        day = _BEFORE_MONTH[_within(int(parts[0]), 12) - 1] + int(parts[1])
+        parts = _match_parts(_MONTH_DAY, text)
+        day = _BEFORE_MONTH[_check_between(int(parts[0]), 12) - 1] + int(parts[1])
         if self._last_day:
             self._days += _days_between(self._last_day, day)
         self._last_day = day
-        return self._days * DAY + _seconds(parts[2:])
+        return self._days * DAY + _seconds_of_day(parts[2:])
 
 
-def _days_between(last: int, day: int) -> int:
+def _days_between(last_day: int, day: int) -> int:
     """Return the days from one day of the year to another, if necessary over New Year's Eve."""
-    if (last, day) == (_FEBRUARY_28, _MARCH_1):
+    if (last_day, day) == (_FEBRUARY_28, _MARCH_1):
         return 1  # Far likelier than a record that took more than a day in a leap year.
-    days = day - last
+    days = day - last_day
     return days + _LEAP_YEAR if days < -_LEAP_YEAR // 2 else days
 
 
-def _parts(pattern: re.Pattern[bytes], text: bytes) -> tuple[bytes, ...]:
+def _match_parts(pattern: re.Pattern[bytes], text: bytes) -> tuple[bytes, ...]:
     match = pattern.fullmatch(text.strip())
     if match is None:
         raise ValueError(text)
     return match.groups(b"")
 
 
-def _within(value: int, most: int) -> int:
-    if not 1 <= value <= most:
+def _check_between(value: int, highest: int) -> int:
+    if not 1 <= value <= highest:
         raise ValueError(value)
     return value
 
 
-def _seconds(parts: tuple[bytes, ...]) -> float:
+def _seconds_of_day(parts: tuple[bytes, ...]) -> float:
     """Return the seconds since midnight of (hours, minutes, seconds, fraction)."""
     hours, minutes, seconds, fraction = parts
-    whole = int(hours) * 3600 + int(minutes) * 60 + int(seconds)
-    return whole + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
+    whole_seconds = int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+    return whole_seconds + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
 
 
 def _day_number(year: int, month: int, day: int) -> int:
     """Return the days since about the year 2000 in the Gregorian calendar."""
-    _within(month, 12)
-    _within(day, 31)
+    _check_between(month, 12)
+    _check_between(day, 31)
     # Years counted from March have the odd day at their end.
     year, month = (year - 1, month + 9) if month < 3 else (year, month - 3)  # noqa: PLR2004
     days = year * 365 + year // 4 - year // 100 + year // 400 + (month * 153 + 2) // 5 + day
     return days - _DAYS_TO_2000
 
 
-def _date_time(text: bytes) -> float:
-    year, month, day, *time = _parts(_DATE_TIME, text)
-    return _day_number(int(year), int(month), int(day)) * DAY + _seconds(tuple(time))
+def _parse_date_time(text: bytes) -> float:
+    year, month, day, *time = _match_parts(_DATE_TIME, text)
+    return _day_number(int(year), int(month), int(day)) * DAY + _seconds_of_day(tuple(time))
 
 
-def _ctime(text: bytes) -> float:
-    month, day, *time, year = _parts(_CTIME, text)
-    place = _MONTHS.find(month)
-    if place < 0 or place % 3:
+def _parse_ctime(text: bytes) -> float:
+    month, day, *time, year = _match_parts(_CTIME, text)
+    month_offset = _MONTHS.find(month)
+    if month_offset < 0 or month_offset % 3:
         raise ValueError(text)
-    return _day_number(int(year), place // 3 + 1, int(day)) * DAY + _seconds(tuple(time))
+    return _day_number(int(year), month_offset // 3 + 1, int(day)) * DAY + _seconds_of_day(
+        tuple(time)
+    )
 
 
-_EPOCH = _date_time(b"1970-01-01 00:00:00")
+_EPOCH = _parse_date_time(b"1970-01-01 00:00:00")
 
 
-def nearest(form: str, text: bytes, moment: float) -> float:
+def nearest_moment(form: str, text: bytes, moment: float) -> float:
     """Return the seconds since the epoch of a stamp, read as if its zone were UTC.
 
     Args:
@@ -139,23 +138,24 @@ def nearest(form: str, text: bytes, moment: float) -> float:
         ValueError: The text has another form.
     """
     if form == "time-of-day":
-        seconds = _seconds(_parts(_TIME_OF_DAY, text))
+        seconds = _seconds_of_day(_match_parts(_TIME_OF_DAY, text))
         return seconds + DAY * round((moment - seconds) / DAY)
     if form == "month-day":
-        month, day, *time = _parts(_MONTH_DAY, text)
-        this = 1970 + int(moment // (365.2425 * DAY))
+        month, day, *time = _match_parts(_MONTH_DAY, text)
+        moment_year = 1970 + int(moment // (365.2425 * DAY))
         midnights = (
             _day_number(year, int(month), int(day)) * DAY - _EPOCH
-            for year in (this - 1, this, this + 1)
+            for year in (moment_year - 1, moment_year, moment_year + 1)
         )
-        seconds = _seconds(tuple(time))
+        seconds = _seconds_of_day(tuple(time))
         return min(
-            (midnight + seconds for midnight in midnights), key=lambda one: abs(one - moment)
+            (midnight + seconds for midnight in midnights),
+            key=lambda candidate: abs(candidate - moment),
         )
     return Clock(form).read(text) - (0.0 if form in {"epoch", "epoch-ms"} else _EPOCH)
 
 
-def _epoch(text: bytes) -> float:
+def _parse_epoch(text: bytes) -> float:
     if not _NUMBER.fullmatch(text):
         raise ValueError(text)
     return float(text)

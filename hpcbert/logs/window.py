@@ -8,33 +8,29 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import eq
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from hpcbert.logs.arithmetic import (
     CannotReduceError,
     average,
     duration,
     median,
-    number,
-    positive,
+    parse_number,
+    require_positive,
     throughput,
     throughputs,
 )
 from hpcbert.logs.coverage import Span
-from hpcbert.logs.fields import show
-from hpcbert.logs.setting import END, UnknownError
+from hpcbert.logs.fields import show_text
+from hpcbert.logs.grammar import Rule
+from hpcbert.logs.setting import END, Setting, UnknownError
 from hpcbert.logs.times import Clock
 from hpcbert.model import Counted, Steps
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hpcbert.logs.grammar import Rule
-    from hpcbert.logs.setting import Setting
-
-_RANKS_AT_MOST = 1 << 16
+_MAX_RANKS = 1 << 16
 Entry = tuple[int, float]
 
 
@@ -100,7 +96,7 @@ class Collector(Protocol):
         ...
 
 
-def collector(rule: Rule, setting: Setting) -> Collector:
+def make_collector(rule: Rule, setting: Setting) -> Collector:
     """Return the collector for a rule under a protocol.
 
     Raises:
@@ -140,7 +136,7 @@ class _Footers:
         self._value = b""
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
-        if self.found and self.rule.which == "only" and number(text) != self.value():
+        if self.found and self.rule.which == "only" and parse_number(text) != self.value():
             numbers = f"{self._value.decode()} and {text.decode(errors='replace')}"
             raise CannotReduceError("rule", f"the log has several closing lines: {numbers}")
         self.found = 1
@@ -148,14 +144,14 @@ class _Footers:
         self.done = self.rule.which == "first"
 
     def value(self) -> float:
-        return number(self._value)
+        return parse_number(self._value)
 
     def reduce(self, setting: Setting) -> float:
         if not self.found:
             raise CannotReduceError(
                 "incomplete", f"the closing line of {self.rule.name} is missing"
             )
-        return throughput(self.rule, positive(self.value() * self.rule.factor), setting)
+        return throughput(self.rule, require_positive(self.value() * self.rule.factor), setting)
 
 
 class _Reader:
@@ -170,7 +166,7 @@ class _Reader:
         try:
             if self._clock:
                 return self._clock.read(text)
-            return number(text) * self._factor
+            return parse_number(text) * self._factor
         except (ValueError, CannotReduceError):
             return math.nan
 
@@ -241,7 +237,7 @@ class _Series:
         value = self._reader.read(text)
         self._records += 1
         place = self._records * (self._every or 1) if iteration is None else iteration
-        again = self._follow(place)
+        is_repeated = self._follow(place)
         self.seen.append((place, value))
         if self._position(self.rule.after.by, place) <= self.after:
             # A step count that falls back behind its beginning opens the window a second time.
@@ -250,7 +246,7 @@ class _Series:
         if math.isnan(value) and self._unread is None:
             self._unread = (place, text)
         # A step that is printed twice is a copy, or was executed twice: the recipe says which.
-        if not again or self._counts_again(place):
+        if not is_repeated or self._counts_again(place):
             self._entries.append((place, value))
         position = self._position(self.rule.until.by, place)
         if position > self.until:
@@ -258,27 +254,29 @@ class _Series:
             raise CannotReduceError("window", detail)
         self.done = position == self.until
 
-    def _position(self, by: str, place: int) -> int:
-        return self._records if by == "record" else place
+    def _position(self, unit: str, place: int) -> int:
+        return self._records if unit == "record" else place
 
     def _follow(self, place: int) -> bool:
         """Note how iterations continue; return whether this one was printed before."""
-        last, self._last = self._last, place
-        if last < 0:
+        last_place, self._last = self._last, place
+        if last_place < 0:
             self._first = place
             return False
         # A first step whose gradients overflowed is taken back. NVIDIA's PyTorch BERT counts
         # 0, 1, 0, 0, 1, 2 under AMP (PaddlePaddle/Perf@e7a07c4, PyTorch, fp16_bs96_gpu1): each line
         # is a step that was executed.
-        if self._counts and place == self._first == last - 1:
+        if self._counts and place == self._first == last_place - 1:
             self._repeats += 1
             return True
-        if place < last:
-            detail = f"iterations go back from {last} to {place}: the log has more than one run"
+        if place < last_place:
+            detail = (
+                f"iterations go back from {last_place} to {place}: the log has more than one run"
+            )
             raise CannotReduceError("window", detail)
-        if place > last and not self._every:
-            self._stride = min(self._stride or place - last, place - last)
-        return place == last
+        if place > last_place and not self._every:
+            self._stride = min(self._stride or place - last_place, place - last_place)
+        return place == last_place
 
     def _counts_again(self, place: int) -> bool:
         policy = self.rule.record.repeated
@@ -302,7 +300,9 @@ class _Series:
         self._check_gapless()
         if self._unread:
             place, text = self._unread
-            raise CannotReduceError("rule", f"{show(text)!r} of iteration {place} is not a number")
+            raise CannotReduceError(
+                "rule", f"{show_text(text)!r} of iteration {place} is not a number"
+            )
         return average(self.rule, [value for _, value in self._entries], self._stride, setting)
 
     def _shortfall(self) -> str:
@@ -313,8 +313,8 @@ class _Series:
     def _check_alone(self) -> None:
         """Refuse a window in which most iterations are printed again: no overflow does that."""
         places = [place for place, _ in self._entries]
-        again = {a for a, b in pairwise(places) if a == b}
-        if 2 * len(again) > len(set(places)):
+        repeated_places = {a for a, b in pairwise(places) if a == b}
+        if 2 * len(repeated_places) > len(set(places)):
             detail = "most iterations are printed twice: more than one rank prints"
             raise CannotReduceError("window", detail)
 
@@ -322,18 +322,18 @@ class _Series:
         """Refuse a window that records of equal length don't cover from end to end."""
         # Each record covers `stride` iterations, so the window's must follow one another by exactly
         # that, from its beginning to its end. A gap is a lost record.
-        _known(self._stride)
+        _require_stride(self._stride)
         places = sorted({place for place, _ in self._entries})
         start = self.after
         if self.rule.after.by == "record":
             start = self._start[0] if self._start else places[0] - self._stride
             places = [place for place in places if place > start]
         # A first record that is off its own stride covers fewer iterations than the others.
-        regular = self._stride == 1 or self.rule.record.every or self._first % self._stride == 0
+        is_regular = self._stride == 1 or self.rule.record.every or self._first % self._stride == 0
         end = places[-1] if places else start
         expected = range(start + self._stride, end + 1, self._stride)
-        if not regular or not _same(places, expected):
-            raise CannotReduceError("window", _gap(start, places, expected))
+        if not is_regular or not _is_range(places, expected):
+            raise CannotReduceError("window", _describe_gap(start, places, expected))
 
     def _by_clock(self, setting: Setting) -> float:
         if self._start is None or (
@@ -382,8 +382,11 @@ class _RankedSeries:
 
     @property
     def last(self) -> int:
-        whole = max(map(len, self._values.values()), default=0)
-        return max((at for at, values in self._values.items() if len(values) == whole), default=0)
+        rank_count = max(map(len, self._values.values()), default=0)
+        return max(
+            (place for place, values in self._values.items() if len(values) == rank_count),
+            default=0,
+        )
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
         value = self._reader.read(text)
@@ -395,26 +398,32 @@ class _RankedSeries:
             return
         values = self._values.setdefault(place, {})
         # Lines without a rank are counted under numbers that can't be a rank's.
-        key = -1 - len(values) if rank is None else rank
-        if key in values or len(values) >= (self.ranks or _RANKS_AT_MOST):
-            who = f"by rank {rank} twice" if key in values else f"by more than {self.ranks} ranks"
-            raise CannotReduceError("window", f"iteration {place} is printed {who}")
-        values[key] = value
+        rank_key = -1 - len(values) if rank is None else rank
+        if rank_key in values or len(values) >= (self.ranks or _MAX_RANKS):
+            problem = (
+                f"by rank {rank} twice"
+                if rank_key in values
+                else f"by more than {self.ranks} ranks"
+            )
+            raise CannotReduceError("window", f"iteration {place} is printed {problem}")
+        values[rank_key] = value
         # Ranks print when they come to it: the last iteration is whole when all of them have.
         self.done = place == self.until and len(values) == self.ranks
 
     def reduce(self, setting: Setting) -> float:
         ranks = setting.need("nodes" if self.rule.record.ranks == "node" else "gpus")
-        reached = len(self._values.get(self.until, ()))
-        if reached != ranks:
-            detail = f"{reached} of {ranks} ranks came to iteration {self.until}"
+        ranks_at_end = len(self._values.get(self.until, ()))
+        if ranks_at_end != ranks:
+            detail = f"{ranks_at_end} of {ranks} ranks came to iteration {self.until}"
             raise CannotReduceError("incomplete", detail)
-        stride = _known(self.rule.record.every or _smallest_gap(self._places))
+        stride = _require_stride(self.rule.record.every or _smallest_gap(self._places))
         begin = self.after if self.rule.kind == "clock" else self.after + stride
         expected = range(begin, self.until + 1, stride)
-        full = sorted(place for place, values in self._values.items() if len(values) == ranks)
-        if not _same(full, expected):
-            raise CannotReduceError("window", _gap(self.after, full, expected))
+        full_places = sorted(
+            place for place, values in self._values.items() if len(values) == ranks
+        )
+        if not _is_range(full_places, expected):
+            raise CannotReduceError("window", _describe_gap(self.after, full_places, expected))
         series = [self._over_ranks(place) for place in expected]
         if self.rule.kind != "clock":
             return average(self.rule, series, stride, setting)
@@ -435,35 +444,35 @@ class _RankedSeries:
 
 
 def _smallest_gap(places: set[int]) -> int:
-    ordered = sorted(places)
-    return min((b - a for a, b in pairwise(ordered)), default=0)
+    sorted_places = sorted(places)
+    return min((b - a for a, b in pairwise(sorted_places)), default=0)
 
 
-def _known(stride: int) -> int:
+def _require_stride(stride: int) -> int:
     if not stride:
         raise CannotReduceError("window", "one record does not say how many iterations it covers")
     return stride
 
 
-def _same(places: Sequence[int], expected: range) -> bool:
+def _is_range(places: Sequence[int], expected: range) -> bool:
     return len(places) == len(expected) and all(map(eq, places, expected))
 
 
-def _gap(start: int, places: Sequence[int], expected: range) -> str:
+def _describe_gap(start: int, places: Sequence[int], expected: range) -> str:
     present = set(places)
     missing = next((place for place in expected if place not in present), None)
     if missing is not None and len(expected) > 1:
         return f"the record of iteration {missing} is missing from the window"
-    listed = ", ".join(map(str, places[:3])) or "none"
-    return f"records end at iterations {listed}: they don't divide the window after {start}"
+    shown_places = ", ".join(map(str, places[:3])) or "none"
+    return f"records end at iterations {shown_places}: they don't divide the window after {start}"
 
 
-def counted(rule: Rule, skip: int, iters: int) -> Counted:
+def counted_part(rule: Rule, skip: int, iters: int) -> Counted:
     """Return the part that a rule measures under a protocol; `iters` may be END."""
-    return Counted(skip, None if iters == END else iters, _counted_text(rule, skip, iters))
+    return Counted(skip, None if iters == END else iters, _describe_counted(rule, skip, iters))
 
 
-def _counted_text(rule: Rule, skip: int, iters: int) -> str:
+def _describe_counted(rule: Rule, skip: int, iters: int) -> str:
     if rule.kind == "footer":
         return "the run's own closing line"
     if rule.kind == "custom":
@@ -477,44 +486,49 @@ def _counted_text(rule: Rule, skip: int, iters: int) -> str:
     return f"{rule.after.by} {after + 1} to {end}"
 
 
-def steps_of(rule: Rule, setting: Setting, collector: Collector) -> Steps | None:
+def step_durations(rule: Rule, setting: Setting, collector: Collector) -> Steps | None:
     """Return the iterations in a rule's records; None if they have none."""
-    seen, span = collector.seen, collector.span
-    if not seen:
+    entries, span = collector.seen, collector.span
+    if not entries:
         return None
     try:
-        found = [
-            (at, seconds)
-            for at, seconds in _step_seconds(rule, setting, seen)
+        step_times = [
+            (place, seconds)
+            for place, seconds in _seconds_per_step(rule, setting, entries)
             if 0 < seconds < math.inf
         ]
     except (CannotReduceError, UnknownError):
         return None  # A closing line, a bandwidth, or a rate of unknown batches.
-    iterations = array("q", [at for at, _ in found])
-    until = seen[-1][0] if span.until is None else span.until
-    return Steps(iterations, array("d", [one for _, one in found]), span.after or 0, until)
+    iterations = array("q", [place for place, _ in step_times])
+    until = entries[-1][0] if span.until is None else span.until
+    return Steps(
+        iterations,
+        array("d", [step_seconds for _, step_seconds in step_times]),
+        span.after or 0,
+        until,
+    )
 
 
-def _step_seconds(
-    rule: Rule, setting: Setting, seen: Sequence[Entry]
+def _seconds_per_step(
+    rule: Rule, setting: Setting, entries: Sequence[Entry]
 ) -> Iterator[tuple[int, float]]:
     """Yield each record's end, and the seconds of one of its iterations."""
     if rule.kind == "clock":
-        for (before, begin), (at, end) in pairwise(seen):
-            if at > before:
-                yield at, (end - begin) / (at - before)
+        for (previous_place, begin), (place, end) in pairwise(entries):
+            if place > previous_place:
+                yield place, (end - begin) / (place - previous_place)
         return
     micro = rule.record.counts == "micro-batches"
     batch = setting.batch("global", micro=micro)
     if rule.kind == "rate":
-        places = [at for at, value in seen if value > 0]
-        rates = throughputs(rule, [value for _, value in seen if value > 0], setting)
-        yield from ((at, batch / rate) for at, rate in zip(places, rates, strict=True))
+        places = [place for place, value in entries if value > 0]
+        rates = throughputs(rule, [value for _, value in entries if value > 0], setting)
+        yield from ((place, batch / rate) for place, rate in zip(places, rates, strict=True))
         return
     # If a program counts only the steps of a node, one step is a share of the run's.
     share = batch / setting.batch(rule.batch, micro=micro)
-    gaps = (b - a for (a, _), (b, _) in pairwise(seen) if b > a)
+    gaps = (b - a for (a, _), (b, _) in pairwise(entries) if b > a)
     stride = (rule.record.every or min(gaps, default=1)) if rule.kind == "elapsed" else 1
-    for at, value in seen:
+    for place, value in entries:
         if value > 0:
-            yield at, share * (1 / value if rule.kind == "step-rate" else value / stride)
+            yield place, share * (1 / value if rule.kind == "step-rate" else value / stride)

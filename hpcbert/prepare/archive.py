@@ -8,18 +8,23 @@ import stat
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpcbert.errors import IncompleteError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
-_SUFFIXES = (*_TARS, ".zip")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
+_TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
+_ARCHIVE_SUFFIXES = (*_TAR_SUFFIXES, ".zip")
+_COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
+_DAMAGE_ERRORS = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    RuntimeError,
+)
 
 
 class _Member(NamedTuple):
@@ -37,7 +42,7 @@ class _Member(NamedTuple):
 
 def is_archive(url: str) -> bool:
     """Return whether a program's location is the path of an archive."""
-    return "://" not in url and url.lower().endswith(_SUFFIXES)
+    return "://" not in url and url.lower().endswith(_ARCHIVE_SUFFIXES)
 
 
 def unpack(archive: Path, target: Path, program: str = "") -> str:
@@ -59,40 +64,42 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
     if not archive.is_file():
         raise IncompleteError(f"archive {archive} does not exist", hint="Name an existing one.")
     try:
-        found = _zip(archive) if archive.name.lower().endswith(".zip") else _tar(archive)
+        entries = (
+            _read_zip(archive) if archive.name.lower().endswith(".zip") else _read_tar(archive)
+        )
         # A repository's own folder could make git run programs that it names.
-        members = [one for one in found if ".git" not in one.name.parts]
-        said = _said(archive)
-    except _DAMAGE as error:
+        members = [entry for entry in entries if ".git" not in entry.name.parts]
+        comment = _read_commit_comment(archive)
+    except _DAMAGE_ERRORS as error:
         raise IncompleteError(
             f"{archive.name} can't be unpacked: {str(error) or type(error).__name__}",
             hint="The file is damaged, or not an archive: fetch it again.",
         ) from error
-    nested = _is_nested(members, program)
+    is_nested = _is_nested(members, program)
     # Links come last, so that nothing is written through one.
-    for member in sorted(members, key=lambda one: bool(one.link)):
-        inside = PurePosixPath(*member.name.parts[1:]) if nested else member.name
-        _refuse_outside(archive, inside, member.link)
-        _write(target / inside, member)
+    for member in sorted(members, key=lambda entry: bool(entry.link)):
+        relative_path = PurePosixPath(*member.name.parts[1:]) if is_nested else member.name
+        _refuse_outside(archive, relative_path, member.link)
+        _write_member(target / relative_path, member)
     if not (target / program).is_dir():
         raise IncompleteError(
             f"{archive.name} has no {program}", hint="Name an archive of the whole repository."
         )
-    if _COMMIT.fullmatch(said):
-        return said
+    if _COMMIT_HASH.fullmatch(comment):
+        return comment
     return f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}"
 
 
 def _is_nested(members: Sequence[_Member], program: str) -> bool:
     """Return whether everything is in one folder that is not one of the repository's own."""
-    tops = {member.name.parts[0] for member in members if member.name.parts}
-    pure_posix_path = PurePosixPath(program)
-    if program and any(one.name.is_relative_to(pure_posix_path) for one in members):
+    top_folders = {member.name.parts[0] for member in members if member.name.parts}
+    program_folder = PurePosixPath(program)
+    if program and any(entry.name.is_relative_to(program_folder) for entry in members):
         return False
-    return len(tops) == 1 and all(len(member.name.parts) > 1 for member in members)
+    return len(top_folders) == 1 and all(len(member.name.parts) > 1 for member in members)
 
 
-def _said(archive: Path) -> str:
+def _read_commit_comment(archive: Path) -> str:
     """Return the comment in which `git archive` names the commit (git-archive(1))."""
     if archive.name.lower().endswith(".zip"):
         with zipfile.ZipFile(archive) as file:
@@ -101,7 +108,7 @@ def _said(archive: Path) -> str:
         return file.pax_headers.get("comment", "")
 
 
-def _tar(archive: Path) -> Iterator[_Member]:
+def _read_tar(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive) as file:
         for tar_info in file:
             name = PurePosixPath(tar_info.name)
@@ -114,7 +121,7 @@ def _tar(archive: Path) -> Iterator[_Member]:
                 raise ValueError(f"{tar_info.name} is neither a file nor a folder")
 
 
-def _zip(archive: Path) -> Iterator[_Member]:
+def _read_zip(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as file:
         for zip_info in file.infolist():
             name, mode = PurePosixPath(zip_info.filename), zip_info.external_attr >> 16
@@ -138,7 +145,7 @@ def _refuse_outside(archive: Path, name: PurePosixPath, link: str) -> None:
             )
 
 
-def _write(path: Path, member: _Member) -> None:
+def _write_member(path: Path, member: _Member) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if member.link:
         path.symlink_to(member.link)

@@ -11,46 +11,47 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
+from hpcbert.config.variation import InstallStep, VirtualEnvironment
 from hpcbert.errors import IncompleteError
-from hpcbert.prepare.parts import Context, Part, Status, make_directory, write_down
+from hpcbert.prepare.parts import Context, Part, Status, make_directory, write_record
 from hpcbert.script.prepared import (
-    beside,
-    environment_record,
-    interpreter,
-    packages,
-    record,
+    environment_record_path,
+    interpreter_path,
+    packages_path,
+    read_record,
+    record_directory,
     runs_in_environment,
-    source_record,
+    source_record_path,
 )
 from hpcbert.system import redact
-from hpcbert.system.files import refusal
-from hpcbert.system.lock import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.config.variation import InstallStep, VirtualEnvironment
+from hpcbert.system.files import translate_errors
+from hpcbert.system.lock import hold_lock
 
 # Time limit of one call of pip, seconds: some packages are compiled.
-_PATIENCE = 7200.0
+_PIP_TIMEOUT = 7200.0
 # Variables that would make pip install elsewhere, or Python read elsewhere.
-_FOREIGN = re.compile(r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV")
-_USUAL = {"PIP_RETRIES": "2", "PIP_TIMEOUT": "20"}
+_REMOVED_VARIABLES = re.compile(
+    r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV"
+)
+_PIP_DEFAULTS = {"PIP_RETRIES": "2", "PIP_TIMEOUT": "20"}
 # Packages to name, and lines of a failed command to show.
 _SHOWN = 3
 _LINES = 10
-_QUESTION = "import sys; print('%d.%d %d.%d.%d' % (sys.version_info[:2] + sys.version_info[:3]))"
+_VERSION_PROGRAM = (
+    "import sys; print('%d.%d %d.%d.%d' % (sys.version_info[:2] + sys.version_info[:3]))"
+)
 # Directories below the home directory where tools install several Pythons.
-_COLLECTIONS = (".pyenv/versions/{}.*", ".local/share/uv/python/cpython-{}.*")
+_PYTHON_FOLDERS = (".pyenv/versions/{}.*", ".local/share/uv/python/cpython-{}.*")
 
 
-def environment(recipe: Recipe, site: Site, context: Context) -> Part:
+def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
     """Make the virtual environment of a framework.
 
     Raises:
@@ -59,12 +60,12 @@ def environment(recipe: Recipe, site: Site, context: Context) -> Part:
     """
     virtual_environment = recipe.environment
     if virtual_environment is None or not runs_in_environment(site, recipe):
-        return Part(recipe.name, "environment", "skipped", _unwanted(recipe, site))
-    path = environment_record(site, recipe)
-    installation = _Installation(recipe, virtual_environment, site, beside(path), context)
-    made = record(path)
-    if made and interpreter(installation.directory).exists():
-        return installation.there(made)
+        return Part(recipe.name, "environment", "skipped", _skip_reason(recipe, site))
+    path = environment_record_path(site, recipe)
+    installation = _Installation(recipe, virtual_environment, site, record_directory(path), context)
+    description = read_record(path)
+    if description and interpreter_path(installation.directory).exists():
+        return installation.check_installed(description)
     try:
         python = find_python(virtual_environment.python, context, installation.env)
         if context.dry:
@@ -72,17 +73,17 @@ def environment(recipe: Recipe, site: Site, context: Context) -> Part:
                 "planned", f"would install {installation.names} with {python.path}"
             )
         make_directory(installation.directory.parent)
-        guard = installation.directory.with_name(f".{installation.directory.name}.lock")
-        make_directory(guard)
-        with locked(guard, "virtual environment"):
-            made = installation.make(python)
-            write_down(path, made)
+        lock_directory = installation.directory.with_name(f".{installation.directory.name}.lock")
+        make_directory(lock_directory)
+        with hold_lock(lock_directory, "virtual environment"):
+            description = installation.make(python)
+            write_record(path, description)
     except IncompleteError as error:
         return Part(recipe.name, "environment", "failed", error.message, hint=error.hint)
-    return installation.ready("done", made)
+    return installation.ready("done", description)
 
 
-def _unwanted(recipe: Recipe, site: Site) -> str:
+def _skip_reason(recipe: Recipe, site: Site) -> str:
     if recipe.environment is None:
         return "the recipe needs none"
     if site.container.runtime != "none":
@@ -108,28 +109,30 @@ def find_python(release: str, context: Context, env: Mapping[str, str]) -> Inter
     Raises:
         IncompleteError: There is none; the hint says how to name one.
     """
-    seen = []
-    for path in (context.python,) if context.python else _candidates(release, context):
-        outcome = context.run([path, "-c", _QUESTION], env=env, timeout=30.0)
-        found, _, version = outcome.stdout.strip().partition(" ")
-        if outcome.ok and found == release:
+    answers = []
+    for path in (context.python,) if context.python else _find_interpreters(release, context):
+        outcome = context.run([path, "-c", _VERSION_PROGRAM], env=env, timeout=30.0)
+        short_version, _, version = outcome.stdout.strip().partition(" ")
+        if outcome.ok and short_version == release:
             return Interpreter(path, version)
-        seen.append(f"{path} is {version}" if outcome.ok else f"{path} does not run")
+        answers.append(f"{path} is {version}" if outcome.ok else f"{path} does not run")
     where = "--python" if context.python else f"python{release} on PATH, pyenv's and uv's"
-    looked = f"looked at {where}: {'; '.join(seen)}" if seen else f"looked for {where}"
+    searched_places = (
+        f"looked at {where}: {'; '.join(answers)}" if answers else f"looked for {where}"
+    )
     raise IncompleteError(
-        f"there is no Python {release} here: {looked}",
+        f"there is no Python {release} here: {searched_places}",
         hint=f"Put python{release} on PATH, or name it: hpcbert prepare --python "
         f"/path/to/python{release}. For an environment that you made yourself, set "
         "frameworks.NAME.python in the site.toml.",
     )
 
 
-def _candidates(release: str, context: Context) -> Iterator[str]:
+def _find_interpreters(release: str, context: Context) -> Iterator[str]:
     names = (f"python{release}", "python3", "python")
     programs = [shutil.which(name, path=context.env.get("PATH")) for name in names]
     home = Path(context.env.get("HOME") or "/")
-    for pattern in _COLLECTIONS:
+    for pattern in _PYTHON_FOLDERS:
         paths = sorted(home.glob(f"{pattern.format(release)}/bin/python{release}"))
         programs += map(str, reversed(paths))
     yield from dict.fromkeys(path for path in (*programs, sys.executable) if path)
@@ -139,13 +142,20 @@ class _Installation:
     """One virtual environment, and the work on it."""
 
     def __init__(
-        self, recipe: Recipe, wanted: VirtualEnvironment, site: Site, directory: Path,
+        self, recipe: Recipe, virtual_environment: VirtualEnvironment, site: Site, directory: Path,
         context: Context,
     ) -> None:  # fmt: skip
-        self.recipe, self.wanted, self.site = recipe, wanted, site
+        self.recipe, self.wanted, self.site = recipe, virtual_environment, site
         self.directory, self.context = directory, context
-        own = {name: text for name, text in context.env.items() if not _FOREIGN.match(name)}
-        self.env = {**_USUAL, **own, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+        inherited_env = {
+            name: value for name, value in context.env.items() if not _REMOVED_VARIABLES.match(name)
+        }
+        self.env = {
+            **_PIP_DEFAULTS,
+            **inherited_env,
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_NO_INPUT": "1",
+        }
         self.env |= {"PYTHONNOUSERSITE": "1", "LC_ALL": "C.UTF-8"}
 
     @property
@@ -159,23 +169,25 @@ class _Installation:
         path = str(self.directory)
         return Part(self.recipe.name, "environment", status, detail, path, digest, hint)
 
-    def ready(self, status: Status, made: Mapping[str, Any]) -> Part:
+    def ready(self, status: Status, description: Mapping[str, Any]) -> Part:
         """Return the result for one that exists."""
-        detail = f"Python {made['python']}, {len(made['packages'])} packages"
-        return self.part(status, detail, str(made["digest"]))
+        detail = f"Python {description['python']}, {len(description['packages'])} packages"
+        return self.part(status, detail, str(description["digest"]))
 
-    def there(self, made: Mapping[str, Any]) -> Part:
+    def check_installed(self, description: Mapping[str, Any]) -> Part:
         """Check whether it still has the installed packages."""
         try:
-            changed = sorted(set(self._held()) ^ set(made["packages"]))
-            text = f"packages were changed since: {', '.join(changed[:_SHOWN])}" if changed else ""
+            changed = sorted(set(self._held()) ^ set(description["packages"]))
+            problem = (
+                f"packages were changed since: {', '.join(changed[:_SHOWN])}" if changed else ""
+            )
         except IncompleteError as error:
-            text = f"hpcbert cannot read it: {error.message}"
-        if not text:
-            return self.ready("ready", made)
+            problem = f"hpcbert cannot read it: {error.message}"
+        if not problem:
+            return self.ready("ready", description)
         hint = f"Remove {self.directory} and its .json, and prepare again; or name an interpreter "
         hint += f"of your own: frameworks.{self.recipe.name}.python."
-        return self.part("failed", text, hint=hint)
+        return self.part("failed", problem, hint=hint)
 
     def make(self, python: Interpreter) -> dict[str, Any]:
         """Make it; a failure leaves nothing behind.
@@ -192,40 +204,40 @@ class _Installation:
                 self._install(step)
             for patch in self.wanted.patches:
                 self._patch(patch)
-            held = self._held()
+            installed_packages = self._held()
         except BaseException:
             self._remove()
             raise
-        text = "\n".join([python.version, *held, *self.wanted.patches])
+        listing = "\n".join([python.version, *installed_packages, *self.wanted.patches])
         return {
             "framework": self.recipe.name,
             "python": python.version,
             "base": python.path,
-            "packages": held,
+            "packages": installed_packages,
             "patches": list(self.wanted.patches),
-            "digest": f"packages:{hashlib.sha256(text.encode()).hexdigest()}",
+            "digest": f"packages:{hashlib.sha256(listing.encode()).hexdigest()}",
         }
 
     def _remove(self) -> None:
         if self.directory.exists():
-            with refusal("remove", self.directory):
+            with translate_errors("remove", self.directory):
                 shutil.rmtree(self.directory)
 
     def _install(self, step: InstallStep) -> None:
-        words = ["-m", "pip", "install", *step.options]
+        arguments = ["-m", "pip", "install", *step.options]
         if step.requirements:
-            words += ["-r", str(Path(self.recipe.folder) / step.requirements)]
+            arguments += ["-r", str(Path(self.recipe.folder) / step.requirements)]
         self.context.say(f"installing {step.requirements or 'the program'}")
-        python = str(interpreter(self.directory))
+        python = str(interpreter_path(self.directory))
         if not step.source:
-            self._run(python, *words, env=step.env)
+            self._run(python, *arguments, env=step.env)
             return
         # Builds write into the folder that they build.
         copy = self.directory / "src"
-        with refusal("copy the program", copy):
+        with translate_errors("copy the program", copy):
             shutil.copytree(self._checkout(), copy, symlinks=True)
-        self._run(python, *words, str(copy), env=step.env)
-        with refusal("remove", copy):
+        self._run(python, *arguments, str(copy), env=step.env)
+        with translate_errors("remove", copy):
             shutil.rmtree(copy)
 
     def _checkout(self) -> Path:
@@ -235,12 +247,12 @@ class _Installation:
             IncompleteError: It does not exist.
         """
         source = self.site.settings(self.recipe.name).source
-        path = source_record(self.site, self.recipe)
-        root = Path(source) if source else beside(path)
+        path = source_record_path(self.site, self.recipe)
+        root = Path(source) if source else record_directory(path)
         inner = Path(self.recipe.source.path).parts
         if source and inner and root.parts[-len(inner) :] == inner:
             root = root.parents[len(inner) - 1]
-        if not (root.is_dir() and (source or record(path))):
+        if not (root.is_dir() and (source or read_record(path))):
             raise IncompleteError(
                 "it needs the program's checkout, which does not exist",
                 hint=f"hpcbert prepare --fw {self.recipe.name} --only source",
@@ -248,11 +260,11 @@ class _Installation:
         return root
 
     def _patch(self, name: str) -> None:
-        folder = packages(self.directory, self.wanted.python)
+        folder = packages_path(self.directory, self.wanted.python)
         patch = str(Path(self.recipe.folder) / name)
         # A repository around it does not belong to it.
-        own = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
-        self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=own)
+        git_env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
+        self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=git_env)
 
     def _held(self) -> list[str]:
         """Return the packages in it, `NAME==VERSION` each.
@@ -260,9 +272,13 @@ class _Installation:
         Raises:
             IncompleteError: Its pip does not answer.
         """
-        said = self._run(str(interpreter(self.directory)), "-m", "pip", "list", "--format=json")
+        listing = self._run(
+            str(interpreter_path(self.directory)), "-m", "pip", "list", "--format=json"
+        )
         try:
-            return sorted(f"{load['name']}=={load['version']}" for load in json.loads(said))
+            return sorted(
+                f"{package['name']}=={package['version']}" for package in json.loads(listing)
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise IncompleteError("its pip does not list the installed packages") from error
 
@@ -274,21 +290,21 @@ class _Installation:
         Raises:
             IncompleteError: It failed; the message has the reason, as far as known.
         """
-        outcome = self.context.run(argv, env={**self.env, **env}, cwd=cwd, timeout=_PATIENCE)
+        outcome = self.context.run(argv, env={**self.env, **env}, cwd=cwd, timeout=_PIP_TIMEOUT)
         if outcome.ok:
             return outcome.stdout
-        printed = redact.text(f"{outcome.stdout}\n{outcome.stderr}")
-        lines = [line.strip() for line in printed.splitlines() if line.strip()]
+        output = redact.mask_text(f"{outcome.stdout}\n{outcome.stderr}")
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
         for line in lines[-_LINES:]:
             self.context.say(line)
         errors = [line for line in lines if line.lower().startswith(("error: ", "fatal: "))]
-        last = (errors or lines or [f"status {outcome.returncode}"])[-1]
+        reason = (errors or lines or [f"status {outcome.returncode}"])[-1]
         hint = "See the output above; hpcbert keeps nothing half made. Name another package index "
         hint += "with PIP_INDEX_URL or PIP_FIND_LINKS, another Python with --python."
-        raise IncompleteError(f"{_called(argv)} failed: {last}", hint=hint)
+        raise IncompleteError(f"{_command_name(argv)} failed: {reason}", hint=hint)
 
 
-def _called(argv: Sequence[str]) -> str:
+def _command_name(argv: Sequence[str]) -> str:
     """Return a command's name for a message: `pip install`, `git apply`, `venv`."""
     words = argv[2:] if argv[1] == "-m" else argv
     return " ".join(word for word in words[:2] if "/" not in word)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from hpcbert.campaign import store
 from hpcbert.script.prepared import SCHEMA
-from hpcbert.system.files import refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from hpcbert.system.runner import Follower, Runner
+from hpcbert.system.files import translate_errors
+from hpcbert.system.runner import Follower, Runner
 
 Kind = Literal["source", "environment", "image", "data"]
 Status = Literal["ready", "done", "planned", "skipped", "failed"]
-_USER = re.compile(r"(?<=://)[^/@\s]*@")
+_URL_USER = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 @dataclass(frozen=True)
@@ -69,10 +66,10 @@ class Context:
 
 def without_user(url: str) -> str:
     """Return a URL without its user and password."""
-    return _USER.sub("", url)
+    return _URL_USER.sub("", url)
 
 
-def write_down(path: Path, content: Mapping[str, Any]) -> None:
+def write_record(path: Path, content: Mapping[str, Any]) -> None:
     """Write a record whole or not at all, readable by the site's users."""
     text = json.dumps({"schema": SCHEMA, **content}, indent=1, ensure_ascii=False) + "\n"
     store.write_text(path, text, mode=0o644)
@@ -85,5 +82,5 @@ def make_directory(path: Path) -> None:
         HpcbertError: The file system refused.
     """
     hint = "Fix the permissions, or name another one in the site.toml."
-    with refusal("make the directory", path, hint=hint):
+    with translate_errors("make the directory", path, hint=hint):
         path.mkdir(parents=True, exist_ok=True)

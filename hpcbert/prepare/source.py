@@ -8,52 +8,48 @@ import re
 import secrets
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.prepare.archive import is_archive, unpack
-from hpcbert.prepare.parts import Context, Part, Status, make_directory, without_user, write_down
+from hpcbert.prepare.parts import Context, Part, Status, make_directory, without_user, write_record
 from hpcbert.script.prepared import (
-    beside,
     comes_with_environment,
-    record,
+    read_record,
+    record_directory,
     runs_in_environment,
-    source_record,
+    source_record_path,
 )
 from hpcbert.system import redact
-from hpcbert.system.processes import started
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
+from hpcbert.system.processes import read_start_time
 
 # Enough for a large repository over a slow link.
-_PATIENCE = 3600.0
-# The end of the name of a checkout that is not finished: `_fetch` gives it.
-_PRIVATE = re.compile(r"~(?P<host>[^~]+)~(?P<pid>\d+)~[0-9a-f]{8}(~old)?")
-_QUIET = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+_GIT_TIMEOUT = 3600.0
+# The end of the name of a checkout that is not finished: `_fetch_commit` gives it.
+_UNFINISHED_NAME = re.compile(r"~(?P<host>[^~]+)~(?P<pid>\d+)~[0-9a-f]{8}(~old)?")
+_GIT_ENV = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
-def source(recipe: Recipe, site: Site, context: Context) -> Part:
+def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
     """Prepare a framework's program.
 
     Raises:
         HpcbertError: The file system refused.
     """
-    own = site.settings(recipe.name).source
-    if own:
-        return _own(recipe, own)
-    if why := _unwanted(recipe, site):
-        return Part(recipe.name, "source", "skipped", why)
-    path = source_record(site, recipe)
-    directory = beside(path)
-    there = record(path)
+    own_checkout = site.settings(recipe.name).source
+    if own_checkout:
+        return _use_own_checkout(recipe, own_checkout)
+    if reason := _skip_reason(recipe, site):
+        return Part(recipe.name, "source", "skipped", reason)
+    path = source_record_path(site, recipe)
+    directory = record_directory(path)
+    existing_record = read_record(path)
     name = f"{without_user(recipe.source.repository)}@{recipe.source.commit[:12]}"
-    if there and directory.is_dir():
-        return _there(recipe, name, directory, there["digest"], context)
+    if existing_record and directory.is_dir():
+        return _check_checkout(recipe, name, directory, existing_record["digest"], context)
     if context.dry:
         return Part(recipe.name, "source", "planned", f"would check out {name} in {directory}")
     try:
@@ -61,24 +57,24 @@ def source(recipe: Recipe, site: Site, context: Context) -> Part:
     except IncompleteError as error:
         return Part(recipe.name, "source", "failed", error.message, hint=error.hint)
     content = {"repository": without_user(recipe.source.repository), "commit": commit}
-    write_down(path, {**content, "patches": list(recipe.source.patches), "digest": digest})
-    return _part(recipe, "done", name, directory, digest)
+    write_record(path, {**content, "patches": list(recipe.source.patches), "digest": digest})
+    return _describe_checkout(recipe, "done", name, directory, digest)
 
 
-def _unwanted(recipe: Recipe, site: Site) -> str:
+def _skip_reason(recipe: Recipe, site: Site) -> str:
     """Return why nothing is to be checked out; empty if something is."""
     if comes_with_environment(site, recipe):
         return "the program comes with its environment"
     virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
-    wanted = (
+    is_needed = (
         "source" in recipe.needs
         or recipe.image.copy
         or (virtual_environment and virtual_environment.builds_source)
     )
-    return "" if recipe.source.commit and wanted else "the program is not taken from a checkout"
+    return "" if recipe.source.commit and is_needed else "the program is not taken from a checkout"
 
 
-def _own(recipe: Recipe, path: str) -> Part:
+def _use_own_checkout(recipe: Recipe, path: str) -> Part:
     if Path(path).is_dir():
         return Part(recipe.name, "source", "ready", "the site's own checkout", path)
     hint = "If only the nodes have that path, all is well."
@@ -93,18 +89,22 @@ def _own(recipe: Recipe, path: str) -> Part:
     )
 
 
-def _there(recipe: Recipe, name: str, directory: Path, digest: str, context: Context) -> Part:
+def _check_checkout(
+    recipe: Recipe, name: str, directory: Path, digest: str, context: Context
+) -> Part:
     """Check whether a checkout is still as checked out; files that were built in it may stay."""
     outcome = context.run(["git", "-C", str(directory), "diff", "--quiet"], env=context.env)
     if outcome.returncode != 1:
-        return _part(recipe, "ready", name, directory, digest)
+        return _describe_checkout(recipe, "ready", name, directory, digest)
     hint = f"Remove {directory} and its .json, and prepare again; or name it as your own: "
     hint += f"frameworks.{recipe.name}.source."
     detail = f"files of {name} were changed since it was checked out"
     return Part(recipe.name, "source", "failed", detail, str(directory), "", hint)
 
 
-def _part(recipe: Recipe, status: Status, name: str, directory: Path, digest: str) -> Part:
+def _describe_checkout(
+    recipe: Recipe, status: Status, name: str, directory: Path, digest: str
+) -> Part:
     if recipe.source.incomplete:
         hint = f"Complete a copy, and name it: frameworks.{recipe.name}.source."
         detail = f"{name} exists, but can't run as it is: {recipe.source.incomplete}"
@@ -115,28 +115,34 @@ def _part(recipe: Recipe, status: Status, name: str, directory: Path, digest: st
 def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) -> tuple[str, str]:
     """Check out under a private name, then rename; return the commit and the digest of the tree."""
     make_directory(directory.parent)
-    _sweep(directory)
+    _remove_leftovers(directory)
     url = site.settings(recipe.name).repository or recipe.source.repository
     host = socket.gethostname()
-    private = directory.with_name(f".{directory.name}~{host}~{os.getpid()}~{secrets.token_hex(4)}")
+    private_directory = directory.with_name(
+        f".{directory.name}~{host}~{os.getpid()}~{secrets.token_hex(4)}"
+    )
     try:
         context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
-        made = _fetched(recipe, url, private, context)
+        identifiers = _fetch_program(recipe, url, private_directory, context)
         # A faster process made the same; or a killed one left a directory without a record.
         with contextlib.suppress(FileNotFoundError):
-            directory.rename(private.with_name(f"{private.name}~old"))
-        private.rename(directory)
+            directory.rename(private_directory.with_name(f"{private_directory.name}~old"))
+        private_directory.rename(directory)
     except OSError as error:
         raise HpcbertError(
             f"Can't write the record: {error.strerror}.", where=str(directory)
         ) from error
     finally:
-        shutil.rmtree(private, ignore_errors=True)
-        shutil.rmtree(private.with_name(f"{private.name}~old"), ignore_errors=True)
-    return made
+        shutil.rmtree(private_directory, ignore_errors=True)
+        shutil.rmtree(
+            private_directory.with_name(f"{private_directory.name}~old"), ignore_errors=True
+        )
+    return identifiers
 
 
-def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> tuple[str, str]:
+def _fetch_program(
+    recipe: Recipe, url: str, private_directory: Path, context: Context
+) -> tuple[str, str]:
     """Fetch a program into a new directory and patch it.
 
     Returns:
@@ -144,25 +150,25 @@ def _fetched(recipe: Recipe, url: str, private: Path, context: Context) -> tuple
     """
 
     def git(*words: str, patience: float = 300.0) -> str:
-        argv = ["git", "-C", str(private), "-c", "core.autocrlf=false", *words]
-        outcome = context.run(argv, env={**context.env, **_QUIET}, timeout=patience)
+        argv = ["git", "-C", str(private_directory), "-c", "core.autocrlf=false", *words]
+        outcome = context.run(argv, env={**context.env, **_GIT_ENV}, timeout=patience)
         if not outcome.ok:
-            said = redact.text(" ".join(outcome.stderr.split()))
+            message = redact.mask_text(" ".join(outcome.stderr.split()))
             raise IncompleteError(
-                f"git {words[0]} failed: {without_user(said)}", hint=_hint(recipe, said)
+                f"git {words[0]} failed: {without_user(message)}", hint=_git_hint(recipe, message)
             )
         return outcome.stdout.strip()
 
-    private.mkdir()
+    private_directory.mkdir()
     if is_archive(url):
-        commit = unpack(Path(url).expanduser().absolute(), private, recipe.source.path)
+        commit = unpack(Path(url).expanduser().absolute(), private_directory, recipe.source.path)
         _refuse_another(recipe, url, commit)
         git("init", "--quiet")
         git("add", "--all", "--force", ".")
     else:
         commit = recipe.source.commit
         git("init", "--quiet")
-        _fetch(git, url, commit)
+        _fetch_commit(git, url, commit)
     for patch in recipe.source.patches:
         git("apply", "--index", "--whitespace=nowarn", str(Path(recipe.folder) / patch))
     return commit, "git-tree:" + git("write-tree")
@@ -176,7 +182,7 @@ def _refuse_another(recipe: Recipe, url: str, commit: str) -> None:
         )
 
 
-def _fetch(git: Callable[..., str], url: str, commit: str) -> None:
+def _fetch_commit(git: Callable[..., str], url: str, commit: str) -> None:
     """Fetch and check out a commit."""
     try:
         git(
@@ -186,26 +192,28 @@ def _fetch(git: Callable[..., str], url: str, commit: str) -> None:
             "--no-tags",
             url,
             commit,
-            patience=_PATIENCE,
+            patience=_GIT_TIMEOUT,
         )
     except IncompleteError:
         # Servers may refuse a commit that no branch or tag points to: then fetch everything.
         refs = ("+refs/heads/*:refs/remotes/all/*", "+refs/tags/*:refs/tags/*")
-        git("fetch", "--quiet", url, *refs, patience=_PATIENCE)
+        git("fetch", "--quiet", url, *refs, patience=_GIT_TIMEOUT)
     git("checkout", "--quiet", "--detach", commit)
 
 
-def _hint(recipe: Recipe, said: str) -> str:
+def _git_hint(recipe: Recipe, message: str) -> str:
     """Return what to do about git's message."""
-    named = f"with --repository or frameworks.{recipe.name}.repository."
-    if "dubious ownership" in said:
-        return f"Run the command that git names, if you trust its owner, or name another {named}"
-    return f"Prepare on a host that can reach the repository, or name another {named}"
+    alternative = f"with --repository or frameworks.{recipe.name}.repository."
+    if "dubious ownership" in message:
+        return (
+            f"Run the command that git names, if you trust its owner, or name another {alternative}"
+        )
+    return f"Prepare on a host that can reach the repository, or name another {alternative}"
 
 
-def _sweep(directory: Path) -> None:
+def _remove_leftovers(directory: Path) -> None:
     """Remove the files that killed checkouts of this program on this host left."""
     for path in directory.parent.glob(f".{directory.name}~*"):
-        name = _PRIVATE.fullmatch(path.name.removeprefix(f".{directory.name}"))
-        if name and name["host"] == socket.gethostname() and not started(name["pid"]):
+        match = _UNFINISHED_NAME.fullmatch(path.name.removeprefix(f".{directory.name}"))
+        if match and match["host"] == socket.gethostname() and not read_start_time(match["pid"]):
             shutil.rmtree(path, ignore_errors=True)

@@ -12,25 +12,20 @@ import fnmatch
 import os
 import secrets
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
+from hpcbert.config.dataset import Dataset
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError
+from hpcbert.model import OptionValue
 from hpcbert.prepare.parts import Context, Part, make_directory
-from hpcbert.script.prepared import synthetic, synthetic_folder
-from hpcbert.system.files import refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from hpcbert.config.dataset import Dataset
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.model import OptionValue
-    from hpcbert.script.prepared import Synthetic
+from hpcbert.script.prepared import SyntheticData, plan_synthetic, synthetic_folder
+from hpcbert.system.files import translate_errors
 
 
-def make(
+def make_synthetic(
     recipe: Recipe, site: Site, options: Mapping[str, OptionValue], context: Context
 ) -> Part | None:
     """Make the synthetic data of a framework.
@@ -44,25 +39,25 @@ def make(
     """
     if recipe.dataset is None:
         return None
-    folder, wanted = synthetic_folder(site, recipe, options), synthetic(site, recipe, options)
+    folder, request = synthetic_folder(site, recipe, options), plan_synthetic(site, recipe, options)
     view = folder / "data"
     if view.is_dir():
         return None
     if context.dry:
-        detail = f"would make {wanted.samples} synthetic samples as {wanted.form}"
+        detail = f"would make {request.samples} synthetic samples as {request.form}"
         return Part(recipe.name, "data", "planned", detail, str(view))
     make_directory(folder)
-    context.say(f"making {wanted.samples} synthetic samples as {wanted.form}")
+    context.say(f"making {request.samples} synthetic samples as {request.form}")
     try:
-        _make(folder, wanted)
-        with refusal("write", view):
-            _show(folder, view, recipe.dataset, options)
+        _make_samples(folder, request)
+        with translate_errors("write", view):
+            _link_files(folder, view, recipe.dataset, options)
     except HpcbertError as error:
         return Part(recipe.name, "data", "failed", error.message, str(folder), "", error.hint)
     return None
 
 
-def _make(folder: Path, wanted: Synthetic) -> None:
+def _make_samples(folder: Path, request: SyntheticData) -> None:
     from hpcbert.data.formats import find
     from hpcbert.data.making import DATA, DataPlan, make, synthetic_words
     from hpcbert.data.samples import StreamSettings, Vocabulary
@@ -70,43 +65,45 @@ def _make(folder: Path, wanted: Synthetic) -> None:
 
     if (folder / "made" / DATA).is_file():
         return
-    words = folder / "vocab.txt"
-    write_bytes(words, synthetic_words(Vocabulary(wanted.vocabulary)), mode=0o644)
-    stream = StreamSettings(wanted.length, wanted.predictions, wanted.samples)
-    files = min(wanted.files, find(wanted.form).most_files or wanted.files)
-    make(DataPlan(folder / "made", wanted.form, files, stream, vocabulary=words))
+    vocabulary_path = folder / "vocab.txt"
+    write_bytes(vocabulary_path, synthetic_words(Vocabulary(request.vocabulary)), mode=0o644)
+    stream = StreamSettings(request.length, request.predictions, request.samples)
+    files = min(request.files, find(request.form).most_files or request.files)
+    make(DataPlan(folder / "made", request.form, files, stream, vocabulary=vocabulary_path))
 
 
-def _show(folder: Path, view: Path, dataset: Dataset, options: Mapping[str, OptionValue]) -> None:
+def _link_files(
+    folder: Path, view: Path, dataset: Dataset, options: Mapping[str, OptionValue]
+) -> None:
     """Give the new files the names that the program needs."""
     from hpcbert.data.making import FOLDER, VOCABULARY
 
     paths = sorted((folder / "made" / FOLDER).iterdir())
-    private = view.with_name(f".data~{secrets.token_hex(8)}")
-    names = dict(zip(_names(dataset.files.format_map(options), paths), paths, strict=True))
-    for also in (one.format_map(options) for one in dataset.also):
-        suffix = PurePosixPath(also).suffix
-        alike = (path for path in paths if path.suffix == suffix)
-        names[also] = next(alike, folder / "made" / VOCABULARY)
+    private_folder = view.with_name(f".data~{secrets.token_hex(8)}")
+    names = dict(zip(_choose_names(dataset.files.format_map(options), paths), paths, strict=True))
+    for extra_name in (pattern.format_map(options) for pattern in dataset.also):
+        suffix = PurePosixPath(extra_name).suffix
+        candidates = (path for path in paths if path.suffix == suffix)
+        names[extra_name] = next(candidates, folder / "made" / VOCABULARY)
     try:
         for name, path in names.items():
-            target = private / name
+            target = private_folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(path, target)
             except OSError:  # this file system has no hard links
                 shutil.copyfile(path, target)
-        private.rename(view)
+        private_folder.rename(view)
     finally:
-        shutil.rmtree(private, ignore_errors=True)
+        shutil.rmtree(private_folder, ignore_errors=True)
 
 
-def _names(pattern: str, paths: Iterable[Path]) -> list[str]:
+def _choose_names(pattern: str, paths: Iterable[Path]) -> list[str]:
     """Return names for files that match a pattern: their own, if they match."""
-    pure_posix_path = PurePosixPath(pattern)
-    found = []
+    pattern_path = PurePosixPath(pattern)
+    names = []
     for number, path in enumerate(paths):
-        own = fnmatch.fnmatchcase(path.name, pure_posix_path.name)
-        name = path.name if own else pure_posix_path.with_suffix(path.suffix).name
-        found.append(str(pure_posix_path.parent / name.replace("*", str(number))))
-    return found
+        is_match = fnmatch.fnmatchcase(path.name, pattern_path.name)
+        name = path.name if is_match else pattern_path.with_suffix(path.suffix).name
+        names.append(str(pattern_path.parent / name.replace("*", str(number))))
+    return names

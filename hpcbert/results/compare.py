@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Group
+from hpcbert.model import Counted, Group, Row, SpeedupTable
 from hpcbert.results import interval
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcbert.model import Counted, Row, SpeedupTable
-    from hpcbert.results.interval import Ratio
+from hpcbert.results.interval import Ratio
 
 Verdict = Literal["faster", "slower", "equal", "unknown"]
 _Key = tuple[tuple[str, object], ...]
 
 # Parts of a group outside a point's identity: a difference in them is reported instead.
-_HOW = "rule"
+_NO_IDENTITY = "rule"
 # The values of `--by`, as they are typed, each with its part of a point's identity.
 DIMENSIONS = {
     "framework": "framework",
@@ -33,7 +29,7 @@ DIMENSIONS = {
     "shape": "shape",
 }
 # Facts of logs that make a run another experiment, by their names in a sentence.
-_EXPERIMENT = {
+_EXPERIMENT_FACTS = {
     "sequence_length": "sequence length",
     "packing": "packing",
     "hidden_size": "hidden size",
@@ -66,7 +62,7 @@ class Side:
         return self.row.origin is not None and self.row.origin.kind == "record"
 
     @property
-    def single(self) -> bool:
+    def is_single_number(self) -> bool:
         """Whether it was published without its runs, so that nobody can repeat it."""
         return self.published and len(self.row.runs) == 1
 
@@ -93,12 +89,12 @@ class Contrast(NamedTuple):
     new: tuple[str, ...]
 
     def __str__(self) -> str:
-        base, new = (" and ".join(one) or "unknown" for one in (self.base, self.new))
+        base, new = (" and ".join(values) or "unknown" for values in (self.base, self.new))
         return f"{self.what}: {base} in BASE, {new} in NEW"
 
 
 @dataclass(frozen=True)
-class Matched:
+class PointPair:
     """A point of both sets.
 
     Attributes:
@@ -131,7 +127,7 @@ class Comparison:
 
     base: str
     new: str
-    pairs: tuple[Matched, ...]
+    pairs: tuple[PointPair, ...]
     lacking: tuple[tuple[str, str], ...]
     added: tuple[str, ...]
 
@@ -161,34 +157,38 @@ def compare(
     Raises:
         UsageError: They have no point in common, or a point is in one of them twice.
     """
-    left, right = _points(base, by), _points(new, by)
-    matched = [(key, key) for key in left if key in right]
-    matched += _alike([one for one in left if one not in right], [*right.keys() - left.keys()])
-    if not matched:
-        raise _nothing_in_common([*left], [*right], names)
+    base_sides, new_sides = _sides_by_key(base, by), _sides_by_key(new, by)
+    key_pairs = [(key, key) for key in base_sides if key in new_sides]
+    key_pairs += _match_variants(
+        [key for key in base_sides if key not in new_sides], [*new_sides.keys() - base_sides.keys()]
+    )
+    if not key_pairs:
+        raise _no_common_point([*base_sides], [*new_sides], names)
     pairs, lacking = [], []
-    order = {key: number for number, key in enumerate(left)}
-    for one, other in sorted(matched, key=lambda keys: order[keys[0]]):
-        sides = left[one], right[other]
-        if why := _absent(*sides):
-            lacking.append((sides[1].name, why))
+    order = {key: number for number, key in enumerate(base_sides)}
+    for base_key, new_key in sorted(key_pairs, key=lambda keys: order[keys[0]]):
+        sides = base_sides[base_key], new_sides[new_key]
+        if reason := _describe_missing_number(*sides):
+            lacking.append((sides[1].name, reason))
         else:
-            pairs.append(_pair(*sides, within, by))
-    found = {one for one, _ in matched}, {other for _, other in matched}
-    lacking += [(left[key].name, "it is missing") for key in left if key not in found[0]]
-    added = tuple(right[key].name for key in right if key not in found[1])
+            pairs.append(_compare_sides(*sides, within, by))
+    matched_keys = {key for key, _ in key_pairs}, {key for _, key in key_pairs}
+    lacking += [
+        (base_sides[key].name, "it is missing") for key in base_sides if key not in matched_keys[0]
+    ]
+    added = tuple(new_sides[key].name for key in new_sides if key not in matched_keys[1])
     return Comparison(*names, tuple(pairs), tuple(lacking), added)
 
 
-def _points(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
+def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
     sides: dict[_Key, Side] = {}
     for table in tables:
         for row in table.rows:
             side = Side(table.group, row)
-            key = tuple(one for one in _identity(side) if one[0] != by)
+            key = tuple(part for part in _identity(side) if part[0] != by)
             if key in sides:
                 raise UsageError(
-                    f"{side.name} appears twice: {_how(sides[key])} and {_how(side)}.",
+                    f"{side.name} appears twice: {_describe_origin(sides[key])} and {_describe_origin(side)}.",
                     hint="Name one of the two.",
                 )
             sides[key] = side
@@ -196,36 +196,42 @@ def _points(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
 
 
 def _identity(side: Side) -> _Key:
-    names = (field.name for field in fields(Group) if field.name != _HOW)
+    names = (field.name for field in fields(Group) if field.name != _NO_IDENTITY)
     return (*((name, getattr(side.group, name)) for name in names), ("shape", side.row.shape))
 
 
-def _how(side: Side) -> str:
+def _describe_origin(side: Side) -> str:
     origin = f" of {side.row.origin.name}" if side.row.origin else ""
     return f"that{origin} by rule {side.group.rule or 'unknown'}"
 
 
-def _alike(left: Sequence[_Key], right: Sequence[_Key]) -> list[tuple[_Key, _Key]]:
+def _match_variants(base_keys: Sequence[_Key], new_keys: Sequence[_Key]) -> list[tuple[_Key, _Key]]:
     """Return pairs of points that differ only in protocol or sequence length.
 
     If a point has several such partners, it has no pair.
     """
 
-    def short(key: _Key) -> _Key:
-        return tuple((name, _plain(value) if name == "variant" else value) for name, value in key)
+    def shorten(key: _Key) -> _Key:
+        return tuple(
+            (name, _variant_options(value) if name == "variant" else value) for name, value in key
+        )
 
-    lefts, rights = Counter(map(short, left)), Counter(map(short, right))
-    others = {short(key): key for key in right}
+    base_counts, new_counts = Counter(map(shorten, base_keys)), Counter(map(shorten, new_keys))
+    partners = {shorten(key): key for key in new_keys}
     return [
-        (key, others[short(key)]) for key in left if lefts[short(key)] == rights[short(key)] == 1
+        (key, partners[shorten(key)])
+        for key in base_keys
+        if base_counts[shorten(key)] == new_counts[shorten(key)] == 1
     ]
 
 
-def _plain(variant: object) -> str:
+def _variant_options(variant: object) -> str:
     """Return the options, except those that make a point another experiment."""
     words = str(variant).split(",")
-    kept = [word for word in words if _is_option(word) and not word.startswith("sequence_length=")]
-    return ",".join(kept)
+    options = [
+        word for word in words if _is_option(word) and not word.startswith("sequence_length=")
+    ]
+    return ",".join(options)
 
 
 def _is_option(word: str) -> bool:
@@ -233,7 +239,7 @@ def _is_option(word: str) -> bool:
     return word in ("", "xla") or "=" in word or bool(_ACCUMULATION.fullmatch(word))
 
 
-def _absent(base: Side, new: Side) -> str:
+def _describe_missing_number(base: Side, new: Side) -> str:
     for side, name in ((new, "NEW"), (base, "BASE")):
         if side.row.median is None:
             return (
@@ -242,16 +248,22 @@ def _absent(base: Side, new: Side) -> str:
     return ""
 
 
-def _pair(base: Side, new: Side, within: float, by: str) -> Matched:
-    ratio = interval.ratio(base.speeds, new.speeds)
+def _compare_sides(base: Side, new: Side, within: float, by: str) -> PointPair:
+    ratio = interval.median_ratio(base.speeds, new.speeds)
     if base.row.median and new.row.median:
         # A published median may differ from that of the runs that were published with it.
         ratio = ratio._replace(value=new.row.median / base.row.median)
     verdict = judge(ratio, within)
-    open_ = verdict == "unknown" and not (base.single or new.single)
-    needed = _needed(base, new, ratio, within) if open_ else None
-    return Matched(
-        base, new, _obstacles(base, new, by), contrasts(base, new), ratio, verdict, needed
+    is_undecided = verdict == "unknown" and not (base.is_single_number or new.is_single_number)
+    needed_repeats = _repeats_for_verdict(base, new, ratio, within) if is_undecided else None
+    return PointPair(
+        base,
+        new,
+        _find_obstacles(base, new, by),
+        find_contrasts(base, new),
+        ratio,
+        verdict,
+        needed_repeats,
     )
 
 
@@ -271,81 +283,94 @@ def judge(ratio: Ratio, within: float) -> Verdict:
     return "slower" if ratio.high < 1 else "unknown"
 
 
-def _needed(base: Side, new: Side, ratio: Ratio, within: float) -> int | None:
+def _repeats_for_verdict(base: Side, new: Side, ratio: Ratio, within: float) -> int | None:
     """Return how many repeats of both a verdict needs, if their spread stays the same."""
-    spread = interval.scatter(base.speeds, new.speeds)
+    spread = interval.measure_scatter(base.speeds, new.speeds)
     if spread is None:
-        return interval.least()
-    there = min(len(base.speeds), len(new.speeds))
+        return interval.min_repeats()
+    existing_repeats = min(len(base.speeds), len(new.speeds))
     distance = abs(ratio.value - 1)
     # The repeats show either the difference, or that there is none that matters.
-    return interval.repeats(spread, max(distance, within - distance), there)
+    return interval.expected_repeats(spread, max(distance, within - distance), existing_repeats)
 
 
-def _obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
-    group, other = base.group, new.group
-    found = []
+def _find_obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
+    base_group, new_group = base.group, new.group
+    candidates = []
     # Each framework has its own rules.
-    if group.framework == other.framework:
-        found.append(Contrast("rule", (group.rule,), (other.rule,)))
+    if base_group.framework == new_group.framework:
+        candidates.append(Contrast("rule", (base_group.rule,), (new_group.rule,)))
     if by != "variant":
-        found.append(Contrast("options", (group.variant or "none",), (other.variant or "none",)))
+        candidates.append(
+            Contrast("options", (base_group.variant or "none",), (new_group.variant or "none",))
+        )
     windows = base.row.window, new.row.window
-    if windows[0] and windows[1] and _asked(windows[0]) != _asked(windows[1]):
-        found.append(Contrast("window", (windows[0].counted,), (windows[1].counted,)))
+    if (
+        windows[0]
+        and windows[1]
+        and _requested_iterations(windows[0]) != _requested_iterations(windows[1])
+    ):
+        candidates.append(Contrast("window", (windows[0].counted,), (windows[1].counted,)))
     facts = dict(base.row.facts), dict(new.row.facts)
-    found += [
+    candidates += [
         Contrast(name, facts[0][fact], facts[1][fact])
-        for fact, name in _EXPERIMENT.items()
+        for fact, name in _EXPERIMENT_FACTS.items()
         if fact in facts[0] and fact in facts[1]
     ]
     return tuple(
         contrast
-        for contrast in found
+        for contrast in candidates
         if contrast.base != contrast.new and all(contrast.base + contrast.new)
     )
 
 
-def _asked(window: Counted) -> tuple[int, int | None]:
+def _requested_iterations(window: Counted) -> tuple[int, int | None]:
     """Return the requested iterations; the frameworks' rules word them differently."""
     return window.skip, window.iters
 
 
-def contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
+def find_contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
     """Return the facts that both sides know and that differ; all facts that the record states."""
     facts = dict(base.row.facts), dict(new.row.facts)
     stated = {name for side in (base, new) if side.published for name, _ in side.row.facts}
-    names = [*facts[0], *(one for one in facts[1] if one not in facts[0])]
-    found = [
+    names = [*facts[0], *(name for name in facts[1] if name not in facts[0])]
+    candidates = [
         Contrast(name, facts[0].get(name, ()), facts[1].get(name, ()))
         for name in names
-        if name not in _EXPERIMENT and (name in stated or (name in facts[0] and name in facts[1]))
+        if name not in _EXPERIMENT_FACTS
+        and (name in stated or (name in facts[0] and name in facts[1]))
     ]
-    differing = [contrast for contrast in found if contrast.base != contrast.new]
-    return tuple(sorted(differing, key=lambda one: (not one.what.startswith("GPU"), one.what)))
+    differing = [contrast for contrast in candidates if contrast.base != contrast.new]
+    return tuple(
+        sorted(differing, key=lambda contrast: (not contrast.what.startswith("GPU"), contrast.what))
+    )
 
 
-def _nothing_in_common(
-    left: Sequence[_Key], right: Sequence[_Key], names: tuple[str, str]
+def _no_common_point(
+    base_keys: Sequence[_Key], new_keys: Sequence[_Key], names: tuple[str, str]
 ) -> UsageError:
     message = f"{names[1]} has no point of {names[0]}."
-    if not left or not right:
+    if not base_keys or not new_keys:
         return UsageError(message, hint="Name results with points in common.")
-    base, new = _values(left), _values(right)
-    apart = [name for name in base if not base[name] & new[name]]
-    words = {name: word for word, name in DIMENSIONS.items()}
+    base, new = _values_by_name(base_keys), _values_by_name(new_keys)
+    differing_names = [name for name in base if not base[name] & new[name]]
+    option_words = {name: word for word, name in DIMENSIONS.items()}
     texts = [
-        f"{words[name]} ({', '.join(sorted(base[name]))}; {', '.join(sorted(new[name]))})"
-        for name in apart
+        f"{option_words[name]} ({', '.join(sorted(base[name]))}; {', '.join(sorted(new[name]))})"
+        for name in differing_names
     ]
     hint = f"They differ in {' and in '.join(texts)}." if texts else ""
-    more = f" To compare by it: --by {words[apart[0]]}." if len(apart) == 1 else ""
-    return UsageError(message, hint=hint + more)
+    suggestion = (
+        f" To compare by it: --by {option_words[differing_names[0]]}."
+        if len(differing_names) == 1
+        else ""
+    )
+    return UsageError(message, hint=hint + suggestion)
 
 
-def _values(keys: Iterable[_Key]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+def _values_by_name(keys: Iterable[_Key]) -> dict[str, set[str]]:
+    values: dict[str, set[str]] = {}
     for key in keys:
         for name, value in key:
-            found.setdefault(name, set()).add(str(value) or "none")
-    return found
+            values.setdefault(name, set()).add(str(value) or "none")
+    return values

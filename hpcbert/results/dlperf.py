@@ -9,21 +9,17 @@ without a valid run is left out, a missing baseline gives null.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
-from hpcbert.model import throughputs
+from hpcbert.model import Provenance, SpeedupTable, valid_throughputs
 from hpcbert.results.reduce import BASELINE
-from hpcbert.results.words import basis, on_cpu
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hpcbert.model import Provenance, SpeedupTable
+from hpcbert.results.words import cpu_suffix, describe_window
 
 
-def result(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
+def dlperf_data(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
     """Return `{model: {shape: {average_speed, batch_size_per_device, median_speed, speedup}}}`.
 
     As in DLPerf's scripts, the model is the part of a log's name before the first underscore.
@@ -33,41 +29,41 @@ def result(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
     """
     models: dict[str, Any] = {}
     for table in tables:
-        name = _model(table)
+        name = _dlperf_model(table)
         if name in models:
             raise UsageError(
                 f"DLPerf's JSON has one table per model, but {name} has several.",
                 hint="Collect one framework, precision and batch size at a time.",
             )
-        models[name] = _points(table)
+        models[name] = _dlperf_points(table)
     return models
 
 
-def render(tables: Iterable[SpeedupTable], _made: Provenance, _width: int = 0) -> str:
+def render_dlperf(tables: Iterable[SpeedupTable], _provenance: Provenance, _width: int = 0) -> str:
     """Return the JSON text."""
-    return json.dumps(result(tables), ensure_ascii=False, allow_nan=False)
+    return json.dumps(dlperf_data(tables), ensure_ascii=False, allow_nan=False)
 
 
-def unsaid(tables: Iterable[SpeedupTable], provenance: Provenance) -> tuple[str, ...]:
+def describe_omissions(tables: Iterable[SpeedupTable], provenance: Provenance) -> tuple[str, ...]:
     """Return the content that this form can't hold, one sentence per table."""
     text = f"hpcbert {provenance.hpcbert}, {provenance.date}: {provenance.command}"
     texts = (
-        f"{on_cpu(table.group, 'device ')}{'; ' if table.group.device == 'cpu' else ''}"
-        f"rule {table.group.rule}; {basis(table)}{text}"
+        f"{cpu_suffix(table.group, 'device ')}{'; ' if table.group.device == 'cpu' else ''}"
+        f"rule {table.group.rule}; {describe_window(table)}{text}"
         for table in tables
     )
-    return tuple(f"what dlperf-json has no key for: {one}" for one in texts)
+    return tuple(f"what dlperf-json has no key for: {sentence}" for sentence in texts)
 
 
-def _model(table: SpeedupTable) -> str:
+def _dlperf_model(table: SpeedupTable) -> str:
     logs = (run.log for row in table.rows for run in row.runs if run.log)
     head, underscore, _ = next(logs, "").rpartition("/")[2].partition("_")
     return head if underscore else table.group.model
 
 
-def _points(table: SpeedupTable) -> dict[str, Any]:
+def _dlperf_points(table: SpeedupTable) -> dict[str, Any]:
     speeds = {
-        row.shape: [round(number, 2) for number in throughputs(row.runs)]
+        row.shape: [round(number, 2) for number in valid_throughputs(row.runs)]
         for row in table.rows
         if row.median is not None
     }

@@ -6,18 +6,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hpcbert.model import throughputs
-from hpcbert.results.interval import limits, suffices
-from hpcbert.results.words import protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hpcbert.model import Adaptive, Metrics, Provenance, Row, Run, SpeedupTable
-
+from hpcbert.model import Adaptive, Metrics, Provenance, Row, Run, SpeedupTable, valid_throughputs
+from hpcbert.results.interval import is_precise, median_limits
+from hpcbert.results.words import describe_adaptive
 
 # The format that a file of results names. A change that breaks readers increases the schema.
 FORMAT = "hpcbert-results"
@@ -32,7 +27,7 @@ def tables_data(
     return {**data, "tables": [_table_data(table) for table in tables]}
 
 
-def render(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
+def render_json(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return the JSON text."""
     data = {"format": FORMAT, "schema": SCHEMA, **tables_data(tables, provenance)}
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
@@ -40,7 +35,7 @@ def render(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int =
 
 def _table_data(table: SpeedupTable) -> dict[str, Any]:
     return {
-        **{key: one for key, one in asdict(table.group).items() if key != "largest" or one},
+        **{key: value for key, value in asdict(table.group).items() if key != "largest" or value},
         "baseline": str(table.baseline) if table.baseline else None,
         "rows": [_row_data(row) for row in table.rows],
     }
@@ -65,7 +60,9 @@ def _row_data(row: Row) -> dict[str, Any]:
             {
                 "fact": difference.fact,
                 "scope": difference.scope,
-                "values": [{"value": value, "of": list(who)} for value, who in difference.values],
+                "values": [
+                    {"value": value, "of": list(owners)} for value, owners in difference.values
+                ],
             }
             for difference in row.differences
         ],
@@ -77,18 +74,18 @@ def _row_data(row: Row) -> dict[str, Any]:
 
 
 def _adaptive_data(row: Row, adaptive: Adaptive) -> dict[str, Any]:
-    speeds = throughputs(row.runs)
-    interval = limits(speeds) if speeds else None
+    speeds = valid_throughputs(row.runs)
+    interval = median_limits(speeds) if speeds else None
     return {
         **asdict(adaptive),
         "interval": {**interval._asdict(), "width": interval.width} if interval else None,
-        "reached": suffices(speeds, adaptive.precision_of_median),
-        "why": "; ".join(protocol(row)),
+        "reached": is_precise(speeds, adaptive.precision_of_median),
+        "why": "; ".join(describe_adaptive(row)),
     }
 
 
 def _metrics_data(metrics: Metrics) -> dict[str, Any]:
-    unknown = [{"metric": name, "why": why} for name, why in metrics.unknown]
+    unknown = [{"metric": name, "why": reason} for name, reason in metrics.unknown]
     return {**asdict(metrics), "unknown": unknown}
 
 

@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
-from hpcbert.model import Metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from hpcbert.model import Provenance, Row, Run, SpeedupTable
+from hpcbert.model import Metrics, Provenance, Row, Run, SpeedupTable
 
 # Columns with their types. Text is pandas' own text type, and never missing.
-_TEXT, _WHOLE, _NUMBER, _TRUTH = "string", "int64", "float64", "bool"
-_PLACE = {
+_TEXT, _INTEGER, _NUMBER, _BOOL = "string", "int64", "float64", "bool"
+_PLACE_COLUMNS = {
     "framework": _TEXT,
     "model": _TEXT,
     "precision": _TEXT,
-    "batch_size_per_device": _WHOLE,
+    "batch_size_per_device": _INTEGER,
     "variant": _TEXT,
     "rule": _TEXT,
     "device": _TEXT,
-    "nodes": _WHOLE,
-    "gpus_per_node": _WHOLE,
-    "gpus": _WHOLE,
+    "nodes": _INTEGER,
+    "gpus_per_node": _INTEGER,
+    "gpus": _INTEGER,
 }
 _NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency")
-_ROWS = {**_PLACE, **dict.fromkeys(_NUMBERS, _NUMBER), "ok": _WHOLE, "asked": _WHOLE}
+_ROW_COLUMNS = {
+    **_PLACE_COLUMNS,
+    **dict.fromkeys(_NUMBERS, _NUMBER),
+    "ok": _INTEGER,
+    "asked": _INTEGER,
+}
 _METRICS = tuple(field.name for field in fields(Metrics) if field.name != "unknown")
-_ROWS |= dict.fromkeys(_METRICS, _NUMBER)
-_ROWS |= {"flags": _TEXT, "window": _TEXT, "source": _TEXT}
-_RUNS = {**_PLACE, "repeat": _WHOLE, "attempt": _WHOLE, "throughput": _NUMBER, "valid": _TRUTH}
-_RUNS |= {"state": _TEXT, "reasons": _TEXT, "flags": _TEXT, "nodelist": _TEXT, "log": _TEXT}
-_RUNS |= {"source": _TEXT}
-_STEPS = {**_PLACE, "repeat": _WHOLE, "iteration": _WHOLE, "seconds": _NUMBER, "measured": _TRUTH}
-_STEPS |= {"source": _TEXT}
+_ROW_COLUMNS |= dict.fromkeys(_METRICS, _NUMBER)
+_ROW_COLUMNS |= {"flags": _TEXT, "window": _TEXT, "source": _TEXT}
+_RUN_COLUMNS = {
+    **_PLACE_COLUMNS,
+    "repeat": _INTEGER,
+    "attempt": _INTEGER,
+    "throughput": _NUMBER,
+    "valid": _BOOL,
+}
+_RUN_COLUMNS |= {"state": _TEXT, "reasons": _TEXT, "flags": _TEXT, "nodelist": _TEXT, "log": _TEXT}
+_RUN_COLUMNS |= {"source": _TEXT}
+_STEP_COLUMNS = {
+    **_PLACE_COLUMNS,
+    "repeat": _INTEGER,
+    "iteration": _INTEGER,
+    "seconds": _NUMBER,
+    "measured": _BOOL,
+}
+_STEP_COLUMNS |= {"source": _TEXT}
 
 
 def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
@@ -54,7 +67,9 @@ def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     blanks. window: the measured part of each run. source: the campaign or the logs.
     """
     points = ((table, row) for table in tables for row in table.rows)
-    return _frame(({**_place(*point), **_point(point[1])} for point in points), _ROWS)
+    return _make_frame(
+        ({**_place_values(*point), **_point_values(point[1])} for point in points), _ROW_COLUMNS
+    )
 
 
 def runs_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
@@ -66,7 +81,10 @@ def runs_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     log: its path.
     """
     runs = ((table, row, run) for table in tables for row in table.rows for run in row.runs)
-    return _frame(({**_place(table, row), **_repeat(run)} for table, row, run in runs), _RUNS)
+    return _make_frame(
+        ({**_place_values(table, row), **_run_values(run)} for table, row, run in runs),
+        _RUN_COLUMNS,
+    )
 
 
 def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
@@ -76,10 +94,10 @@ def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     record ends, in iterations completed. seconds: of one iteration, averaged over those that the
     record covers. measured: whether it is in the window that the number comes from.
     """
-    return _frame(_records(tables), _STEPS)
+    return _make_frame(_step_records(tables), _STEP_COLUMNS)
 
 
-def parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
+def to_parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
     """Return `rows_frame` as a Parquet file, with version, time and command as attributes."""
     frame = rows_frame(tables)
     for name, value in asdict(provenance).items():
@@ -89,23 +107,23 @@ def parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
     return stream.getvalue()
 
 
-def _frame(records: Iterable[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
+def _make_frame(records: Iterable[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(list(records), columns=list(types)).astype(dict(types))
 
 
-def _place(table: SpeedupTable, row: Row) -> dict[str, Any]:
-    whole = {**asdict(table.group), **asdict(row.shape), "gpus": row.shape.gpus}
-    return {**whole, "source": row.origin.name if row.origin else ""}
+def _place_values(table: SpeedupTable, row: Row) -> dict[str, Any]:
+    values = {**asdict(table.group), **asdict(row.shape), "gpus": row.shape.gpus}
+    return {**values, "source": row.origin.name if row.origin else ""}
 
 
-def _point(row: Row) -> dict[str, Any]:
+def _point_values(row: Row) -> dict[str, Any]:
     numbers = {name: getattr(row, name) for name in (*_NUMBERS, "ok", "asked")}
     window = row.window.counted if row.window else ""
     metrics = {name: getattr(row.metrics, name, None) for name in _METRICS}
     return {**numbers, **metrics, "flags": " ".join(row.flags), "window": window}
 
 
-def _repeat(run: Run) -> dict[str, Any]:
+def _run_values(run: Run) -> dict[str, Any]:
     names = ("repeat", "attempt", "throughput", "valid", "state", "log")
     return {
         **{name: getattr(run, name) for name in names},
@@ -115,12 +133,16 @@ def _repeat(run: Run) -> dict[str, Any]:
     }
 
 
-def _records(tables: Iterable[SpeedupTable]) -> Iterator[dict[str, Any]]:
+def _step_records(tables: Iterable[SpeedupTable]) -> Iterator[dict[str, Any]]:
     for table in tables:
         for row in table.rows:
-            place = _place(table, row)
+            place = _place_values(table, row)
             for repeat, steps in row.steps:
-                for at, seconds in zip(steps.iterations, steps.seconds, strict=True):
-                    inside = steps.after < at <= steps.until
-                    own = {"iteration": at, "seconds": seconds, "measured": inside}
-                    yield {**place, "repeat": repeat, **own}
+                for iteration, seconds in zip(steps.iterations, steps.seconds, strict=True):
+                    is_measured = steps.after < iteration <= steps.until
+                    step_values = {
+                        "iteration": iteration,
+                        "seconds": seconds,
+                        "measured": is_measured,
+                    }
+                    yield {**place, "repeat": repeat, **step_values}

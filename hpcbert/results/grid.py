@@ -6,21 +6,18 @@ import csv
 import io
 import re
 import textwrap
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import click
 
-from hpcbert.results.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+from hpcbert.results.words import sanitize
 
 Cell = str | int | float | None
 NOTHING = "-"
 GAP = "  "
 # Texts are never folded to fewer characters, and the last column is never cut to fewer.
-_LEAST_FOLDED, _LEAST_CUT = 20, 12
+_MIN_FOLDED, _MIN_CUT = 20, 12
 # An underscore inside a word marks no emphasis.
 _MARKDOWN = re.compile(r"([\\`*{}\[\]<>#|~&!]|(?<![^\W_])_|_(?![^\W_]))")
 # Characters that make a spreadsheet treat a cell as a formula (OWASP, CSV Injection).
@@ -86,29 +83,31 @@ class Grid:
     def without_empty(self) -> Grid:
         """Return the columns with a value in some row."""
         places = range(len(self.columns))
-        return self.select([at for at in places if any(row[at] is not None for row in self.rows)])
+        return self.select(
+            [place for place in places if any(row[place] is not None for row in self.rows)]
+        )
 
 
-def number(value: float | None, form: str = ",.2f") -> str:
+def format_number(value: float | None, form: str = ",.2f") -> str:
     """Return a number as text, or a dash if there is none."""
     return NOTHING if value is None else format(value, form)
 
 
-def fold(text: str, width: int, indent: str = "") -> list[str]:
+def fold_text(text: str, width: int, indent: str = "") -> list[str]:
     """Return a text as lines of limited length, the later ones indented; 0: no limit."""
     if not width or len(text) <= width:
         return [text]
     # A long path is not folded, so that it can be copied.
     return textwrap.wrap(
         text,
-        max(width, _LEAST_FOLDED),
+        max(width, _MIN_FOLDED),
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
 
 
-def aligned(
+def align_rows(
     rows: Sequence[Sequence[str]], width: int = 0, *, right: Collection[int] = ()
 ) -> list[str]:
     """Return rows as lines with aligned columns.
@@ -120,38 +119,38 @@ def aligned(
     """
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if width:
-        sizes[-1] = max(width - sum(sizes[:-1]) - len(GAP) * len(sizes[:-1]), _LEAST_CUT)
+        sizes[-1] = max(width - sum(sizes[:-1]) - len(GAP) * len(sizes[:-1]), _MIN_CUT)
     lines = []
     for row in rows:
         cells = []
         for place, (cell, size) in enumerate(zip(row, sizes, strict=True)):
-            short = cell if len(cell) <= size else f"{cell[: size - 1]}…"
-            cells.append(short.rjust(size) if place in right else short.ljust(size))
+            shortened = cell if len(cell) <= size else f"{cell[: size - 1]}…"
+            cells.append(shortened.rjust(size) if place in right else shortened.ljust(size))
         lines.append(GAP.join(cells).rstrip())
     return lines
 
 
-def text_lines(grid: Grid) -> list[str]:
+def format_lines(grid: Grid) -> list[str]:
     """Return a table as lines for a terminal: the titles, then a line for each row."""
     titles = [column.title for column in grid.columns]
     rows = [
         [
-            plain(column.shown(cell, nothing=NOTHING, separator=","))
+            sanitize(column.shown(cell, nothing=NOTHING, separator=","))
             for column, cell in zip(grid.columns, row, strict=True)
         ]
         for row in grid.rows
     ]
     right = [place for place, column in enumerate(grid.columns) if column.form]
-    head, *lines = aligned([titles, *rows], right=right)
+    head, *lines = align_rows([titles, *rows], right=right)
     return [click.style(head, dim=True), *lines]
 
 
-def escape(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return text that Markdown shows as it is, on one line."""
-    return _MARKDOWN.sub(r"\\\1", plain(text))
+    return _MARKDOWN.sub(r"\\\1", sanitize(text))
 
 
-def markdown(grid: Grid) -> str:
+def format_markdown(grid: Grid) -> str:
     """Return a table as Markdown, without its title."""
     rows = [
         [column.title for column in grid.columns],
@@ -160,18 +159,18 @@ def markdown(grid: Grid) -> str:
             for row in grid.rows
         ),
     ]
-    head, *lines = (f"| {' | '.join(map(escape, row))} |" for row in rows)
+    head, *lines = (f"| {' | '.join(map(escape_markdown, row))} |" for row in rows)
     marks = " | ".join("---:" if column.form else ":---" for column in grid.columns)
     return "\n".join([head, f"| {marks} |", *lines])
 
 
 def spreadsheet_text(text: str) -> str:
     """Return text on one line that no spreadsheet treats as a formula."""
-    flat = plain(text)
+    flat = sanitize(text)
     return f"'{flat}" if flat.startswith(_FORMULA) else flat
 
 
-def comma_separated(titles: Iterable[str], rows: Iterable[Iterable[Cell]]) -> str:
+def format_csv(titles: Iterable[str], rows: Iterable[Iterable[Cell]]) -> str:
     """Return a table as CSV, numbers unrounded; a spreadsheet sees no formula in it."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -203,22 +202,22 @@ class TableView:
         Args:
             width: The maximum length of a line of text; the table is not folded. 0: no maximum.
         """
-        head, *rows = text_lines(self.grid)
+        head, *rows = format_lines(self.grid)
         colours = self.colours or (None,) * len(rows)
         lines = [*self.heading, "", head]
         for row, colour in zip(rows, colours, strict=True):
             lines.append(click.style(row, fg=colour) if colour else row)
         for note in self.notes:
-            lines += fold(f"  · {plain(note)}", width, "    ")
+            lines += fold_text(f"  · {sanitize(note)}", width, "    ")
         if self.legend:
-            lines += ["", *fold(plain(self.legend), width)]
+            lines += ["", *fold_text(sanitize(self.legend), width)]
         return "\n".join(lines)
 
     def markdown(self) -> str:
         """Return it as Markdown."""
-        parts = [f"### {escape(self.grid.title)}", markdown(self.grid)]
+        parts = [f"### {escape_markdown(self.grid.title)}", format_markdown(self.grid)]
         if self.notes:
-            parts.append("\n".join(f"* {escape(note)}" for note in self.notes))
+            parts.append("\n".join(f"* {escape_markdown(note)}" for note in self.notes))
         if self.legend:
-            parts.append(escape(self.legend))
+            parts.append(escape_markdown(self.legend))
         return "\n\n".join(parts)

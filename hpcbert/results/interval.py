@@ -9,22 +9,20 @@ the quotients of these. docs/explanation/comparing.md has the figures.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import comb, log, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from hpcbert.config.adaptive import FEWEST
+from hpcbert.config.adaptive import FEWEST_REPEATS
 from hpcbert.logs.arithmetic import median
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # The joint coverage of both medians' limits, if there are enough runs: five of each are.
 CONFIDENCE = 0.875
 # The largest accepted chance of reporting a difference where nothing differs.
 FALSE_ALARM = 0.05
 # The most repeats that anybody runs.
-MOST = 100
+MAX_REPEATS = 100
 
 
 class Ratio(NamedTuple):
@@ -69,20 +67,23 @@ class Limits(NamedTuple):
         return (self.high - self.low) / self.median
 
 
-def limits(runs: Sequence[float]) -> Limits:
+def median_limits(runs: Sequence[float]) -> Limits:
     """Return the limits of the median of some runs: of five the slowest and the fastest.
 
     Args:
         runs: Throughputs, at least one, all above 0.
     """
     ordered = sorted(runs)
-    place = rank(len(ordered))
+    place = limit_rank(len(ordered))
     return Limits(
-        median(ordered), ordered[place - 1], ordered[-place], covered(len(ordered), place)
+        median(ordered),
+        ordered[place - 1],
+        ordered[-place],
+        coverage_of_limits(len(ordered), place),
     )
 
 
-def suffices(runs: Sequence[float], precision: float | None) -> bool:
+def is_precise(runs: Sequence[float], precision: float | None) -> bool:
     """Return whether a median is so precise that no more runs are needed.
 
     Fewer than five runs never suffice; the limits of five contain it with 93.75 %.
@@ -92,68 +93,78 @@ def suffices(runs: Sequence[float], precision: float | None) -> bool:
         precision: The maximum distance between the limits, as a share of the median; None: nothing
             suffices.
     """
-    return precision is not None and len(runs) >= FEWEST and limits(runs).width < precision
+    return (
+        precision is not None
+        and len(runs) >= FEWEST_REPEATS
+        and median_limits(runs).width < precision
+    )
 
 
-def ratio(base: Sequence[float], new: Sequence[float]) -> Ratio:
+def median_ratio(base: Sequence[float], new: Sequence[float]) -> Ratio:
     """Return the ratio of the medians of two sets of runs, new over base.
 
     Args:
         base: Throughputs of the first set, at least one, all above 0.
         new: Those of the second set, in the same form.
     """
-    left, right = sorted(base), sorted(new)
-    i, j = rank(len(left)), rank(len(right))
+    base_runs, new_runs = sorted(base), sorted(new)
+    base_rank, new_rank = limit_rank(len(base_runs)), limit_rank(len(new_runs))
     return Ratio(
-        value=median(right) / median(left),
-        low=right[j - 1] / left[-i],
-        high=right[-j] / left[i - 1],
-        coverage=covered(len(left), i) * covered(len(right), j),
-        false_alarm=false_alarm(len(left), len(right)),
+        value=median(new_runs) / median(base_runs),
+        low=new_runs[new_rank - 1] / base_runs[-base_rank],
+        high=new_runs[-new_rank] / base_runs[base_rank - 1],
+        coverage=coverage_of_limits(len(base_runs), base_rank)
+        * coverage_of_limits(len(new_runs), new_rank),
+        false_alarm=false_alarm_chance(len(base_runs), len(new_runs)),
     )
 
 
-def covered(count: int, place: int) -> float:
+def coverage_of_limits(count: int, place: int) -> float:
     """Return the chance that the median lies from the i-th smallest to the i-th largest value."""
     tail = sum(comb(count, number) for number in range(place))
     return 1 - 2 * tail / (1 << count)
 
 
 @cache
-def rank(count: int) -> int:
+def limit_rank(count: int) -> int:
     """Return which of n values, counted from both ends, are the limits of their median.
 
     These are the innermost ones for which both medians lie within their limits with CONFIDENCE,
     each with its square root; of few values, the outermost.
     """
-    wanted = sqrt(CONFIDENCE)
-    fitting = [place for place in range(1, count // 2 + 1) if covered(count, place) >= wanted]
-    return max(fitting, default=1)
+    min_coverage = sqrt(CONFIDENCE)
+    candidates = [
+        place
+        for place in range(1, count // 2 + 1)
+        if coverage_of_limits(count, place) >= min_coverage
+    ]
+    return max(candidates, default=1)
 
 
 @cache
-def false_alarm(base: int, new: int) -> float:
+def false_alarm_chance(base: int, new: int) -> float:
     """Return the chance that limits of n and m values of one distribution don't overlap.
 
     All orders of the values are then equally likely. Counted are those in which all values of one
     set up to its limit come before the limit of the other.
     """
-    i, j = rank(base), rank(new)
-    above = _apart(base, base + 1 - i, new, j)
-    below = _apart(new, new + 1 - j, base, i)
+    base_rank, new_rank = limit_rank(base), limit_rank(new)
+    above = _chance_apart(base, base + 1 - base_rank, new, new_rank)
+    below = _chance_apart(new, new + 1 - new_rank, base, base_rank)
     return min(1.0, above + below)
 
 
-def _apart(count: int, upper: int, others: int, lower: int) -> float:
+def _chance_apart(count: int, upper: int, other_count: int, lower: int) -> float:
     """Return the chance that the upper-th of n values is below the lower-th of m others."""
     orders = sum(
-        comb(before + lower - 1, before) * comb(count - before + others - lower, count - before)
+        comb(before + lower - 1, before)
+        * comb(count - before + other_count - lower, count - before)
         for before in range(upper, count + 1)
     )
-    return orders / comb(count + others, count)
+    return orders / comb(count + other_count, count)
 
 
-def scatter(base: Sequence[float], new: Sequence[float]) -> float | None:
+def measure_scatter(base: Sequence[float], new: Sequence[float]) -> float | None:
     """Return the scatter of the runs of both sets: the standard deviation of their logarithms.
 
     None if neither set has two runs.
@@ -167,12 +178,14 @@ def scatter(base: Sequence[float], new: Sequence[float]) -> float | None:
     return sqrt(squares / freedom) if freedom else None
 
 
-def least() -> int:
+def min_repeats() -> int:
     """Return the smallest number of repeats of both that allows a verdict."""
-    return next(count for count in range(1, MOST) if false_alarm(count, count) <= FALSE_ALARM)
+    return next(
+        count for count in range(1, MAX_REPEATS) if false_alarm_chance(count, count) <= FALSE_ALARM
+    )
 
 
-def repeats(spread: float, margin: float, beyond: int = 0) -> int | None:
+def expected_repeats(spread: float, margin: float, beyond: int = 0) -> int | None:
     """Return how many repeats of both bring the limits this near to the ratio.
 
     An expectation, for runs that scatter normally; None if it is more than MOST.
@@ -182,11 +195,11 @@ def repeats(spread: float, margin: float, beyond: int = 0) -> int | None:
         margin: The distance, as a share.
         beyond: The number of existing repeats, which did not suffice.
     """
-    counts = range(max(least(), beyond + 1), MOST + 1)
-    return next((count for count in counts if reach(count) * spread <= margin), None)
+    counts = range(max(min_repeats(), beyond + 1), MAX_REPEATS + 1)
+    return next((count for count in counts if expected_distance(count) * spread <= margin), None)
 
 
-def reach(count: int) -> float:
+def expected_distance(count: int) -> float:
     """Return the mean distance of a ratio's limits from it, in standard deviations.
 
     The expectation of a normal order statistic is G. Blom's: Statistical Estimates and
@@ -194,4 +207,4 @@ def reach(count: int) -> float:
     """
     from statistics import NormalDist
 
-    return -2 * NormalDist().inv_cdf((rank(count) - 0.375) / (count + 0.25))
+    return -2 * NormalDist().inv_cdf((limit_rank(count) - 0.375) / (count + 0.25))

@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hpcbert.data.names import usual_predictions
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.fields import loose_float
-from hpcbert.logs.models import name_of, stated_by
+from hpcbert.logs.models import model_facts, model_name
 from hpcbert.logs.setting import Setting
-from hpcbert.model import Metrics
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.model import Facts, Measured
+from hpcbert.model import Facts, Measured, Metrics
 
 # The size of BERT's uncased English vocabulary in the programs (google-research/bert@eedf571).
 _VOCABULARY = 30522
 _P95 = 0.95
 # No BERT of the published record comes near: above, a number is to be doubted, above 1 it is wrong.
-HIGH = 0.8
+HIGH_MFU = 0.8
 # How far a printed sum may be above the exact one.
-_ROUNDED = 1.0001
-_ABOVE = "it is above the GPUs' peak"
+_ROUNDING = 1.0001
+_ABOVE_PEAK = "it is above the GPUs' peak"
 _CAUSES = "GPU, precision, sizes or throughput are wrong"
 # Dense peaks of GPUs at each precision, as their vendors state them: NVIDIA's data sheets "V100"
 # (2020), "A100 80GB" (2021), "H100", "H200" and "GH200" (2024), "HGX B200" (2025); from H100 on
@@ -50,7 +46,7 @@ PEAKS = {
 }
 
 
-def peak(gpu: str, precision: str) -> float | None:
+def find_peak(gpu: str, precision: str) -> float | None:
     """Return a GPU's dense peak in operations per second; None if no data sheet is known."""
     for pattern, peaks in PEAKS.items():
         if re.fullmatch(pattern, gpu) and precision in peaks:
@@ -58,7 +54,7 @@ def peak(gpu: str, precision: str) -> float | None:
     return None
 
 
-class Model(NamedTuple):
+class ModelSize(NamedTuple):
     """The sizes that determine a model's operations.
 
     Attributes:
@@ -72,15 +68,15 @@ class Model(NamedTuple):
     vocabulary: int = _VOCABULARY
 
 
-def model_named(name: str) -> Model | None:
+def find_model(name: str) -> ModelSize | None:
     """Return the sizes of a named model, such as `bert-base`."""
-    sizes = stated_by(name)
+    sizes = model_facts(name)
     if not sizes:
         return None
-    return Model(sizes["layers"], sizes["hidden_size"], 4 * sizes["hidden_size"])
+    return ModelSize(sizes["layers"], sizes["hidden_size"], 4 * sizes["hidden_size"])
 
 
-class Work(NamedTuple):
+class SampleWork(NamedTuple):
     """What training on one sample takes.
 
     Attributes:
@@ -96,7 +92,7 @@ class Work(NamedTuple):
     real_flops: float | None = None
 
 
-def model_flops(model: Model, length: float, masked: float | None = None) -> float:
+def model_flops(model: ModelSize, length: float, masked: float | None = None) -> float:
     """Return the floating-point operations that training on one sample needs.
 
     6 operations for each token and weight of a matrix product (Kaplan et al. 2020,
@@ -111,13 +107,13 @@ def model_flops(model: Model, length: float, masked: float | None = None) -> flo
         length: Tokens of a sample.
         masked: Masked tokens that are predicted; by default, the number in the data sets.
     """
-    predicted = usual_predictions(round(length)) if masked is None else masked
+    predictions = usual_predictions(round(length)) if masked is None else masked
     hidden = model.hidden
     block = 4 * hidden**2 + 2 * hidden * model.intermediate
     return float(
         6 * model.layers * block * length
         + 12 * model.layers * hidden * length**2
-        + 6 * (hidden**2 + hidden * model.vocabulary) * predicted
+        + 6 * (hidden**2 + hidden * model.vocabulary) * predictions
         + 6 * (hidden**2 + 2 * hidden)
     )
 
@@ -128,7 +124,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ranked[max(0, -(-len(ranked) * round(share * 1000) // 1000) - 1)]
 
 
-def metrics_of(point: Measured, speed: float | None) -> Metrics | None:
+def compute_metrics(point: Measured, speed: float | None) -> Metrics | None:
     """Return a point's metrics; None if it has no number.
 
     Args:
@@ -139,19 +135,21 @@ def metrics_of(point: Measured, speed: float | None) -> Metrics | None:
         return None
     unknown: dict[str, str] = {}
     gpus = point.shape.gpus
-    work = _work(point, unknown)
+    work = _sample_work(point, unknown)
     flops = work.flops if work else None
-    best = _peak(point, unknown)
-    rate = speed / (gpus * best) if best else None
-    mfu, why = _utilization(work.real_flops if work else None, rate)
-    padded, why_padded = _utilization(flops, rate)
-    if padded is None and mfu:
-        why_padded = "the program leaves padding out: with it, it is above the GPUs' peak"
-    elif why_padded:
-        why_padded += ", or the program leaves padding out"
-    unknown |= {name: text for name, text in (("mfu", why), ("mfu_padded", why_padded)) if text}
-    watts, memory = _sampled(point, unknown)
-    steps = _steps(point, unknown)
+    peak_flops = _gpu_peak(point, unknown)
+    rate = speed / (gpus * peak_flops) if peak_flops else None
+    mfu, mfu_reason = _compute_mfu(work.real_flops if work else None, rate)
+    padded_mfu, padded_reason = _compute_mfu(flops, rate)
+    if padded_mfu is None and mfu:
+        padded_reason = "the program leaves padding out: with it, it is above the GPUs' peak"
+    elif padded_reason:
+        padded_reason += ", or the program leaves padding out"
+    unknown |= {
+        name: text for name, text in (("mfu", mfu_reason), ("mfu_padded", padded_reason)) if text
+    }
+    watts, memory = _sampled_gpus(point, unknown)
+    steps = _measured_steps(point, unknown)
     return Metrics(
         samples_per_second_per_gpu=speed / gpus,
         tokens_per_second=speed * work.tokens if work else None,
@@ -159,9 +157,9 @@ def metrics_of(point: Measured, speed: float | None) -> Metrics | None:
         step_seconds=median(steps) if steps else None,
         step_seconds_p95=percentile(steps, _P95) if steps else None,
         model_flops_per_sample=flops,
-        peak_flops_per_second=best,
+        peak_flops_per_second=peak_flops,
         mfu=mfu,
-        mfu_padded=padded,
+        mfu_padded=padded_mfu,
         gpu_memory_mib=memory,
         watts=watts,
         samples_per_joule=speed / watts if watts else None,
@@ -169,18 +167,18 @@ def metrics_of(point: Measured, speed: float | None) -> Metrics | None:
     )
 
 
-def doubts(metrics: Metrics | None) -> tuple[str, ...]:
+def mfu_flags(metrics: Metrics | None) -> tuple[str, ...]:
     """Return the flags of a row whose MFU is above what GPUs do."""
     if metrics is None:
         return ()
     reasons = dict(metrics.unknown)
-    if any(reasons.get(name, "").startswith(_ABOVE) for name in ("mfu", "mfu_padded")):
+    if any(reasons.get(name, "").startswith(_ABOVE_PEAK) for name in ("mfu", "mfu_padded")):
         return ("impossible-mfu",)
     share = metrics.mfu or metrics.mfu_padded or 0.0
-    return ("high-mfu",) if share > HIGH else ()
+    return ("high-mfu",) if share > HIGH_MFU else ()
 
 
-def _utilization(flops: float | None, rate: float | None) -> tuple[float | None, str]:
+def _compute_mfu(flops: float | None, rate: float | None) -> tuple[float | None, str]:
     """Return an MFU; if it is above 1, none, and why.
 
     Args:
@@ -190,116 +188,125 @@ def _utilization(flops: float | None, rate: float | None) -> tuple[float | None,
     if flops is None or rate is None:
         return None, ""
     share = flops * rate
-    return (share, "") if share <= 1 else (None, f"{_ABOVE}, at {share:.1%}: {_CAUSES}")
+    return (share, "") if share <= 1 else (None, f"{_ABOVE_PEAK}, at {share:.1%}: {_CAUSES}")
 
 
-def _only(facts: Facts, *names: str) -> tuple[str, ...]:
+def _first_known(facts: Facts, *names: str) -> tuple[str, ...]:
     """Return the values of the first of some facts that is known."""
-    known = dict(facts)
-    return next((known[name] for name in names if known.get(name)), ())
+    values_by_name = dict(facts)
+    return next((values_by_name[name] for name in names if values_by_name.get(name)), ())
 
 
-def _numbers(facts: Facts, name: str) -> list[float]:
+def _positive_numbers(facts: Facts, name: str) -> list[float]:
     """Return the values of a fact that are numbers above 0."""
-    found = (loose_float(text.encode()) for text in dict(facts).get(name, ()))
-    return [number for number in found if 0 < number < math.inf]
+    values = (loose_float(text.encode()) for text in dict(facts).get(name, ()))
+    return [number for number in values if 0 < number < math.inf]
 
 
-def _size(facts: Facts, name: str) -> int | None:
+def _agreed_size(facts: Facts, name: str) -> int | None:
     """Return a size on which all runs agree."""
-    values = _numbers(facts, name)
+    values = _positive_numbers(facts, name)
     return int(values[0]) if len(values) == 1 else None
 
 
-def _model(point: Measured) -> Model | None:
+def _model_size(point: Measured) -> ModelSize | None:
     """Return the model's sizes: those that the logs state, else those of its name."""
     facts = point.facts
-    hidden, layers = _size(facts, "hidden_size"), _size(facts, "layers")
-    name = next(iter(_only(facts, "model")), None)
-    stated = Setting(model=name, hidden_size=hidden, layers=layers)
-    usual = model_named(name_of(stated)) or model_named(point.group.model)
+    hidden, layers = _agreed_size(facts, "hidden_size"), _agreed_size(facts, "layers")
+    name = next(iter(_first_known(facts, "model")), None)
+    setting = Setting(model=name, hidden_size=hidden, layers=layers)
+    model = find_model(model_name(setting)) or find_model(point.group.model)
     if hidden and layers:
-        usual = Model(layers, hidden, 4 * hidden)
-    if usual is None:
+        model = ModelSize(layers, hidden, 4 * hidden)
+    if model is None:
         return None
-    return usual._replace(
-        intermediate=_size(facts, "intermediate_size") or usual.intermediate,
-        vocabulary=_size(facts, "vocab_size") or usual.vocabulary,
+    return model._replace(
+        intermediate=_agreed_size(facts, "intermediate_size") or model.intermediate,
+        vocabulary=_agreed_size(facts, "vocab_size") or model.vocabulary,
     )
 
 
-def _work(point: Measured, unknown: dict[str, str]) -> Work | None:
+def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
     """Return what a sample takes; of packed sequences, its share of one."""
     facts = point.facts
-    length, packing = _size(facts, "sequence_length"), _size(facts, "packing") or 1
-    shares = [share for share in _numbers(facts, "real_token_share") if share <= 1]
-    model = _model(point)
+    length, packing = _agreed_size(facts, "sequence_length"), _agreed_size(facts, "packing") or 1
+    shares = [share for share in _positive_numbers(facts, "real_token_share") if share <= 1]
+    model = _model_size(point)
     if not shares:
-        why = "the logs do not state how many tokens are real and how many padding"
-        unknown |= dict.fromkeys(("real_tokens_per_second", "mfu"), why)
+        reason = "the logs do not state how many tokens are real and how many padding"
+        unknown |= dict.fromkeys(("real_tokens_per_second", "mfu"), reason)
     if model is None:
-        why = f"the sizes of {point.group.model} are unknown"
-        unknown |= dict.fromkeys(("model_flops_per_sample", "mfu", "mfu_padded"), why)
+        reason = f"the sizes of {point.group.model} are unknown"
+        unknown |= dict.fromkeys(("model_flops_per_sample", "mfu", "mfu_padded"), reason)
     if length is None:
-        why = "nothing says how many tokens a sample has"
-        names = ("tokens_per_second", "real_tokens_per_second", "model_flops_per_sample")
-        unknown |= dict.fromkeys((*names, "mfu", "mfu_padded"), why)
+        reason = "nothing says how many tokens a sample has"
+        metric_names = ("tokens_per_second", "real_tokens_per_second", "model_flops_per_sample")
+        unknown |= dict.fromkeys((*metric_names, "mfu", "mfu_padded"), reason)
         return None
     tokens = length / packing
-    real = tokens * median(shares) if shares else None
+    real_tokens = tokens * median(shares) if shares else None
     if model is None:
-        return Work(tokens, real)
-    masked = (_size(facts, "predictions") or usual_predictions(length)) / packing
-    whole = model_flops(model, tokens, masked)
-    if real is None:
-        return Work(tokens, real, whole)
+        return SampleWork(tokens, real_tokens)
+    masked = (_agreed_size(facts, "predictions") or usual_predictions(length)) / packing
+    padded_flops = model_flops(model, tokens, masked)
+    if real_tokens is None:
+        return SampleWork(tokens, real_tokens, padded_flops)
     # Without the program's own sum, samples count as equally long: that is the least they need.
-    stated = _numbers(facts, "model_flops")
-    needed = median(stated) if stated else model_flops(model, real, masked * real / tokens)
-    if needed <= whole * _ROUNDED:
-        return Work(tokens, real, whole, needed)
-    unknown["mfu"] = f"the logs state {needed:.4g} FLOP a sample; with padding it has {whole:.4g}"
-    return Work(tokens, real, whole)
+    stated = _positive_numbers(facts, "model_flops")
+    real_flops = (
+        median(stated) if stated else model_flops(model, real_tokens, masked * real_tokens / tokens)
+    )
+    if real_flops <= padded_flops * _ROUNDING:
+        return SampleWork(tokens, real_tokens, padded_flops, real_flops)
+    unknown["mfu"] = (
+        f"the logs state {real_flops:.4g} FLOP a sample; with padding it has {padded_flops:.4g}"
+    )
+    return SampleWork(tokens, real_tokens, padded_flops)
 
 
-def _peak(point: Measured, unknown: dict[str, str]) -> float | None:
+def _gpu_peak(point: Measured, unknown: dict[str, str]) -> float | None:
     group = point.group
-    names = _only(point.facts, "GPU", "device")
-    found = peak(names[0], group.precision) if len(names) == 1 else None
+    names = _first_known(point.facts, "GPU", "device")
+    gpu_peak = find_peak(names[0], group.precision) if len(names) == 1 else None
     if group.device == "cpu":
-        found, why = None, "it ran on the CPU, which has no known peak"
+        gpu_peak, reason = None, "it ran on the CPU, which has no known peak"
     elif not names:
-        why = "nothing says what the GPUs are"
+        reason = "nothing says what the GPUs are"
     elif len(names) > 1:
-        why = f"the GPUs differ: {', '.join(names)}"
+        reason = f"the GPUs differ: {', '.join(names)}"
     else:
-        why = f"no known data sheet states the peak of {names[0]} at {group.precision}"
-    if found is None:
-        unknown |= dict.fromkeys(("peak_flops_per_second", "mfu", "mfu_padded"), why)
-    return found
+        reason = f"no known data sheet states the peak of {names[0]} at {group.precision}"
+    if gpu_peak is None:
+        unknown |= dict.fromkeys(("peak_flops_per_second", "mfu", "mfu_padded"), reason)
+    return gpu_peak
 
 
-def _sampled(point: Measured, unknown: dict[str, str]) -> tuple[float | None, float | None]:
+def _sampled_gpus(point: Measured, unknown: dict[str, str]) -> tuple[float | None, float | None]:
     """Return watts and memory from the runs in which all GPUs were sampled."""
-    own = [run.sampled for run in point.runs if run.valid and run.sampled]
-    whole = [one for one in own if one.gpus == point.shape.gpus]
-    if whole:
-        memory = max(one.memory_mib for one in whole)
-        return median([one.watts for one in whole]), memory
+    samples = [run.sampled for run in point.runs if run.valid and run.sampled]
+    full_samples = [sample for sample in samples if sample.gpus == point.shape.gpus]
+    if full_samples:
+        memory = max(sample.memory_mib for sample in full_samples)
+        return median([sample.watts for sample in full_samples]), memory
     names = ("watts", "samples_per_joule", "gpu_memory_mib")
-    why = "nothing sampled the GPUs long enough inside the window"
+    reason = "nothing sampled the GPUs long enough inside the window"
     if point.group.device == "cpu":
-        why = "it ran on the CPU, which is not sampled"
-    elif own:
-        why = f"{own[0].gpus} of {point.shape.gpus} GPUs were sampled"
-    unknown |= dict.fromkeys(names, why)
+        reason = "it ran on the CPU, which is not sampled"
+    elif samples:
+        reason = f"{samples[0].gpus} of {point.shape.gpus} GPUs were sampled"
+    unknown |= dict.fromkeys(names, reason)
     return None, None
 
 
-def _steps(point: Measured, unknown: dict[str, str]) -> list[float]:
-    valid = {run.repeat for run in point.runs if run.valid}
-    steps = [one for repeat, own in point.steps if repeat in valid for one in own.measured]
+def _measured_steps(point: Measured, unknown: dict[str, str]) -> list[float]:
+    valid_repeats = {run.repeat for run in point.runs if run.valid}
+    steps = [
+        seconds
+        for repeat, run_steps in point.steps
+        if repeat in valid_repeats
+        for seconds in run_steps.measured
+    ]
     if not steps:
-        why = "the logs print no times of single steps"
-        unknown |= dict.fromkeys(("step_seconds", "step_seconds_p95"), why)
+        reason = "the logs print no times of single steps"
+        unknown |= dict.fromkeys(("step_seconds", "step_seconds_p95"), reason)
     return steps

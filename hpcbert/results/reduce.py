@@ -8,8 +8,8 @@ precision and batch size per device. Nothing is rounded here.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
@@ -23,13 +23,10 @@ from hpcbert.model import (
     Run,
     Shape,
     SpeedupTable,
-    throughputs,
+    valid_throughputs,
 )
-from hpcbert.results.interval import suffices
-from hpcbert.results.metrics import doubts, metrics_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from hpcbert.results.interval import is_precise
+from hpcbert.results.metrics import compute_metrics, mfu_flags
 
 BASELINE = Shape(1, 1)
 FOREIGN = "-"
@@ -69,7 +66,7 @@ class Evidence:
     suspended: float = 0.0
 
 
-def gate(evidence: Evidence) -> tuple[Reason, ...]:
+def find_invalid_reasons(evidence: Evidence) -> tuple[Reason, ...]:
     """Return why a repeat is invalid; empty if it is valid.
 
     It is valid only if the scheduler says COMPLETED, the measured step ended with exit status 0,
@@ -80,7 +77,7 @@ def gate(evidence: Evidence) -> tuple[Reason, ...]:
         return (Reason("rehearsal", "the sample log was replayed; nothing was trained"),)
     if evidence.state == FOREIGN:
         return evidence.log
-    reasons = (*_by_state(evidence), *_by_exit(evidence))
+    reasons = (*_state_reasons(evidence), *_exit_reasons(evidence))
     if reasons and not evidence.over:
         return reasons
     return reasons + tuple(
@@ -88,17 +85,17 @@ def gate(evidence: Evidence) -> tuple[Reason, ...]:
     )
 
 
-def _by_state(evidence: Evidence) -> tuple[Reason, ...]:
+def _state_reasons(evidence: Evidence) -> tuple[Reason, ...]:
     if evidence.state == _COMPLETED and evidence.suspended:
         seconds = f"{evidence.suspended:g} s"
         return (Reason("state", f"it was suspended for {seconds} while its time continued"),)
     if evidence.state == _COMPLETED:
         return ()
-    more = f": {evidence.detail}" if evidence.detail else ""
-    return (Reason("state", f"it is {evidence.state}, not {_COMPLETED}{more}"),)
+    explanation = f": {evidence.detail}" if evidence.detail else ""
+    return (Reason("state", f"it is {evidence.state}, not {_COMPLETED}{explanation}"),)
 
 
-def _by_exit(evidence: Evidence) -> tuple[Reason, ...]:
+def _exit_reasons(evidence: Evidence) -> tuple[Reason, ...]:
     if evidence.exit_code is None:
         if evidence.state != _COMPLETED:
             return ()
@@ -120,24 +117,24 @@ class Curves:
     def __init__(self, points: Iterable[Point]) -> None:
         curves: dict[tuple[object, ...], set[Point]] = {}
         for point in points:
-            curves.setdefault(_plain(point), set()).add(point)
-        self._notes = {plain: _note(curve) for plain, curve in curves.items()}
+            curves.setdefault(_curve_key(point), set()).add(point)
+        self._notes = {key: _accumulation_note(curve) for key, curve in curves.items()}
 
     def variant(self, point: Point) -> str:
         """Return the variant that distinguishes a point's table from others."""
-        note = self._notes[_plain(point)]
+        note = self._notes[_curve_key(point)]
         if not note:
             return point.variant
         variant = replace(point, accumulation=1).variant
         return f"{variant},{note}" if variant else note
 
 
-def _plain(point: Point) -> tuple[object, ...]:
+def _curve_key(point: Point) -> tuple[object, ...]:
     names = (field.name for field in fields(point) if field.name not in {"accumulation", "shape"})
     return tuple([getattr(point, name) for name in names])
 
 
-def _note(curve: set[Point]) -> str:
+def _accumulation_note(curve: set[Point]) -> str:
     """Return the rule behind a curve of points with several accumulations; may be empty."""
     shapes = {point.shape for point in curve}
     accumulations = {point.accumulation for point in curve}
@@ -147,7 +144,7 @@ def _note(curve: set[Point]) -> str:
     return f"gbs{batches.pop()}" if len(batches) == 1 else "acc by shape"
 
 
-def group_of(point: Point, curves: Curves, rule: str, *, stated: str | None = None) -> Group:
+def make_group(point: Point, curves: Curves, rule: str, *, stated: str | None = None) -> Group:
     """Return the table that a point belongs to.
 
     Points with different accumulation are in different tables, unless accumulation follows from a
@@ -188,70 +185,70 @@ def tabulate(points: Iterable[Measured], *, require_all: bool = False) -> tuple[
         if point.shape in shapes:
             raise UsageError(f"{point.group.framework} {point.shape} is measured twice.")
         shapes[point.shape] = point
-    return tuple(_table(group, shapes, require_all) for group, shapes in groups.items())
+    return tuple(_make_table(group, shapes, require_all) for group, shapes in groups.items())
 
 
-def _table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> SpeedupTable:
+def _make_table(group: Group, shapes: dict[Shape, Measured], require_all: bool) -> SpeedupTable:
     ordered = sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes))
-    numbers = {shape: _numbers(shapes[shape], require_all) for shape in ordered}
+    numbers = {shape: _counted_speeds(shapes[shape], require_all) for shape in ordered}
     base = median(numbers[BASELINE]) if numbers.get(BASELINE) else None
     rows = []
     for shape in ordered:
         point = shapes[shape]
         # It is not the experiment that its table is measured by.
-        foreign = any(
+        is_foreign = any(
             difference.decisive and difference.scope == "points" for difference in point.differences
         )
-        rows.append(_row(point, numbers[shape], None if foreign else base))
+        rows.append(_make_row(point, numbers[shape], None if is_foreign else base))
     return SpeedupTable(group, BASELINE if base else None, tuple(rows))
 
 
-def _numbers(point: Measured, require_all: bool) -> list[float]:
-    found = throughputs(point.runs)
-    return [] if require_all and len(found) < _asked(point, found) else found
+def _counted_speeds(point: Measured, require_all: bool) -> list[float]:
+    speeds = valid_throughputs(point.runs)
+    return [] if require_all and len(speeds) < _required_runs(point, speeds) else speeds
 
 
-def _asked(point: Measured, numbers: list[float]) -> int:
+def _required_runs(point: Measured, numbers: list[float]) -> int:
     """Return how many runs are needed: the existing ones if they are enough."""
     precision = point.adaptive.precision_of_median if point.adaptive else None
-    return len(numbers) if suffices(numbers, precision) else point.asked
+    return len(numbers) if is_precise(numbers, precision) else point.asked
 
 
-def _row(point: Measured, numbers: list[float], base: float | None) -> Row:
-    ok = len(throughputs(point.runs))
-    asked = _asked(point, numbers)
-    middle = median(numbers) if numbers else None
-    speedup = middle / base if middle and base else None
-    ratio = point.shape.gpus / BASELINE.gpus
+def _make_row(point: Measured, numbers: list[float], base: float | None) -> Row:
+    ok = len(valid_throughputs(point.runs))
+    required = _required_runs(point, numbers)
+    middle_speed = median(numbers) if numbers else None
+    speedup = middle_speed / base if middle_speed and base else None
+    gpu_ratio = point.shape.gpus / BASELINE.gpus
     mean = math.fsum(numbers) / len(numbers) if numbers else None
     cv = _variation(numbers, mean)
-    runs = _marked(point.runs, numbers)
-    marks = {
-        "superlinear": speedup is not None and speedup > ratio,
+    runs = _mark_outliers(point.runs, numbers)
+    conditions = {
+        "superlinear": speedup is not None and speedup > gpu_ratio,
         "noisy": cv is not None and cv > NOISY,
         "single-run": ok == 1,
-        "incomplete": ok < asked,
+        "incomplete": ok < required,
         "imprecise": point.adaptive is not None
-        and ok >= asked
-        and not suffices(numbers, point.adaptive.precision_of_median),
+        and ok >= required
+        and not is_precise(numbers, point.adaptive.precision_of_median),
         "mixed-nodes": len({frozenset(run.nodes) for run in runs if run.valid and run.nodes}) > 1,
         "mixed-environment": bool(point.differences),
         "no-baseline": base is None,
     }
-    metrics = metrics_of(point, middle)
-    own = [flag for run in runs if run.valid for flag in run.flags]
-    noted = (name for name, marked in marks.items() if marked)
-    flags = [*noted, *point.flags, *own, *doubts(metrics)]
+    metrics = compute_metrics(point, middle_speed)
+    run_flags = [flag for run in runs if run.valid for flag in run.flags]
+    row_flags = (name for name, holds in conditions.items() if holds)
+    flags = [*row_flags, *point.flags, *run_flags, *mfu_flags(metrics)]
     return Row(
         shape=point.shape,
-        median=middle,
+        median=middle_speed,
         mean=mean,
         min=min(numbers, default=None),
         max=max(numbers, default=None),
         cv=cv,
         speedup=speedup,
-        efficiency=speedup / ratio if speedup else None,
-        repeats=RepeatCount(ok, asked),
+        efficiency=speedup / gpu_ratio if speedup else None,
+        repeats=RepeatCount(ok, required),
         flags=tuple(dict.fromkeys(flags)),
         runs=runs,
         differences=point.differences,
@@ -273,11 +270,11 @@ def _variation(numbers: list[float], mean: float | None) -> float | None:
     return math.sqrt(squares / (len(numbers) - 1)) / mean
 
 
-def _marked(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
+def _mark_outliers(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
     """Return the runs with outliers marked."""
     if not has_outlier(numbers):
         return runs
-    low, high = expected(numbers)
+    low, high = expected_range(numbers)
     return tuple(
         replace(run, flags=("outlier", *run.flags))
         if run.valid and run.throughput is not None and not low <= run.throughput <= high
@@ -288,11 +285,11 @@ def _marked(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
 
 def has_outlier(numbers: Sequence[float]) -> bool:
     """Return whether a run is an outlier."""
-    low, high = expected(numbers)
+    low, high = expected_range(numbers)
     return any(not low <= number <= high for number in numbers)
 
 
-def expected(numbers: Sequence[float]) -> tuple[float, float]:
+def expected_range(numbers: Sequence[float]) -> tuple[float, float]:
     """Return the range outside which a run is an outlier; unlimited for fewer than three runs."""
     if len(numbers) < _OUTLIER_RUNS:
         return -math.inf, math.inf

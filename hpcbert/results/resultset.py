@@ -5,7 +5,7 @@ The numbers of the tables in a document are compared with their runs: a changed 
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - the reader of documents looks it up
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isclose
 from typing import Annotated, Literal
@@ -20,16 +20,16 @@ from hpcbert.model import (
     ShapeText,
     SpeedupTable,
     Whole,
-    throughputs,
+    valid_throughputs,
 )
-from hpcbert.system.decode import Invalid, Keyed, Open, Written
+from hpcbert.system.decode import EncodedAs, IgnoreUnknown, Invalid, TableKeys
 
 # hpcbert writes all digits; another program may have dropped the last one.
 _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class NodeFacts(Open):
+class NodeFacts(IgnoreUnknown):
     """The facts of nodes that are equal in everything that can change a number.
 
     Attributes:
@@ -44,7 +44,7 @@ class NodeFacts(Open):
 
 
 @dataclass(frozen=True)
-class Source(Open):
+class Source(IgnoreUnknown):
     """The source of points; for logs that hpcbert did not submit, most of it is unknown and empty.
 
     Attributes:
@@ -76,16 +76,16 @@ def _not_empty(text: str) -> str:
     return text
 
 
-_Name = Annotated[str, _not_empty]
+_NonEmpty = Annotated[str, _not_empty]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Table(Group, Open):
+class _Table(Group, IgnoreUnknown):
     """A speedup table in a document: the keys of its group lie next to `rows`."""
 
-    framework: _Name
-    model: _Name
-    precision: _Name
+    framework: _NonEmpty
+    model: _NonEmpty
+    precision: _NonEmpty
     batch_size_per_device: Whole
     baseline: ShapeText | None
     rows: tuple[Row, ...]
@@ -111,7 +111,7 @@ class _Table(Group, Open):
 
 
 @dataclass(frozen=True)
-class ResultSet(Open):
+class ResultSet(IgnoreUnknown):
     """Tables, wherever they come from.
 
     Attributes:
@@ -122,16 +122,16 @@ class ResultSet(Open):
         left_out: Files that were read but are not in a table: each path with the reason.
     """
 
-    tables: tuple[Annotated[SpeedupTable, Written(_Table, _Table.speedup_table)], ...]
+    tables: tuple[Annotated[SpeedupTable, EncodedAs(_Table, _Table.speedup_table)], ...]
     made: Provenance | None = None
     sources: tuple[Source, ...] = ()
     refused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    left_out: tuple[Annotated[tuple[str, str], Keyed("path", "why")], ...] = ()
+    left_out: tuple[Annotated[tuple[str, str], TableKeys("path", "why")], ...] = ()
 
 
 @dataclass(frozen=True)
-class Envelope(Open):
+class Envelope(IgnoreUnknown):
     """The document that `--json` prints."""
 
     version: int
@@ -149,7 +149,7 @@ def _check_runs(row: Row, place: str) -> None:
         if run.valid and run.throughput is None:
             key = f"{place}.runs[{number}].throughput"
             raise Invalid("is missing, but the run is valid", key=key)
-    speeds = throughputs(row.runs)
+    speeds = valid_throughputs(row.runs)
     if row.ok != len(speeds):
         text = f"is {row.ok}, but {len(speeds)} of its runs are valid"
         raise Invalid(text, key=f"{place}.repeats.ok")

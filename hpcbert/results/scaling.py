@@ -14,29 +14,25 @@ is as wide as their predictions differ; docs/explanation/prediction.md says how 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from hpcbert.logs.arithmetic import median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from hpcbert.model import Row, SpeedupTable
+from hpcbert.model import Row, SpeedupTable
 
 # How far beyond the largest measured number of nodes the published tables allow a check.
-FARTHEST = 4
+MAX_EXTRAPOLATION = 4
 # How much wider than the models' own range the interval is, on either side: chosen by the published
 # tables.
 MARGIN = 0.05
 # Two node counts determine one coefficient; a model needs one point more than it has coefficients.
-_FEWEST = 2
+_MIN_POINTS = 2
 # Models are as good as the best one if their squared relative residuals are at most this multiple
 # of its own, plus this.
-_ALIKE, _NOISE = 4.0, 1e-4
+_ALIKE_FACTOR, _NOISE = 4.0, 1e-4
 _NEGATIVE = -1e-12
-_MOST_NODES = 1_000_000
+_MAX_NODES = 1_000_000
 
 # Growth of the exposed all-reduce with nodes and GPUs per node.
 GROWTH: dict[str, Callable[[int, int], float]] = {
@@ -45,8 +41,8 @@ GROWTH: dict[str, Callable[[int, int], float]] = {
     "tree": lambda nodes, _: math.log2(nodes),
     "ring latency": lambda nodes, _: float(nodes - 1),
 }
-_ALONE = (("ring",), ("flat ring",), ("tree",), ("ring latency",))
-_TOGETHER = (("ring", "ring latency"), ("tree", "ring latency"))
+_SINGLE_TERMS = (("ring",), ("flat ring",), ("tree",), ("ring latency",))
+_PAIRED_TERMS = (("ring", "ring latency"), ("tree", "ring latency"))
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class Curve:
     @property
     def reach(self) -> int:
         """The largest number of nodes for a prediction."""
-        return FARTHEST * max((nodes for nodes, _ in self.points), default=0)
+        return MAX_EXTRAPOLATION * max((nodes for nodes, _ in self.points), default=0)
 
     @property
     def residuals(self) -> tuple[tuple[int, float], ...]:
@@ -108,7 +104,7 @@ class Curve:
 
     def seconds(self, nodes: int) -> float:
         """Return the seconds of a step: the middle of the models' predictions."""
-        if len(self.points) == _FEWEST:
+        if len(self.points) == _MIN_POINTS:
             return self.fits[0].at(nodes, self.gpus_per_node)
         return median([fit.at(nodes, self.gpus_per_node) for fit in self.fits])
 
@@ -120,7 +116,7 @@ class Curve:
         margin = max(MARGIN, self.spread)
         middle, low, high = self.seconds(nodes), min(times), max(times)
         samples = nodes * self.gpus_per_node * self.batch
-        single = self.fits[0].seconds
+        single_node_seconds = self.fits[0].seconds
         return Prediction(
             nodes,
             self.gpus_per_node,
@@ -128,16 +124,16 @@ class Curve:
             low=samples / (high * (1 + margin)),
             high=samples / (low * (1 - margin)),
             step_seconds=middle,
-            exposed_seconds=max(0.0, middle - single),
-            efficiency=single / middle,
+            exposed_seconds=max(0.0, middle - single_node_seconds),
+            efficiency=single_node_seconds / middle,
         )
 
     def _too_far(self, nodes: int) -> str:
-        largest = max(one for one, _ in self.points)
+        largest = max(count for count, _ in self.points)
         return (
             f"{nodes} nodes are {nodes / largest:g} times the {largest} that were measured, and "
-            f"beyond {FARTHEST} times the model was never compared with a measurement. A run on "
-            f"{math.ceil(nodes / FARTHEST)} nodes would be enough."
+            f"beyond {MAX_EXTRAPOLATION} times the model was never compared with a measurement. A run on "
+            f"{math.ceil(nodes / MAX_EXTRAPOLATION)} nodes would be enough."
         )
 
 
@@ -164,19 +160,31 @@ class Prediction:
     why: str = ""
 
 
-def curve_of(table: SpeedupTable) -> Curve:
+def fit_curve(table: SpeedupTable) -> Curve:
     """Fit a table's growth over nodes, at the number of GPUs per node with the most node counts."""
     batch = table.group.batch_size_per_device
-    known = [row for row in table.rows if row.median]
-    widths = {row.shape.gpus_per_node for row in known}
-    counts = {one: [row for row in known if row.shape.gpus_per_node == one] for one in widths}
-    width = max(widths, key=lambda one: (len(counts[one]), one), default=0)
-    rows = sorted(counts.get(width, ()), key=lambda row: row.shape.nodes)
+    measured_rows = [row for row in table.rows if row.median]
+    widths = {row.shape.gpus_per_node for row in measured_rows}
+    rows_by_width = {
+        gpus: [row for row in measured_rows if row.shape.gpus_per_node == gpus] for gpus in widths
+    }
+    width = max(widths, key=lambda gpus: (len(rows_by_width[gpus]), gpus), default=0)
+    rows = sorted(rows_by_width.get(width, ()), key=lambda row: row.shape.nodes)
     points = tuple((row.shape.nodes, _seconds(row, batch)) for row in rows)
-    alone = next((_seconds(row, batch) for row in known if row.shape.gpus == 1), None)
+    single_gpu_seconds = next(
+        (_seconds(row, batch) for row in measured_rows if row.shape.gpus == 1), None
+    )
     spread = max((_spread(row) for row in rows), default=0.0)
-    why = _lacking(points, width)
-    return Curve(width, batch, points, alone, () if why else _fits(points, width), why, spread)
+    missing_run = _describe_missing_run(points, width)
+    return Curve(
+        width,
+        batch,
+        points,
+        single_gpu_seconds,
+        () if missing_run else _fit_models(points, width),
+        missing_run,
+        spread,
+    )
 
 
 def _seconds(row: Row, batch: int) -> float:
@@ -187,31 +195,31 @@ def _spread(row: Row) -> float:
     return ((row.max or 0.0) - (row.min or 0.0)) / 2 / row.median if row.median else 0.0
 
 
-def _lacking(points: Sequence[tuple[int, float]], width: int) -> str:
+def _describe_missing_run(points: Sequence[tuple[int, float]], width: int) -> str:
     """Return which run would make a prediction possible; empty if none is missing."""
-    if len(points) >= _FEWEST:
+    if len(points) >= _MIN_POINTS:
         return ""
     if not points:
         return "No point has a number."
-    (only, _), shape = points[0], f"n{width}g"
-    other = 2 * only if only == 1 else 1
+    (measured_nodes, _), suffix = points[0], f"n{width}g"
+    suggested_nodes = 2 * measured_nodes if measured_nodes == 1 else 1
     return (
-        f"{only}{shape} alone says nothing about more nodes. A run of {other}{shape} would "
+        f"{measured_nodes}{suffix} alone says nothing about more nodes. A run of {suggested_nodes}{suffix} would "
         "show the cost of the network."
     )
 
 
-def _fits(points: Sequence[tuple[int, float]], width: int) -> tuple[Fit, ...]:
+def _fit_models(points: Sequence[tuple[int, float]], width: int) -> tuple[Fit, ...]:
     """Return the models that the points allow, the best first; each fits two points exactly."""
-    if len(points) == _FEWEST:
-        return tuple(_fit(names, points, width) for names in _ALONE[:3])
-    fits = [_fit(names, points, width) for names in (*_ALONE, *_TOGETHER)]
+    if len(points) == _MIN_POINTS:
+        return tuple(_fit_model(names, points, width) for names in _SINGLE_TERMS[:3])
+    fits = [_fit_model(names, points, width) for names in (*_SINGLE_TERMS, *_PAIRED_TERMS)]
     fits.sort(key=lambda fit: fit.residual)
-    limit = _ALIKE * fits[0].residual + _NOISE
-    return tuple(one for one in fits if one.residual <= limit)
+    limit = _ALIKE_FACTOR * fits[0].residual + _NOISE
+    return tuple(fit for fit in fits if fit.residual <= limit)
 
 
-def _fit(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit:
+def _fit_model(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit:
     """Return the least squares of relative residuals with no coefficient below zero.
 
     There are so few terms that all subsets are tried; the result is the best one without a negative
@@ -220,34 +228,36 @@ def _fit(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) 
     fits = [
         fit
         for count in range(len(names) + 1)
-        for chosen in combinations(names, count)
-        if (fit := _unbounded(chosen, points, width)) is not None
+        for terms in combinations(names, count)
+        if (fit := _fit_terms(terms, points, width)) is not None
     ]
-    return min(fits, key=lambda one: one.residual)
+    return min(fits, key=lambda fit: fit.residual)
 
 
-def _unbounded(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit | None:
-    lines = [
+def _fit_terms(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit | None:
+    equations = [
         [1 / seconds, *(GROWTH[name](nodes, width) / seconds for name in names)]
         for nodes, seconds in points
     ]
-    found = _solved(lines)
-    if found is None or min(found) < _NEGATIVE:
+    coefficients = _solve_least_squares(equations)
+    if coefficients is None or min(coefficients) < _NEGATIVE:
         return None
-    residual = math.fsum((math.fsum(map(_product, line, found)) - 1) ** 2 for line in lines)
-    return Fit(found[0], tuple(zip(names, found[1:], strict=True)), residual)
+    residual = math.fsum(
+        (math.fsum(map(_product, line, coefficients)) - 1) ** 2 for line in equations
+    )
+    return Fit(coefficients[0], tuple(zip(names, coefficients[1:], strict=True)), residual)
 
 
-def _product(one: float, other: float) -> float:
-    return one * other
+def _product(factor: float, other_factor: float) -> float:
+    return factor * other_factor
 
 
-def _solved(lines: Sequence[Sequence[float]]) -> list[float] | None:
+def _solve_least_squares(equations: Sequence[Sequence[float]]) -> list[float] | None:
     """Return x for which lines times x is nearest to ones, by the normal equations; None: any."""
-    size = len(lines[0])
+    size = len(equations[0])
     system = [
-        [*(math.fsum(line[row] * line[column] for line in lines) for column in range(size)),
-         math.fsum(line[row] for line in lines)]
+        [*(math.fsum(equation[row] * equation[column] for equation in equations) for column in range(size)),
+         math.fsum(equation[row] for equation in equations)]
         for row in range(size)
     ]  # fmt: skip
     for place in range(size):
@@ -259,18 +269,20 @@ def _solved(lines: Sequence[Sequence[float]]) -> list[float] | None:
             if row != place:
                 share = system[row][place] / system[place][place]
                 pairs = zip(system[row], system[place], strict=True)
-                system[row] = [own - share * other for own, other in pairs]
+                system[row] = [value - share * pivot_value for value, pivot_value in pairs]
     return [system[place][size] / system[place][place] for place in range(size)]
 
 
-def asked_for(text: str) -> tuple[int, ...]:
+def parse_node_counts(text: str) -> tuple[int, ...]:
     """Read numbers of nodes by commas, `16,64`; each once.
 
     Raises:
         ValueError: A value is not a whole number from 1 to a million.
     """
     numbers: Iterable[str] = (word.strip() for word in text.split(","))
-    found = tuple(dict.fromkeys(int(number) if number.isdecimal() else 0 for number in numbers))
-    if not all(1 <= one <= _MOST_NODES for one in found):
+    node_counts = tuple(
+        dict.fromkeys(int(number) if number.isdecimal() else 0 for number in numbers)
+    )
+    if not all(1 <= count <= _MAX_NODES for count in node_counts):
         raise ValueError(text)
-    return found
+    return node_counts

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
-from hpcbert.config.adaptive import FEWEST
-from hpcbert.model import throughputs
-from hpcbert.results.interval import limits, suffices
+from hpcbert.config.adaptive import FEWEST_REPEATS
+from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable, valid_throughputs
+from hpcbert.results.interval import is_precise, median_limits
 from hpcbert.results.reduce import FOREIGN
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable
-
-_SHOWN = 3
+_MAX_DIFFERENCES = 3
 _NUMBER = re.compile(r"\d+")
 # The meaning of each flag, as tables explain it to readers of the table alone.
 FLAGS = {
@@ -41,34 +36,38 @@ FLAGS = {
 }
 
 
-def plain(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return text on one line, without control characters that could control a terminal."""
     flat = " ".join(text.split())
     return "".join(char if char.isprintable() else "�" for char in flat)
 
 
-def on_cpu(group: Group, before: str) -> str:
+def cpu_suffix(group: Group, before: str) -> str:
     """Return the mark of a CPU table for a title, after the words that precede it."""
     return f"{before}CPU" if group.device == "cpu" else ""
 
 
-def device_of(group: Group) -> str:
+def device_word(group: Group) -> str:
     """Return a table's word for one computing device."""
     return "rank" if group.device == "cpu" else "GPU"
 
 
-def of_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
+def adapt_to_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
     """Return a text about tables on GPUs in the words for these tables."""
-    on = {table.group.device for table in tables}
-    return text.replace("GPUs", "devices" if "gpu" in on else "ranks") if "cpu" in on else text
+    devices = {table.group.device for table in tables}
+    return (
+        text.replace("GPUs", "devices" if "gpu" in devices else "ranks")
+        if "cpu" in devices
+        else text
+    )
 
 
-def why(run: Run) -> str:
+def describe_reasons(run: Run) -> str:
     """Return the reasons why a repeat is invalid."""
-    return plain("; ".join(map(str, run.reasons)))
+    return sanitize("; ".join(map(str, run.reasons)))
 
 
-def refusals(row: Row) -> tuple[tuple[str, str], ...]:
+def invalid_repeats(row: Row) -> tuple[tuple[str, str], ...]:
     """Return the invalid repeats of a row and why; those with the same reason are together.
 
     `repeat 3`, `5 repeats` for all of the row, `2 repeats (1, 4)` for some of it.
@@ -76,38 +75,38 @@ def refusals(row: Row) -> tuple[tuple[str, str], ...]:
     reasons: dict[str, list[Run]] = {}
     for run in row.runs:
         if not run.valid:
-            reasons.setdefault(why(run), []).append(run)
-    return tuple((_named(runs, row), said) for said, runs in reasons.items())
+            reasons.setdefault(describe_reasons(run), []).append(run)
+    return tuple((_name_repeats(runs, row), reason) for reason, runs in reasons.items())
 
 
-def _named(runs: list[Run], row: Row) -> str:
+def _name_repeats(runs: list[Run], row: Row) -> str:
     if len(runs) == 1:
         (run,) = runs
-        return _called(run, row) + (f" (attempt {run.attempt})" if run.attempt else "")
-    text = ", ".join(_called(run, row).removeprefix("repeat ") for run in runs)
+        return _name_run(run, row) + (f" (attempt {run.attempt})" if run.attempt else "")
+    text = ", ".join(_name_run(run, row).removeprefix("repeat ") for run in runs)
     return f"{len(runs)} repeats" + ("" if len(runs) == len(row.runs) else f" ({text})")
 
 
-def _called(run: Run, row: Row) -> str:
+def _name_run(run: Run, row: Row) -> str:
     """Return a run's name: its number, or its log if that is not numbered so."""
     numbers = _NUMBER.findall(PurePath(run.log).stem)
     if run.state != FOREIGN or not run.log or numbers[-1:] == [str(run.repeat)]:
         return f"repeat {run.repeat}"
     name = PurePath(run.log).name
-    alike = [one for one in row.runs if PurePath(one.log).name == name]
-    return plain(name if len(alike) == 1 else run.log)
+    same_named = [other_run for other_run in row.runs if PurePath(other_run.log).name == name]
+    return sanitize(name if len(same_named) == 1 else run.log)
 
 
-def basis(table: SpeedupTable) -> str:
+def describe_window(table: SpeedupTable) -> str:
     """Return which part of the runs was counted, as clauses that each end in `; `."""
-    found = dict.fromkeys(row.window.counted for row in table.rows if row.window)
-    return "".join(f"{plain(one)}; " for one in found)
+    parts = dict.fromkeys(row.window.counted for row in table.rows if row.window)
+    return "".join(f"{sanitize(part)}; " for part in parts)
 
 
-def earlier(run: Run) -> tuple[str, ...]:
+def earlier_attempts(run: Run) -> tuple[str, ...]:
     """Return the outcome of a repeat's other attempts, one sentence each."""
     return tuple(
-        plain(
+        sanitize(
             f"repeat {run.repeat} attempt {attempt.attempt}"
             + (f" on {','.join(attempt.nodes)}" if attempt.nodes else "")
             + f" was {attempt.state}"
@@ -118,67 +117,71 @@ def earlier(run: Run) -> tuple[str, ...]:
     )
 
 
-def differences(row: Row) -> tuple[str, ...]:
+def describe_differences(row: Row) -> tuple[str, ...]:
     """Return the differences between a row's nodes, the first few, one sentence each."""
-    shown = [plain(str(difference)) for difference in row.differences[:_SHOWN]]
-    more = len(row.differences) - len(shown)
-    return (*shown, f"{more} more: --json has them all") if more else tuple(shown)
+    shown = [sanitize(str(difference)) for difference in row.differences[:_MAX_DIFFERENCES]]
+    remaining = len(row.differences) - len(shown)
+    return (*shown, f"{remaining} more: --json has them all") if remaining else tuple(shown)
 
 
-def protocol(row: Row) -> tuple[str, ...]:
+def describe_adaptive(row: Row) -> tuple[str, ...]:
     """Return how many repeats a row has and why, unless their number was fixed."""
-    return (sufficiency(throughputs(row.runs), row.adaptive),) if row.adaptive else ()
+    return (
+        (describe_sufficiency(valid_throughputs(row.runs), row.adaptive),) if row.adaptive else ()
+    )
 
 
-def sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
+def describe_sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
     """Return how many valid repeats a point has, and whether they are enough."""
     count = f"{len(numbers)} of at most {adaptive.max_repeats} repeats"
     if not numbers:
         return count
-    found, asked = limits(numbers), percent(adaptive.precision_of_median)
-    if suffices(numbers, adaptive.precision_of_median):
-        text = f"narrower than {asked}"
-    elif len(numbers) < FEWEST:
-        text = f"and at least {FEWEST} are needed"
+    interval, max_width = median_limits(numbers), format_percent(adaptive.precision_of_median)
+    if is_precise(numbers, adaptive.precision_of_median):
+        text = f"narrower than {max_width}"
+    elif len(numbers) < FEWEST_REPEATS:
+        text = f"and at least {FEWEST_REPEATS} are needed"
     else:
-        text = f"not narrower than {asked}"
-    wide = f"interval is {percent(found.width)} wide"
-    return f"{count}: the median's {percent(found.coverage)} {wide}, {text}"
+        text = f"not narrower than {max_width}"
+    width_text = f"interval is {format_percent(interval.width)} wide"
+    return f"{count}: the median's {format_percent(interval.coverage)} {width_text}, {text}"
 
 
-def repeats_of(protocol: Protocol) -> str:
+def describe_repeats(protocol: Protocol) -> str:
     """Return how many repeats a protocol has: `5`, or `5 to 15`."""
     fixed = protocol.precision_of_median is None
-    return str(protocol.repeats) if fixed else f"{FEWEST} to {protocol.repeats}"
+    return str(protocol.repeats) if fixed else f"{FEWEST_REPEATS} to {protocol.repeats}"
 
 
-def until(protocol: Protocol) -> str:
+def describe_stop(protocol: Protocol) -> str:
     """Return when a protocol stops repeating a point; empty if the number is fixed."""
     if protocol.precision_of_median is None:
         return ""
-    return f"until the median's interval is narrower than {percent(protocol.precision_of_median)}"
+    return f"until the median's interval is narrower than {format_percent(protocol.precision_of_median)}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share in the usual form: `1 %`, `93.75 %`, `0.823 %`."""
     return f"{share * 100:.4g} %"
 
 
-def marks(row: Row) -> tuple[str, ...]:
+def describe_flags(row: Row) -> tuple[str, ...]:
     """Return what no log of a row confirms, and a sentence for each marked repeat that is valid."""
     labels = (f"unchecked: {', '.join(row.unchecked)}",) if row.unchecked else ()
     return labels + tuple(
-        plain(f"{_called(run, row)}: {', '.join(run.flags)}{_distance(run, row)}{_notes(run)}")
+        sanitize(
+            f"{_name_run(run, row)}: {', '.join(run.flags)}{_median_distance(run, row)}{_run_notes(run)}"
+        )
         for run in row.runs
         if run.valid and run.flags
     )
 
 
-def _notes(run: Run) -> str:
+def _run_notes(run: Run) -> str:
     return "".join(f" ({note.detail})" for note in run.notes)
 
 
-def _distance(run: Run, row: Row) -> str:
+def _median_distance(run: Run, row: Row) -> str:
     if "outlier" not in run.flags or not row.median or run.throughput is None:
         return ""
     share = run.throughput / row.median - 1

@@ -1,11 +1,11 @@
-"""Schedulers: one protocol (`base`), one package per implementation, chosen by `of`."""
+"""Schedulers: one protocol (`base`), one package per implementation, chosen by `create_scheduler`."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING
 
-from hpcbert.config.schedulers import traits
+from hpcbert.config.schedulers import find_traits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcbert.scheduler.base import Scheduler, World
 
 
-def of(name: str, world: World) -> Scheduler:
+def create_scheduler(name: str, world: World) -> Scheduler:
     """Return the scheduler that a site or a campaign names.
 
     Args:
@@ -24,13 +24,13 @@ def of(name: str, world: World) -> Scheduler:
     Raises:
         UsageError: No scheduler has that name.
     """
-    like = traits(name)
-    module, _, kind = like.made_by.partition(":")
+    like = find_traits(name)
+    module, _, kind = like.class_path.partition(":")
     scheduler: Scheduler = getattr(importlib.import_module(module), kind)(like, world)
     return scheduler
 
 
-def each(
+def group_by_scheduler(
     campaigns: Iterable[TrackedCampaign], world: World
 ) -> Iterator[tuple[Scheduler, list[TrackedCampaign]]]:
     """Yield the schedulers of campaigns, each with its campaigns."""
@@ -38,4 +38,4 @@ def each(
     for campaign in campaigns:
         by_name.setdefault(campaign.campaign.scheduler, []).append(campaign)
     for name, tracked_campaigns in by_name.items():
-        yield of(name, world), tracked_campaigns
+        yield create_scheduler(name, world), tracked_campaigns

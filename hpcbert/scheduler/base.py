@@ -5,31 +5,25 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.campaign.ledger import Ledger
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.schedulers import Traits
+from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError
-from hpcbert.model import utc
-from hpcbert.scheduler.poller import PlainPoller
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from hpcbert.campaign.ledger import Ledger
-    from hpcbert.campaign.repeats import Key, Repeat
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.schedulers import Traits
-    from hpcbert.config.site import Site
-    from hpcbert.finding import Finding
-    from hpcbert.model import Array, Campaign, JobRequest
-    from hpcbert.scheduler.poller import Poller
-    from hpcbert.script.resolve import SubmitOptions
-    from hpcbert.slurm.states import RepeatState
-    from hpcbert.system.runner import Runner
-    from hpcbert.timelimit import TimeLimit
+from hpcbert.finding import Finding
+from hpcbert.model import Array, Campaign, JobRequest, format_utc
+from hpcbert.scheduler.poller import PlainPoller, Poller
+from hpcbert.script.resolve import SubmitOptions
+from hpcbert.slurm.states import RepeatState
+from hpcbert.system.runner import Runner
+from hpcbert.timelimit import TimeLimit
 
 # The command that continues a submission, without the campaign.
 RESUME = "hpcbert submit --resume"
@@ -81,7 +75,7 @@ class Job:
 
     def of(self, array: Array, stamp: str) -> Array:
         """Return its array as submitted; `stamp` is the time, ISO 8601 UTC."""
-        known = array if array.job_id == self.job_id else None
+        previous = array if array.job_id == self.job_id else None
         return replace(
             array,
             state="submitted",
@@ -89,8 +83,8 @@ class Job:
             cluster=(self.cluster or array.cluster) if array.cluster else "",
             submitted=array.submitted or stamp,
             seen=stamp if self.seen else "",
-            changed=self.changed or (known.changed if known else ()),
-            submit_time=self.submit_time or (known.submit_time if known else None),
+            changed=self.changed or (previous.changed if previous else ()),
+            submit_time=self.submit_time or (previous.submit_time if previous else None),
             error="",
         )
 
@@ -349,7 +343,7 @@ class Scheduler(ABC):
         return ()
 
 
-def record(ledger: Ledger, *arrays: Array, flush: bool = True) -> None:
+def record_arrays(ledger: Ledger, *arrays: Array, flush: bool = True) -> None:
     """Record arrays; if a job's id can't be recorded, name it in the error.
 
     Args:
@@ -395,30 +389,34 @@ class PlainScheduler(Scheduler):
 
     def submit(self, directory: Path, campaign: Campaign) -> Campaign:
         """Hand over every array that is not submitted yet, adopting what is there already."""
-        new = campaign.unsubmitted
-        for array in new:
+        unsubmitted = campaign.unsubmitted
+        for array in unsubmitted:
             store.read_script(directory, array)
-        with store.changing(directory, campaign) as ledger:
-            for arrays in [new] if self.one_job and new else [(one,) for one in new]:
+        with store.open_ledger(directory, campaign) as ledger:
+            for arrays in (
+                [unsubmitted]
+                if self.one_job and unsubmitted
+                else [(array,) for array in unsubmitted]
+            ):
                 self.world.check()
                 self._hand_over(ledger, arrays)
         return ledger.campaign
 
     def _hand_over(self, ledger: Ledger, arrays: tuple[Array, ...]) -> None:
-        job_id = self._left_behind(ledger, arrays)
+        job_id = self._find_earlier_job(ledger, arrays)
         if not job_id:
-            arrays = tuple(replace(array, called=utc(self.world.now())) for array in arrays)
-            record(ledger, *arrays)
+            arrays = tuple(replace(array, called=format_utc(self.world.now())) for array in arrays)
+            record_arrays(ledger, *arrays)
             job_id = self.start(ledger.directory, replace(ledger.campaign, arrays=arrays))
-        job, stamp = Job(job_id, seen=False), utc(self.world.now())
-        record(ledger, *(job.of(array, stamp) for array in arrays))
+        job, stamp = Job(job_id, seen=False), format_utc(self.world.now())
+        record_arrays(ledger, *(job.of(array, stamp) for array in arrays))
 
-    def _left_behind(self, ledger: Ledger, arrays: Sequence[Array]) -> str:
+    def _find_earlier_job(self, ledger: Ledger, arrays: Sequence[Array]) -> str:
         if not self.world.resumed and not any(array.called for array in arrays):
             return ""
-        found = self.find(ledger.directory, arrays)
-        if not found:
+        job_id = self.find(ledger.directory, arrays)
+        if not job_id:
             self.world.pause(1.0)  # It may just have been started.
-            found = self.find(ledger.directory, arrays)
+            job_id = self.find(ledger.directory, arrays)
         watched = TrackedCampaign(ledger.directory, ledger.campaign)
-        return found or next(filter(None, map(watched.begun_job, arrays)), "")
+        return job_id or next(filter(None, map(watched.find_begun_job, arrays)), "")

@@ -6,29 +6,28 @@ A shared scheduler is asked seldom while nothing changes, and not in step with o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from hpcbert.campaign.repeats import Key, TrackedCampaign
+from hpcbert.slurm.states import RepeatState
 
-    from hpcbert.campaign.repeats import Key, TrackedCampaign
-    from hpcbert.slurm.states import RepeatState
+States = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]
 
-    States = Callable[[TrackedCampaign], Mapping[Key, RepeatState]]
 
 # Seconds between two looks at what needs no query.
 INTERVAL = 1.0
 # Shortest interval between two queries of a shared scheduler, and the longest one, in multiples of
 # the floor: from 10 to 60 seconds.
 FLOOR = 10.0
-_SPAN = 6
+_MAX_FACTOR = 6
 _GROWTH = 1.5
 _JITTER = 0.2
 # Seconds after which it is first asked about an end that a job wrote: its script still runs when
 # it writes, and slurmctld knows after some 30 ms. If it does not, the next waits are 0.5, 1, ...
-_MOMENT = 1 / 8
-_WAIT = 0.25
+_FIRST_DELAY = 1 / 8
+_EARLY_WAIT = 0.25
 
 
 @dataclass(frozen=True)
@@ -51,19 +50,19 @@ class Pace:
             interval = self.floor
         else:
             interval = self.interval * _GROWTH
-        return replace(self, interval=min(interval, self.floor * _SPAN))
+        return replace(self, interval=min(interval, self.floor * _MAX_FACTOR))
 
-    def seconds(self, chance: float, least: float = 0.0) -> float:
+    def seconds(self, chance: float, minimum: float = 0.0) -> float:
         """Return the seconds to the next poll; `chance`, in [0, 1), sets the jitter.
 
-        There are no fewer than `least`, unless that is more than the longest interval.
+        There are no fewer than `minimum`, unless that is more than the longest interval.
         """
-        least = min(least, self.floor * _SPAN)
-        return max(self.floor, self.interval, least) * (1 + _JITTER * chance)
+        minimum = min(minimum, self.floor * _MAX_FACTOR)
+        return max(self.floor, self.interval, minimum) * (1 + _JITTER * chance)
 
 
 @dataclass(frozen=True)
-class Haste:
+class EarlyQueries:
     """When to ask early, about ends that jobs wrote.
 
     On average there is at most one query per floor interval, plus those saved in quiet times.
@@ -77,29 +76,29 @@ class Haste:
     """
 
     floor: float
-    saved: float = _SPAN
+    saved: float = _MAX_FACTOR
     asked: float = 0.0
-    wait: float = _WAIT
+    wait: float = _EARLY_WAIT
     due: float = float("inf")
 
-    def heard(self, now: float) -> Haste:
+    def heard(self, now: float) -> EarlyQueries:
         """Return it after an end that was written just now."""
-        return replace(self, wait=_WAIT, due=now + _MOMENT)
+        return replace(self, wait=_EARLY_WAIT, due=now + _FIRST_DELAY)
 
-    def after(self, now: float, *, changed: bool) -> Haste:
+    def after(self, now: float, *, changed: bool) -> EarlyQueries:
         """Return it after a query, early or not; later and later if none helps."""
-        wait = _WAIT if changed else min(self.wait * 2, max(_WAIT, self.floor))
+        wait = _EARLY_WAIT if changed else min(self.wait * 2, max(_EARLY_WAIT, self.floor))
         saved = max(0.0, self._saved(now) - 1)
         return replace(self, saved=saved, asked=now, wait=wait, due=now + wait)
 
     def seconds(self, now: float, *, last: bool) -> float:
         """Return the seconds until a query may be made; about the last end it may when due."""
-        short = 0.0 if last else (1 - self._saved(now)) * self.floor
-        return max(0.0, self.due - now, short)
+        shortfall = 0.0 if last else (1 - self._saved(now)) * self.floor
+        return max(0.0, self.due - now, shortfall)
 
     def _saved(self, now: float) -> float:
-        more = (now - self.asked) / self.floor if self.floor else _SPAN
-        return min(_SPAN, self.saved + max(0.0, more))
+        accrual = (now - self.asked) / self.floor if self.floor else _MAX_FACTOR
+        return min(_MAX_FACTOR, self.saved + max(0.0, accrual))
 
 
 class Poller(Protocol):
@@ -170,7 +169,7 @@ class PlainPoller(Poller):
         return key in self.states and not self.states[key].kind.alive
 
 
-def differ(before: RepeatState | None, after: RepeatState) -> bool:
+def has_changed(before: RepeatState | None, after: RepeatState) -> bool:
     """Return whether a repeat's state is worth reporting after the one before it."""
     return before is None or any(
         getattr(before, name) != getattr(after, name) for name in ("word", "kind", "attempt")

@@ -6,19 +6,14 @@ import math
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 from hpcbert import scheduler
+from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.poller import FLOOR, differ
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from hpcbert.campaign.repeats import Key, TrackedCampaign
-    from hpcbert.scheduler.poller import Poller
-    from hpcbert.slurm.states import RepeatState
-    from hpcbert.system.runner import Runner
+from hpcbert.scheduler.poller import FLOOR, Poller, has_changed
+from hpcbert.slurm.states import RepeatState
+from hpcbert.system.runner import Runner
 
 
 class Tracker:
@@ -47,7 +42,7 @@ class Tracker:
         self.failures, self.complaint, self.absent = 0, "", False
         self.garbage: tuple[str, ...] = ()
         self._pollers: dict[Poller, frozenset[Key]] = {}
-        for runs_on, tracked_campaigns in scheduler.each(
+        for runs_on, tracked_campaigns in scheduler.group_by_scheduler(
             watched, World(run, clock, environ=environ)
         ):
             poller = runs_on.poller(tracked_campaigns, floor=floor, chance=chance)
@@ -67,12 +62,14 @@ class Tracker:
         self.complaint = "; ".join(poller.complaint for poller in self._pollers if poller.complaint)
         self.absent = any(poller.absent for poller in self._pollers)
         self.garbage = tuple(line for poller in self._pollers for line in poller.garbage)
-        return {key: state for key, state in self.states.items() if differ(before.get(key), state)}
+        return {
+            key: state for key, state in self.states.items() if has_changed(before.get(key), state)
+        }
 
     def pause(self) -> float:
         """Return the seconds until the next poll is worthwhile."""
         pauses = (poller.pause() for poller in self._pollers)
-        return min((one for one in pauses if one is not None), default=0.0)
+        return min((seconds for seconds in pauses if seconds is not None), default=0.0)
 
     def stirred(self) -> bool:
         """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hpcbert.campaign import store
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
 from hpcbert.config.toml import read
 from hpcbert.errors import UsageError
+from hpcbert.model import Campaign, Material, OptionValue, Point
 from hpcbert.script import lockfile
+from hpcbert.script.draft import Draft
+from hpcbert.script.lockfile import Lock
 from hpcbert.script.plan import Request, RequestCell, plan
 from hpcbert.system.redact import MASK
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.model import Campaign, Material, OptionValue, Point
-    from hpcbert.script.draft import Draft
-    from hpcbert.script.lockfile import Lock
-
 
 @dataclass(frozen=True)
-class Past:
+class PreviousCampaign:
     """A campaign to measure again.
 
     Attributes:
@@ -53,7 +50,7 @@ class Past:
         return {**self.defaults, **dict(point.options)}
 
 
-def past(directory: Path) -> Past:
+def read_previous(directory: Path) -> PreviousCampaign:
     """Read what a campaign measured.
 
     Raises:
@@ -63,21 +60,21 @@ def past(directory: Path) -> Past:
     if not campaign.arrays:
         raise UsageError("The campaign has no points.", where=str(directory))
     path = directory / store.LOCKED
-    lock = lockfile.load(path) if path.exists() else None
-    return Past(campaign, lock.options if lock else _defaults(directory), lock)
+    lock = lockfile.load_lock(path) if path.exists() else None
+    return PreviousCampaign(campaign, lock.options if lock else _read_defaults(directory), lock)
 
 
-def locked(path: Path) -> Past:
+def read_locked(path: Path) -> PreviousCampaign:
     """Read from a lock file what was measured.
 
     Raises:
         ConfigError: It is missing or wrong.
     """
-    lock = lockfile.load(path)
-    return Past(lock.as_campaign, lock.options, lock)
+    lock = lockfile.load_lock(path)
+    return PreviousCampaign(lock.as_campaign, lock.options, lock)
 
 
-def _defaults(directory: Path) -> dict[str, OptionValue]:
+def _read_defaults(directory: Path) -> dict[str, OptionValue]:
     options = read(directory / store.RECIPE).get("options")
     tables = options if isinstance(options, dict) else {}
     return {
@@ -87,53 +84,61 @@ def _defaults(directory: Path) -> dict[str, OptionValue]:
     }
 
 
-def request(then: Past, recipe: Recipe, site: Site) -> Request:
+def rerun_request(previous: PreviousCampaign, recipe: Recipe, site: Site) -> Request:
     """Return the request that makes the same points here.
 
     Raises:
         UsageError: A point is not possible here; the message says which, or why.
     """
-    measurement_plan = plan(recipe, site, one := _same(then, recipe))
-    had = {_bare(point): measurement_plan.options for point in measurement_plan.points}
-    missing = [point for point in then.points if not _is_had(then, point, had)]
-    if missing:
-        names = "; ".join(f"{point.key} {point.variant}".strip() for point in missing)
+    measurement_plan = plan(recipe, site, same_request := _same_request(previous, recipe))
+    options_by_point = {
+        _without_options(point): measurement_plan.options for point in measurement_plan.points
+    }
+    missing_points = [
+        point for point in previous.points if not _has_point(previous, point, options_by_point)
+    ]
+    if missing_points:
+        names = "; ".join(f"{point.key} {point.variant}".strip() for point in missing_points)
         raise UsageError(
-            f"Some points of {then.campaign.id} are not possible here: {names}.",
+            f"Some points of {previous.campaign.id} are not possible here: {names}.",
             where=recipe.name,
             hint="The recipe or the site differs. Give the points with --fw, --nodes and so on.",
         )
-    return one
+    return same_request
 
 
-def _bare(point: Point) -> Point:
+def _without_options(point: Point) -> Point:
     return replace(point, options=())
 
 
-def _is_had(then: Past, point: Point, had: Mapping[Point, Mapping[str, OptionValue]]) -> bool:
+def _has_point(
+    previous: PreviousCampaign,
+    point: Point,
+    options_by_point: Mapping[Point, Mapping[str, OptionValue]],
+) -> bool:
     """Return whether a plan has a point, with the same values of its options."""
-    here = had.get(_bare(point), {})
-    return _bare(point) in had and all(
-        here[name] == value if name in here else value == then.defaults.get(name)
-        for name, value in then.values(point).items()
+    options = options_by_point.get(_without_options(point), {})
+    return _without_options(point) in options_by_point and all(
+        options[name] == value if name in options else value == previous.defaults.get(name)
+        for name, value in previous.values(point).items()
     )
 
 
-def _same(then: Past, recipe: Recipe) -> Request:
-    largest, protocol = then.largest, then.campaign.protocol
+def _same_request(previous: PreviousCampaign, recipe: Recipe) -> Request:
+    largest, protocol = previous.largest, previous.campaign.protocol
     return Request(
         shape=largest.shape,
         cells=tuple(
             RequestCell(
                 point.shape, point.precision, point.batch_size_per_device, point.accumulation
             )
-            for point in then.points
+            for point in previous.points
         ),
         model=largest.model,
         preset=largest.protocol,
         device=largest.device,
         xla=largest.xla,
-        settings=_settings(then, recipe),
+        settings=_previous_settings(previous, recipe),
         env=largest.env,
         repeats=protocol.repeats,
         precision_of_median=protocol.precision_of_median,
@@ -142,53 +147,59 @@ def _same(then: Past, recipe: Recipe) -> Request:
     )
 
 
-def _settings(then: Past, recipe: Recipe) -> dict[str, str]:
+def _previous_settings(previous: PreviousCampaign, recipe: Recipe) -> dict[str, str]:
     """Return all options as they were: those that no point has, as they were typed."""
-    values = then.values(then.largest)
+    values = previous.values(previous.largest)
     settings = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in values.items()
-        if name in recipe.options or name in dict(then.largest.options)
+        if name in recipe.options or name in dict(previous.largest.options)
     }
-    return {**settings, **{name: text for name, text in _typed(then) if name not in values}}
+    return {
+        **settings,
+        **{name: text for name, text in _typed_settings(previous) if name not in values},
+    }
 
 
-def _typed(then: Past) -> Iterator[tuple[str, str]]:
-    words = then.campaign.command
-    for before, word in zip(("", *words), words, strict=False):
-        text = word if before == "--set" else word.removeprefix("--set=")
+def _typed_settings(previous: PreviousCampaign) -> Iterator[tuple[str, str]]:
+    words = previous.campaign.command
+    for preceding_word, word in zip(("", *words), words, strict=False):
+        text = word if preceding_word == "--set" else word.removeprefix("--set=")
         name, equals, value = text.partition("=")
-        if (before == "--set" or text != word) and equals and MASK not in value:
+        if (preceding_word == "--set" or text != word) and equals and MASK not in value:
             yield name.strip(), value
 
 
-def differences(then: Past, now: Draft) -> tuple[str, ...]:
+def list_differences(previous: PreviousCampaign, draft: Draft) -> tuple[str, ...]:
     """Return the differences from then, one sentence each."""
-    if then.lock:
-        return lockfile.differences(then.lock, now.lock)
-    return _of_manifests(then.campaign, now.campaign)
+    if previous.lock:
+        return lockfile.compare_locks(previous.lock, draft.lock)
+    return _compare_manifests(previous.campaign, draft.campaign)
 
 
-def _of_manifests(campaign: Campaign, now: Campaign) -> tuple[str, ...]:
+def _compare_manifests(campaign: Campaign, current: Campaign) -> tuple[str, ...]:
     pairs: dict[str, tuple[Any, Any]] = {
-        "hpcbert": (campaign.hpcbert, now.hpcbert),
-        "site": (campaign.site, now.site),
-        "scheduler": (campaign.scheduler, now.scheduler),
-        "container runtime": (campaign.runtime, now.runtime),
-        "image": (campaign.image, now.image),
-        "recipe": (campaign.recipe_digest[:12], now.recipe_digest[:12]),
+        "hpcbert": (campaign.hpcbert, current.hpcbert),
+        "site": (campaign.site, current.site),
+        "scheduler": (campaign.scheduler, current.scheduler),
+        "container runtime": (campaign.runtime, current.runtime),
+        "image": (campaign.image, current.image),
+        "recipe": (campaign.recipe_digest[:12], current.recipe_digest[:12]),
         **{
-            kind: (_material(campaign.materials, kind), _material(now.materials, kind))
+            kind: (
+                _format_materials(campaign.materials, kind),
+                _format_materials(current.materials, kind),
+            )
             for kind in ("image file", "source", "data")
         },
     }
     return tuple(
-        f"Differs from {campaign.id}: {what} was {before or 'none'}, and is {here or 'none'} here."
-        for what, (before, here) in pairs.items()
-        if before != here
+        f"Differs from {campaign.id}: {subject} was {old_value or 'none'}, and is {new_value or 'none'} here."
+        for subject, (old_value, new_value) in pairs.items()
+        if old_value != new_value
     )
 
 
-def _material(materials: tuple[Material, ...], kind: str) -> str:
-    found = (material for material in materials if material.kind == kind.partition(" ")[0])
-    return "; ".join(f"{material.name} {material.digest}" for material in found)
+def _format_materials(materials: tuple[Material, ...], kind: str) -> str:
+    matches = (material for material in materials if material.kind == kind.partition(" ")[0])
+    return "; ".join(f"{material.name} {material.digest}" for material in matches)

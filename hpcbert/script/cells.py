@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from hpcbert.config.campaignfile import Axes, Selection, Sizes
 from hpcbert.config.options import SCALING
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import Shape
-from hpcbert.script.plan import shapes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from hpcbert.config.campaignfile import Axes, Selection, Sizes
-    from hpcbert.model import OptionValue
+from hpcbert.model import OptionValue, Shape
+from hpcbert.script.plan import list_shapes
 
 # More are a typing error: as many as a point can have repeats.
-MOST = 10_000
+MOST_POINTS = 10_000
 
 
 class Combination(NamedTuple):
@@ -46,14 +42,14 @@ class Combination(NamedTuple):
             "precisions": (self.axes.precisions, self.precision),
             "shapes": (self.axes.shapes, self.shape),
         }
-        several, value = values.get(key, ((), None))
-        at = f"[{several.index(value) + 1}]" if len(several) > 1 and value in several else ""
-        return f"{self.block}{key}{at}"
+        axis, value = values.get(key, ((), None))
+        position = f"[{axis.index(value) + 1}]" if len(axis) > 1 and value in axis else ""
+        return f"{self.block}{key}{position}"
 
     def without(self, key: str) -> Combination | None:
         """Return a cell without its wrong values; None if no value of it was wrong."""
         kind, _, name = key.partition(".")
-        others = {
+        replacements = {
             "models": self._replace(model=""),
             "precisions": self._replace(precision=""),
             "batch_sizes": self._replace(size=0),
@@ -61,13 +57,15 @@ class Combination(NamedTuple):
             "options": self._replace(
                 options=tuple(option for option in self.options if option[0] != name)
             ),
-            "env": self._replace(env=tuple(one for one in self.env if one[0] != name)),
+            "env": self._replace(
+                env=tuple(variable for variable in self.env if variable[0] != name)
+            ),
         }
-        other = others.get(kind, self)
-        return other if other != self else None
+        replacement = replacements.get(kind, self)
+        return replacement if replacement != self else None
 
 
-def combinations(selection: Selection, largest: Shape, where: str) -> Iterator[Combination]:
+def expand_axes(selection: Selection, largest: Shape, where: str) -> Iterator[Combination]:
     """Yield every combination that a file or a command line asks for, exclusions included.
 
     Args:
@@ -80,76 +78,84 @@ def combinations(selection: Selection, largest: Shape, where: str) -> Iterator[C
     """
     blocks: list[tuple[str, Axes]] = [("", selection)] if selection.frameworks else []
     blocks += [
-        (f"include[{number}].", one.over(selection))
-        for number, one in enumerate(selection.include, 1)
+        (f"include[{number}].", axes.over(selection))
+        for number, axes in enumerate(selection.include, 1)
     ]
     if not blocks:
-        raise ConfigError("frameworks is missing.", where=where, hint=_FRAMEWORKS)
+        raise ConfigError("frameworks is missing.", where=where, hint=_FRAMEWORKS_HINT)
     count = 0
     for block, axes in blocks:
         if not axes.frameworks:
             message = f"{block}frameworks is missing."
-            raise ConfigError(message, where=where, hint=_FRAMEWORKS)
+            raise ConfigError(message, where=where, hint=_FRAMEWORKS_HINT)
         counts = [len(option.values) for option in axes.options] + [
             len(variable.values) for variable in axes.env
         ]
-        few = prod(counts) <= MOST
-        for cell in _combined(block, axes, _expanded(axes.shapes, largest)) if few else (None,):
+        is_small = prod(counts) <= MOST_POINTS
+        for cell in (
+            _combine_axes(block, axes, _expand_shapes(axes.shapes, largest))
+            if is_small
+            else (None,)
+        ):
             count += 1
-            if cell is None or count > MOST:
-                message = f"You asked for more than {MOST:,} points."
+            if cell is None or count > MOST_POINTS:
+                message = f"You asked for more than {MOST_POINTS:,} points."
                 raise UsageError(message, where=where, hint="Leave some values out.")
             yield cell
 
 
-_FRAMEWORKS = 'Name at least one: frameworks = ["pytorch"]; hpcbert frameworks lists them.'
+_FRAMEWORKS_HINT = 'Name at least one: frameworks = ["pytorch"]; hpcbert frameworks lists them.'
 
 
-def _combined(block: str, axes: Axes, every: Sequence[Shape]) -> Iterator[Combination]:
+def _combine_axes(block: str, axes: Axes, all_shapes: Sequence[Shape]) -> Iterator[Combination]:
     for framework in axes.frameworks:
         values = {option.name: option.values for option in axes.options if not option.framework}
         values |= {
             option.name: option.values for option in axes.options if option.framework == framework
         }
-        named = [one.precision for one in _sizes(axes, framework) if one.precision]
+        precisions = [
+            entry.precision for entry in _framework_sizes(axes, framework) if entry.precision
+        ]
         for model, options, env, precision in product(
             axes.models or ("",),
-            _each(values.items()),
-            _each((variable.name, variable.values) for variable in axes.env),
-            axes.precisions or tuple(dict.fromkeys(named)) or ("",),
+            _combine_values(values.items()),
+            _combine_values((variable.name, variable.values) for variable in axes.env),
+            axes.precisions or tuple(dict.fromkeys(precisions)) or ("",),
         ):
-            for size, shape in product(_sizes_of(axes, framework, precision), every):
+            for size, shape in product(_precision_sizes(axes, framework, precision), all_shapes):
                 yield Combination(
                     block, axes, framework, model, precision, size, shape, options, env
                 )
 
 
-def _each(axes: Iterable[tuple[str, tuple[Any, ...]]]) -> list[tuple[tuple[str, Any], ...]]:
+def _combine_values(
+    axes: Iterable[tuple[str, tuple[Any, ...]]],
+) -> list[tuple[tuple[str, Any], ...]]:
     """Return every combination of names, each with one of its values."""
-    named = [[(name, value) for value in values] for name, values in axes]
-    return list(product(*named))
+    pairs = [[(name, value) for value in values] for name, values in axes]
+    return list(product(*pairs))
 
 
-def _sizes(axes: Axes, framework: str) -> list[Sizes]:
+def _framework_sizes(axes: Axes, framework: str) -> list[Sizes]:
     return [
         batch_size for batch_size in axes.batch_sizes if batch_size.framework in ("", framework)
     ]
 
 
-def _sizes_of(axes: Axes, framework: str, precision: str) -> tuple[int, ...]:
+def _precision_sizes(axes: Axes, framework: str, precision: str) -> tuple[int, ...]:
     """Return the batch sizes of a precision; the most specific entry wins."""
-    best = max(
-        (size for size in _sizes(axes, framework) if size.precision in ("", precision)),
+    entry = max(
+        (size for size in _framework_sizes(axes, framework) if size.precision in ("", precision)),
         key=lambda sizes: (bool(sizes.framework), bool(sizes.precision)),
         default=None,
     )
-    return best.sizes if best else (0,)
+    return entry.sizes if entry else (0,)
 
 
-def _expanded(words: Sequence[Shape | str], largest: Shape) -> tuple[Shape, ...]:
+def _expand_shapes(words: Sequence[Shape | str], largest: Shape) -> tuple[Shape, ...]:
     """Return the requested shapes, each once, those with few GPUs first."""
-    found: dict[Shape, None] = {}
+    unique_shapes: dict[Shape, None] = {}
     for word in words or (largest,):
-        curve = shapes(largest, scaling=True) if word == SCALING else (word,)
-        found |= {one: None for one in curve if isinstance(one, Shape)}
-    return tuple(sorted(found, key=lambda shape: (shape.gpus, shape.nodes)))
+        curve = list_shapes(largest, scaling=True) if word == SCALING else (word,)
+        unique_shapes |= {shape: None for shape in curve if isinstance(shape, Shape)}
+    return tuple(sorted(unique_shapes, key=lambda shape: (shape.gpus, shape.nodes)))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
+from hpcbert.model import Array, Point
 from hpcbert.timelimit import TimeLimit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcbert.model import Array, Point
 
 _HOUR = 3600.0
 _UNITS = {"gpu": "GPU", "cpu": "rank", "auto": "device"}
 # Number of points that a refusal lists.
-_SHOWN = 12
+_LISTED_POINTS = 12
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class Cost:
         return None if hours is None else hours * self.point.shape.gpus
 
 
-def of_arrays(arrays: Iterable[Array]) -> tuple[Cost, ...]:
+def array_costs(arrays: Iterable[Array]) -> tuple[Cost, ...]:
     """Return the cost of each point of a campaign, in the order of the points.
 
     Args:
@@ -64,68 +60,70 @@ def of_arrays(arrays: Iterable[Array]) -> tuple[Cost, ...]:
     """
     costs: dict[Point, Cost] = {}
     for array in arrays:
-        limit = TimeLimit.reported(array.request.time_limit)
-        nothing = Cost(array.point, 0, 0, limit, array.preflight)
-        before = costs.get(array.point, nothing)
+        limit = TimeLimit.parse_reported(array.request.time_limit)
+        empty = Cost(array.point, 0, 0, limit, array.preflight)
+        previous = costs.get(array.point, empty)
         count = len(array.repeats)
-        jobs = before.jobs + (1 if array.together else count)
-        costs[array.point] = replace(before, repeats=before.repeats + count, jobs=jobs)
+        jobs = previous.jobs + (1 if array.together else count)
+        costs[array.point] = replace(previous, repeats=previous.repeats + count, jobs=jobs)
     return tuple(costs.values())
 
 
-def total(hours: Iterable[float | None]) -> float | None:
+def sum_hours(hours: Iterable[float | None]) -> float | None:
     """Return a sum; None if a part of it is unknown."""
-    known = list(hours)
-    return None if None in known else sum((one for one in known if one is not None), 0.0)
+    values = list(hours)
+    return None if None in values else sum((value for value in values if value is not None), 0.0)
 
 
-def devices(costs: Iterable[Cost]) -> str:
+def hours_unit(costs: Iterable[Cost]) -> str:
     """Return the unit of the points' hours: `GPU-hours`, `rank-hours`, or both words."""
     units = sorted({f"{cost.unit}-" for cost in costs})
     return f"{' and '.join(units)}hours"
 
 
-def text(hours: float | None) -> str:
+def format_hours(hours: float | None) -> str:
     """Return hours for printing: `0.0833`, `12.5`, `1,234.5`; a dash for none."""
     if hours is None:
         return "-"
     return f"{hours:.3g}" if hours < 100 else f"{hours:,.1f}".removesuffix(".0")  # noqa: PLR2004
 
 
-def refuse(costs: Sequence[Cost], most: float, *, tries: int = 1) -> None:
+def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float, *, tries: int = 1) -> None:
     """Refuse a submission that may cost more than the user allows.
 
     A rank on a CPU counts as a GPU does.
 
     Args:
         costs: The cost of each point.
-        most: GPU-hours.
+        max_gpu_hours: GPU-hours.
         tries: How often each repeat may run.
 
     Raises:
         UsageError: It may; the message has the sum.
     """
-    hours = total(cost.on_devices(cost.hours) for cost in costs)
-    unit, asked = devices(costs), f"--max-gpu-hours {most:g}"
+    hours = sum_hours(cost.on_devices(cost.hours) for cost in costs)
+    unit, flag = hours_unit(costs), f"--max-gpu-hours {max_gpu_hours:g}"
     if hours is None:
         raise UsageError(
             f"The {unit} of this submission have no upper limit, because it has no time limit.",
-            where=asked,
+            where=flag,
             hint="Set the limit of one repeat with --time.",
         )
-    if hours * tries <= most:
+    if hours * tries <= max_gpu_hours:
         return
     parts = [
         f"{cost.point.key} {cost.jobs} x {cost.point.shape.gpus} x {cost.limit}"
-        f" = {text(cost.on_devices(cost.hours))}"
+        f" = {format_hours(cost.on_devices(cost.hours))}"
         for cost in costs
     ]
-    more = f", and {len(parts) - _SHOWN} more points" if len(parts) > _SHOWN else ""
-    often = f", each up to {tries} times" if tries > 1 else ""
+    omission = (
+        f", and {len(parts) - _LISTED_POINTS} more points" if len(parts) > _LISTED_POINTS else ""
+    )
+    repetition = f", each up to {tries} times" if tries > 1 else ""
     raise UsageError(
-        f"This submission may take up to {text(hours * tries)} {unit}, more than {most:g}: "
-        f"{'; '.join(parts[:_SHOWN])}{more}{often}.",
-        where=asked,
+        f"This submission may take up to {format_hours(hours * tries)} {unit}, more than {max_gpu_hours:g}: "
+        f"{'; '.join(parts[:_LISTED_POINTS])}{omission}{repetition}.",
+        where=flag,
         hint="Request fewer points or repeats, or a shorter limit with --time; or allow "
-        f"--max-gpu-hours {text(hours * tries).replace(',', '')}.",
+        f"--max-gpu-hours {format_hours(hours * tries).replace(',', '')}.",
     )

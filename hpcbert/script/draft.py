@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert import __version__
 from hpcbert.campaign import library, store
 from hpcbert.config import campaignfile, slurmwords
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
-from hpcbert.model import Array, Campaign, stamp, utc
+from hpcbert.model import Array, Campaign, Point, format_stamp, format_utc
 from hpcbert.script import preflight
-from hpcbert.script.lockfile import lock_of
-from hpcbert.script.plan import MOST_INDICES
+from hpcbert.script.lockfile import Lock, make_lock
+from hpcbert.script.plan import MOST_INDICES, Request
 from hpcbert.script.render import job_request, render
-from hpcbert.script.resolve import resolve, sample_log
+from hpcbert.script.resolve import Resolved, SubmitOptions, find_sample_log, resolve
 from hpcbert.system import redact
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.model import Point
-    from hpcbert.script.lockfile import Lock
-    from hpcbert.script.plan import Request
-    from hpcbert.script.resolve import Resolved, SubmitOptions
-
 # Characters of a job's name that squeue shows by default (squeue(1), `--format=%.8j`).
-SHOWN = 8
+LABEL_LENGTH = 8
 _LETTER = {"fp32": "f", "tf32": "t", "fp16": "h", "bf16": "b"}
 _SHORT = {"fp32": "f32", "tf32": "t32", "fp16": "f16", "bf16": "b16"}
 
@@ -95,43 +87,56 @@ def draft(
     Raises:
         UsageError: Recipe, site and request do not fit together; the hint says what to change.
     """
-    identity = f"{stamp(submitter.time)}-{recipe.name}-{submitter.token}"
-    resolved = resolve(request, site, recipe, options, str(Path(site.runs) / identity))
-    check = preflight.resolved_for(resolved) if options.preflight else None
-    sources = {**(check.sources if check else {}), **resolved.sources}
+    campaign_id = f"{format_stamp(submitter.time)}-{recipe.name}-{submitter.token}"
+    resolved = resolve(request, site, recipe, options, str(Path(site.runs) / campaign_id))
+    preflight_plan = preflight.resolve_preflight(resolved) if options.preflight else None
+    sources = {**(preflight_plan.sources if preflight_plan else {}), **resolved.sources}
     copies = (
         (store.RECIPE, Path(recipe.folder) / store.RECIPE),
         *((f"scripts/{name}", path) for name, path in sources.items()),
-        *(((store.SAMPLE, sample_log(recipe)),) if options.rehearse else ()),
+        *(((store.SAMPLE, find_sample_log(recipe)),) if options.rehearse else ()),
         *(((campaignfile.NAME, options.file),) if options.file else ()),
     )
-    written = (*_written(resolved), *([_rendered(check, preflight.array(check))] if check else []))
+    array_scripts = (
+        *_render_arrays(resolved),
+        *(
+            [_render_array(preflight_plan, preflight.make_preflight_array(preflight_plan))]
+            if preflight_plan
+            else []
+        ),
+    )
     image = resolved.inputs.image
     campaign = Campaign(
-        id=identity,
-        created=utc(submitter.time),
+        id=campaign_id,
+        created=format_utc(submitter.time),
         hpcbert=__version__,
         user=submitter.user,
         uid=os.geteuid(),
-        command=redact.command(submitter.command),
+        command=redact.mask_command(submitter.command),
         scheduler=options.scheduler,
         site=site.name,
         runtime=site.container.runtime,
-        image=runtimes.uri(image, site.container.runtime),
+        image=runtimes.image_uri(image, site.container.runtime),
         framework=recipe.name,
         recipe_digest=recipe.digest,
         protocol=resolved.plan.protocol,
         concurrent_repeats=options.concurrent,
         concurrent_points=options.concurrent_points,
         rehearse=options.rehearse,
-        arrays=tuple(array for array, _ in written),
+        arrays=tuple(array for array, _ in array_scripts),
         materials=resolved.inputs.materials,
         name=options.name,
-        library=tuple((name, library.digest(path)) for name, path in sources.items()),
+        library=tuple((name, library.hash_file(path)) for name, path in sources.items()),
     )
-    scripts = {array.name: text for array, text in written}
+    scripts = {array.name: text for array, text in array_scripts}
     return Draft(
-        resolved, campaign, scripts, copies, lock_of(resolved, campaign), check, options.note
+        resolved,
+        campaign,
+        scripts,
+        copies,
+        make_lock(resolved, campaign),
+        preflight_plan,
+        options.note,
     )
 
 
@@ -153,61 +158,61 @@ def by_hand(
         )
     resolved = resolve(request, site, recipe, options)
     files = {f"scripts/{name}": path for name, path in resolved.sources.items()}
-    return {array.script: text for array, text in _written(resolved)}, files
+    return {array.script: text for array, text in _render_arrays(resolved)}, files
 
 
-def _written(resolved: Resolved) -> Iterator[tuple[Array, str]]:
+def _render_arrays(resolved: Resolved) -> Iterator[tuple[Array, str]]:
     points = resolved.plan.points
-    shown = labels(points)
+    point_labels = label_points(points)
     if resolved.by_hand:  # the same as from its header's command, which renders it alone
-        shown = tuple(label for point in points for label in labels([point]))
-    for point, label in zip(points, shown, strict=True):
-        for array in _arrays(resolved, point, label):
-            yield _rendered(resolved, array)
+        point_labels = tuple(label for point in points for label in label_points([point]))
+    for point, label in zip(points, point_labels, strict=True):
+        for array in _split_arrays(resolved, point, label):
+            yield _render_array(resolved, array)
 
 
-def _rendered(resolved: Resolved, array: Array) -> tuple[Array, str]:
+def _render_array(resolved: Resolved, array: Array) -> tuple[Array, str]:
     """Return an array with its request and its script's digest, and the script."""
     text = render(resolved, array)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return replace(array, request=job_request(resolved, array), script_sha256=digest), text
 
 
-def labels(points: Sequence[Point]) -> tuple[str, ...]:
+def label_points(points: Sequence[Point]) -> tuple[str, ...]:
     """Return a label for each point of a campaign, all distinct in squeue's columns.
 
     Nodes and GPUs with the precision, `4n8gf32`; if that is ambiguous or too long, with a letter,
     `h` for fp16, and the batch size, `4n8gf.64`; else after the point's number, `3.4n8g`.
     """
-    ways = (
+    schemes = (
         tuple(f"{point.shape}{_SHORT[point.precision]}" for point in points),
         tuple(f"{point.shape}{_LETTER[point.precision]}.{point.batch}" for point in points),
     )
-    for way in ways:
-        if len(set(way)) == len(points) and max(map(len, way)) <= SHOWN:
-            return way
+    for scheme in schemes:
+        if len(set(scheme)) == len(points) and max(map(len, scheme)) <= LABEL_LENGTH:
+            return scheme
     return tuple(f"{number}.{point.shape}" for number, point in enumerate(points, start=1))
 
 
-def _arrays(resolved: Resolved, point: Point, label: str) -> Iterator[Array]:
+def _split_arrays(resolved: Resolved, point: Point, label: str) -> Iterator[Array]:
     """Yield a point's repeats as one or several arrays, each within the cluster's maximum."""
-    options, total = resolved.options, resolved.plan.protocol.repeats
+    options, repeats = resolved.options, resolved.plan.protocol.repeats
     campaign = f"hpcbert-{Path(resolved.directory).name}"
     name = f"{label}-{resolved.recipe.name if resolved.by_hand else campaign}-{point.key}"
-    most = total if options.together else options.most_indices or total
-    for offset in range(0, total, most):
+    array_size = repeats if options.together else options.most_indices or repeats
+    for offset in range(0, repeats, array_size):
         part = f".c{offset + 1}" if offset else ""
         script = f"scripts/{point.key}{part}.sbatch"
         yield Array(
             point=point,
             name=f"{name}{part}",
-            repeats=tuple(range(offset + 1, min(offset + most, total) + 1)),
+            repeats=tuple(range(offset + 1, min(offset + array_size, repeats) + 1)),
             offset=offset,
             script=f"{point.framework}_{point.key}.sbatch" if resolved.by_hand else script,
             script_sha256="",
             log=_log_layout(point),
             together=options.together,
-            cluster=slurmwords.given(resolved.site.slurm.sbatch_args, "clusters"),
+            cluster=slurmwords.argument_value(resolved.site.slurm.sbatch_args, "clusters"),
         )
 
 

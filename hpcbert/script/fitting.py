@@ -5,28 +5,23 @@ Other data are not checked: only their program knows what is in them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hpcbert.campaign import store
-from hpcbert.config.dataset import number_of
+from hpcbert.config.dataset import Dataset, read_number
+from hpcbert.config.recipe import Recipe
 from hpcbert.data.names import usual_predictions
 from hpcbert.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from hpcbert.config.dataset import Dataset
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.model import OptionValue
+from hpcbert.model import OptionValue
 
 _DOCUMENT = "data.json"
 # The programs cut and mask these by themselves.
 _BEFORE_MASKING = ("paddle-text", "megatron")
 
 
-def misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tuple[str, ...]:
+def find_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tuple[str, ...]:
     """Return why the data in a directory do not fit a framework, one clause each.
 
     Args:
@@ -39,11 +34,13 @@ def misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tu
     """
     for place in (Path(path), Path(path).parent):
         if recipe.dataset and (place / _DOCUMENT).is_file():
-            return tuple(_found(recipe.dataset, options, _read(place / _DOCUMENT)))
+            return tuple(
+                _list_misfits(recipe.dataset, options, _read_data_document(place / _DOCUMENT))
+            )
     return ()
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read_data_document(path: Path) -> Mapping[str, Any]:
     try:
         document = store.read_json(path)
     except UsageError:
@@ -51,27 +48,27 @@ def _read(path: Path) -> Mapping[str, Any]:
     return document if isinstance(document, dict) and document.get("vocabulary") else {}
 
 
-def _found(
+def _list_misfits(
     dataset: Dataset, options: Mapping[str, OptionValue], document: Mapping[str, Any]
 ) -> Iterator[str]:
-    form, synthetic_settings = document.get("format"), dataset.synthetic
+    data_format, synthetic_settings = document.get("format"), dataset.synthetic
     if not document:
         return
-    if form != dataset.format:
-        yield f"they are {form}, but the program reads {dataset.format}"
-    elif form not in _BEFORE_MASKING:
-        length = number_of(synthetic_settings.sequence_length, options)
-        predictions = number_of(synthetic_settings.predictions, options) or usual_predictions(
+    if data_format != dataset.format:
+        yield f"they are {data_format}, but the program reads {dataset.format}"
+    elif data_format not in _BEFORE_MASKING:
+        length = read_number(synthetic_settings.sequence_length, options)
+        predictions = read_number(synthetic_settings.predictions, options) or usual_predictions(
             length
         )
-        for key, what, asked in (
+        for key, unit, expected in (
             ("sequence_length", "tokens in a sample", length),
             ("predictions", "predictions in a sample", predictions),
         ):
-            if document.get(key) != asked:
-                yield f"they have {document.get(key)} {what}, but the program is set to {asked}"
+            if document.get(key) != expected:
+                yield f"they have {document.get(key)} {unit}, but the program is set to {expected}"
     vocabulary = document["vocabulary"]
     size = vocabulary.get("size") if isinstance(vocabulary, dict) else None
-    most = number_of(synthetic_settings.vocabulary, options)
-    if isinstance(size, int) and size > most:
-        yield f"they have {size} words, but the model has {most}"
+    model_size = read_number(synthetic_settings.vocabulary, options)
+    if isinstance(size, int) and size > model_size:
+        yield f"they have {size} words, but the model has {model_size}"

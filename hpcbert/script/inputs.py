@@ -6,33 +6,27 @@ the campaign's manifest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hpcbert.config.site import SYNTHETIC
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.container import cache, mounts, reference, runtimes
-from hpcbert.model import Material
+from hpcbert.container.reference import Image
+from hpcbert.model import Material, OptionValue
 from hpcbert.script.prepared import (
-    beside,
     comes_with_environment,
-    data_path,
-    data_record,
-    environment_record,
-    interpreter,
-    packages,
-    record,
+    data_record_path,
+    environment_record_path,
+    find_data_path,
+    interpreter_path,
+    packages_path,
+    read_record,
+    record_directory,
     runs_in_environment,
-    source_record,
+    source_record_path,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.container.reference import Image
-    from hpcbert.model import OptionValue
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class Inputs:
     materials: tuple[Material, ...] = ()
 
 
-def find(
+def find_inputs(
     site: Site, recipe: Recipe, options: Mapping[str, OptionValue], *, by_hand: bool = False
 ) -> Inputs:
     """Return the inputs of a framework at a site; each record of `prepare` is read once.
@@ -70,21 +64,23 @@ def find(
             recipe is missing.
     """
     settings = site.settings(recipe.name)
-    image, imported = find_image(site, recipe, by_hand=by_hand)
-    source = None if by_hand else _source(site, recipe)
-    environment = None if by_hand else _environment(site, recipe)
-    path = data_path(site, recipe, options)
-    data = None if by_hand else _data(site, recipe, options, path)
+    image, image_material = find_image(site, recipe, by_hand=by_hand)
+    source = None if by_hand else _find_source(site, recipe)
+    environment = None if by_hand else _find_environment(site, recipe)
+    path = find_data_path(site, recipe, options)
+    data = None if by_hand else _find_data(site, recipe, options, path)
     if settings.data == SYNTHETIC and not (by_hand or data):
         path = ""
-    python = interpreter(Path(environment.path)) if environment else settings.python
-    program = _program(site, recipe, environment) or source
+    python = interpreter_path(Path(environment.path)) if environment else settings.python
+    program = _find_program(site, recipe, environment) or source
     return Inputs(
         image=image,
         data=path,
         source=str(Path(program.path) / recipe.source.path) if program else settings.source,
         python=str(python),
-        materials=tuple(material for material in (imported, source, environment, data) if material),
+        materials=tuple(
+            material for material in (image_material, source, environment, data) if material
+        ),
     )
 
 
@@ -102,99 +98,105 @@ def find_image(
     """
     if site.container.runtime == "none":
         return None, None
-    runtime = runtimes.of(site.container.runtime)
-    imported = None if by_hand else prepared_image(site, recipe)
-    if imported:
-        return reference.parse(imported.path), imported
-    directory, own = Path(site.container.images), site.settings(recipe.name).image
-    if not (own or recipe.image.reference):
-        built = (
-            cache.find_stem(directory, built_stem(recipe, runtime.tool.prefix)) if by_hand else None
+    runtime = runtimes.get_runtime(site.container.runtime)
+    material = None if by_hand else find_prepared_image(site, recipe)
+    if material:
+        return reference.parse_reference(material.path), material
+    directory, site_image = Path(site.container.images), site.settings(recipe.name).image
+    if not (site_image or recipe.image.reference):
+        built_image = (
+            cache.find_by_stem(directory, built_image_stem(recipe, runtime.tool.prefix))
+            if by_hand
+            else None
         )
-        return (reference.Image("file", path=built.path) if built else None), None
-    named = _named(site, own or recipe.image.reference)
-    # Under pyxis every node would import it for itself. `prepared_image` has looked for this one,
+        return (reference.Image("file", path=built_image.path) if built_image else None), None
+    image = _parse_image(site, site_image or recipe.image.reference)
+    # Under pyxis every node would import it for itself. `find_prepared_image` has looked for this one,
     # unless it looked for one that is built of it.
-    looked = not by_hand and bool(own or not recipe.image.install)
-    if runtime.enters or looked:
-        return named, None
-    if found := cache.find(directory, named, runtime.tool.prefix):
-        return reference.Image("file", path=found.path), None
-    return named, None
+    is_searched = not by_hand and bool(site_image or not recipe.image.install)
+    if runtime.enters_by_tool or is_searched:
+        return image, None
+    if cached_image := cache.find_image(directory, image, runtime.tool.prefix):
+        return reference.Image("file", path=cached_image.path), None
+    return image, None
 
 
-def prepared_image(site: Site, recipe: Recipe) -> Material | None:
+def find_prepared_image(site: Site, recipe: Recipe) -> Material | None:
     """Return the prepared image that ranks of this framework enter, if there is one."""
-    directory, own = Path(site.container.images), site.settings(recipe.name).image
-    named = own or recipe.image.reference
-    cached = None
+    directory, site_image = Path(site.container.images), site.settings(recipe.name).image
+    image_name = site_image or recipe.image.reference
+    cached_image = None
     if site.container.runtime == "none":
         return None
-    prefix = runtimes.of(site.container.runtime).tool.prefix
-    if not own and recipe.image.install:
-        cached = cache.find_stem(directory, built_stem(recipe, prefix))
-    elif named and (image := _named(site, named)).kind != "file":
-        cached = cache.find(directory, image, prefix)
-    elif named:
-        cached = next((one for one in cache.listed(directory) if one.path == named), None)
-    if cached is None:
+    prefix = runtimes.get_runtime(site.container.runtime).tool.prefix
+    if not site_image and recipe.image.install:
+        cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
+    elif image_name and (image := _parse_image(site, image_name)).kind != "file":
+        cached_image = cache.find_image(directory, image, prefix)
+    elif image_name:
+        cached_image = next(
+            (entry for entry in cache.list_images(directory) if entry.path == image_name), None
+        )
+    if cached_image is None:
         return None
-    return Material("image", cached.reference, cached.path, f"sha256:{cached.sha256}")
+    return Material(
+        "image", cached_image.reference, cached_image.path, f"sha256:{cached_image.sha256}"
+    )
 
 
-def _named(site: Site, text: str) -> Image:
-    runtime = runtimes.of(site.container.runtime)
-    return runtimes.check_image(reference.parse(text), runtime, site.where)
+def _parse_image(site: Site, text: str) -> Image:
+    runtime = runtimes.get_runtime(site.container.runtime)
+    return runtimes.check_image(reference.parse_reference(text), runtime, site.where)
 
 
-def built_stem(recipe: Recipe, prefix: str = "") -> str:
+def built_image_stem(recipe: Recipe, prefix: str = "") -> str:
     """Return the name of an image built for a recipe; the prefix is its tool's."""
     image = recipe.image
     words = (*image.install, *((image.copy, recipe.source.commit) if image.copy else ()))
-    made = cache.built_stem(recipe.name, image.base or image.reference, words)
-    return prefix + made
+    stem = cache.built_stem(recipe.name, image.base or image.reference, words)
+    return prefix + stem
 
 
-def _source(site: Site, recipe: Recipe) -> Material | None:
-    wanted = "source" in recipe.needs and recipe.source.commit and not recipe.source.incomplete
-    if site.settings(recipe.name).source or not wanted or comes_with_environment(site, recipe):
+def _find_source(site: Site, recipe: Recipe) -> Material | None:
+    is_needed = "source" in recipe.needs and recipe.source.commit and not recipe.source.incomplete
+    if site.settings(recipe.name).source or not is_needed or comes_with_environment(site, recipe):
         return None
-    path = source_record(site, recipe)
-    made, directory = record(path), beside(path)
-    if not made or not directory.is_dir():
+    path = source_record_path(site, recipe)
+    content, directory = read_record(path), record_directory(path)
+    if not content or not directory.is_dir():
         return None
-    name = f"{made['repository']}@{made['commit']}"
-    return Material("source", name, str(directory), made["digest"])
+    name = f"{content['repository']}@{content['commit']}"
+    return Material("source", name, str(directory), content["digest"])
 
 
-def _program(site: Site, recipe: Recipe, environment: Material | None) -> Material | None:
+def _find_program(site: Site, recipe: Recipe, environment: Material | None) -> Material | None:
     """Return the packages of an environment that includes the program."""
     if not environment or not comes_with_environment(site, recipe):
         return None
     release = environment.name.removeprefix("Python ").rpartition(".")[0]
-    return replace(environment, path=str(packages(Path(environment.path), release)))
+    return replace(environment, path=str(packages_path(Path(environment.path), release)))
 
 
-def _environment(site: Site, recipe: Recipe) -> Material | None:
+def _find_environment(site: Site, recipe: Recipe) -> Material | None:
     if not runs_in_environment(site, recipe):
         return None
-    path = environment_record(site, recipe)
-    made, directory = record(path), beside(path)
-    if not made or not interpreter(directory).exists():
+    path = environment_record_path(site, recipe)
+    content, directory = read_record(path), record_directory(path)
+    if not content or not interpreter_path(directory).exists():
         return None
-    return Material("environment", f"Python {made['python']}", str(directory), made["digest"])
+    return Material("environment", f"Python {content['python']}", str(directory), content["digest"])
 
 
-def _data(
+def _find_data(
     site: Site, recipe: Recipe, options: Mapping[str, OptionValue], path: str
 ) -> Material | None:
-    found = record(data_record(site, recipe, options))
-    if not path or found.get("path") != path:
+    content = read_record(data_record_path(site, recipe, options))
+    if not path or content.get("path") != path:
         return None
-    return Material("data", found["format"], path, found["digest"])
+    return Material("data", content["format"], path, content["digest"])
 
 
-def mount_specs(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
+def list_mounts(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
     """Return all mounts but the campaign's: data and source, then the site's own.
 
     Args:
@@ -207,8 +209,11 @@ def mount_specs(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
     """
     if site.container.runtime == "none":
         return ()
-    own = dict.fromkeys(path for path in (inputs.data, inputs.source) if path)
-    found = (*map(mounts.bind, own), *map(mounts.parse, site.container.mounts))
-    for mount in (mounts.bind(directory), *found):
-        runtimes.check_mount(mount, runtimes.of(site.container.runtime), site.where)
-    return tuple(mount.spec for mount in dict.fromkeys(found))
+    input_paths = dict.fromkeys(path for path in (inputs.data, inputs.source) if path)
+    all_mounts = (
+        *map(mounts.bind_mount, input_paths),
+        *map(mounts.parse_mount, site.container.mounts),
+    )
+    for mount in (mounts.bind_mount(directory), *all_mounts):
+        runtimes.check_mount(mount, runtimes.get_runtime(site.container.runtime), site.where)
+    return tuple(mount.spec for mount in dict.fromkeys(all_mounts))

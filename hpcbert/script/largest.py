@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcbert.errors import UsageError
-from hpcbert.model import Protocol
+from hpcbert.model import Array, Point, Protocol
 from hpcbert.script.multiple import Multiple
-
-if TYPE_CHECKING:
-    from hpcbert.model import Array, Point
-    from hpcbert.script.resolve import Resolved
+from hpcbert.script.resolve import Resolved
 
 # Iterations of a probe, and how many of them are warm-up.
 _ITERS, _SKIP = 10, 5
@@ -22,28 +19,31 @@ _MOST = 1 << 16
 # to 11 it doubles, fails, and halves the gap upwards and downwards.
 _ROOM = 11
 # Its message for more: words that every recipe takes for a lack of memory.
-_LACK = {True: "MemoryError: more than there is room for", False: "Cuda failure 2 'out of memory'"}
+_OUT_OF_MEMORY = {
+    True: "MemoryError: more than there is room for",
+    False: "Cuda failure 2 'out of memory'",
+}
 
 
-def symbolic(point: Point) -> Point:
+def with_symbolic_batch(point: Point) -> Point:
     """Return a point with a mark for a batch size, for a template to calculate with."""
     return replace(point, batch_size_per_device=Multiple())  # type: ignore[arg-type]
 
 
-def probing(protocol: Protocol) -> Protocol:
+def probe_protocol(protocol: Protocol) -> Protocol:
     """Return the protocol of a probe."""
     iters = min(_ITERS, protocol.iters)
     return Protocol(1, iters, min(protocol.skip, _SKIP, iters - 1))
 
 
-def stand_in(resolved: Resolved, array: Array) -> list[Any]:
+def stand_in_options(resolved: Resolved, array: Array) -> list[Any]:
     """Return how a rehearsed probe ends: with a lack of memory if it has more than the room."""
-    room = _ROOM * _start(resolved, array) // 2
-    lack = _LACK[array.point.device == "cpu"]
-    return ["--room", room, "--lack", lack]
+    room = _ROOM * _first_batch_size(resolved, array) // 2
+    message = _OUT_OF_MEMORY[array.point.device == "cpu"]
+    return ["--room", room, "--lack", message]
 
 
-def settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
+def largest_settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
     """Return the variables that largest.bash reads.
 
     Args:
@@ -62,24 +62,24 @@ def settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, 
         )
     from hpcbert.logs import failures, grammar  # with patterns that few submissions need
 
-    known = grammar.parse(recipe.log, where=recipe.folder)
-    lacking = failures.shortage(known, array.point.device)
+    log_grammar = grammar.parse(recipe.log, where=recipe.folder)
+    shortage = failures.shortage_signs(log_grammar, array.point.device)
     # A record of several lines is recognised by the text that begins it.
     patterns = (
         record.match if record.lines == 1 else re.compile(re.escape(record.contains))
-        for record in known.records
+        for record in log_grammar.records
         if "iteration" in record.match.groupindex
     )
     return [
         ("search", array.point.search),
-        ("iterations", "" if rehearse else failures.alternatives(patterns)),
-        ("memory", lacking.words),
-        ("exits", " ".join(map(str, lacking.exits))),
+        ("iterations", "" if rehearse else failures.join_patterns(patterns)),
+        ("memory", shortage.words),
+        ("exits", " ".join(map(str, shortage.exits))),
         ("granularity", recipe.batch_granularity),
-        ("start", _start(resolved, array)),
+        ("start", _first_batch_size(resolved, array)),
         ("most", _MOST),
     ]
 
 
-def _start(resolved: Resolved, array: Array) -> int:
+def _first_batch_size(resolved: Resolved, array: Array) -> int:
     return resolved.plan.sizes.get(array.point.precision, 1)

@@ -3,66 +3,70 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import UsageError
+from hpcbert.model import Array
 from hpcbert.timelimit import TimeLimit
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Array
-
-
-def pointless(array: Array, state: str, wanted: str) -> bool:
+def is_pointless(array: Array, state: str, time_limit: str) -> bool:
     """Return whether a repeat reached its time limit and would not have a longer one now.
 
     Args:
         array: What the repeat was submitted with.
         state: How it ended.
-        wanted: The time limit from now on; empty for the present one.
+        time_limit: The time limit from now on; empty for the present one.
     """
     if state != "TIMEOUT":
         return False
-    had = of(array)
-    longer = bool(wanted) and TimeLimit.parse(wanted).exceeds(had)
-    return had.seconds is not None and not longer
+    previous_limit = requested_limit(array)
+    is_longer = bool(time_limit) and TimeLimit.parse(time_limit).exceeds(previous_limit)
+    return previous_limit.seconds is not None and not is_longer
 
 
 def refuse_pointless(
-    watched: TrackedCampaign, ended: Iterable[tuple[Array, int, str]], wanted: str
+    tracked_campaign: TrackedCampaign,
+    ended_repeats: Iterable[tuple[Array, int, str]],
+    time_limit: str,
 ) -> None:
     """Refuse to resubmit a repeat that reached its time limit without a longer one.
 
     Args:
-        watched: The campaign.
-        ended: What to resubmit: the array, the repeat, the state it ended in.
-        wanted: The time limit from now on; empty for the present one.
+        tracked_campaign: The campaign.
+        ended_repeats: What to resubmit: the array, the repeat, the state it ended in.
+        time_limit: The time limit from now on; empty for the present one.
 
     Raises:
         UsageError: A repeat did; the hint is the command that gives it a longer one.
     """
-    late = [(array, number) for array, number, state in ended if pointless(array, state, wanted)]
-    if not late:
+    timeouts = [
+        (array, number)
+        for array, number, state in ended_repeats
+        if is_pointless(array, state, time_limit)
+    ]
+    if not timeouts:
         return
-    had = max(of(array).seconds or 0 for array, _ in late)
-    names = ", ".join(f"{array.point.key} repeat {number}" for array, number in late)
-    new = TimeLimit(min(2 * had, TimeLimit.MOST))
-    where = shlex.quote(str(watched.directory))
+    previous_limit = max(requested_limit(array).seconds or 0 for array, _ in timeouts)
+    names = ", ".join(f"{array.point.key} repeat {number}" for array, number in timeouts)
+    new_limit = TimeLimit(min(2 * previous_limit, TimeLimit.MOST))
+    directory = shlex.quote(str(tracked_campaign.directory))
     raise UsageError(
-        f"{names} reached the time limit of {TimeLimit(had)}, and would do so again.",
-        where=watched.campaign.id,
-        hint=f"Set a longer one: hpcbert retry {where} --time {new}",
+        f"{names} reached the time limit of {TimeLimit(previous_limit)}, and would do so again.",
+        where=tracked_campaign.campaign.id,
+        hint=f"Set a longer one: hpcbert retry {directory} --time {new_limit}",
     )
 
 
-def kept(watched: TrackedCampaign, first: Array) -> str:
+def retried_limit(tracked_campaign: TrackedCampaign, first_array: Array) -> str:
     """Return the time limit that an earlier retry gave a point; empty for the first one."""
-    last = [array for array in watched.campaign.arrays if array.point == first.point][-1]
-    return "" if last == first else last.request.time_limit
+    last_array = [
+        array for array in tracked_campaign.campaign.arrays if array.point == first_array.point
+    ][-1]
+    return "" if last_array == first_array else last_array.request.time_limit
 
 
-def of(array: Array) -> TimeLimit:
+def requested_limit(array: Array) -> TimeLimit:
     """Return the time limit that an array requested."""
     return TimeLimit.parse(array.request.time_limit)

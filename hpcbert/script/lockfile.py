@@ -7,31 +7,28 @@ and reports the differences.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping  # noqa: TC003  annotations are read
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hpcbert.config import origin, tomltext
 from hpcbert.config.toml import SCHEMA, read
 from hpcbert.errors import ConfigError
 from hpcbert.model import Array, Campaign, OptionValue, Point, Protocol
-from hpcbert.script.render import exported
+from hpcbert.script.render import rank_variables
+from hpcbert.script.resolve import Resolved
 from hpcbert.system import redact
 from hpcbert.system.decode import decode
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hpcbert.script.resolve import Resolved
 
 _HEAD = """\
 # All decisions of this submission. To measure the same again, here or elsewhere, and to see the
 # differences: hpcbert submit --like campaign.lock.toml
 """
 # A site's keys for where things are, or that are elsewhere in a lock.
-_ELSEWHERE = ("name", "scheduler", "runs", "sources", "env", "frameworks")
+_SITE_KEYS_LEFT_OUT = ("name", "scheduler", "runs", "sources", "env", "frameworks")
 # Keys of a particular campaign, and the points, which `submit --like` makes again.
-_OWN = ("campaign", "created", "name", "points", "protocol", "options")
+_KEYS_OF_CAMPAIGN = ("campaign", "created", "name", "points", "protocol", "options")
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class Lock:
     @property
     def text(self) -> str:
         """The lock as TOML."""
-        return _HEAD + tomltext.written({"schema": SCHEMA, **asdict(self)})
+        return _HEAD + tomltext.format_toml({"schema": SCHEMA, **asdict(self)})
 
     @property
     def as_campaign(self) -> Campaign:
@@ -108,16 +105,18 @@ class Lock:
         )
 
 
-def lock_of(resolved: Resolved, campaign: Campaign) -> Lock:
+def make_lock(resolved: Resolved, campaign: Campaign) -> Lock:
     """Return the lock of a drafted campaign; secrets are masked.
 
     Raises:
         OSError: A file that the jobs run can't be read.
     """
     points = tuple(dict.fromkeys(array.point for array in campaign.measured))
-    site = origin.plain(resolved.site)
-    framework = origin.plain(resolved.site.settings(campaign.framework))
-    settings = {name: one for name, one in site.items() if name not in _ELSEWHERE}
+    site_values = origin.to_plain(resolved.site)
+    framework = origin.to_plain(resolved.site.settings(campaign.framework))
+    settings = {
+        name: value for name, value in site_values.items() if name not in _SITE_KEYS_LEFT_OUT
+    }
     slurm = resolved.site.slurm
     settings["slurm"] |= {"nodelist": slurm.nodelist, "exclude": slurm.exclude}
     settings["container"].pop("images")
@@ -138,45 +137,45 @@ def lock_of(resolved: Resolved, campaign: Campaign) -> Lock:
         protocol=campaign.protocol,
         points=points,
         options=dict(resolved.plan.options),
-        env=redact.environment(exported(resolved, points[0])),
-        inputs=_inputs(resolved, campaign),
+        env=redact.mask_environment(rank_variables(resolved, points[0])),
+        inputs=_list_inputs(resolved, campaign),
         files={
             name: hashlib.sha256(path.read_bytes()).hexdigest()
             for name, path in sorted(resolved.sources.items())
         },
-        settings=_masked(settings),
+        settings=_mask_secrets(settings),
         name=campaign.name,
     )
 
 
-def _inputs(resolved: Resolved, campaign: Campaign) -> dict[str, str]:
+def _list_inputs(resolved: Resolved, campaign: Campaign) -> dict[str, str]:
     """Return the inputs of ranks, as far as known: `prepare` recorded digests of its own."""
     materials = {material.kind: material for material in campaign.materials}
-    found = {
+    inputs = {
         "image": campaign.image,
         "source": resolved.inputs.source,
         "data": resolved.inputs.data,
         "python": resolved.inputs.python,
     }
-    found = {name: redact.text(text) for name, text in found.items()}
+    inputs = {name: redact.mask_text(text) for name, text in inputs.items()}
     for kind in ("image", "source", "environment", "data"):
-        found[f"{kind}_digest"] = materials[kind].digest if kind in materials else ""
+        inputs[f"{kind}_digest"] = materials[kind].digest if kind in materials else ""
     if "source" in materials:
-        found["source_repository"], _, found["source_commit"] = materials["source"].name.rpartition(
-            "@"
-        )
-    return {name: text for name, text in found.items() if text}
+        inputs["source_repository"], _, inputs["source_commit"] = materials[
+            "source"
+        ].name.rpartition("@")
+    return {name: text for name, text in inputs.items() if text}
 
 
-def _masked(value: Any) -> Any:
+def _mask_secrets(value: Any) -> Any:
     if isinstance(value, str):
-        return redact.text(value)
+        return redact.mask_text(value)
     if isinstance(value, dict):
-        return {name: _masked(one) for name, one in value.items()}
-    return [_masked(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _mask_secrets(entry) for name, entry in value.items()}
+    return [_mask_secrets(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def load(path: Path) -> Lock:
+def load_lock(path: Path) -> Lock:
     """Read a lock file strictly.
 
     Raises:
@@ -194,26 +193,33 @@ def load(path: Path) -> Lock:
     return lock
 
 
-def differences(lock: Lock, now: Lock) -> tuple[str, ...]:
+def compare_locks(lock: Lock, new_lock: Lock) -> tuple[str, ...]:
     """Return the differences from then, one sentence each."""
-    before, here = _flat(lock), _flat(now)
+    old_values, new_values = _flatten_lock(lock), _flatten_lock(new_lock)
     return tuple(
-        f"Differs from {lock.campaign}: {key} was {_shown(before.get(key))}, "
-        f"and is {_shown(here.get(key))} here."
-        for key in dict.fromkeys((*before, *here))
-        if before.get(key) != here.get(key) and redact.MASK not in f"{before.get(key)}"
+        f"Differs from {lock.campaign}: {key} was {_format_value(old_values.get(key))}, "
+        f"and is {_format_value(new_values.get(key))} here."
+        for key in dict.fromkeys((*old_values, *new_values))
+        if old_values.get(key) != new_values.get(key)
+        and redact.MASK not in f"{old_values.get(key)}"
     )
 
 
-def _flat(lock: Lock) -> dict[str, Any]:
-    short = replace(lock, recipe=lock.recipe[:12])
-    values = {name: one for name, one in asdict(short).items() if name not in _OWN}
+def _flatten_lock(lock: Lock) -> dict[str, Any]:
+    short_lock = replace(lock, recipe=lock.recipe[:12])
+    values = {
+        name: value for name, value in asdict(short_lock).items() if name not in _KEYS_OF_CAMPAIGN
+    }
     values["files"] = {name: file[:12] for name, file in lock.files.items()}
-    found = origin.flat(values)
-    return {key: list(one) if isinstance(one, tuple) else one for key, one in found.items() if one}
+    settings = origin.flatten(values)
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in settings.items()
+        if value
+    }
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     return "none" if value is None else str(value)

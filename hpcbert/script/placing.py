@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hpcbert.model import Point
-    from hpcbert.script.resolve import Resolved
+from hpcbert.model import Point
+from hpcbert.script.resolve import Resolved
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Placing:
         cpus: CPUs of each task; 0 if unknown.
         share: GPUs of a whole node, which share its CPUs.
         binding: What tasks are bound to: `gpu`, `none`, or what the `cluster` decides.
-        confined_only: Whether jobs share nodes: then tasks may be bound only to CPUs of their own,
+        binds_if_confined: Whether jobs share nodes: then tasks may be bound only to CPUs of their own,
             which they know only if Slurm confines them to these.
     """
 
@@ -34,34 +32,36 @@ class Placing:
     cpus: int
     share: int
     binding: str
-    confined_only: bool
+    binds_if_confined: bool
 
     @property
-    def tasks_share(self) -> bool:
+    def shares_nodes(self) -> bool:
         """Whether a node may have other tasks: a task that drives a whole node has all of it."""
         return self.gpus_of_task == 1
 
     @property
     def bind(self) -> bool:
         """Whether ranks bind themselves."""
-        return self.tasks_share and self.binding == "gpu" and self.cpus > 0
+        return self.shares_nodes and self.binding == "gpu" and self.cpus > 0
 
     @property
     def srun_options(self) -> tuple[str, ...]:
         """The option of srun: bind nothing, unless binding is left to srun."""
         # With it a step has no more CPUs than that: ranks that choose need to see the whole node.
-        chosen = self.bind and not self.confined_only
-        cpus = (f"--cpus-per-task={self.cpus}",) if self.cpus and not chosen else ()
+        ranks_choose = self.bind and not self.binds_if_confined
+        cpus = (f"--cpus-per-task={self.cpus}",) if self.cpus and not ranks_choose else ()
         # Without a number of CPUs, many clusters would bind a task to a single one.
         return cpus if self.binding == "cluster" else (*cpus, "--cpu-bind=none")
 
 
-def placing(resolved: Resolved, point: Point) -> Placing:
+def place_tasks(resolved: Resolved, point: Point) -> Placing:
     """Determine it for a point."""
     site, shape = resolved.site, point.shape
     tasks = resolved.recipe.tasks_per_node(shape)
     gpus_per_node = shape.gpus_per_node // tasks
-    own = any(word.startswith(("--cpu-bind", "--cpu_bind")) for word in site.slurm.srun_args)
+    has_binding = any(
+        word.startswith(("--cpu-bind", "--cpu_bind")) for word in site.slurm.srun_args
+    )
     return Placing(
         on_gpus=resolved.plan.preset.gpus and resolved.device != "cpu",
         nodes=shape.nodes,
@@ -70,6 +70,6 @@ def placing(resolved: Resolved, point: Point) -> Placing:
         gpus_of_task=gpus_per_node,
         cpus=site.nodes.cpus_per_gpu * gpus_per_node,
         share=max(site.nodes.gpus_per_node, shape.gpus_per_node),
-        binding="cluster" if own else site.nodes.cpu_bind,
-        confined_only=not (site.slurm.exclusive or resolved.scheduler.here),
+        binding="cluster" if has_binding else site.nodes.cpu_bind,
+        binds_if_confined=not (site.slurm.exclusive or resolved.scheduler.runs_locally),
     )

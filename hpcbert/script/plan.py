@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert.config import places
-from hpcbert.config.adaptive import MOST
-from hpcbert.config.recipe import load
+from hpcbert.config.adaptive import MOST_REPEATS
+from hpcbert.config.recipe import Preset, Recipe, load
+from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import DEVICES, LARGEST, OptionValue, Point, Protocol, Shape
-from hpcbert.script.settings import UnfitError, identity_of, option_values
+from hpcbert.model import DEVICES, LARGEST, Device, OptionValue, Point, Protocol, Shape
+from hpcbert.script.settings import UnfitError, list_point_options, read_options
 from hpcbert.system.decode import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.config.recipe import Preset, Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.model import Device
 
 _FIRST_STEP = 4  # DLPerf's curve within a node goes 1, 4, 8 (Oneflow-Inc/DLPerf@c89430b)
 MOST_INDICES = 1000  # Slurm's default MaxArraySize of 1001 ends indices at 1000
@@ -79,24 +73,24 @@ class Request:
     precision_of_median: float | None = None
 
 
-def shapes(largest: Shape, *, scaling: bool) -> tuple[Shape, ...]:
+def list_shapes(largest: Shape, *, scaling: bool) -> tuple[Shape, ...]:
     """Return the shapes of a scaling curve, smallest first, or just the one.
 
     Within a node 1, 4, 8, … and the node's GPUs; then whole nodes 2, 4, 8, … and the last.
     """
     if not scaling:
         return (largest,)
-    full = largest.gpus_per_node
-    within = {1, full, *_doubling(_FIRST_STEP, full)}
-    across = {largest.nodes, *_doubling(2, largest.nodes)} - {1}
-    single = [Shape(1, gpus) for gpus in sorted(within)]
-    return (*single, *(Shape(nodes, full) for nodes in sorted(across)))
+    node_gpus = largest.gpus_per_node
+    gpu_counts = {1, node_gpus, *_double_from(_FIRST_STEP, node_gpus)}
+    node_counts = {largest.nodes, *_double_from(2, largest.nodes)} - {1}
+    node_shapes = [Shape(1, gpus) for gpus in sorted(gpu_counts)]
+    return (*node_shapes, *(Shape(nodes, node_gpus) for nodes in sorted(node_counts)))
 
 
-def _doubling(first: int, below: int) -> Iterable[int]:
-    while first < below:
-        yield first
-        first *= 2
+def _double_from(count: int, limit: int) -> Iterable[int]:
+    while count < limit:
+        yield count
+        count *= 2
 
 
 @dataclass(frozen=True)
@@ -119,33 +113,41 @@ class MeasurementPlan:
     sizes: Mapping[str, int]
 
 
-def device_of(recipe: Recipe, site: Site, asked: str, folders: tuple[Path, ...] = ()) -> Device:
+def choose_device(
+    recipe: Recipe, site: Site, requested_device: str, folders: tuple[Path, ...] = ()
+) -> Device:
     """Return the device of the ranks: as requested, else the site's, else the recipe's first.
 
     Args:
         recipe: What runs.
         site: Where it runs.
-        asked: A device; empty for no request.
+        requested_device: A device; empty for no request.
         folders: Folders with other recipes, to name those that can.
 
     Raises:
         UsageError: The device does not exist, or the recipe does not run on it.
     """
-    wanted = asked or site.settings(recipe.name).device
-    where = "" if asked or not wanted else f"{site.where}: frameworks.{recipe.name}.device"
-    if wanted and wanted not in DEVICES:
-        message = f"There is no device {wanted!r}."
-        raise UsageError(message, where=where, hint=did_you_mean(wanted, DEVICES))
+    device_name = requested_device or site.settings(recipe.name).device
+    where = (
+        ""
+        if requested_device or not device_name
+        else f"{site.where}: frameworks.{recipe.name}.device"
+    )
+    if device_name and device_name not in DEVICES:
+        message = f"There is no device {device_name!r}."
+        raise UsageError(message, where=where, hint=did_you_mean(device_name, DEVICES))
     for device in recipe.devices:
-        if device == wanted or not wanted:
+        if device == device_name or not device_name:
             return device
-    able = " or ".join(recipe.devices)
-    text = ", ".join(_able(folders, wanted))
-    hint = f"Frameworks that run on {wanted}: {text}." if text else ""
-    raise UsageError(f"{recipe.name} runs on {able}, not on {wanted}.", where=where, hint=hint)
+    device_list = " or ".join(recipe.devices)
+    text = ", ".join(_capable_recipes(folders, device_name))
+    hint = f"Frameworks that run on {device_name}: {text}." if text else ""
+    raise UsageError(
+        f"{recipe.name} runs on {device_list}, not on {device_name}.", where=where, hint=hint
+    )
 
 
-def _able(folders: tuple[Path, ...], device: str) -> Iterator[str]:
+def _capable_recipes(folders: tuple[Path, ...], device: str) -> Iterator[str]:
     """Yield the names of recipes that run on a device."""
     for name, folder in places.list_recipes(folders).items():
         with suppress(ConfigError):
@@ -159,37 +161,37 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     Raises:
         UsageError: The recipe, the site or the protocol does not allow the request.
     """
-    device = device_of(recipe, site, request.device)
+    device = choose_device(recipe, site, request.device)
     recipe = recipe.for_device(device)
     if request.preset:
-        _one_of("protocol", request.preset, tuple(recipe.protocols))
-    usual = recipe.preset(request.preset)
-    protocol = _protocol(usual, request)
-    _check(recipe, request, usual)
-    precisions = usual.precisions or recipe.precisions
-    cells = request.cells or _combined(request, precisions)
+        _check_choice("protocol", request.preset, tuple(recipe.protocols))
+    preset = recipe.preset(request.preset)
+    protocol = _choose_protocol(preset, request)
+    _check_request(recipe, request, preset)
+    precisions = preset.precisions or recipe.precisions
+    cells = request.cells or _combine_axes(request, precisions)
     for shape in dict.fromkeys(request_cell.shape for request_cell in cells):
-        _check_shape(recipe, site, shape, usual, device)
-    values = option_values(recipe, site, request.settings)
+        _check_shape(recipe, site, shape, preset, device)
+    values = read_options(recipe, site, request.settings)
     framework_settings = site.settings(recipe.name)
-    model = _one_of(
+    model = _check_choice(
         "model", request.model or framework_settings.model or recipe.models[0], recipe.models
     )
     sizes: dict[str, int] = dict(
         (*recipe.batch_sizes.items(), *framework_settings.batch_sizes.items())
     )
-    identity, env = identity_of(recipe, values), _env(recipe, site, request.env)
+    identity, env = list_point_options(recipe, values), _check_env(recipe, site, request.env)
 
     def accumulation(cell: RequestCell, size: int) -> int:
         if cell.accumulation and recipe.accumulation:
             return cell.accumulation
-        found = _accumulation(request, usual, cell.shape, size, device)
-        if cell.accumulation not in (0, found):
+        micro_batches = _count_micro_batches(request, preset, cell.shape, size, device)
+        if cell.accumulation not in (0, micro_batches):
             raise UnfitError(f"{recipe.name} does not support --accumulation.", key="accumulation")
-        return found
+        return micro_batches
 
     def point(cell: RequestCell) -> Point:
-        precision = _one_of("precision", cell.precision or precisions[0], precisions)
+        precision = _check_choice("precision", cell.precision or precisions[0], precisions)
         size = cell.batch_size or sizes.get(precision, 1)
         return Point(
             framework=recipe.name,
@@ -198,36 +200,36 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
             precision=precision,
             batch_size_per_device=size,
             accumulation=accumulation(cell, size),
-            xla=request.xla or usual.xla,
+            xla=request.xla or preset.xla,
             options=identity,
-            protocol=usual.name,
+            protocol=preset.name,
             device=device,
             env=env,
         )
 
     points = tuple(dict.fromkeys(map(point, cells)))
-    return MeasurementPlan(usual, protocol, values, points, sizes)
+    return MeasurementPlan(preset, protocol, values, points, sizes)
 
 
-def _combined(request: Request, precisions: tuple[str, ...]) -> tuple[RequestCell, ...]:
+def _combine_axes(request: Request, precisions: tuple[str, ...]) -> tuple[RequestCell, ...]:
     """Return every requested combination of shape, batch size and precision."""
     return tuple(
         RequestCell(shape, precision, size)
         for precision in request.precisions or precisions[:1]
         for size in request.batch_sizes or (0,)
-        for shape in shapes(request.shape, scaling=request.scaling)
+        for shape in list_shapes(request.shape, scaling=request.scaling)
     )
 
 
-def _env(
-    recipe: Recipe, site: Site, asked: tuple[tuple[str, str], ...]
+def _check_env(
+    recipe: Recipe, site: Site, requested_env: tuple[tuple[str, str], ...]
 ) -> tuple[tuple[str, str], ...]:
     """Return the requested variables, by name; refuse those that are set elsewhere.
 
     Raises:
         UsageError: The recipe or the job script sets one of them.
     """
-    for name, _ in asked:
+    for name, _ in requested_env:
         if name in recipe.env:
             message = f"{recipe.name} sets {name} itself, to {recipe.env[name]!r}."
             raise UnfitError(message, hint=f"Leave {name} out.", key=f"env.{name}")
@@ -235,81 +237,85 @@ def _env(
             message = f"{name} follows from nodes.interface, {site.nodes.interface!r}."
             hint = "Change that in the site.toml, or leave the variable out."
             raise UnfitError(message, where=site.where, hint=hint, key=f"env.{name}")
-    return tuple(sorted(asked))
+    return tuple(sorted(requested_env))
 
 
-def _protocol(usual: Preset, request: Request) -> Protocol:
+def _choose_protocol(preset: Preset, request: Request) -> Protocol:
     """Return repeats, iterations and warm-up: the request's, else those of the recipe's protocol.
 
     Raises:
         UsageError: Nothing would be left to measure.
     """
-    iters = usual.iters if request.iters is None else request.iters
-    skip = usual.skip if request.skip is None else request.skip
+    iters = preset.iters if request.iters is None else request.iters
+    skip = preset.skip if request.skip is None else request.skip
     if not 0 <= skip < iters:
         raise UnfitError(
             f"--skip {skip} leaves nothing of --iters {iters} to measure.",
             hint="DLPerf's protocol is --iters 120 --skip 20.",
             key="skip" if request.iters is None else "iters",
         )
-    if not 1 <= request.repeats <= MOST:
-        message = f"--repeats must be 1 to {MOST}, not {request.repeats}."
+    if not 1 <= request.repeats <= MOST_REPEATS:
+        message = f"--repeats must be 1 to {MOST_REPEATS}, not {request.repeats}."
         raise UnfitError(message, key="repeats")
     return Protocol(request.repeats, iters, skip, request.precision_of_median)
 
 
-def _accumulation(request: Request, usual: Preset, shape: Shape, size: int, device: Device) -> int:
+def _count_micro_batches(
+    request: Request, preset: Preset, shape: Shape, size: int, device: Device
+) -> int:
     """Return the micro-batches per step: as requested, else those for the global batch."""
     if request.accumulation:
         return request.accumulation
-    fixed = request.global_batch_size or usual.global_batch_size
-    if size == LARGEST and fixed:
+    global_batch = request.global_batch_size or preset.global_batch_size
+    if size == LARGEST and global_batch:
         raise UnfitError(
-            f"A global batch of {fixed} and the largest batch per device leave the accumulation "
+            f"A global batch of {global_batch} and the largest batch per device leave the accumulation "
             "open until that is found.",
             hint="Give --accumulation, or --batch-size with a number.",
             key="batch_sizes",
         )
     size = max(size, 1)  # a multiple of the batch size is one for each size
-    total = fixed or usual.samples_per_device * size
+    total = global_batch or preset.samples_per_device * size
     if not total:
-        return usual.accumulation or 1
-    micro = shape.gpus * size
-    if total % micro:
+        return preset.accumulation or 1
+    samples_per_pass = shape.gpus * size
+    if total % samples_per_pass:
         raise UnfitError(
             f"A global batch of {total} is not a multiple of {shape.gpus} "
             f"{'ranks' if device == 'cpu' else 'GPUs'} x {size} samples.",
             hint="Change --batch-size or --global-batch-size, or give --accumulation.",
             key="global_batch_size" if request.global_batch_size else "batch_sizes",
         )
-    return total // micro
+    return total // samples_per_pass
 
 
-def _check(recipe: Recipe, request: Request, usual: Preset) -> None:
+def _check_request(recipe: Recipe, request: Request, preset: Preset) -> None:
     sizes = (*request.batch_sizes, *(cell.batch_size or 1 for cell in request.cells))
-    if wrong := [size for size in sizes if size < 1 and size != LARGEST]:
-        message = f"A batch size must be at least 1, not {wrong[0]}."
+    if bad_sizes := [size for size in sizes if size < 1 and size != LARGEST]:
+        message = f"A batch size must be at least 1, not {bad_sizes[0]}."
         raise UnfitError(message, key="batch_sizes")
     if min(request.accumulation, request.global_batch_size) < 0:
         raise UsageError("--accumulation and --global-batch-size must be at least 1.")
     if request.xla and not recipe.xla:
         raise UnfitError(f"{recipe.name} does not support --xla.", key="xla")
-    asked = request.accumulation not in (0, usual.accumulation or 1) or request.global_batch_size
-    if asked and not recipe.accumulation:
+    is_accumulating = (
+        request.accumulation not in (0, preset.accumulation or 1) or request.global_batch_size
+    )
+    if is_accumulating and not recipe.accumulation:
         key = "global_batch_size" if request.global_batch_size else "accumulation"
         raise UnfitError(f"{recipe.name} does not support --accumulation.", key=key)
 
 
-def _check_shape(recipe: Recipe, site: Site, shape: Shape, usual: Preset, device: Device) -> None:
+def _check_shape(recipe: Recipe, site: Site, shape: Shape, preset: Preset, device: Device) -> None:
     """Refuse more ranks or nodes than a recipe supports on a device, or GPUs than a node has."""
-    for why, much, most in (
+    for reason, count, limit in (
         (recipe.alone, shape.gpus, "as one rank"),
         (recipe.one_node, shape.nodes, "on one node"),
     ):
-        if why and much > 1:
-            message = f"{recipe.name} runs on {device} only {most}, not as {shape}."
-            raise UnfitError(message, hint=why, key="shapes")
-    on_gpus = usual.gpus and device != "cpu"
+        if reason and count > 1:
+            message = f"{recipe.name} runs on {device} only {limit}, not as {shape}."
+            raise UnfitError(message, hint=reason, key="shapes")
+    on_gpus = preset.gpus and device != "cpu"
     if on_gpus and shape.gpus_per_node > site.nodes.gpus_per_node:
         raise UnfitError(
             f"Nodes of site {site.name!r} have {site.nodes.gpus_per_node} GPUs, "
@@ -320,8 +326,8 @@ def _check_shape(recipe: Recipe, site: Site, shape: Shape, usual: Preset, device
         )
 
 
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        message, hint = f"There is no {what} {value!r} here.", did_you_mean(value, known)
-        raise UnfitError(message, hint=hint, key=what if what == "protocol" else f"{what}s")
+def _check_choice(kind: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        message, hint = f"There is no {kind} {value!r} here.", did_you_mean(value, choices)
+        raise UnfitError(message, hint=hint, key=kind if kind == "protocol" else f"{kind}s")
     return value

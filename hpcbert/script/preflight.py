@@ -8,39 +8,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.config import places, recipe
-from hpcbert.config.slurmwords import given
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.slurmwords import argument_value
 from hpcbert.errors import UsageError
-from hpcbert.model import Array, Shape
+from hpcbert.model import Array, Point, Shape
 from hpcbert.script.plan import Request
-from hpcbert.script.resolve import PREFLIGHT, find_file, resolve
+from hpcbert.script.resolve import PREFLIGHT, Resolved, find_file, resolve
 from hpcbert.timelimit import TimeLimit
-
-if TYPE_CHECKING:
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.model import Point
-    from hpcbert.script.resolve import Resolved
 
 # Percent of the median of all nodes: a node with less is far below the others. Half of a node's
 # links, or one of two, is less; nodes of one kind differ by a few percent.
-SHARE = 75
+LEAST_PERCENT = 75
 _LONGEST = TimeLimit.parse("00:30:00")
 _BODY, _RUN = "preflight.sh.j2", "run.sh.j2"
 _BY_DEVICE = {"gpu": "nccl-tests"}
-_OTHERWISE = "pytorch"
+_DEFAULT_RECIPE = "pytorch"
 # As large as the buckets in which frameworks reduce gradients, and a few of each.
 _SETTINGS = {"nccl-tests": {"min_bytes": "32M", "max_bytes": "256M"}}
 _ITERS, _SKIP = 12, 2
 
 
-def body(found: Recipe) -> str:
+def choose_template(network_recipe: Recipe) -> str:
     """Return the name of the template for a recipe's ranks in a preflight."""
-    return _BODY if (Path(found.folder) / _BODY).is_file() else _RUN
+    return _BODY if (Path(network_recipe.folder) / _BODY).is_file() else _RUN
 
 
-def resolved_for(resolved: Resolved) -> Resolved:
+def resolve_preflight(resolved: Resolved) -> Resolved:
     """Choose the program that measures the nodes of a campaign before it.
 
     Args:
@@ -49,20 +44,20 @@ def resolved_for(resolved: Resolved) -> Resolved:
     Raises:
         UsageError: There is nothing to compare, or the measuring program is not available.
     """
-    if resolved.scheduler.here:
+    if resolved.scheduler.runs_locally:
         raise UsageError(
             f"--preflight has no effect with the {resolved.scheduler.name} scheduler, "
             "which has one node.",
             hint="Leave --preflight out.",
         )
-    shape = _shape(resolved)
+    shape = _largest_shape(resolved)
     if shape.nodes == 1:
         raise UsageError(
             "--preflight compares nodes, and every point has one node only.",
             hint="Leave --preflight out, or request more nodes with --nodes.",
         )
-    name = _BY_DEVICE.get(resolved.device, _OTHERWISE)
-    found = recipe.load(places.find_recipe(name, resolved.options.folders))
+    name = _BY_DEVICE.get(resolved.device, _DEFAULT_RECIPE)
+    network_recipe = recipe.load(places.find_recipe(name, resolved.options.folders))
     request = Request(
         shape=shape,
         device=resolved.device,
@@ -73,39 +68,42 @@ def resolved_for(resolved: Resolved) -> Resolved:
     )
     slurm = resolved.site.slurm
     limit = _LONGEST if slurm.time_limit.exceeds(_LONGEST) else slurm.time_limit
-    check = resolve(
+    network_plan = resolve(
         request,
         replace(resolved.site, slurm=replace(slurm, time_limit=limit)),
-        found,
+        network_recipe,
         replace(resolved.options, together=True, rehearse=False),
         resolved.directory,
     )
-    return replace(check, sources={**check.sources, PREFLIGHT: find_file(found, PREFLIGHT)})
+    return replace(
+        network_plan,
+        sources={**network_plan.sources, PREFLIGHT: find_file(network_recipe, PREFLIGHT)},
+    )
 
 
-def _shape(resolved: Resolved) -> Shape:
+def _largest_shape(resolved: Resolved) -> Shape:
     """Return nodes, and ranks per node, of the largest point."""
     shapes = [point.shape for point in resolved.plan.points]
     return max(shapes, key=lambda shape: (shape.nodes, shape.gpus_per_node))
 
 
-def array(check: Resolved) -> Array:
+def make_preflight_array(network_plan: Resolved) -> Array:
     """Return the job that measures, still without a script's digest."""
-    (point,) = check.plan.points
-    point = _named(point)
+    (point,) = network_plan.plan.points
+    point = _name_point(point)
     return Array(
         point=point,
-        name=f"pre{point.shape}-hpcbert-{Path(check.directory).name}-preflight",
+        name=f"pre{point.shape}-hpcbert-{Path(network_plan.directory).name}-preflight",
         repeats=(1,),
         script="scripts/preflight.sbatch",
         script_sha256="",
         log="slurm/preflight_{repeat}.log",
         together=True,
         preflight=True,
-        cluster=given(check.site.slurm.sbatch_args, "clusters"),
+        cluster=argument_value(network_plan.site.slurm.sbatch_args, "clusters"),
     )
 
 
-def _named(point: Point) -> Point:
+def _name_point(point: Point) -> Point:
     """Return the point with a name that no point of the campaign has."""
     return replace(point, model="preflight", options=(), protocol="")

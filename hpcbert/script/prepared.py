@@ -8,43 +8,39 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hpcbert.campaign import store
-from hpcbert.config.dataset import number_of
-from hpcbert.config.site import SYNTHETIC
+from hpcbert.config.dataset import read_number
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.data.names import usual_predictions
 from hpcbert.errors import UsageError
-from hpcbert.script.settings import option_values
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.model import OptionValue
+from hpcbert.model import OptionValue
+from hpcbert.script.settings import read_options
 
 # Schema of the records of `prepare`.
 SCHEMA = 1
 _SUFFIX = ".json"
 
 
-def record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
     """Return a record; nothing if it is missing, damaged or of another schema."""
     try:
-        data = store.read_json(path)
+        document = store.read_json(path)
     except UsageError:
         return {}
-    return data if isinstance(data, dict) and data.get("schema") == SCHEMA else {}
+    return document if isinstance(document, dict) and document.get("schema") == SCHEMA else {}
 
 
-def beside(path: Path) -> Path:
+def record_directory(path: Path) -> Path:
     """Return the directory that a record belongs to."""
     return path.parent / path.name.removesuffix(_SUFFIX)
 
 
-def source_record(site: Site, recipe: Recipe) -> Path:
+def source_record_path(site: Site, recipe: Recipe) -> Path:
     """Return the path of a checkout's record: next to the checkout, with its name.
 
     Raises:
@@ -53,18 +49,18 @@ def source_record(site: Site, recipe: Recipe) -> Path:
     name = recipe.source.repository.rstrip("/").rpartition("/")[2].removesuffix(".git")
     name = re.sub(r"[^A-Za-z0-9._-]", "_", name) + f"-{recipe.source.commit[:12]}"
     if recipe.source.patches:
-        patches = hashlib.sha256()
+        checksum = hashlib.sha256()
         for patch in recipe.source.patches:
-            patches.update(_own(recipe, patch))
-        name += f"+{patches.hexdigest()[:8]}"
+            checksum.update(_read_recipe_file(recipe, patch))
+        name += f"+{checksum.hexdigest()[:8]}"
     return Path(site.sources) / f"{name}{_SUFFIX}"
 
 
-def data_record(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
+def data_record_path(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Path:
     """Return the path of the record about a framework's data.
 
     Raises:
-        UsageError: As `synthetic`.
+        UsageError: As `plan_synthetic`.
     """
     if site.settings(recipe.name).data != SYNTHETIC:
         return Path(site.sources) / f"{recipe.name}+data{_SUFFIX}"
@@ -90,7 +86,7 @@ def comes_with_environment(site: Site, recipe: Recipe) -> bool:
     )
 
 
-def environment_record(site: Site, recipe: Recipe) -> Path:
+def environment_record_path(site: Site, recipe: Recipe) -> Path:
     """Return the path of a virtual environment's record: next to it.
 
     Raises:
@@ -99,31 +95,31 @@ def environment_record(site: Site, recipe: Recipe) -> Path:
     virtual_environment = recipe.environment
     if virtual_environment is None:
         raise UsageError(f"{recipe.name} has no environment.")
-    patches = hashlib.sha256(virtual_environment.python.encode())
+    checksum = hashlib.sha256(virtual_environment.python.encode())
     for step in virtual_environment.install:
-        said = [step.requirements, step.options, step.source, sorted(step.env.items())]
-        patches.update(json.dumps(said).encode())
-        patches.update(_own(recipe, step.requirements) if step.requirements else b"")
+        step_fields = [step.requirements, step.options, step.source, sorted(step.env.items())]
+        checksum.update(json.dumps(step_fields).encode())
+        checksum.update(_read_recipe_file(recipe, step.requirements) if step.requirements else b"")
     for patch in virtual_environment.patches:
-        patches.update(_own(recipe, patch))
+        checksum.update(_read_recipe_file(recipe, patch))
     if virtual_environment.builds_source:
         source = site.settings(recipe.name).source
-        patches.update((source or source_record(site, recipe).name).encode())
-    name = f"{recipe.name}-py{virtual_environment.python}-{patches.hexdigest()[:12]}"
+        checksum.update((source or source_record_path(site, recipe).name).encode())
+    name = f"{recipe.name}-py{virtual_environment.python}-{checksum.hexdigest()[:12]}"
     return Path(site.sources) / f"{name}{_SUFFIX}"
 
 
-def interpreter(environment: Path) -> Path:
+def interpreter_path(environment: Path) -> Path:
     """Return the interpreter of a virtual environment."""
     return environment / "bin" / "python"
 
 
-def packages(environment: Path, release: str) -> Path:
+def packages_path(environment: Path, release: str) -> Path:
     """Return the path of a virtual environment's packages, for a release of Python."""
     return environment / "lib" / f"python{release}" / "site-packages"
 
 
-def _own(recipe: Recipe, name: str) -> bytes:
+def _read_recipe_file(recipe: Recipe, name: str) -> bytes:
     path = Path(recipe.folder) / name
     try:
         return path.read_bytes()
@@ -136,7 +132,7 @@ def _own(recipe: Recipe, name: str) -> bytes:
 # --- Synthetic data -----------------------------------------------------------------------------
 
 
-class Synthetic(NamedTuple):
+class SyntheticData(NamedTuple):
     """The settings of a framework's synthetic data."""
 
     form: str
@@ -147,7 +143,7 @@ class Synthetic(NamedTuple):
     files: int
 
 
-def synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> Synthetic:
+def plan_synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> SyntheticData:
     """Return the synthetic data that a framework needs, with its options at these values.
 
     Raises:
@@ -157,14 +153,14 @@ def synthetic(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) ->
     if dataset is None:
         raise UsageError(f"{recipe.name} reads no data.", where=site.where)
     synthetic_settings = dataset.synthetic
-    length = number_of(synthetic_settings.sequence_length, options)
-    return Synthetic(
+    length = read_number(synthetic_settings.sequence_length, options)
+    return SyntheticData(
         dataset.format,
         length,
-        number_of(synthetic_settings.predictions, options) or usual_predictions(length),
-        number_of(synthetic_settings.vocabulary, options),
+        read_number(synthetic_settings.predictions, options) or usual_predictions(length),
+        read_number(synthetic_settings.vocabulary, options),
         site.settings(recipe.name).samples,
-        number_of(dataset.numbered or synthetic_settings.files, options),
+        read_number(dataset.numbered or synthetic_settings.files, options),
     )
 
 
@@ -172,32 +168,36 @@ def synthetic_folder(site: Site, recipe: Recipe, options: Mapping[str, OptionVal
     """Return the directory of a framework's synthetic data.
 
     Raises:
-        UsageError: As `synthetic`.
+        UsageError: As `plan_synthetic`.
     """
     dataset = recipe.dataset
-    names = [one.format_map(options) for one in (dataset.files, *dataset.also)] if dataset else []
-    text = json.dumps([*synthetic(site, recipe, options), names])
+    names = (
+        [pattern.format_map(options) for pattern in (dataset.files, *dataset.also)]
+        if dataset
+        else []
+    )
+    text = json.dumps([*plan_synthetic(site, recipe, options), names])
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Path(site.sources) / f"{recipe.name}+{SYNTHETIC}-{digest[:12]}"
 
 
-def options_for_data(site: Site, recipe: Recipe) -> Mapping[str, OptionValue]:
+def site_data_options(site: Site, recipe: Recipe) -> Mapping[str, OptionValue]:
     """Return the site's options, if the data depend on them.
 
     Raises:
         UsageError: One is wrong.
     """
-    made = site.settings(recipe.name).data == SYNTHETIC
-    return option_values(recipe, site, {}) if made else {}
+    is_synthetic = site.settings(recipe.name).data == SYNTHETIC
+    return read_options(recipe, site, {}) if is_synthetic else {}
 
 
-def data_path(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> str:
+def find_data_path(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> str:
     """Return where ranks find their data; empty if nothing names any.
 
     Raises:
-        UsageError: As `synthetic`.
+        UsageError: As `plan_synthetic`.
     """
-    named = site.settings(recipe.name).data
-    if named != SYNTHETIC:
-        return named
+    data = site.settings(recipe.name).data
+    if data != SYNTHETIC:
+        return data
     return str(synthetic_folder(site, recipe, options) / "data")

@@ -11,39 +11,33 @@ import functools
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
 from hpcbert import __version__
 from hpcbert.campaign import store
 from hpcbert.config import slurmwords
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.trust import TrustedPath
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.logs.grammar import RECORDED
-from hpcbert.logs.models import stated_by
-from hpcbert.model import Shape
+from hpcbert.logs.models import model_facts
+from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import adaptive, largest, preflight
 from hpcbert.script.multiple import Multiple
-from hpcbert.script.placing import placing
+from hpcbert.script.placing import Placing, place_tasks
 from hpcbert.script.request import read_request
-from hpcbert.script.resolve import named_entries, relative
-from hpcbert.script.sandbox import Environment, errors_named
+from hpcbert.script.resolve import Resolved, relative_path, trusted_entries
+from hpcbert.script.sandbox import Environment, locate_errors
 from hpcbert.slurm.launches import ABSENT
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.trust import TrustedPath
-    from hpcbert.model import Array, JobRequest, Point
-    from hpcbert.script.placing import Placing
-    from hpcbert.script.resolve import Resolved
-
 # Ranks on the CPU see no GPU, even if the node has some.
-_HIDDEN = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
+_HIDDEN_GPUS = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNSAFE_IN_DIRECTIVE = re.compile(r"[^\w@%+=:,./\[\]-]", re.ASCII)
 _ESCAPED_IN_QUOTES = re.compile(r'(["\\])')
@@ -141,9 +135,9 @@ def _word(value: Any) -> str:
 
 
 @functools.cache
-def _environment(folders: tuple[Path, ...], named: tuple[TrustedPath, ...]) -> Environment:
+def _make_environment(folders: tuple[Path, ...], entries: tuple[TrustedPath, ...]) -> Environment:
     """Return the sandbox with the templates' filters: one for all scripts of a submission."""
-    environment = Environment(folders, finalize=_word, named=named)
+    environment = Environment(folders, finalize=_word, entries=entries)
     environment.filters.update(
         directive=directive, comment=comment, identifier=identifier, verbatim=Verbatim
     )
@@ -153,21 +147,25 @@ def _environment(folders: tuple[Path, ...], named: tuple[TrustedPath, ...]) -> E
 
 def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
     """Return the `#SBATCH` options of a job, one word each, unquoted."""
-    slurm, shape, placed = resolved.site.slurm, array.point.shape, placing(resolved, array.point)
-    gpus = slurm.gres if placed.on_gpus else ""
+    slurm, shape, placement = (
+        resolved.site.slurm,
+        array.point.shape,
+        place_tasks(resolved, array.point),
+    )
+    gpus = slurm.gres if placement.on_gpus else ""
     folder = "" if resolved.by_hand else resolved.directory.replace("%", "%%") + "/slurm/"
     count = len(array.repeats)
     throttle = min(resolved.options.concurrent, count)
     pairs = (
         ("--gres", f"{gpus}:{shape.gpus_per_node}" if gpus else ""),
-        ("--cpus-per-task", str(placed.cpus) if placed.cpus else ""),
+        ("--cpus-per-task", str(placement.cpus) if placement.cpus else ""),
         ("--mem", slurm.node_memory),
     )
     return (
         f"--job-name={array.name}",
         *(() if array.together else (f"--array=1-{count}%{throttle}",)),
         f"--nodes={shape.nodes}",
-        f"--ntasks-per-node={placed.tasks}",
+        f"--ntasks-per-node={placement.tasks}",
         "--distribution=block",
         "--wait-all-nodes=1",
         *slurm.selection,
@@ -177,7 +175,7 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
         "--requeue" if slurm.requeue else "--no-requeue",
         "--open-mode=append",
         f"--output={folder}{'%j.out' if array.together else '%A_%a.out'}",
-        *_mark(resolved, array),
+        *_comment_option(resolved, array),
         *slurm.sbatch_args,
         *slurm.placement(shape.nodes),
     )
@@ -188,30 +186,32 @@ def job_request(resolved: Resolved, array: Array) -> JobRequest:
     return read_request(_directives(resolved, array))
 
 
-def _mark(resolved: Resolved, array: Array) -> tuple[str, ...]:
+def _comment_option(resolved: Resolved, array: Array) -> tuple[str, ...]:
     """Return the comment by which an array's job is known under any name and in any directory.
 
     A comment of the user's own stays.
     """
-    by_hand = resolved.by_hand or slurmwords.given(resolved.site.slurm.sbatch_args, "comment")
-    return () if by_hand else (f"--comment={array.name}",)
+    is_unmarked = resolved.by_hand or slurmwords.argument_value(
+        resolved.site.slurm.sbatch_args, "comment"
+    )
+    return () if is_unmarked else (f"--comment={array.name}",)
 
 
 def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
     return (
         *((f"--mpi={resolved.mpi}",) if resolved.mpi else ()),
-        *placing(resolved, array.point).srun_options,
+        *place_tasks(resolved, array.point).srun_options,
         *resolved.site.slurm.srun_args,
     )
 
 
-def exported(resolved: Resolved, point: Point) -> dict[str, str]:
+def rank_variables(resolved: Resolved, point: Point) -> dict[str, str]:
     """Return the variables of every rank: the site's, the point's, then the recipe's, which win.
 
     On the CPU, ranks see no GPU.
     """
-    pinned = {**resolved.recipe.env, **_HIDDEN.get(resolved.device, {})}
-    return {**resolved.site.env, **dict(point.env), **pinned}
+    recipe_variables = {**resolved.recipe.env, **_HIDDEN_GPUS.get(resolved.device, {})}
+    return {**resolved.site.env, **dict(point.env), **recipe_variables}
 
 
 def render(resolved: Resolved, array: Array) -> str:
@@ -221,12 +221,12 @@ def render(resolved: Resolved, array: Array) -> str:
         UsageError: A value can't be written safely, or a template is wrong, or reaches for or uses
             too much.
     """
-    named = named_entries(resolved.site, resolved.options)
-    environment = _environment(resolved.options.folders, named)
+    entries = trusted_entries(resolved.site, resolved.options)
+    environment = _make_environment(resolved.options.folders, entries)
     recipe, inputs = resolved.recipe, resolved.inputs
-    point, placed = array.point, placing(resolved, array.point)
+    point, placement = array.point, place_tasks(resolved, array.point)
     context: dict[str, Any] = {
-        "point": largest.symbolic(point) if point.largest else point,
+        "point": largest.with_symbolic_batch(point) if point.largest else point,
         "protocol": resolved.plan.protocol,
         "options": resolved.plan.options,
         "data": inputs.data,
@@ -234,34 +234,36 @@ def render(resolved: Resolved, array: Array) -> str:
         "python": inputs.python,
         "files": resolved.files,
     }
-    with errors_named(Path(recipe.folder) / "run.sh.j2"):
-        programs = [("train", _program(environment, resolved, array, context))]
+    with locate_errors(Path(recipe.folder) / "run.sh.j2"):
+        programs = [("train", _render_program(environment, resolved, array, context))]
         if point.largest:
-            probing = {**context, "protocol": largest.probing(resolved.plan.protocol)}
-            programs.append(("probe", _program(environment, resolved, array, probing)))
+            probe_context = {**context, "protocol": largest.probe_protocol(resolved.plan.protocol)}
+            programs.append(("probe", _render_program(environment, resolved, array, probe_context)))
         return environment.get_template("base.sbatch.j2").render(
             **{**context, "point": point},
             **_base_context(resolved, array),
             libraries=_libraries(resolved, array),
-            settings=_settings(resolved, array, programs[0][1]),
-            rank_environment=[f"{name}={text}" for name, text in exported(resolved, point).items()],
-            rank_options=_rank_options(resolved, array, placed),
-            started=_started(resolved, array, context["point"]),
+            settings=_job_settings(resolved, array, programs[0][1]),
+            rank_environment=[
+                f"{name}={text}" for name, text in rank_variables(resolved, point).items()
+            ],
+            rank_options=_rank_options(resolved, array, placement),
+            started=_format_facts(resolved, array, context["point"]),
             programs=programs,
         )
 
 
-def _program(
+def _render_program(
     environment: Environment, resolved: Resolved, array: Array, context: Mapping[str, Any]
 ) -> str:
     """Return the commands of each rank."""
-    recipe, asks = resolved.recipe, {}
-    name = preflight.body(recipe) if array.preflight else "run.sh.j2"
+    recipe, extra_context = resolved.recipe, {}
+    name = preflight.choose_template(recipe) if array.preflight else "run.sh.j2"
     name = f"{recipe.name}/{name}"
     if resolved.options.examine:
-        name, asks = "examine.sh.j2", _asked(resolved, array)
-    text = environment.get_template(name).render(context, **asks)
-    _refuse_set(array.point, text, recipe)
+        name, extra_context = "examine.sh.j2", _examination_context(resolved, array)
+    text = environment.get_template(name).render(context, **extra_context)
+    _refuse_overridden(array.point, text, recipe)
     return text.rstrip("\n")
 
 
@@ -272,32 +274,34 @@ def _libraries(resolved: Resolved, array: Array) -> tuple[str, ...]:
         "preflight.bash": array.preflight,
         "examine.bash": resolved.options.examine is not None,
         "largest.bash": array.point.largest,
-        "enough.bash": adaptive.decides(resolved, array),
+        "enough.bash": adaptive.is_adaptive(resolved, array),
     }
-    return ("job.bash", *(name for name, needed in needs.items() if needed))
+    return ("job.bash", *(name for name, is_needed in needs.items() if is_needed))
 
 
-def _settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
+def _job_settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str, Any]]:
     """Return the variables that only some scripts set, each with a word or a list of words."""
     site = resolved.site
-    around = slurmwords.surroundings(site.slurm.srun_args) if resolved.scheduler.srun else ()
+    plugin_arguments = (
+        slurmwords.environment_arguments(site.slurm.srun_args) if resolved.scheduler.srun else ()
+    )
     settings: list[tuple[str, Any]] = [
         ("interface", site.nodes.interface if resolved.scheduler.srun else ""),
         ("baseline", _baseline(resolved, array)),
         ("handed_over", site.container.env),
         ("caches", site.nodes.drop_caches if not array.preflight else ()),
-        ("surroundings", around),
-        *adaptive.settings(resolved, array),
+        ("surroundings", plugin_arguments),
+        *adaptive.adaptive_settings(resolved, array),
     ]
     if array.preflight:
         settings += [
-            ("least_percent", preflight.SHARE),
+            ("least_percent", preflight.LEAST_PERCENT),
             ("limit", resolved.site.slurm.time_limit.bound),
         ]
     if array.point.largest:
-        settings += largest.settings(resolved, array, program)
+        settings += largest.largest_settings(resolved, array, program)
     if examine := resolved.options.examine:
-        settings += [("looked", looked(resolved)), ("probed", examine.probe)]
+        settings += [("looked", look_arguments(resolved)), ("probed", examine.probe)]
     return [
         (name, Verbatim(f"({_word(value)})") if isinstance(value, tuple) else value)
         for name, value in settings
@@ -305,45 +309,47 @@ def _settings(resolved: Resolved, array: Array, program: str) -> list[tuple[str,
     ]
 
 
-def _rank_options(resolved: Resolved, array: Array, placed: Placing) -> list[Any]:
+def _rank_options(resolved: Resolved, array: Array, placement: Placing) -> list[Any]:
     """Return the options of rank.bash."""
-    options: list[Any] = ["--tasks", placed.tasks, "--devices", placed.gpus_of_task]
-    options += ["--share", placed.share]
-    if placed.on_gpus:
+    options: list[Any] = ["--tasks", placement.tasks, "--devices", placement.gpus_of_task]
+    options += ["--share", placement.share]
+    if placement.on_gpus:
         options.append("--on-gpus")
-    if placed.tasks_share and placed.cpus:
-        options += ["--cpus", placed.cpus]
-    if placed.bind:
+    if placement.shares_nodes and placement.cpus:
+        options += ["--cpus", placement.cpus]
+    if placement.bind:
         options.append("--bind")
-        if placed.confined_only:
+        if placement.binds_if_confined:
             options.append("--confined-only")
     if resolved.options.rehearse:
         options += ["--rehearse", f"{resolved.directory}/{store.SAMPLE}"]
         if array.point.largest:
-            options += largest.stand_in(resolved, array)
+            options += largest.stand_in_options(resolved, array)
     return options
 
 
-def _started(resolved: Resolved, array: Array, point: Any) -> Verbatim | str:
+def _format_facts(resolved: Resolved, array: Array, point: Any) -> Verbatim | str:
     """Return what the ranks of a point are started with, as `grammar.STARTED_FACT` reads it."""
     if resolved.options.examine or array.preflight:
         return ""
     recipe, options = resolved.recipe, resolved.plan.options
-    known = {
+    facts = {
         "batch_size_per_device": point.batch_size_per_device,
         "accumulation": point.accumulation,
         "precision": point.precision,
         **({"xla": str(point.xla).lower()} if recipe.xla else {}),
-        **{name: value for name, value in stated_by(point.model).items() if name == "model"},
+        **{name: value for name, value in model_facts(point.model).items() if name == "model"},
         "sequence_length": recipe.log.get("sequence_length"),
         **{name: options[name] for name in RECORDED if options.get(name)},
     }
-    text = " ".join(f"{name}={value}" for name, value in known.items() if value is not None)
-    calculated = str(Multiple())
-    return Verbatim(f'"{calculated}"'.join(quote(part) for part in text.split(calculated)))
+    text = " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
+    batch_expression = str(Multiple())
+    return Verbatim(
+        f'"{batch_expression}"'.join(quote(part) for part in text.split(batch_expression))
+    )
 
 
-def _refuse_set(point: Point, body: str, recipe: Recipe) -> None:
+def _refuse_overridden(point: Point, body: str, recipe: Recipe) -> None:
     """Refuse a variable of the point that the recipe's own script sets to another value.
 
     Raises:
@@ -356,14 +362,14 @@ def _refuse_set(point: Point, body: str, recipe: Recipe) -> None:
             raise UsageError(message, where=where, hint=f"Leave {name} out.")
 
 
-def _asked(resolved: Resolved, array: Array) -> dict[str, Any]:
+def _examination_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     """Return what each rank of an examination inspects."""
     in_image = resolved.site.container.runtime != "none"
     mpi = {resolved.mpi, *resolved.recipe.mpi} - {"", "none"}
     return {
         "modules": ",".join(resolved.recipe.modules) if in_image else "",
         "gpus": resolved.request.shape.gpus_per_node
-        if placing(resolved, array.point).on_gpus
+        if place_tasks(resolved, array.point).on_gpus
         else 0,
         "mpi": "yes" if mpi else "no",
     }
@@ -371,31 +377,33 @@ def _asked(resolved: Resolved, array: Array) -> dict[str, Any]:
 
 def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     folder, _, name = array.log.rpartition("/")
-    image, placed = resolved.inputs.image, placing(resolved, array.point)
+    image, placement = resolved.inputs.image, place_tasks(resolved, array.point)
     runtime = runtimes.RUNTIMES.get(resolved.site.container.runtime)
     return {
         "site": resolved.site,
         "recipe": resolved.recipe,
         "scheduler": resolved.scheduler,
-        "placing": placed,
-        "sampling": resolved.site.nodes.sampling if placed.on_gpus and not array.preflight else 0,
+        "placing": placement,
+        "sampling": resolved.site.nodes.sampling
+        if placement.on_gpus and not array.preflight
+        else 0,
         "preflight": array.preflight,
         "rehearse": resolved.options.rehearse,
         "directives": _directives(resolved, array),
         "srun_options": _srun_options(resolved, array),
-        "device": _device(placed, array.point),
-        "reproduce": _reproduce(resolved, array.point),
+        "device": _device_word(placement, array.point),
+        "reproduce": _header_origin(resolved, array.point),
         "array_name": array.name,
         "together": array.together,
         "offset": array.offset,
         "count": len(array.repeats),
         "repeats": array.repeats,
-        "tasks_per_node": placed.tasks,
+        "tasks_per_node": placement.tasks,
         "directory": resolved.directory,
         "absent": ABSENT,
         "log_stem": f"{folder}/{name.replace('_{repeat}.log', '')}",
         "runtime": runtime,
-        "image": runtimes.uri(image, resolved.site.container.runtime),
+        "image": runtimes.image_uri(image, resolved.site.container.runtime),
         "stem": runtime.tool.prefix + image.stem
         if runtime and image and image.kind != "file"
         else "",
@@ -403,14 +411,14 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
     }
 
 
-def _device(placed: Placing, point: Point) -> str:
+def _device_word(placement: Placing, point: Point) -> str:
     """Return the device of the ranks for job.bash: a TPU is driven from the CPU, but is none."""
-    if placed.on_gpus:
+    if placement.on_gpus:
         return "gpu"
     return "cpu" if point.device == "cpu" else "tpu"
 
 
-def looked(resolved: Resolved) -> tuple[str, ...]:
+def look_arguments(resolved: Resolved) -> tuple[str, ...]:
     """Return the arguments of an examination for look.sh; none for a measurement."""
     examine = resolved.options.examine
     if examine is None:
@@ -425,20 +433,24 @@ def _baseline(resolved: Resolved, array: Array) -> str:
     """Return the key of the smallest shape of a point's curve, if that may hold it back."""
     if not resolved.options.stop_on_failure or resolved.by_hand or array.preflight:
         return ""
-    curve = [point for point in resolved.plan.points if _of_curve(point) == _of_curve(array.point)]
-    first = min(curve, key=lambda one: (one.shape.gpus, one.shape.nodes))
-    return "" if first == array.point else first.key
+    curve = [
+        point
+        for point in resolved.plan.points
+        if _without_shape(point) == _without_shape(array.point)
+    ]
+    smallest_point = min(curve, key=lambda point: (point.shape.gpus, point.shape.nodes))
+    return "" if smallest_point == array.point else smallest_point.key
 
 
-def _of_curve(point: Point) -> Point:
+def _without_shape(point: Point) -> Point:
     return replace(point, shape=Shape(1, 1), accumulation=1)
 
 
-def _reproduce(resolved: Resolved, point: Point) -> str:
+def _header_origin(resolved: Resolved, point: Point) -> str:
     """Return the origin in a script's header: by hand, the command that renders it."""
     if not resolved.by_hand:
         return f"hpcbert {__version__}"
-    site = relative(Path(resolved.site.where), Path.cwd())
+    site = relative_path(Path(resolved.site.where), Path.cwd())
     protocol, shape = resolved.plan.protocol, point.shape
     words = [
         *("hpcbert", "render", "--fw", point.framework, "--model", point.model),

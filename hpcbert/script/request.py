@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from hpcbert.config.slurmwords import values
-from hpcbert.model import JobRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.model import Array
+from hpcbert.config.slurmwords import argument_values
+from hpcbert.model import Array, JobRequest
 
 
 def read_request(words: Sequence[str]) -> JobRequest:
     """Return what options of sbatch request; of several values, the last."""
-    options = values(words)
+    options = argument_values(words)
     return JobRequest(
         job_name=options.get("job-name", ""),
         comment=options.get("comment", ""),
         array=options.get("array", ""),
-        nodes=_number(options.get("nodes", ""), 1),
-        tasks_per_node=_number(options.get("ntasks-per-node", ""), 0),
-        cpus_per_task=_number(options.get("cpus-per-task", ""), 1),
+        nodes=_parse_number(options.get("nodes", ""), 1),
+        tasks_per_node=_parse_number(options.get("ntasks-per-node", ""), 0),
+        cpus_per_task=_parse_number(options.get("cpus-per-task", ""), 1),
         partition=options.get("partition", ""),
         account=options.get("account", ""),
         qos=options.get("qos", ""),
@@ -39,20 +34,20 @@ def read_request(words: Sequence[str]) -> JobRequest:
     )
 
 
-def _number(text: str, default: int) -> int:
+def _parse_number(text: str, default: int) -> int:
     return int(text) if text.isdecimal() else default
 
 
-def unnamed(request: JobRequest) -> JobRequest:
+def without_names(request: JobRequest) -> JobRequest:
     """Return a request without the job's names: equal for jobs that need the same nodes."""
     return replace(request, job_name="", comment="", array="", output="")
 
 
 def format_indices(numbers: Sequence[int]) -> str:
     """Return array indices as sbatch takes them: `1-5` or `2,4,7`."""
-    first, last = min(numbers), max(numbers)
-    if len(numbers) > 1 and sorted(numbers) == list(range(first, last + 1)):
-        return f"{first}-{last}"
+    first_index, last_index = min(numbers), max(numbers)
+    if len(numbers) > 1 and sorted(numbers) == list(range(first_index, last_index + 1)):
+        return f"{first_index}-{last_index}"
     return ",".join(map(str, numbers))
 
 

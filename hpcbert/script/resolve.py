@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.config import trust
-from hpcbert.config.schedulers import traits
-from hpcbert.config.slurmwords import given
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.schedulers import Traits, find_traits
+from hpcbert.config.site import Site
+from hpcbert.config.slurmwords import argument_value
 from hpcbert.container import cache, reference, runtimes
 from hpcbert.errors import UsageError
+from hpcbert.model import Device
 from hpcbert.script import inputs
-from hpcbert.script.plan import MOST_INDICES, device_of, plan
+from hpcbert.script.inputs import Inputs
+from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device, plan
 from hpcbert.script.prepared import runs_in_environment
-from hpcbert.slurm.controller import fitting_mpi
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.schedulers import Traits
-    from hpcbert.config.site import Site
-    from hpcbert.model import Device
-    from hpcbert.script.inputs import Inputs
-    from hpcbert.script.plan import MeasurementPlan, Request
+from hpcbert.slurm.controller import choose_mpi
 
 # Directory of a script to submit by hand: the one in which sbatch is called.
 BY_HAND = "."
@@ -34,9 +28,9 @@ _PACKAGE = Path(__file__).parent.parent
 _WORKLOADS, _SHELL = _PACKAGE / "workloads", _PACKAGE / "shell"
 # Files of every campaign: the library of its scripts, and what describes the nodes and samples the
 # power of their GPUs.
-_EVERY = ("job.bash", "watch.bash", "rank.bash", "describe.sh", "sample.sh")
+_COMMON_FILES = ("job.bash", "watch.bash", "rank.bash", "describe.sh", "sample.sh")
 # Further files of an examination's ranks and nodes, and of containers.
-_EXAMINING = ("examine.bash", "look.sh", "hello.py")
+_EXAMINATION_FILES = ("examine.bash", "look.sh", "hello.py")
 # Further files of the scripts that bind ranks to CPUs, search for the largest batch, do not have a
 # fixed number of repeats, or measure the nodes' network first.
 _BIND, _LARGEST, _ENOUGH, PREFLIGHT = "bind.bash", "largest.bash", "enough.bash", "preflight.bash"
@@ -165,49 +159,59 @@ def resolve(
         UsageError: Recipe, site and request do not fit together; the hint says what to change. Or
             the user trusts neither site nor recipe.
     """
-    sources = _sources(site, recipe, options)
+    sources = _list_sources(site, recipe, options)
     features = {name: _SHELL / name for name in (_BIND, _LARGEST, _ENOUGH, PREFLIGHT)}
     recipe_files = sorted(path for path in Path(recipe.folder).iterdir() if path.is_file())
-    trusted = named_entries(site, options)
-    trust.refuse((Path(site.where), *recipe_files, *sources.values(), *features.values()), trusted)
-    by_hand, scheduler = directory == BY_HAND, traits(options.scheduler)
-    device = device_of(recipe, site, request.device, options.folders)
+    entries = trusted_entries(site, options)
+    trust.refuse_untrusted(
+        (Path(site.where), *recipe_files, *sources.values(), *features.values()), entries
+    )
+    by_hand, scheduler = directory == BY_HAND, find_traits(options.scheduler)
+    device = choose_device(recipe, site, request.device, options.folders)
     recipe = recipe.for_device(device)
-    measured = plan(recipe, site, request)
-    if options.concurrent > 1 and any(point.largest for point in measured.points):
+    measurement_plan = plan(recipe, site, request)
+    if options.concurrent > 1 and any(point.largest for point in measurement_plan.points):
         raise UsageError(
             "--concurrent-repeats has no effect with --batch-size max: the first repeat finds the "
             "size for all.",
             hint="Leave --concurrent-repeats out.",
         )
-    found = inputs.find(site, recipe, measured.options, by_hand=by_hand)
+    available_inputs = inputs.find_inputs(site, recipe, measurement_plan.options, by_hand=by_hand)
     if site.container.runtime == "pyxis" and not scheduler.srun:
         raise UsageError(
             f"pyxis belongs to srun, which the {scheduler.name} scheduler does not use.",
             where=site.where,
             hint='Use container.runtime = "enroot" or "apptainer", or "none" on the host.',
         )
-    missing: list[str] = [need for need in recipe.needs if not getattr(found, need)]
-    if runs_in_environment(site, recipe) and not found.python:
-        missing.append("python")
-    if site.container.runtime != "none" and not found.image:
-        missing.append("image")
+    missing_needs: list[str] = [
+        need for need in recipe.needs if not getattr(available_inputs, need)
+    ]
+    if runs_in_environment(site, recipe) and not available_inputs.python:
+        missing_needs.append("python")
+    if site.container.runtime != "none" and not available_inputs.image:
+        missing_needs.append("image")
     elif options.rehearse or options.examine:
-        missing = []
-    again = "" if device == device_of(recipe, site, "") else f" --device {device}"
-    dry = options.dry or by_hand
-    shown, warnings = _left_open(site, recipe, missing, again, dry=dry)
-    mpi = _mpi(site, recipe, options.mpi)
-    several = scheduler.srun and request.shape.gpus > 1
-    here = scheduler.here and site.container.runtime == "none"
-    used = replace(
-        found,
-        image=reference.parse(shown["image"]) if "image" in shown else found.image,
-        data=shown.get("data", found.data),
-        source=shown.get("source", found.source),
-        python=found.python or shown.get("python") or (sys.executable if here else "python3"),
+        missing_needs = []
+    device_option = "" if device == choose_device(recipe, site, "") else f" --device {device}"
+    is_dry = options.dry or by_hand
+    placeholders, warnings = _fill_missing(
+        site, recipe, missing_needs, device_option, is_dry=is_dry
     )
-    if scheduler.here and request.shape.nodes > 1:
+    mpi = _choose_mpi(site, recipe, options.mpi)
+    has_several_ranks = scheduler.srun and request.shape.gpus > 1
+    is_on_host = scheduler.runs_locally and site.container.runtime == "none"
+    script_inputs = replace(
+        available_inputs,
+        image=reference.parse_reference(placeholders["image"])
+        if "image" in placeholders
+        else available_inputs.image,
+        data=placeholders.get("data", available_inputs.data),
+        source=placeholders.get("source", available_inputs.source),
+        python=available_inputs.python
+        or placeholders.get("python")
+        or (sys.executable if is_on_host else "python3"),
+    )
+    if scheduler.runs_locally and request.shape.nodes > 1:
         raise UsageError(
             f"The {scheduler.name} scheduler has one node; you asked for {request.shape.nodes}.",
             hint='Set scheduler = "slurm" in the site.toml, or give --scheduler slurm.',
@@ -225,34 +229,37 @@ def resolve(
         options=options,
         scheduler=scheduler,
         device=device,
-        found=found,
-        inputs=used,
+        found=available_inputs,
+        inputs=script_inputs,
         mpi=mpi,
         directory=directory,
-        sources={**sources, **{name: features[name] for name in _features(site, measured)}},
-        plan=measured,
-        mounts=inputs.mount_specs(site, used, directory),
-        warnings=(*warnings, *(_of_mpi(site, recipe, mpi) if several else ())),
-        missing=tuple(missing),
+        sources={
+            **sources,
+            **{name: features[name] for name in _list_features(site, measurement_plan)},
+        },
+        plan=measurement_plan,
+        mounts=inputs.list_mounts(site, script_inputs, directory),
+        warnings=(*warnings, *(_warn_of_mpi(site, recipe, mpi) if has_several_ranks else ())),
+        missing=tuple(missing_needs),
     )
 
 
-def named_entries(site: Site, options: SubmitOptions) -> tuple[trust.TrustedPath, ...]:
+def trusted_entries(site: Site, options: SubmitOptions) -> tuple[trust.TrustedPath, ...]:
     """Return what the command line trusts by naming it."""
-    return trust.of_command_line(Path(site.where) if site.named else None, options.named)
+    return trust.command_line_entries(Path(site.where) if site.named else None, options.named)
 
 
-def _mpi(site: Site, recipe: Recipe, there: tuple[str, ...]) -> str:
+def _choose_mpi(site: Site, recipe: Recipe, cluster_mpi: tuple[str, ...]) -> str:
     """Return the kind of MPI that starts the ranks.
 
     The site's choice comes first, in srun_args or mpi; else it is the first of the recipe's that
     the cluster has; if it has none of them, or that is unknown, the recipe's first.
     """
-    said = given(site.slurm.srun_args, "mpi", "srun") or site.slurm.mpi
-    return said or fitting_mpi(recipe.mpi, there) or next(iter(recipe.mpi), "")
+    site_mpi = argument_value(site.slurm.srun_args, "mpi", "srun") or site.slurm.mpi
+    return site_mpi or choose_mpi(recipe.mpi, cluster_mpi) or next(iter(recipe.mpi), "")
 
 
-def _of_mpi(site: Site, recipe: Recipe, mpi: str) -> tuple[str, ...]:
+def _warn_of_mpi(site: Site, recipe: Recipe, mpi: str) -> tuple[str, ...]:
     """Return a warning if the recipe's ranks are not known to support the site's kind of MPI."""
     if not recipe.mpi or recipe.mpi == ("none",) or mpi.startswith(recipe.mpi):
         return ()
@@ -260,12 +267,12 @@ def _of_mpi(site: Site, recipe: Recipe, mpi: str) -> tuple[str, ...]:
     return (f"{text}, but {site.where} has slurm.mpi = {mpi!r}: each rank may run alone.",)
 
 
-def relative(path: Path, here: Path) -> str:
+def relative_path(path: Path, base: Path) -> str:
     """Return a path as seen from a directory above it, else as it is."""
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
 
 
-def sample_log(recipe: Recipe) -> Path:
+def find_sample_log(recipe: Recipe) -> Path:
     """Return the recipe's sample log.
 
     Raises:
@@ -289,45 +296,45 @@ def find_file(recipe: Recipe, name: str) -> Path:
     raise UsageError(f"The recipe's file {name!r} is missing.", where=recipe.folder)
 
 
-def _sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Path]:
-    looking = _EXAMINING if options.examine else ()
-    launching = f"{traits(options.scheduler).launch}.bash"
-    names = (*recipe.files, *_EVERY, launching, *looking)
+def _list_sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Path]:
+    examination_files = _EXAMINATION_FILES if options.examine else ()
+    launch_file = f"{find_traits(options.scheduler).launch}.bash"
+    names = (*recipe.files, *_COMMON_FILES, launch_file, *examination_files)
     paths = {name: find_file(recipe, name) for name in names}
     runtime = site.container.runtime
-    entering = () if runtime == "none" else runtimes.of(runtime).files
-    entering += ("probe.sh",) if options.examine and options.examine.probe else ()
-    return {**paths, **{name: cache.SCRIPT.parent / name for name in entering}}
+    container_files = () if runtime == "none" else runtimes.get_runtime(runtime).files
+    container_files += ("probe.sh",) if options.examine and options.examine.probe else ()
+    return {**paths, **{name: cache.SCRIPT.parent / name for name in container_files}}
 
 
-def _features(site: Site, measured: MeasurementPlan) -> tuple[str, ...]:
+def _list_features(site: Site, measurement_plan: MeasurementPlan) -> tuple[str, ...]:
     """Return the files that only the scripts of some plans source."""
     needs = {
         _BIND: bool(site.nodes.cpus_per_gpu),
-        _LARGEST: any(point.largest for point in measured.points),
-        _ENOUGH: measured.protocol.precision_of_median is not None,
+        _LARGEST: any(point.largest for point in measurement_plan.points),
+        _ENOUGH: measurement_plan.protocol.precision_of_median is not None,
     }
-    return tuple(name for name, needed in needs.items() if needed)
+    return tuple(name for name, is_needed in needs.items() if is_needed)
 
 
-def _left_open(
-    site: Site, recipe: Recipe, missing: list[str], again: str, *, dry: bool
+def _fill_missing(
+    site: Site, recipe: Recipe, missing_needs: list[str], device_option: str, *, is_dry: bool
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the paths that a dry run shows for what nothing names, and a warning about them.
 
     Raises:
         UsageError: Something is missing, and this is not a dry run.
     """
-    if not missing:
+    if not missing_needs:
         return {}, ()
-    keys = ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing)
-    if not dry:
+    keys = ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing_needs)
+    if not is_dry:
         raise UsageError(
-            f"{recipe.name} needs {' and '.join(missing)}, but site {site.name!r} names none.",
+            f"{recipe.name} needs {' and '.join(missing_needs)}, but site {site.name!r} names none.",
             where=site.where,
-            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{again}; or set {keys} there, "
-            f"or give {' '.join('--' + need for need in missing)}. Without them, --rehearse runs "
+            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{device_option}; or set {keys} there, "
+            f"or give {' '.join('--' + need for need in missing_needs)}. Without them, --rehearse runs "
             "everything but the training.",
         )
     warning = f"{site.where} does not set {keys}: the script shows {_MISSING}… instead."
-    return {need: f"{_MISSING}{recipe.name}/{need}" for need in missing}, (warning,)
+    return {need: f"{_MISSING}{recipe.name}/{need}" for need in missing_needs}, (warning,)

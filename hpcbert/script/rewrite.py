@@ -5,17 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.errors import UsageError
+from hpcbert.model import JobRequest
 from hpcbert.script.request import is_marked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.model import JobRequest
 
 _DIRECTIVES = re.compile(r"(?:^#SBATCH .*\n)+", re.MULTILINE)
 _ATTEMPT = re.compile(r"\bfirst_attempt=\d+\b")
@@ -23,7 +19,7 @@ _NAME = re.compile(r"\barray_name=\S+")
 _TOGETHER = re.compile(r"\brepeats=\([\d ]+\)")
 
 
-def writes_to(request: JobRequest, directory: Path) -> bool:
+def is_written_to(request: JobRequest, directory: Path) -> bool:
     """Return whether a job writes to the campaign that it is in, which may be a copy."""
     output = Path(request.output.replace("%%", "%"))
     with contextlib.suppress(OSError, ValueError):
@@ -60,10 +56,10 @@ def retry_request(
     )
 
 
-def retried(
+def rewrite_script(
     text: str,
-    before: JobRequest,
-    now: JobRequest,
+    first_request: JobRequest,
+    new_request: JobRequest,
     *,
     repeats: Sequence[int],
     first_attempt: int,
@@ -74,8 +70,8 @@ def retried(
 
     Args:
         text: The script of the point's first submission.
-        before: The request of that submission.
-        now: The request of the retry.
+        first_request: The request of that submission.
+        new_request: The request of the retry.
         repeats: The repeats to run, as an array's indices.
         first_attempt: Number of their first attempt.
 
@@ -85,27 +81,27 @@ def retried(
     from hpcbert.script.render import directive  # imports Jinja, which watching does not need
 
     options = {
-        "job-name": (before.job_name, now.job_name),
-        "comment": (before.comment, now.comment),
-        "array": (before.array, now.array),
-        "time": (before.time_limit, now.time_limit),
-        "exclude": (before.exclude, now.exclude),
+        "job-name": (first_request.job_name, new_request.job_name),
+        "comment": (first_request.comment, new_request.comment),
+        "array": (first_request.array, new_request.array),
+        "time": (first_request.time_limit, new_request.time_limit),
+        "exclude": (first_request.exclude, new_request.exclude),
     }
     lines = "".join(
         f"#SBATCH {directive(f'--{name}={new}')}\n"
         for name, (old, new) in options.items()
         if old != new
     )
-    head = _DIRECTIVES.search(text)
-    if head is None or not _ATTEMPT.search(text):
+    match = _DIRECTIVES.search(text)
+    if match is None or not _ATTEMPT.search(text):
         raise UsageError(
             "The campaign's script has no #SBATCH lines, or no first_attempt=.",
             hint="Another version of hpcbert made it: submit the point again.",
         )
-    text = text[: head.end()] + lines + text[head.end() :]
+    text = text[: match.end()] + lines + text[match.end() :]
     text = _ATTEMPT.sub(f"first_attempt={first_attempt}", text, count=1)
-    text = _NAME.sub(f"array_name={shlex.quote(now.job_name)}", text, count=1)
-    if now.array:
+    text = _NAME.sub(f"array_name={shlex.quote(new_request.job_name)}", text, count=1)
+    if new_request.array:
         return text
     numbers = " ".join(map(str, repeats))
     return _TOGETHER.sub(f"repeats=({numbers})", text, count=1)

@@ -6,8 +6,9 @@ A recipe's folder is text that is rendered on the login node, also by `render` a
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -15,25 +16,22 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from hpcbert.config import trust
 from hpcbert.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 _SUFFIX = ".j2"
 
 
 class _Loader(jinja2.FileSystemLoader):
     """Loads templates that the user trusts, also those that another template includes."""
 
-    def __init__(self, folders: Sequence[str], named: Sequence[trust.TrustedPath]) -> None:
+    def __init__(self, folders: Sequence[str], entries: Sequence[trust.TrustedPath]) -> None:
         super().__init__(folders)
-        self._named = named
+        self._named = entries
 
     def get_source(
         self, environment: jinja2.Environment, template: str
     ) -> tuple[str, str, Callable[[], bool]]:
         """Return a template's text, file, and whether it is still up to date."""
         source = super().get_source(environment, template)
-        trust.refuse([Path(source[1])], self._named)
+        trust.refuse_untrusted([Path(source[1])], self._named)
         return source
 
 
@@ -51,10 +49,10 @@ class Environment(ImmutableSandboxedEnvironment):
         folders: Sequence[Path],
         *,
         finalize: Callable[[Any], str],
-        named: Sequence[trust.TrustedPath] = (),
+        entries: Sequence[trust.TrustedPath] = (),
     ) -> None:
         super().__init__(
-            loader=_Loader([str(folder) for folder in folders], named),
+            loader=_Loader([str(folder) for folder in folders], entries),
             undefined=jinja2.StrictUndefined,
             finalize=finalize,
             trim_blocks=True,
@@ -64,11 +62,11 @@ class Environment(ImmutableSandboxedEnvironment):
 
 
 @contextlib.contextmanager
-def errors_named(place: Path) -> Iterator[None]:
+def locate_errors(path: Path) -> Iterator[None]:
     """Turn the errors of a template into sentences that name its line.
 
     Args:
-        place: The rendered file, if the error does not name one.
+        path: The rendered file, if the error does not name one.
 
     Raises:
         UsageError: A template is wrong or reaches too far.
@@ -78,22 +76,26 @@ def errors_named(place: Path) -> Iterator[None]:
     except UsageError as error:
         if error.where:
             raise
-        raise UsageError(error.message, where=_where(error, place), hint=error.hint) from error
+        raise UsageError(
+            error.message, where=_find_error_line(error, path), hint=error.hint
+        ) from error
     except jinja2.TemplateSyntaxError as error:
-        where = f"{error.filename or place}:{error.lineno}"
+        where = f"{error.filename or path}:{error.lineno}"
         raise UsageError(f"A template is wrong: {error.message}.", where=where) from error
     except Exception as error:
         # Any error of its own arithmetic and calls: a division by 0, an endless recursion.
         text = str(error).rstrip(".") or type(error).__name__
-        raise UsageError(f"A template is wrong: {text}.", where=_where(error, place)) from error
+        raise UsageError(
+            f"A template is wrong: {text}.", where=_find_error_line(error, path)
+        ) from error
 
 
-def _where(error: BaseException, place: Path) -> str:
+def _find_error_line(error: BaseException, path: Path) -> str:
     """Return file and line of the template in which an error was raised.
 
     Jinja puts the template's own place into the traceback.
     """
-    text = str(place)
+    text = str(path)
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename.endswith(_SUFFIX):

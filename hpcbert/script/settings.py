@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import TYPE_CHECKING
 
-from hpcbert.config.recipe import KINDS
+from hpcbert.config.recipe import KINDS, Option, Recipe
+from hpcbert.config.site import Site
 from hpcbert.errors import UsageError
+from hpcbert.model import OptionValue
 from hpcbert.system.decode import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hpcbert.config.recipe import Option, Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.model import OptionValue
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -31,7 +26,7 @@ class UnfitError(UsageError):
         self.key = key
 
 
-def option_values(
+def read_options(
     recipe: Recipe, site: Site, settings: Mapping[str, OptionValue]
 ) -> dict[str, OptionValue]:
     """Return the value of every option: `--set`, else the site's, else the recipe's.
@@ -41,15 +36,17 @@ def option_values(
     """
     defaults = {name: option.default for name, option in recipe.options.items()}
     for name, value in site.settings(recipe.name).options.items():
-        option = _known(name, recipe.options, f"{site.where}: frameworks.{recipe.name}.options")
-        defaults[name] = _checked(option, value, site.where)
+        option = _find_option(
+            name, recipe.options, f"{site.where}: frameworks.{recipe.name}.options"
+        )
+        defaults[name] = _check_value(option, value, site.where)
     for name, text in settings.items():
-        option = _known(name, recipe.options, "--set")
-        defaults[name] = _checked(option, _read(option, text), "--set")
+        option = _find_option(name, recipe.options, "--set")
+        defaults[name] = _check_value(option, _parse_setting(option, text), "--set")
     return defaults
 
 
-def _known(name: str, options: Mapping[str, Option], where: str) -> Option:
+def _find_option(name: str, options: Mapping[str, Option], where: str) -> Option:
     if name not in options:
         raise UnfitError(
             f"There is no option {name!r}.",
@@ -60,7 +57,7 @@ def _known(name: str, options: Mapping[str, Option], where: str) -> Option:
     return options[name]
 
 
-def _read(option: Option, text: OptionValue) -> OptionValue:
+def _parse_setting(option: Option, text: OptionValue) -> OptionValue:
     """Read a typed value from a command line's text; unreadable text stays text."""
     if not isinstance(text, str):
         return text
@@ -73,27 +70,27 @@ def _read(option: Option, text: OptionValue) -> OptionValue:
         return text
 
 
-def _checked(option: Option, value: OptionValue, where: str) -> OptionValue:
+def _check_value(option: Option, value: OptionValue, where: str) -> OptionValue:
     if option.kind == "float" and type(value) is int:
         value = float(value)
-    if wrong := _wrong(option, value):
-        raise UnfitError(f"{option.name} {wrong}.", where=where, key=f"options.{option.name}")
+    if problem := _explain_misfit(option, value):
+        raise UnfitError(f"{option.name} {problem}.", where=where, key=f"options.{option.name}")
     return value
 
 
-def _wrong(option: Option, value: OptionValue) -> str:
+def _explain_misfit(option: Option, value: OptionValue) -> str:
     """Return why an option can't have a value, as the end of a sentence; empty if it can."""
     if isinstance(value, float) and not isfinite(value):
         return f"needs a finite number, not {value}"
     if type(value) is not KINDS[option.kind]:
         return f"must be of type {option.kind}, not {value!r}"
     if option.choices and value not in option.choices:
-        listed = ", ".join(str(choice) for choice in option.choices)
-        return f"must be one of {listed}, not {value!r}"
+        choice_list = ", ".join(str(choice) for choice in option.choices)
+        return f"must be one of {choice_list}, not {value!r}"
     return option.outside(value)
 
 
-def identity_of(
+def list_point_options(
     recipe: Recipe, values: Mapping[str, OptionValue]
 ) -> tuple[tuple[str, OptionValue], ...]:
     """Return the options that change the number and differ from the recipe's defaults."""

@@ -8,14 +8,12 @@ nothing. Formats seen with 22.05.8; field names are those that every release fro
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcbert.timelimit import TimeLimit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 CHUNK = 200
 _GARBAGE_KEPT = 20
@@ -119,21 +117,21 @@ class Listing:
     garbage: tuple[str, ...] = ()
 
 
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
+def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for a query: times as epoch seconds, array ranges in full.
 
     The caller's own SACCT_FORMAT, SQUEUE_STATES, SLURM_CLUSTERS and similar variables are left out.
     """
-    kept = _without(environ, (*_CHANGING, *_LEAKING))
-    return {**kept, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+    variables = _drop_variables(environ, (*_CHANGING, *_LEAKING))
+    return {**variables, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what would change a submission or its job."""
-    return _without(environ, _LEAKING)
+    return _drop_variables(environ, _LEAKING)
 
 
-def _without(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
+def _drop_variables(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
     """Return other variables, and those that locate the cluster."""
     return {
         name: value
@@ -142,7 +140,7 @@ def _without(environ: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str,
     }
 
 
-def of_clusters(argv: list[str], cluster: str) -> list[str]:
+def add_cluster_option(argv: list[str], cluster: str) -> list[str]:
     """Return a query about other clusters: their names, by commas; empty for this one."""
     return [argv[0], f"--clusters={cluster}", *argv[1:]] if cluster else argv
 
@@ -163,10 +161,10 @@ def sacct_argv(
     """
     argv = ["sacct", "-X", "-P", "-n", "-D", "-o", _SACCT_FIELDS]
     argv += ["-S", f"uts{int(since)}", "-u", ",".join(sorted(set(users)))]
-    known = iter(dict.fromkeys(ids))
-    while chunk := list(islice(known, CHUNK)):
+    unique_ids = iter(dict.fromkeys(ids))
+    while chunk := list(islice(unique_ids, CHUNK)):
         argv += ["-j", ",".join(chunk)]
-    return of_clusters(argv, cluster)
+    return add_cluster_option(argv, cluster)
 
 
 def squeue_argv(
@@ -175,7 +173,7 @@ def squeue_argv(
     """Return the query for jobs that Slurm still has in memory, including ended ones.
 
     `-a` includes those in hidden partitions. With ids alone, squeue fails if it knows none of them
-    (`unknown_to_slurm`). With several clusters, it prints whose jobs follow.
+    (`is_unknown_job`). With several clusters, it prints whose jobs follow.
 
     Args:
         users: Login names or uids; none: everybody.
@@ -185,30 +183,32 @@ def squeue_argv(
     words = ["squeue", "-a", "-t", "all", "-o", _SQUEUE_FIELDS]
     words += ["-u", ",".join(sorted(set(users)))] if users else []
     words += ["-j", ",".join(dict.fromkeys(ids))] if ids else []
-    return of_clusters([*words, *([] if cluster else ["-h"])], cluster)
+    return add_cluster_option([*words, *([] if cluster else ["-h"])], cluster)
 
 
-def unknown_to_slurm(complaint: str) -> bool:
+def is_unknown_job(complaint: str) -> bool:
     """Return whether a command failed because no job has the given id."""
     return "Invalid job id specified" in complaint
 
 
 def scancel_argv(ids: Sequence[str], *, cluster: str = "") -> list[str]:
     """Return the command that cancels jobs."""
-    return of_clusters(["scancel", *ids], cluster)
+    return add_cluster_option(["scancel", *ids], cluster)
 
 
 def read_sacct(text: str) -> Listing:
     """Read the output of `sacct_argv`."""
-    return _read(text, _sacct_row, fields=12)
+    return _read_listing(text, _read_sacct_row, fields=12)
 
 
 def read_squeue(text: str) -> Listing:
     """Read the output of `squeue_argv`."""
-    return _read(text, _squeue_row, fields=11)
+    return _read_listing(text, _read_squeue_row, fields=11)
 
 
-def _read(text: str, row: Callable[[list[str]], JobRow | None], *, fields: int) -> Listing:
+def _read_listing(
+    text: str, read_row: Callable[[list[str]], JobRow | None], *, fields: int
+) -> Listing:
     rows: list[JobRow] = []
     garbage: list[str] = []
     cluster = ""
@@ -218,7 +218,7 @@ def _read(text: str, row: Callable[[list[str]], JobRow | None], *, fields: int) 
             cluster = heading[1] if heading else cluster
             continue
         words = line.split("|", fields - 1)
-        job_row = row(words) if len(words) == fields else None
+        job_row = read_row(words) if len(words) == fields else None
         if job_row is None and len(words) == fields and _OTHER.fullmatch(words[0].strip()):
             continue  # Another job, and readable, but none of ours.
         if job_row is not None:
@@ -230,47 +230,49 @@ def _read(text: str, row: Callable[[list[str]], JobRow | None], *, fields: int) 
     return Listing(tuple(rows), tuple(garbage))
 
 
-def _sacct_row(words: list[str]) -> JobRow | None:
-    identity = job_id(words[0])
+def _read_sacct_row(words: list[str]) -> JobRow | None:
+    identity = parse_job_id(words[0])
     if identity is None:
         return None
-    minutes = _number(words[9])
+    minutes = _read_number(words[9])
     return JobRow(
         *identity,
         user=words[1],
         state=words[2],
-        exit_code=_exit_code(words[3]),
-        signal=_signal(words[3]),
+        exit_code=_read_exit_code(words[3]),
+        signal=_read_signal(words[3]),
         reason=words[4],
-        submit=_number(words[5]),
-        start=_number(words[6]),
-        end=_number(words[7]),
-        elapsed=_number(words[8]),
+        submit=_read_number(words[5]),
+        start=_read_number(words[6]),
+        end=_read_number(words[7]),
+        elapsed=_read_number(words[8]),
         limit=None if minutes is None else minutes * 60,
         nodelist=words[10],
-        **_tail(_SACCT_TAIL, words[11], {"name": words[11]}),
+        **_read_tail(_SACCT_TAIL, words[11], {"name": words[11]}),
     )
 
 
-def _squeue_row(words: list[str]) -> JobRow | None:
-    identity = job_id(words[0])
+def _read_squeue_row(words: list[str]) -> JobRow | None:
+    identity = parse_job_id(words[0])
     if identity is None:
         return None
     return JobRow(
         *identity,
         user=words[1],
         state=words[2],
-        submit=_number(words[3]),
-        start=_number(words[4]),
-        end=_number(words[5]),
-        elapsed=seconds(words[6]),
-        limit=TimeLimit.reported(words[7]).seconds,
+        submit=_read_number(words[3]),
+        start=_read_number(words[4]),
+        end=_read_number(words[5]),
+        elapsed=parse_duration(words[6]),
+        limit=TimeLimit.parse_reported(words[7]).seconds,
         nodelist=words[8],
-        **_tail(_SQUEUE_TAIL, f"{words[9]}|{words[10]}", {"name": words[9], "reason": words[10]}),
+        **_read_tail(
+            _SQUEUE_TAIL, f"{words[9]}|{words[10]}", {"name": words[9], "reason": words[10]}
+        ),
     )
 
 
-def _tail(form: re.Pattern[str], text: str, otherwise: dict[str, Any]) -> dict[str, Any]:
+def _read_tail(form: re.Pattern[str], text: str, otherwise: dict[str, Any]) -> dict[str, Any]:
     """Read the fields that may hold any text."""
     match = form.fullmatch(text)
     if match is None:
@@ -279,7 +281,7 @@ def _tail(form: re.Pattern[str], text: str, otherwise: dict[str, Any]) -> dict[s
     return {**fields, "uid": int(fields["uid"])}
 
 
-def job_id(text: str) -> tuple[str, tuple[tuple[int, int, int], ...]] | None:
+def parse_job_id(text: str) -> tuple[str, tuple[tuple[int, int, int], ...]] | None:
     """Read a job id: `12`, `12_3`, `12_[3-5%1]`, `12_[1,3-9:2%2]`; None for other text.
 
     Steps and heterogeneous jobs, which hpcbert never submits, give None (`_OTHER`).
@@ -288,13 +290,13 @@ def job_id(text: str) -> tuple[str, tuple[tuple[int, int, int], ...]] | None:
     if match is None:
         return None
     if match[3] is not None:
-        spans = [_span(part) for part in match[3].split(",") if part]
-        whole = tuple(span for span in spans if span)
-        return (match[1], whole) if whole and len(whole) == len(spans) else None
+        spans = [_read_span(part) for part in match[3].split(",") if part]
+        valid_spans = tuple(span for span in spans if span)
+        return (match[1], valid_spans) if valid_spans and len(valid_spans) == len(spans) else None
     return match[1], ((int(match[2]), int(match[2]), 1),) if match[2] else ()
 
 
-def _span(text: str) -> tuple[int, int, int] | None:
+def _read_span(text: str) -> tuple[int, int, int] | None:
     match = _SPAN.fullmatch(text)
     if match is None:
         return None
@@ -302,27 +304,27 @@ def _span(text: str) -> tuple[int, int, int] | None:
     return low, int(match[2] or low), max(1, int(match[3] or 1))
 
 
-def seconds(text: str) -> float | None:
+def parse_duration(text: str) -> float | None:
     """Read `D-HH:MM:SS`, `HH:MM:SS` or `MM:SS`; None for `UNLIMITED`, `INVALID` and other words."""
     match = _CLOCK.fullmatch(text.strip())
     if match is None:
         return None
-    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+    days, hours, minutes, remainder = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + remainder)
 
 
-def _number(text: str) -> float | None:
+def _read_number(text: str) -> float | None:
     """Read a whole number; None for `Unknown`, `None`, `N/A`, `UNLIMITED` and other words."""
     text = text.strip()
     return float(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
 
-def _signal(text: str) -> int:
+def _read_signal(text: str) -> int:
     match = _EXIT.fullmatch(text.strip())
     return int(match[2]) if match else 0
 
 
-def _exit_code(text: str) -> int | None:
+def _read_exit_code(text: str) -> int | None:
     match = _EXIT.fullmatch(text.strip())
     if match is None:
         return None

@@ -7,17 +7,14 @@ from src/common/plugrack.c, plugrack_print_mpi_plugins (on stderr before 22.05).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _KEY = re.compile(r"^(\w+) *= (.*)$", re.MULTILINE)
 _NOTHING = {"", "none", "(null)", "n/a"}
 _UNLIMITED = {"unlimited", "0", *_NOTHING}
 # What `AccountingStorageEnforce` makes Slurm check of a job (slurm.conf(5)); `all` means all these.
-_CHECKED = frozenset({"associations", "limits", "qos", "safe", "wckeys"})
+_CHECKS = frozenset({"associations", "limits", "qos", "safe", "wckeys"})
 _LISTED = "MPI plugin types are"
 _VERSIONS = "specific pmix plugin versions available:"
 
@@ -55,18 +52,18 @@ def config_argv() -> list[str]:
 def read_config(text: str) -> Controller:
     """Read the output of `config_argv`; what is missing from it stays unknown."""
     keys = {name: value.strip() for name, value in _KEY.findall(text)}
-    most = keys.get("MaxArraySize", "")
+    max_array_size = keys.get("MaxArraySize", "")
     per_node, per_cpu = keys.get("DefMemPerNode", ""), keys.get("DefMemPerCPU", "")
     memory = "" if per_node.lower() in _UNLIMITED else f"--mem={per_node}"
     memory = memory_per_gpu(keys.get("JobDefaults", "")) or memory
     return Controller(
         name="" if keys.get("ClusterName", "").lower() in _NOTHING else keys["ClusterName"],
         version=keys.get("SLURM_VERSION", ""),
-        most_indices=max(1, int(most) - 1) if most.isdigit() else None,
+        most_indices=max(1, int(max_array_size) - 1) if max_array_size.isdigit() else None,
         memory=memory if per_cpu.lower() in _UNLIMITED else f"--mem-per-cpu={per_cpu}",
         mpi="" if keys.get("MpiDefault", "").lower() in _NOTHING else keys["MpiDefault"],
-        private=_words(keys.get("PrivateData", "")),
-        enforced=_enforced(keys.get("AccountingStorageEnforce", "")),
+        private=_split_words(keys.get("PrivateData", "")),
+        enforced=_read_enforced(keys.get("AccountingStorageEnforce", "")),
     )
 
 
@@ -76,17 +73,17 @@ def memory_per_gpu(defaults: str) -> str:
     return f"--mem-per-gpu={match[1]}" if match else ""
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip().lower() for word in text.split(",") if word.lower() not in _NOTHING)
 
 
-def _enforced(text: str) -> frozenset[str]:
+def _read_enforced(text: str) -> frozenset[str]:
     """Return what is checked of a job, including what each word implies."""
-    said = frozenset(_words(text))
-    found = _CHECKED if "all" in said else said & _CHECKED
-    if "safe" in found:
-        found |= {"limits"}
-    return found | {"associations"} if found & _CHECKED else found
+    words = frozenset(_split_words(text))
+    checks = _CHECKS if "all" in words else words & _CHECKS
+    if "safe" in checks:
+        checks |= {"limits"}
+    return checks | {"associations"} if checks & _CHECKS else checks
 
 
 def mpi_argv() -> list[str]:
@@ -100,25 +97,25 @@ def read_mpi(text: str) -> tuple[str, ...]:
     Args:
         text: The output of `mpi_argv`, from both streams.
     """
-    _, heading, rest = text.partition(_LISTED)
-    lines = rest.splitlines()[1:] if heading else []
+    _, heading, listing = text.partition(_LISTED)
+    lines = listing.splitlines()[1:] if heading else []
     plain = [line.strip() for line in lines if len(line.split()) == 1]
     versions = [line.partition(_VERSIONS)[2] for line in lines if _VERSIONS in line]
     exact = [word.strip() for line in versions for word in line.split(",") if word.strip()]
     return tuple(dict.fromkeys((*plain, *exact)))
 
 
-def fitting_mpi(wanted: Sequence[str], there: Sequence[str]) -> str:
+def choose_mpi(preferences: Sequence[str], available: Sequence[str]) -> str:
     """Return the first wanted type of MPI that srun has; empty if it has none of them.
 
     A cluster with only one version of PMIx may name it that way: `pmix_v4` counts as `pmix`.
 
     Args:
-        wanted: In order of preference.
-        there: What srun has.
+        preferences: In order of preference.
+        available: What srun has.
     """
-    for one in wanted:
-        versions = sorted(name for name in there if name.startswith(f"{one}_v"))
-        if version := one if one in there else next(reversed(versions), ""):
+    for preference in preferences:
+        versions = sorted(name for name in available if name.startswith(f"{preference}_v"))
+        if version := preference if preference in available else next(reversed(versions), ""):
             return version
     return ""

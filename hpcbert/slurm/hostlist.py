@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 # More names than any cluster has nodes: a longer expansion is an error in the text.
 LIMIT = 65_536
@@ -28,18 +25,18 @@ def expand(text: str, *, limit: int = LIMIT) -> tuple[str, ...]:
     if text in _NOBODY:
         return ()
     names: list[str] = []
-    room = max(_CHARACTERS, len(text))
+    room_left = max(_CHARACTERS, len(text))
     try:
-        for group in _groups(text):
-            found = _product(group, limit - len(names), room)
-            names += found
-            room -= sum(map(len, found))
+        for group in _split_groups(text):
+            group_names = _expand_group(group, limit - len(names), room_left)
+            names += group_names
+            room_left -= sum(map(len, group_names))
     except ValueError:
         return (text,)
     return tuple(names)
 
 
-def _groups(text: str) -> Iterator[str]:
+def _split_groups(text: str) -> Iterator[str]:
     """Yield the parts between the commas outside brackets."""
     depth = start = 0
     for place, char in enumerate(text):
@@ -54,10 +51,10 @@ def _groups(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _product(group: str, limit: int, room: int) -> list[str]:
+def _expand_group(group: str, limit: int, room: int) -> list[str]:
     names = [""]
     for part in re.split(r"(\[[^\]]*\])", group):
-        endings = _endings(part[1:-1], limit) if part.startswith("[") else [part]
+        endings = _expand_range(part[1:-1], limit) if part.startswith("[") else [part]
         count, longest = len(names) * len(endings), len(names[-1]) + len(endings[-1])
         if count > limit or count * longest > room:
             raise ValueError(group)
@@ -65,7 +62,7 @@ def _product(group: str, limit: int, room: int) -> list[str]:
     return [name for name in names if name]
 
 
-def _endings(inside: str, limit: int) -> list[str]:
+def _expand_range(inside: str, limit: int) -> list[str]:
     endings: list[str] = []
     for part in inside.split(","):
         match = _RANGE.fullmatch(part)
@@ -84,13 +81,13 @@ def fold(names: Iterable[str]) -> str:
     ordered = sorted(parts, key=lambda part: (part[0], len(part[1]), part[1]))
     folded = []
     for (prefix, _), members in groupby(ordered, key=lambda part: (part[0], len(part[1]))):
-        runs = list(_runs([digits for _, digits in members]))
+        runs = list(_fold_runs([digits for _, digits in members]))
         single = len(runs) == 1 and "-" not in runs[0]
         folded.append(prefix + (runs[0] if single else f"[{','.join(runs)}]"))
     return ",".join(folded)
 
 
-def _runs(numbers: list[str]) -> Iterator[str]:
+def _fold_runs(numbers: list[str]) -> Iterator[str]:
     """Yield ascending numbers of equal width as `7` or `1-4`."""
     first = last = numbers[0]
     for number in numbers[1:]:

@@ -5,8 +5,9 @@ job.bash writes the events, except `finished`, which the local queue writes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import (
@@ -15,14 +16,12 @@ from hpcbert.slurm.states import (
     UNNEEDED,
     Kind,
     RepeatState,
-    parse,
-    whole,
+    bounded_int,
+    parse_state,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+Event = Mapping[str, Any]
 
-    Event = Mapping[str, Any]
 
 _PHASES = {
     "": "",
@@ -94,7 +93,7 @@ class JobRecord:
     def end_state(self) -> RepeatState | None:
         """The end that the job, or the local queue, recorded; None: neither did."""
         if self.state:
-            state = parse(self.state)
+            state = parse_state(self.state)
             word, kind, sentence = state.word, state.kind, self.reason or state.sentence
         elif self.exit is not None:
             succeeded = self.exit == 0
@@ -105,11 +104,11 @@ class JobRecord:
             return None
         code = f", exit status {self.exit}" if self.exit else ""
         detail = "" if kind is Kind.SUCCEEDED else self.why_held or f"{sentence}{code}"
-        return self._unless_needless(
+        return self._apply_unneeded(
             RepeatState(word, kind, "status-file", exit_code=self.exit, detail=detail)
         )
 
-    def _unless_needless(self, state: RepeatState) -> RepeatState:
+    def _apply_unneeded(self, state: RepeatState) -> RepeatState:
         """Return a state; if the job completed without running anything, that it was not needed.
 
         Another repeat's job may have recorded that before it began, and removed it from the queue.
@@ -136,7 +135,7 @@ class JobRecord:
         elapsed = state.elapsed
         if elapsed is None and start is not None and end is not None:
             elapsed = end - start
-        state = self._unless_needless(state)
+        state = self._apply_unneeded(state)
         suspended = max(state.suspended, self.suspended)
         detail = state.detail
         if state.kind is Kind.FAILED and self.held:
@@ -172,7 +171,7 @@ class JobRecord:
         )
 
 
-def newest(events: Iterable[Event], *, first: int = 0) -> JobRecord:
+def reduce_events(events: Iterable[Event], *, first: int = 0) -> JobRecord:
     """Reduce the events of a status file to its newest attempt.
 
     Args:
@@ -181,7 +180,7 @@ def newest(events: Iterable[Event], *, first: int = 0) -> JobRecord:
     """
     job_record = JobRecord(attempt=first)
     for event in events:
-        attempt = whole(event.get("attempt"), LAST_ATTEMPT) or 0
+        attempt = bounded_int(event.get("attempt"), LAST_ATTEMPT) or 0
         if attempt < job_record.attempt:
             continue
         kind = event.get("event")
@@ -190,12 +189,12 @@ def newest(events: Iterable[Event], *, first: int = 0) -> JobRecord:
             # but the fact that there were two is not.
             jobs = job_record.jobs if attempt == job_record.attempt else ()
             job_record = JobRecord(attempt=attempt, jobs=jobs)
-        job_record = _with(job_record, str(kind), event)
+        job_record = _apply_event(job_record, str(kind), event)
     return job_record
 
 
-def _with(job_record: JobRecord, kind: str, event: Event) -> JobRecord:
-    time, code = whole(event.get("time")), whole(event.get("exit"))
+def _apply_event(job_record: JobRecord, kind: str, event: Event) -> JobRecord:
+    time, code = bounded_int(event.get("time")), bounded_int(event.get("exit"))
     jobs = dict.fromkeys((*job_record.jobs, str(event.get("job", ""))))
     changes: dict[str, dict[str, Any]] = {
         "start": {
@@ -204,7 +203,7 @@ def _with(job_record: JobRecord, kind: str, event: Event) -> JobRecord:
             "jobs": tuple(job for job in jobs if job),
             "watched": event.get("watched") is True,
         },
-        "suspended": {"suspended": job_record.suspended + _seconds(event.get("seconds"))},
+        "suspended": {"suspended": job_record.suspended + _read_seconds(event.get("seconds"))},
         "step-end": {"step_exit": code, "apart": event.get("apart") is True},
         "held": {"held": str(event.get("baseline", ""))},
         "unneeded": {"unneeded": str(event.get("why", ""))},
@@ -222,7 +221,7 @@ def _with(job_record: JobRecord, kind: str, event: Event) -> JobRecord:
     return replace(job_record, phase=phase, **changes.get(kind, {}))
 
 
-def _seconds(value: Any) -> float:
+def _read_seconds(value: Any) -> float:
     """Return a duration; an impossible one becomes the smallest that is reported."""
     sound = isinstance(value, int | float) and 0 < value <= LATEST
     return float(value) if sound else 1.0

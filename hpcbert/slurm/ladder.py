@@ -16,19 +16,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pwd import getpwuid
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.launches import failure
-from hpcbert.slurm.reasons import never_starts, reason_sentence
-from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, parse
-
-if TYPE_CHECKING:
-    from hpcbert.slurm.commands import JobRow
-    from hpcbert.slurm.jobrecord import JobRecord
-    from hpcbert.slurm.reasons import ReasonText
-    from hpcbert.slurm.states import Source, State
-    from hpcbert.system.runner import Outcome
+from hpcbert.slurm.jobrecord import JobRecord
+from hpcbert.slurm.launches import find_launch_failure
+from hpcbert.slurm.reasons import ReasonText, describe_reason, never_starts
+from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, Source, State, parse_state
+from hpcbert.system.runner import Outcome
 
 # Whether a command answered: it answered, it was there and failed, it is not installed, or it was
 # not asked because nothing depended on it.
@@ -39,7 +35,7 @@ _NO_PROGRAM = 127
 
 # Output of a node may become visible elsewhere this many seconds later: NFS keeps what it knows of
 # a directory and of a file for up to 60 s (nfs(5), acdirmax and acregmax).
-VISIBLE = 90.0
+VISIBILITY_DELAY = 90.0
 # Rounding of three of Slurm's whole seconds may add up to this much.
 _ROUNDING = 1.0
 # The script notices a pause of this many seconds: Slurm suspends by signals, and the script notices
@@ -61,8 +57,8 @@ class Reports:
         squeue: Whether squeue answered.
         together: Whether the job runs several repeats, so that its state is not this one's.
         history: Rows of sacct about earlier attempts, each with its number.
-        lost: Id of its array if Slurm accepted that but no longer knows it; else empty.
-        revived: Rows of sacct about jobs that a retry replaced and that were requeued later.
+        lost_job: Id of its array if Slurm accepted that but no longer knows it; else empty.
+        revived_rows: Rows of sacct about jobs that a retry replaced and that were requeued later.
     """
 
     record: JobRecord
@@ -72,8 +68,8 @@ class Reports:
     squeue: Answer = "unasked"
     together: bool = False
     history: tuple[tuple[int, JobRow], ...] = ()
-    lost: str = ""
-    revived: tuple[JobRow, ...] = ()
+    lost_job: str = ""
+    revived_rows: tuple[JobRow, ...] = ()
 
     @property
     def silent(self) -> bool:
@@ -88,7 +84,7 @@ class Reports:
         return self.record.end_state
 
 
-def answer_of(outcome: Outcome) -> Answer:
+def classify_answer(outcome: Outcome) -> Answer:
     """Return whether a command answered, failed, or can't be of any use here."""
     if outcome.ok:
         return "answered"
@@ -96,12 +92,12 @@ def answer_of(outcome: Outcome) -> Answer:
     return "absent" if useless or outcome.returncode == _NO_PROGRAM else "failed"
 
 
-def doubtful(reports: Reports) -> bool:
+def needs_squeue(reports: Reports) -> bool:
     """Return whether squeue must be asked, because sacct alone is not enough."""
     if reports.accounting is None:
         return True
-    state = parse(reports.accounting.state)
-    if _never_began(reports.accounting) and not _given(reports.accounting):
+    state = parse_state(reports.accounting.state)
+    if _never_began(reports.accounting) and not _has_reason(reports.accounting):
         return True  # squeue still knows why.
     if state.returns or state.kind.queued or state.kind is Kind.UNKNOWN:
         # It may wait again although it ended, and only squeue knows why it waits now.
@@ -112,87 +108,93 @@ def doubtful(reports: Reports) -> bool:
 
 def resolve_state(reports: Reports) -> RepeatState:
     """Return the state of one repeat from everything known about it."""
-    state = _together(reports) if reports.together else _single(reports)
+    state = _resolve_shared(reports) if reports.together else _resolve_single(reports)
     # sacct has a row for each run that it knows; a run that only squeue knows is one more.
-    restarts = reports.restarts + _sent_back(reports)
+    restarts = reports.restarts + _is_requeued(reports)
     if state.exit_code is None and reports.own and reports.own.word == state.word:
         state = replace(state, exit_code=reports.own.exit_code)  # squeue knows none.
     repeat_state = reports.record.complete(state, restarts=restarts)
     rows = [(number, row) for number, row in reports.history if number < repeat_state.attempt]
-    if not rows and not reports.revived:
+    if not rows and not reports.revived_rows:
         return repeat_state
-    notes = [one for one in (repeat_state.detail, *map(_revival, reports.revived)) if one]
-    earlier = tuple(replace(from_row(row, "sacct"), attempt=number) for number, row in rows)
+    notes = [
+        note
+        for note in (repeat_state.detail, *map(_describe_revival, reports.revived_rows))
+        if note
+    ]
+    earlier = tuple(replace(convert_row(row, "sacct"), attempt=number) for number, row in rows)
     return replace(repeat_state, earlier=earlier, detail="; ".join(notes))
 
 
-def _revival(row: JobRow) -> str:
+def _describe_revival(row: JobRow) -> str:
     """Return what happened to a job that was requeued although a retry had replaced it.
 
     Its script runs nothing in that case (job.bash, `taken`).
     """
-    state = parse(row.state)
+    state = parse_state(row.state)
     job = f"{row.job}_{row.tasks[0][0]}" if row.tasks else row.job
     over = state.kind.over
-    text = "its results are ignored" if over else f"it will run nothing; to end it: scancel {job}"
-    return f"job {job}, which a retry replaced, was requeued and is {state.word}: {text}"
+    consequence = (
+        "its results are ignored" if over else f"it will run nothing; to end it: scancel {job}"
+    )
+    return f"job {job}, which a retry replaced, was requeued and is {state.word}: {consequence}"
 
 
-def _single(reports: Reports) -> RepeatState:
-    accounting, queue = reports.accounting, reports.queue
-    state = parse(accounting.state) if accounting else None
+def _resolve_single(reports: Reports) -> RepeatState:
+    accounting, queue_row = reports.accounting, reports.queue
+    state = parse_state(accounting.state) if accounting else None
     if accounting is None or state is None or state.kind is Kind.UNKNOWN:
         # One step down, and another one if squeue does not know it either.
-        return from_row(queue, "squeue") if queue else _by_its_record(reports)
-    if queue is not None and _ahead(accounting, queue):
-        return from_row(queue, "squeue")
-    if queue is None and reports.squeue == "answered" and not state.kind.over:
+        return convert_row(queue_row, "squeue") if queue_row else _resolve_from_record(reports)
+    if queue_row is not None and _is_ahead(accounting, queue_row):
+        return convert_row(queue_row, "squeue")
+    if queue_row is None and reports.squeue == "answered" and not state.kind.over:
         # squeue lists everything that waits or runs, so it ended, and sacct does not know how yet.
         detail = f"sacct still says {state.word}, but it {_GONE}"
         return reports.own or RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=detail)
-    if queue is not None and state.kind is Kind.WAITING:
+    if queue_row is not None and state.kind is Kind.WAITING:
         # sacct has the reason from when it was first recorded.
-        accounting = replace(accounting, reason=queue.reason)
-    if queue is not None and _never_began(accounting) and not _given(accounting):
-        accounting = replace(accounting, reason=queue.reason)
-    return from_row(accounting, "sacct", silent=reports.silent)
+        accounting = replace(accounting, reason=queue_row.reason)
+    if queue_row is not None and _never_began(accounting) and not _has_reason(accounting):
+        accounting = replace(accounting, reason=queue_row.reason)
+    return convert_row(accounting, "sacct", silent=reports.silent)
 
 
-def _sent_back(reports: Reports) -> bool:
+def _is_requeued(reports: Reports) -> bool:
     """Return whether squeue shows a run after the last one that sacct knows."""
     accounting, queue = reports.accounting, reports.queue
     if accounting is None or queue is None:
         return False
-    ended = parse(accounting.state).kind.over
-    return _later(accounting, queue) or (ended and _ahead(accounting, queue))
+    ended = parse_state(accounting.state).kind.over
+    return _is_later(accounting, queue) or (ended and _is_ahead(accounting, queue))
 
 
-def _ahead(accounting: JobRow, queue: JobRow) -> bool:
+def _is_ahead(accounting: JobRow, queue: JobRow) -> bool:
     """Return whether squeue is ahead of sacct: it knows of a restart, or of an end."""
-    state, shown = parse(accounting.state), parse(queue.state)
-    if _later(accounting, queue):
+    state, queue_state = parse_state(accounting.state), parse_state(queue.state)
+    if _is_later(accounting, queue):
         return True
     if state.kind.over:
         # Nodes are cleaned up after this run before it goes back to the queue.
-        over = shown.kind.over or shown.word == "COMPLETING"
+        over = queue_state.kind.over or queue_state.word == "COMPLETING"
         return state.returns and not over
     # squeue is the controller's own word; sacct follows it.
-    return state.kind is not shown.kind
+    return state.kind is not queue_state.kind
 
 
-def _later(accounting: JobRow, queue: JobRow) -> bool:
+def _is_later(accounting: JobRow, queue: JobRow) -> bool:
     """Return whether squeue shows a later run: Slurm submits a job again to requeue it."""
-    known = accounting.submit is not None and queue.submit is not None
-    return known and (queue.submit or 0.0) > (accounting.submit or 0.0)
+    has_times = accounting.submit is not None and queue.submit is not None
+    return has_times and (queue.submit or 0.0) > (accounting.submit or 0.0)
 
 
-def _by_its_record(reports: Reports) -> RepeatState:
+def _resolve_from_record(reports: Reports) -> RepeatState:
     """Return the state of a repeat that Slurm does not know, from what its job recorded."""
     if reports.own is not None:
         return reports.own
-    if reports.record.start is None and reports.lost:
+    if reports.record.start is None and reports.lost_job:
         detail = (
-            f"Slurm accepted job {reports.lost} but no longer knows it: its controller lost it, "
+            f"Slurm accepted job {reports.lost_job} but no longer knows it: its controller lost it, "
             "or it was cancelled before it started"
         )
         return RepeatState(LOST, Kind.UNKNOWN, "none", detail=detail)
@@ -210,13 +212,13 @@ def _by_its_record(reports: Reports) -> RepeatState:
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=detail)
 
 
-def _together(reports: Reports) -> RepeatState:
+def _resolve_shared(reports: Reports) -> RepeatState:
     """Judge one of several repeats that share a job: by its own end, as long as the job allows it.
 
     The job's state applies to a repeat that recorded no end of its own, and to all of them while
     the job waits, even again, and once it is COMPLETED.
     """
-    job = _single(reports)
+    job = _resolve_single(reports)
     job_record = reports.record
     if job_record.watched and job_record.ended and job.suspended > _NOTICED:
         # The script notices suspension and records which repeat was suspended. A pause too short
@@ -233,7 +235,7 @@ def _together(reports: Reports) -> RepeatState:
     return job
 
 
-def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatState:
+def convert_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatState:
     """Return the state that a line of sacct or squeue describes.
 
     Args:
@@ -241,11 +243,11 @@ def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatStat
         source: Which of them printed it.
         silent: Whether the job itself wrote nothing down.
     """
-    state = parse(row.state)
-    reason_text = failure(row, silent=silent) if state.word == "FAILED" else None
+    state = parse_state(row.state)
+    reason_text = find_launch_failure(row, silent=silent) if state.word == "FAILED" else None
     waiting, ended = state.kind.queued, state.kind.over
     # sacct keeps a reason after the job has started, and says None if there was none.
-    forbidden = _forbids(row, silent=silent)
+    forbidden = _explain_refused_start(row, silent=silent)
     reason = row.reason if (waiting or forbidden) and row.reason != "None" else ""
     return RepeatState(
         state.word,
@@ -254,15 +256,15 @@ def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatStat
         nodes=expand(row.nodelist),
         exit_code=row.exit_code if ended and reason_text is None and not forbidden else None,
         reason=reason,
-        detail=reason_sentence(reason)
+        detail=describe_reason(reason)
         if waiting
-        else forbidden or _ending(row, state, reason_text),
+        else forbidden or _describe_end(row, state, reason_text),
         elapsed=row.elapsed,
         # For a waiting job squeue has the planned start.
         start=None if waiting else row.start,
         end=row.end if ended else None,
         limit=row.limit,
-        suspended=_suspended(row) if ended else 0.0,
+        suspended=_count_suspended(row) if ended else 0.0,
         # After a failed job before it, a retry may well succeed.
         hopeless=bool(forbidden) and not row.reason.startswith("Dependency"),
     )
@@ -270,30 +272,30 @@ def from_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatStat
 
 def _never_began(row: JobRow) -> bool:
     """Return whether Slurm ended a job that never had nodes: it can't meet its request."""
-    return parse(row.state).word == "FAILED" and not expand(row.nodelist) and not row.elapsed
+    return parse_state(row.state).word == "FAILED" and not expand(row.nodelist) and not row.elapsed
 
 
-def _given(row: JobRow) -> bool:
-    return bool(reason_sentence(row.reason))
+def _has_reason(row: JobRow) -> bool:
+    return bool(describe_reason(row.reason))
 
 
-def _forbids(row: JobRow, *, silent: bool) -> str:
+def _explain_refused_start(row: JobRow, *, silent: bool) -> str:
     """Return why Slurm ended a job before it started, as a sentence; empty if it did not.
 
     sacct lacks the reason of such an end (BadConstraints, seen with 22.05.8), and squeue forgets
     it.
     """
-    state = parse(row.state)
+    state = parse_state(row.state)
     ended = state.kind is Kind.FAILED and not expand(row.nodelist)
     if not ended or not (never_starts(row.reason) or (_never_began(row) and silent)):
         return ""
-    text = f"{reason_sentence(row.reason)} ({row.reason})" if _given(row) else _NO_NODES
+    text = f"{describe_reason(row.reason)} ({row.reason})" if _has_reason(row) else _NO_NODES
     _, _, user = row.state.partition(" by ")
-    by = f" by {_name(user)}" if user else ""
+    by = f" by {_find_login(user)}" if user else ""
     return f"{state.sentence}{by} before it started: {text}"
 
 
-def _suspended(row: JobRow) -> float:
+def _count_suspended(row: JobRow) -> float:
     """Return the seconds between start and end in which a job did not run.
 
     Slurm leaves them out of its elapsed time (sacct(1), Elapsed).
@@ -304,7 +306,7 @@ def _suspended(row: JobRow) -> float:
     return pause if pause > _ROUNDING else 0.0
 
 
-def _ending(row: JobRow, state: State, reason_text: ReasonText | None) -> str:
+def _describe_end(row: JobRow, state: State, reason_text: ReasonText | None) -> str:
     sentence = state.sentence
     if reason_text is not None:
         return f"{reason_text.sentence} ({row.nodelist})" if row.nodelist else reason_text.sentence
@@ -313,11 +315,11 @@ def _ending(row: JobRow, state: State, reason_text: ReasonText | None) -> str:
     if state.returns and row.nodelist:
         sentence = f"{sentence} ({row.nodelist})"
     _, _, user = row.state.partition(" by ")
-    by = f" by {_name(user)}" if user else ""
+    by = f" by {_find_login(user)}" if user else ""
     return f"{sentence}{by}, exit status {row.exit_code}" if row.exit_code else f"{sentence}{by}"
 
 
-def _name(user: str) -> str:
+def _find_login(user: str) -> str:
     """Return the login name behind the number in `CANCELLED by 1000`."""
     try:
         return getpwuid(int(user)).pw_name
@@ -325,7 +327,7 @@ def _name(user: str) -> str:
         return f"user {user}"
 
 
-def awaited(state: RepeatState, job_record: JobRecord, *, now: float) -> RepeatState:
+def defer_end(state: RepeatState, job_record: JobRecord, *, now: float) -> RepeatState:
     """Return a state for a repeat with an end that may still become visible.
 
     A job that Slurm calls COMPLETED wrote its end, but a file system may show it late. For hpcbert
@@ -340,7 +342,7 @@ def awaited(state: RepeatState, job_record: JobRecord, *, now: float) -> RepeatS
     if state.word != "COMPLETED" or state.source == "status-file" or ended or state.end is None:
         return state
     ago = now - state.end
-    if abs(ago) >= VISIBLE:
+    if abs(ago) >= VISIBILITY_DELAY:
         return state
     detail = (
         f"status not visible yet: the job ended {ago:.0f} s ago, its status file does not say so"

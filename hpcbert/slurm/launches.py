@@ -10,21 +10,17 @@ job: its script finds no library there, and ends with a status of its own before
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.reasons import ReasonText
-
-if TYPE_CHECKING:
-    from hpcbert.slurm.commands import JobRow
 
 # How a script ends whose node lacks the campaign: sysexits.h, EX_NOINPUT.
 ABSENT = 66
 _SIGNAL = 0x7F
-_NODES = "hpcbert doctor --nodes 1 checks them"
+_DOCTOR = "hpcbert doctor --nodes 1 checks them"
 _PLACE = ReasonText(
     "could not be started: the node could not open the job's output. On that node, the campaign's "
     "directory is missing, is a different one, or can't be written to",
-    f"keep campaigns in a directory that all nodes mount and you may write to; {_NODES}; "
+    f"keep campaigns in a directory that all nodes mount and you may write to; {_DOCTOR}; "
     "then run hpcbert retry",
 )
 _ABSENT = ReasonText(
@@ -34,7 +30,7 @@ _ABSENT = ReasonText(
 )
 _USER = ReasonText(
     "could not be started: the node does not know your user or your groups",
-    f"report the node to the administrators; {_NODES}",
+    f"report the node to the administrators; {_DOCTOR}",
 )
 _ENVIRONMENT = ReasonText(
     "could not be started: the node could not set up the job's environment, or its prolog failed",
@@ -51,7 +47,7 @@ _PROLOG = ReasonText(
 )
 _OTHER = ReasonText(
     "could not be started on its node",
-    f"check that all nodes mount the campaign's directory: {_NODES}; if they do, report the node "
+    f"check that all nodes mount the campaign's directory: {_DOCTOR}; if they do, report the node "
     "to the administrators",
 )
 _BY_NUMBER = {
@@ -62,10 +58,10 @@ _BY_NUMBER = {
     4022: _PROLOG,
 }
 _BY_SIGNAL = {number & _SIGNAL: reason_text for number, reason_text in _BY_NUMBER.items()}
-LAUNCHES = (*dict.fromkeys(_BY_NUMBER.values()), _ABSENT, _OTHER)
+LAUNCH_FAILURES = (*dict.fromkeys(_BY_NUMBER.values()), _ABSENT, _OTHER)
 
 
-def failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
+def find_launch_failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
     """Return why a job that ended never started; None if it started.
 
     Args:
@@ -79,6 +75,8 @@ def failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
     return _OTHER if row.reason == "JobLaunchFailure" else None
 
 
-def advice(detail: str) -> str:
+def find_launch_advice(detail: str) -> str:
     """Return what to do about a state with a detail that begins with one of these; else empty."""
-    return next((launch.advice for launch in LAUNCHES if detail.startswith(launch.sentence)), "")
+    return next(
+        (launch.advice for launch in LAUNCH_FAILURES if detail.startswith(launch.sentence)), ""
+    )

@@ -32,10 +32,10 @@ class Mail(NamedTuple):
         return (*words, f"--mail-user={self.user}") if self.user else tuple(words)
 
     def __str__(self) -> str:
-        what = "of each repeat" if "ARRAY_TASKS" in self.types else "of each array"
-        types = ", ".join(one for one in self.types if one != "ARRAY_TASKS")
-        whom = self.user or "you, at the address that it has for you"
-        return f"Slurm mails {types} {what} to {whom}, if this cluster sends mail."
+        scope = "of each repeat" if "ARRAY_TASKS" in self.types else "of each array"
+        types = ", ".join(mail_type for mail_type in self.types if mail_type != "ARRAY_TASKS")
+        recipient = self.user or "you, at the address that it has for you"
+        return f"Slurm mails {types} {scope} to {recipient}, if this cluster sends mail."
 
 
 def parse(text: str) -> Mail:
@@ -47,10 +47,10 @@ def parse(text: str) -> Mail:
     words = [word.strip() for word in text.split(",") if word.strip()]
     users = [word for word in words if "@" in word]
     types = [word.upper().replace("-", "_") for word in words if word not in users]
-    for one in types:
-        if one not in TYPES:
+    for mail_type in types:
+        if mail_type not in TYPES:
             raise UsageError(
-                f"--notify needs Slurm's mail types and an address, not {one!r}.",
+                f"--notify needs Slurm's mail types and an address, not {mail_type!r}.",
                 hint=f"{', '.join(TYPES)}; or name@example.org.",
             )
     if len(users) > 1 or any(not user.isprintable() or " " in user for user in users):

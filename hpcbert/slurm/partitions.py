@@ -7,23 +7,20 @@ src/interfaces/gres.c, _foreach_node_state_log, and src/common/slurmdb_defs.c fo
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_FIELDS = "%P|%a|%D|%l|%s|%G|%N"
+_PARTITION_FIELDS = "%P|%a|%D|%l|%s|%G|%N"
 _COUNT = re.compile(r"(\d{1,6})([KMG]?)")
 _THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _MOST_GPUS = 1024
 _TRES = re.compile(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
 # For memory, in MiB; for others Slurm counts in thousands.
-_MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-_COUNTS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 10**9, "T": 10**12, "P": 10**15}
+_MEMORY_UNITS = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_COUNT_UNITS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 10**9, "T": 10**12, "P": 10**15}
 # A resource that jobs see and do not use up; no type has this name.
 _UNCONSUMED = "no_consume"
 # `1g.10gb`, `a100_3g.20gb`, `nvidia_h100_80gb_hbm3_1g.10gb+me`, as slurmd names NVIDIA's slices.
@@ -69,9 +66,13 @@ class NodeGroup:
 
     def has(self, resource: Resource) -> bool:
         """Return whether each of the nodes has this much of a resource, in one type or several."""
-        same = [one for one in self.resources if one.name == resource.name]
-        fitting = [one.count for one in same if not resource.kind or one.kind == resource.kind]
-        return sum(fitting) >= resource.count
+        candidates = [candidate for candidate in self.resources if candidate.name == resource.name]
+        counts = [
+            candidate.count
+            for candidate in candidates
+            if not resource.kind or candidate.kind == resource.kind
+        ]
+        return sum(counts) >= resource.count
 
 
 @dataclass(frozen=True)
@@ -102,44 +103,49 @@ class Partition:
         """Number of its nodes."""
         return sum(group.count for group in self.groups)
 
-    def fitting(self, wanted: Sequence[Resource]) -> set[str]:
+    def fitting(self, requirements: Sequence[Resource]) -> set[str]:
         """Return the names of the nodes that have all of some resources."""
         return {
-            name for group in self.groups if all(map(group.has, wanted)) for name in group.names
+            name
+            for group in self.groups
+            if all(map(group.has, requirements))
+            for name in group.names
         }
 
 
-def sinfo_argv() -> list[str]:
+def partitions_argv() -> list[str]:
     """Return the query for all partitions, even hidden ones: one line per group of equal nodes."""
-    return ["sinfo", "--noheader", "--all", f"--format={_FIELDS}"]
+    return ["sinfo", "--noheader", "--all", f"--format={_PARTITION_FIELDS}"]
 
 
-def read_sinfo(text: str) -> dict[str, Partition]:
-    """Read the output of `sinfo_argv`, by name; lines that can't be read are skipped."""
+def read_partitions(text: str) -> dict[str, Partition]:
+    """Read the output of `partitions_argv`, by name; lines that can't be read are skipped."""
     partitions: dict[str, Partition] = {}
     for line in text.splitlines():
         words = line.split("|")
-        if len(words) != _FIELDS.count("|") + 1 or not words[2].strip().isdigit():
+        if len(words) != _PARTITION_FIELDS.count("|") + 1 or not words[2].strip().isdigit():
             continue
         name = words[0].removesuffix("*")
-        before = partitions[name].groups if name in partitions else ()
+        previous_groups = partitions[name].groups if name in partitions else ()
         names = expand(words[6]) if words[6].strip() else ()
-        least, _, most = words[4].strip().rpartition("-")  # Of `1-infinite`, `1-4` or `2`.
-        least = least or most
-        group = NodeGroup(int(words[2]), names, resources(words[5]))
+        least_nodes, _, most_nodes = (
+            words[4].strip().rpartition("-")
+        )  # Of `1-infinite`, `1-4` or `2`.
+        least_nodes = least_nodes or most_nodes
+        group = NodeGroup(int(words[2]), names, parse_resources(words[5]))
         partitions[name] = Partition(
             name=name,
             default=words[0].endswith("*"),
             state=words[1].strip(),
-            limit=TimeLimit.reported(words[3]),
-            most_nodes=int(most) if most.isdigit() else None,
-            groups=(*before, group),
-            least_nodes=int(least) if least.isdigit() else 1,
+            limit=TimeLimit.parse_reported(words[3]),
+            most_nodes=int(most_nodes) if most_nodes.isdigit() else None,
+            groups=(*previous_groups, group),
+            least_nodes=int(least_nodes) if least_nodes.isdigit() else 1,
         )
     return partitions
 
 
-def resources(text: str) -> tuple[Resource, ...]:
+def parse_resources(text: str) -> tuple[Resource, ...]:
     """Read generic resources as sinfo prints and sbatch takes them, or as a TRES of accounting.
 
     `gpu:8`, `gpu:2080ti:8(S:0-1)`, `gpu:a100:4,gpu:1g.10gb:7(IDX:0-6)`, `gpu:h100:no_consume:8`,
@@ -149,30 +155,30 @@ def resources(text: str) -> tuple[Resource, ...]:
     """
     # Commas also appear in parentheses.
     words = re.sub(r"\([^)]*\)", "", text.strip()).split(",")
-    return tuple(resource for word in words if (resource := _resource(word)) is not None)
+    return tuple(resource for word in words if (resource := _parse_resource(word)) is not None)
 
 
-def _resource(word: str) -> Resource | None:
+def _parse_resource(word: str) -> Resource | None:
     word = word.strip().removeprefix("gres/").removeprefix("gres:").replace("=", ":")
-    name, *rest = (part for part in word.split(":") if part != _UNCONSUMED)
-    match = _COUNT.fullmatch(rest[-1]) if rest else None
+    name, *fields = (part for part in word.split(":") if part != _UNCONSUMED)
+    match = _COUNT.fullmatch(fields[-1]) if fields else None
     if not name:
         return None
     count = int(match[1]) * _THOUSANDS[match[2]] if match else 0
-    if match is None or (name == "gpu" and len(rest) == 1 and count > _MOST_GPUS):
-        return Resource(name, ":".join(rest), 1)
-    return Resource(name, ":".join(rest[:-1]), count)
+    if match is None or (name == "gpu" and len(fields) == 1 and count > _MOST_GPUS):
+        return Resource(name, ":".join(fields), 1)
+    return Resource(name, ":".join(fields[:-1]), count)
 
 
-def tres(text: str) -> dict[str, int]:
+def parse_tres(text: str) -> dict[str, int]:
     """Read trackable resources: `cpu=16,mem=500G,node=2,gres/gpu=4,gres/gpu:a100=4`.
 
     Memory is in MiB; parts that can't be read are skipped.
     """
-    found = {}
+    counts = {}
     for word in text.split(","):
         if match := _TRES.fullmatch(word.strip()):
             name, number, unit = match.groups()
-            factor = _MEMORY[unit] if name == "mem" else _COUNTS[unit]
-            found[name] = int(float(number) * factor)
-    return found
+            factor = _MEMORY_UNITS[unit] if name == "mem" else _COUNT_UNITS[unit]
+            counts[name] = int(float(number) * factor)
+    return counts

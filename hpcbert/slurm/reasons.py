@@ -13,10 +13,8 @@ tasks with commas (src/squeue/print.c, _merge_job_reason); scontrol prints under
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 WAIT = "wait; no action is needed"
 _NEVER = "it can never start: cancel it"
@@ -45,7 +43,7 @@ class ReasonText(NamedTuple):
     advice: str = WAIT
 
 
-def _busy(remedy: str) -> str:
+def _advise_waiting(remedy: str) -> str:
     """Return the advice about a limit over several jobs, which one job may exceed by itself."""
     alone = f"{remedy}, or with {_ANOTHER}" if remedy else _ANOTHER
     return f"{_LATER}; if none of them runs, cancel it, and submit again with {alone}"
@@ -129,24 +127,28 @@ REASONS: dict[str, ReasonText] = {
         _submit_with("another --qos or --partition"),
     ),
     "AccountingPolicy": ReasonText(
-        "has reached a limit set in accounting", _busy("fewer --nodes or a shorter --time")
+        "has reached a limit set in accounting",
+        _advise_waiting("fewer --nodes or a shorter --time"),
     ),
     "MaxMemPerLimit": ReasonText(
         "requests more memory than its partition allows",
         _submit_with("less slurm.memory, or in another --partition"),
     ),
-    "AssociationJobLimit": ReasonText("your account has as many jobs as it is allowed", _busy("")),
+    "AssociationJobLimit": ReasonText(
+        "your account has as many jobs as it is allowed", _advise_waiting("")
+    ),
     "AssociationResourceLimit": ReasonText(
         "your account has reached a limit on its resources",
-        _busy("fewer --nodes or a shorter --time"),
+        _advise_waiting("fewer --nodes or a shorter --time"),
     ),
     "AssociationTimeLimit": ReasonText("your account has used up its time", _USED_UP),
     "AssocMaxJobsLimit": ReasonText(
-        "you have as many jobs running as your account allows", _busy("")
+        "you have as many jobs running as your account allows", _advise_waiting("")
     ),
-    "QOSJobLimit": ReasonText("the QOS has as many jobs as it is allowed", _busy("")),
+    "QOSJobLimit": ReasonText("the QOS has as many jobs as it is allowed", _advise_waiting("")),
     "QOSResourceLimit": ReasonText(
-        "the QOS has reached a limit on its resources", _busy("fewer --nodes or a shorter --time")
+        "the QOS has reached a limit on its resources",
+        _advise_waiting("fewer --nodes or a shorter --time"),
     ),
     "QOSTimeLimit": ReasonText("the QOS has used up its time", _USED_UP),
     "QOSUsageThreshold": ReasonText("the QOS has exceeded its usage threshold", _LATER),
@@ -297,24 +299,24 @@ _REMEDIES_PER_NODE = {
 }
 
 
-def find(reason: str) -> tuple[tuple[str, ReasonText | None], ...]:
+def find_reasons(reason: str) -> tuple[tuple[str, ReasonText | None], ...]:
     """Return the reasons that a text of Slurm's holds, each with what is known of it.
 
     Args:
         reason: As Slurm prints it: `ReqNodeNotAvail, UnavailableNodes:n[1-2],JobArrayTaskLimit`.
     """
-    found: list[tuple[str, ReasonText | None]] = []
-    for part in _parts(reason):
-        reason_text = _known(part.strip())
-        before = found[-1][0] if found else ""
-        if found and _goes_on(before, part.strip(), reason_text):
-            found[-1] = f"{before},{part}", reason_text or found[-1][1]
+    reasons: list[tuple[str, ReasonText | None]] = []
+    for part in _split_reasons(reason):
+        reason_text = _match_reason(part.strip())
+        before = reasons[-1][0] if reasons else ""
+        if reasons and _continues(before, part.strip(), reason_text):
+            reasons[-1] = f"{before},{part}", reason_text or reasons[-1][1]
         else:
-            found.append((part.strip(), reason_text))
-    return tuple(found)
+            reasons.append((part.strip(), reason_text))
+    return tuple(reasons)
 
 
-def _parts(reason: str) -> Iterator[str]:
+def _split_reasons(reason: str) -> Iterator[str]:
     text = reason.strip()
     if text.startswith("("):
         text = text[1:].removesuffix(")")
@@ -324,22 +326,22 @@ def _parts(reason: str) -> Iterator[str]:
     return (part for part in text.split(",") if part.strip())
 
 
-def _goes_on(before: str, part: str, reason_text: ReasonText | None) -> bool:
+def _continues(before: str, part: str, reason_text: ReasonText | None) -> bool:
     """Say whether a part belongs to the text before it, in which commas stand too.
 
     They do in texts of several clauses, and in lists of nodes or groups.
     """
     if before.startswith("ReqNodeNotAvail"):
-        return reason_text is None or _word(part) is None
-    return reason_text is None and _word(before) is None and _known(before) is not None
+        return reason_text is None or _match_word(part) is None
+    return reason_text is None and _match_word(before) is None and _match_reason(before) is not None
 
 
-def _known(text: str) -> ReasonText | None:
+def _match_reason(text: str) -> ReasonText | None:
     """Return what is known of one reason; None for one that is in no table."""
     word = re.split(r"[(:]", text, maxsplit=1)[0].strip()
-    begun = (reason_text for start, reason_text in TEXTS.items() if text.startswith(start))
-    if known := _word(word) or next(begun, None):
-        return known
+    candidates = (reason_text for start, reason_text in TEXTS.items() if text.startswith(start))
+    if exact := _match_word(word) or next(candidates, None):
+        return exact
     # What was cut off may stand for several that mean the same.
     reason_texts = {
         reason_text for start, reason_text in {**REASONS, **TEXTS}.items() if start.startswith(text)
@@ -347,82 +349,82 @@ def _known(text: str) -> ReasonText | None:
     return reason_texts.pop() if len(text) >= _CUT and len(reason_texts) == 1 else None
 
 
-def _word(word: str) -> ReasonText | None:
+def _match_word(word: str) -> ReasonText | None:
     if word in REASONS:
         return REASONS[word]
     limit = _LIMIT.fullmatch(word)
     if limit:
-        return _limit(limit)
+        return _describe_limit(limit)
     for start, whose in (("Assoc", "your account"), ("QOS", "the QOS"), ("Max", "the QOS")):
         if re.fullmatch(rf"{start}[A-Z]\w+", word):
             return ReasonText(f"{whose} has reached its limit ({word})", _LATER)
     return None
 
 
-def _limit(match: re.Match[str]) -> ReasonText:
-    whose, what, word = _WHOSE[match["whose"]], _WHAT[match["what"]], match[0]
-    remedy = _REMEDIES.get(what, "fewer --nodes")
+def _describe_limit(match: re.Match[str]) -> ReasonText:
+    holder, resource, word = _WHOSE[match["whose"]], _WHAT[match["what"]], match[0]
+    remedy = _REMEDIES.get(resource, "fewer --nodes")
     if match["minutes"]:
-        what, remedy = f"{what} x minutes", "a shorter --time or fewer --nodes"
+        resource, remedy = f"{resource} x minutes", "a shorter --time or fewer --nodes"
     if match["kind"] == "Min":
-        sentence = f"requests less than the {what} that {whose} demands ({word})"
+        sentence = f"requests less than the {resource} that {holder} demands ({word})"
         return ReasonText(sentence, _submit_with(f"more, or with {_ANOTHER}"))
     if match["per"] in {"Job", "Node"}:
-        each = "job" if match["per"] == "Job" else "node"
-        sentence = f"requests more {what} per {each} than {whose} allows ({word})"
-        remedy = _REMEDIES_PER_NODE.get(what, remedy) if each == "node" else remedy
+        unit = "job" if match["per"] == "Job" else "node"
+        sentence = f"requests more {resource} per {unit} than {holder} allows ({word})"
+        remedy = _REMEDIES_PER_NODE.get(resource, remedy) if unit == "node" else remedy
         return ReasonText(sentence, _submit_with(f"{remedy}, or with {_ANOTHER}"))
     if match["per"] == "User":
-        sentence = f"you have reached the limit on {what} per user that {whose} sets ({word})"
-        return ReasonText(sentence, _busy(remedy))
-    total = match["kind"] == "Grp" and what == "time"  # GrpWall counts jobs that ended, too
+        sentence = f"you have reached the limit on {resource} per user that {holder} sets ({word})"
+        return ReasonText(sentence, _advise_waiting(remedy))
+    total = match["kind"] == "Grp" and resource == "time"  # GrpWall counts jobs that ended, too
     if total or match["minutes"] == "Minutes":
-        return ReasonText(f"{whose} has used up its limit of {what} ({word})", _USED_UP)
-    sentence = f"{whose} has reached its limit on {what} over all its jobs ({word})"
-    return ReasonText(sentence, _busy(remedy))
+        return ReasonText(f"{holder} has used up its limit of {resource} ({word})", _USED_UP)
+    sentence = f"{holder} has reached its limit on {resource} over all its jobs ({word})"
+    return ReasonText(sentence, _advise_waiting(remedy))
 
 
-def reason_sentence(reason: str) -> str:
+def describe_reason(reason: str) -> str:
     """Return why a job waits, as a sentence; empty where Slurm gives no reason."""
-    if not _given(reason):
+    if not _has_reason(reason):
         return ""
-    found = find(reason)
-    if not any(reason_text for _, reason_text in found):
+    reasons = find_reasons(reason)
+    if not any(reason_text for _, reason_text in reasons):
         return f"Slurm's reason is {reason.strip()}"
-    said = (_sentence(text, reason_text) for text, reason_text in found)
-    return "; ".join(dict.fromkeys(said))
+    sentences = (_describe_text(text, reason_text) for text, reason_text in reasons)
+    return "; ".join(dict.fromkeys(sentences))
 
 
-def _sentence(text: str, reason_text: ReasonText | None) -> str:
+def _describe_text(text: str, reason_text: ReasonText | None) -> str:
     if reason_text is None:
         return f"Slurm's reason is {text}"
-    _, known, nodes = text.partition("UnavailableNodes:")
-    who = _WHO.search(text)
-    if who:
-        return f"{reason_text.sentence} ({who[1] or who[2]})"
-    return f"{reason_text.sentence}: {nodes}" if known and nodes else reason_text.sentence
+    _, separator, nodes = text.partition("UnavailableNodes:")
+    match = _WHO.search(text)
+    if match:
+        return f"{reason_text.sentence} ({match[1] or match[2]})"
+    return f"{reason_text.sentence}: {nodes}" if separator and nodes else reason_text.sentence
 
 
-def reason_advice(reason: str) -> str:
+def find_reason_advice(reason: str) -> str:
     """Return what to do about a job that waits; empty where nobody knows, or nothing helps.
 
     Of several reasons, one for each of an array's tasks, those that need somebody speak.
     """
-    found = find(reason) if _given(reason) else ()
-    advice = dict.fromkeys(reason_text.advice for _, reason_text in found if reason_text)
-    acts = [text for text in advice if not text.startswith((WAIT, _LATER))]
+    reasons = find_reasons(reason) if _has_reason(reason) else ()
+    advice = dict.fromkeys(reason_text.advice for _, reason_text in reasons if reason_text)
+    actions = [text for text in advice if not text.startswith((WAIT, _LATER))]
     later = [text for text in advice if text.startswith(_LATER)]
-    return "; ".join(acts) or next(iter([*later, *advice]), "")
+    return "; ".join(actions) or next(iter([*later, *advice]), "")
 
 
 def never_starts(reason: str) -> bool:
     """Return whether Slurm never starts a job with this reason."""
-    return _given(reason) and any(
+    return _has_reason(reason) and any(
         reason_text
         and (reason_text.advice.startswith(_NEVER) or "it will never start" in reason_text.sentence)
-        for _, reason_text in find(reason)
+        for _, reason_text in find_reasons(reason)
     )
 
 
-def _given(reason: str) -> bool:
+def _has_reason(reason: str) -> bool:
     return reason.strip("() \t") not in {"", "None", "null"}

@@ -15,7 +15,7 @@ _NODES = (
     "--partition, or change slurm.gres, slurm.constraint or slurm.memory in the site.toml"
 )
 _RESERVATION = "change slurm.reservation in the site.toml: scontrol show reservation lists them"
-ADVICE = {
+REFUSALS = {
     "Invalid account or account/partition combination": _ACCOUNT,
     "Invalid qos specification": _QOS,
     "Requested account has breached requested QOS usage threshold": _QOS,
@@ -53,6 +53,6 @@ ADVICE = {
 }
 
 
-def advice(complaint: str) -> str:
+def find_refusal_advice(complaint: str) -> str:
     """Return what to do about a refusal; empty if unknown."""
-    return next((what for words, what in ADVICE.items() if words in complaint), "")
+    return next((remedy for words, remedy in REFUSALS.items() if words in complaint), "")

@@ -6,15 +6,12 @@ Keys are those of SchedMD/slurm, src/api/reservation_info.c, 22.05 to 26.05.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
-_NONE = {"", "(null)"}
-_FIELDS = "%P|%f|%D"
+_RESERVATION_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
+_NO_NAME = {"", "(null)"}
+_FEATURE_FIELDS = "%P|%f|%D"
 # A feature, without the count of nodes after it: `[a*2&b*1]`.
 _FEATURE = re.compile(r"(?<![\w*.-])([A-Za-z_][\w.:-]*)")
 
@@ -38,7 +35,7 @@ class Reservation:
     users: tuple[str, ...]
     accounts: tuple[str, ...]
 
-    def takes(self, user: str, accounts: set[str]) -> bool:
+    def is_usable_by(self, user: str, accounts: set[str]) -> bool:
         """Return whether a user, or one of the user's accounts, may use it."""
         return user in self.users or bool(accounts & set(self.accounts))
 
@@ -52,7 +49,7 @@ def read_reservations(text: str) -> dict[str, Reservation]:
     """Read the output of `reservations_argv`, by name; other lines are skipped."""
     reservations = {}
     for line in text.splitlines():
-        keys = dict(_PAIR.findall(line))
+        keys = dict(_RESERVATION_PAIR.findall(line))
         if name := keys.get("ReservationName"):
             count = keys.get("NodeCnt", "")
             reservations[name] = Reservation(
@@ -60,19 +57,19 @@ def read_reservations(text: str) -> dict[str, Reservation]:
                 state=keys.get("State", ""),
                 start=keys.get("StartTime", ""),
                 nodes=int(count) if count.isdigit() else 0,
-                users=_names(keys.get("Users", "")),
-                accounts=_names(keys.get("Accounts", "")),
+                users=_split_names(keys.get("Users", "")),
+                accounts=_split_names(keys.get("Accounts", "")),
             )
     return reservations
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return () if text in _NONE else tuple(text.split(","))
+def _split_names(text: str) -> tuple[str, ...]:
+    return () if text in _NO_NAME else tuple(text.split(","))
 
 
 def features_argv() -> list[str]:
     """Return the query for the features of all nodes: a line per group of equal nodes."""
-    return ["sinfo", "--noheader", "--all", f"--format={_FIELDS}"]
+    return ["sinfo", "--noheader", "--all", f"--format={_FEATURE_FIELDS}"]
 
 
 def read_features(text: str, partition: str) -> list[tuple[frozenset[str], int]]:
@@ -82,18 +79,22 @@ def read_features(text: str, partition: str) -> list[tuple[frozenset[str], int]]
         text: The output of `features_argv`.
         partition: The partition; empty for the default one.
     """
-    found = []
+    features = []
     for line in text.splitlines():
         words = line.strip().split("|")
-        if len(words) != _FIELDS.count("|") + 1 or not words[2].isdigit():
+        if len(words) != _FEATURE_FIELDS.count("|") + 1 or not words[2].isdigit():
             continue
-        place, named, count = words
-        if place.removesuffix("*") == partition if partition else place.endswith("*"):
-            names = frozenset() if named in _NONE else frozenset(named.split(","))
-            found.append((names, int(count)))
-    return found
+        row_partition, feature_text, count = words
+        if (
+            row_partition.removesuffix("*") == partition
+            if partition
+            else row_partition.endswith("*")
+        ):
+            names = frozenset() if feature_text in _NO_NAME else frozenset(feature_text.split(","))
+            features.append((names, int(count)))
+    return features
 
 
-def wanted_features(constraint: str) -> Iterator[str]:
+def list_features(constraint: str) -> Iterator[str]:
     """Yield the features that a constraint names, in any of its forms."""
     yield from dict.fromkeys(_FEATURE.findall(constraint))

@@ -7,14 +7,12 @@ that it is set on, and limits of a single job with every association that inheri
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from hpcbert.slurm.partitions import tres
+from hpcbert.slurm.partitions import parse_tres
 from hpcbert.timelimit import TimeLimit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall,GrpTRESRunMins,GrpWall"
 _QOS = "Name,Flags,MaxWall,GrpTRESRunMins,GrpWall"
@@ -156,11 +154,11 @@ class Rights:
         self, account: str = "", partition: str = "", qos: str = "", of_partition: str = ""
     ) -> tuple[str, ...]:
         """Return the QOS that bind a job, in order of precedence."""
-        own = qos or self.qos_of(account, partition)
-        first = [of_partition, own]
-        if own in self.qos and _OUTRANKS in self.qos[own].flags:
-            first.reverse()
-        return tuple(dict.fromkeys(one for one in first if one in self.qos))
+        job_qos = qos or self.qos_of(account, partition)
+        precedence = [of_partition, job_qos]
+        if job_qos in self.qos and _OUTRANKS in self.qos[job_qos].flags:
+            precedence.reverse()
+        return tuple(dict.fromkeys(name for name in precedence if name in self.qos))
 
     def most_time(
         self, account: str = "", partition: str = "", qos: str = "", *, of_partition: str = ""
@@ -179,9 +177,9 @@ class Rights:
     def above(self, account: str) -> Iterator[Association]:
         """Yield the rows of an account and of those above it."""
         rows = {association.account: association for association in self.accounts}
-        seen: set[str] = set()
-        while account in rows and account not in seen:
-            seen.add(account)
+        visited: set[str] = set()
+        while account in rows and account not in visited:
+            visited.add(account)
             yield rows[account]
             account = rows[account].parent
 
@@ -193,8 +191,8 @@ def associations_argv(user: str, *, cluster: str = "") -> list[str]:
         user: Login name; empty for accounts.
         cluster: Its name, if known: one database may serve several.
     """
-    where = [f"user={user}", *([f"cluster={cluster}"] if cluster else [])]
-    return ["sacctmgr", "-nP", "show", "assoc", *where, f"format={_ASSOCIATION}"]
+    conditions = [f"user={user}", *([f"cluster={cluster}"] if cluster else [])]
+    return ["sacctmgr", "-nP", "show", "assoc", *conditions, f"format={_ASSOCIATION}"]
 
 
 def default_argv(user: str) -> list[str]:
@@ -215,12 +213,12 @@ def read_associations(text: str) -> tuple[Association, ...]:
             user=row["User"],
             parent=row["ParentName"],
             partition=row["Partition"],
-            qos=_names(row["QOS"]),
+            qos=_split_names(row["QOS"]),
             default_qos=row["DefaultQOS"],
-            limit=TimeLimit.reported(row["MaxWall"]),
-            minutes=_minutes(row),
+            limit=TimeLimit.parse_reported(row["MaxWall"]),
+            minutes=_read_minutes(row),
         )
-        for row in _rows(text, _ASSOCIATION)
+        for row in _read_rows(text, _ASSOCIATION)
     )
 
 
@@ -234,19 +232,22 @@ def read_qos(text: str) -> dict[str, Qos]:
     """Read the output of `qos_argv`, by name."""
     return {
         row["Name"]: Qos(
-            row["Name"], _names(row["Flags"]), TimeLimit.reported(row["MaxWall"]), _minutes(row)
+            row["Name"],
+            _split_names(row["Flags"]),
+            TimeLimit.parse_reported(row["MaxWall"]),
+            _read_minutes(row),
         )
-        for row in _rows(text, _QOS)
+        for row in _read_rows(text, _QOS)
     }
 
 
-def _minutes(row: Mapping[str, str]) -> dict[str, int]:
-    minutes = tres(row["GrpTRESRunMins"])
-    wall = TimeLimit.reported(row["GrpWall"]).seconds
+def _read_minutes(row: Mapping[str, str]) -> dict[str, int]:
+    minutes = parse_tres(row["GrpTRESRunMins"])
+    wall = TimeLimit.parse_reported(row["GrpWall"]).seconds
     return minutes if wall is None else {**minutes, WALL: wall // 60}
 
 
-def _rows(text: str, columns: str) -> Iterator[dict[str, str]]:
+def _read_rows(text: str, columns: str) -> Iterator[dict[str, str]]:
     """Yield the fields of each line, by column; lines that can't be read are skipped."""
     names = columns.split(",")
     for line in text.splitlines():
@@ -255,5 +256,5 @@ def _rows(text: str, columns: str) -> Iterator[dict[str, str]]:
             yield dict(zip(names, row, strict=False))
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _split_names(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())

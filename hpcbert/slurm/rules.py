@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 from hpcbert.slurm.controller import memory_per_gpu
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.partitions import NodeGroup, Partition, Resource, resources, tres
+from hpcbert.slurm.partitions import NodeGroup, Partition, Resource, parse_resources, parse_tres
 from hpcbert.timelimit import TimeLimit
 
-_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
-_NONE = {"", "N/A", "NONE", "(null)"}
+_RULE_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
+_NO_RULE = {"", "N/A", "NONE", "(null)"}
 
 
 @dataclass(frozen=True)
-class Rules:
+class PartitionRules:
     """A partition's conditions for jobs.
 
     Attributes:
@@ -52,14 +52,14 @@ class Rules:
 
     def takes_account(self, account: str) -> bool:
         """Return whether jobs of an account may use it."""
-        return _allowed(account, self.accounts, self.denied_accounts)
+        return _is_allowed(account, self.accounts, self.denied_accounts)
 
     def takes_qos(self, qos: str) -> bool:
         """Return whether jobs of a QOS may use it."""
-        return _allowed(qos, self.qos, self.denied_qos)
+        return _is_allowed(qos, self.qos, self.denied_qos)
 
 
-def _allowed(name: str, allowed: tuple[str, ...], denied: tuple[str, ...]) -> bool:
+def _is_allowed(name: str, allowed: tuple[str, ...], denied: tuple[str, ...]) -> bool:
     return (not allowed or name in allowed) and name not in denied
 
 
@@ -68,40 +68,40 @@ def rules_argv() -> list[str]:
     return ["scontrol", "--all", "--oneliner", "show", "partition"]
 
 
-def read_rules(text: str) -> dict[str, Rules]:
+def read_rules(text: str) -> dict[str, PartitionRules]:
     """Read the output of `rules_argv`, by name; lines that can't be read are skipped."""
-    found = {}
+    rules = {}
     for line in text.splitlines():
-        keys = dict(_PAIR.findall(line))
+        keys = dict(_RULE_PAIR.findall(line))
         if name := keys.get("PartitionName"):
-            found[name] = Rules(
-                partition=_partition(name, keys),
-                limit=TimeLimit.reported(keys.get("DefaultTime", "")),
-                accounts=_names(keys, "AllowAccounts"),
-                denied_accounts=_names(keys, "DenyAccounts"),
-                qos=_names(keys, "AllowQos"),
-                denied_qos=_names(keys, "DenyQos"),
-                groups=_names(keys, "AllowGroups"),
-                own_qos="" if keys.get("QoS", "") in _NONE else keys["QoS"],
-                memory=_memory(keys),
+            rules[name] = PartitionRules(
+                partition=_build_partition(name, keys),
+                limit=TimeLimit.parse_reported(keys.get("DefaultTime", "")),
+                accounts=_read_names(keys, "AllowAccounts"),
+                denied_accounts=_read_names(keys, "DenyAccounts"),
+                qos=_read_names(keys, "AllowQos"),
+                denied_qos=_read_names(keys, "DenyQos"),
+                groups=_read_names(keys, "AllowGroups"),
+                own_qos="" if keys.get("QoS", "") in _NO_RULE else keys["QoS"],
+                memory=_read_memory(keys),
                 reserved=keys.get("ReqResv") == "YES",
                 for_root=keys.get("RootOnly") == "YES",
-                most_memory=_number(keys.get("MaxMemPerNode", "")),
+                most_memory=_read_limit(keys.get("MaxMemPerNode", "")),
             )
-    return found
+    return rules
 
 
-def _names(keys: dict[str, str], name: str) -> tuple[str, ...]:
+def _read_names(keys: dict[str, str], name: str) -> tuple[str, ...]:
     """Return the names under a key; `ALL` gives none."""
     text = keys.get(name, "")
-    return () if text in _NONE or text == "ALL" else tuple(text.split(","))
+    return () if text in _NO_RULE or text == "ALL" else tuple(text.split(","))
 
 
-def _number(text: str) -> int | None:
+def _read_limit(text: str) -> int | None:
     return int(text) if text.isdigit() and int(text) else None
 
 
-def _memory(keys: dict[str, str]) -> str:
+def _read_memory(keys: dict[str, str]) -> str:
     if per_gpu := memory_per_gpu(keys.get("JobDefaults", "")):
         return per_gpu
     for name, option in (("DefMemPerCPU", "--mem-per-cpu"), ("DefMemPerNode", "--mem")):
@@ -110,32 +110,36 @@ def _memory(keys: dict[str, str]) -> str:
     return ""
 
 
-def _partition(name: str, keys: dict[str, str]) -> Partition:
-    least, most = keys.get("MinNodes", ""), keys.get("MaxNodes", "")
+def _build_partition(name: str, keys: dict[str, str]) -> Partition:
+    least_nodes, most_nodes = keys.get("MinNodes", ""), keys.get("MaxNodes", "")
     nodes = keys.get("TotalNodes", "")
     count = int(nodes) if nodes.isdigit() else 0
-    there = keys.get("Nodes", "")
-    group = NodeGroup(count, () if there in _NONE else expand(there), _each(keys, count))
+    node_list = keys.get("Nodes", "")
+    group = NodeGroup(
+        count, () if node_list in _NO_RULE else expand(node_list), _average_resources(keys, count)
+    )
     return Partition(
         name=name,
         default=keys.get("Default") == "YES",
         state=keys.get("State", "UP").lower(),
-        limit=TimeLimit.reported(keys.get("MaxTime", "")),
-        most_nodes=int(most) if most.isdigit() else None,
+        limit=TimeLimit.parse_reported(keys.get("MaxTime", "")),
+        most_nodes=int(most_nodes) if most_nodes.isdigit() else None,
         groups=(group,),
         exact=False,
-        least_nodes=int(least) if least.isdigit() else 1,
+        least_nodes=int(least_nodes) if least_nodes.isdigit() else 1,
     )
 
 
-def _each(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]:
+def _average_resources(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]:
     """Return each node's average share of the partition's sums; typed resources before others."""
-    sums = (f"{key}={count}" for key, count in tres(keys.get("TRES", "")).items())
-    found = [resource for word in sums if word.startswith("gres/") for resource in resources(word)]
-    typed = {resource.name for resource in found if resource.kind}
-    each = [resource for resource in found if resource.kind or resource.name not in typed]
+    sums = (f"{key}={count}" for key, count in parse_tres(keys.get("TRES", "")).items())
+    totals = [
+        resource for word in sums if word.startswith("gres/") for resource in parse_resources(word)
+    ]
+    typed = {resource.name for resource in totals if resource.kind}
+    distinct = [resource for resource in totals if resource.kind or resource.name not in typed]
     return (
-        tuple(replace(resource, count=-(-resource.count // nodes)) for resource in each)
+        tuple(replace(resource, count=-(-resource.count // nodes)) for resource in distinct)
         if nodes
         else ()
     )

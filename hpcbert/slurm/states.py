@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from hpcbert.slurm import launches, refusals
-from hpcbert.slurm.reasons import REFUSED_START, WAIT, reason_advice
+from hpcbert.slurm.reasons import REFUSED_START, WAIT, find_reason_advice
 
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
 UNKNOWN = "UNKNOWN"
@@ -29,7 +29,7 @@ _RELEASE = "find out why, then release it: scontrol release JOBID"
 _RESUME = "run hpcbert submit --resume CAMPAIGN to continue the submission"
 # Of repeats that no scheduler is known to have: their submission was interrupted.
 UNSUBMITTED = "it was never submitted"
-UNHEARD = "it may or may not have been submitted: sbatch's answer never arrived"
+UNANSWERED = "it may or may not have been submitted: sbatch's answer never arrived"
 
 
 class Kind(str, Enum):
@@ -69,7 +69,7 @@ class Kind(str, Enum):
 _FORMER = {"well": Kind.SUCCEEDED, "badly": Kind.FAILED, "again": Kind.REQUEUED}
 
 
-def noted_kind(word: Any) -> Kind | None:
+def read_kind(word: Any) -> Kind | None:
     """Return the kind that measurements name, also those of older versions; None if unknown."""
     word = _FORMER.get(word, word)
     return Kind(word) if word in set(Kind) else None
@@ -259,7 +259,7 @@ _PLACE = {state.word: place for place, state in enumerate(STATES)}
 
 
 @lru_cache
-def parse(text: str) -> State:
+def parse_state(text: str) -> State:
     """Return the state that Slurm's text stands for.
 
     `CANCELLED by 1000` is CANCELLED, the truncated `OUT_OF_ME+` is OUT_OF_MEMORY, `TO` is TIMEOUT,
@@ -267,19 +267,23 @@ def parse(text: str) -> State:
     that is not in the table, or could be cut from several, is of kind `unknown`: never a success.
     """
     words = (text.split() or [""])[0].upper().split(",")
-    states = [_state(word) for word in words]
+    states = [_find_state(word) for word in words]
     return min(states, key=lambda state: _PLACE[state.word] if state.kind != Kind.UNKNOWN else -1)
 
 
-def _state(word: str) -> State:
+def _find_state(word: str) -> State:
     if word in _BY_WORD:
         return _BY_WORD[word]
-    start = word.removesuffix("+")
-    states = [state for state in STATES if start != word and start and state.word.startswith(start)]
+    prefix = word.removesuffix("+")
+    states = [
+        state for state in STATES if prefix != word and prefix and state.word.startswith(prefix)
+    ]
     if len(states) == 1:
         return states[0]
-    known = _BY_WORD[UNKNOWN]
-    return replace(known, sentence=f"Slurm reports {word or 'nothing'}, which is not a known state")
+    unknown = _BY_WORD[UNKNOWN]
+    return replace(
+        unknown, sentence=f"Slurm reports {word or 'nothing'}, which is not a known state"
+    )
 
 
 @dataclass(frozen=True)
@@ -327,52 +331,59 @@ class RepeatState:
     @property
     def advice(self) -> str:
         """What to do about it; empty if you need only wait, or if all is well."""
-        if self.detail in {UNSUBMITTED, UNHEARD}:
+        if self.detail in {UNSUBMITTED, UNANSWERED}:
             return _RESUME
         if self.hopeless:
             return REFUSED_START
-        if known := launches.advice(self.detail):
-            return known
-        if self.word == "REFUSED" and (known := refusals.advice(self.detail)):
-            return known
+        if specific_advice := launches.find_launch_advice(self.detail):
+            return specific_advice
+        if self.word == "REFUSED" and (
+            specific_advice := refusals.find_refusal_advice(self.detail)
+        ):
+            return specific_advice
         waits = self.kind == Kind.WAITING and self.reason
-        advice = reason_advice(self.reason) if waits else parse(self.word).advice
+        advice = find_reason_advice(self.reason) if waits else parse_state(self.word).advice
         return "" if advice == WAIT or self.word == "COMPLETED" else advice
 
 
-def noted(state: RepeatState) -> dict[str, Any]:
+def dump_state(state: RepeatState) -> dict[str, Any]:
     """Return a state as it is written down, without those of earlier attempts."""
     data = asdict(replace(state, earlier=()))
     del data["earlier"]
     return data
 
 
-def recalled(data: Any) -> RepeatState:
-    """Return a state that was written down as JSON, by `noted`.
+def load_state(data: Any) -> RepeatState:
+    """Return a state that was written down as JSON, by `dump_state`.
 
     Raises:
         TypeError: It has another form.
         KeyError: A key is missing.
     """
-    kind = noted_kind(data["kind"])
+    kind = read_kind(data["kind"])
     if kind is None:
         raise TypeError(f"{data['kind']!r} is not a kind of state")
-    own = {"kind": kind, "nodes": tuple(data["nodes"]), "earlier": ()}
-    state = RepeatState(**{**data, **own})
+    fields = {"kind": kind, "nodes": tuple(data["nodes"]), "earlier": ()}
+    state = RepeatState(**{**data, **fields})
     times = (state.elapsed, state.start, state.end, state.limit, state.suspended)
-    sound = (
+    checks = (
         state.source in get_args(Source),
-        all(isinstance(one, str) for one in (state.word, state.reason, state.detail, *state.nodes)),
-        all(one is None or whole(one) is not None for one in (state.exit_code, state.step_exit)),
-        whole(state.attempt, LAST_ATTEMPT) is not None and state.attempt >= 0,
+        all(
+            isinstance(text, str) for text in (state.word, state.reason, state.detail, *state.nodes)
+        ),
+        all(
+            code is None or bounded_int(code) is not None
+            for code in (state.exit_code, state.step_exit)
+        ),
+        bounded_int(state.attempt, LAST_ATTEMPT) is not None and state.attempt >= 0,
         all(time is None or isinstance(time, int | float) for time in times),
     )
-    if not all(sound):
+    if not all(checks):
         raise TypeError(f"{data!r} is not a state")
     return state
 
 
-def whole(value: Any, most: int = LATEST) -> int | None:
-    """Return a whole number of at most `most`, up or down; None for what is not one."""
-    sound = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= most
-    return value if sound else None
+def bounded_int(value: Any, maximum: int = LATEST) -> int | None:
+    """Return a whole number of at most `maximum`, up or down; None for what is not one."""
+    is_valid = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= maximum
+    return value if is_valid else None

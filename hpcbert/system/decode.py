@@ -2,21 +2,20 @@
 
 A field is a key, and its default is the meaning of an absent key. `Annotated` adds what a type
 can't express: `Range`, or any function that returns the value or raises `Invalid`; `GIVEN` marks a
-field that no document has, `Written` one with another form in documents, `Keyed` a tuple that
+field that no document has, `EncodedAs` one with another form in documents, `TableKeys` a tuple that
 documents write as a table. A class with a `FORM` is written as the text that its `parse` takes. A
 classmethod `narrowed` returns annotations that other keys of the same table narrow. Unknown keys
-are refused, except in tables that are `Open`. `__post_init__` checks what involves several keys.
+are refused, except in tables that are `IgnoreUnknown`. `__post_init__` checks what involves several keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
 from math import isfinite
 from types import MappingProxyType, NoneType, UnionType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -30,16 +29,13 @@ from typing import (
 
 from hpcbert.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
 # Of integers: what every TOML reader can hold (toml.io, v1.0.0, Integer).
-MOST_INTEGER = (1 << 63) - 1
+MAX_INTEGER = (1 << 63) - 1
 # Of counts: iterations, samples, nodes.
-MOST_COUNT = 1_000_000_000
+MAX_COUNT = 1_000_000_000
 # Marks a field that the caller gives; `name` of a table in a mapping is given by its key.
 GIVEN = object()
 
@@ -47,14 +43,14 @@ _NAMES: dict[type, str] = {bool: "true or false", int: "a whole number", float: 
 _NAMES |= {str: "a text", list: "an array", dict: "a table"}
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known_words: Iterable[str]) -> str:
     """Return a hint with the known words nearest to an unknown one."""
     import difflib
 
-    choices = sorted(known)
-    close = difflib.get_close_matches(word, choices, n=2, cutoff=0.6)
-    if close:
-        return f"Did you mean {' or '.join(close)}?"
+    choices = sorted(known_words)
+    matches = difflib.get_close_matches(word, choices, n=2, cutoff=0.6)
+    if matches:
+        return f"Did you mean {' or '.join(matches)}?"
     return f"Known here: {', '.join(choices)}." if choices else ""
 
 
@@ -99,7 +95,7 @@ class Range:
     """
 
     low: float
-    most: float = MOST_COUNT
+    most: float = MAX_COUNT
     says: str = ""
 
     def __call__(self, value: N) -> N:
@@ -117,7 +113,7 @@ class Range:
 Count = Annotated[int, Range(1)]
 
 
-def filled(text: str) -> str:
+def require_filled(text: str) -> str:
     """Return a text that has more than blanks.
 
     Raises:
@@ -128,15 +124,15 @@ def filled(text: str) -> str:
     return text
 
 
-Filled = Annotated[str, filled]
+Filled = Annotated[str, require_filled]
 
 
-class Open:
+class IgnoreUnknown:
     """Marks a dataclass that ignores keys it doesn't know, as newer versions may add them."""
 
 
 @dataclass(frozen=True)
-class Written:
+class EncodedAs:
     """Gives the written form of a value, and how to read it.
 
     Attributes:
@@ -148,14 +144,14 @@ class Written:
     read: Callable[[Any], Any]
 
 
-class Keyed:
+class TableKeys:
     """Marks a tuple that documents write as a table, with a key for each of its values."""
 
     def __init__(self, *keys: str) -> None:
         self.keys = keys
 
 
-def decode(kind: type[T], values: Any, *, file: str, path: str = "", **given: Any) -> T:
+def decode(kind: type[T], values: Any, *, file: str, path: str = "", **extra_fields: Any) -> T:
     """Decode a document, or one part of it.
 
     Args:
@@ -163,51 +159,57 @@ def decode(kind: type[T], values: Any, *, file: str, path: str = "", **given: An
         values: The plain values from TOML or JSON.
         file: The document, for messages.
         path: The part's dotted name in the document; empty for the whole document.
-        given: The fields that no document has, and those that were read already.
+        extra_fields: The fields that no document has, and those that were read already.
 
     Raises:
         ConfigError: A key is unknown or missing, or its value does not match the annotation; the
             message names file and key, and the hint the nearest known ones.
     """
     try:
-        made: T = _table(kind, values, given) if given else _reader(cast("Any", kind))(values)
+        decoded: T = (
+            _read_table(kind, values, extra_fields)
+            if extra_fields
+            else _reader(cast("Any", kind))(values)
+        )
     except Invalid as error:
-        place = error.under(path) if path else error
-        raise ConfigError(str(place), where=file, hint=place.hint) from None
-    return made
+        located = error.under(path) if path else error
+        raise ConfigError(str(located), where=file, hint=located.hint) from None
+    return decoded
 
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
     origin, kinds = get_origin(hint), get_args(hint)
-    if origin is Annotated and isinstance(kinds[1], Keyed):
-        return partial(_keyed, dict(zip(kinds[1].keys, get_args(kinds[0]), strict=True)))
+    if origin is Annotated and isinstance(kinds[1], TableKeys):
+        return partial(_read_keyed_tuple, dict(zip(kinds[1].keys, get_args(kinds[0]), strict=True)))
     if origin is Annotated:
-        written = isinstance(kinds[1], Written)
-        return partial(_checked, _reader(kinds[1].kind if written else kinds[0]), kinds[1:])
+        is_encoded = isinstance(kinds[1], EncodedAs)
+        return partial(
+            _read_and_check, _reader(kinds[1].kind if is_encoded else kinds[0]), kinds[1:]
+        )
     if origin in _READERS:
         return partial(_READERS[origin], kinds)
     if _is_table(hint):
-        return partial(_table, hint)
+        return partial(_read_table, hint)
     if hint in (Any, NoneType):
         return lambda value: value
-    return partial(_plain if hint in _NAMES else _parsed, hint)
+    return partial(_read_plain if hint in _NAMES else _parse_text, hint)
 
 
 def _is_table(hint: Any) -> bool:
     return is_dataclass(hint) and not hasattr(hint, "FORM")
 
 
-def _checked(read: Callable[[Any], Any], checks: tuple[Any, ...], value: Any) -> Any:
-    made = read(value)
+def _read_and_check(read: Callable[[Any], Any], checks: tuple[Any, ...], value: Any) -> Any:
+    result = read(value)
     for check in checks:
-        step = check.read if isinstance(check, Written) else check
-        made = step(made) if callable(step) else made
-    return made
+        function = check.read if isinstance(check, EncodedAs) else check
+        result = function(result) if callable(function) else result
+    return result
 
 
-def _plain(kind: type, value: Any) -> Any:
-    if kind is float and type(value) is int and abs(value) <= MOST_INTEGER:
+def _read_plain(kind: type, value: Any) -> Any:
+    if kind is float and type(value) is int and abs(value) <= MAX_INTEGER:
         return float(value)
     if type(value) is not kind:
         raise Invalid(f"must be {_NAMES[kind]}", value=value)
@@ -229,21 +231,21 @@ def has_surrogate(text: str) -> bool:
     return False
 
 
-def choose(known: tuple[Any, ...], value: Any) -> Any:
+def check_choice(choices: tuple[Any, ...], value: Any) -> Any:
     """Return a value if it is one of those known.
 
     Raises:
         Invalid: It is not; the hint names the nearest.
     """
-    if value not in known:
-        names = [str(one) for one in known]
+    if value not in choices:
+        names = [str(choice) for choice in choices]
         hint = did_you_mean(str(value), names)
         raise Invalid(f"must be one of {', '.join(names)}", hint, value=value)
     return value
 
 
-def _parsed(kind: Any, value: Any) -> Any:
-    text = _plain(str, value)
+def _parse_text(kind: Any, value: Any) -> Any:
+    text = _read_plain(str, value)
     try:
         return getattr(kind, "parse", kind)(text)
     except ValueError as error:
@@ -251,22 +253,27 @@ def _parsed(kind: Any, value: Any) -> Any:
         raise Invalid(f"{form}{error}", getattr(kind, "FORMS", "")) from None
 
 
-def _either(kinds: tuple[Any, ...], value: Any) -> Any:
+def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
     for kind in kinds:
-        if type(value) in _accepted(kind):
+        if type(value) in _plain_types(kind):
             return _reader(kind)(value)
-    names = {_NAMES[one]: None for kind in kinds for one in _accepted(kind) if one in _NAMES}
+    names = {
+        _NAMES[plain_type]: None
+        for kind in kinds
+        for plain_type in _plain_types(kind)
+        if plain_type in _NAMES
+    }
     if _NAMES[float] in names:
         names.pop(_NAMES[int], None)
     raise Invalid(f"must be {', '.join(names)}", value=value)
 
 
 @cache
-def _accepted(hint: Any) -> tuple[type, ...]:
+def _plain_types(hint: Any) -> tuple[type, ...]:
     """Return the types of the plain values that an annotation's reader examines."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _accepted(_written_kind(kinds[0], kinds[1]))
+        return _plain_types(_encoded_kind(kinds[0], kinds[1]))
     if origin is Literal:
         return tuple({type(kind) for kind in kinds})
     if origin in (dict, Mapping) or _is_table(hint):
@@ -278,28 +285,29 @@ def _accepted(hint: Any) -> tuple[type, ...]:
     return (hint,) if hint in (*_NAMES, NoneType) else (str,)
 
 
-def _written_kind(kind: Any, mark: Any) -> Any:
+def _encoded_kind(kind: Any, annotation: Any) -> Any:
     """Return the annotation of what a document has."""
-    if isinstance(mark, Keyed):
+    if isinstance(annotation, TableKeys):
         return dict
-    return mark.kind if isinstance(mark, Written) else kind
+    return annotation.kind if isinstance(annotation, EncodedAs) else kind
 
 
-def _array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+def _read_array(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        tables = " of tables" if dict in _accepted(kinds[0]) else ""
+        tables = " of tables" if dict in _plain_types(kinds[0]) else ""
         raise Invalid(f"must be an array{tables}", value=value)
     if kinds[-1] is ...:
         read = _reader(kinds[0])
-        return tuple(_element(read, *one) for one in enumerate(value, 1))
+        return tuple(_read_element(read, *item) for item in enumerate(value, 1))
     if len(kinds) != len(value):
         raise Invalid(f"must be an array of {len(kinds)}", value=value)
     return tuple(
-        _element(_reader(kind), *one) for kind, one in zip(kinds, enumerate(value, 1), strict=True)
+        _read_element(_reader(kind), *item)
+        for kind, item in zip(kinds, enumerate(value, 1), strict=True)
     )
 
 
-def _element(read: Callable[[Any], Any], number: int, value: Any) -> Any:
+def _read_element(read: Callable[[Any], Any], number: int, value: Any) -> Any:
     try:
         return read(value)
     except Invalid as error:
@@ -308,13 +316,13 @@ def _element(read: Callable[[Any], Any], number: int, value: Any) -> Any:
         raise Invalid(f"names {value!r}, which {error.message}", error.hint) from None
 
 
-def _keyed(kinds: Mapping[str, Any], value: Any) -> tuple[Any, ...]:
+def _read_keyed_tuple(kinds: Mapping[str, Any], value: Any) -> tuple[Any, ...]:
     if not isinstance(value, dict):
         raise Invalid("must be a table", value=value)
-    return tuple(_value_of(value, key, _reader(kind)) for key, kind in kinds.items())
+    return tuple(_read_key(value, key, _reader(kind)) for key, kind in kinds.items())
 
 
-def _value_of(table: Mapping[str, Any], key: str, read: Callable[[Any], Any]) -> Any:
+def _read_key(table: Mapping[str, Any], key: str, read: Callable[[Any], Any]) -> Any:
     if key not in table:
         raise Invalid("is missing", key=key)
     try:
@@ -323,48 +331,50 @@ def _value_of(table: Mapping[str, Any], key: str, read: Callable[[Any], Any]) ->
         raise error.under(key) from None
 
 
-def _mapping(kinds: tuple[Any, ...], value: Any) -> dict[str, Any]:
+def _read_mapping(kinds: tuple[Any, ...], value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Invalid("must be a table", value=value)
     name_kind, kind = kinds
-    made = {}
-    for name, one in value.items():
+    mapping = {}
+    for name, item in value.items():
         if get_origin(name_kind) is Literal and name not in get_args(name_kind):
             raise Invalid("is not known", did_you_mean(name, get_args(name_kind)), key=name)
         try:
             # A `name` that no document has is the key of its table.
-            named = bool(is_dataclass(kind)) and "name" in _unwritten(kind)
-            own = {"name": name} if named else {}
-            made[_reader(name_kind)(name)] = _table(kind, one, own) if own else _reader(kind)(one)
+            has_name_field = bool(is_dataclass(kind)) and "name" in _given_names(kind)
+            name_field = {"name": name} if has_name_field else {}
+            mapping[_reader(name_kind)(name)] = (
+                _read_table(kind, item, name_field) if name_field else _reader(kind)(item)
+            )
         except Invalid as error:
             raise error.under(name) from None
-    return made
+    return mapping
 
 
 @cache
-def _hints(kind: Any) -> Mapping[str, Any]:
+def _type_hints(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
 @cache
-def _unwritten(kind: Any) -> frozenset[str]:
-    return frozenset(name for name, hint in _hints(kind).items() if GIVEN in get_args(hint))
+def _given_names(kind: Any) -> frozenset[str]:
+    return frozenset(name for name, hint in _type_hints(kind).items() if GIVEN in get_args(hint))
 
 
-def keys(kind: Any) -> tuple[Field[Any], ...]:
+def document_fields(kind: Any) -> tuple[Field[Any], ...]:
     """Return the fields of a dataclass that a document has."""
-    hidden = _unwritten(kind)
-    return tuple(field for field in fields(kind) if field.name not in hidden)
+    given_names = _given_names(kind)
+    return tuple(field for field in fields(kind) if field.name not in given_names)
 
 
 # The reader of each key of a table, and whether the table must have the key.
-_Known = Mapping[str, tuple[Callable[[Any], Any], bool]]
+_KeyReaders = Mapping[str, tuple[Callable[[Any], Any], bool]]
 
 
 @cache
-def _known(kind: Any, narrowed: tuple[tuple[str, Any], ...]) -> _Known:
+def _key_readers(kind: Any, narrowed_hints: tuple[tuple[str, Any], ...]) -> _KeyReaders:
     """Return what is known about a table; most have the same narrowed annotations, or none."""
-    hints = {**_hints(kind), **dict(narrowed)}
+    hints = {**_type_hints(kind), **dict(narrowed_hints)}
     return {
         field.name: (
             _reader(hints[field.name]),
@@ -375,29 +385,31 @@ def _known(kind: Any, narrowed: tuple[tuple[str, Any], ...]) -> _Known:
     }
 
 
-def _table(kind: Any, value: Any, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
+def _read_table(
+    kind: Any, value: Any, given_values: Mapping[str, Any] = MappingProxyType({})
+) -> Any:
     if not isinstance(value, dict):
         raise Invalid("must be a table", value=value)
-    narrowed = kind.narrowed(value) if hasattr(kind, "narrowed") else {}
-    known = _known(kind, tuple(narrowed.items()))
-    made = dict(given)
-    for name, (read, required) in known.items():
-        if name in given:
+    narrowed_hints = kind.narrowed(value) if hasattr(kind, "narrowed") else {}
+    key_readers = _key_readers(kind, tuple(narrowed_hints.items()))
+    arguments = dict(given_values)
+    for name, (read, required) in key_readers.items():
+        if name in given_values:
             continue
         if name in value or required:
-            made[name] = _value_of(value, name, read)
-    if not issubclass(kind, Open):
+            arguments[name] = _read_key(value, name, read)
+    if not issubclass(kind, IgnoreUnknown):
         for key in value:
-            if key not in known:
-                raise Invalid("is not known", did_you_mean(key, known), key=key)
-    return kind(**made)
+            if key not in key_readers:
+                raise Invalid("is not known", did_you_mean(key, key_readers), key=key)
+    return kind(**arguments)
 
 
 _READERS = {
-    Literal: lambda known, value: choose(known, _plain(type(known[0]), value)),
-    Union: _either,
-    UnionType: _either,
-    tuple: _array,
-    dict: _mapping,
-    Mapping: _mapping,
+    Literal: lambda known, value: check_choice(known, _read_plain(type(known[0]), value)),
+    Union: _read_union,
+    UnionType: _read_union,
+    tuple: _read_array,
+    dict: _read_mapping,
+    Mapping: _read_mapping,
 }

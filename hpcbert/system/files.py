@@ -13,21 +13,19 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from hpcbert import errors
 from hpcbert.errors import HpcbertError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _MOUNTS = Path("/proc/self/mountinfo")
 # Permissions of new files, less the umask's.
 _MODE = 0o666
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 # The size of the largest file that is read whole, bytes.
-MOST = 1 << 26
+MAX_BYTES = 1 << 26
 _KINDS = (
     (stat.S_ISDIR, "it is a directory"),
     (stat.S_ISFIFO, "it is a pipe"),
@@ -58,54 +56,54 @@ def open_file(path: Path, *, follow: bool = True) -> tuple[int, int]:
     return descriptor, status.st_size
 
 
-def read(path: Path, *, most: int = MOST) -> bytes:
+def read(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file.
 
     Args:
         path: The file.
-        most: The size in bytes above which it is refused.
+        max_bytes: The size in bytes above which it is refused.
 
     Raises:
         OSError: As in `open_file`, or it is larger.
     """
     descriptor, _ = open_file(path)
     with os.fdopen(descriptor, "rb") as file:
-        return read_open(file, path, most=most)
+        return read_open(file, path, max_bytes=max_bytes)
 
 
-def read_open(file: BinaryIO, path: Path, *, most: int = MOST) -> bytes:
+def read_open(file: BinaryIO, path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of an open regular file.
 
     Args:
         file: The file.
         path: Its name, for the error.
-        most: As in `read`.
+        max_bytes: As in `read`.
 
     Raises:
         OSError: It is larger.
     """
     size = os.fstat(file.fileno()).st_size
-    content = file.read(most + 1) if size <= most else b""
-    if size > most or len(content) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", str(path))
+    content = file.read(max_bytes + 1) if size <= max_bytes else b""
+    if size > max_bytes or len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 20} MiB", str(path))
     return content
 
 
-def remedy(error: OSError) -> str:
+def suggest_remedy(error: OSError) -> str:
     """Return a remedy for an error of the file system, for a hint."""
-    what = errors.remedy(error) or "Free some space or fix the permissions"
+    advice = errors.find_remedy(error) or "Free some space or fix the permissions"
     if error.errno == errno.ENOENT:
-        what = "Its directory has vanished; restore it"
-    return f"Existing files are unchanged. {what}, then run the command again."
+        advice = "Its directory has vanished; restore it"
+    return f"Existing files are unchanged. {advice}, then run the command again."
 
 
 @contextlib.contextmanager
-def refusal(what: str, where: Path, *, hint: str | None = None) -> Iterator[None]:
+def translate_errors(action: str, path: Path, *, hint: str | None = None) -> Iterator[None]:
     """Turn an error of the file system into one of hpcbert: `Can't …: Permission denied.`.
 
     Args:
-        what: The attempted action, for the message.
-        where: The file or directory, for the message.
+        action: The attempted action, for the message.
+        path: The file or directory, for the message.
         hint: What to do about it; by default the usual remedy.
 
     Raises:
@@ -115,19 +113,19 @@ def refusal(what: str, where: Path, *, hint: str | None = None) -> Iterator[None
         yield
     except OSError as error:
         raise HpcbertError(
-            f"Can't {what}: {error.strerror}.",
-            where=str(where),
-            hint=remedy(error) if hint is None else hint,
+            f"Can't {action}: {error.strerror}.",
+            where=str(path),
+            hint=suggest_remedy(error) if hint is None else hint,
         ) from error
 
 
-def mounts_below(root: Path) -> Iterator[str]:
+def find_mounts_below(root: Path) -> Iterator[str]:
     """Yield the mount points in a directory, itself included: a removal would follow them."""
     for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
         # Field 5 is the mount point, blanks and backslashes in octal (proc(5)).
-        where = Path(line.split()[4].encode().decode("unicode_escape"))
-        if where.is_relative_to(root.resolve()):
-            yield str(where)
+        mount_point = Path(line.split()[4].encode().decode("unicode_escape"))
+        if mount_point.is_relative_to(root.resolve()):
+            yield str(mount_point)
 
 
 def write_text(path: Path, text: str, *, mode: int = _MODE) -> None:
@@ -140,7 +138,7 @@ def temporary_for(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 
-def leftovers(path: Path) -> list[Path]:
+def find_leftovers(path: Path) -> list[Path]:
     """Return the files that killed processes left incomplete."""
     return list(path.parent.glob(f".{path.name}.*.tmp"))
 
@@ -166,7 +164,7 @@ def write_bytes(path: Path, content: bytes, *, mode: int = _MODE) -> None:
             file stays as it was.
     """
     temporary = temporary_for(path)
-    with refusal("write", path):
+    with translate_errors("write", path):
         try:
             write_through(temporary, content, mode)
             temporary.replace(path)
@@ -189,13 +187,13 @@ def write_new(contents: Mapping[Path, bytes]) -> None:
         HpcbertError: The file system refused; some files may exist, whole or in part.
     """
     for path, content in contents.items():
-        with refusal("write", path), os.fdopen(os.open(path, _NEW, _MODE), "wb") as file:
+        with translate_errors("write", path), os.fdopen(os.open(path, _NEW, _MODE), "wb") as file:
             file.write(content)
     for path in contents:
-        with refusal("write", path):
+        with translate_errors("write", path):
             _flush(path, os.O_RDONLY)
     for folder in dict.fromkeys(path.parent for path in contents):
-        with refusal("write", folder):
+        with translate_errors("write", folder):
             _flush_directory(folder)
 
 
@@ -215,7 +213,10 @@ def write_through(path: Path, content: bytes, mode: int = _MODE) -> None:
 def _refuse_irregular(status: os.stat_result) -> None:
     if stat.S_ISREG(status.st_mode):
         return
-    kind = next((name for test, name in _KINDS if test(status.st_mode)), "it is a device or socket")
+    kind = next(
+        (description for predicate, description in _KINDS if predicate(status.st_mode)),
+        "it is a device or socket",
+    )
     raise OSError(errno.EINVAL, f"{kind}, not a file")
 
 

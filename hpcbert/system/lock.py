@@ -14,15 +14,13 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.system import files
-from hpcbert.system.processes import boot_id, lives, started
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from hpcbert.system.processes import boot_id, is_alive, read_start_time
 
 LOCK = "lock"
 # Inode of the PID namespace that a machine boots with (torvalds/linux, include/linux/proc_ns.h,
@@ -31,7 +29,7 @@ _FIRST_NAMESPACE = "4026531836"
 # In place of an unreadable value: a word, so that the other fields keep their places.
 _UNKNOWN = "-"
 # The most bytes of a lock; somebody else's file may hold anything.
-_MOST = 4096
+_MAX_BYTES = 4096
 
 
 class Holder(NamedTuple):
@@ -54,34 +52,36 @@ class Holder(NamedTuple):
     machine: str = ""
 
 
-def here() -> Holder:
+def current_holder() -> Holder:
     """Return this process as the holder of a lock."""
     return Holder(
         host=os.uname().nodename,
         pid=str(os.getpid()),
-        born=str(started(os.getpid()) or _UNKNOWN),
+        born=str(read_start_time(os.getpid()) or _UNKNOWN),
         boot=boot_id() or _UNKNOWN,
-        namespace=_word(lambda: Path("/proc/self/ns/pid").stat().st_ino),
-        machine=_word(lambda: Path("/etc/machine-id").read_text(encoding="utf-8")),
+        namespace=_read_word(lambda: Path("/proc/self/ns/pid").stat().st_ino),
+        machine=_read_word(lambda: Path("/etc/machine-id").read_text(encoding="utf-8")),
     )
 
 
-def _word(look: Callable[[], object]) -> str:
+def _read_word(get_value: Callable[[], object]) -> str:
     try:
-        return str(look()).strip() or _UNKNOWN
+        return str(get_value()).strip() or _UNKNOWN
     except (OSError, ValueError):
         return _UNKNOWN
 
 
-def wait(handle: int, *, patient: Callable[[], bool], pause: float = 0.05) -> bool:
+def lock_descriptor(
+    descriptor: int, *, may_wait: Callable[[], bool], seconds: float = 0.05
+) -> bool:
     """Lock an open file or directory, waiting for it; the kernel unlocks it when the process ends.
 
     It works between hosts only if the file system supports that; most NFS does not.
 
     Args:
-        handle: Its descriptor; closing it ends the lock.
-        patient: Whether to wait while another process has it.
-        pause: Seconds between two tries.
+        descriptor: Its descriptor; closing it ends the lock.
+        may_wait: Whether to wait while another process has it.
+        seconds: Seconds between two tries.
 
     Returns:
         Whether it is locked now.
@@ -91,30 +91,30 @@ def wait(handle: int, *, patient: Callable[[], bool], pause: float = 0.05) -> bo
     """
     while True:
         with contextlib.suppress(BlockingIOError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        if not patient():
+        if not may_wait():
             return False
-        time.sleep(pause)
+        time.sleep(seconds)
 
 
 @contextlib.contextmanager
-def locked(directory: Path, what: str = "campaign") -> Iterator[None]:
+def hold_lock(directory: Path, subject: str = "campaign") -> Iterator[None]:
     """Lock a campaign for one writer; take over the lock of a dead holder.
 
     Args:
         directory: The directory of the lock.
-        what: The name of the locked thing, if that is not a campaign.
+        subject: The name of the locked thing, if that is not a campaign.
 
     Raises:
         UsageError: Somebody else is, or may be, working on it.
         HpcbertError: The directory can't be written to.
     """
     path = directory / LOCK
-    holder = " ".join(here()) + "\n"
-    if not _take(path, holder, what):
-        _refuse_unless_dead(path, what)
-        _take_over(path, holder, what)
+    record = " ".join(current_holder()) + "\n"
+    if not _create_lock(path, record, subject):
+        _refuse_unless_dead(path, subject)
+        _replace_dead_lock(path, record, subject)
     try:
         yield
     finally:
@@ -123,79 +123,89 @@ def locked(directory: Path, what: str = "campaign") -> Iterator[None]:
             path.unlink()
 
 
-def _take(path: Path, holder: str, what: str) -> bool:
+def _create_lock(path: Path, record: str, subject: str) -> bool:
     """Make the lock with its holder; return whether it was free."""
-    own = files.temporary_for(path)
-    with files.refusal(f"lock the {what}", path):
+    temporary = files.temporary_for(path)
+    with files.translate_errors(f"lock the {subject}", path):
         try:
-            files.write_through(own, holder.encode())
-            _link(own, path)
+            files.write_through(temporary, record.encode())
+            _link(temporary, path)
         except FileExistsError:
             return False
         finally:
             with contextlib.suppress(OSError):
-                own.unlink()
+                temporary.unlink()
     return True
 
 
-def _link(own: Path, path: Path) -> None:
+def _link(temporary: Path, path: Path) -> None:
     try:
-        os.link(own, path)
+        os.link(temporary, path)
     except OSError as error:
         if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}:
             raise
         # There are no hard links here: make it in place. A process killed in between leaves it
         # empty.
-        files.write_through(path, own.read_bytes())
+        files.write_through(path, temporary.read_bytes())
 
 
-def _take_over(path: Path, holder: str, what: str) -> None:
+def _replace_dead_lock(path: Path, record: str, subject: str) -> None:
     """Replace the lock of a holder that is gone; if several processes try, one gets it."""
     with (path.with_name(f".{path.name}.takeover")).open("w") as file:
         with contextlib.suppress(OSError):
-            wait(file.fileno(), patient=lambda: True)
+            lock_descriptor(file.fileno(), may_wait=lambda: True)
         while True:
-            _refuse_unless_dead(path, what)
+            _refuse_unless_dead(path, subject)
             path.unlink(missing_ok=True)
-            if _take(path, holder, what):
+            if _create_lock(path, record, subject):
                 return
 
 
-def _refuse_unless_dead(path: Path, what: str) -> None:
+def _refuse_unless_dead(path: Path, subject: str) -> None:
     """Refuse to continue while the holder of a lock lives, or can't be checked from here."""
     try:
         with path.open("rb") as file:
-            words = file.read(_MOST).decode("utf-8", "replace").split()
+            words = file.read(_MAX_BYTES).decode("utf-8", "replace").split()
     except FileNotFoundError:
         return
     holder = Holder(*words[: len(Holder._fields)])
-    unseen = _unseen(holder, here())
-    if unseen is None:
-        dated = holder.born.lstrip("-").isdecimal()
-        if not (lives(holder.pid, int(holder.born)) if dated else started(holder.pid)):
+    obstacle = _explain_unverifiable(holder, current_holder())
+    if obstacle is None:
+        has_start_time = holder.born.lstrip("-").isdecimal()
+        if not (
+            is_alive(holder.pid, int(holder.born))
+            if has_start_time
+            else read_start_time(holder.pid)
+        ):
             return
     raise UsageError(
         f"Process {holder.pid or '?'} on {holder.host or 'an unknown host'} is working on this "
-        f"{what}{unseen or ''}.",
+        f"{subject}{obstacle or ''}.",
         where=str(path),
         hint=f"Wait for it. If it has certainly ended, remove {path}.",
     )
 
 
-def _unseen(holder: Holder, own: Holder) -> str | None:
+def _explain_unverifiable(holder: Holder, this_process: Holder) -> str | None:
     """Return why a holder can't be checked from here; None if it can, or if it surely ended.
 
     After another boot of the machine, its earlier processes are gone. Only in its first PID
     namespace is it known to be the same machine: containers of one image can share all names.
     """
-    if holder.host != own.host or not holder.pid:
+    if holder.host != this_process.host or not holder.pid:
         return ""
     if not holder.boot:  # A lock of an older hpcbert, which compared only the host name.
         return None
-    if holder.boot != own.boot or _UNKNOWN in {holder.boot, holder.namespace}:
-        first = holder.namespace == own.namespace == _FIRST_NAMESPACE
-        same = holder.machine == own.machine != _UNKNOWN and holder.boot != _UNKNOWN
-        return None if first and same else ", or was: that is another machine with the same name"
-    if holder.namespace != own.namespace:
+    if holder.boot != this_process.boot or _UNKNOWN in {holder.boot, holder.namespace}:
+        is_first_namespace = holder.namespace == this_process.namespace == _FIRST_NAMESPACE
+        is_same_machine = (
+            holder.machine == this_process.machine != _UNKNOWN and holder.boot != _UNKNOWN
+        )
+        return (
+            None
+            if is_first_namespace and is_same_machine
+            else ", or was: that is another machine with the same name"
+        )
+    if holder.namespace != this_process.namespace:
         return ", or was: this process can't see into its container (another PID namespace)"
     return None

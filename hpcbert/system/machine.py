@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # Directories that are local to each machine.
-_PRIVATE = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 - they are what is refused
+_LOCAL_DIRECTORIES = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 - they are what is refused
 # File systems that several machines can mount (fstype in /proc/mounts).
-_SHARED = (
+_SHARED_FILE_SYSTEMS = (
     *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "glusterfs"),
     *("fuse.glusterfs", "pvfs2", "orangefs", "panfs", "afs", "cifs", "wekafs", "fhgfs", "daos"),
 )
 # Variables with which centres name directories for a user's files, in the order of preference.
-_VARIABLES = ("SCRATCH", "WORK", "PROJECT", "WORKDIR", "HOME")
+_DIRECTORY_VARIABLES = ("SCRATCH", "WORK", "PROJECT", "WORKDIR", "HOME")
 # InfiniBand, Omni-Path and Slingshot, by the beginnings of their interfaces' names.
-_FAST = ("ib", "opa", "hfi", "hsn")
+_FAST_PREFIXES = ("ib", "opa", "hfi", "hsn")
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class MachineFacts:
     """The networks, programs and directories of this machine.
 
     Attributes:
@@ -41,10 +38,12 @@ class Surroundings:
     @property
     def fast(self) -> tuple[str, ...]:
         """The interfaces of the networks that clusters provide for jobs."""
-        return tuple(interface for interface in self.interfaces if interface.startswith(_FAST))
+        return tuple(
+            interface for interface in self.interfaces if interface.startswith(_FAST_PREFIXES)
+        )
 
 
-def look(environ: Mapping[str, str], root: Path = Path("/")) -> Surroundings:
+def inspect_machine(environ: Mapping[str, str], root: Path = Path("/")) -> MachineFacts:
     """Return the surroundings on this machine.
 
     Args:
@@ -53,45 +52,69 @@ def look(environ: Mapping[str, str], root: Path = Path("/")) -> Surroundings:
     """
     programs = ("enroot", "apptainer", "singularity")
     path = environ.get("PATH", os.defpath)
-    mounts = _mounts(root / "proc/mounts")
-    places = {name: environ[name] for name in _VARIABLES if environ.get(name, "").startswith("/")}
-    return Surroundings(
-        interfaces=_interfaces(root / "sys/class/net"),
+    mounts = _read_mounts(root / "proc/mounts")
+    directories = {
+        name: environ[name]
+        for name in _DIRECTORY_VARIABLES
+        if environ.get(name, "").startswith("/")
+    }
+    return MachineFacts(
+        interfaces=_list_interfaces(root / "sys/class/net"),
         programs=tuple(program for program in programs if shutil.which(program, path=path)),
-        shared={name: place for name, place in places.items() if _kind(place, mounts) in _SHARED},
+        shared={
+            name: directory
+            for name, directory in directories.items()
+            if _find_file_system(directory, mounts) in _SHARED_FILE_SYSTEMS
+        },
     )
 
 
-def private(place: str) -> str:
+def find_local_directory(path: str) -> str:
     """Return the local directory that contains a place; empty if none does."""
-    found = os.path.realpath(place)
-    return next((top for top in _PRIVATE if f"{found}/".startswith(f"{top}/")), "")
+    real_path = os.path.realpath(path)
+    return next(
+        (
+            local_directory
+            for local_directory in _LOCAL_DIRECTORIES
+            if f"{real_path}/".startswith(f"{local_directory}/")
+        ),
+        "",
+    )
 
 
-def _interfaces(folder: Path) -> tuple[str, ...]:
+def _list_interfaces(folder: Path) -> tuple[str, ...]:
     try:
         names = sorted(path.name for path in folder.iterdir() if path.name != "lo")
     except OSError:
         return ()
-    up = [name for name in names if _read(folder / name / "operstate") in {"up", "unknown"}]
-    return tuple(sorted(up, key=lambda one: not one.startswith(_FAST)))
+    interfaces = [
+        name for name in names if _read_text(folder / name / "operstate") in {"up", "unknown"}
+    ]
+    return tuple(sorted(interfaces, key=lambda interface: not interface.startswith(_FAST_PREFIXES)))
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
 
-def _mounts(path: Path) -> list[tuple[str, str]]:
+def _read_mounts(path: Path) -> list[tuple[str, str]]:
     """Return mount points and their file systems, the longest first."""
-    rows = (line.split() for line in _read(path).splitlines())
-    found = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]  # noqa: PLR2004
-    return sorted(found, key=lambda one: len(one[0]), reverse=True)
+    rows = (line.split() for line in _read_text(path).splitlines())
+    mounts = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]  # noqa: PLR2004
+    return sorted(mounts, key=lambda mount: len(mount[0]), reverse=True)
 
 
-def _kind(place: str, mounts: Sequence[tuple[str, str]]) -> str:
+def _find_file_system(directory: str, mounts: Sequence[tuple[str, str]]) -> str:
     """Return the file system of a place."""
-    real = os.path.realpath(place)
-    return next((kind for top, kind in mounts if f"{real}/".startswith(f"{top.rstrip('/')}/")), "")
+    real_path = os.path.realpath(directory)
+    return next(
+        (
+            file_system
+            for mount_point, file_system in mounts
+            if f"{real_path}/".startswith(f"{mount_point.rstrip('/')}/")
+        ),
+        "",
+    )

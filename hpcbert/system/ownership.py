@@ -6,16 +6,13 @@ import grp
 import os
 import pwd
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
+from collections.abc import Collection
+from pathlib import Path
 
 _ROOT = 0
 
 
-def name(uid: int) -> str:
+def user_name(uid: int) -> str:
     """Return the login name of a user, or their number if it is unknown."""
     try:
         return pwd.getpwuid(uid).pw_name
@@ -23,22 +20,22 @@ def name(uid: int) -> str:
         return f"user {uid}"
 
 
-def member(groups: Collection[str]) -> bool:
+def is_in_any_group(groups: Collection[str]) -> bool:
     """Return whether this process is in one of some groups; root counts as being in all.
 
     Each group is looked up by its number: name services often list none (sssd.conf(5), enumerate).
     """
-    return os.geteuid() == _ROOT or any(map(_is_in, groups))
+    return os.geteuid() == _ROOT or any(map(_is_in_group, groups))
 
 
-def _is_in(group: str) -> bool:
+def _is_in_group(group: str) -> bool:
     try:
         return grp.getgrnam(group).gr_gid in {*os.getgroups(), os.getegid()}
     except KeyError:
         return False
 
 
-def stranger(path: Path) -> str:
+def find_foreign_owner(path: Path) -> str:
     """Return the owner of a file or directory; empty if it is the user's own.
 
     If it is a link, its owner matters too: that user chose the target.
@@ -46,11 +43,11 @@ def stranger(path: Path) -> str:
     Raises:
         OSError: It can't be examined.
     """
-    owners = (path.lstat().st_uid, path.stat().st_uid)
-    return next((name(owner) for owner in owners if owner != os.geteuid()), "")
+    uids = (path.lstat().st_uid, path.stat().st_uid)
+    return next((user_name(uid) for uid in uids if uid != os.geteuid()), "")
 
 
-def doubt(status: os.stat_result) -> str:
+def explain_distrust(status: os.stat_result) -> str:
     """Return why a user should look at a file before they run it; empty if there is no reason.
 
     Files of the user and of root are theirs to run, unless everybody can write to them. A group is
@@ -58,11 +55,11 @@ def doubt(status: os.stat_result) -> str:
     with the sticky bit, others can't change files that are not theirs.
     """
     if status.st_uid not in {os.geteuid(), _ROOT}:
-        return f"It belongs to {name(status.st_uid)}"
-    return "It can be changed by everybody" if is_open(status) else ""
+        return f"It belongs to {user_name(status.st_uid)}"
+    return "It can be changed by everybody" if is_world_writable(status) else ""
 
 
-def is_open(status: os.stat_result) -> bool:
+def is_world_writable(status: os.stat_result) -> bool:
     """Return whether everybody can write to a file, or replace what is in a directory."""
     sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     # All bits of a link are set, and have no meaning.

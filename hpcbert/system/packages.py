@@ -18,20 +18,20 @@ EXTRAS = {
 }
 # The index of PyTorch's builds (pytorch.org/get-started/locally): the build on PyPI is for NVIDIA's
 # GPUs.
-_BUILDS = "https://download.pytorch.org/whl"
-_AMD = Path("/dev/kfd")
+_TORCH_INDEX = "https://download.pytorch.org/whl"
+_AMD_DEVICE = Path("/dev/kfd")
 
 
-def install(extra: str, python: str = sys.executable) -> str:
+def install_command(extra: str, python: str = sys.executable) -> str:
     """Return the command that installs an extra of hpcbert."""
     return shlex.join([python, "-m", "pip", "install", *EXTRAS[extra]])
 
 
-def install_torch(python: str = sys.executable) -> str:
+def describe_torch_install(python: str = sys.executable) -> str:
     """Return a sentence on how to install the build of PyTorch for this machine's devices."""
-    command = install("torch", python)
+    command = install_command("torch", python)
     if shutil.which("nvidia-smi"):
         return f"For NVIDIA GPUs: {command}"
-    if _AMD.exists():
-        return f"For AMD GPUs: {command} --index-url {_BUILDS}/ROCM, with the release of ROCm here."
-    return f"This machine has no GPU: {command} --extra-index-url {_BUILDS}/cpu"
+    if _AMD_DEVICE.exists():
+        return f"For AMD GPUs: {command} --index-url {_TORCH_INDEX}/ROCM, with the release of ROCm here."
+    return f"This machine has no GPU: {command} --extra-index-url {_TORCH_INDEX}/cpu"

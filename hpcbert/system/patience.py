@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
+from types import FrameType
 
 # Ctrl-C, the signal of a scheduler or a shutdown, and the end of a connection.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Patience:
+class DeferredInterrupts:
     """Lets a running command give its answer, and hpcbert record it.
 
     An interrupt takes effect at the next `check`, or in a pause. A second one takes effect at once.
@@ -55,19 +52,26 @@ class Patience:
 
 
 @contextmanager
-def patient() -> Iterator[Patience]:
+def defer_interrupts() -> Iterator[DeferredInterrupts]:
     """Handle signals patiently; ignored ones, as under nohup, stay ignored.
 
     Raises:
         KeyboardInterrupt: Somebody interrupted.
     """
-    patience = Patience()
-    main = threading.current_thread() is threading.main_thread()
-    chosen = [one for one in _SIGNALS if main and signal.getsignal(one) != signal.SIG_IGN]
-    before = {signals: signal.signal(signals, patience.note) for signals in chosen}
+    patience = DeferredInterrupts()
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handled_signals = [
+        number
+        for number in _SIGNALS
+        if is_main_thread and signal.getsignal(number) != signal.SIG_IGN
+    ]
+    previous_handlers = {
+        handled_signal: signal.signal(handled_signal, patience.note)
+        for handled_signal in handled_signals
+    }
     try:
         yield patience
         patience.check()
     finally:
-        for signals, handler in before.items():
-            signal.signal(signals, handler)
+        for handled_signal, handler in previous_handlers.items():
+            signal.signal(handled_signal, handler)

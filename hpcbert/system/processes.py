@@ -8,12 +8,9 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _PROC = Path("/proc")
 _SET_CHILD_SUBREAPER, _SET_PARENT_DEATH_SIGNAL = 36, 1  # linux/prctl.h
@@ -42,36 +39,36 @@ class Process:
 
 def identify(pid: int) -> Process | None:
     """Return the living process with this PID; None if it does not exist."""
-    start = started(pid)
+    start = read_start_time(pid)
     return Process(pid, start) if start else None
 
 
-def started(pid: int | str) -> int:
+def read_start_time(pid: int | str) -> int:
     """Return when a living process was started, as `Process.start`; 0 if it is gone or a zombie.
 
     Args:
         pid: Its number, or the text of one in a file.
     """
-    fields = _stat(pid)
-    return int(fields[19]) - _shift() if fields else 0
+    fields = _read_stat(pid)
+    return int(fields[19]) - _boot_offset_ticks() if fields else 0
 
 
-def lives(pid: int | str, start: int) -> bool:
+def is_alive(pid: int | str, start: int) -> bool:
     """Return whether the process lives that another process saw start then, a tick more or less.
 
     The other process may be in another time namespace, whose offset is no whole number of ticks.
     """
-    now = started(pid)
-    return bool(now) and abs(now - start) <= 1
+    current_start = read_start_time(pid)
+    return bool(current_start) and abs(current_start - start) <= 1
 
 
-def _shift() -> int:
+def _boot_offset_ticks() -> int:
     """Return the ticks by which this process's time namespace shifts all start times.
 
     time_namespaces(7): there, /proc counts from another boot time. The file has the offsets of the
     children's namespace, which is this one's after any fork.
     """
-    for line in read("self", "timens_offsets").splitlines():
+    for line in read_proc_file("self", "timens_offsets").splitlines():
         clock, *offset = line.split()
         if clock in {b"boottime", b"7"}:
             seconds, nanoseconds = map(int, offset)
@@ -79,12 +76,12 @@ def _shift() -> int:
     return 0
 
 
-def everyone() -> Iterator[Process]:
+def list_processes() -> Iterator[Process]:
     """Find the processes that this one can see."""
-    return (process for pid in _numbers() if (process := identify(pid)))
+    return (process for pid in _list_pids() if (process := identify(pid)))
 
 
-def read(pid: int | str, name: str) -> bytes:
+def read_proc_file(pid: int | str, name: str) -> bytes:
     """Return the content of a file of /proc/PID; empty if the process is gone or another user's."""
     try:
         return (_PROC / str(pid) / name).read_bytes()
@@ -100,7 +97,7 @@ def boot_id() -> str:
         return ""
 
 
-def machine() -> str:
+def machine_and_boot() -> str:
     """Return this machine and its boot, which a process id belongs to."""
     return f"{os.uname().nodename} {boot_id()}"
 
@@ -108,15 +105,15 @@ def machine() -> str:
 def descendants(pid: int) -> tuple[int, ...]:
     """Return the ids of all processes below one."""
     children: dict[int, list[int]] = {}
-    for number in _numbers():
-        if fields := _stat(number):
-            children.setdefault(int(fields[1]), []).append(number)
-    found: list[int] = []
-    front = [pid]
-    while front:
-        front = [child for one in front for child in children.get(one, [])]
-        found += front
-    return tuple(found)
+    for child_pid in _list_pids():
+        if fields := _read_stat(child_pid):
+            children.setdefault(int(fields[1]), []).append(child_pid)
+    pids: list[int] = []
+    generation = [pid]
+    while generation:
+        generation = [child for parent in generation for child in children.get(parent, [])]
+        pids += generation
+    return tuple(pids)
 
 
 def adopt_orphans() -> None:
@@ -125,15 +122,15 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with(parent: int, number: int) -> None:
+def die_with_parent(parent: int, signal_number: int) -> None:
     """Send this process a signal when its parent dies, and at once if it has died already."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, number, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal_number, 0, 0, 0)
     if os.getppid() != parent:
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal_number)
 
 
-def step_back() -> None:
+def run_only_when_idle() -> None:
     """Let this process, and those that it starts, run only when the processor is idle.
 
     Then it takes no time from the measurement that it watches. This can't be undone.
@@ -142,20 +139,20 @@ def step_back() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def reap() -> dict[int, int]:
+def reap_children() -> dict[int, int]:
     """Take the exit statuses of children that have ended, as a shell gives them, by id."""
-    ended = {}
+    exit_codes = {}
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             code = os.waitstatus_to_exitcode(status)
-            ended[pid] = code if code >= 0 else 128 - code
-    return ended
+            exit_codes[pid] = code if code >= 0 else 128 - code
+    return exit_codes
 
 
-def childless() -> bool:
+def has_no_children() -> bool:
     """Return whether this process has no child; if it adopts orphans, it has no descendant then."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -164,25 +161,27 @@ def childless() -> bool:
     return False
 
 
-def kill_descendants(*, patience: float = 10.0) -> tuple[int, ...]:
+def kill_descendants(*, timeout: float = 10.0) -> tuple[int, ...]:
     """Kill every process below this one and return those that did not die in time.
 
     Args:
-        patience: Seconds to wait for the kernel to end them.
+        timeout: Seconds to wait for the kernel to end them.
     """
-    if childless():  # Reading about every process of the machine would find none below.
+    if has_no_children():  # Reading about every process of the machine would find none below.
         return ()
-    limit = time.monotonic() + patience
-    while (left := descendants(os.getpid())) and time.monotonic() < limit:
-        for pid in left:
+    deadline = time.monotonic() + timeout
+    while (remaining := descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in remaining:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-        reap()
-    return left
+        reap_children()
+    return remaining
 
 
-def end(processes: Iterable[Process], *, number: int = signal.SIGKILL, timeout: float) -> bool:
+def end_processes(
+    processes: Iterable[Process], *, signal_number: int = signal.SIGKILL, timeout: float
+) -> bool:
     """Send a signal to each process and wait until all are gone.
 
     A PID file descriptor holds the process before its identity is checked, so that a reused PID
@@ -190,35 +189,35 @@ def end(processes: Iterable[Process], *, number: int = signal.SIGKILL, timeout: 
 
     Args:
         processes: The processes; those that have already ended are skipped.
-        number: The signal.
+        signal_number: The signal.
         timeout: How long to wait for all of them together, in seconds.
 
     Returns:
         Whether all are gone.
     """
-    handles = [handle for process in set(processes) if (handle := _pin(process)) is not None]
+    handles = [handle for process in set(processes) if (handle := _open_pidfd(process)) is not None]
     try:
         for handle in handles:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, number)
-        return _wait(handles, time.monotonic() + timeout)
+                signal.pidfd_send_signal(handle, signal_number)
+        return _wait_for_exit(handles, time.monotonic() + timeout)
     finally:
         for handle in handles:
             os.close(handle)
 
 
-def _numbers() -> Iterator[int]:
+def _list_pids() -> Iterator[int]:
     return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal())
 
 
-def _stat(pid: int | str) -> list[bytes]:
+def _read_stat(pid: int | str) -> list[bytes]:
     """Return the fields of /proc/PID/stat from the state on; empty if the process is not alive."""
     # The command's name is in parentheses and may contain anything, even parentheses.
-    fields = read(pid, "stat").rpartition(b")")[2].split()
+    fields = read_proc_file(pid, "stat").rpartition(b")")[2].split()
     return fields if fields and fields[0] not in _DEAD else []
 
 
-def _pin(process: Process) -> int | None:
+def _open_pidfd(process: Process) -> int | None:
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:
@@ -229,7 +228,7 @@ def _pin(process: Process) -> int | None:
     return None
 
 
-def _wait(handles: Iterable[int], deadline: float) -> bool:
+def _wait_for_exit(handles: Iterable[int], deadline: float) -> bool:
     for handle in handles:
         poll = select.poll()
         poll.register(handle, select.POLLIN)

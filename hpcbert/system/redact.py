@@ -9,10 +9,7 @@ that their issuers document; tests compare them with the rules of Yelp/detect-se
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 MASK = "<redacted>"
 
@@ -33,7 +30,7 @@ _SHORT = 16
 
 # Typical forms, POSIX extended expressions; no letter or digit may precede one.
 # A quantifier before further text has a limit, so that the time stays linear.
-_KINDS = (
+_SECRET_FORMS = (
     "A(KIA|SIA|BIA|CCA|3T[A-Z0-9])[A-Z0-9]{16}",  # AWS
     "hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}",  # Hugging Face, NVIDIA
     "gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}",
@@ -62,7 +59,7 @@ _KINDS = (
     "https?://[a-z0-9-]{1,64}[.]webhook[.]office[.]com/[A-Za-z0-9@/_-]+",
     "https?://api[.]softlayer[.]com/soap/v3([.]1)?/[a-z0-9]{32,}",
 )
-FORMS = "|".join(_KINDS)
+FORMS = "|".join(_SECRET_FORMS)
 _FORMS = re.compile(f"(?<![A-Za-z0-9])(?:{FORMS})", re.ASCII)
 _PEM = re.compile(
     r"(?P<dashes>-{4,5}) ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?(?P=dashes)"
@@ -106,104 +103,110 @@ _RECORD = re.compile(":::MLLOG|mlperf_logger|mllog")
 _VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
 
 
-def secret_name(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Return whether a variable, option or field with this name may hold a secret."""
-    plain = re.sub(r"[^A-Z0-9]", "_", name.upper())
-    return _NAMES.search(f"_{plain}_") is not None
+    normalized = re.sub(r"[^A-Z0-9]", "_", name.upper())
+    return _NAMES.search(f"_{normalized}_") is not None
 
 
-def measures(name: str, value: str) -> bool:
+def is_measure(name: str, value: str) -> bool:
     """Return whether a name counts or describes tokens or keys, and the value is not a secret."""
-    plain = re.sub(r"[^A-Z0-9]", "_", name.upper())
-    return len(value) < _SHORT and _MEASURES.search(f"_{plain}_") is not None
+    normalized = re.sub(r"[^A-Z0-9]", "_", name.upper())
+    return len(value) < _SHORT and _MEASURES.search(f"_{normalized}_") is not None
 
 
-def text(value: str, *, program: bool = False) -> str:
+def mask_text(value: str, *, is_program: bool = False) -> str:
     """Return a text with its secrets replaced by `MASK`; the rest stays.
 
     Args:
         value: The text.
-        program: Whether it is the text of a program: there a name in lower case is a variable, not
+        is_program: Whether it is the text of a program: there a name in lower case is a variable, not
             a written secret.
     """
     masked = _PEM.sub(MASK, value)
     masked = _FORMS.sub(MASK, masked)
     masked = _IN_URL.sub(f"{MASK}@", masked)
-    masked = _LOGIN.sub(_without_password, masked)
+    masked = _LOGIN.sub(_mask_password, masked)
     masked = _NETRC.sub(rf"\g<1>{MASK}", masked)
     masked = _PROGRAM.sub(rf"\g<1>{MASK}", masked)
-    masked = _SETENV.sub(_without_variable, masked)
-    masked = _ELEMENT.sub(_without_element, masked)
-    masked = _OPTION.sub(_without_value, masked)
+    masked = _SETENV.sub(_mask_variable, masked)
+    masked = _ELEMENT.sub(_mask_element, masked)
+    masked = _OPTION.sub(_mask_option_value, masked)
     masked = _HEADER.sub(rf"\g<1>{MASK}", masked)
-    masked = _without_assigned(masked, program=program)
+    masked = _mask_assigned(masked, is_program=is_program)
     return _SCHEME.sub(rf"\g<1>\g<2>{MASK}", masked)
 
 
-def _without_password(match: re.Match[str]) -> str:
+def _mask_password(match: re.Match[str]) -> str:
     """Mask the password of `-u user:password`; `-u 1000:1000` is a user and a group."""
     if match[2].isdigit() and match[3].isdigit():
         return match[0]
     return f"{match[1]}{match[2]}:{MASK}"
 
 
-def _without_value(match: re.Match[str]) -> str:
+def _mask_option_value(match: re.Match[str]) -> str:
     """Mask the value of `--token value`."""
-    long = match[1].startswith("--")
-    return f"{match[1]}{match[3]}{MASK}" if long and secret_name(match[2]) else match[0]
+    is_long_option = match[1].startswith("--")
+    return (
+        f"{match[1]}{match[3]}{MASK}" if is_long_option and is_secret_name(match[2]) else match[0]
+    )
 
 
-def _without_variable(match: re.Match[str]) -> str:
+def _mask_variable(match: re.Match[str]) -> str:
     """Mask the value of `setenv NAME value`."""
-    return f"{match[1]}{MASK}" if secret_name(match[2]) else match[0]
+    return f"{match[1]}{MASK}" if is_secret_name(match[2]) else match[0]
 
 
-def _without_element(match: re.Match[str]) -> str:
+def _mask_element(match: re.Match[str]) -> str:
     """Mask the value of `'--token', 'value'`."""
-    if not secret_name(match[2]):
+    if not is_secret_name(match[2]):
         return match[0]
     return f"{match[1]}--{match[2]}{match[1]}, {match[3]}{MASK}{match[3]}"
 
 
-def _without_assigned(text: str, *, program: bool) -> str:
+def _mask_assigned(text: str, *, is_program: bool) -> str:
     """Mask the value of a name that may hold a secret."""
     pieces: list[str] = []
-    done = 0
+    position = 0
     for match in _SIGN.finditer(text):
-        if match.start() < done or not secret_name(match[1]) or _HEADER.match(match[0] + "x"):
+        if (
+            match.start() < position
+            or not is_secret_name(match[1])
+            or _HEADER.match(match[0] + "x")
+        ):
             continue
-        line = text.rfind("\n", 0, match.start()) + 1
-        if match[1] == "key" and _RECORD.search(text, line, match.start()):
+        line_start = text.rfind("\n", 0, match.start()) + 1
+        if match[1] == "key" and _RECORD.search(text, line_start, match.start()):
             continue
-        if program and not match[1].isupper():
+        if is_program and not match[1].isupper():
             continue
         value = _VALUE.match(text, match.end())
-        if value is not None and not measures(match[1], value[0]):
-            pieces += [text[done : match.end()], MASK]
-            done = value.end()
-    return "".join([*pieces, text[done:]])
+        if value is not None and not is_measure(match[1], value[0]):
+            pieces += [text[position : match.end()], MASK]
+            position = value.end()
+    return "".join([*pieces, text[position:]])
 
 
-def environment(variables: Mapping[str, str]) -> dict[str, str]:
+def mask_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with the values of secret names, and secrets in values, masked."""
     return {
-        name: MASK if secret_name(name) and value else text(value)
+        name: MASK if is_secret_name(name) and value else mask_text(value)
         for name, value in variables.items()
     }
 
 
-def command(words: Sequence[str]) -> tuple[str, ...]:
+def mask_command(words: Sequence[str]) -> tuple[str, ...]:
     """Return a command line with the same number of words, and secrets masked.
 
     `--token X` is recognised as well as `--token=X`, and `-u user:password`.
     """
     masked: list[str] = []
-    secret, before = False, ""
+    is_secret_next, previous_word = False, ""
     for word in words:
-        if before in _LOGINS and (login := _LOGIN.fullmatch(f"{before} {word}")):
-            masked.append(_without_password(login).partition(" ")[2])
+        if previous_word in _LOGINS and (login := _LOGIN.fullmatch(f"{previous_word} {word}")):
+            masked.append(_mask_password(login).partition(" ")[2])
         else:
-            masked.append(MASK if secret and not word.startswith("-") else text(word))
-        secret = word.startswith("--") and "=" not in word and secret_name(word)
-        before = word
+            masked.append(MASK if is_secret_next and not word.startswith("-") else mask_text(word))
+        is_secret_next = word.startswith("--") and "=" not in word and is_secret_name(word)
+        previous_word = word
     return tuple(masked)

@@ -13,20 +13,18 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+from pathlib import Path
+from typing import Protocol
 
 # The most bytes that a command may print: a hundred thousand jobs of sacct take a third.
-MOST = 1 << 26
+MAX_OUTPUT = 1 << 26
 _CHUNK = 1 << 16
-_LATE = "late"
+_TIMED_OUT = "late"
 _SET_PARENT_DEATH_SIGNAL = 1  # linux/prctl.h
 # The errors of a command that can't be started.
-_UNSTARTED = (FileNotFoundError, NotADirectoryError, PermissionError)
+_START_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 @dataclass(frozen=True)
@@ -104,26 +102,26 @@ def run(
         timeout: Seconds after which it is killed; it is also killed if it prints more than MOST.
     """
     words = tuple(argv)
-    with tempfile.TemporaryFile() as buffered_random:
-        buffered_random.write(stdin.encode())
-        buffered_random.seek(0)
+    with tempfile.TemporaryFile() as stdin_file:
+        stdin_file.write(stdin.encode())
+        stdin_file.seek(0)
         try:
             child = subprocess.Popen(
                 words,
-                stdin=buffered_random,
+                stdin=stdin_file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=None if env is None else dict(env),
                 cwd=cwd,
                 start_new_session=True,
-                preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - hpcbert has no threads
+                preexec_fn=_death_signal_request(os.getpid()),  # noqa: PLW1509 - hpcbert has no threads
             )
-        except _UNSTARTED as error:
-            return _unstarted(words, error)
-    return _outcome(child, words, timeout)
+        except _START_ERRORS as error:
+            return _start_failure(words, error)
+    return _finish(child, words, timeout)
 
 
-class Ahead:
+class PrefetchingRunner:
     """A runner that starts expected commands in advance: at the same time, and each once.
 
     For commands that change nothing. If one is requested again, the answer is the same; a command
@@ -135,13 +133,13 @@ class Ahead:
 
     def __init__(self, run: Runner) -> None:
         self._run = run
-        self._begun: dict[_Question, subprocess.Popen[bytes]] = {}
-        self._answers: dict[_Question, Outcome] = {}
+        self._begun: dict[_CommandKey, subprocess.Popen[bytes]] = {}
+        self._answers: dict[_CommandKey, Outcome] = {}
 
     def close(self) -> None:
         """End the commands that were not requested."""
         for child in self._begun.values():
-            _end(child)
+            _kill_group(child)
             child.communicate()
         self._begun.clear()
 
@@ -151,20 +149,20 @@ class Ahead:
         Starting one that does would first copy all memory of this process. A question that outlives
         it does no harm.
         """
-        question = _question(argv, env)
-        if question in self._begun or question in self._answers:
+        key = _command_key(argv, env)
+        if key in self._begun or key in self._answers:
             return
         try:
-            self._begun[question] = subprocess.Popen(
-                question[0],
+            self._begun[key] = subprocess.Popen(
+                key[0],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=None if env is None else dict(env),
                 start_new_session=True,
             )
-        except _UNSTARTED as error:
-            self._answers[question] = _unstarted(question[0], error)
+        except _START_ERRORS as error:
+            self._answers[key] = _start_failure(key[0], error)
 
     def __call__(
         self,
@@ -176,84 +174,84 @@ class Ahead:
         timeout: float = 60.0,
     ) -> Outcome:
         """Return the outcome of a command that was started in advance; otherwise run it now."""
-        question = _question(argv, env)
-        known = question in self._begun or question in self._answers
-        if stdin or cwd or not known:
+        key = _command_key(argv, env)
+        is_started = key in self._begun or key in self._answers
+        if stdin or cwd or not is_started:
             return self._run(argv, stdin=stdin, env=env, cwd=cwd, timeout=timeout)
-        if child := self._begun.pop(question, None):
-            self._answers[question] = _outcome(child, question[0], timeout)
-        return self._answers[question]
+        if child := self._begun.pop(key, None):
+            self._answers[key] = _finish(child, key[0], timeout)
+        return self._answers[key]
 
 
 # A command and its environment.
-_Question = tuple[tuple[str, ...], "frozenset[tuple[str, str]] | None"]
+_CommandKey = tuple[tuple[str, ...], "frozenset[tuple[str, str]] | None"]
 
 
-def _question(argv: Sequence[str], env: Mapping[str, str] | None) -> _Question:
+def _command_key(argv: Sequence[str], env: Mapping[str, str] | None) -> _CommandKey:
     return tuple(argv), None if env is None else frozenset(env.items())
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
     # It may have ended by now, while another process of its group holds the pipe.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _outcome(child: subprocess.Popen[bytes], words: tuple[str, ...], timeout: float) -> Outcome:
+def _finish(child: subprocess.Popen[bytes], words: tuple[str, ...], timeout: float) -> Outcome:
     """Return the outcome of a command, which has this many seconds from now."""
     with child:
-        stdout, stderr, trouble = _listen(child, time.monotonic() + timeout)
-        if trouble:
-            _end(child)
-    if trouble == _LATE:
-        trouble = f"gave no answer within {timeout:g} s"
-    note = f"{words[0]}: {trouble}" if trouble else ""
-    return Outcome(words, 124 if trouble else child.returncode, stdout, f"{stderr}{note}")
+        stdout, stderr, problem = _read_output(child, time.monotonic() + timeout)
+        if problem:
+            _kill_group(child)
+    if problem == _TIMED_OUT:
+        problem = f"gave no answer within {timeout:g} s"
+    note = f"{words[0]}: {problem}" if problem else ""
+    return Outcome(words, 124 if problem else child.returncode, stdout, f"{stderr}{note}")
 
 
-def _unstarted(words: tuple[str, ...], error: OSError) -> Outcome:
+def _start_failure(words: tuple[str, ...], error: OSError) -> Outcome:
     """Return the outcome of a command that can't be started, with a shell's exit status."""
     if isinstance(error, PermissionError):
         return Outcome(words, 126, stderr=f"{words[0]}: {error.strerror}")
     return Outcome(words, 127, stderr=f"{words[0]}: no such program")
 
 
-def _listen(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, str]:
+def _read_output(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, str]:
     """Return a child's stdout and stderr, and why reading stopped before its end."""
-    heard = {stream: bytearray() for stream in (child.stdout, child.stderr) if stream}
-    trouble = ""
+    buffers = {stream: bytearray() for stream in (child.stdout, child.stderr) if stream}
+    problem = ""
     with selectors.DefaultSelector() as selector:
-        for stream, text in heard.items():
-            selector.register(stream, selectors.EVENT_READ, text)
-        while selector.get_map() and not trouble:
-            moment = deadline - time.monotonic()
-            ready = selector.select(moment) if moment > 0 else []
-            trouble = "" if ready else _LATE
+        for stream, buffer in buffers.items():
+            selector.register(stream, selectors.EVENT_READ, buffer)
+        while selector.get_map() and not problem:
+            remaining = deadline - time.monotonic()
+            ready = selector.select(remaining) if remaining > 0 else []
+            problem = "" if ready else _TIMED_OUT
             for key, _ in ready:
                 key.data.extend(data := os.read(key.fd, _CHUNK))
                 if not data:
                     selector.unregister(key.fileobj)
-                if len(key.data) > MOST:
-                    trouble = f"printed more than {MOST >> 20} MiB"
+                if len(key.data) > MAX_OUTPUT:
+                    problem = f"printed more than {MAX_OUTPUT >> 20} MiB"
     try:
-        child.wait(0 if trouble else max(0.0, deadline - time.monotonic()))
+        child.wait(0 if problem else max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        trouble = trouble or _LATE
-    stdout, stderr = (bytes(all_of_it).decode(errors="replace") for all_of_it in heard.values())
-    return stdout, stderr, trouble
+        problem = problem or _TIMED_OUT
+    stdout, stderr = (bytes(output).decode(errors="replace") for output in buffers.values())
+    return stdout, stderr, problem
 
 
-def _dying_with(parent: int) -> Callable[[], None]:
+def _death_signal_request(parent: int) -> Callable[[], None]:
     """Return a child's first action, before its command: request to die with its parent."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
-    def ask() -> None:
+    def request_death_signal() -> None:
         if prctl is not None:
             prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != parent:  # The parent died before the request.
                 os._exit(128 + signal.SIGKILL)
 
-    return ask
+    return request_death_signal
 
 
 def follow(
@@ -275,13 +273,13 @@ def follow(
     """
     words = tuple(argv)
     lines = []
-    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as text_io_wrapper:
-        text_io_wrapper.write(stdin)
-        text_io_wrapper.seek(0)
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stdin_file:
+        stdin_file.write(stdin)
+        stdin_file.seek(0)
         try:
             child = subprocess.Popen(
                 words,
-                stdin=text_io_wrapper,
+                stdin=stdin_file,
                 stdout=stdout,
                 stderr=subprocess.PIPE,
                 env=None if env is None else dict(env),
@@ -290,8 +288,8 @@ def follow(
                 errors="replace",
                 start_new_session=True,
             )
-        except _UNSTARTED as error:
-            return _unstarted(words, error)
+        except _START_ERRORS as error:
+            return _start_failure(words, error)
         with child:
             try:
                 for line in child.stderr or ():
@@ -305,8 +303,8 @@ def follow(
         return Outcome(words, child.returncode, stdout.read(), "".join(lines))
 
 
-def start(
-    argv: Sequence[str], *, output: Path, env: Mapping[str, str], cwd: Path | None = None
+def start_detached(
+    argv: Sequence[str], *, log_path: Path, env: Mapping[str, str], cwd: Path | None = None
 ) -> int:
     """Start a command that outlives this process, and return its process id.
 
@@ -316,7 +314,7 @@ def start(
     Raises:
         OSError: The program does not exist, or the file can't be written.
     """
-    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor, "ab") as file:
         child = subprocess.Popen(
             tuple(argv),

@@ -8,40 +8,38 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hpcbert.errors import HpcbertError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 # The least work for one process, in bytes of a large log: starting it takes milliseconds.
-LEAST = 1 << 25
+MIN_BYTES = 1 << 25
 # The cost of opening, reading and judging a file, in the same bytes.
-EACH = 1 << 18
+BYTES_PER_FILE = 1 << 18
 # Others use a login node too.
-MOST = 16
+MAX_PROCESSES = 16
 # Chunks per process: few enough to cost nothing, enough that all end at about the same time.
 _CHUNKS = 8
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 # The work and its items in a worker, which inherits them: neither has to be pickled.
-_inherited: list[Any] = []
+_inherited_work: list[Any] = []
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return how many cores this process may use, by its affinity and its cgroup's quota."""
     count = len(os.sched_getaffinity(0))
     with suppress(OSError):
         path = _OWN_CGROUP.read_text(encoding="utf-8").strip().rpartition("::")[2]
-        group = _CGROUPS / path.strip("/")
-        for folder in (group, *group.parents):
+        cgroup = _CGROUPS / path.strip("/")
+        for folder in (cgroup, *cgroup.parents):
             # `max 100000` or `150000 100000`: microseconds of a period (cgroups(7), version 2).
             with suppress(OSError, ValueError):
                 quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
@@ -49,7 +47,7 @@ def cores() -> int:
     return max(1, count)
 
 
-def spread(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> list[R]:
+def map_in_parallel(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> list[R]:
     """Return the results of some work on each item, in their order.
 
     Args:
@@ -61,16 +59,22 @@ def spread(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[int]) -> 
         HpcbertError: A process was killed.
         Exception: The error of the first item for which the work raises one.
     """
-    count = min(cores(), MOST, (sum(sizes) + EACH * len(items)) // LEAST, len(items))
+    count = min(
+        count_cores(),
+        MAX_PROCESSES,
+        (sum(sizes) + BYTES_PER_FILE * len(items)) // MIN_BYTES,
+        len(items),
+    )
     if count <= 1 or not _has_one_thread():
         return [work(item) for item in items]
     try:
-        attempts = _attempts_in_parallel(work, items, count)
+        attempts = _run_in_parallel(work, items, count)
     except OSError:  # No process can be started.
         return [work(item) for item in items]
     # An item that raised an error raises it again here, the first of several.
     return [
-        result if done else work(item) for (done, result), item in zip(attempts, items, strict=True)
+        result if succeeded else work(item)
+        for (succeeded, result), item in zip(attempts, items, strict=True)
     ]
 
 
@@ -81,7 +85,7 @@ def _has_one_thread() -> bool:
     return False
 
 
-def _attempts_in_parallel(
+def _run_in_parallel(
     work: Callable[[T], R], items: Sequence[T], count: int
 ) -> list[tuple[bool, Any]]:
     """Return for each item whether the work succeeded, and its result."""
@@ -89,12 +93,12 @@ def _attempts_in_parallel(
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    chunk = max(1, len(items) // (count * _CHUNKS))
+    chunk_size = max(1, len(items) // (count * _CHUNKS))
     context = multiprocessing.get_context("fork")
-    begin = partial(_begin, os.getpid(), work, items)
-    with ProcessPoolExecutor(count, context, initializer=begin) as pool:
+    initializer = partial(_initialize_worker, os.getpid(), work, items)
+    with ProcessPoolExecutor(count, context, initializer=initializer) as pool:
         try:
-            return list(pool.map(_attempt, range(len(items)), chunksize=chunk))
+            return list(pool.map(_attempt_item, range(len(items)), chunksize=chunk_size))
         except BrokenProcessPool as error:
             raise HpcbertError(
                 "One of the processes that read files was killed, so there is no result.",
@@ -107,19 +111,19 @@ def _attempts_in_parallel(
             raise
 
 
-def _begin(parent: int, work: Callable[[T], R], items: Sequence[T]) -> None:
+def _initialize_worker(parent: int, work: Callable[[T], R], items: Sequence[T]) -> None:
     """Prepare a worker: it ends with the command, which alone reacts to an interrupt."""
-    from hpcbert.system.processes import die_with
+    from hpcbert.system.processes import die_with_parent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_with(parent, signal.SIGKILL)
-    _inherited[:] = [work, items]
+    die_with_parent(parent, signal.SIGKILL)
+    _inherited_work[:] = [work, items]
 
 
-def _attempt(at: int) -> tuple[bool, Any]:
-    work, items = _inherited
+def _attempt_item(index: int) -> tuple[bool, Any]:
+    work, items = _inherited_work
     try:
-        return True, work(items[at])
+        return True, work(items[index])
     except Exception:  # noqa: BLE001 - the command itself raises it
         return False, None

@@ -12,21 +12,19 @@ import stat
 import struct
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
 
 from hpcbert.errors import UsageError
-from hpcbert.system.files import open_file, refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+from hpcbert.system.files import open_file, translate_errors
 
 # Limits of one archive: files, bytes of its directory, bytes of all unpacked files, letters of a
 # name.
-MOST_FILES = 50_000
-MOST_BYTES = 1 << 31
-LONGEST = 1000
-_MOST_DIRECTORY = 1 << 23
+MAX_FILES = 50_000
+MAX_TOTAL_BYTES = 1 << 31
+MAX_NAME_LENGTH = 1000
+_MAX_DIRECTORY = 1 << 23
 _BLOCK = 1 << 20
 # The end record: signature, entries, size of the directory; a comment may follow it. An archive
 # with more than 65,535 entries, or 4 GiB, has another record before it, and is refused.
@@ -39,20 +37,20 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, N
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open an archive in which every entry is a plain file with its own path.
 
     Raises:
         UsageError: It is not an archive, it is damaged, or an entry is not a plain file; also while
             the archive is read.
     """
-    with refusal("read the archive", path, hint=""):
+    with translate_errors("read the archive", path, hint=""):
         descriptor, size = open_file(path)
     with os.fdopen(descriptor, "rb") as file:
-        _look_at_end(file, size, path)
+        _check_end_record(file, size, path)
         try:
             with zipfile.ZipFile(file) as archive:
-                _look_at_entries(archive.infolist(), path)
+                _check_entries(archive.infolist(), path)
                 yield archive
         except _BROKEN as error:
             raise UsageError(
@@ -69,19 +67,19 @@ def unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> Non
         BadZipFile, zlib.error, EOFError: Its content differs from its declaration.
         HpcbertError: The file system refused.
     """
-    with refusal("unpack to", target):
+    with translate_errors("unpack to", target):
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file, archive.open(info) as packed:
+    with os.fdopen(descriptor, "wb") as file, archive.open(info) as source:
         # zipfile stops at the declared size, and compares the checksum there.
-        while block := packed.read(_BLOCK):
-            with refusal("unpack to", target):
+        while block := source.read(_BLOCK):
+            with translate_errors("unpack to", target):
                 file.write(block)
         if file.tell() != info.file_size:
             raise zipfile.BadZipFile(f"{info.filename!r} is shorter than it declares")
 
 
-def _look_at_end(file: BinaryIO, size: int, path: Path) -> None:
+def _check_end_record(file: BinaryIO, size: int, path: Path) -> None:
     """Refuse a file that is not an archive, or is too large for memory.
 
     Raises:
@@ -89,68 +87,72 @@ def _look_at_end(file: BinaryIO, size: int, path: Path) -> None:
     """
     file.seek(max(0, size - _END.size - _COMMENT - _WIDE))
     tail = file.read()
-    at = tail.rfind(_END_MARK)
-    if at < 0 or len(tail) - at < _END.size:
-        cut = tail and size >= len(_END_MARK) and _begins(file)
-        what = "The ZIP file was cut short." if cut else "The file is not a ZIP file."
-        raise UsageError(what, where=str(path))
-    _, count, length = _END.unpack_from(tail, at)
-    wide = tail[max(0, at - _WIDE) : at].startswith(_WIDE_MARK)
-    if wide or count > MOST_FILES or length > _MOST_DIRECTORY:
+    offset = tail.rfind(_END_MARK)
+    if offset < 0 or len(tail) - offset < _END.size:
+        is_truncated = tail and size >= len(_END_MARK) and _begins_with_entry(file)
+        message = "The ZIP file was cut short." if is_truncated else "The file is not a ZIP file."
+        raise UsageError(message, where=str(path))
+    _, count, directory_size = _END.unpack_from(tail, offset)
+    is_zip64 = tail[max(0, offset - _WIDE) : offset].startswith(_WIDE_MARK)
+    if is_zip64 or count > MAX_FILES or directory_size > _MAX_DIRECTORY:
         raise UsageError(
-            f"The archive has too many files: hpcbert reads at most {MOST_FILES:,}.",
+            f"The archive has too many files: hpcbert reads at most {MAX_FILES:,}.",
             where=str(path),
         )
 
 
-def _begins(file: BinaryIO) -> bool:
+def _begins_with_entry(file: BinaryIO) -> bool:
     file.seek(0)
     return file.read(4) == b"PK\x03\x04"
 
 
-def _look_at_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
+def _check_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
     """Refuse entries that are not plain files below the archive's own folder.
 
     Raises:
         UsageError: One is.
     """
-    taken: set[str] = set()
+    names: set[str] = set()
     for entry in entries:
-        if why := _fault(entry, taken):
-            name = entry.filename.encode("ascii", "backslashreplace").decode()[:LONGEST]
-            raise UsageError(f"The archive's entry {name!r} {why}.", where=str(path))
-        taken.add(entry.filename.rstrip("/"))
-    folders = {name[:at] for name in taken for at, letter in enumerate(name) if letter == "/"}
+        if fault := _describe_fault(entry, names):
+            shown_name = entry.filename.encode("ascii", "backslashreplace").decode()[
+                :MAX_NAME_LENGTH
+            ]
+            raise UsageError(f"The archive's entry {shown_name!r} {fault}.", where=str(path))
+        names.add(entry.filename.rstrip("/"))
+    folders = {
+        name[:position] for name in names for position, letter in enumerate(name) if letter == "/"
+    }
     files = {entry.filename for entry in entries if not entry.is_dir()}
-    if both := sorted(folders & files):
-        message = f"The archive's entry {both[0]!r} is a file and a folder."
+    if conflicts := sorted(folders & files):
+        message = f"The archive's entry {conflicts[0]!r} is a file and a folder."
         raise UsageError(message, where=str(path))
     size = sum(entry.file_size for entry in entries)
-    if len(entries) > MOST_FILES or size > MOST_BYTES:
+    if len(entries) > MAX_FILES or size > MAX_TOTAL_BYTES:
         raise UsageError(
             f"The archive has {size:,} bytes in {len(entries):,} files; hpcbert reads at most "
-            f"{MOST_BYTES:,} bytes in {MOST_FILES:,} files.",
+            f"{MAX_TOTAL_BYTES:,} bytes in {MAX_FILES:,} files.",
             where=str(path),
             hint="If you trust it, unpack it yourself and name the campaign's directory.",
         )
 
 
-def _fault(zip_info: zipfile.ZipInfo, taken: set[str]) -> str:
+def _describe_fault(entry: zipfile.ZipInfo, earlier_names: set[str]) -> str:
     """Return what is wrong with an entry, as a clause; empty if nothing is."""
-    plain = zip_info.filename[:-1] if zip_info.is_dir() else zip_info.filename
-    kind = stat.S_IFMT(zip_info.external_attr >> 16)
-    outside = any(part in {"", ".", ".."} for part in plain.split("/"))
-    known = {0, stat.S_IFDIR if zip_info.is_dir() else stat.S_IFREG}
+    name = entry.filename[:-1] if entry.is_dir() else entry.filename
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    leads_outside = any(part in {"", ".", ".."} for part in name.split("/"))
+    allowed_kinds = {0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG}
     faults = {
-        "leads outside the archive's own folder": outside or "\\" in plain,
-        "has a name that is not printable, or too long": len(plain) > LONGEST
-        or not plain.isprintable()
-        or zip_info.orig_filename != zip_info.filename,
-        "appears twice": plain in taken,
+        "leads outside the archive's own folder": leads_outside or "\\" in name,
+        "has a name that is not printable, or too long": len(name) > MAX_NAME_LENGTH
+        or not name.isprintable()
+        or entry.orig_filename != entry.filename,
+        "appears twice": name in earlier_names,
         "is a link": kind == stat.S_IFLNK,
-        "is a device, a pipe or a socket": kind not in {*known, stat.S_IFLNK},
-        "is encrypted": bool(zip_info.flag_bits & _ENCRYPTED),
-        "is compressed by another method than deflate": zip_info.compress_type not in _METHODS,
-        "is a folder with content": zip_info.is_dir() and zip_info.file_size > 0,
+        "is a device, a pipe or a socket": kind not in {*allowed_kinds, stat.S_IFLNK},
+        "is encrypted": bool(entry.flag_bits & _ENCRYPTED),
+        "is compressed by another method than deflate": entry.compress_type not in _METHODS,
+        "is a folder with content": entry.is_dir() and entry.file_size > 0,
     }
-    return next((why for why, fault in faults.items() if fault), "")
+    return next((clause for clause, is_faulty in faults.items() if is_faulty), "")

@@ -106,8 +106,8 @@ class NonFiniteLossError(Exception):
     """The loss of an iteration is infinite or not a number."""
 
 
-def _option(default: Any, text: str, low: float = 0, high: float = math.inf, **more: Any) -> Any:
-    return field(default=default, metadata={"limits": (low, high), "help": text, **more})
+def _option(default: Any, text: str, low: float = 0, high: float = math.inf, **extra: Any) -> Any:
+    return field(default=default, metadata={"limits": (low, high), "help": text, **extra})
 
 
 @dataclass(frozen=True)
@@ -177,13 +177,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for option in fields(Settings):
         kind = str(option.type)  # a text, because annotations are not evaluated in this file
-        how = {"help": option.metadata["help"], "default": option.default}
+        keywords = {"help": option.metadata["help"], "default": option.default}
         if kind == "bool":
-            how["action"] = "store_true"
+            keywords["action"] = "store_true"
         else:
-            how["type"] = _converter(kind, *option.metadata["limits"])
-            how["choices"] = option.metadata.get("choices")
-        parser.add_argument("--" + option.name.replace("_", "-"), **how)
+            keywords["type"] = _converter(kind, *option.metadata["limits"])
+            keywords["choices"] = option.metadata.get("choices")
+        parser.add_argument("--" + option.name.replace("_", "-"), **keywords)
     return parser
 
 
@@ -753,8 +753,8 @@ def read_shard(shard: Shard, settings: Settings) -> Iterator[Batch]:
             count = len(columns["input_ids"])
             for begin in range(0, count, BLOCK):
                 rows = range(begin, min(begin + BLOCK, count))
-                kept = slice((shard.first - begin) % shard.stride, None, shard.stride)
-                yield _read_rows(columns, slice(rows.start, rows.stop), kept, settings)
+                selection = slice((shard.first - begin) % shard.stride, None, shard.stride)
+                yield _read_rows(columns, slice(rows.start, rows.stop), selection, settings)
     except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
         raise SetupError(f"{shard.path}: not a shard that fits the settings: {error}") from error
 
@@ -788,10 +788,12 @@ def _check_columns(columns: Mapping[str, Any], settings: Settings) -> None:
             )
 
 
-def _read_rows(columns: Mapping[str, Any], rows: slice, kept: slice, settings: Settings) -> Batch:
+def _read_rows(
+    columns: Mapping[str, Any], rows: slice, selection: slice, settings: Settings
+) -> Batch:
     values = {}
     for name, (_, limit, blamed) in _expected(settings).items():
-        column = values[name] = torch.from_numpy(columns[name][rows].astype("int64"))[kept]
+        column = values[name] = torch.from_numpy(columns[name][rows].astype("int64"))[selection]
         if column.numel() and not 0 <= int(column.min()) <= int(column.max()) < limit:
             hint = f" ({blamed})" if blamed else ""
             raise ValueError(f"{name} has values outside 0 to {limit - 1}{hint}")
@@ -799,7 +801,7 @@ def _read_rows(columns: Mapping[str, Any], rows: slice, kept: slice, settings: S
     # Position 0 holds [CLS], which is never masked: there it pads the list.
     weights = (positions != 0).float()
     if "masked_lm_weights" in columns:
-        weights = torch.from_numpy(columns["masked_lm_weights"][rows].astype("float32"))[kept]
+        weights = torch.from_numpy(columns["masked_lm_weights"][rows].astype("float32"))[selection]
         if weights.shape != positions.shape or not ((weights == 0) | (weights == 1)).all():
             raise ValueError("masked_lm_weights must have 0 or 1 for each prediction")
     if not mask[:, 0].all():
@@ -1359,20 +1361,20 @@ def run_iterations(trainer: Trainer) -> Trained:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     # Seconds since 1970 that no adjustment of the system's clock can bend on the way.
-    stamps, mark = [time.time()], mark_time(device)
-    loss, before, waited = math.nan, trainer.work.clone(), trainer.waited
+    stamps, last_mark = [time.time()], mark_time(device)
+    loss, work_before, waited = math.nan, trainer.work.clone(), trainer.waited
     waiting: deque[Ended] = deque()
     for iteration in range(1, settings.iters + 1):
         if iteration == settings.skip + 1:
-            before, waited = trainer.work.clone(), trainer.waited
+            work_before, waited = trainer.work.clone(), trainer.waited
         waiting.append(finish(trainer, iteration, trainer.step()))
         is_last = iteration == settings.iters
         while len(waiting) > (0 if is_last else READ_LATE[device.type]):
             ended = waiting.popleft()
-            stamps.append(stamps[-1] + seconds_between(mark, ended.end))
-            mark = ended.end
+            stamps.append(stamps[-1] + seconds_between(last_mark, ended.end))
+            last_mark = ended.end
             loss = report(trainer, ended, stamps)
-    return Trained(stamps, loss, trainer.work - before, trainer.waited - waited)
+    return Trained(stamps, loss, trainer.work - work_before, trainer.waited - waited)
 
 
 def report(trainer: Trainer, ended: Ended, stamps: Sequence[float]) -> float:
@@ -1410,9 +1412,9 @@ def measure_all_reduce(settings: Settings, ranks: Ranks, device: torch.device) -
     for _ in range(settings.iters):
         values.fill_(1.0)
         sum_over_ranks(torch.zeros(1, device=device), ranks)  # all begin together
-        mark = mark_time(device)
+        start_mark = mark_time(device)
         sum_over_ranks(values, ranks)
-        seconds.append(seconds_between(mark, mark_time(device)))
+        seconds.append(seconds_between(start_mark, mark_time(device)))
     if not bool((values == ranks.size).all()):
         raise SetupError(f"an all-reduce of ones over {ranks.size} ranks is not {ranks.size}")
     middle = sorted(seconds[settings.skip :])[(settings.iters - settings.skip) // 2]

@@ -42,23 +42,23 @@ def serve() -> bool:
         return False
     report("port", "ok", "rank 0's port is free")
     listener.listen(RANKS)
-    heard: Any = {}
+    peers: Any = {}
     deadline = time.monotonic() + PATIENCE
-    while len(heard) < RANKS - 1:
-        moment = deadline - time.monotonic()
-        listener.settimeout(max(0.1, moment))
+    while len(peers) < RANKS - 1:
+        remaining = deadline - time.monotonic()
+        listener.settimeout(max(0.1, remaining))
         try:
             peer = listener.accept()[0]
         except OSError:
             # A rank that came while this one stood still is heard all the same.
-            if moment <= 0:
+            if remaining <= 0:
                 break
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
             peer.settimeout(5)
-            heard[int(peer.recv(64).split()[0])] = peer
-    missing = sorted(set(range(1, RANKS)) - set(heard))
-    for peer in heard.values():
+            peers[int(peer.recv(64).split()[0])] = peer
+    missing = sorted(set(range(1, RANKS)) - set(peers))
+    for peer in peers.values():
         with contextlib.suppress(OSError):
             peer.sendall(SOME if missing else ALL)
     if missing:

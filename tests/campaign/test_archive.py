@@ -60,7 +60,7 @@ def test_the_same_campaign_gives_the_same_bytes(done: Built, packed: Path, tmp_p
     (copy / "lock").write_text("somebody")
     again = archive.pack(copy, tmp_path / "b.zip")
     assert again.path.read_bytes() == packed.read_bytes()
-    with archive.opened(packed) as directory:
+    with archive.open_archive(packed) as directory:
         third = archive.pack(directory, tmp_path / "c.zip")
         assert third.sha256 == again.sha256
         assert directory.name == done.campaign.id
@@ -69,7 +69,7 @@ def test_the_same_campaign_gives_the_same_bytes(done: Built, packed: Path, tmp_p
 def test_an_archive_is_read_as_the_directory_is(done: Built, packed: Path) -> None:
     there = gathered(done.directory, states=unreachable)
     shutil.rmtree(done.directory)
-    with archive.opened(packed) as directory:
+    with archive.open_archive(packed) as directory:
         here = gathered(directory, states=unreachable)
         assert (here.tables, here.refused, here.warnings) == (
             there.tables,
@@ -84,7 +84,7 @@ def test_times_that_count_are_kept(done: Built, tmp_path: Path) -> None:
     log = done.log_path("1n1g", 2)
     os.utime(log, (1_500_000_000, 1_500_000_000))
     packed = archive.pack(done.directory, tmp_path / "a.zip").path
-    with archive.opened(packed) as directory:
+    with archive.open_archive(packed) as directory:
         assert (directory / log.relative_to(done.directory)).stat().st_mtime == 1_500_000_000
 
 
@@ -114,7 +114,7 @@ def test_secrets_are_masked_once_more(build: Build, tmp_path: Path) -> None:
         assert secret.encode() not in content
         assert secret not in str(made)
     there = gathered(built.directory, states=unreachable)
-    with archive.opened(made.path) as directory:
+    with archive.open_archive(made.path) as directory:
         found = audit(directory)
         assert found.status == "intact"
         assert {finding.kind for finding in found.findings} == {"masked"}
@@ -129,7 +129,7 @@ def test_a_masked_file_that_was_changed_since_is_found(build: Build, tmp_path: P
     log = built.log_path("1n1g", 2)
     log.write_text(f"HF_TOKEN={TOKEN}\n{log.read_text()}")
     gathered(built.directory, states=says())
-    with archive.opened(archive.pack(built.directory, tmp_path / "a.zip").path) as directory:
+    with archive.open_archive(archive.pack(built.directory, tmp_path / "a.zip").path) as directory:
         path = directory / log.relative_to(built.directory)
         path.write_text(path.read_text() + "more\n")
         assert audit(directory).status == "changed"
@@ -329,7 +329,7 @@ def test_hostile_archives_are_refused(
     tracemalloc.start()
     started = time.process_time()
     with pytest.raises(UsageError, match=message) as exception_info, ExitStack() as stack:
-        stack.enter_context(archive.opened(packed))
+        stack.enter_context(archive.open_archive(packed))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert exception_info.value.where.startswith(str(packed))
@@ -344,7 +344,10 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     folder.mkdir()
     for path in (pipe, folder, Path("/dev/zero"), tmp_path / "absent.zip"):
-        with pytest.raises(HpcbertError, match="Can't read the archive"), archive.opened(path):
+        with (
+            pytest.raises(HpcbertError, match="Can't read the archive"),
+            archive.open_archive(path),
+        ):
             raise AssertionError
 
 
@@ -356,5 +359,8 @@ def test_a_manifest_of_another_campaign(done: Built, packed: Path) -> None:
     index["files"]["manifest.json"]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     rewritten("manifest.json", text.encode())(packed)
     rewritten(INDEX, json.dumps(index).encode())(packed)
-    with pytest.raises(UsageError, match="belongs to another campaign"), archive.opened(packed):
+    with (
+        pytest.raises(UsageError, match="belongs to another campaign"),
+        archive.open_archive(packed),
+    ):
         raise AssertionError

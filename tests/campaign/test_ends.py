@@ -9,20 +9,22 @@ import pytest
 
 from hpcbert.campaign import ends, overview, store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.slurm.states import RepeatState, parse
+from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit.campaigns import Build, Built
 
 
 def written(built: Built, word: str, *, attempt: int = 0, final: bool = True) -> None:
     """Write down what a command learned of all repeats."""
     watched = TrackedCampaign(built.directory, store.read_manifest(built.directory))
-    state = RepeatState(word, parse(word).kind, "squeue", attempt=attempt, detail="so Slurm says")
+    state = RepeatState(
+        word, parse_state(word).kind, "squeue", attempt=attempt, detail="so Slurm says"
+    )
     states = {repeat.key: state for repeat in watched.repeats}
     ends.write(watched, states, states if final else ())
 
 
 def state(built: Built) -> str:
-    return overview.look(built.directory).state
+    return overview.read_overview(built.directory).state
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,6 @@ def test_another_users_campaign_stays_as_it_is(
     def somebody(_: Path) -> str:
         return "somebody"
 
-    monkeypatch.setattr(store, "stranger", somebody)
+    monkeypatch.setattr(store, "find_foreign_owner", somebody)
     written(built, "CANCELLED")
     assert not (built.directory / ends.ENDS).exists()

@@ -8,13 +8,13 @@ import pytest
 
 from hpcbert.campaign import enough, overview
 from hpcbert.campaign.enough import decide
-from hpcbert.commands.collect import Collected
+from hpcbert.commands.collect import CollectResult
 from hpcbert.model import Protocol, Provenance, Row
 from hpcbert.results import document, text
 from hpcbert.results.forms import render_markdown
-from hpcbert.results.words import protocol
-from hpcbert.slurm.jobrecord import newest
-from hpcbert.slurm.states import Kind, RepeatState, parse
+from hpcbert.results.words import describe_adaptive
+from hpcbert.slurm.jobrecord import reduce_events
+from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from tests.kit.campaigns import Build, Built
 from tests.kit.cli import inside
 from tests.kit.collecting import gathered, says
@@ -44,7 +44,7 @@ def made(build: Build, rates: tuple[float, ...], spare: int = 0, **changes: obje
     return built
 
 
-def row(found: Collected) -> Row:
+def row(found: CollectResult) -> Row:
     (table,) = found.tables
     return table.rows[0]
 
@@ -76,7 +76,7 @@ def test_a_job_decides_by_the_numbers_that_collect_prints(
     collected = gathered(
         built.directory, states=says(*["COMPLETED"] * len(rates), default="PENDING")
     )
-    assert protocol(row(collected)) == (decision.why,)
+    assert describe_adaptive(row(collected)) == (decision.why,)
 
 
 def test_only_the_repeats_of_the_point_count(build: Build) -> None:
@@ -119,11 +119,11 @@ def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:
     assert said["repeats"] == {"ok": 5, "asked": 5}
     assert said["adaptive"]["reached"] is True
     assert said["adaptive"]["interval"]["coverage"] == pytest.approx(0.9375)
-    assert said["adaptive"]["why"] in " ".join(text.render(collected.tables, MADE).split())
+    assert said["adaptive"]["why"] in " ".join(text.render_text(collected.tables, MADE).split())
     assert "5 of at most 15 repeats" in render_markdown(collected.tables, MADE)
-    seen = overview.look(built.directory)
+    seen = overview.read_overview(built.directory)
     assert (seen.state, seen.valid, seen.asked) == ("complete", 5, 5)
-    (point,) = overview.numbers(built.directory, built.campaign).values()
+    (point,) = overview.read_results(built.directory, built.campaign).values()
     assert (point.unneeded, [one for one, _ in point.refused]) == (tuple(range(7, 16)), [1])
 
 
@@ -144,7 +144,7 @@ def test_all_repeats_may_be_too_few_for_the_precision(build: Build) -> None:
     one = row(collected)
     assert (one.ok, one.asked, one.flags) == (15, 15, ("noisy", "imprecise"))
     assert collected.exit_code == 0
-    assert protocol(one)[0].endswith(" % wide, not narrower than 1 %")
+    assert describe_adaptive(one)[0].endswith(" % wide, not narrower than 1 %")
 
 
 def test_what_was_not_needed_did_not_fail_by_its_log(build: Build, here: None) -> None:
@@ -171,14 +171,14 @@ def test_collect_says_where_nodes_could_not_decide(build: Build) -> None:
     [("COMPLETED", "UNNEEDED"), ("RUNNING", "UNNEEDED"), ("NODE_FAIL", "NODE_FAIL")],
 )
 def test_the_scheduler_says_whether_the_job_ended(word: str, state: str) -> None:
-    job_record = newest(
+    job_record = reduce_events(
         [
             {"event": "start", "attempt": 0, "time": 1},
             {"event": "unneeded", "attempt": 0, "why": "five are enough"},
             {"event": "end", "attempt": 0, "exit": 0, "time": 2},
         ]
     )
-    repeat_state = job_record.complete(RepeatState(word, parse(word).kind, "sacct"))
+    repeat_state = job_record.complete(RepeatState(word, parse_state(word).kind, "sacct"))
     assert repeat_state.word == state
     assert (repeat_state.kind is Kind.UNNEEDED) == (state == "UNNEEDED")
     assert job_record.end_state
@@ -186,4 +186,4 @@ def test_the_scheduler_says_whether_the_job_ended(word: str, state: str) -> None
         "UNNEEDED",
         "five are enough",
     )
-    assert repeat_state.advice in ("", parse(word).advice)
+    assert repeat_state.advice in ("", parse_state(word).advice)

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.campaign.fingerprint import LARGEST, Fingerprint, NodeSample, between, parse, within
+from hpcbert.campaign.fingerprint import (
+    LARGEST,
+    Fingerprint,
+    NodeSample,
+    find_differences_between,
+    find_differences_within,
+    parse,
+)
 from tests.kit.nodes import NODE, node, raw
 
 JSON = st.recursive(
@@ -62,7 +69,7 @@ def test_a_node_in_facts() -> None:
 )
 def test_what_does_not_matter(changes: dict[str, Any]) -> None:
     assert read(**changes).digest == read().digest
-    assert not within(taken(read(), read("n2", **changes)))
+    assert not find_differences_within(taken(read(), read("n2", **changes)))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_what_does_not_matter(changes: dict[str, Any]) -> None:
     ],
 )
 def test_what_matters(changes: dict[str, Any], fact: str) -> None:
-    differences = within(taken(read(), read("n2", **changes)))
+    differences = find_differences_within(taken(read(), read("n2", **changes)))
     assert [difference.fact for difference in differences] == ([fact] if fact else [])
     if fact:
         assert read(**changes).digest != read().digest
@@ -95,7 +102,7 @@ def test_what_matters(changes: dict[str, Any], fact: str) -> None:
 
 def test_a_power_limit_that_differs_says_where() -> None:
     lower = [line.replace("400.00", "300.00") for line in NODE["host"]["gpus"]]
-    (difference,) = within(taken(read(), read("n2"), read("n3", host__gpus=lower)))
+    (difference,) = find_differences_within(taken(read(), read("n2"), read("n3", host__gpus=lower)))
     assert str(difference) == (
         "GPU power limit, W differs between nodes: 400.00 (n1, n2); 300.00 (n3)"
     )
@@ -104,28 +111,30 @@ def test_a_power_limit_that_differs_says_where() -> None:
 def test_repeats_that_differ_although_their_nodes_agree() -> None:
     new = {"host__kernel": "6.1"}
     runs = [*taken(read(), read("n2")), *taken(read(**new), read("n2", **new), repeat=2)]
-    (difference,) = within(runs)
+    (difference,) = find_differences_within(runs)
     assert difference.scope == "repeats"
     assert difference.values == (("5.15.0-100", ("repeat 1",)), ("6.1", ("repeat 2",)))
 
 
 def test_points_that_differ_but_for_the_number_of_gpus() -> None:
     node_samples = taken(read(host__gpus=NODE["host"]["gpus"][:1]), point="1n1g")
-    (difference,) = between(node_samples, taken(read(host__kernel="6.1")))
+    (difference,) = find_differences_between(node_samples, taken(read(host__kernel="6.1")))
     assert (difference.fact, difference.scope) == ("kernel", "points")
     assert difference.values == (("5.15.0-100", ("1n1g",)), ("6.1", ("2n8g",)))
-    assert not between([], node_samples)
-    assert not between(node_samples, node_samples)
+    assert not find_differences_between([], node_samples)
+    assert not find_differences_between(node_samples, node_samples)
 
 
 def test_what_is_mixed_within_a_point_says_nothing_of_two() -> None:
     mixed = taken(read(), read("n2", host__kernel="6.1"))
-    assert not between(taken(read(), point="1n1g"), mixed)
+    assert not find_differences_between(taken(read(), point="1n1g"), mixed)
 
 
 def test_what_nobody_could_tell_differs_from_nothing() -> None:
-    assert not within(taken(read(), read("n2", host__cuda_driver=None, host__gpus=None)))
-    assert not within(taken(read(), read("n2", image=None)))
+    assert not find_differences_within(
+        taken(read(), read("n2", host__cuda_driver=None, host__gpus=None))
+    )
+    assert not find_differences_within(taken(read(), read("n2", image=None)))
 
 
 @given(st.binary(max_size=200))

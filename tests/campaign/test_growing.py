@@ -67,13 +67,13 @@ def test_a_file_that_grows_while_it_is_read_gives_no_number_and_no_evidence(
 def test_a_log_that_grows_after_it_was_read_is_not_recorded_as_what_was_read(
     one: Built, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, renewed = path_of(one, "log"), proof.renewed
+    log, renewed = path_of(one, "log"), proof.renew_evidence
 
     def late(*words: Any, **more: Any) -> Any:
         log.write_bytes(log.read_bytes() + b"something else\n")
         return renewed(*words, **more)
 
-    monkeypatch.setattr(proof, "renewed", late)
+    monkeypatch.setattr(proof, "renew_evidence", late)
     document = collect_json(one.directory)
     assert any(f"{log.name} is still being written" in warning for warning in document["warnings"])
     assert evidence(one) is None

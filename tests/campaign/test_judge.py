@@ -13,7 +13,7 @@ import pytest
 import tomli
 
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands.collect import Collected
+from hpcbert.commands.collect import CollectResult
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs import grammar
 from hpcbert.logs.setting import Window
@@ -27,7 +27,7 @@ from tests.kit.collecting import gathered, nobody, says, unreachable
 States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
 
 
-def rows(made: Collected) -> dict[str, Row]:
+def rows(made: CollectResult) -> dict[str, Row]:
     (table,) = made.tables
     return {str(row.shape): row for row in table.rows}
 

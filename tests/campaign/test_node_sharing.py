@@ -228,7 +228,9 @@ def test_what_other_people_say_of_their_runs_refuses_nobody_s_number(
     name = "20251121T093400Z-pytorch-dddddd"
     other = build("1n1g", name=name, id=name)
     measured(other, 1, 0, 60, log=False)
-    monkeypatch.setattr(store, "stranger", lambda path: "mallory" if path.name == name else "")
+    monkeypatch.setattr(
+        store, "find_foreign_owner", lambda path: "mallory" if path.name == name else ""
+    )
     document = collect_json(built.directory)
     assert codes(first_row(document)) == [[]]
     assert "shared-nodes" in first_row(document)["flags"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import notes, overview, store
-from hpcbert.campaign.overview import Overview, look
+from hpcbert.campaign.overview import Overview, read_overview
 from hpcbert.errors import UsageError
 from tests.kit.campaigns import Build, Built, array
 from tests.kit.collecting import gathered, says, waits
@@ -26,7 +26,7 @@ def finished(build: Build) -> Built:
 
 def collected(built: Built, *words: str) -> Overview:
     gathered(built.directory, states=says(*words))
-    return look(built.directory)
+    return read_overview(built.directory)
 
 
 def test_what_was_collected_is_counted_and_its_highest_median_shown(finished: Built) -> None:
@@ -47,16 +47,19 @@ def test_a_retry_makes_what_was_collected_wait_again(finished: Built) -> None:
     point = finished.campaign.arrays[0]
     again = replace(point, name=f"{point.name}-t1", retry=1, first_attempt=1, repeats=(2,))
     changed = finished.change(arrays=(*finished.campaign.arrays, again))
-    assert (look(changed.directory).state, look(changed.directory).valid) == ("waiting", 4)
+    assert (read_overview(changed.directory).state, read_overview(changed.directory).valid) == (
+        "waiting",
+        4,
+    )
     changed.started("1n1g", 2, attempt=1)
-    assert look(changed.directory).state == "running"
+    assert read_overview(changed.directory).state == "running"
 
 
 def test_what_was_collected_before_its_end_is_not_over(build: Build) -> None:
     built = build("1n1g", repeats=2)
     built.complete("1n1g", 1, 9)
     gathered(built.directory, states=waits)
-    assert look(built.directory).state == "waiting"
+    assert read_overview(built.directory).state == "waiting"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,10 @@ def test_before_it_is_collected_its_jobs_say_how_far_it_is(
         built.started("1n1g", number)
         if mark == "end":
             built.ended("1n1g", number, code=1)
-    assert (look(built.directory).state, look(built.directory).valid) == (state, None)
+    assert (read_overview(built.directory).state, read_overview(built.directory).valid) == (
+        state,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,13 +99,13 @@ def test_what_slurm_did_not_take_is_told_apart(
 ) -> None:
     built = build()
     built.change(arrays=(array(built.campaign.id, **changes),))
-    assert look(built.directory).state == state
+    assert read_overview(built.directory).state == state
 
 
 def test_a_rehearsal_that_ended_was_rehearsed(build: Build) -> None:
     built = build("1n1g", rehearse=True)
     built.finish()
-    assert look(built.directory).state == "rehearsed"
+    assert read_overview(built.directory).state == "rehearsed"
 
 
 def replaced(path: Path, make: Callable[[Path], object]) -> None:
@@ -124,9 +130,9 @@ DAMAGES = tuple(damage(Path()))
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_manifest_is_a_line_with_its_reason(finished: Built, how: str) -> None:
-    notes.write(finished.directory, "mine")
+    notes.write_note(finished.directory, "mine")
     damage(finished.directory / "manifest.json")[how]()
-    found = look(finished.directory)
+    found = read_overview(finished.directory)
     assert (found.state, found.campaign, found.note) == ("damaged", finished.campaign.id, "mine")
     assert "manifest.json" in found.problem
 
@@ -135,7 +141,7 @@ def test_a_damaged_manifest_is_a_line_with_its_reason(finished: Built, how: str)
 def test_damaged_measurements_are_named_and_the_rest_is_there(finished: Built, how: str) -> None:
     collected(finished)
     damage(finished.directory / "measurements.json")[how]()
-    found = look(finished.directory)
+    found = read_overview(finished.directory)
     assert (found.state, found.valid, found.asked) == ("ended", None, 4)
     assert "measurements" in found.problem
 
@@ -143,7 +149,7 @@ def test_damaged_measurements_are_named_and_the_rest_is_there(finished: Built, h
 def test_a_damaged_campaign_was_made_when_its_name_says(build: Build) -> None:
     built = build("1n1g", name="20261121T100000Z-pytorch-3f9a1c")
     (built.directory / "manifest.json").write_text("")
-    assert look(built.directory).created == "2026-11-21T10:00:00Z"
+    assert read_overview(built.directory).created == "2026-11-21T10:00:00Z"
 
 
 def test_no_more_files_are_opened_than_it_takes(
@@ -157,13 +163,13 @@ def test_no_more_files_are_opened_than_it_takes(
         return real(path, *words, **more)
 
     monkeypatch.setattr(os, "open", counted)
-    look(finished.directory)
+    read_overview(finished.directory)
     # Of a repeat the end of one file, and never a log.
     assert len(opened) == 1 + 4
     assert all(name == "manifest.json" or name.endswith(".jsonl") for name in opened)
     collected(finished)
     opened.clear()
-    look(finished.directory)
+    read_overview(finished.directory)
     assert opened == ["manifest.json", "measurements.json"]
 
 
@@ -174,7 +180,7 @@ def test_of_a_long_status_file_the_end_is_read(build: Build) -> None:
     with path.open("a") as file:
         file.write("not JSON\n" * 9999)
     built.ended("1n1g", 1)
-    assert overview.phase(built.directory, built.array("1n1g"), 1) == "ended"
+    assert overview.find_phase(built.directory, built.array("1n1g"), 1) == "ended"
 
 
 @pytest.mark.parametrize(
@@ -183,9 +189,9 @@ def test_of_a_long_status_file_the_end_is_read(build: Build) -> None:
 )
 def test_a_note_is_one_line(build: Build, typed: str, kept: str) -> None:
     built = build("1n1g")
-    notes.write(built.directory, "before")
-    notes.write(built.directory, typed)
-    assert notes.read(built.directory) == look(built.directory).note == kept
+    notes.write_note(built.directory, "before")
+    notes.write_note(built.directory, typed)
+    assert notes.read_note(built.directory) == read_overview(built.directory).note == kept
     assert (built.directory / notes.NOTE).exists() == bool(kept)
 
 
@@ -193,17 +199,17 @@ def test_a_note_is_one_line(build: Build, typed: str, kept: str) -> None:
 def test_what_is_no_note_is_refused(build: Build, text: str) -> None:
     built = build("1n1g")
     with pytest.raises(UsageError):
-        notes.write(built.directory, text)
-    assert notes.read(built.directory) == ""
+        notes.write_note(built.directory, text)
+    assert notes.read_note(built.directory) == ""
 
 
 def test_a_note_that_somebody_else_wrote_steers_no_terminal(build: Build) -> None:
     built = build("1n1g")
     (built.directory / notes.NOTE).write_bytes(b"a\x1b[31m\xffb\nc")
-    assert notes.read(built.directory) == "a�[31m�b c"
+    assert notes.read_note(built.directory) == "a�[31m�b c"
 
 
 def test_hidden_folders_are_no_campaigns(build: Build) -> None:
     built = build("1n1g")
     built.directory.rename(built.directory.with_name(".hidden"))
-    assert store.everyones(built.directory.parent) == ()
+    assert store.find_all_campaigns(built.directory.parent) == ()

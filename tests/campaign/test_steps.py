@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.campaign.steps import Step, steps
+from hpcbert.campaign.steps import Step, read_steps
 
 T = 1_795_255_599
 
@@ -37,7 +37,7 @@ def events(
 
 
 def step(begin: float, end: float, **more: Any) -> Step:
-    (found,) = steps(events(begin, end, **more))
+    (found,) = read_steps(events(begin, end, **more))
     return found
 
 
@@ -59,7 +59,7 @@ def test_each_attempt_has_its_own_step_and_one_that_was_killed_no_end() -> None:
     killed = events(T, T + 10)[:2]
     never = events(T + 20, T + 30, attempt=1)[:1]
     last = events(T + 40, T + 50, attempt=2)
-    found = steps([*killed, *never, *last])
+    found = read_steps([*killed, *never, *last])
     assert [(one.attempt, one.begin, one.end) for one in found] == [
         (0, T, None),
         (1, T + 18, None),
@@ -124,7 +124,7 @@ JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_siz
     )
 )
 def test_damaged_records_are_answered(told: list[dict[str, Any]]) -> None:
-    found = steps(told)
+    found = read_steps(told)
     for one in found:
         assert one.begin is not None
         for other in found:

@@ -220,8 +220,8 @@ FIRST, DEAD = "4026531836", "4194999"
 def test_who_can_not_be_seen_is_not_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], taken: bool
 ) -> None:
-    holder = lock.here()._replace(namespace=FIRST, machine="mine")
-    monkeypatch.setattr(lock, "here", lambda: holder)
+    holder = lock.current_holder()._replace(namespace=FIRST, machine="mine")
+    monkeypatch.setattr(lock, "current_holder", lambda: holder)
     (tmp_path / store.LOCK).write_text(" ".join(holder._replace(**changes)) + "\n")
     if taken:
         with store.locked(tmp_path):
@@ -280,7 +280,7 @@ def shifted() -> Callable[..., Outcome]:
 def test_a_dead_holder_is_dead_from_another_time_namespace(
     tmp_path: Path, shifted: Callable[..., Outcome]
 ) -> None:
-    (tmp_path / store.LOCK).write_text(" ".join(lock.here()._replace(pid=DEAD)) + "\n")
+    (tmp_path / store.LOCK).write_text(" ".join(lock.current_holder()._replace(pid=DEAD)) + "\n")
     assert shifted("3600", "store.locked(place).__enter__()", tmp_path).ok
 
 
@@ -321,7 +321,7 @@ def test_a_holder_inside_a_time_namespace_is_not_dead(
 def test_a_local_queue_lives_from_another_time_namespace_too(
     shifted: Callable[..., Outcome],
 ) -> None:
-    job = queue.name_of(os.getpid())
+    job = queue.queue_job_id(os.getpid())
     assert shifted("3600", "print(queue.alive(sys.argv[1]))", job).stdout == "True\n"
     dead = f"local-{os.getpid()}-{int(job.rpartition('-')[2]) + 100}"
     assert shifted("3600", "print(queue.alive(sys.argv[1]))", dead).stdout == "False\n"

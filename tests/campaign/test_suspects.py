@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.campaign.suspects import RepeatOutcome, Suspicion, limit
-from hpcbert.slurm.nodes import read_sinfo
+from hpcbert.campaign.suspects import RepeatOutcome, Suspicion, limit_exclusions
+from hpcbert.slurm.nodes import read_usable_nodes
 
 POINT = "bert-base_2n8g_fp32_b32"
 UP = {f"n{number}": True for number in range(1, 9)}
@@ -58,25 +58,25 @@ def test_what_is_no_fault_of_a_node_speaks_against_none(word: str) -> None:
 
 def test_never_more_than_a_quarter_is_kept_away_from() -> None:
     suspects = dict.fromkeys(("n1", "n2", "n3"), "why")
-    verdict = limit(suspects, UP, needed=2)
+    verdict = limit_exclusions(suspects, UP, needed=2)
     assert [node for node, _ in verdict.excluded] == ["n1", "n2"]
     assert [node for node, _ in verdict.spared] == ["n3"]
 
 
 def test_as_many_nodes_are_left_as_the_point_takes() -> None:
     four = dict.fromkeys(("n1", "n2", "n3", "n4"), True)
-    assert limit({"n1": "why"}, four, needed=4).excluded == ()
-    assert limit({"n1": "why"}, four, needed=3).excluded == (("n1", "why"),)
+    assert limit_exclusions({"n1": "why"}, four, needed=4).excluded == ()
+    assert limit_exclusions({"n1": "why"}, four, needed=3).excluded == (("n1", "why"),)
 
 
 def test_a_node_that_is_down_costs_nothing() -> None:
     nodes = {"n1": False, "n2": True, "n3": True}
-    verdict = limit({"n1": "lost", "n2": "failed"}, nodes, needed=2)
+    verdict = limit_exclusions({"n1": "lost", "n2": "failed"}, nodes, needed=2)
     assert (verdict.excluded, verdict.spared) == ((("n1", "lost"),), (("n2", "failed"),))
 
 
 def test_while_nobody_tells_how_many_nodes_there_are_none_is_excluded() -> None:
-    assert limit({"n1": "why"}, {}, needed=1).spared == (("n1", "why"),)
+    assert limit_exclusions({"n1": "why"}, {}, needed=1).spared == (("n1", "why"),)
 
 
 def test_sinfo_is_read_with_its_marks() -> None:
@@ -85,5 +85,5 @@ def test_sinfo_is_read_with_its_marks() -> None:
         "n6|gpu*|idle*\nnonsense\n"
     )
     expected = {"n1": True, "n2": True, "n3": False, "n4": False, "n6": False}
-    assert read_sinfo(text, "") == read_sinfo(text, "gpu") == expected
-    assert read_sinfo(text, "other") == {"n5": True}
+    assert read_usable_nodes(text, "") == read_usable_nodes(text, "gpu") == expected
+    assert read_usable_nodes(text, "other") == {"n5": True}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands.collect import Collected
+from hpcbert.commands.collect import CollectResult
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Run
-from hpcbert.slurm.states import RepeatState, parse
+from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit.collecting import gathered
 
 VERDICTS = (
@@ -38,18 +38,18 @@ class Scheduler:
 
 
 def scheduled(word: str, **changes: Any) -> RepeatState:
-    return RepeatState(word, parse(word).kind, **{"source": "sacct", **changes})
+    return RepeatState(word, parse_state(word).kind, **{"source": "sacct", **changes})
 
 
 def silent(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
     raise SchedulerError("Slurm does not answer.")
 
 
-def judged(made: Any, states: Any) -> Collected:
+def judged(made: Any, states: Any) -> CollectResult:
     return gathered(made.directory, states=states)
 
 
-def only(made: Collected) -> Run:
+def only(made: CollectResult) -> Run:
     ((run,),) = (row.runs for row in made.tables[0].rows)
     return run
 

@@ -13,7 +13,7 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.cli import submit_run
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.script.draft import Draft
 from tests.kit.campaigns import Build, Built
 from tests.kit.cli import inside
@@ -176,7 +176,7 @@ def test_it_makes_what_the_command_line_made(
     own = ["--scheduler", "slurm", "--dry-run", "--json"]
     first = inside("submit", *own, "--model", "bert-tiny", *words)
     assert first.returncode == 0, first
-    write(drafts[0])
+    write_campaign(drafts[0])
     again = inside("submit", "--like", drafts[0].directory, *own)
     assert again.returncode == 0, again
     assert points(again.document) == points(first.document)
@@ -198,7 +198,7 @@ def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(
     )
     own = ["--scheduler", "slurm", "--dry-run", "--json"]
     assert inside("submit", file, *own).returncode == 0
-    write(drafts[0])
+    write_campaign(drafts[0])
     directory = drafts[0].directory
     packed = inside("archive", directory, "--output", tmp_path / "x.zip", "--json").data
     with zipfile.ZipFile(packed["path"]) as archive:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.cli.main import COMMANDS
-from hpcbert.cli.output import Result, envelope, printable
+from hpcbert.cli.output import Result, make_document, replace_controls
 from hpcbert.errors import CheckError, IncompleteError
 from tests.kit.cli import HEAVY, UNCOUNTED, Cli, Done
 
@@ -158,7 +158,7 @@ def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
 
 def test_status_words_of_the_envelope() -> None:
     def status(result: Result) -> str:
-        return str(json.loads(envelope("x", result))["status"])
+        return str(json.loads(make_document("x", result))["status"])
 
     assert status(Result()) == "success"
     assert status(Result([1], errors=(IncompleteError("no"),))) == "partial"
@@ -166,4 +166,4 @@ def test_status_words_of_the_envelope() -> None:
 
 
 def test_control_characters_never_reach_a_terminal() -> None:
-    assert printable("a\x1b[31mb\x07\r\n\tc\x9b") == "a�[31mb��\n\tc�"
+    assert replace_controls("a\x1b[31mb\x07\r\n\tc\x9b") == "a�[31mb��\n\tc�"

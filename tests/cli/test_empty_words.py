@@ -9,9 +9,9 @@ import click
 import pytest
 
 from hpcbert.cli.main import COMMANDS, EMPTY_MEANS, root
-from hpcbert.cli.options import split
+from hpcbert.cli.options import split_list
 from hpcbert.config import campaignfile
-from hpcbert.config.options import node_list
+from hpcbert.config.options import check_node_list
 from hpcbert.config.site import read_site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.system.decode import Invalid
@@ -123,9 +123,9 @@ def test_a_path_may_end_with_a_slash(
 @pytest.mark.parametrize("text", ["n1,,n2", ",n1", "n1,", ",", "n[1,,2]"])
 def test_a_list_has_no_empty_entry(text: str) -> None:
     with pytest.raises(Invalid, match="node names"):
-        node_list(text)
+        check_node_list(text)
     with pytest.raises(UsageError, match="empty entry"):
-        split(text)
+        split_list(text)
 
 
 @pytest.mark.parametrize(

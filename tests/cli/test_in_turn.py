@@ -10,7 +10,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.cli import submit_run
 from hpcbert.cli.output import Result
-from hpcbert.cli.submit_plan import chained
+from hpcbert.cli.submit_plan import chain_drafts
 from hpcbert.commands.submit import submit
 from hpcbert.config.site import Site
 from hpcbert.model import Shape
@@ -41,7 +41,7 @@ def three(site: Site, *, together: bool = False) -> list[Draft]:
         draft(REQUEST, site, load(), options=options, submitter=replace(SUBMITTER, token=token))
         for token in ("aaa", "bbb", "ccc")
     ]
-    return [*chained(drafts)]
+    return [*chain_drafts(drafts)]
 
 
 def carried_out(site: Site, drafts: list[Draft]) -> Result:

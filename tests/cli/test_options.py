@@ -8,14 +8,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import click
 import pytest
 
-from hpcbert.cli.options import all_of
+from hpcbert.cli.options import read_options
 from hpcbert.cli.render import render
 from hpcbert.cli.submit import submit
 from hpcbert.config.campaignfile import CampaignFile
-from hpcbert.config.options import Options, RunOptions, SlurmOptions, declared, names_of
-from hpcbert.system.decode import keys
+from hpcbert.config.options import Options, RunOptions, SlurmOptions, declared_options, option_names
+from hpcbert.system.decode import document_fields
 
-HINTS = {name: hint for name, hint in get_type_hints(Options).items() if name in declared()}
+HINTS = {name: hint for name, hint in get_type_hints(Options).items() if name in declared_options()}
 WORDS = """--fw oneflow --device cpu --nodes 2 --gpus-per-node 8 --precision fp16 --batch-size 8,16
   --shapes 1n1g --env A=b --reservation v --nodelist n1 --exclude n2
   --model m --protocol p --accumulation 2 --global-batch-size 64 --xla --set a=1 --set b=2 --scaling
@@ -39,7 +39,7 @@ def fits(value: object, hint: Any) -> bool:
 
 def read(command: click.Command, words: str) -> Options:
     with command.make_context("x", words.split()) as context:
-        return all_of(context.params)
+        return read_options(context.params)
 
 
 @pytest.mark.parametrize("command", [submit, render], ids=["submit", "render"])
@@ -60,12 +60,14 @@ def test_without_options_each_field_has_its_default_and_with_all_of_them_none_ha
 
 def test_help_lists_the_fields_in_their_order() -> None:
     names = [param.name for param in submit.params]
-    assert names[: len(HINTS)] == list(declared())
+    assert names[: len(HINTS)] == list(declared_options())
 
 
 def test_an_option_of_how_to_run_is_a_key_of_a_campaign_file() -> None:
-    assert {*names_of(RunOptions)} <= {field.name for field in keys(CampaignFile)}
-    assert names_of(SlurmOptions) == tuple(field.name for field in keys(type(CampaignFile().slurm)))
+    assert {*option_names(RunOptions)} <= {field.name for field in document_fields(CampaignFile)}
+    assert option_names(SlurmOptions) == tuple(
+        field.name for field in document_fields(type(CampaignFile().slurm))
+    )
 
 
 def test_a_node_list_is_checked_as_it_is_typed() -> None:

@@ -34,7 +34,7 @@ def test_no_lab_there_hints_at_that_directory(
 def test_prepare_has_places_of_its_own_in_the_lab(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_own", lambda *_: None)
+    monkeypatch.setattr(files, "_set_owner", lambda *_: None)
     layout = Layout(tmp_path)
     path = tmp_path / "site.toml"
     path.write_text(files.site_toml(LabPlan(), layout, mpi=""))

@@ -13,8 +13,8 @@ from hpcbert.config import recipe
 from hpcbert.config.places import package_templates
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Point, Shape
-from hpcbert.script.draft import SHOWN, labels
-from hpcbert.script.settings import option_values
+from hpcbert.script.draft import LABEL_LENGTH, label_points
+from hpcbert.script.settings import read_options
 from tests.kit.drafts import site_of
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_a_recipes_options_on_the_command_line_are_finite(value: str, tmp_path: 
     site = site_of(tmp_path)
     name = next(option.name for option in found.options.values() if option.kind == "float")
     with pytest.raises(UsageError, match="finite"):
-        option_values(found, site, {name: value})
+        read_options(found, site, {name: value})
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def point(shape: str, precision: str = "fp32", size: int = 32) -> Point:
     ids=["curve", "precisions", "both", "batch sizes", "large"],
 )
 def test_the_first_eight_characters_say_which_point_it_is(points: list[Point]) -> None:
-    found = labels(points)
-    shown = [f"{one}-hpcbert-20261121T100000Z"[:SHOWN] for one in found]
+    found = label_points(points)
+    shown = [f"{one}-hpcbert-20261121T100000Z"[:LABEL_LENGTH] for one in found]
     assert len(set(shown)) == len(points)
     assert all(str(one.shape)[:4] in label for one, label in zip(points, shown, strict=True))
 

@@ -106,7 +106,7 @@ def test_a_report_has_every_file_and_the_same_numbers(logs: Path, report: Report
         digest, _, name = line.partition("  ")
         assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
     assert (
-        saved.read(out / "results.json").tables[0].rows[1].median
+        saved.read_results(out / "results.json").tables[0].rows[1].median
         == data["tables"][0]["rows"][1]["median"]
     )
     with zipfile.ZipFile(out / "logs.zip") as archive:
@@ -291,7 +291,9 @@ def test_a_thousand_points_take_seconds_and_little_memory(tmp_path: Path) -> Non
         for number in range(125)
         for gpus in range(1, 9)
     ]  # fmt: skip
-    (tmp_path / "results.json").write_text(saved.render(ResultSet(tabulate(points), provenance)))
+    (tmp_path / "results.json").write_text(
+        saved.render_results(ResultSet(tabulate(points), provenance))
+    )
     words = ["hpcbert", "report", "results.json", "--output", "out"]
     environment = Cli(tmp_path, UNCOUNTED).environment
     subprocess.run(

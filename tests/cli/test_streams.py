@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.cli.streams import ascii_only
+from hpcbert.cli.streams import to_ascii
 from tests.kit.waiting import CEILING
 
 pytestmark = pytest.mark.slow
@@ -88,5 +88,5 @@ def test_scripts_and_documents_arrive_byte_by_byte(
 
 
 def test_signs_become_what_resembles_them_and_letters_are_escaped() -> None:
-    assert ascii_only("a · b … c → d ✓ ✗ jörg") == "a - b ... c -> d + x j\\xf6rg"
-    assert json.loads('"' + ascii_only("plain") + '"') == "plain"
+    assert to_ascii("a · b … c → d ✓ ✗ jörg") == "a - b ... c -> d + x j\\xf6rg"
+    assert json.loads('"' + to_ascii("plain") + '"') == "plain"

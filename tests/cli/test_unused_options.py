@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from hpcbert.model import precision
+from hpcbert.model import parse_precision
 
 pytestmark = pytest.mark.slow
 
@@ -133,8 +133,8 @@ def test_defaults_conflict_with_nothing(many: Callable[..., list[Any]]) -> None:
     ],
 )
 def test_precisions_are_understood_in_every_spelling(word: str, meant: str) -> None:
-    assert precision(word) == meant
-    assert precision("fp8") == "fp8"
+    assert parse_precision(word) == meant
+    assert parse_precision("fp8") == "fp8"
 
 
 def test_precisions_on_the_command_line(many: Callable[..., list[Any]]) -> None:

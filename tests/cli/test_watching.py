@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.watching import Display, finished_points
+from hpcbert.cli.watching import Display, report_finished_points
 from hpcbert.commands.monitor import Change, View, open_campaign
 from hpcbert.slurm.states import RepeatState
 from tests.kit.campaigns import Built
@@ -24,7 +24,7 @@ def print_after(seen: Sequence[Change]) -> list[str]:
     states: dict[tuple[str, int], RepeatState] = {
         change.repeat.key: change.state for change in seen
     }
-    return list(finished_points(seen, states))
+    return list(report_finished_points(seen, states))
 
 
 def test_a_points_numbers_are_printed_when_its_last_repeat_has_ended(

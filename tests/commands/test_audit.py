@@ -175,7 +175,7 @@ def test_numbers_that_were_improved_in_the_record_are_found(finished: Any, also:
     data = json.loads(path.read_text())
     data["runs"][7]["throughput"] *= 2
     if also == "seal":
-        data["seal"] = evidence.seal(data)
+        data["seal"] = evidence.compute_seal(data)
     path.write_text(json.dumps(data))
     code, document = audited(finished.directory)
     assert code == 5
@@ -467,7 +467,7 @@ def test_a_status_file_that_comes_late_heals(finished: Any, seen: str, version: 
         data = json.loads(path.read_text())
         for run in data["runs"]:
             del run["verdicts"]
-        path.write_text(json.dumps({**data, "seal": evidence.seal(data)}))
+        path.write_text(json.dumps({**data, "seal": evidence.compute_seal(data)}))
     status.write_bytes(whole)
     log.write_bytes(text)
     code, document = audited(finished.directory)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import ast
 import re
 
-from hpcbert.commands.node_checks import checks, complaints, findings, missing_nodes, missing_ranks
+from hpcbert.commands.node_checks import (
+    find_error_lines,
+    find_missing_nodes,
+    find_missing_ranks,
+    find_problems,
+    load_checks,
+)
 from tests.kit.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs/reference/checks.md"
@@ -17,15 +23,15 @@ def printed(*rows: tuple[str, str, str, str]) -> str:
 
 
 def remedy(name: str, detail: str, **values: str) -> str:
-    return checks("nodes")[name].remedy_for(detail, values)
+    return load_checks("nodes")[name].remedy_for(detail, values)
 
 
 def test_the_page_lists_every_check_with_what_to_do() -> None:
     text = PAGE.read_text()
-    for name, check in checks("nodes").items():
+    for name, check in load_checks("nodes").items():
         typed = f"`{check.remedy}`" if check.remedy else "-"
         assert f"| `{name}` | {check.asks} | {check.hint} | {typed} |" in text
-    for name, advice in checks("containers").items():
+    for name, advice in load_checks("containers").items():
         assert f"| `{name}` | {advice.hint} | {advice.change} |" in text
 
 
@@ -34,7 +40,7 @@ def test_every_check_that_is_told_is_known_and_every_known_one_is_told() -> None
     matches = set(re.findall(r"\btell ([\w-]+) ", shell))
     matches |= set(re.findall(r"look_at_room (\w+) ", shell))
     matches |= set(re.findall(r'report\("(\w+)"', (WORKLOADS / "hello.py").read_text()))
-    assert matches == set(checks("nodes"))
+    assert matches == set(load_checks("nodes"))
 
 
 def test_every_finding_about_slurm_is_on_the_page() -> None:
@@ -59,22 +65,22 @@ def test_nodes_that_found_the_same_are_one_finding() -> None:
     text = "motd\n" + printed(
         ("n2", "tmp", "ok", "a"), ("n1", "tmp", "ok", "a"), ("n3", "tmp", "fail", "full")
     )
-    told = {finding.name: (finding.status, finding.nodes) for finding in findings(text, {})}
+    told = {finding.name: (finding.status, finding.nodes) for finding in find_problems(text, {})}
     assert told == {"tmp (n[1-2])": ("ok", ("n1", "n2")), "tmp (n3)": ("fail", ("n3",))}
 
 
 def test_a_bad_rank_of_a_node_is_not_hidden_by_a_good_one() -> None:
     text = printed(("n1", "hello", "ok", "a"), ("n1", "hello", "fail", "b"))
-    (finding,) = findings(text, {})
+    (finding,) = find_problems(text, {})
     assert (finding.status, finding.detail) == ("fail", "b")
 
 
 def test_a_node_that_says_nothing_is_missed() -> None:
     text = printed(("n1", "tmp", "ok", "a"))
-    (missed,) = missing_nodes(text, 2, "srun: error: Node failure on n2")
+    (missed,) = find_missing_nodes(text, 2, "srun: error: Node failure on n2")
     assert missed.detail == "1 of 2 nodes answered: srun: error: Node failure on n2"
     assert missed.remedy == "--nodes 1"
-    assert not list(missing_nodes(text, 1, ""))
+    assert not list(find_missing_nodes(text, 1, ""))
 
 
 def test_what_is_typed_is_filled_in_or_left_out() -> None:
@@ -90,8 +96,8 @@ def test_ranks_that_did_not_start_are_named_with_what_kept_them() -> None:
         "hpcbert: repeat 1 attempt 0 on n[1-2], log x\n"
         "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
     )
-    (lacking,) = missing_ranks(said, ("n1", "n2"), "pyxis")
+    (lacking,) = find_missing_ranks(said, ("n1", "n2"), "pyxis")
     assert (lacking.nodes, lacking.change) == (("n2",), "plugstack.conf")
-    (none,) = missing_ranks(printed(("n1", "ranks", "ok", "x")), ("n1", "n2"), "none")
+    (none,) = find_missing_ranks(printed(("n1", "ranks", "ok", "x")), ("n1", "n2"), "none")
     assert (none.name, none.nodes) == ("ranks (n2)", ("n2",))
-    assert complaints(said) == (said.splitlines()[1],)
+    assert find_error_lines(said) == (said.splitlines()[1],)

@@ -14,7 +14,7 @@ from hpcbert.cli.main import COMMANDS
 from hpcbert.model import Counted, Facts, Group, Measured, Run, Shape
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.resultset import ResultSet
-from hpcbert.results.saved import render
+from hpcbert.results.saved import render_results
 from tests.kit import logs
 from tests.kit.campaigns import Built
 from tests.kit.cli import Done, inside
@@ -53,7 +53,7 @@ def save(here: None, tmp_path: Path) -> Callable[..., Path]:
 
     def write(name: str, *points: Measured) -> Path:
         path = tmp_path / f"{name}.json"
-        path.write_text(render(ResultSet(tabulate(points))))
+        path.write_text(render_results(ResultSet(tabulate(points))))
         return path
 
     return write

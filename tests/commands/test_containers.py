@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands.container_checks import examine
-from hpcbert.commands.node_checks import NodeRow, checks, container_finding, read_rows
+from hpcbert.commands.container_checks import check_containers
+from hpcbert.commands.node_checks import NodeRow, load_checks, make_container_finding, read_rows
 from hpcbert.config.site import Site
 from hpcbert.finding import Finding
 from hpcbert.system.runner import Outcome, run
@@ -30,7 +30,7 @@ PROBE = REPOSITORY / "hpcbert/shell/probe.sh"
 
 
 def advice(row: NodeRow) -> Finding:
-    return container_finding(row.node, row.name, row.status, row.detail)
+    return make_container_finding(row.node, row.name, row.status, row.detail)
 
 
 def printed(*lines: tuple[str, str, str, str]) -> str:
@@ -140,7 +140,7 @@ def test_every_name_that_the_script_tells_has_a_remedy() -> None:
         for word in line.split("; ")
         if word.strip().startswith("tell ") and not word.split()[1].startswith(('"', "{"))
     } | {"scratch", "temp", "images"}
-    assert names <= set(checks("containers"))
+    assert names <= set(load_checks("containers"))
 
 
 def found_with(site: Site, answers: dict[str, Outcome]) -> tuple[list[Finding], list[Any]]:
@@ -150,7 +150,7 @@ def found_with(site: Site, answers: dict[str, Outcome]) -> tuple[list[Finding], 
         asked.append(list(argv))
         return answers.get(argv[0], Outcome(tuple(argv), 0))
 
-    return list(examine(site, (), run=answer)), asked
+    return list(check_containers(site, (), run=answer)), asked
 
 
 def test_a_login_node_may_lack_what_only_jobs_need(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def registry_finding(tmp_path: Path, status: int, output: str, errors: str) -> F
         return Outcome(tuple(argv), 0)
 
     site = changed(site_of(tmp_path), container={"images": str(tmp_path / "images")})
-    (finding,) = examine(site, (pytorch,), run=answer)
+    (finding,) = check_containers(site, (pytorch,), run=answer)
     return finding
 
 

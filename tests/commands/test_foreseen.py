@@ -20,10 +20,10 @@ def test_a_submission_asks_what_was_foreseen(
 ) -> None:
     run, recipe = Slurm(), load(framework)
     site = reference(tmp_path, slurm={"sbatch_args": words})
-    backend = scheduler.of("slurm", World(run))
+    backend = scheduler.create_scheduler("slurm", World(run))
     backend.fit(OPTIONS, site, recipe)
     draft = drafted(site, found=recipe, options={"dry": True})
-    obstacles.of_submission(draft, run=run)
+    obstacles.find_submission_obstacles(draft, run=run)
     askings = {tuple(argv): dict(backend.asking) for argv in backend.foreseen(site, recipe)}
-    askings |= {tuple(argv): {} for argv in obstacles.foreseen(draft)}
+    askings |= {tuple(argv): {} for argv in obstacles.list_queries(draft)}
     assert dict(zip(run.calls, map(dict, run.environments), strict=True)) == askings

@@ -59,13 +59,15 @@ class Story:
         self.told.append(reason)
 
     def follow(self, policy: RetryPolicy, *, once: bool = False) -> View:
-        return heal.follow([self.campaign], policy, self, run=Slurm(), floor=1.0, once=once)
+        return heal.watch_and_retry(
+            [self.campaign], policy, self, run=Slurm(), floor=1.0, once=once
+        )
 
 
 @pytest.fixture
 def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Story:
     draft = drafted(tmp_path, Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny"))
-    submit.write(draft)
+    submit.write_campaign(draft)
     return Story(open_campaign(draft.directory), monkeypatch)
 
 

@@ -9,17 +9,17 @@ import pytest
 
 from hpcbert.campaign import notes, store
 from hpcbert.campaign.overview import STATES
-from hpcbert.cli.list import Filter, listed
+from hpcbert.cli.list import Filter, list_overviews
 from hpcbert.commands.remove import LivingError, remove
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.model import moment
+from hpcbert.model import parse_utc
 from hpcbert.system import files
 from hpcbert.system.runner import Runner
 from tests.kit.campaigns import Build, Built
 from tests.kit.collecting import gathered, says
 from tests.kit.slurm import AWAY, Slurm, failed
 
-NOW = moment("2026-11-21T12:00:00Z") or 0.0
+NOW = parse_utc("2026-11-21T12:00:00Z") or 0.0
 DAY = 86400.0
 
 
@@ -33,12 +33,12 @@ def four(build: Build) -> Path:
         built = build("1n1g", name=name, created=text, framework=framework)
         if day == 3:
             built.finish()
-            notes.write(built.directory, "After the Update")
+            notes.write_note(built.directory, "After the Update")
     return built.directory.parent
 
 
 def test_the_newest_comes_first(four: Path) -> None:
-    overviews = listed(four, Filter(), now=NOW)
+    overviews = list_overviews(four, Filter(), now=NOW)
     assert [overview.campaign[-1] for overview in overviews] == ["1", "2", "3", "4"]
 
 
@@ -60,11 +60,13 @@ def test_the_newest_comes_first(four: Path) -> None:
     ids=str,
 )
 def test_what_is_not_wanted_is_left_out(four: Path, wanted: Filter, days: str) -> None:
-    assert "".join(overview.campaign[-1] for overview in listed(four, wanted, now=NOW)) == days
+    assert (
+        "".join(overview.campaign[-1] for overview in list_overviews(four, wanted, now=NOW)) == days
+    )
 
 
 def test_a_place_without_campaigns_is_an_empty_list(tmp_path: Path) -> None:
-    assert listed(tmp_path / "absent", Filter(), now=NOW) == ()
+    assert list_overviews(tmp_path / "absent", Filter(), now=NOW) == ()
 
 
 def yes() -> bool:
@@ -83,13 +85,13 @@ def one(build: Build) -> Built:
 def test_what_has_ended_is_removed_and_nothing_beside_it(one: Built, build: Build) -> None:
     other = build("1n1g", name="20261121-pytorch-def")
     one.finish()
-    assert remove([one.directory], agreed=yes, run=quiet())
+    assert remove([one.directory], confirm=yes, run=quiet())
     assert list(other.directory.parent.iterdir()) == [other.directory]
 
 
 def test_nothing_is_removed_without_agreement(one: Built) -> None:
     one.finish()
-    assert not remove([one.directory], agreed=lambda: False, run=quiet())
+    assert not remove([one.directory], confirm=lambda: False, run=quiet())
     assert store.find_campaigns(one.directory.parent) == (one.directory,)
     assert not (one.directory / store.LOCK).exists()
 
@@ -100,14 +102,14 @@ def test_while_one_runs_none_is_removed(one: Built, build: Build) -> None:
     slurm = Slurm(squeue=[one.squeue(2, "RUNNING")])
     for force in (False, True):
         with pytest.raises(LivingError, match="1 of its repeats"):
-            remove([other.directory, one.directory], agreed=yes, run=slurm, force=force)
+            remove([other.directory, one.directory], confirm=yes, run=slurm, force=force)
     assert len(store.find_campaigns(one.directory.parent)) == 2
 
 
 def test_what_was_never_submitted_is_removed_and_nobody_asked(build: Build) -> None:
     built = build("1n1g", jobs=("",))
     slurm = Slurm()
-    assert remove([built.directory], agreed=yes, run=slurm)
+    assert remove([built.directory], confirm=yes, run=slurm)
     assert not slurm.calls
 
 
@@ -115,40 +117,40 @@ def test_without_an_answer_only_what_was_collected_at_its_end_is_removed(one: Bu
     one.finish()
     away = Slurm(squeue=[failed(AWAY)])
     with pytest.raises(SchedulerError) as refused:
-        remove([one.directory], agreed=yes, run=away)
+        remove([one.directory], confirm=yes, run=away)
     assert "--force" in refused.value.hint
     gathered(one.directory, states=says())
-    assert remove([one.directory], agreed=yes, run=away)
+    assert remove([one.directory], confirm=yes, run=away)
 
 
 def test_what_nobody_can_say_has_ended_is_removed_by_force(one: Built) -> None:
     away = Slurm(squeue=[failed(AWAY)])
     with pytest.raises(SchedulerError):
-        remove([one.directory], agreed=yes, run=away)
-    assert remove([one.directory], agreed=yes, run=away, force=True)
+        remove([one.directory], confirm=yes, run=away)
+    assert remove([one.directory], confirm=yes, run=away, force=True)
 
 
 def test_a_damaged_campaign_is_removed_by_force(one: Built) -> None:
     (one.directory / "manifest.json").write_text("{")
     with pytest.raises(UsageError, match="JSON"):
-        remove([one.directory], agreed=yes, run=quiet())
-    assert remove([one.directory], agreed=yes, run=quiet(), force=True)
+        remove([one.directory], confirm=yes, run=quiet())
+    assert remove([one.directory], confirm=yes, run=quiet(), force=True)
     assert not one.directory.exists()
 
 
 def test_a_local_campaign_without_a_queue_is_removed(build: Build) -> None:
     built = build("1n1g", scheduler="local", jobs=("local-1-1",))
     built.finish()
-    assert remove([built.directory], agreed=yes, run=quiet(), force=True)
+    assert remove([built.directory], confirm=yes, run=quiet(), force=True)
 
 
 def test_a_link_and_what_somebody_works_on_is_refused(one: Built) -> None:
     link = one.directory.with_name("link")
     link.symlink_to(one.directory)
     with pytest.raises(UsageError, match="link"):
-        remove([link], agreed=yes, run=quiet())
+        remove([link], confirm=yes, run=quiet())
     with store.locked(one.directory), pytest.raises(UsageError, match="working on"):
-        remove([one.directory], agreed=yes, run=quiet())
+        remove([one.directory], confirm=yes, run=quiet())
 
 
 def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
@@ -162,11 +164,11 @@ def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            remove([one.directory], agreed=yes, run=quiet())
-    assert store.everyones(runs) == ()
+            remove([one.directory], confirm=yes, run=quiet())
+    assert store.find_all_campaigns(runs) == ()
     assert len(list(runs.iterdir())) == 1
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
-    assert remove([other.directory], agreed=yes, run=quiet())
+    assert remove([other.directory], confirm=yes, run=quiet())
     assert list(runs.iterdir()) == []
 
 
@@ -202,7 +204,7 @@ def test_only_what_a_removal_made_is_removed(
     for file, text in contents.items():
         (runs / name / file).write_text(text)
     before = sorted(runs.rglob("*"))
-    assert remove([one.directory], agreed=yes, run=quiet())
+    assert remove([one.directory], confirm=yes, run=quiet())
     after = [path for path in before if not path.is_relative_to(one.directory)]
     assert sorted(runs.rglob("*")) == after
 
@@ -214,11 +216,11 @@ def test_what_somebody_puts_into_the_hidden_folder_stays(
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            remove([one.directory], agreed=yes, run=quiet())
+            remove([one.directory], confirm=yes, run=quiet())
     (hidden,) = runs.iterdir()
     (hidden / "photos").mkdir()
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
-    assert remove([other.directory], agreed=yes, run=quiet())
+    assert remove([other.directory], confirm=yes, run=quiet())
     assert [path.name for path in hidden.iterdir()] == ["photos"]
 
 
@@ -232,7 +234,7 @@ def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
     (hidden / "campaign").write_text(f"{hidden.name}\nphotos\n")
     (hidden / "photos").symlink_to(photos)
     with pytest.raises(HpcbertError, match="Can't remove all of it"):
-        remove([one.directory], agreed=yes, run=quiet())
+        remove([one.directory], confirm=yes, run=quiet())
     assert (photos / "1.jpg").exists()
 
 
@@ -241,7 +243,7 @@ def test_a_directory_that_is_no_campaign_is_not_removed_by_force(one: Built) -> 
     extension.mkdir()
     (extension / "manifest.json").write_text('{"manifest_version": 3}')
     with pytest.raises(UsageError, match="did not make this directory"):
-        remove([extension], agreed=yes, run=quiet(), force=True)
+        remove([extension], confirm=yes, run=quiet(), force=True)
     assert extension.exists()
 
 
@@ -254,7 +256,7 @@ def test_a_mounted_file_system_is_not_emptied(
     mounts.write_text(f"36 35 98:0 / {where} rw,noatime - ext3 /dev/root rw\n")
     monkeypatch.setattr(files, "_MOUNTS", mounts)
     with pytest.raises(UsageError, match="Another file system is mounted here"):
-        remove([one.directory], agreed=yes, run=quiet())
+        remove([one.directory], confirm=yes, run=quiet())
     assert one.directory.exists()
 
 
@@ -264,7 +266,7 @@ def test_where_nothing_may_be_removed_that_is_said(one: Built) -> None:
     runs.chmod(0o500)
     try:
         with pytest.raises(HpcbertError, match="Permission denied"):
-            remove([one.directory], agreed=yes, run=quiet())
+            remove([one.directory], confirm=yes, run=quiet())
     finally:
         runs.chmod(0o700)
     assert store.find_campaigns(runs) == (one.directory,)

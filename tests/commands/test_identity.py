@@ -51,7 +51,7 @@ def test_a_job_that_was_renamed_is_found_after_a_crash(
     tmp_path: Path, change: Callable[[Slurm], None]
 ) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     for number in range(1, 5):
         slurm.dies = True
         with pytest.raises(KeyboardInterrupt):
@@ -68,7 +68,7 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     tmp_path: Path,
 ) -> None:
     draft, slurm = one_point(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     campaign = replace(flow.submit(draft.directory, hurried(slurm)), user="jovyan")
     store.write_manifest(draft.directory, campaign)
     rename(slurm)
@@ -78,9 +78,11 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     calls = [call for call in slurm.calls if call[0] in {"squeue", "sacct"}]
     assert calls
     assert all(call[call.index("-u") + 1] == str(os.geteuid()) for call in calls)
-    assert cancel.find(watched, run=slurm).jobs == ("100",)
+    assert cancel.find_living(watched, run=slurm).jobs == ("100",)
     with pytest.raises(SchedulerError, match="is not over: Slurm lists job 100_2 as PENDING"):
-        scheduler.of("slurm", World(slurm)).refuse_doubling(watched, [(campaign.arrays[0], 2)])
+        scheduler.create_scheduler("slurm", World(slurm)).refuse_doubling(
+            watched, [(campaign.arrays[0], 2)]
+        )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
     tmp_path: Path, line: str, refused: bool
 ) -> None:
     draft, slurm = one_point(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     campaign = flow.submit(draft.directory, hurried(slurm))
 
     def run(argv: Sequence[str], **_: object) -> Outcome:
@@ -106,7 +108,7 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
         return Outcome(tuple(argv), 0, text + "\n")
 
     watched = TrackedCampaign(draft.directory, campaign)
-    lacks, slurms = [(campaign.arrays[0], 2)], scheduler.of("slurm", World(run))
+    lacks, slurms = [(campaign.arrays[0], 2)], scheduler.create_scheduler("slurm", World(run))
     if refused:
         with pytest.raises(SchedulerError, match="is not over"):
             slurms.refuse_doubling(watched, lacks)
@@ -136,7 +138,7 @@ class Elsewhere(Slurm):
 def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path, ("fp32",)), Elsewhere()
     arrays = tuple(replace(array, cluster="other,third") for array in draft.campaign.arrays)
-    flow.write(replace(draft, campaign=replace(draft.campaign, arrays=arrays)))
+    flow.write_campaign(replace(draft, campaign=replace(draft.campaign, arrays=arrays)))
     campaign = flow.submit(draft.directory, hurried(slurm))
     assert {array.cluster for array in campaign.arrays} == {"other"}
     first, second = (call for call in slurm.calls if call[0] == "sbatch")
@@ -146,7 +148,7 @@ def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: P
     states = snapshot(TrackedCampaign(draft.directory, campaign), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
     watched = TrackedCampaign(draft.directory, campaign)
-    target = cancel.find(watched, run=slurm)
+    target = cancel.find_living(watched, run=slurm)
     assert (target.jobs, target.clusters) == (("100", "101"), ("other", "other"))
     cancelled: list[tuple[str, ...]] = []
 
@@ -164,7 +166,7 @@ def test_an_sbatch_that_submits_and_then_fails_is_not_a_refusal(tmp_path: Path) 
         failed("sbatch: error: Batch job submission failed: whatever", acts=True),
     ]
     draft, slurm = curve(tmp_path, ("fp32",)), Slurm(sbatch=answers)
-    flow.write(draft)
+    flow.write_campaign(draft)
     campaign = flow.submit(draft.directory, hurried(slurm))
     assert [(array.state, array.job_id) for array in campaign.arrays] == [
         ("submitted", "100"),
@@ -178,7 +180,7 @@ def test_a_refused_array_is_looked_for_before_anything_is_submitted_in_its_place
 ) -> None:
     refusal = failed("sbatch: error: Batch job submission failed: Invalid qos specification")
     draft, slurm = one_point(tmp_path), Slurm(sbatch=[refusal, None])
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError, match="Invalid qos"):
         flow.submit(draft.directory, hurried(slurm))
     (array,) = store.read_manifest(draft.directory).arrays
@@ -196,7 +198,7 @@ def test_nothing_is_submitted_in_place_of_a_refused_array_while_slurm_is_silent(
 ) -> None:
     refusal = failed("sbatch: error: invalid partition specified")
     draft, slurm = one_point(tmp_path), Slurm(sbatch=[refusal, None])
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError):
         flow.submit(draft.directory, hurried(slurm))
     slurm.away = {"squeue", "sacct"}
@@ -230,7 +232,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, form: str) -> None:
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(form=form)
-    flow.write(draft)
+    flow.write_campaign(draft)
     campaign = flow.submit(draft.directory, hurried(slurm))
     for array in campaign.arrays:
         assert slurm.names[array.job_id] == array.name
@@ -242,7 +244,7 @@ def test_a_number_of_a_sites_wrapper_is_not_taken_for_the_id(tmp_path: Path, for
 def test_an_id_that_nobody_confirms_now_is_confirmed_later(tmp_path: Path, form: str) -> None:
     draft = one_point(tmp_path)
     slurm = Wrapped(form=form, away={"scontrol", "squeue", "sacct"})
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError):
         flow.submit(draft.directory, hurried(slurm))
     (array,) = store.read_manifest(draft.directory).arrays
@@ -257,7 +259,7 @@ def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_lat
     tmp_path: Path,
 ) -> None:
     draft, slurm = one_point(tmp_path), Wrapped(form="34\n", away={"scontrol"})
-    flow.write(draft)
+    flow.write_campaign(draft)
     campaign = flow.submit(draft.directory, hurried(slurm))
     (array,) = campaign.arrays
     assert (array.job_id, array.seen) == ("34", "")
@@ -269,7 +271,7 @@ def test_a_plain_answer_stands_while_the_controller_is_silent_and_is_settled_lat
 
 def test_what_the_controller_has_otherwise_is_on_record(tmp_path: Path) -> None:
     draft, slurm = one_point(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
 
     def run(argv: Sequence[str], **more: object) -> Outcome:
         outcome = slurm(argv, **more)  # type: ignore[arg-type]

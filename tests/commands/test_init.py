@@ -8,19 +8,26 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands.init import Proposal, Question, described, present, propose, site_text
+from hpcbert.commands.init import (
+    Proposal,
+    Question,
+    describe_choices,
+    has_cluster,
+    propose,
+    render_site,
+)
 from hpcbert.config.site import Site, read_site
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.system.machine import Surroundings
+from hpcbert.system.machine import MachineFacts
 from tests.kit.cluster import AWAY, DENIED, Answers, partition
 from tests.kit.paths import SITE
 
 ENFORCED = (
     "ClusterName = c\nSLURM_VERSION = 24.11.5\nAccountingStorageEnforce = associations,limits,qos\n"
 )
-HERE = Surroundings(interfaces=("eth0",), programs=(), shared={})
+HERE = MachineFacts(interfaces=("eth0",), programs=(), shared={})
 
 
 def line(
@@ -36,27 +43,29 @@ def default(question: Question) -> str:
 def proposed(
     answers: Answers,
     *,
-    surroundings: Surroundings = HERE,
+    surroundings: MachineFacts = HERE,
     pick: Callable[[Question], str] = default,
     folder: Path = Path("/home/me"),
     **asked: Any,
 ) -> Proposal:
     cluster = Cluster(World(answers))
-    assert present(cluster)
+    assert has_cluster(cluster)
     return propose(cluster, surroundings, asked, pick, folder=folder)
 
 
 def written(proposal: Proposal, folder: Path) -> Site:
     """Return the site as it is read again."""
     path = folder / "site.toml"
-    path.write_text(site_text(SITE.read_text(), proposal.values))
+    path.write_text(render_site(SITE.read_text(), proposal.values))
     return read_site(path, base=folder, env={})
 
 
 @pytest.fixture(autouse=True)
 def me(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcbert.system.ownership.name", lambda _: "me")
-    monkeypatch.setattr("hpcbert.system.ownership.member", lambda groups: "users" in groups)
+    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
+    monkeypatch.setattr(
+        "hpcbert.system.ownership.is_in_any_group", lambda groups: "users" in groups
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +180,7 @@ def test_of_two_types_of_gpus_the_most_is_taken_and_the_other_named(tmp_path: Pa
     proposal = proposed(answers)
     site = written(proposal, tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:a100", 8)
-    assert "gpu:v100:4" in described(proposal.choices)
+    assert "gpu:v100:4" in describe_choices(proposal.choices)
     site = written(proposed(answers, gpu_type="v100"), tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:v100", 4)
     with pytest.raises(UsageError, match="type 'h100'") as refused:
@@ -331,7 +340,7 @@ def test_arrays_shorter_than_the_repeats_of_a_point_are_told() -> None:
 def test_a_controller_that_is_away_is_no_cluster_less() -> None:
     cluster = Cluster(World(Answers(complaints={"sinfo": AWAY, "partitions": AWAY})))
     with pytest.raises(SchedulerError, match="controller does not answer") as refused:
-        present(cluster)
+        has_cluster(cluster)
     assert "--local" in refused.value.hint
 
 
@@ -342,7 +351,7 @@ def test_without_slurm_there_is_this_machine(complaint: str, code: int) -> None:
     from hpcbert.system.runner import Outcome
 
     world = World(lambda argv, **_: Outcome(tuple(argv), code, "", complaint))
-    assert not present(Cluster(world))
+    assert not has_cluster(Cluster(world))
 
 
 @pytest.mark.parametrize(
@@ -358,7 +367,7 @@ def test_without_slurm_there_is_this_machine(complaint: str, code: int) -> None:
 def test_the_container_runtime_is_what_srun_brings(
     usage: str, programs: tuple[str, ...], runtime: str, tmp_path: Path
 ) -> None:
-    surroundings = Surroundings(interfaces=(), programs=programs, shared={})
+    surroundings = MachineFacts(interfaces=(), programs=programs, shared={})
     proposal = proposed(Answers(help=usage), surroundings=surroundings)
     assert written(proposal, tmp_path).container.runtime == runtime
     listed = next(choice.others for choice in proposal.choices if choice.key == "container.runtime")
@@ -366,7 +375,7 @@ def test_the_container_runtime_is_what_srun_brings(
 
 
 def test_campaigns_do_not_go_where_only_this_machine_sees_them(tmp_path: Path) -> None:
-    shared = Surroundings((), (), {"SCRATCH": "/scratch/me"})
+    shared = MachineFacts((), (), {"SCRATCH": "/scratch/me"})
     proposal = proposed(Answers(), surroundings=shared, folder=Path("/tmp/x"))
     site = written(proposal, tmp_path)
     assert (site.runs, site.sources) == ("/scratch/me/hpcbert/runs", "/scratch/me/hpcbert/sources")
@@ -375,7 +384,7 @@ def test_campaigns_do_not_go_where_only_this_machine_sees_them(tmp_path: Path) -
 
 
 def test_a_fast_network_is_named_and_taken_if_the_user_says_so(tmp_path: Path) -> None:
-    surroundings = Surroundings(interfaces=("ib0", "eth0"), programs=(), shared={})
+    surroundings = MachineFacts(interfaces=("ib0", "eth0"), programs=(), shared={})
     assert written(proposed(Answers(), surroundings=surroundings), tmp_path).nodes.interface == ""
     picked = proposed(
         Answers(),
@@ -386,7 +395,9 @@ def test_a_fast_network_is_named_and_taken_if_the_user_says_so(tmp_path: Path) -
 
 
 def test_what_is_chosen_is_said_with_the_reason_and_the_rest() -> None:
-    text = described(proposed(Answers(sinfo=line("cpu*", "(null)") + line("gpu", "gpu:8"))).choices)
+    text = describe_choices(
+        proposed(Answers(sinfo=line("cpu*", "(null)") + line("gpu", "gpu:8"))).choices
+    )
     assert "slurm.partition      gpu: 2 nodes with gpu:8; the default, cpu, has no GPUs" in text
     assert "also there (--partition): cpu (no GPUs, 2 nodes)" in text
 

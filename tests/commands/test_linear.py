@@ -19,11 +19,11 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli.list import Filter, listed
+from hpcbert.cli.list import Filter, list_overviews
 from hpcbert.commands import retry
 from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import find_places, load
-from hpcbert.commands.submit import submit, write
+from hpcbert.commands.results import find_places, load_result_set
+from hpcbert.commands.submit import submit, write_campaign
 from hpcbert.model import Point, Shape
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
@@ -95,7 +95,7 @@ def tracking(built: Built) -> Calls:
 def retrying(built: Built) -> Calls:
     slurm = lines(built, "FAILED")
     slurm.squeue = [""]
-    return calls(lambda: retry.look(built.directory, RetryPolicy(), run=slurm))
+    return calls(lambda: retry.find_invalid(built.directory, RetryPolicy(), run=slurm))
 
 
 def submitting(runs: Path, number: int) -> Calls:
@@ -117,13 +117,13 @@ def submitting(runs: Path, number: int) -> Calls:
 
 def drafting(runs: Path, number: int) -> Calls:
     request = Request(Shape(1, 1), ("fp32",), tuple(range(1, number + 1)))
-    return calls(lambda: write(drafted(runs, request)))
+    return calls(lambda: write_campaign(drafted(runs, request)))
 
 
 def listing(runs: Path, number: int) -> Calls:
     for one in range(number):
         finished(build(runs, "1n1g", name=f"20261121-pytorch-{one:03}", repeats=2))
-    return calls(lambda: listed(runs, Filter(), now=0))
+    return calls(lambda: list_overviews(runs, Filter(), now=0))
 
 
 def campaigns_at_once(runs: Path, number: int) -> Calls:
@@ -184,7 +184,7 @@ def logs_of_repeats(folder: Path, number: int) -> Calls:
 def logs_by_name(folder: Path, number: int) -> Calls:
     logs_of_repeats(folder, number)
     names = [str(path) for path in folder.rglob("*.log")]
-    return calls(lambda: load(names, find_places(), CollectRequest()))
+    return calls(lambda: load_result_set(names, find_places(), CollectRequest()))
 
 
 def logs(folder: Path, names: dict[str, int]) -> Calls:
@@ -193,7 +193,7 @@ def logs(folder: Path, names: dict[str, int]) -> Calls:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"log {number}\n{pytorch(f'{nodes}n1g', nodes * (10 + number / 100))}")
     at = find_places()
-    return calls(lambda: load([str(folder)], at, CollectRequest()))
+    return calls(lambda: load_result_set([str(folder)], at, CollectRequest()))
 
 
 CASES: dict[str, Count] = {

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.cli.watching import count_text, duration
+from hpcbert.cli.watching import format_counts, format_duration
 from hpcbert.commands import cancel, monitor
 from hpcbert.commands.monitor import Change, Sinks, View, watch
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.scheduler.local import queue as local
 from hpcbert.slurm import ladder
-from hpcbert.slurm.states import Kind, RepeatState, parse
+from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from hpcbert.system.runner import Runner
 from tests.kit import status
 from tests.kit.campaigns import Build, Built
@@ -28,7 +28,7 @@ from tests.kit.slurm import Slurm, failed
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a job wrote is visible when it has ended: here no job writes anything."""
-    monkeypatch.setattr(ladder, "VISIBLE", 0.0)
+    monkeypatch.setattr(ladder, "VISIBILITY_DELAY", 0.0)
 
 
 def follow(
@@ -262,7 +262,7 @@ def accounted(built: Built, first: str, second: str) -> Slurm:
 def test_files_are_looked_at_often_after_a_change_and_seldom_later(
     watched: Build, monkeypatch: pytest.MonkeyPatch, stats: int, seen: tuple[int, int, int]
 ) -> None:
-    monkeypatch.setattr(monitor, "_STATS", stats)
+    monkeypatch.setattr(monitor, "_MOST_STATS", stats)
     built, time = watched(repeats=2), Clock()
     says = [accounted(built, "RUNNING", "RUNNING")]
     time.at(20, lambda: says.append(accounted(built, "COMPLETED", "RUNNING")))
@@ -297,23 +297,23 @@ def test_campaigns_that_still_live_are_found_with_one_question(
     ended(signalled, signal="TERM")
     runs = alive.directory.parent
     run = Slurm(squeue=[alive.squeue(2, "PENDING") + alive.squeue(1, "COMPLETED")])
-    assert monitor.unfinished(runs, run=run)[0] == (alive,)
+    assert monitor.find_unfinished(runs, run=run)[0] == (alive,)
     assert [call[0] for call in run.calls] == ["squeue"]
     # Slurm may have put back what a signal ended, and can't be asked.
     silent = Slurm(squeue=[failed("Unable to contact slurm controller")])
     names = [
         tracked_campaign.campaign.id[-6:]
-        for tracked_campaign in monitor.unfinished(runs, run=silent)[0]
+        for tracked_campaign in monitor.find_unfinished(runs, run=silent)[0]
     ]
     assert names == ["gone01", "live01", "term01"]
     # On a laptop with a copy of the campaigns nobody can be asked.
     absent = Slurm(squeue=[failed("squeue: not found", 127)])
     names = [
         tracked_campaign.campaign.id[-6:]
-        for tracked_campaign in monitor.unfinished(runs, run=absent)[0]
+        for tracked_campaign in monitor.find_unfinished(runs, run=absent)[0]
     ]
     assert names == ["gone01", "live01"]
-    assert monitor.unfinished(tmp_path, run=run)[0] == ()
+    assert monitor.find_unfinished(tmp_path, run=run)[0] == ()
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_requeued_campaign_is_not_over_although_its_attempt_wrote_its_end(
     ended(built, signal=signal)
     watched("20261102T000000Z-pytorch-newer1", job_id="2")
     run = Slurm(squeue=[built.squeue(1, state)])
-    assert monitor.unfinished(built.directory.parent, run=run)[0] == (built,)
+    assert monitor.find_unfinished(built.directory.parent, run=run)[0] == (built,)
 
 
 def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
@@ -335,13 +335,13 @@ def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
 ) -> None:
     built = watched("20261101T000000Z-pytorch-local1", job_id="local-1-1", scheduler="local")
     plan = {"machine": "elsewhere 1", "lock": "", "minutes": 1, "grace": 1, "elements": []}
-    (built.directory / local.PLAN).write_text(json.dumps(plan))
+    (built.directory / local.PLAN_FILE).write_text(json.dumps(plan))
     runs, run = built.directory.parent, Slurm()
-    assert monitor.unfinished(runs, run=run)[0] == (built,)
+    assert monitor.find_unfinished(runs, run=run)[0] == (built,)
     ended(built, 1)
-    assert monitor.unfinished(runs, run=run)[0] == (built,)
+    assert monitor.find_unfinished(runs, run=run)[0] == (built,)
     ended(built, 2)
-    assert monitor.unfinished(runs, run=run)[0] == ()
+    assert monitor.find_unfinished(runs, run=run)[0] == ()
     assert run.calls == []
 
 
@@ -349,11 +349,11 @@ def test_campaigns_are_named_by_path_or_part_of_an_id_each_once(watched: Build) 
     built = watched()
     runs = built.directory.parent
     names = ["aaaaaa", str(built.directory), "20261121T"]
-    assert store.chosen(names, runs) == store.chosen((), runs) == (built.directory,)
+    assert store.resolve_all(names, runs) == store.resolve_all((), runs) == (built.directory,)
     with pytest.raises(UsageError):
-        store.chosen(["bbbbbb"], runs)
+        store.resolve_all(["bbbbbb"], runs)
     with pytest.raises(UsageError, match="no campaign yet"):
-        store.chosen((), runs / "elsewhere")
+        store.resolve_all((), runs / "elsewhere")
 
 
 def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Build) -> None:
@@ -361,13 +361,13 @@ def test_how_far_a_repeat_is_comes_from_the_end_of_its_log(watched: Build) -> No
     repeat = built.repeats[0]
     state = RepeatState("RUNNING", Kind.RUNNING, "sacct", attempt=1)
     built.reach(1, 60, attempt=1)
-    read = monitor.progress_reader(built.directory)
-    detail = monitor.detail(repeat, read(monitor.log_path(repeat, state)), now=T)
+    read = monitor.make_progress_reader(built.directory)
+    detail = monitor.estimate_progress(repeat, read(monitor.log_path(repeat, state)), now=T)
     assert detail.iteration == 60
     assert detail.throughput is not None
     assert detail.throughput == pytest.approx(8, rel=0.05)
     assert detail.ends == pytest.approx(T + 60 * 4 / detail.throughput)
-    nothing = monitor.detail(repeat, read(built.directory / "absent"), now=T)
+    nothing = monitor.estimate_progress(repeat, read(built.directory / "absent"), now=T)
     assert (nothing.iteration, nothing.throughput, nothing.ends) == (None, None, None)
 
 
@@ -375,25 +375,29 @@ def test_a_campaign_without_a_usable_recipe_is_watched_all_the_same(watched: Bui
     built = watched()
     for text in ("[log]\nnonsense = 1\n", "["):
         (built.directory / "recipe.toml").write_text(text)
-        assert monitor.progress_reader(built.directory)(built.directory / "x") is None
+        assert monitor.make_progress_reader(built.directory)(built.directory / "x") is None
     (built.directory / "recipe.toml").unlink()
-    assert monitor.progress_reader(built.directory)(built.directory / "x") is None
+    assert monitor.make_progress_reader(built.directory)(built.directory / "x") is None
 
 
 def test_repeats_are_counted_by_the_kind_of_their_state(watched: Build) -> None:
     built = watched(repeats=4)
     words = ["COMPLETED", "FAILED", "RUNNING", "PENDING"]
     states = {
-        repeat.key: RepeatState(word, parse(word).kind, "sacct")
+        repeat.key: RepeatState(word, parse_state(word).kind, "sacct")
         for repeat, word in zip(built.repeats, words, strict=True)
     }
     view = View(built.repeats, states, float(T))
-    assert count_text(view.count()) == "1 completed, 1 failed, 1 running, 1 waiting"
+    assert format_counts(view.count()) == "1 completed, 1 failed, 1 running, 1 waiting"
 
 
 def test_durations_are_shown_in_hours_minutes_seconds() -> None:
-    assert [duration(value) for value in (0, 61.9, 360000)] == ["0:00:00", "0:01:01", "100:00:00"]
-    assert duration(None) == ""
+    assert [format_duration(value) for value in (0, 61.9, 360000)] == [
+        "0:00:00",
+        "0:01:01",
+        "100:00:00",
+    ]
+    assert format_duration(None) == ""
 
 
 def test_only_jobs_of_the_campaign_are_cancelled(watched: Build) -> None:
@@ -406,13 +410,13 @@ def test_only_jobs_of_the_campaign_are_cancelled(watched: Build) -> None:
         + built.squeue(1, "RUNNING", name="another job of mine", job="99")
     )
     run = Slurm(squeue=[lines])
-    target = cancel.find(built, run=run)
+    target = cancel.find_living(built, run=run)
     assert target.jobs == ("12",)
     assert [repeat.number for repeat in target.repeats] == [1]
     cancel.cancel(built, target, run=run)
     assert run.calls[-1] == ("scancel", "12")
     nothing = Slurm()
-    cancel.cancel(built, cancel.find(built, run=nothing), run=nothing)
+    cancel.cancel(built, cancel.find_living(built, run=nothing), run=nothing)
     assert [call[0] for call in nothing.calls] == ["squeue"]
 
 
@@ -420,7 +424,7 @@ def test_nothing_is_cancelled_while_squeue_is_silent(watched: Build) -> None:
     built = watched()
     run = Slurm(squeue=[failed("Unable to contact slurm controller")])
     with pytest.raises(SchedulerError, match="Unable to contact"):
-        cancel.find(built, run=run)
+        cancel.find_living(built, run=run)
 
 
 def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: Build) -> None:
@@ -430,7 +434,7 @@ def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: B
         + built.squeue(1, "RUNNING", name="the id was used again")
         + built.squeue(2, "PENDING", job="99_2")
     )
-    target = cancel.find(built, run=Slurm(squeue=[lines]))
+    target = cancel.find_living(built, run=Slurm(squeue=[lines]))
     assert target.jobs == ("99",)
     assert [repeat.number for repeat in target.repeats] == [2]
 
@@ -439,7 +443,7 @@ def test_a_job_that_ended_before_scancel_reached_it_is_no_error(watched: Build) 
     built = watched()
     answer = failed("scancel: error: Kill job error on job id 12: Invalid job id specified")
     run = Slurm(squeue=[built.squeue(1, "RUNNING")], scancel=[answer])
-    cancel.cancel(built, cancel.find(built, run=run), run=run)
+    cancel.cancel(built, cancel.find_living(built, run=run), run=run)
 
 
 def test_a_scancel_that_fails_is_reported(watched: Build) -> None:
@@ -448,24 +452,25 @@ def test_a_scancel_that_fails_is_reported(watched: Build) -> None:
         squeue=[built.squeue(1, "RUNNING")], scancel=[failed("scancel: error: Access denied")]
     )
     with pytest.raises(SchedulerError, match="Access denied"):
-        cancel.cancel(built, cancel.find(built, run=run), run=run)
+        cancel.cancel(built, cancel.find_living(built, run=run), run=run)
 
 
 def test_a_local_campaign_whose_queue_is_gone_has_nothing_to_cancel(watched: Build) -> None:
     built = watched(job_id=f"local-{os.getpid()}-1", scheduler="local")
     run = Slurm()
-    assert cancel.find(built, run=run).jobs == ()
+    assert cancel.find_living(built, run=run).jobs == ()
     assert run.calls == []
 
 
 def test_what_is_submitted_meanwhile_is_found_once_it_was_accepted(watched, tmp_path) -> None:
     first = watched(name="20261121T100000Z-pytorch-aaaaaa")
     runs = first.directory.parent
-    assert monitor.begun(runs, {first.directory}) == ()
+    assert monitor.find_submitted(runs, {first.directory}) == ()
     new = watched(name="20261121T100001Z-pytorch-bbbbbb", job_id="")
-    assert monitor.begun(runs, {first.directory}) == ()
+    assert monitor.find_submitted(runs, {first.directory}) == ()
     (array,) = new.campaign.arrays
     new.change(arrays=(replace(array, state="submitted", job_id="44"),))
     assert [
-        tracked_campaign.directory for tracked_campaign in monitor.begun(runs, {first.directory})
+        tracked_campaign.directory
+        for tracked_campaign in monitor.find_submitted(runs, {first.directory})
     ] == [new.directory]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcbert.scheduler.slurm.admission import Demand, find_misfits
-from hpcbert.slurm.partitions import Resource, read_sinfo, resources
+from hpcbert.slurm.partitions import Resource, parse_resources, read_partitions
 from hpcbert.timelimit import TimeLimit
 
 SINFO = """gpu*|up|3|1-00:00:00|1-infinite|gpu:v100:8(S:0-1)|n[1-3]
@@ -19,8 +19,8 @@ cpu|up|2|30:00|1-infinite|(null)|c[1-2]
 closed|down|4|infinite|1-infinite|gpu:8|d[1-4]
 not a line of sinfo
 """
-FOUND = read_sinfo(SINFO)
-WIDE = read_sinfo("wide|up|4|infinite|2-4|gpu:8|w[1-4]\n")
+FOUND = read_partitions(SINFO)
+WIDE = read_partitions("wide|up|4|infinite|2-4|gpu:8|w[1-4]\n")
 SHARED = Path("/shared/runs")
 
 
@@ -42,7 +42,7 @@ SHARED = Path("/shared/runs")
 def test_resources_are_read_as_slurm_writes_them(
     text: str, expected: list[tuple[str, str, int]]
 ) -> None:
-    assert list(resources(text)) == [Resource(*one) for one in expected]
+    assert list(parse_resources(text)) == [Resource(*one) for one in expected]
 
 
 def test_groups_of_a_partition_are_added_up() -> None:
@@ -60,7 +60,10 @@ def job(
     partition: str = "gpu", nodes: int = 1, minutes: int | None = 60, gres: str = "gpu:8"
 ) -> Demand:
     return Demand(
-        partition, nodes, TimeLimit(None if minutes is None else minutes * 60), resources(gres)
+        partition,
+        nodes,
+        TimeLimit(None if minutes is None else minutes * 60),
+        parse_resources(gres),
     )
 
 
@@ -154,12 +157,14 @@ def test_a_cluster_that_is_this_machine_alone_may_use_any_directory(
         nodename = "c1.example.org"
 
     monkeypatch.setattr("os.uname", Here)
-    alone = read_sinfo("gpu*|up|1|infinite|1-infinite|gpu:8|c1\n")
+    alone = read_partitions("gpu*|up|1|infinite|1-infinite|gpu:8|c1\n")
     assert list(find_misfits([job()], Path("/tmp/runs"), alone)) == []
 
 
 def test_without_an_answer_nothing_is_held_against_a_job() -> None:
-    assert list(find_misfits([job("gpus", 99)], Path("/tmp"), read_sinfo("sinfo: error"))) == []
+    assert (
+        list(find_misfits([job("gpus", 99)], Path("/tmp"), read_partitions("sinfo: error"))) == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.admission import Demand, find_missing_rights
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.slurm import rights
-from hpcbert.slurm.partitions import resources
+from hpcbert.slurm.partitions import parse_resources
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cluster import Answers, partition
 
@@ -24,12 +24,14 @@ USER = "{}|proj\n"
 
 
 def job(partition: str = "gpu", nodes: int = 1, minutes: int = 5, **own: Any) -> Demand:
-    return Demand(partition, nodes, TimeLimit(minutes * 60), resources("gpu:8"), tasks=8, **own)
+    return Demand(
+        partition, nodes, TimeLimit(minutes * 60), parse_resources("gpu:8"), tasks=8, **own
+    )
 
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
-    monkeypatch.setattr("hpcbert.system.ownership.name", lambda _: "me")
+    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
     parts = partition() + partition("closed", accounts="other,short", default="NO")
     parts += partition("fast", qos="high", default="NO") + partition("big", own_qos="cap")
     parts += partition("wide", default="NO")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import durations
-from hpcbert.commands.plan import Outlook, look, refusals
+from hpcbert.commands.plan import Outlook, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.model import Point, Protocol, Shape
@@ -41,7 +41,7 @@ def planned(where: Path, run: Slurm, framework: str = "pytorch", **request: Any)
     site = reference(where, slurm={"partition": "gpu", "gres": "gpu"}, runs="/shared/runs")
     asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
     draft = drafted(site, asked, found=load(framework), options={"dry": True})
-    return look(draft, durations.campaigns(where / "runs")[0], run=run)
+    return forecast(draft, durations.find_own_campaigns(where / "runs")[0], run=run)
 
 
 def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
@@ -81,14 +81,14 @@ def test_what_the_cluster_would_refuse_is_said(
     tmp_path: Path, request_: dict[str, Any], answer: Answer, said: str
 ) -> None:
     outlook = planned(tmp_path, Cluster(sbatch=answer), **request_)
-    assert any(said in str(error) for error in refusals(outlook))
-    assert all(isinstance(error, CheckError) for error in refusals(outlook))
+    assert any(said in str(error) for error in list_refusals(outlook))
+    assert all(isinstance(error, CheckError) for error in list_refusals(outlook))
     assert not outlook.can_run
 
 
 def test_where_slurm_does_not_answer_nobody_knows_whether_it_can_run(tmp_path: Path) -> None:
     outlook = planned(tmp_path, Slurm(away={"sbatch", "sinfo"}))
-    (error,) = refusals(outlook)
+    (error,) = list_refusals(outlook)
     assert isinstance(error, SchedulerError)
     assert not outlook.can_run
     assert [point.cost.hours for point in outlook.points] == [5.0]
@@ -100,7 +100,7 @@ def test_what_is_missing_has_the_command_that_gets_it(tmp_path: Path) -> None:
     assert lacks["source"].command == "hpcbert prepare --fw oneflow --only source --device gpu"
     assert lacks["source"].blocks
     assert not outlook.can_run
-    (error,) = refusals(outlook)
+    (error,) = list_refusals(outlook)
     assert "oneflow lacks" in str(error)
     assert lacks["source"].command in error.hint
 

@@ -17,7 +17,7 @@ from hpcbert.commands import obstacles
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm.examine import examine
+from hpcbert.scheduler.slurm.examine import examine_site
 from hpcbert.script import inputs
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts, planted
@@ -56,7 +56,7 @@ def looked(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
     script.write_text(text)
     argv = ["bash", "-c", f'{start} exec bash "$0" "$@"', str(script), *words]
     outcome = run(argv, env={"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"})
-    return nodes.findings(outcome.stdout, {})
+    return nodes.find_problems(outcome.stdout, {})
 
 
 def campaign(tmp_path: Path) -> str:
@@ -88,7 +88,7 @@ def greeted(tmp_path: Path, rank: int, port: int) -> Iterable[Finding]:
         "SLURMD_NODENAME": f"n{rank + 1}",
     }
     words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
-    return nodes.findings(run(words, env=env).stdout, {})
+    return nodes.find_problems(run(words, env=env).stdout, {})
 
 
 def apart(tmp_path: Path) -> Iterable[Finding]:
@@ -105,7 +105,7 @@ def taken(tmp_path: Path) -> Iterable[Finding]:
 
 
 def silent(tmp_path: Path) -> Iterable[Finding]:
-    return nodes.missing_nodes(
+    return nodes.find_missing_nodes(
         "n1\ttmp\tok\tx\n", Shape(2, 1).nodes, "srun: error: Node failure on n2"
     )
 
@@ -121,19 +121,19 @@ def without_enroot(tmp_path: Path) -> Iterable[Finding]:
         .replace("PATH=$PATH:/usr/sbin:/sbin", "")
     )
     env = {"PATH": str(tools), "HOME": str(tools), "SLURMD_NODENAME": "n1"}
-    return nodes.findings(run(["bash", "-c", text, "probe", "--enroot"], env=env).stdout, {})
+    return nodes.find_problems(run(["bash", "-c", text, "probe", "--enroot"], env=env).stdout, {})
 
 
 def outside(tmp_path: Path) -> Iterable[Finding]:
     said = "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
-    return nodes.missing_ranks(said, ("n1", "n2"), "pyxis")
+    return nodes.find_missing_ranks(said, ("n1", "n2"), "pyxis")
 
 
 def without_image(tmp_path: Path) -> Iterable[Finding]:
     text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
     site = drafts.site_of(tmp_path, text)
     recipe = drafts.load("oneflow")
-    return obstacles.of_framework(site, recipe, inputs.find(site, recipe, {}))
+    return obstacles.find_framework_obstacles(site, recipe, inputs.find_inputs(site, recipe, {}))
 
 
 def asked(
@@ -157,7 +157,7 @@ def asked(
 
         start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
         site = drafts.site_of(tmp_path, f"[slurm]\n{text}\n", start=start)
-        return examine(site, World(program, environ={}), 1)
+        return examine_site(site, World(program, environ={}), 1)
 
     return ask
 
@@ -203,8 +203,10 @@ def test_every_fault_of_a_script_is_planted() -> None:
 def test_what_a_script_plants_is_found(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcbert.system.ownership.name", lambda _: "me")
-    monkeypatch.setattr("hpcbert.system.ownership.member", lambda groups: "users" in groups)
+    monkeypatch.setattr("hpcbert.system.ownership.user_name", lambda _: "me")
+    monkeypatch.setattr(
+        "hpcbert.system.ownership.is_in_any_group", lambda groups: "users" in groups
+    )
     found = [
         {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.what](tmp_path)
     ]

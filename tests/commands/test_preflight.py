@@ -33,13 +33,13 @@ def curve(where: Path, nodes: int = 2, **options: Any) -> Draft:
 
 
 def submitted(draft: Draft, slurm: Slurm) -> Campaign:
-    flow.write(draft)
+    flow.write_campaign(draft)
     return flow.submit(draft.directory, hurried(slurm))
 
 
 def submitted_first(draft: Draft, slurm: Slurm) -> None:
     """Submit the preflight, and no more: then the controller is away."""
-    flow.write(draft)
+    flow.write_campaign(draft)
     slurm.before = lambda _: slurm.away.update({"sbatch"} if slurm.jobs else ())
     with pytest.raises(SchedulerError):
         flow.submit(draft.directory, hurried(slurm))
@@ -194,17 +194,17 @@ def test_what_it_found_is_told_in_words(
     queued: Draft, events: Sequence[dict[str, Any]], said: list[str], warned: bool
 ) -> None:
     watched = says(queued, *events)
-    found = preflight.sentences(watched)
+    found = preflight.describe_preflight(watched)
     assert len(found) == len(said)
     assert all(part in text for part, text in zip(said, found, strict=True))
-    assert bool(preflight.warnings(watched, over=False)) == warned
+    assert bool(preflight.warn_about_preflight(watched, over=False)) == warned
 
 
 @pytest.mark.parametrize("events", [[], [STARTED]], ids=["waited", "ran"])
 def test_one_that_somebody_ended_is_not_said_to_wait_or_run(
     queued: Draft, events: Sequence[dict[str, Any]]
 ) -> None:
-    (said,) = preflight.warnings(says(queued, *events), over=True)
+    (said,) = preflight.warn_about_preflight(says(queued, *events), over=True)
     assert "job 100, has recorded no end" in said
 
 
@@ -220,7 +220,7 @@ def test_one_that_somebody_ended_is_not_said_to_wait_or_run(
     ids=str,
 )
 def test_a_damaged_line_does_no_harm(queued: Draft, event: dict[str, Any]) -> None:
-    assert preflight.sentences(says(queued, STARTED, event, ended()))
+    assert preflight.describe_preflight(says(queued, STARTED, event, ended()))
 
 
 def test_a_dry_run_shows_it_first_and_a_plan_counts_it(here: None) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from hpcbert.campaign.foreign_recipes import Recipes
 from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import Places, load
+from hpcbert.commands.results import Places, load_result_set
 from hpcbert.errors import UsageError
 from hpcbert.results.resultset import ResultSet
-from hpcbert.results.saved import read, render
+from hpcbert.results.saved import read_results, render_results
 from tests.kit import logs
 from tests.kit.campaigns import Built
 from tests.kit.collecting import says
@@ -23,7 +23,7 @@ AT = Places(Recipes((TEMPLATES,)))
 
 
 def of(*words: object, request: CollectRequest | None = None) -> ResultSet:
-    return load([str(word) for word in words], AT, request, states=says())
+    return load_result_set([str(word) for word in words], AT, request, states=says())
 
 
 def put_logs(root: Path, shape: str = "1n1g", rate: float = 64.5) -> Path:
@@ -65,7 +65,7 @@ def test_several_paths_become_one(tmp_path: Path, build: Build) -> None:
     built.finish()
     path, other = put_logs(tmp_path / "one"), put_logs(tmp_path / "other", "1n4g")
     saved = tmp_path / "results.json"
-    saved.write_text(render(of(other)))
+    saved.write_text(render_results(of(other)))
     result_set = of(built.directory, path, saved)
     assert sorted(medians(result_set)) == ["1n1g", "1n2g", "1n4g"]
     assert [source.kind for source in result_set.sources] == ["campaign", "logs", "logs"]
@@ -76,15 +76,15 @@ def test_what_was_saved_is_what_was_collected(tmp_path: Path, build: Build) -> N
     built.finish()
     result_set = of(built.directory)
     path = tmp_path / "kept.JSON"
-    path.write_text(render(result_set))
-    assert of(path) == read(path) == result_set
+    path.write_text(render_results(result_set))
+    assert of(path) == read_results(path) == result_set
 
 
 @pytest.mark.parametrize("again", ["logs", "saved"])
 def test_a_point_from_two_places_is_refused(tmp_path: Path, again: str) -> None:
     root = put_logs(tmp_path / "logs")
     saved = tmp_path / "results.json"
-    saved.write_text(render(of(root)))
+    saved.write_text(render_results(of(root)))
     twice = tmp_path / "again.json"
     twice.write_text(saved.read_text())
     with pytest.raises(UsageError, match="1n1g fp32 b4 is in"):
@@ -94,7 +94,7 @@ def test_a_point_from_two_places_is_refused(tmp_path: Path, again: str) -> None:
 def test_saved_results_stay_as_they_were_collected(tmp_path: Path) -> None:
     root = put_logs(tmp_path / "logs")
     saved = tmp_path / "results.json"
-    saved.write_text(render(of(root)))
+    saved.write_text(render_results(of(root)))
     with pytest.raises(UsageError, match="do not apply to saved results"):
         of(saved, request=CollectRequest(rule="rate"))
 

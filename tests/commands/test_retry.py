@@ -12,7 +12,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli.retry import _result
+from hpcbert.cli.retry import _make_result
 from hpcbert.commands import retry, submit
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Array, Campaign, Shape
@@ -76,16 +76,16 @@ class Bench:
 
     def look(self, policy: RetryPolicy | None = None) -> retry.Findings:
         clock = Clock(NOW)
-        return retry.look(
+        return retry.find_invalid(
             self.directory, policy or RetryPolicy(), run=self.slurm, clock=clock, pause=clock.pause
         )
 
     def plan(self, policy: RetryPolicy | None = None) -> retry.RetryPlan:
-        return retry.plan(self.look(), policy or RetryPolicy(), run=self.slurm)
+        return retry.plan_retry(self.look(), policy or RetryPolicy(), run=self.slurm)
 
     def retry(self) -> Array:
         """Submit what is missing again, and return the new array."""
-        (array,) = retry.intend(self.plan()).arrays[-1:]
+        (array,) = retry.write_retry(self.plan()).arrays[-1:]
         campaign = submit.submit(self.directory, self.means)
         return next(one for one in campaign.arrays if one.name == array.name)
 
@@ -94,7 +94,7 @@ class Bench:
 def bench(tmp_path: Path) -> Bench:
     request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny", iters=12, skip=2)
     draft = drafted(tmp_path, request)
-    submit.write(draft)
+    submit.write_campaign(draft)
     one = Bench(draft.directory, Slurm(first=10, now=NOW))
     submit.submit(one.directory, one.means)
     return one
@@ -127,7 +127,7 @@ def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> N
     request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), iters=12, skip=2, model="bert-tiny",
                       env=(("NCCL_ALGO", "Ring"),))  # fmt: skip
     draft = drafted(changed(reference(tmp_path), slurm={"nodelist": "n2"}), request)
-    submit.write(draft)
+    submit.write_campaign(draft)
     bench = Bench(draft.directory, Slurm(first=10, now=NOW))
     submit.submit(bench.directory, bench.means)
     for repeat in (1, 2, 3, 4):
@@ -220,7 +220,7 @@ def test_nodes_can_be_chosen_and_suspicion_be_turned_off(three_of_five: Bench) -
 def test_a_crash_while_retrying_loses_and_doubles_nothing(
     three_of_five: Bench, queued: bool
 ) -> None:
-    retry.intend(three_of_five.plan())
+    retry.write_retry(three_of_five.plan())
     if queued:
         three_of_five.slurm.dies = True
         with pytest.raises(KeyboardInterrupt):
@@ -234,7 +234,7 @@ def test_a_crash_while_retrying_loses_and_doubles_nothing(
 
 
 def test_who_watches_finds_what_an_interrupted_submission_left(three_of_five: Bench) -> None:
-    retry.intend(three_of_five.plan())
+    retry.write_retry(three_of_five.plan())
     three_of_five.slurm.dies = True
     with pytest.raises(KeyboardInterrupt):
         submit.submit(three_of_five.directory, three_of_five.means)
@@ -248,9 +248,9 @@ def test_who_watches_finds_what_an_interrupted_submission_left(three_of_five: Be
 
 def test_of_two_retries_at_once_one_wins(three_of_five: Bench) -> None:
     first, second = three_of_five.plan(), three_of_five.plan()
-    retry.intend(first)
+    retry.write_retry(first)
     with pytest.raises(UsageError, match="Another process changed the campaign"):
-        retry.intend(second)
+        retry.write_retry(second)
     assert len(three_of_five.campaign.arrays) == 2
 
 
@@ -309,7 +309,7 @@ def test_a_longer_time_limit_is_the_new_scripts_own(late: Bench, limit: str) -> 
 
 
 def test_a_longer_time_limit_stays_for_the_next_retry(late: Bench) -> None:
-    retry.intend(late.plan(RetryPolicy(time_limit="2:00:00")))
+    retry.write_retry(late.plan(RetryPolicy(time_limit="2:00:00")))
     submit.submit(late.directory, late.means)
     for repeat in (2, 3, 4):
         late.ended(repeat, "FAILED" if repeat < 4 else "COMPLETED", attempt=1)
@@ -372,7 +372,7 @@ def test_the_command_says_what_would_not_fit_again(bench: Bench) -> None:
     for repeat in range(1, 6):
         bench.ended(repeat, "FAILED")
         bench.said(repeat, TOO_LARGE)
-    result = _result([bench.plan()], dry=False)
+    result = _make_result([bench.plan()], dry=False)
     data: Any = result.data
     (campaign,) = data["campaigns"]
     assert campaign["arrays"] == []

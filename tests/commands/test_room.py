@@ -12,7 +12,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.commands import submit as flow
-from hpcbert.commands.retry import Findings, InvalidRepeat, plan
+from hpcbert.commands.retry import Findings, InvalidRepeat, plan_retry
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import NoRoomError, World
@@ -54,7 +54,7 @@ def test_an_array_is_submitted_in_parts_as_room_becomes_available(
     tmp_path: Path, limit: str
 ) -> None:
     draft, slurm = curve(tmp_path, ("fp32",)), Limited(limit=limit)
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(NoRoomError, match="3 repeats are submitted, 7 are not") as caught:
         flow.submit(draft.directory, hurried(slurm))
     assert caught.value.exit_code == 4
@@ -82,7 +82,7 @@ def test_a_limit_that_no_waiting_helps_against_is_a_refusal(tmp_path: Path) -> N
             curve(tmp_path / str(number), ("fp32",)),
             Limited(limit=limit, room=0),
         )
-        flow.write(draft)
+        flow.write_campaign(draft)
         with pytest.raises(SchedulerError, match="violates accounting") as caught:
             flow.submit(draft.directory, hurried(slurm))
         assert caught.value.exit_code == 3
@@ -115,7 +115,7 @@ def test_more_repeats_than_indices_are_several_arrays(tmp_path: Path) -> None:
 
 def test_few_indices_split_a_usual_point_too(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path, ("fp32",), most_indices=3), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     campaign = flow.submit(draft.directory, hurried(slurm))
     assert [array.repeats for array in campaign.arrays] == [(1, 2, 3), (4, 5)] * 2
     calls = [call for call in slurm.calls if call[0] == "sbatch"]
@@ -127,7 +127,7 @@ def test_few_indices_split_a_usual_point_too(tmp_path: Path) -> None:
 def test_the_cluster_says_how_many_indices_it_takes(tmp_path: Path) -> None:
     def answering(text: str, code: int = 0) -> int | None:
         world = World(lambda argv, **_: Outcome(tuple(argv), code, text))
-        return scheduler.of("slurm", world).most_repeats(reference(tmp_path))
+        return scheduler.create_scheduler("slurm", world).most_repeats(reference(tmp_path))
 
     assert answering("MaxArraySize            = 4\nMaxJobCount = 10000\n") == 3
     assert answering("", 1) == MOST_INDICES
@@ -142,7 +142,7 @@ def test_a_script_to_submit_by_hand_has_one_array(tmp_path: Path) -> None:
 
 def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path) -> None:
     draft = curve(tmp_path, ("fp32",), most_indices=3)
-    flow.write(draft)
+    flow.write_campaign(draft)
     _, second, *_ = draft.campaign.arrays
     watched = TrackedCampaign(draft.directory, draft.campaign)
     invalid = tuple(
@@ -151,7 +151,7 @@ def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path
         for number in array.repeats[1:2]
     )
     findings = Findings(watched, invalid, (), 0, (), {})
-    made_ = plan(findings, RetryPolicy(suspect=False), run=Slurm())
+    made_ = plan_retry(findings, RetryPolicy(suspect=False), run=Slurm())
     assert [(array.repeats, array.offset) for array in made_.arrays] == [((2,), 0), ((5,), 3)]
     assert made_.arrays[1].request.array == "2%1"
     assert made_.arrays[1].script == second.script.removesuffix(".sbatch") + ".t1.sbatch"

@@ -27,7 +27,7 @@ from tests.kit.slurm import Answer, Job, Slurm, failed
 
 
 def submitted(draft: Draft, slurm: Slurm) -> list[str]:
-    flow.write(draft)
+    flow.write_campaign(draft)
     pauses: list[float] = []
     campaign = flow.submit(draft.directory, World(slurm, lambda: 1.0, pauses.append))
     assert campaign == store.read_manifest(draft.directory)
@@ -75,7 +75,7 @@ def test_killed_under_a_wrapper_that_prints_other_numbers_no_point_has_a_strange
         if program == "sbatch" and slurm.count("sbatch") == last:
             raise KeyboardInterrupt
 
-    flow.write(draft)
+    flow.write_campaign(draft)
     slurm.before = kill
     with pytest.raises(KeyboardInterrupt):
         flow.submit(draft.directory, hurried(slurm))
@@ -96,12 +96,12 @@ def test_killed_under_a_wrapper_that_prints_other_numbers_no_point_has_a_strange
 
 def test_many_unconfirmed_ids_are_confirmed_later_by_one_question(tmp_path: Path) -> None:
     draft, slurm = many(tmp_path, 12), Slurm(away={"scontrol"})
-    flow.write(draft)
+    flow.write_campaign(draft)
     campaign = flow.submit(draft.directory, hurried(slurm))
     assert all(array.job_id and not array.seen for array in campaign.arrays)
     slurm.calls.clear()
     watched = TrackedCampaign(draft.directory, campaign)
-    found = scheduler.of("slurm", World(slurm)).adopted(watched).campaign
+    found = scheduler.create_scheduler("slurm", World(slurm)).adopted(watched).campaign
     assert [call[0] for call in slurm.calls] == ["squeue"]
     assert all(array.seen for array in found.arrays)
     assert found == store.read_manifest(draft.directory)
@@ -116,7 +116,7 @@ def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Pat
 
 def test_points_that_may_run_at_once_wait_for_none_but_a_retry_for_its_own(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     free = replace(draft.campaign, concurrent_points=True)
     store.write_manifest(draft.directory, free)
     campaign = flow.submit(draft.directory, World(slurm))
@@ -142,7 +142,7 @@ def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None
             manifest = store.read_manifest(draft.directory)
             seen.append([array.state for array in manifest.arrays])
 
-    flow.write(draft)
+    flow.write_campaign(draft)
     flow.submit(draft.directory, hurried(Slurm(before=look)))
     assert seen[0] == ["intended"] * 4
     assert seen[3] == ["submitted"] * 3 + ["intended"]
@@ -153,7 +153,7 @@ def test_a_crash_after_sbatch_queued_loses_and_doubles_nothing(
     tmp_path: Path, crash_at: int
 ) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
 
     def die(program: str) -> None:
         slurm.dies = slurm.count("sbatch") == crash_at
@@ -182,7 +182,7 @@ def test_a_busy_controller_is_asked_again(tmp_path: Path) -> None:
 def test_a_refusal_names_slurms_reason_and_submits_no_more(tmp_path: Path) -> None:
     refusal = failed("sbatch: error: invalid partition specified: gpuu")
     draft, slurm = curve(tmp_path), Slurm(sbatch=[None, refusal, None])
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError, match="invalid partition specified: gpuu") as caught:
         flow.submit(draft.directory, hurried(slurm))
     assert caught.value.exit_code == 3
@@ -225,7 +225,7 @@ def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
 def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -> None:
     lost = failed("sbatch: error: Batch job submission failed: Socket timed out")
     draft, slurm = curve(tmp_path), Slurm(sbatch=[*[lost] * 4, None])
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError, match="Socket timed out"):
         flow.submit(draft.directory, hurried(slurm))
     assert store.read_manifest(draft.directory).arrays[0].state == "intended"
@@ -236,7 +236,7 @@ def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -
 def test_resume_submits_nothing_while_slurm_can_not_say_what_it_has(tmp_path: Path) -> None:
     lost = failed("sbatch: error: Batch job submission failed: Socket timed out")
     draft, slurm = curve(tmp_path), Slurm(away={"squeue", "sacct"}, sbatch=[lost, None])
-    flow.write(draft)
+    flow.write_campaign(draft)
     for _ in range(2):
         with pytest.raises(SchedulerError, match="is unknown whether"):
             flow.submit(draft.directory, hurried(slurm))
@@ -249,7 +249,7 @@ def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
 ) -> None:
     """What a killed sbatch had sent may lie before slurmctld while squeue is answered."""
     draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     first, *_ = draft.campaign.arrays
     called = replace(first, called="2025-11-21T04:00:00Z")
     store.write_manifest(draft.directory, updated(draft.campaign, called))
@@ -264,7 +264,7 @@ def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
 
 def test_a_job_that_nobody_remembers_is_known_by_what_it_wrote(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path, ("fp32",)), Slurm(away={"squeue", "sacct"})
-    flow.write(draft)
+    flow.write_campaign(draft)
     first, *_ = draft.campaign.arrays
     called = replace(first, called="2025-11-21T04:00:00Z")
     store.write_manifest(draft.directory, updated(draft.campaign, called))
@@ -279,7 +279,7 @@ def test_a_job_whose_id_can_not_be_written_down_is_named_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     real = os.write
 
     def full(descriptor: int, line: memoryview) -> int:
@@ -302,7 +302,7 @@ def test_a_manifest_that_can_not_be_rewritten_in_the_end_has_its_changes_beside_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     real = Path.replace
 
     def full(source: Path, target: Path) -> Path:
@@ -323,10 +323,10 @@ def test_a_manifest_that_can_not_be_rewritten_in_the_end_has_its_changes_beside_
 
 def test_changes_of_another_manifest_and_half_a_line_change_nothing(tmp_path: Path) -> None:
     draft = curve(tmp_path)
-    flow.write(draft)
+    flow.write_campaign(draft)
     changes = draft.directory / ledger.CHANGES
     first = replace(draft.campaign.arrays[0], state="submitted", job_id="7")
-    with store.changing(draft.directory, draft.campaign) as open_:
+    with store.open_ledger(draft.directory, draft.campaign) as open_:
         open_.put(first)
         text = changes.read_text()
         changes.write_text(text + '{"arrays": [{"na')
@@ -359,7 +359,7 @@ def test_a_thousand_points_are_written_down_once_and_then_line_by_line(
         real(directory, campaign)
 
     monkeypatch.setattr(store, "write_manifest", write)
-    with store.changing(built.directory, built.campaign) as open_:
+    with store.open_ledger(built.directory, built.campaign) as open_:
         sizes = []
         for array in arrays:
             before = open_._size
@@ -373,7 +373,7 @@ def test_a_thousand_points_are_written_down_once_and_then_line_by_line(
 def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
     draft = curve(tmp_path)
     slurm = Slurm(sbatch=[failed("sbatch: no such program", 127), None])
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError) as caught:
         flow.submit(draft.directory, hurried(slurm))
     assert "login node" in caught.value.hint
@@ -381,7 +381,7 @@ def test_no_sbatch_on_this_machine(tmp_path: Path) -> None:
 
 def test_a_script_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     script = draft.directory / draft.campaign.arrays[0].script
     script.write_text(script.read_text() + "\n# changed\n")
     with pytest.raises(UsageError, match="differs from the one that was rendered"):
@@ -393,7 +393,7 @@ def test_a_script_changed_by_hand_is_not_submitted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", ["missing", "different"])
 def test_a_library_changed_by_hand_is_not_submitted(tmp_path: Path, name: str, state: str) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     path = draft.directory / "scripts" / name
     path.unlink() if state == "missing" else path.write_text("# changed\n")
     with pytest.raises(UsageError, match=f"The file is {state}") as caught:
@@ -404,7 +404,7 @@ def test_a_library_changed_by_hand_is_not_submitted(tmp_path: Path, name: str, s
 
 def test_two_submits_of_one_campaign_one_wins(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     with store.locked(draft.directory), pytest.raises(UsageError, match="is working on this"):
         flow.submit(draft.directory, hurried(slurm))
     assert not slurm.jobs
@@ -414,7 +414,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     import socket
 
     draft, slurm = curve(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     (draft.directory / store.LOCK).write_text(f"{socket.gethostname()} 4194999\n")
     flow.submit(draft.directory, hurried(slurm))
     assert len(slurm.jobs) == 4
@@ -443,7 +443,7 @@ def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
         monkeypatch.setenv(name, "leak")
     monkeypatch.setenv("SLURM_CONF_SERVER", "controller")
     draft, slurm = curve(tmp_path), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     flow.submit(draft.directory, hurried(slurm))
     for call, environment in zip(slurm.calls, slurm.environments, strict=True):
         assert environment is not None
@@ -454,7 +454,7 @@ def test_the_callers_filters_do_not_hide_a_job_that_is_queued(
 
 def test_a_manifest_reads_back_and_a_damaged_one_says_so(tmp_path: Path) -> None:
     draft = curve(tmp_path)
-    flow.write(draft)
+    flow.write_campaign(draft)
     path = draft.directory / MANIFEST
     assert store.read_manifest(draft.directory) == draft.campaign
     document = json.loads(path.read_text())
@@ -472,12 +472,12 @@ def test_a_place_that_can_not_be_written_is_an_error_before_sbatch(tmp_path: Pat
     blocker.write_text("")
     draft = drafted(reference(tmp_path, runs=str(blocker)))
     with pytest.raises(HpcbertError, match="Can't make the campaign directory"):
-        flow.write(draft)
+        flow.write_campaign(draft)
 
 
 def test_campaigns_are_found_by_path_id_and_part(tmp_path: Path) -> None:
     draft = curve(tmp_path)
-    flow.write(draft)
+    flow.write_campaign(draft)
     runs = draft.directory.parent
     for name in (str(draft.directory), draft.directory.name, "abc123"):
         assert store.resolve(name, runs) == draft.directory
@@ -490,7 +490,7 @@ def test_a_campaign_named_by_a_relative_path_is_submitted_by_its_absolute_one(
 ) -> None:
     """sbatch is run in the campaign, where a path relative to where hpcbert was run leads nowhere."""
     draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    flow.write(draft)
+    flow.write_campaign(draft)
     runs = draft.directory.parent
     monkeypatch.chdir(runs.parent)
     relative = Path(runs.name)
@@ -514,7 +514,7 @@ def test_dry_run_distinguishes_refusal_from_absence(
             bad = argv[0] == "sbatch" and bool(message)
             return Outcome(tuple(argv), int(bad), "", message if bad else "")
 
-        return scheduler.of("slurm", World(run)).checks({"x": "true"})[1]
+        return scheduler.create_scheduler("slurm", World(run)).checks({"x": "true"})[1]
 
     assert answering("").ok is True
     assert answering("allocation failure: Invalid account").ok is False

@@ -24,7 +24,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("again", [RESUME, retry.AGAIN])
+@pytest.mark.parametrize("again", [RESUME, retry.RETRY_COMMAND])
 @pytest.mark.parametrize("squeue_works", [False, True], ids=["squeue fails", "squeue works"])
 @pytest.mark.parametrize("failure", FAILURES)
 def test_the_command_that_goes_on_is_named(
@@ -34,7 +34,7 @@ def test_the_command_that_goes_on_is_named(
     draft = curve(tmp_path)
     slurm = Slurm(away=set() if squeue_works else {"squeue", "sacct"}, sbatch=[*[answer] * 4, None])
     means = hurried(slurm)._replace(again=again)
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError) as caught:
         flow.submit(draft.directory, means)
     assert slurm.count("sbatch") == (4 if squeue_works else 1)

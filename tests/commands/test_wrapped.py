@@ -18,7 +18,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands import cancel
 from hpcbert.commands import submit as flow
 from hpcbert.errors import SchedulerError
-from hpcbert.model import Array, utc
+from hpcbert.model import Array, format_utc
 from hpcbert.scheduler.base import World
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
@@ -55,7 +55,7 @@ class Wrapped(Slurm):
 
 
 def submitted(draft: Draft, slurm: Slurm) -> tuple[Array, ...]:
-    flow.write(draft)
+    flow.write_campaign(draft)
     return flow.submit(draft.directory, hurried(slurm)).arrays
 
 
@@ -74,19 +74,19 @@ def begin(draft: Draft, array: Array, job: str, **event: Any) -> None:
 def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
     tmp_path: Path, changes: dict[str, str], hours: int
 ) -> None:
-    created = utc(time.time())
+    created = format_utc(time.time())
     draft = curve(tmp_path, ("fp32",))
     draft = replace(draft, campaign=replace(draft.campaign, created=created))
     slurm = Wrapped(changes=changes, now=time.time() + hours * 3600)
     arrays = submitted(draft, slurm)
     assert slurm.count("sbatch") == 2
-    assert [(array.job_id, bool(array.seen), array.doubtful) for array in arrays] == [
+    assert [(array.job_id, bool(array.seen), array.is_doubtful) for array in arrays] == [
         ("100", True, False),
         ("101", True, False),
     ]
     states = snapshot(watched(draft), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    assert cancel.find(watched(draft), run=slurm).jobs == ("100", "101")
+    assert cancel.find_living(watched(draft), run=slurm).jobs == ("100", "101")
 
 
 @pytest.mark.parametrize("changes", MARKED.values(), ids=MARKED)
@@ -95,7 +95,7 @@ def test_killed_before_the_answer_the_job_is_found_and_can_be_cancelled(
     tmp_path: Path, changes: dict[str, str], *, resumed: bool
 ) -> None:
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=changes)
-    flow.write(draft)
+    flow.write_campaign(draft)
 
     def kill(program: str) -> None:
         if program == "scontrol":
@@ -108,7 +108,7 @@ def test_killed_before_the_answer_the_job_is_found_and_can_be_cancelled(
     campaign = flow.submit(draft.directory, hurried(slurm)._replace(resumed=resumed))
     assert [array.job_id for array in campaign.arrays] == ["100", "101"]
     assert slurm.count("sbatch") == 2
-    assert cancel.find(watched(draft), run=slurm).jobs == ("100", "101")
+    assert cancel.find_living(watched(draft), run=slurm).jobs == ("100", "101")
 
 
 FORMS = {
@@ -129,18 +129,20 @@ def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(
     arrays = submitted(draft, slurm)
     assert slurm.count("sbatch") == 2
     assert [array.job_id for array in arrays] == ["101", "102"]
-    assert all(array.doubtful and array.state == "submitted" for array in arrays)
+    assert all(array.is_doubtful and array.state == "submitted" for array in arrays)
     assert ("JobName", arrays[0].name, "proj") in arrays[0].changed
     assert [entry[2] for entry in arrays[0].changed if entry[0] == "WorkDir"] == ["/tmp"]
     states = snapshot(watched(draft), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    assert cancel.find(watched(draft), run=slurm).jobs == ("101", "102")
+    assert cancel.find_living(watched(draft), run=slurm).jobs == ("101", "102")
     with pytest.raises(SchedulerError, match="is not over"):
-        scheduler.of("slurm", World(slurm)).refuse_doubling(watched(draft), [(arrays[0], 2)])
+        scheduler.create_scheduler("slurm", World(slurm)).refuse_doubling(
+            watched(draft), [(arrays[0], 2)]
+        )
     begin(draft, arrays[0], "101")
     first, second = adopted(watched(draft), run=slurm).campaign.arrays
-    assert (first.job_id, bool(first.seen), first.doubtful) == ("101", True, False)
-    assert second.doubtful
+    assert (first.job_id, bool(first.seen), first.is_doubtful) == ("101", True, False)
+    assert second.is_doubtful
     again = flow.submit(draft.directory, hurried(slurm)._replace(resumed=True))
     assert (slurm.count("sbatch"), again.arrays) == (2, (first, second))
 
@@ -149,13 +151,13 @@ def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path: Path) -> None:
     draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(changes=UNMARKED, form="34\n")
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError, match="Slurm does not show which job"):
         flow.submit(
             draft.directory, hurried(slurm)
         )  # 34 is the first array's: the second has none.
     arrays = store.read_manifest(draft.directory).arrays
-    assert [(array.job_id, array.doubtful) for array in arrays] == [("34", True), ("", False)]
+    assert [(array.job_id, array.is_doubtful) for array in arrays] == [("34", True), ("", False)]
     begin(draft, arrays[0], "101")
     (first, _) = adopted(watched(draft), run=slurm).campaign.arrays
     assert (first.job_id, first.changed) == ("101", ())
@@ -180,7 +182,7 @@ def test_what_can_not_be_recognized_is_not_submitted_again(
     form, code, complaint = answer
     draft = curve(tmp_path, ("fp32",))
     slurm = Wrapped(changes=UNMARKED, form=form, code=code, complaint=complaint)
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError, match=r"ended with status \d+ and printed"):
         flow.submit(draft.directory, hurried(slurm))
     for resumed in (False, True):
@@ -201,9 +203,9 @@ def test_a_start_of_another_arrays_job_settles_nothing(tmp_path: Path) -> None:
     retry = replace(first, name=f"{first.name}.t1", first_attempt=1, job_id="", submit_time=None)
     # The user requeued the first job.
     begin(draft, first, "100", attempt=1)
-    assert watched(draft).begun_job(first) == "100"
-    assert watched(draft).begun_job(retry) == ""
-    assert watched(draft).begun_job(replace(first, name=f"{first.name}.p4")) == "100"
+    assert watched(draft).find_begun_job(first) == "100"
+    assert watched(draft).find_begun_job(retry) == ""
+    assert watched(draft).find_begun_job(replace(first, name=f"{first.name}.p4")) == "100"
 
 
 OVER = {"waiting": "", "over": "COMPLETED", "forgotten": "gone"}
@@ -280,7 +282,7 @@ def test_an_empty_answer_from_a_cache_is_no_proof(
     draft = curve(tmp_path, ("fp32",))
     slurm = Cached(now=1_763_700_000.0, away=away)
     world = World(slurm, lambda: slurm.clock, slurm.pause)
-    flow.write(draft)
+    flow.write_campaign(draft)
     if answer == "lost":
         lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
         slurm.sbatch = [lost, None]
@@ -312,7 +314,7 @@ def test_nobody_elses_job_is_kept_in_doubt(tmp_path: Path) -> None:
         outcome = slurm(argv, **more)
         return replace(outcome, stdout=re.sub(r"\(\d+\)", "(4321)", outcome.stdout))
 
-    flow.write(draft)
+    flow.write_campaign(draft)
     with pytest.raises(SchedulerError, match="printed 100, 'proj' of nobody in /tmp"):
         flow.submit(draft.directory, hurried(stranger))
     assert slurm.count("sbatch") == 1

@@ -21,9 +21,9 @@ def write(path: Path, text: str = MINIMAL) -> Path:
 def test_reference_site_holds_every_key_with_its_default(repository: Path, tmp_path: Path) -> None:
     reference = site.read_site(repository / "site.toml", base=tmp_path, env={})
     bare = site.read_site(write(tmp_path / "site.toml"), base=tmp_path, env={})
-    settings = origin.settings(reference, {})
+    settings = origin.list_origins(reference, {})
     assert {by for _, by in settings.values()} == {str(repository / "site.toml")}
-    for key, (value, by) in origin.settings(bare, {}).items():
+    for key, (value, by) in origin.list_origins(bare, {}).items():
         if by == "default":
             assert settings[key][0] == value, key
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.config.site import absolute_image
+from hpcbert.config.site import resolve_image
 from hpcbert.errors import ConfigError
 from tests.kit.drafts import site_of
 
@@ -13,10 +13,10 @@ def test_a_relative_file_is_relative_to_where_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/one")
-    assert absolute_image("./x.sqsh", tmp_path) == str(tmp_path / "x.sqsh")
-    assert absolute_image("~/x.sqsh", tmp_path) == "/home/one/x.sqsh"
+    assert resolve_image("./x.sqsh", tmp_path) == str(tmp_path / "x.sqsh")
+    assert resolve_image("~/x.sqsh", tmp_path) == "/home/one/x.sqsh"
     for text in ("/a/b.sqsh", "docker://a.b#c:1", "ubuntu", ""):
-        assert absolute_image(text, tmp_path) == text
+        assert resolve_image(text, tmp_path) == text
 
 
 def test_paths_of_a_site_are_relative_to_its_file(tmp_path: Path) -> None:

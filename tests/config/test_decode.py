@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpcbert.errors import ConfigError
 from hpcbert.model import Shape
-from hpcbert.system.decode import GIVEN, Count, Invalid, Keyed, Range, decode, did_you_mean
+from hpcbert.system.decode import GIVEN, Count, Invalid, Range, TableKeys, decode, did_you_mean
 from hpcbert.timelimit import TimeLimit
 
 
@@ -170,7 +170,7 @@ def test_did_you_mean_lists_all_where_nothing_is_near() -> None:
 
 @dataclass(frozen=True)
 class Placed:
-    pairs: tuple[Annotated[tuple[str, int], Keyed("node", "gpus")], ...]
+    pairs: tuple[Annotated[tuple[str, int], TableKeys("node", "gpus")], ...]
 
 
 def test_a_keyed_tuple_is_a_table() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hpcbert.cli.request import read_requests
 from hpcbert.config.options import Options
-from hpcbert.config.slurmwords import given, refusal
+from hpcbert.config.slurmwords import argument_value, explain_refusal
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit.drafts import MINIMAL, site_of
 
@@ -79,7 +79,7 @@ def cases(table: dict[str, list[list[str]]]) -> list[object]:
     ),
 )
 def test_an_option_of_sbatch_that_is_hpcberts_own_is_refused(name: str, words: list[str]) -> None:
-    assert f"sbatch's --{name})" in refusal("sbatch", words)
+    assert f"sbatch's --{name})" in explain_refusal("sbatch", words)
 
 
 @pytest.mark.parametrize(
@@ -99,24 +99,24 @@ def test_an_option_of_sbatch_that_is_hpcberts_own_is_refused(name: str, words: l
     ),
 )
 def test_an_option_of_srun_that_is_hpcberts_own_is_refused(name: str, words: list[str]) -> None:
-    assert f"srun's --{name})" in refusal("srun", words)
+    assert f"srun's --{name})" in explain_refusal("srun", words)
 
 
 @pytest.mark.parametrize("program", ALLOWED)
 def test_other_options_are_handed_on(program: str) -> None:
     for words in ALLOWED[program]:
-        assert refusal(program, words) == "", words
+        assert explain_refusal(program, words) == "", words
 
 
 def test_what_is_not_an_option_would_be_read_as_a_script_or_a_command() -> None:
     for words in (["x"], ["--hold", "x"], ["--"], ["-"], [""]):
-        assert "is not an option" in refusal("sbatch", words)
+        assert "is not an option" in explain_refusal("sbatch", words)
 
 
 def test_the_last_value_of_an_option_is_what_sbatch_takes() -> None:
-    assert given(["--clusters=a", "-M", "b,c"], "clusters") == "b,c"
-    assert given(["-Mx"], "clusters") == "x"
-    assert given(["--comment=x"], "clusters") == ""
+    assert argument_value(["--clusters=a", "-M", "b,c"], "clusters") == "b,c"
+    assert argument_value(["-Mx"], "clusters") == "x"
+    assert argument_value(["--comment=x"], "clusters") == ""
 
 
 def test_the_command_line_names_the_option_that_is_meant_instead(tmp_path: Path) -> None:

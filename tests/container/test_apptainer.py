@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.container import cache
-from hpcbert.container.reference import parse
+from hpcbert.container.reference import parse_reference
 from tests.kit.containers import HERE, SYSTEM_PATH
 from tests.kit.waiting import CEILING
 
@@ -76,7 +76,7 @@ class Node:
         return self.run(cache.SCRIPT, "--with", "apptainer", *words, stdin=stdin, **variables)
 
     def asks(self, uri: str = URI, **variables: str) -> subprocess.CompletedProcess[str]:
-        stem = "sif@" + parse(URI).stem
+        stem = "sif@" + parse_reference(URI).stem
         return self.image("import", uri, str(self.root / "images"), stem, **variables)
 
 
@@ -193,7 +193,7 @@ def test_an_image_is_pulled_once_and_named_by_its_digest(node: Node) -> None:
     assert first.stdout == again.stdout
     pulls = [call for call in node.calls if call["words"][0] == "pull"]  # type: ignore[index]
     assert len(pulls) == 1
-    found = cache.find(node.root / "images", parse(URI), "sif@")
+    found = cache.find_image(node.root / "images", parse_reference(URI), "sif@")
     assert found is not None
     assert (found.path + "\n", found.reference, found.apptainer) == (first.stdout, URI, "1.4.5")
     assert found.path.endswith(f"+{found.sha256[:12]}.sif")

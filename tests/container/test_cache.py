@@ -13,7 +13,7 @@ from hpcbert.container import cache, reference
 from hpcbert.errors import UsageError
 from tests.kit.containers import pointer
 
-IMAGE = reference.parse("docker://somebody@r.io#bert/tiny:1.0")
+IMAGE = reference.parse_reference("docker://somebody@r.io#bert/tiny:1.0")
 
 
 def put(directory: Path, stem: str = IMAGE.stem, content: bytes = b"hsqs image") -> Path:
@@ -37,13 +37,18 @@ def lock(directory: Path, holder: str, *, age: float = 0.0) -> None:
 
 def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path) -> None:
     put(tmp_path)
-    found = cache.find(tmp_path, IMAGE)
+    found = cache.find_image(tmp_path, IMAGE)
     assert found is not None
     assert found.path == str(tmp_path / f"{IMAGE.stem}+0123456789ab.sqsh")
     assert found.sha256.startswith("0123456789ab")
-    assert cache.find(tmp_path, reference.parse("docker://r.io#bert/tiny:1.0")) == found
-    assert cache.find(tmp_path, reference.parse("docker://r.io#bert/tiny:1.1")) is None
-    assert cache.find(tmp_path, reference.parse("/a/file.sqsh")) is None
+    assert (
+        cache.find_image(tmp_path, reference.parse_reference("docker://r.io#bert/tiny:1.0"))
+        == found
+    )
+    assert (
+        cache.find_image(tmp_path, reference.parse_reference("docker://r.io#bert/tiny:1.1")) is None
+    )
+    assert cache.find_image(tmp_path, reference.parse_reference("/a/file.sqsh")) is None
 
 
 @pytest.mark.parametrize(
@@ -61,19 +66,19 @@ def test_a_pointer_that_names_no_whole_image_is_none(
 ) -> None:
     path = put(tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert cache.find(tmp_path, IMAGE) is None
-    assert cache.listed(tmp_path) == ()
+    assert cache.find_image(tmp_path, IMAGE) is None
+    assert cache.list_images(tmp_path) == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", '{"schema": 1', "\x00"])
 def test_a_damaged_pointer_is_none(tmp_path: Path, text: str) -> None:
     put(tmp_path).write_text(text)
-    assert cache.find(tmp_path, IMAGE) is None
+    assert cache.find_image(tmp_path, IMAGE) is None
 
 
 def test_a_directory_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert cache.listed(tmp_path / "none") == ()
-    assert cache.leftovers(tmp_path / "none") == ()
+    assert cache.list_images(tmp_path / "none") == ()
+    assert cache.find_leftovers(tmp_path / "none") == ()
 
 
 def test_an_older_image_and_what_died_are_left_over(tmp_path: Path) -> None:
@@ -84,11 +89,11 @@ def test_an_older_image_and_what_died_are_left_over(tmp_path: Path) -> None:
     dead.write_bytes(b"half")
     (tmp_path / "own.sqsh").write_bytes(b"put there by hand")
     (tmp_path / "notes.txt").write_text("mine")
-    leftovers = cache.leftovers(tmp_path)
+    leftovers = cache.find_leftovers(tmp_path)
     assert [(leftover.path, leftover.stem, leftover.busy) for leftover in leftovers] == [
         (str(path), IMAGE.stem, False) for path in (dead, old)
     ]
-    assert cache.sweep(leftovers) == leftovers
+    assert cache.remove_leftovers(leftovers) == leftovers
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         ["notes.txt", "own.sqsh", f"{IMAGE.stem}.json", f"{IMAGE.stem}+0123456789ab.sqsh"]
     )
@@ -97,12 +102,12 @@ def test_an_older_image_and_what_died_are_left_over(tmp_path: Path) -> None:
 def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path) -> None:
     put(tmp_path)
     lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n")
-    (one,) = cache.listed(tmp_path)
+    (one,) = cache.list_images(tmp_path)
     with pytest.raises(UsageError, match="is being imported"):
-        cache.remove(tmp_path, one)
-    leftovers = cache.leftovers(tmp_path)
+        cache.remove_image(tmp_path, one)
+    leftovers = cache.find_leftovers(tmp_path)
     assert [leftover.busy for leftover in leftovers] == [True]
-    assert cache.sweep(leftovers) == ()
+    assert cache.remove_leftovers(leftovers) == ()
     assert Path(one.path).is_file()
 
 
@@ -111,18 +116,18 @@ def test_the_lock_of_a_dead_process_of_this_host_holds_nothing(tmp_path: Path) -
     text = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
     put(tmp_path)
     lock(tmp_path, f"here-1-1 here {text} {os.getpid()} 1\n")  # the id lives, of another process
-    (one,) = cache.listed(tmp_path)
-    cache.remove(tmp_path, one)
-    assert cache.listed(tmp_path) == ()
+    (one,) = cache.list_images(tmp_path)
+    cache.remove_image(tmp_path, one)
+    assert cache.list_images(tmp_path) == ()
     assert not Path(one.path).exists()
 
 
 def test_a_lock_that_nobody_touched_for_hours_holds_nothing(tmp_path: Path) -> None:
     put(tmp_path)
     lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n", age=7200)
-    (one,) = cache.listed(tmp_path)
-    cache.remove(tmp_path, one)
-    assert cache.sweep(cache.leftovers(tmp_path))
+    (one,) = cache.list_images(tmp_path)
+    cache.remove_image(tmp_path, one)
+    assert cache.remove_leftovers(cache.find_leftovers(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,11 +155,11 @@ def test_a_pointer_to_something_else_is_no_image(tmp_path: Path, file: str) -> N
         "created": "",
     }
     (directory / "stem.json").write_text(json.dumps(pointer))
-    assert cache.find_stem(directory, "stem") is None
-    assert cache.listed(directory) == ()
+    assert cache.find_by_stem(directory, "stem") is None
+    assert cache.list_images(directory) == ()
 
 
 def test_files_of_the_user_are_no_leftovers(tmp_path: Path) -> None:
     for name in (".photos~old", ".vimrc~", ".a~b.c", "photos.tar", "photos"):
         (tmp_path / name).mkdir()
-    assert cache.leftovers(tmp_path) == ()
+    assert cache.find_leftovers(tmp_path) == ()

@@ -222,7 +222,7 @@ def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_i
     waiting = host.ask(uri)
     assert waiting.stderr is not None
     assert "waiting for" in waiting.stderr.readline()
-    killed = [process.pid for process in processes.everyone() if is_import(process.pid, host)]
+    killed = [process.pid for process in processes.list_processes() if is_import(process.pid, host)]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     result = ended(child)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.container.mounts import Mount, bind, parse
+from hpcbert.container.mounts import Mount, bind_mount, parse_mount
 from hpcbert.errors import UsageError
 
 
@@ -24,8 +24,8 @@ from hpcbert.errors import UsageError
     ],
 )  # fmt: skip
 def test_a_mount_has_source_target_and_flags(text: str, mount: Mount) -> None:
-    assert parse(text) == mount
-    assert parse(mount.spec) == mount
+    assert parse_mount(text) == mount
+    assert parse_mount(mount.spec) == mount
 
 
 @pytest.mark.parametrize(
@@ -34,20 +34,20 @@ def test_a_mount_has_source_target_and_flags(text: str, mount: Mount) -> None:
 )  # fmt: skip
 def test_what_pyxis_refuses_or_splits_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse(text)
+        parse_mount(text)
 
 
 @given(st.text(max_size=20))
 def test_any_text_is_a_mount_that_reads_back_or_refused(text: str) -> None:
     try:
-        mount = parse(text)
+        mount = parse_mount(text)
     except UsageError:
         return
-    assert parse(mount.spec) == mount
+    assert parse_mount(mount.spec) == mount
 
 
 def test_a_path_is_bound_to_itself_or_refused() -> None:
-    assert bind("/a b").spec == "/a b:/a b"
+    assert bind_mount("/a b").spec == "/a b:/a b"
     for path in ("/a:b", "/a,b", "/a\nb"):
         with pytest.raises(UsageError, match="comma or a colon"):
-            bind(path)
+            bind_mount(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.prepare.image import _private
+from hpcbert.prepare.image import _make_private
 
 ENTER = Path(__file__).resolve().parents[2] / "hpcbert/shell/enter.sh"
 OTHER = 54321
@@ -72,7 +72,7 @@ def test_prepare_keeps_out_of_what_somebody_else_made(
     tmp_path: Path, take: Callable[[Path], None]
 ) -> None:
     take(tmp_path / "enroot-me")
-    path = _private(tmp_path / "enroot-me")
+    path = _make_private(tmp_path / "enroot-me")
     assert path.name.startswith("enroot-me.")
     assert path.stat().st_mode & 0o777 == 0o700
-    assert _private(tmp_path / "enroot-you") == tmp_path / "enroot-you"
+    assert _make_private(tmp_path / "enroot-you") == tmp_path / "enroot-you"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.container.reference import HUB, Image, parse
+from hpcbert.container.reference import HUB, Image, parse_reference
 from hpcbert.errors import UsageError
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -71,7 +71,7 @@ IMAGES = st.builds(
 def test_a_reference_becomes_the_form_that_all_versions_read(
     text: str, uri: str, stem: str | None
 ) -> None:
-    image = parse(text)
+    image = parse_reference(text)
     assert image.uri == uri
     if stem is not None:
         assert image.stem == stem
@@ -98,15 +98,15 @@ def test_a_reference_becomes_the_form_that_all_versions_read(
 )
 def test_what_is_no_reference_is_refused_with_the_part_that_is_wrong(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
-        parse(text)
+        parse_reference(text)
 
 
 @given(IMAGES)
 def test_a_uri_reads_back_as_the_same_image(image: Image) -> None:
-    again = parse(image.uri)
+    again = parse_reference(image.uri)
     assert again.uri == image.uri
     assert again.stem == image.stem
-    assert parse(image.uri.removeprefix("docker://")).uri == image.uri
+    assert parse_reference(image.uri.removeprefix("docker://")).uri == image.uri
 
 
 @given(IMAGES)
@@ -127,8 +127,8 @@ def test_images_share_a_stem_only_if_they_are_the_same_but_for_the_user(
 @given(st.text(max_size=30))
 def test_any_text_is_an_image_or_refused(text: str) -> None:
     try:
-        image = parse(text)
+        image = parse_reference(text)
     except UsageError:
         return
     assert image.uri.startswith((".", "/", "docker://"))
-    assert parse(image.uri) == parse(parse(image.uri).uri)
+    assert parse_reference(image.uri) == parse_reference(parse_reference(image.uri).uri)

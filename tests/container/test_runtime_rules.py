@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.container import cache, mounts, runtimes
-from hpcbert.container.reference import parse
+from hpcbert.container.reference import parse_reference
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit.containers import pointer
 from tests.kit.drafts import site_of
@@ -46,7 +46,7 @@ def test_a_runtime_that_is_not_known_is_refused_with_the_nearest(tmp_path: Path)
     ],
 )
 def test_apptainer_gets_references_as_it_writes_them(text: str, uri: str) -> None:
-    assert runtimes.uri(parse(text), "apptainer") == uri
+    assert runtimes.image_uri(parse_reference(text), "apptainer") == uri
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_apptainer_gets_references_as_it_writes_them(text: str, uri: str) -> Non
 )
 def test_a_reference_of_a_wrong_form_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse(text)
+        parse_reference(text)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_an_image_for_another_runtime_is_refused_by_its_name(
     runtime: str, text: str, says: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        runtimes.check_image(parse(text), runtimes.of(runtime), "site.toml")
+        runtimes.check_image(parse_reference(text), runtimes.get_runtime(runtime), "site.toml")
     assert says in raised.value.hint
 
 
 @pytest.mark.parametrize("text", ["/i/x.sif", "/i/a directory", "docker://a.b/c", "oras://r.io/a"])
 def test_apptainer_takes_files_directories_and_registries(text: str) -> None:
-    image = parse(text)
-    assert runtimes.check_image(image, runtimes.of("apptainer"), "") == image
+    image = parse_reference(text)
+    assert runtimes.check_image(image, runtimes.get_runtime("apptainer"), "") == image
 
 
 @pytest.mark.parametrize(
@@ -91,42 +91,42 @@ def test_apptainer_takes_files_directories_and_registries(text: str) -> None:
     ],
 )
 def test_apptainer_refuses_mounts_that_it_can_not_make(text: str, says: str) -> None:
-    mount = mounts.parse(text)
+    mount = mounts.parse_mount(text)
     with pytest.raises(UsageError, match=says):
-        runtimes.check_mount(mount, runtimes.of("apptainer"), "site.toml")
-    runtimes.check_mount(mount, runtimes.of("enroot"), "site.toml")
+        runtimes.check_mount(mount, runtimes.get_runtime("apptainer"), "site.toml")
+    runtimes.check_mount(mount, runtimes.get_runtime("enroot"), "site.toml")
 
 
 @pytest.mark.parametrize("text", ["/a b:/c d:ro", "/a", "/$x:/y:rw+nosuid+nodev", "./a:/b:nofail"])
 def test_apptainer_takes_what_it_can_mount(text: str) -> None:
-    runtimes.check_mount(mounts.parse(text), runtimes.of("apptainer"), "site.toml")
+    runtimes.check_mount(mounts.parse_mount(text), runtimes.get_runtime("apptainer"), "site.toml")
 
 
 def test_a_tools_prepared_images_are_its_own(tmp_path: Path) -> None:
-    image = parse("docker://r.io#bert/tiny:1.0")
-    own = runtimes.of("apptainer").tool.prefix
+    image = parse_reference("docker://r.io#bert/tiny:1.0")
+    own = runtimes.get_runtime("apptainer").tool.prefix
     for prefix, end in (("", ".sqsh"), (own, ".sif")):
         file = tmp_path / f"{prefix}{image.stem}+0123456789ab{end}"
         file.write_bytes(b"image")
         said = pointer(file, "docker://r.io/bert/tiny:1.0", "0" * 64, apptainer="1.4.5")
         (tmp_path / f"{prefix}{image.stem}.json").write_text(json.dumps(said))
     (tmp_path / f"{own}old+1+0123456789ab.sif").write_bytes(b"x")
-    found = cache.find(tmp_path, image, own)
+    found = cache.find_image(tmp_path, image, own)
     assert found is not None
     assert found.path.endswith(".sif")
     assert found.apptainer == "1.4.5"
-    assert [Path(one.path).suffix for one in cache.listed(tmp_path)] == [".sqsh", ".sif"]
-    (leftover,) = cache.leftovers(tmp_path)
+    assert [Path(one.path).suffix for one in cache.list_images(tmp_path)] == [".sqsh", ".sif"]
+    (leftover,) = cache.find_leftovers(tmp_path)
     assert leftover.stem == f"{own}old+1"
 
 
 def test_no_two_images_of_any_registry_share_a_name() -> None:
     texts = ("docker://a.b/c:1", "oras://a.b/c:1", "library://a.b/c:1", "library://c:1")
-    assert len({parse(text).stem for text in texts}) == len(texts)
+    assert len({parse_reference(text).stem for text in texts}) == len(texts)
 
 
 def test_a_sif_file_is_known_by_its_header(tmp_path: Path) -> None:
-    tool = runtimes.of("apptainer").tool
+    tool = runtimes.get_runtime("apptainer").tool
     path, other = tmp_path / "a.sif", tmp_path / "b.sif"
     path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"0" * 64)
     other.write_bytes(b"hsqs" + b"0" * 64)
@@ -134,4 +134,4 @@ def test_a_sif_file_is_known_by_its_header(tmp_path: Path) -> None:
     assert tool.reads(str(tmp_path))
     assert not tool.reads(str(other))
     assert not tool.reads(str(tmp_path / "gone.sif"))
-    assert runtimes.of("enroot").tool.reads(str(other))
+    assert runtimes.get_runtime("enroot").tool.reads(str(other))

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hpcbert.container.symptoms import SYMPTOMS, explain
+from hpcbert.container.symptoms import SYMPTOMS, find_symptom
 
 PRINTED = {
     "capabilities": "enroot-aufs2ovlfs: failed to set capabilities: Operation not permitted",
@@ -50,7 +50,7 @@ def test_every_row_has_its_words() -> None:
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_a_row_is_known_by_what_is_printed(name: str) -> None:
-    symptom = explain(PRINTED[name])
+    symptom = find_symptom(PRINTED[name])
     assert symptom is not None
     assert symptom.name == name
     assert symptom.what.endswith(".")
@@ -106,7 +106,7 @@ USING = "[INFO] Using credentials from file: /home/bob/.config/enroot/.credentia
     ids=lambda value: str(value)[-60:],
 )  # fmt: skip
 def test_other_spellings_and_near_misses(printed: str, name: str | None) -> None:
-    symptom = explain(printed)
+    symptom = find_symptom(printed)
     assert (symptom.name if symptom else None) == name
 
 
@@ -118,12 +118,12 @@ def test_the_remedies_name_what_to_type() -> None:
 
 
 def test_what_nobody_knows_is_no_symptom() -> None:
-    assert explain("[INFO] Fetching image manifest\nSegmentation fault") is None
+    assert find_symptom("[INFO] Fetching image manifest\nSegmentation fault") is None
 
 
 def test_a_login_that_went_well_is_not_blamed() -> None:
     said = "[INFO] Authenticating with user: bob\n[INFO] Authentication succeeded\nKilled"
-    assert explain(said) is None
+    assert find_symptom(said) is None
 
 
 def test_the_issues_are_named_as_their_projects_number_them() -> None:

@@ -26,9 +26,9 @@ from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.data.samples import (
     StreamSettings,
     Vocabulary,
-    blocks,
-    digest,
-    synthetic,
+    digest_stream,
+    make_synthetic,
+    number_blocks,
 )
 from hpcbert.errors import UsageError
 from hpcbert.prepare import records
@@ -69,7 +69,12 @@ PINNED = {
 def test_a_seed_gives_the_same_samples_for_ever(key: tuple[str, int, int]) -> None:
     fill, length, predictions = key
     stream_settings = StreamSettings(length, predictions, samples=1000, fill=fill)
-    assert digest(synthetic(numbers, stream_settings) for numbers in blocks(0, 1000)) == PINNED[key]
+    assert (
+        digest_stream(
+            make_synthetic(numbers, stream_settings) for numbers in number_blocks(0, 1000)
+        )
+        == PINNED[key]
+    )
 
 
 @given(st.integers(8, 160), st.integers(1, 30), st.integers(0, 2**63 - 1), st.data())
@@ -81,7 +86,7 @@ def test_samples_are_such_as_bert_makes(
     fill = more.draw(st.sampled_from(["generator", "full", "0.9"]))
     vocabulary = Vocabulary()
     stream = StreamSettings(length, predictions, samples=50, fill=fill, seed=seed)
-    samples = synthetic(np.arange(50), stream, vocabulary)
+    samples = make_synthetic(np.arange(50), stream, vocabulary)
     assert (samples.input_ids[:, 0] == vocabulary.cls).all()
     assert samples.input_ids.min() >= 0
     assert samples.input_ids.max() < vocabulary.size
@@ -103,7 +108,7 @@ def test_samples_are_such_as_bert_makes(
 
 
 def test_masking_is_eight_ninths_of_ten_as_bert_has_it() -> None:
-    samples = synthetic(np.arange(4096), StreamSettings(samples=4096))
+    samples = make_synthetic(np.arange(4096), StreamSettings(samples=4096))
     rows, columns = np.nonzero(samples.masked_lm_positions)
     places = samples.masked_lm_positions[rows, columns]
     now, was = samples.input_ids[rows, places], samples.masked_lm_ids[rows, columns]
@@ -116,20 +121,22 @@ def test_masking_is_eight_ninths_of_ten_as_bert_has_it() -> None:
     ("fill", "share"), [("full", 1.0), ("wiki", 0.498), ("0.3", 0.3), ("0.75", 0.75), ("1", 1.0)]
 )
 def test_fill_is_the_mean_share_of_real_tokens(fill: str, share: float) -> None:
-    samples = synthetic(np.arange(4096), StreamSettings(samples=4096, fill=fill))
+    samples = make_synthetic(np.arange(4096), StreamSettings(samples=4096, fill=fill))
     assert samples.input_mask.mean() == pytest.approx(share, abs=0.01)
 
 
 def test_a_sample_is_the_same_in_whatever_block() -> None:
     stream = StreamSettings(samples=300)
-    samples = synthetic(np.arange(300), stream)
-    part = synthetic(np.arange(100, 200), stream)
+    samples = make_synthetic(np.arange(300), stream)
+    part = make_synthetic(np.arange(100, 200), stream)
     assert part.rows() == type(samples)(*(field[100:200] for field in samples)).rows()
 
 
 @pytest.mark.parametrize("seeds", [(1, 2), (0, 1 << 62)], ids=["neighbours", "far-apart"])
 def test_seeds_differ(seeds: tuple[int, int]) -> None:
-    samples, two = (synthetic(np.arange(9), StreamSettings(samples=9, seed=seed)) for seed in seeds)
+    samples, two = (
+        make_synthetic(np.arange(9), StreamSettings(samples=9, seed=seed)) for seed in seeds
+    )
     assert samples.rows() != two.rows()
 
 
@@ -159,7 +166,7 @@ def test_the_same_command_gives_the_same_bytes(form: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("form", WHOLE)
 def test_samples_come_back_from_files(form: str, tmp_path: Path) -> None:
     stream = StreamSettings(32, 5, samples=40)
-    samples = synthetic(np.arange(40), stream)
+    samples = make_synthetic(np.arange(40), stream)
     paths = [tmp_path / name for name in FORMATS[form].names(0, 1)]
     FORMATS[form].write(paths, [samples])
     (found,) = FORMATS[form].read(paths)
@@ -170,7 +177,7 @@ def test_samples_come_back_from_files(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["paddle-text", "megatron"])
 def test_programs_that_mask_by_themselves_get_all_tokens(form: str, tmp_path: Path) -> None:
     stream = StreamSettings(32, 5, samples=40)
-    samples = synthetic(np.arange(40), stream)
+    samples = make_synthetic(np.arange(40), stream)
     paths = [tmp_path / name for name in FORMATS[form].names(0, 1)]
     FORMATS[form].write(paths, [samples])
     (found,) = FORMATS[form].read(paths)
@@ -188,7 +195,7 @@ def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
 
     assert make(tmp_path / "x", "hdf5").returncode == 0
     asked = bert_pretrain.Settings(sequence_length=32, predictions=5)
-    samples = synthetic(np.arange(60), StreamSettings(32, 5, samples=60))
+    samples = make_synthetic(np.arange(60), StreamSettings(32, 5, samples=60))
     paths = sorted((tmp_path / "x" / "training").iterdir())
     shards = [bert_pretrain.Shard(path, 0, 1) for path in paths]
     batches = [block for shard in shards for block in bert_pretrain.read_shard(shard, asked)]
@@ -201,7 +208,7 @@ def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
 
 
 def test_every_format_that_is_named_can_be_written_and_its_first_record_read() -> None:
-    assert set(FORMAT_NAMES) == set(FORMATS) == set(records.FORMATS)
+    assert set(FORMAT_NAMES) == set(FORMATS) == set(records.RECORD_READERS)
 
 
 @pytest.mark.torch
@@ -235,7 +242,7 @@ def test_the_text_format_is_gzip_with_four_fields(tmp_path: Path) -> None:
     assert len(tokens.split()) == len(segments.split()) == len(positions.split())
     assert {line[3] for line in lines} == {"0", "1"}
     follows = (
-        synthetic(np.arange(1), StreamSettings(32, 5, samples=60)).next_sentence_labels[0] == 0
+        make_synthetic(np.arange(1), StreamSettings(32, 5, samples=60)).next_sentence_labels[0] == 0
     )
     assert label == str(int(follows))
 
@@ -491,7 +498,7 @@ def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> No
     make(tmp_path / "x", form)
     result = inside("data", "show", tmp_path / "x", "--sample", number, "--json")
     assert result.returncode == 0, result
-    samples = synthetic(np.array([number]), StreamSettings(32, 5, samples=60))
+    samples = make_synthetic(np.array([number]), StreamSettings(32, 5, samples=60))
     assert len(result.data["tokens"]) == samples.lengths[0]
     if FORMATS[form].whole:
         assert result.data["tokens"][0] == "[CLS]"
@@ -597,9 +604,9 @@ def test_a_text_gives_every_format_alike(form: str, from_text: Text, tmp_path: P
 def test_pairs_of_a_text_are_runs_of_it(
     from_text: Text, vocabulary: Path, tmp_path: Path, corpus: Path
 ) -> None:
-    found = text.read_corpus(text.files_of(corpus), vocabulary, lowercase=True)
+    found = text.read_corpus(text.find_files(corpus), vocabulary, lowercase=True)
     stream = StreamSettings(32, 5, samples=1)
-    pairs = text.pairs(found, stream, 0)
+    pairs = text.pair_sentences(found, stream, 0)
     starts = found.sentences.tolist()
     documents_at = [starts[one] for one in found.documents.tolist()]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcbert.data.samples import Samples, StreamSettings, synthetic
+from hpcbert.data.samples import Samples, StreamSettings, make_synthetic
 from tests.kit.cli import inside
 from tests.kit.needs import lacks
 from tests.kit.waiting import CEILING
@@ -71,7 +71,9 @@ def test_the_framework_reads_every_sample_as_it_was_made(
         [str(word) for word in argv], capture_output=True, text=True, check=False, timeout=CEILING
     )
     assert done.returncode == 0, done.stderr
-    samples = synthetic(np.arange(SAMPLES), StreamSettings(length, predictions, samples=SAMPLES))
+    samples = make_synthetic(
+        np.arange(SAMPLES), StreamSettings(length, predictions, samples=SAMPLES)
+    )
     with np.load(output) as arrays:
         assert set(least) <= set(arrays.files)
         for name in arrays.files:

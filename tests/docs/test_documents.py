@@ -16,7 +16,7 @@ import tomli
 
 from hpcbert.cli import frameworks
 from hpcbert.cli.main import COMMANDS, root
-from hpcbert.cli.output import INTERRUPTED, Result, envelope
+from hpcbert.cli.output import INTERRUPTED, Result, make_document
 from hpcbert.config import campaignfile, origin, recipe, site
 from hpcbert.config.campaignfile import CampaignFile
 from hpcbert.errors import HpcbertError
@@ -275,7 +275,7 @@ def document_keys(hint: Any, name: str = "") -> Iterator[str]:
         yield from document_keys(tables[0], f"{name}[]" if origin is tuple else name)
     elif is_dataclass(hint) and hint is not TimeLimit:
         hints = get_type_hints(hint, include_extras=True)
-        for field in decode.keys(hint):
+        for field in decode.document_fields(hint):
             yield from document_keys(hints[field.name], f"{name}.{field.name}".lstrip("."))
     else:
         yield name
@@ -329,7 +329,7 @@ def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:
         start = text.index(f"[{table}]") if table else 0
         path.write_text(text[:start] + line.sub(f"{name} = {shown}", text[start:], count=1))
         if key != "schema":
-            read = origin.settings(site.read_site(path, base=Path("/"), env={}), {})
+            read = origin.list_origins(site.read_site(path, base=Path("/"), env={}), {})
             found, by = read[key]
             plain = found[0] if isinstance(found, tuple) else found
             assert (plain, by) == (other, str(path)), key
@@ -347,7 +347,7 @@ ANOTHER: dict[type, Callable[[Any], Any]] = {
 def test_the_site_page_has_the_defaults_that_are_read(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text('schema = 1\nname = "x"\nscheduler = "local"\n[frameworks.x]\n')
-    read = origin.settings(site.read_site(path, base=tmp_path, env={}), {})
+    read = origin.list_origins(site.read_site(path, base=tmp_path, env={}), {})
     for key, (value, by) in read.items():
         default = codes(site_keys()[general(key)][2])
         if by == "default" and key not in ("runs", "sources", "container.images"):
@@ -383,13 +383,15 @@ def test_the_campaign_page_has_the_events_that_the_script_writes() -> None:
 def test_the_json_page_has_the_keys_of_the_document() -> None:
     text = (REFERENCE / "json.md").read_text(encoding="utf-8")
     written = {codes(row[0])[0] for row in rows(section(text, "The document"), "key")}
-    assert {key for key in written if "." not in key} == set(json.loads(envelope("x", Result())))
+    assert {key for key in written if "." not in key} == set(
+        json.loads(make_document("x", Result()))
+    )
 
 
 def test_the_json_page_has_the_keys_of_a_recipe() -> None:
     text = (REFERENCE / "json.md").read_text(encoding="utf-8")
     (row,) = [row for row in rows(text, "command") if row[0] == "`frameworks show`"]
-    found = frameworks.described(recipe.load(REPOSITORY / "templates" / "pytorch"))
+    found = frameworks.describe_recipe(recipe.load(REPOSITORY / "templates" / "pytorch"))
     assert set(codes(row[1])) == set(found)
 
 

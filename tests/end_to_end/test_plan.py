@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from hpcbert.lab import Lab
-from hpcbert.model import moment
+from hpcbert.model import parse_utc
 from tests.kit.cli import Cli
 
 POINT = ("--fw", "pytorch", "--device", "gpu", "--gpus-per-node", 8, "--rehearse", "--json")
@@ -18,7 +18,7 @@ def test_a_plan_has_slurms_own_start_and_what_is_free_and_submits_nothing(
     done = hpcbert("plan", "--nodes", 2, *POINT, "--time", "00:30:00", status=0).document["data"]
     (campaign,) = done["campaigns"]
     (point,) = campaign["points"]
-    began = moment(point["start"])
+    began = parse_utc(point["start"])
     assert began is not None
     assert abs(began - time.time()) < 3600
     assert point["start_nodes"].startswith("n")

@@ -40,8 +40,8 @@ def over(directory: Path) -> None:
     tracked = TrackedCampaign(directory, store.read_manifest(directory))
 
     def ended() -> bool:
-        states = local.states(tracked).values()
-        return not local.find(directory) and all(state.kind.over for state in states)
+        states = local.read_states(tracked).values()
+        return not local.find_queue(directory) and all(state.kind.over for state in states)
 
     until(ended, "it is still running")
 

@@ -53,7 +53,7 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
     assert [attempt["state"] for attempt in run["attempts"]] == ["FAILED", "COMPLETED"]
     # The job says itself what the queue gave it, once for each attempt.
     first_array, *_ = store.read_manifest(directory).arrays
-    events = record.read(directory / first_array.status(2)).events
+    events = record.read_record(directory / first_array.status(2)).events
     starts = [event for event in events if event["event"] == "start"]
     assert [event["attempt"] for event in starts] == [0, 1]
     assert len({event["job"] for event in starts}) == 2

@@ -79,7 +79,7 @@ def test_a_job_in_doubt_is_settled_when_it_begins(
     hpcbert("monitor", directory, "--json", status=0)
     hpcbert("submit", "--resume", directory, "--json", status=0)
     (array,) = store.read_manifest(directory).arrays
-    assert (bool(array.seen), array.doubtful) == (True, False)
+    assert (bool(array.seen), array.is_doubtful) == (True, False)
     assert new_jobs() == {array.job_id}
 
 
@@ -94,7 +94,7 @@ def test_a_campaign_restored_from_before_its_submission_adopts_its_jobs(
         array, state="intended", job_id="", called="", submitted="", seen="", workdir="", changed=()
     )
     manifest = replace(store.read_manifest(directory), arrays=(replace(old, submit_time=None),))
-    (directory / MANIFEST).write_text(ledger.whole(store.SCHEMA, manifest))
+    (directory / MANIFEST).write_text(ledger.format_manifest(store.SCHEMA, manifest))
     hpcbert("submit", "--resume", directory, "--json", status=0)
     (again,) = store.read_manifest(directory).arrays
     assert new_jobs() == {again.job_id} == {array.job_id}
@@ -107,7 +107,7 @@ def test_killed_after_sbatch_where_squeue_and_accounting_lag_the_job_is_not_doub
     body = f'{COPY} --job-name=proj --chdir=/tmp "$copy"\n/usr/bin/sbatch "$@"; kill -9 $PPID\n'
     dying = wrapped(hpcbert, body)
     assert dying(*SUBMIT, "--sbatch-arg=--hold").returncode != 0
-    (directory,) = store.everyones(hpcbert.cwd / "runs")
+    (directory,) = store.find_all_campaigns(hpcbert.cwd / "runs")
     (job,) = new_jobs()
     for name in ("squeue", "sacct"):
         tool(hpcbert.cwd, name, "#!/bin/sh\nexit 0\n")

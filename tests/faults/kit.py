@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.lab import Lab, Process
-from hpcbert.lab.processes import inside
+from hpcbert.lab.processes import find_inside
 from hpcbert.system import runner
-from hpcbert.system.processes import everyone, read
+from hpcbert.system.processes import list_processes, read_proc_file
 from hpcbert.system.runner import Outcome
 from tests.kit.administration import start_requeued
 from tests.kit.waiting import CEILING, unqueued, until
@@ -71,15 +71,19 @@ class Expected:
 
 
 def _names(processes: Iterable[Process]) -> str:
-    return " ".join(read(process.pid, "cmdline").decode(errors="replace") for process in processes)
+    return " ".join(
+        read_proc_file(process.pid, "cmdline").decode(errors="replace") for process in processes
+    )
 
 
 def stopped(folder: Path) -> bool:
     """Say whether a program of a folder, a stand-in, is stopped."""
     ours = [
-        process for process in everyone() if str(folder).encode() in read(process.pid, "cmdline")
+        process
+        for process in list_processes()
+        if str(folder).encode() in read_proc_file(process.pid, "cmdline")
     ]
-    return any(b"\nState:\tT" in read(our.pid, "status") for our in ours)
+    return any(b"\nState:\tT" in read_proc_file(our.pid, "status") for our in ours)
 
 
 class Following:
@@ -155,7 +159,7 @@ class Cluster:
         A job that is started again on a node that still holds its last run makes Slurm drain it.
         """
         host = self.lab.host(name)
-        wait_for(f"{name} is vacant", lambda: "slurmstepd" not in _names(inside([host])))
+        wait_for(f"{name} is vacant", lambda: "slurmstepd" not in _names(find_inside([host])))
 
     def folder(self, parent: Path | None = None) -> Path:
         """Make a directory of the user's."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.logs.models import SIZES, name_of, stated_by
+from hpcbert.logs.models import SIZES, model_facts, model_name
 from hpcbert.logs.setting import Setting
 from tests.foreign.test_labels import reason
 from tests.kit.logs import put
@@ -113,13 +113,16 @@ def test_sizes_are_those_of_the_reference_program() -> None:
 
 def test_a_model_has_the_name_of_its_sizes() -> None:
     for model, (hidden, layers) in SIZES.items():
-        assert name_of(Setting(hidden_size=hidden, layers=layers)) == model
-        assert stated_by(model) == {"model": model, "hidden_size": hidden, "layers": layers}
-    assert name_of(Setting(layers=24)) == "bert-large"
+        assert model_name(Setting(hidden_size=hidden, layers=layers)) == model
+        assert model_facts(model) == {"model": model, "hidden_size": hidden, "layers": layers}
+    assert model_name(Setting(layers=24)) == "bert-large"
     assert (
-        name_of(Setting(layers=4)) == name_of(Setting(hidden_size=1536)) == name_of(Setting()) == ""
+        model_name(Setting(layers=4))
+        == model_name(Setting(hidden_size=1536))
+        == model_name(Setting())
+        == ""
     )
-    assert stated_by("my-bert") == stated_by("bert") == {}
+    assert model_facts("my-bert") == model_facts("bert") == {}
 
 
 def changed(recipe: str, lost: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hpcbert import model
 from hpcbert.campaign import record, store
-from hpcbert.cli.output import printable
+from hpcbert.cli.output import replace_controls
 from hpcbert.config import recipe, site
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import HpcbertError
@@ -30,9 +30,9 @@ from hpcbert.results.reduce import tabulate
 from hpcbert.results.resultset import ResultSet
 from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand, fold
-from hpcbert.slurm.ladder import from_row
-from hpcbert.slurm.reasons import reason_advice, reason_sentence
-from hpcbert.slurm.states import Kind, RepeatState, parse
+from hpcbert.slurm.ladder import convert_row
+from hpcbert.slurm.reasons import describe_reason, find_reason_advice
+from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from tests.kit.campaigns import array, campaign
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES, grammar, sample
@@ -60,7 +60,7 @@ def log(data: bytes) -> None:
     """The log scanner, by the grammar and the rule that the first byte names."""
     known = grammar(NAMES[(data[0] if data else 0) % len(NAMES)])
     path = _file("fuzz.log", data[1:])
-    scan.progress(path, known)
+    scan.read_progress(path, known)
     for setting in SETTINGS:
         for rule in known.rules:
             reading = scan.read(path, known, rule, setting)
@@ -85,18 +85,18 @@ def slurm(data: bytes) -> None:
     for listing in (commands.read_sacct(text), commands.read_squeue(text)):
         for row in listing.rows:
             row.covers(3)
-            state = from_row(row, "sacct")
+            state = convert_row(row, "sacct")
             _shown(state)
-    parse(text)
-    reason_sentence(text)
-    reason_advice(text)
-    printable(text)
+    parse_state(text)
+    describe_reason(text)
+    find_reason_advice(text)
+    replace_controls(text)
 
 
 def _shown(state: RepeatState) -> None:
     for moment in (state.start, state.end):
         if moment is not None:
-            model.utc(moment)
+            model.format_utc(moment)
     assert len(state.nodes) <= 65536
     fold(state.nodes[:100])
     assert isinstance(state.advice, str)
@@ -133,18 +133,18 @@ def manifest(data: bytes) -> None:
             for number in array.repeats:
                 array.element(number)
                 store.log_path(_folder(), array, number)
-                record.read(_folder() / array.status(number))
+                record.read_record(_folder() / array.status(number))
 
 
 def results(data: bytes) -> None:
     """results.json; what is read of it is written and compared as any."""
     path = _file("results.json", data)
     with contextlib.suppress(HpcbertError):
-        result_set = saved.read(path)
-        assert saved.parse(saved.render(result_set), file="again") == result_set
+        result_set = saved.read_results(path)
+        assert saved.parse_results(saved.render_results(result_set), file="again") == result_set
         compared = compare(result_set.tables, result_set.tables, names=("a", "b"), within=0.02)
-        printable(verdicts.view(compared, 0.02).text(80))
-        verdicts.junit([compared], {})
+        replace_controls(verdicts.comparison_view(compared, 0.02).text(80))
+        verdicts.render_junit([compared], {})
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
@@ -185,7 +185,7 @@ def _results() -> bytes:
         for number in (1, 2, 3, 4)
     ]
     points = [model.Measured(group, model.Shape(1, gpus), 5, tuple(runs)) for gpus in (1, 8)]
-    return saved.render(ResultSet(tabulate(points))).encode()
+    return saved.render_results(ResultSet(tabulate(points))).encode()
 
 
 def _manifest() -> bytes:

@@ -8,8 +8,8 @@ from typing import Any
 
 from hpcbert.campaign.foreign import Framework
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands.collect import Collected, CollectRequest, collect
-from hpcbert.slurm.states import Kind, RepeatState, parse
+from hpcbert.commands.collect import CollectRequest, CollectResult, collect
+from hpcbert.slurm.states import Kind, RepeatState, parse_state
 
 States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
 
@@ -30,7 +30,7 @@ def says(*words: str, source: str = "sacct", default: str = "COMPLETED") -> Stat
         for array in watched.campaign.arrays:
             for number in array.repeats:
                 word = words[number - 1] if number <= len(words) else default
-                state = RepeatState(word, parse(word).kind, source)  # type: ignore[arg-type]
+                state = RepeatState(word, parse_state(word).kind, source)  # type: ignore[arg-type]
                 job_record = watched.record(array, number).newest()
                 repeat_states[array.name, number] = job_record.complete(state)
         return repeat_states
@@ -47,7 +47,7 @@ def waits(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
     }
 
 
-def gathered(*paths: Path, states: States = nobody, **request: Any) -> Collected:
+def gathered(*paths: Path, states: States = nobody, **request: Any) -> CollectResult:
     """Collect campaigns, asking that scheduler."""
     return collect(
         paths, CollectRequest(**request), states=states, frameworks=(), load=no_framework

@@ -175,7 +175,7 @@ def ended(child: subprocess.Popen[str], stdin: str = "") -> subprocess.Completed
 
 def kill_session(leader: int) -> None:
     """Kill what a killed script left running: processes of its session, each by its id."""
-    for process in processes.everyone():
+    for process in processes.list_processes():
         with suppress(ProcessLookupError):
             if os.getsid(process.pid) == leader:
                 os.kill(process.pid, signal.SIGKILL)

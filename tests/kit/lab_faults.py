@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.lab import daemons, network
-from hpcbert.lab.processes import must, spawn
-from hpcbert.lab.record import SWITCH, Journal, Lab, load, locked
-from hpcbert.system.processes import end
+from hpcbert.lab.processes import run_checked, spawn
+from hpcbert.lab.record import SWITCH, Journal, Lab, load, lock_lab
+from hpcbert.system.processes import end_processes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def stop_daemon(
         SchedulerError: It still runs after `timeout`.
     """
     process = _fresh(lab).daemons[name]
-    if process is not None and not end([process], number=number, timeout=timeout):
+    if process is not None and not end_processes([process], signal_number=number, timeout=timeout):
         raise SchedulerError(f"The daemon did not end within {timeout:g} s.", where=name)
 
 
@@ -68,10 +68,10 @@ def start_daemon(lab: Lab, name: str, *, run: Runner) -> None:
         UsageError: It is running.
         SchedulerError: It did not come up; the message ends with its log's last lines.
     """
-    with locked(lab.directory):
+    with lock_lab(lab.directory):
         journal = Journal(_fresh(lab))
-        daemons.start(journal, name, run)
-        daemons.wait(journal.lab, name, run)
+        daemons.start_daemon(journal, name, run)
+        daemons.wait_for_daemon(journal.lab, name, run)
 
 
 def cut_link(lab: Lab, node: str, *, run: Runner) -> None:
@@ -88,7 +88,7 @@ def restore_link(lab: Lab, node: str, *, run: Runner) -> None:
 
 
 def _set_link(lab: Lab, node: str, state: str, run: Runner) -> None:
-    network.configure(lab, lab.host(SWITCH), f"link set {node} {state}\n", run)
+    network.run_ip(lab, lab.host(SWITCH), f"link set {node} {state}\n", run)
 
 
 def show_late(lab: Lab, node: str, path: Path, *, seconds: float, run: Runner) -> None:
@@ -107,7 +107,7 @@ def show_late(lab: Lab, node: str, path: Path, *, seconds: float, run: Runner) -
         SchedulerError: The copy can't be made.
     """
     enter, env = inside(lab, node), lab.daemon_environment
-    must(run, [*enter, "bash", "-c", _COPY, "copy", str(path), _ORIGINAL], env=env)
+    run_checked(run, [*enter, "bash", "-c", _COPY, "copy", str(path), _ORIGINAL], env=env)
     words = ["bash", "-c", _KEEP, "keep", str(path), _ORIGINAL, str(seconds)]
     spawn(run, words, log=lab.layout.log(f"late-{node}"), env=env, enter=enter)
 
@@ -115,7 +115,7 @@ def show_late(lab: Lab, node: str, path: Path, *, seconds: float, run: Runner) -
 def show_at_once(lab: Lab, node: str, path: Path, *, run: Runner) -> None:
     """Undo `show_late`: the node sees the directory itself again."""
     words = [*inside(lab, node), "umount", "--lazy", str(path), _ORIGINAL]
-    must(run, words, env=lab.daemon_environment)
+    run_checked(run, words, env=lab.daemon_environment)
 
 
 def inside(lab: Lab, node: str) -> tuple[str, ...]:

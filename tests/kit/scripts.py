@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.config.site import Site
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
@@ -116,7 +116,7 @@ def records(path: Path) -> list[list[str]]:
 
 
 def run_script(draft: Draft, tmp_path: Path, **extra: Any) -> subprocess.CompletedProcess[str]:
-    write(draft)
+    write_campaign(draft)
     return run_written(draft, tmp_path, **extra)
 
 

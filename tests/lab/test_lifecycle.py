@@ -18,7 +18,7 @@ import pytest
 from hpcbert.errors import CheckError, SchedulerError, UsageError
 from hpcbert.lab import Lab, LabPlan, down, load, status, up
 from hpcbert.lab.plan import Network
-from hpcbert.lab.record import MARK, Journal, locked
+from hpcbert.lab.record import MARK, Journal, lock_lab
 from hpcbert.system.processes import identify
 from hpcbert.system.runner import Outcome, run
 from tests.kit.waiting import CEILING, until
@@ -273,7 +273,7 @@ def test_up_refuses_a_directory_with_a_lab(lab: Lab):
 
 def test_down_keeps_out_while_another_is_at_work(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hpcbert.lab.record.LOCK_PATIENCE", 0.1)
-    with locked(lab.directory), pytest.raises(CheckError, match="Another process"):
+    with lock_lab(lab.directory), pytest.raises(CheckError, match="Another process"):
         down(lab.directory, run=run, report=quiet)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.lab import LabPlan
-from hpcbert.lab.people import admit, dismiss
+from hpcbert.lab.people import add_user, remove_user
 from hpcbert.lab.record import Journal, Lab
 from hpcbert.system.processes import boot_id
 from hpcbert.system.runner import Outcome, run
@@ -52,14 +52,14 @@ def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
         return run(argv, **how)
 
     try:
-        admit(journal, run_with_others)
+        add_user(journal, run_with_others)
         entry, programs = pwd.getpwnam(plan.user), journal.lab.programs
         become = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
         result = run([*become, f"{programs}/hpcbert", "--version"], cwd=Path(entry.pw_dir))
         assert result.stdout.startswith("hpcbert "), result.stderr
         assert env_line(entry.pw_dir, journal.lab)
     finally:
-        left = dismiss(journal.lab, run_with_others)
+        left = remove_user(journal.lab, run_with_others)
     assert (left, busy) == ((), set())
     assert str(root) not in Path("/proc/self/mountinfo").read_text()
     with pytest.raises(KeyError):

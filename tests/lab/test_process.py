@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError
-from hpcbert.lab.processes import inside, listens, marked, must, spawn
-from hpcbert.system.processes import Process, boot_id, end, identify
+from hpcbert.lab.processes import find_inside, find_marked, is_listening, run_checked, spawn
+from hpcbert.system.processes import Process, boot_id, end_processes, identify
 from hpcbert.system.runner import run
 from tests.kit.waiting import CEILING, until
 
@@ -42,7 +42,7 @@ def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(
     sleeper: subprocess.Popen[bytes],
 ):
     process = known(sleeper)
-    assert end([process], timeout=CEILING)
+    assert end_processes([process], timeout=CEILING)
     assert not process.alive
     assert identify(process.pid) is None
     assert sleeper.wait() == -signal.SIGKILL
@@ -50,7 +50,7 @@ def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(
 
 def test_a_pid_that_is_used_again_is_never_hit(sleeper: subprocess.Popen[bytes]):
     process = known(sleeper)
-    assert end([Process(process.pid, process.start - 1)], timeout=1)
+    assert end_processes([Process(process.pid, process.start - 1)], timeout=1)
     assert process.alive
 
 
@@ -58,17 +58,17 @@ def test_a_process_that_ignores_a_signal_is_reported(tmp_path: Path):
     words = ["sh", "-c", "trap '' TERM; touch ready; sleep 3600 & wait; wait"]
     with subprocess.Popen(words, cwd=tmp_path, start_new_session=True) as process:
         until((tmp_path / "ready").exists, "the process never began")
-        assert not end([known(process)], number=signal.SIGTERM, timeout=0.2)
+        assert not end_processes([known(process)], signal_number=signal.SIGTERM, timeout=0.2)
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_processes_are_found_by_their_mark(sleeper: subprocess.Popen[bytes]):
-    assert list(marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [known(sleeper)]
-    assert list(marked("HPCBERT_TEST=mark-")) == []
+    assert list(find_marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [known(sleeper)]
+    assert list(find_marked("HPCBERT_TEST=mark-")) == []
 
 
 def test_a_process_in_our_own_namespaces_is_inside_nothing(sleeper: subprocess.Popen[bytes]):
-    assert inside([known(sleeper)]) == ()
+    assert find_inside([known(sleeper)]) == ()
 
 
 @pytest.mark.needs("namespaces")
@@ -81,7 +81,7 @@ def test_a_process_counts_as_a_host_only_if_it_was_born_with_its_namespaces():
         try:
             first = until(lambda: child_of(born.pid), "unshare started nothing")
             assert first is not None
-            members = inside([first, known(moved)])
+            members = find_inside([first, known(moved)])
             assert first in members
             # unshare itself shares the new mount namespace, and nobody else does.
             assert set(members) <= {first, known(born)}
@@ -100,8 +100,8 @@ def test_a_listener_is_seen_without_a_connection():
     assert ourselves is not None
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert listens(ourselves, port)
-    assert not listens(ourselves, port)
+        assert is_listening(ourselves, port)
+    assert not is_listening(ourselves, port)
 
 
 def test_the_boot_has_a_name():
@@ -121,7 +121,7 @@ def test_a_spawned_daemon_outlives_the_command_that_started_it(tmp_path: Path):
         until(lambda: log.read_text().count("\n") == 2, log.read_text)
         assert log.read_text() == "out\nerr\n"
     finally:
-        assert end([process], timeout=CEILING)
+        assert end_processes([process], timeout=CEILING)
 
 
 def test_a_daemon_whose_prelude_fails_is_an_error_with_its_complaint(tmp_path: Path):
@@ -137,7 +137,7 @@ def test_a_daemon_whose_prelude_fails_is_an_error_with_its_complaint(tmp_path: P
 
 def test_a_command_that_must_succeed_complains_in_its_own_words():
     with pytest.raises(CheckError, match="oh dear") as caught:
-        must(run, ["sh", "-c", "echo oh dear >&2; false"], env=ENVIRONMENT)
+        run_checked(run, ["sh", "-c", "echo oh dear >&2; false"], env=ENVIRONMENT)
     assert caught.value.where.startswith("sh")
     with pytest.raises(CheckError, match="exit status 3"):
-        must(run, ["sh", "-c", "exit 3"], env=ENVIRONMENT)
+        run_checked(run, ["sh", "-c", "exit 3"], env=ENVIRONMENT)

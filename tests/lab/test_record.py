@@ -8,7 +8,7 @@ import pytest
 
 from hpcbert.errors import CheckError, HpcbertError, UsageError
 from hpcbert.lab import Lab, LabPlan, Process, load
-from hpcbert.lab.record import MARK, RECORD, Journal, locked
+from hpcbert.lab.record import MARK, RECORD, Journal, lock_lab
 
 
 @pytest.fixture
@@ -59,12 +59,12 @@ def test_a_record_that_is_none_is_an_error(tmp_path: Path, text: str):
 def test_a_directory_is_locked_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hpcbert.lab.record.LOCK_PATIENCE", 0.1)
     with (
-        locked(tmp_path),
+        lock_lab(tmp_path),
         pytest.raises(CheckError, match="Another process"),
-        locked(tmp_path),
+        lock_lab(tmp_path),
     ):
         pass
-    with locked(tmp_path):
+    with lock_lab(tmp_path):
         pass
 
 

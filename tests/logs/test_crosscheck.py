@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcbert.logs.boundary import numbers
+from hpcbert.logs.boundary import find_number_groups
 from hpcbert.logs.setting import Setting
 from tests.kit.logs import Reader, codes, grammar_file, step, steps
 
@@ -179,7 +179,7 @@ def test_a_number_is_taken_with_all_that_it_runs_into(text: bytes, expected: byt
     import re
 
     pattern = r"rate -?(?P<rate>[\d.]+)"
-    (number,) = numbers(pattern, ("rate",))
+    (number,) = find_number_groups(pattern, ("rate",))
     match = re.search(pattern.encode(), text)
     assert match is not None
     assert number.read(match) == expected
@@ -199,7 +199,7 @@ def test_a_number_is_taken_with_all_that_it_runs_into(text: bytes, expected: byt
 def test_what_the_pattern_itself_has_beside_a_number_is_its_own(
     pattern: str, *, before: bool, after: bool
 ) -> None:
-    (number,) = numbers(pattern, ("rate",))
+    (number,) = find_number_groups(pattern, ("rate",))
     assert (number.before, number.after) == (before, after)
 
 

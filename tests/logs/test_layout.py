@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.logs.layout import LogFile, discover, natural
+from hpcbert.logs.layout import LogFile, discover, natural_key
 
 
 def put(root: Path, *names: str) -> None:
@@ -49,7 +49,7 @@ def test_order_is_natural(tmp_path: Path) -> None:
     put(tmp_path, *(f"{n}n8g/bert_b32_fp32_{r}.log" for n in (1, 2, 10) for r in (1, 2, 10)))
     shapes = [(log.nodes, log.repeat) for log in discover([tmp_path]).logs]
     assert shapes == [(n, r) for n in (1, 2, 10) for r in (1, 2, 10)]
-    assert natural("2n8g") < natural("10n8g") < natural("10n8g/x")
+    assert natural_key("2n8g") < natural_key("10n8g") < natural_key("10n8g/x")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.logs import lines, packed, scan
-from hpcbert.logs.lines import NotALogError, bodies, ends
+from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
 from hpcbert.logs.setting import Setting
 
 TEXT = "".join(f"step {n} of 9 | loss 2.5 | 100 samples/s ünd so\n" for n in range(4000)).encode()
@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def content(path: Path) -> bytes:
-    return b"".join(bodies(path))
+    return b"".join(read_pieces(path))
 
 
 @pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
@@ -38,7 +38,7 @@ def test_a_compressed_log_is_read_whatever_it_is_called(
 ) -> None:
     log.write_bytes(pack(TEXT))
     assert content(log) == TEXT
-    head, tail = ends(log)
+    head, tail = read_ends(log)
     assert TEXT.startswith(head)
     assert TEXT.endswith(tail)
     assert len(tail) > lines.CHUNK // 8
@@ -76,7 +76,7 @@ def test_what_is_cut_short_or_damaged_says_so(log: Path, pack: Callable[[bytes],
 def test_a_file_that_unpacks_without_end_is_left(
     log: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "MOST", 1 << 22)
+    monkeypatch.setattr(packed, "MAX_UNPACKED", 1 << 22)
     log.write_bytes(pack(bytes(1 << 24)))
     with pytest.raises(NotALogError, match="unpacks to more than 4 MiB"):
         content(log)
@@ -119,5 +119,5 @@ def test_a_text_is_found_wherever_it_begins(text: bytes) -> None:
         data = b"-" * begin + text + b"-" * 40_000 + b"\n" + text
         found = {at for _, _, at, _ in lines.find_lines(data, (text,))}
         assert {begin, len(data) - len(text)} <= found
-        assert lines.holds(data, text)
-    assert not lines.holds(b"-" * 60_000 + text[:-1], text)
+        assert lines.has_text(data, text)
+    assert not lines.has_text(b"-" * 60_000 + text[:-1], text)

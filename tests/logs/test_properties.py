@@ -129,7 +129,7 @@ def test_random_bytes_give_a_reason(tmp_path: Path, log: Log, content: bytes) ->
     result = reading(tmp_path / "log", log, content)
     assert result.throughput is None
     assert result.reasons
-    scan.progress(tmp_path / "log", log[0])
+    scan.read_progress(tmp_path / "log", log[0])
 
 
 @pytest.mark.parametrize("log", LOGS, ids=IDS)

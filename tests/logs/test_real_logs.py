@@ -120,4 +120,4 @@ def test_a_step_rate_of_paddle_is_no_address(shared: Path) -> None:
     grammar = recipe("paddle")
     log = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/logs/base_bs48_fp32_gpu8.log"
     assert b"ips: 127.0.0.1" in log.read_bytes()
-    assert scan.progress(log, grammar).iteration == 500
+    assert scan.read_progress(log, grammar).iteration == 500

@@ -42,7 +42,7 @@ def test_what_is_in_a_logs_place_is_said(tmp_path: Path) -> None:
         reading = scan.read(tmp_path / name, grammar, grammar.rule(), ONE)
         assert [str(reason) for reason in reading.reasons] == [f"no-log: {detail}"]
         assert reading.throughput is None
-        assert scan.progress(tmp_path / name, grammar) == scan.Progress()
+        assert scan.read_progress(tmp_path / name, grammar) == scan.Progress()
 
 
 @pytest.mark.needs("permissions")
@@ -461,9 +461,9 @@ def test_progress_reads_the_end_of_a_log_that_grows(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text("noise\n" * 100_000 + steps(57) + step(58)[:-9])
     grammar = parse(STEPS)
-    assert scan.progress(path, grammar) == scan.Progress(57, 64.5, 9.5)
+    assert scan.read_progress(path, grammar) == scan.Progress(57, 64.5, 9.5)
     path.write_text("starting\n")
-    assert scan.progress(path, grammar) == scan.Progress()
+    assert scan.read_progress(path, grammar) == scan.Progress()
 
 
 def test_progress_by_the_clock_takes_the_batch_from_the_header(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_progress_by_the_clock_takes_the_batch_from_the_header(tmp_path: Path) -
     )
     path = tmp_path / "run.log"
     path.write_text("batch: 64\n" + "noise\n" * 50_000 + steps(57))
-    assert scan.progress(path, parse(toml)) == scan.Progress(57, 64.0, 9.5)
+    assert scan.read_progress(path, parse(toml)) == scan.Progress(57, 64.0, 9.5)
 
 
 def one_number(path: Path, setting: Setting) -> Reading:
@@ -496,7 +496,7 @@ def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(
     grammar = parse('[log]\ngrammar = "entry-point:one-number"\n')
     assert grammar.rule().name == "one-number"
     assert scan.read(path, grammar, grammar.rule(), Setting(gpus=4)).throughput == 50
-    assert scan.progress(path, grammar) == scan.Progress()
+    assert scan.read_progress(path, grammar) == scan.Progress()
     broken = parse('[log]\ngrammar = "entry-point:broken"\n')
     with pytest.raises(ConfigError, match=r"hpcbert\.absent"):
         scan.read(path, broken, broken.rule(), ONE)

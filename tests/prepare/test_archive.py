@@ -15,7 +15,7 @@ from hpcbert.config.recipe import Recipe, Upstream
 from hpcbert.errors import IncompleteError
 from hpcbert.prepare.archive import is_archive, unpack
 from hpcbert.prepare.parts import Context, Part
-from hpcbert.script.prepared import record, source_record
+from hpcbert.script.prepared import read_record, source_record_path
 from hpcbert.system import runner
 from tests.kit.drafts import settled, site_of
 from tests.kit.logs import put
@@ -156,7 +156,7 @@ def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, st
         run=runner.run, follow=runner.follow, say=lambda _: None, env={"PATH": "/usr/bin:/bin"}
     )
     (part,) = flow.prepare(recipe, site, context, only=["source"])
-    return part, record(source_record(site, recipe))
+    return part, read_record(source_record_path(site, recipe))
 
 
 def test_an_archive_stands_in_for_the_repository(upstream: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcbert.commands import prepare as flow
-from hpcbert.commands.obstacles import of_framework
+from hpcbert.commands.obstacles import find_framework_obstacles
 from hpcbert.config import recipe as recipes
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
@@ -23,9 +23,9 @@ from hpcbert.model import Shape
 from hpcbert.prepare.parts import Context, Part
 from hpcbert.script import inputs
 from hpcbert.script.plan import Request
-from hpcbert.script.prepared import beside, environment_record, packages
+from hpcbert.script.prepared import environment_record_path, packages_path, record_directory
 from hpcbert.system import runner
-from hpcbert.system.lock import LOCK, locked
+from hpcbert.system.lock import LOCK, hold_lock
 from hpcbert.system.runner import Outcome
 from tests.kit.cli import Cli
 from tests.kit.drafts import drafted, settled, site_of
@@ -117,7 +117,7 @@ class Made:
 
     @property
     def directory(self) -> Path:
-        return beside(environment_record(self.site, self.recipe))
+        return record_directory(environment_record_path(self.site, self.recipe))
 
     def prepares(self, *, run: Any = None, **context: Any) -> Part:
         given = {"env": {"PATH": str(Path(self.site.where).parent / "bin"), "HOME": "/nowhere"}}
@@ -151,7 +151,7 @@ def test_an_environment_is_made_once_and_recorded(made: Made) -> None:
     part = made.prepares()
     assert (part.status, part.path) == ("done", str(made.directory))
     assert part.detail == "Python 3.9.18, 2 packages"
-    record = json.loads(environment_record(made.site, made.recipe).read_text())
+    record = json.loads(environment_record_path(made.site, made.recipe).read_text())
     assert record["packages"] == ["pip==23.0", "tiny==1.0"]
     assert record["digest"] == part.digest
     assert part.digest.startswith("packages:")
@@ -215,7 +215,7 @@ def test_what_fails_is_told_and_leaves_nothing(
     assert detail in part.detail
     assert hint in part.hint
     assert not made.directory.exists()
-    assert not environment_record(made.site, made.recipe).exists()
+    assert not environment_record_path(made.site, made.recipe).exists()
     made.pip.fails = {}
     assert made.prepares().status == "done"
 
@@ -253,7 +253,7 @@ def test_pip_is_led_nowhere_else(made: Made) -> None:
 def test_two_do_not_make_one_environment(made: Made) -> None:
     guard = made.directory.with_name(f".{made.directory.name}.lock")
     guard.mkdir(parents=True)
-    with locked(guard), pytest.raises(UsageError, match="working on this virtual environment"):
+    with hold_lock(guard), pytest.raises(UsageError, match="working on this virtual environment"):
         made.prepares()
     # Of one that was killed nothing is waited for.
     (guard / LOCK).write_text(f"{made.site.name} 999999 1\n")
@@ -300,12 +300,14 @@ def test_ranks_use_what_was_made_unless_the_site_names_another(made: Made, tmp_p
         draft(made.site)
     assert "hpcbert prepare --fw tiny --device cpu;" in refused.value.hint
     assert "/path/to/tiny/python" in "".join(draft(made.site, dry=True).scripts.values())
-    (finding,) = of_framework(made.site, made.recipe, inputs.find(made.site, made.recipe, {}))
+    (finding,) = find_framework_obstacles(
+        made.site, made.recipe, inputs.find_inputs(made.site, made.recipe, {})
+    )
     assert finding.detail == "Its virtual environment is not made."
     digest = made.prepares().digest
     one = draft(made.site)
     assert one.resolved.inputs.python == f"{made.directory}/bin/python"
-    assert one.resolved.inputs.source == f"{packages(made.directory, '3.9')}/tiny"
+    assert one.resolved.inputs.source == f"{packages_path(made.directory, '3.9')}/tiny"
     (material,) = one.campaign.materials
     assert (material.kind, material.name) == ("environment", "Python 3.9.18")
     assert (material.path, material.digest) == (str(made.directory), digest)

@@ -25,7 +25,7 @@ from hpcbert.model import Campaign, Shape
 from hpcbert.prepare import parts
 from hpcbert.prepare.parts import Context, Part
 from hpcbert.script import prepared
-from hpcbert.script.inputs import built_stem
+from hpcbert.script.inputs import built_image_stem
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
 from tests.kit.cli import Cli
@@ -265,7 +265,7 @@ def test_a_patch_that_does_not_fit_leaves_no_checkout(place: Place) -> None:
 
 
 def test_what_a_death_left_is_cleared_and_made_anew(place: Place) -> None:
-    name = prepared.source_record(place.site, place.recipe).name.removesuffix(".json")
+    name = prepared.source_record_path(place.site, place.recipe).name.removesuffix(".json")
     sources = place.folder / "sources"
     (sources / name).mkdir(parents=True)
     (sources / name / "half").write_text("")
@@ -373,7 +373,7 @@ def test_an_image_is_built_where_commands_are_wanted(place: Place) -> None:
     uri = place.registry.uri("bert/base:1.0")
     images = place.folder / "images"
     images.mkdir()
-    stem = reference.parse(uri).stem
+    stem = reference.parse_reference(uri).stem
     base = Image().write(images / f"{stem}+0.sqsh")
     (images / f"{stem}.json").write_text(json.dumps(pointer(base, uri, "1" * 64)))
     build = f'base = "{uri}"\ncopy = "/opt/program"\ninstall = ["cat train.py > /opt/made"]'
@@ -387,7 +387,7 @@ def test_an_image_is_built_where_commands_are_wanted(place: Place) -> None:
         check=True,
     )
     assert result.stdout == 'print("right")\n'
-    written = json.loads((images / f"{built_stem(place.recipe)}.json").read_text())
+    written = json.loads((images / f"{built_image_stem(place.recipe)}.json").read_text())
     assert written["provenance"]["base"] == {"reference": uri, "sha256": "1" * 64}
     assert written["provenance"]["install"] == ["cat train.py > /opt/made"]
     assert place.prepares()["image"].status == "ready"

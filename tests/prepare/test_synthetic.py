@@ -16,7 +16,7 @@ from hpcbert.model import Shape
 from hpcbert.prepare.parts import Context, Part
 from hpcbert.script.plan import Request
 from hpcbert.script.prepared import synthetic_folder
-from hpcbert.script.settings import option_values
+from hpcbert.script.settings import read_options
 from hpcbert.system import runner
 from tests.kit.cli import inside
 from tests.kit.drafts import drafted, load, settled, site_of
@@ -82,7 +82,7 @@ def test_data_that_are_not_there_yet_are_told_before_submission(tmp_path: Path) 
 
 def test_what_was_interrupted_is_taken_up(tmp_path: Path) -> None:
     site, recipe = site_with(tmp_path, "mxnet"), load("mxnet")
-    folder = synthetic_folder(site, recipe, option_values(recipe, site, {}))
+    folder = synthetic_folder(site, recipe, read_options(recipe, site, {}))
     # Killed between the making and the renaming, and after a beginning that is not whole.
     prepares(site, "mxnet")
     (folder / "data").rename(folder / ".data~99")

@@ -87,8 +87,10 @@ def test_two_tables_of_the_record_are_compared(here: None) -> None:
 
 
 def test_results_with_the_record_are_kept(own: Path, tmp_path: Path) -> None:
-    from hpcbert.commands.results import find_places, load
-    from hpcbert.results.saved import parse, render
+    from hpcbert.commands.results import find_places, load_result_set
+    from hpcbert.results.saved import parse_results, render_results
 
-    result_set = load(["dlperf:deepspeed-fp32-b32", "dlperf:oneflow-fp32"], find_places())
-    assert parse(render(result_set), file="x.json") == result_set
+    result_set = load_result_set(
+        ["dlperf:deepspeed-fp32-b32", "dlperf:oneflow-fp32"], find_places()
+    )
+    assert parse_results(render_results(result_set), file="x.json") == result_set

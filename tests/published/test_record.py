@@ -13,12 +13,12 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.results.published import record
 from hpcbert.results.published.record import Publication, PublishedTable
-from hpcbert.results.published.tables import results, runs_of
+from hpcbert.results.published.tables import published_results, published_runs
 from tests.kit.cli import Done, inside
 from tests.kit.needs import require
 from tests.kit.recipes import NAMES, grammar
 
-SOURCES = [record.load(name) for name in record.names()]
+SOURCES = [record.load_source(name) for name in record.source_names()]
 TABLES = [(source, table) for source in SOURCES for table in source.tables]
 # Shared rows that are no table: what a script printed, beside the table of the same page.
 PRINTED = "printed-aggregate"
@@ -29,9 +29,9 @@ def called(pair: tuple[Publication, PublishedTable]) -> str:
 
 
 def test_the_sources_are_there() -> None:
-    assert record.names() == ("dlperf", "mlperf", "nvidia", "oneflow", "paddle-perf")
+    assert record.source_names() == ("dlperf", "mlperf", "nvidia", "oneflow", "paddle-perf")
     assert sum(len(table.points) for _, table in TABLES) > 800
-    rounds = {table.name.partition("-")[0] for table in record.load("mlperf").tables}
+    rounds = {table.name.partition("-")[0] for table in record.load_source("mlperf").tables}
     assert {"v0.7", "v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1"} == rounds
 
 
@@ -46,12 +46,12 @@ def test_every_table_can_be_found_again() -> None:
         shapes = [point.shape for point in table.points]
         assert len(set(shapes)) == len(shapes), table.name
         assert all(error.what and error.proof for error in table.errors)
-        assert record.find(called((source, table)))
+        assert record.find_tables(called((source, table)))
 
 
 def test_names_that_begin_tables_mean_them() -> None:
     def names(word: str) -> list[str]:
-        return [table.name for _, table in record.find(word)]
+        return [table.name for _, table in record.find_tables(word)]
 
     assert sorted(names("dlperf:oneflow-fp32")) == [
         "oneflow-fp32-b32", "oneflow-fp32-b64", "oneflow-fp32-b96",
@@ -66,7 +66,7 @@ def test_names_that_begin_tables_mean_them() -> None:
 @pytest.mark.parametrize("word", ["nobody", "dlperf:nothing", "dlperf:oneflow-fp3"])
 def test_what_the_record_has_not_is_said(word: str) -> None:
     with pytest.raises(UsageError, match="The record has no"):
-        record.find(word)
+        record.find_tables(word)
 
 
 def test_the_record_knows_the_recipes_and_their_rules() -> None:
@@ -80,12 +80,12 @@ def test_the_record_knows_the_recipes_and_their_rules() -> None:
 def test_medians_are_those_of_their_runs() -> None:
     for source, table in TABLES:
         for point in table.points:
-            assert not point.runs or runs_of(point) == point.runs, (source.name, table.name)
-            assert median(runs_of(point)) == pytest.approx(point.value, abs=0.006)
+            assert not point.runs or published_runs(point) == point.runs, (source.name, table.name)
+            assert median(published_runs(point)) == pytest.approx(point.value, abs=0.006)
 
 
 def test_a_published_table_has_the_published_speedups() -> None:
-    (table,) = results(["dlperf:deepspeed-fp32-b32"]).tables
+    (table,) = published_results(["dlperf:deepspeed-fp32-b32"]).tables
     assert [round(row.speedup or 0, 2) for row in table.rows] == [1, 3.89, 7.77, 15.34, 33.15]
     assert [len(row.runs) for row in table.rows] == [5] * 5
     assert {row.origin.name for row in table.rows if row.origin} == {"dlperf:deepspeed-fp32-b32"}
@@ -127,7 +127,7 @@ def said(*words: object) -> Done:
 
 def test_the_list_names_every_table() -> None:
     data = said("--json").data
-    assert [one["name"] for one in data] == list(record.names())
+    assert [one["name"] for one in data] == list(record.source_names())
     assert sum(len(one["tables"]) for one in data) == len(TABLES)
     assert "dlperf" in said("list").stdout
 

@@ -58,9 +58,10 @@ def said(name: str) -> list[Said]:
 
 
 def _stated(fact: Fact, line: bytes) -> dict[str, int | str]:
-    from hpcbert.logs.facts import Stated
 
-    stated = Stated()
+    from hpcbert.logs.facts import LogFacts
+
+    stated = LogFacts()
     stated.add(fact, Line(line))
     return stated.values
 

@@ -166,7 +166,7 @@ PREFIXES = ("", "  3: ", "[1,3]<stderr>:", "vs003: ", "\x1b[31m")
 def _found(recipe: str, tmp_path: Path, *lines: str) -> failures.Failure | None:
     path = tmp_path / "run.log"
     path.write_text("".join(f"{line}\n" for line in ("it began", *lines, "it ended")))
-    return failures.find(path, _grammar(recipe))
+    return failures.find_shortage(path, _grammar(recipe))
 
 
 @cache
@@ -194,7 +194,7 @@ def test_the_devices_memory(recipe: str, tmp_path: Path) -> None:
 def test_on_the_cpu_the_devices_memory_is_the_hosts(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text(f"{MINDSPORE['2']}\n")
-    failure = failures.find(path, _grammar("mindspore-models"), "cpu")
+    failure = failures.find_shortage(path, _grammar("mindspore-models"), "cpu")
     assert failure
     assert failure.kind == "host-oom"
 
@@ -233,7 +233,7 @@ def test_letters_count_in_either_case(recipe: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", NAMES)
 def test_no_complete_log_speaks_of_a_lack(recipe: str) -> None:
     sample = ROOT / "templates" / recipe / "sample.log"
-    assert failures.find(sample, _grammar(recipe)) is None
+    assert failures.find_shortage(sample, _grammar(recipe)) is None
 
 
 @pytest.mark.parametrize("recipe", NAMES)
@@ -251,7 +251,7 @@ def test_the_first_words_count_but_for_slurms(recipe: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("recipe", NAMES)
 def test_a_nodes_grep_finds_the_same_words(recipe: str, tmp_path: Path) -> None:
     """The search for the largest batch, which is a shell's, against the reader."""
-    words = failures.shortage(_grammar(recipe), "gpu").words
+    words = failures.shortage_signs(_grammar(recipe), "gpu").words
     path = tmp_path / "words.log"
     lines = [*DEVICE[recipe].values(), *NEITHER]
     path.write_text("".join(f"{line}\n" for line in lines))

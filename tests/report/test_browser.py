@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hpcbert.results.report import figures, forms
-from hpcbert.results.report.sections import compose
+from hpcbert.results.report.sections import compose_report
 from hpcbert.results.report.words import LANGUAGES, Words
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
@@ -83,10 +83,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path
     """Writes a page with names of a kind in a language."""
 
     def write(name: str, language: str) -> Path:
-        report = compose(given(name), Words(language))
-        drawings = {picture.name: figures.draw(picture, forms=False) for picture in report.pictures}
+        report = compose_report(given(name), Words(language))
+        drawings = {
+            picture.name: figures.draw(picture, all_formats=False) for picture in report.pictures
+        }
         file = tmp_path_factory.mktemp("page") / "index.html"
-        file.write_text(forms.page(report, drawings, Words(language)), encoding="utf-8")
+        file.write_text(forms.render_page(report, drawings, Words(language)), encoding="utf-8")
         return file
 
     return write

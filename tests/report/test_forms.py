@@ -16,8 +16,8 @@ from hpcbert.model import Group, Measured, Origin, Provenance, Reason, Run, Shap
 from hpcbert.results.grid import Column, Grid
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.report import figures, forms
-from hpcbert.results.report.model import Backing, Report, ReportInput, Stretch
-from hpcbert.results.report.sections import compose
+from hpcbert.results.report.model import Report, ReportInput, SourceFiles, StepTrace
+from hpcbert.results.report.sections import compose_report
 from hpcbert.results.report.words import LANGUAGES, Words
 from hpcbert.results.resultset import NodeFacts, ResultSet, Source
 from tests.kit.waiting import CEILING
@@ -64,12 +64,12 @@ def given(name: str) -> ReportInput:
     ]
     tables = tabulate([Measured(groups[0], Shape(1, 1), 3, (*runs, bad), origin=origin), *points])
     results = ResultSet(tables, None, (source,), (name,), (name,), ((name, name),))
-    backing = Backing(
+    backing = SourceFiles(
         (name, f"echo {name}\n```\n</code></pre>"),
         {name: (f"\tGPU0\t{name}", f"GPU0\tX\t{name}")},
         {name: "0" * 64},
     )
-    stretch = Stretch(
+    stretch = StepTrace(
         groups[0], Shape(1, 8), 1, tuple(zip(steps.iterations, steps.seconds, strict=True)), (2, 3)
     )
     return ReportInput(name, MADE, results, (backing,), (), (stretch,))
@@ -93,16 +93,18 @@ class Text(HTMLParser):
 
 
 def rendered(report: Report) -> str:
-    drawings = {picture.name: figures.draw(picture, forms=False) for picture in report.pictures}
-    return forms.page(report, drawings, Words(report.language))
+    drawings = {
+        picture.name: figures.draw(picture, all_formats=False) for picture in report.pictures
+    }
+    return forms.render_page(report, drawings, Words(report.language))
 
 
 def test_names_are_text_on_the_page() -> None:
     name = " ".join(HOSTILE)
     plain, hostile = Text(), Text()
-    usual = rendered(compose(given("usual"), Words("en")))
+    usual = rendered(compose_report(given("usual"), Words("en")))
     plain.feed(usual)
-    found = rendered(compose(given(name), Words("en")))
+    found = rendered(compose_report(given(name), Words("en")))
     hostile.feed(found)
     assert hostile.tags == plain.tags
     assert {key for key, _ in hostile.attributes} == {key for key, _ in plain.attributes}
@@ -118,8 +120,8 @@ def test_names_are_text_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_are_text_in_markdown(name: str) -> None:
-    usual = forms.markdown_report(compose(given("usual"), Words("en"))).splitlines()
-    lines = forms.markdown_report(compose(given(name), Words("en"))).splitlines()
+    usual = forms.render_markdown(compose_report(given("usual"), Words("en"))).splitlines()
+    lines = forms.render_markdown(compose_report(given(name), Words("en"))).splitlines()
     # Scripts are longer where names have several lines; what is a heading or a table stays one.
     for begin in ("# ", "## ", "### ", "| ", "!["):
         outside = [line for line in outside_fences(lines) if line.startswith(begin)]
@@ -147,8 +149,8 @@ def outside_fences(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
-    for grid in compose(given(name), Words("en")).grids:
-        lines = list(csv.reader(io.StringIO(forms.csv_table(grid))))
+    for grid in compose_report(given(name), Words("en")).grids:
+        lines = list(csv.reader(io.StringIO(forms.render_csv(grid))))
         assert {len(line) for line in lines} == {len(grid.columns)}
         for line, row in zip(lines[1:], grid.rows, strict=True):
             for text, cell in zip(line, row, strict=True):
@@ -160,7 +162,7 @@ def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
 
 def test_latex_takes_no_name_for_a_command() -> None:
     columns = (Column("a_b"), Column("50%", ".1%"))
-    text = forms.latex_table(Grid("n", "t", columns, ((r"\input{x}", 0.5), ("[x] & *", None))))
+    text = forms.render_latex(Grid("n", "t", columns, ((r"\input{x}", 0.5), ("[x] & *", None))))
     assert r"\textbackslash{}input\{x\} & 50.0 \\" in text
     assert r"{[x] \& *} & {} \\" in text
     assert "{a\\_b} & {50\\% (\\%)}" in text
@@ -170,9 +172,9 @@ def test_latex_takes_no_name_for_a_command() -> None:
 @pytest.mark.needs("pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
     bodies = [
-        forms.latex_table(grid)
+        forms.render_latex(grid)
         for name in HOSTILE
-        for grid in compose(given(name), Words("en")).grids
+        for grid in compose_report(given(name), Words("en")).grids
     ]
     start = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{textcomp,booktabs,siunitx}"
     text = "\n\n".join([rf"{start}\begin{{document}}\tiny", *bodies, r"\end{document}"])
@@ -187,14 +189,14 @@ def test_latex_compiles(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_figures_are_the_same_bytes_each_time(language: str) -> None:
-    for picture in compose(given("usual"), Words(language)).pictures:
+    for picture in compose_report(given("usual"), Words(language)).pictures:
         first, second = figures.draw(picture), figures.draw(picture)
         assert first == second
         assert "<dc:date>" not in first.svg
 
 
 def test_every_figure_has_its_text_and_its_numbers() -> None:
-    report = compose(given("usual"), Words("en"))
+    report = compose_report(given("usual"), Words("en"))
     assert {picture.panels[0].kind for picture in report.pictures} == {
         "scaling",
         "bars",
@@ -213,7 +215,7 @@ def test_every_figure_has_its_text_and_its_numbers() -> None:
 
 
 def test_both_languages_say_the_same() -> None:
-    english, chinese = (compose(given("usual"), Words(language)) for language in LANGUAGES)
+    english, chinese = (compose_report(given("usual"), Words(language)) for language in LANGUAGES)
     assert [section.key for section in english.sections] == [
         section.key for section in chinese.sections
     ]
@@ -233,9 +235,9 @@ def test_a_table_of_the_cpu_says_nothing_of_gpus() -> None:
     report_input = replace(
         report_input,
         results=replace(report_input.results, tables=tables, sources=(source,)),
-        backings=(),
+        source_files=(),
     )
     for language in LANGUAGES:
-        text = forms.markdown_report(compose(report_input, Words(language)))
+        text = forms.render_markdown(compose_report(report_input, Words(language)))
         assert "GPU" not in text.replace("nvidia", "")
         assert "CPU" in text

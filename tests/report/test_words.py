@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from hpcbert.results.forms import PUBLISHED
+from hpcbert.results.forms import PUBLISHED_COLUMNS
 from hpcbert.results.report.words import LANGUAGES, Words, catalogue
 from hpcbert.results.words import FLAGS
 from tests.docs.test_documents import codes, rows
@@ -54,7 +54,7 @@ def keys(node: ast.expr) -> Iterator[str]:
 
 
 def sources() -> Iterator[str]:
-    yield from (f"column.{key}" for key in PUBLISHED if key != "devices")
+    yield from (f"column.{key}" for key in PUBLISHED_COLUMNS if key != "devices")
     for path in sorted(ROOM.glob("*.py")):
         yield from asked(ast.parse(path.read_text(encoding="utf-8")))
     yield from re.findall(

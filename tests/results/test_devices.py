@@ -14,7 +14,7 @@ import tomli
 
 from hpcbert.campaign import store
 from hpcbert.model import Device, Group, Provenance
-from hpcbert.results.forms import FORMS
+from hpcbert.results.forms import FORMATS
 from hpcbert.results.reduce import tabulate
 from tests.kit.campaigns import Built
 from tests.kit.cli import Done, inside
@@ -41,15 +41,15 @@ def on(built: Built, device: Device, stated: str = "") -> Built:
     return made
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
     flagged = [2.0, 9.0, 1.0]
     (table,) = tabulate([point(ON_CPU, "1n1g", flagged), point(ON_CPU, "1n2g", [99.0])])
-    text = FORMS[name].write((table,), MADE, 0)
-    said = "\n".join([text, *FORMS[name].unsaid((table,), MADE)])
+    text = FORMATS[name].write((table,), MADE, 0)
+    said = "\n".join([text, *FORMATS[name].omissions((table,), MADE)])
     assert "cpu" in said.lower()
     assert "GPU" not in said
-    same = FORMS[name].write(tabulate([point(ON_GPU, "1n1g", [1.0])]), MADE, 0)
+    same = FORMATS[name].write(tabulate([point(ON_GPU, "1n1g", [1.0])]), MADE, 0)
     assert "CPU" not in same
 
 
@@ -87,11 +87,11 @@ def test_both_in_one_document_are_two_tables() -> None:
     tables = tabulate([point(ON_CPU, "1n1g", [1.0]), point(ON_GPU, "1n1g", [100.0])])
     assert [table.group.device for table in tables] == ["cpu", "gpu"]
     assert all(row.speedup == 1.0 for table in tables for row in table.rows)
-    document = json.loads(FORMS["json"].write(tables, MADE, 0))
+    document = json.loads(FORMATS["json"].write(tables, MADE, 0))
     assert [table["device"] for table in document["tables"]] == ["cpu", "gpu"]
-    narrow = FORMS["text"].write(tables[:1], MADE, 40)
+    narrow = FORMATS["text"].write(tables[:1], MADE, 40)
     assert "ranks (CPU)" in narrow
-    markdown = FORMS["markdown"].write(tables, MADE, 0)
+    markdown = FORMATS["markdown"].write(tables, MADE, 0)
     assert "| node_num | rank_num |" in markdown
     assert "| node_num | gpu_num |" in markdown
     assert "over all devices" in markdown
@@ -199,4 +199,4 @@ def test_a_busy_machine_is_named_beside_noisy_ranks_on_cpus(
     group: Group, rates: tuple[float, float], is_named: bool
 ) -> None:
     tables = tabulate([point(group, "1n1g", list(rates))])
-    assert ("other programs" in FORMS["text"].write(tables, MADE, 0)) == is_named
+    assert ("other programs" in FORMATS["text"].write(tables, MADE, 0)) == is_named

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hpcbert.cli.explain import bandwidths
-from hpcbert.logs.input_wait import waited
+from hpcbert.cli.explain import read_bandwidths
+from hpcbert.logs.input_wait import read_wait_share
 from hpcbert.model import Group, Metrics, Reason, RepeatCount, Row, Run, Shape, SpeedupTable
-from hpcbert.results.explained import Observation, explain, parameters
-from hpcbert.results.metrics import model_named
+from hpcbert.results.explained import Observation, count_parameters, explain
+from hpcbert.results.metrics import find_model
 from tests.kit.campaigns import Build
 from tests.kit.cli import inside
 from tests.kit.collecting import gathered, says
@@ -93,11 +93,11 @@ def test_no_numbers_at_all() -> None:
 
 def test_weights_are_those_of_the_published_models() -> None:
     """BERT-Base has 110 million, BERT-Large 340 (Devlin et al. 2018, section 3, without heads)."""
-    base, large = model_named("bert-base"), model_named("bert-large")
+    base, large = find_model("bert-base"), find_model("bert-large")
     assert base is not None
     assert large is not None
-    assert parameters(base) == 110_106_428
-    assert parameters(large) == 336_226_108
+    assert count_parameters(base) == 110_106_428
+    assert count_parameters(large) == 336_226_108
 
 
 @pytest.mark.parametrize(
@@ -188,27 +188,29 @@ def test_waits_of_the_reference(tmp_path: Path) -> None:
         'step 1\nhpcbert-result {"iters": 120, "skip": 20, "samples_per_second": 9.0, '
         '"iteration_seconds_mean": 0.5, "data_wait_seconds": 10.0, "final_loss": 1.0}\n'
     )
-    assert waited(log) == pytest.approx(0.2)
+    assert read_wait_share(log) == pytest.approx(0.2)
     for text in ("", "hpcbert-result {}\n", log.read_text().replace("10.0", "1e9"),
                  log.read_text().replace('"skip": 20', '"skip": 120')):  # fmt: skip
         log.write_text(text)
-        assert waited(log) is None
-    assert waited(tmp_path / "absent") is None
+        assert read_wait_share(log) is None
+    assert read_wait_share(tmp_path / "absent") is None
 
 
 def test_waits_of_paddle(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     line = "global step: {}, loss: 1, avg_reader_cost: {} sec, avg_batch_cost: {} sec, ips: 1\n"
     log.write_text(line.format(1, 9.0, 10.0) + line.format(2, 0.1, 0.4) + line.format(3, 0.1, 0.4))
-    assert waited(log) == pytest.approx(0.25)
-    assert waited(TEMPLATES / "paddle" / "sample.log") == pytest.approx(0.00007 / 0.1201, rel=0.5)
+    assert read_wait_share(log) == pytest.approx(0.25)
+    assert read_wait_share(TEMPLATES / "paddle" / "sample.log") == pytest.approx(
+        0.00007 / 0.1201, rel=0.5
+    )
 
 
 def test_bandwidth_is_what_nccl_tests_runs_say_as_their_reason() -> None:
     reason = Reason("rule", "busbw-32M is 11.5 GB/s, which is not a throughput")
     runs = tuple(replace(run(n, None), reasons=(reason,)) for n in (1, 2))
     table = SpeedupTable(GROUP, None, (row("2n8g", 1.0, *runs),))
-    assert bandwidths([table]) == {Shape(2, 8): 11.5}
+    assert read_bandwidths([table]) == {Shape(2, 8): 11.5}
 
 
 # --- the command ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Group, Measured, Note, Provenance, Reason, Run, Shape, SpeedupTable
 from hpcbert.results import dlperf, saved, text
 from hpcbert.results.document import FORMAT, tables_data
-from hpcbert.results.forms import FORMS, form_of, render_csv, render_markdown
+from hpcbert.results.forms import FORMATS, format_of_suffix, render_csv, render_markdown
 from hpcbert.results.reduce import tabulate
 
 MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
@@ -44,22 +44,24 @@ def tables() -> tuple[SpeedupTable, ...]:
     )
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_form_holds_every_median(name: str, tables: tuple[SpeedupTable, ...]) -> None:
-    rendered = FORMS[name].write(tables, MADE, 0)
+    rendered = FORMATS[name].write(tables, MADE, 0)
     numbers = ("140.2", "4322.5", "4600.25")
     assert all(
         number in rendered.replace(",", "") for number in numbers[: 2 + (name == "csv-runs")]
     )
     assert not rendered.endswith("\n")
-    assert ("1.2.3" in rendered) != any("1.2.3" in one for one in FORMS[name].unsaid(tables, MADE))
+    assert ("1.2.3" in rendered) != any(
+        "1.2.3" in one for one in FORMATS[name].omissions(tables, MADE)
+    )
 
 
 @pytest.mark.parametrize(
     ("ending", "name"), [(".CSV", "csv"), (".md", "markdown"), (".json", "json"), (".pdf", "")]
 )
 def test_the_end_of_a_files_name_means_a_form(ending: str, name: str) -> None:
-    assert form_of(ending) == name
+    assert format_of_suffix(ending) == name
 
 
 def test_the_text_is_aligned_and_says_why(tables: tuple[SpeedupTable, ...]) -> None:
@@ -74,11 +76,11 @@ nodes  GPUs  median samples/s            min .. max     cv  speedup  efficiency 
   ! repeat 3: outlier (4,600.25, 6.4% above the median)
 
 hpcbert 1.2.3 · 2026-01-02 · hpcbert collect"""
-    assert click.unstyle(text.render(tables, MADE)) == expected_text
+    assert click.unstyle(text.render_text(tables, MADE)) == expected_text
 
 
 def test_what_there_is_none_of_is_a_dash() -> None:
-    plain = click.unstyle(text.render(tabulate([point(GROUP, "1n8g", [None])]), MADE))
+    plain = click.unstyle(text.render_text(tabulate([point(GROUP, "1n8g", [None])]), MADE))
     assert "no speedup: there is no valid run of 1n1g" in plain
     assert plain.splitlines()[4].split() == [
         *("1", "8", "-", "-", "-", "-", "-", "0/1", "incomplete,", "no-baseline")
@@ -155,7 +157,7 @@ def test_csv_is_no_formula(start: str) -> None:
 
 
 def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable, ...]) -> None:
-    assert json.loads(dlperf.render(tables, MADE)) == {
+    assert json.loads(dlperf.render_dlperf(tables, MADE)) == {
         "bert": {
             "1n1g": {
                 "average_speed": 140.2,
@@ -175,7 +177,7 @@ def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable,
 
 def test_dlperfs_document_is_never_nan() -> None:
     tables = tabulate([point(GROUP, "1n1g", [None]), point(GROUP, "1n8g", [10.0])])
-    data: Any = json.loads(dlperf.render(tables, MADE))
+    data: Any = json.loads(dlperf.render_dlperf(tables, MADE))
     assert data["bert"] == {
         "1n8g": {
             "average_speed": 10.0,
@@ -190,7 +192,7 @@ def test_dlperfs_document_can_not_hold_two_tables_of_a_model() -> None:
     other = Group("oneflow", "bert-base", "fp16", 64, "dlperf-time")
     tables = tabulate([point(GROUP, "1n1g", [1.0]), point(other, "1n1g", [1.0])])
     with pytest.raises(UsageError, match="has several"):
-        dlperf.render(tables, MADE)
+        dlperf.render_dlperf(tables, MADE)
 
 
 UNEVEN = "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
@@ -203,11 +205,11 @@ def uneven() -> tuple[SpeedupTable, ...]:
     return tabulate([Measured(GROUP, Shape(1, 1), 1, (flagged,))])
 
 
-@pytest.mark.parametrize("name", [name for name in FORMS if name != "dlperf-json"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "dlperf-json"])
 def test_every_form_has_the_flag_of_an_uneven_window(
     name: str, uneven: tuple[SpeedupTable, ...]
 ) -> None:
-    rendered = click.unstyle(FORMS[name].write(uneven, MADE, 0))
+    rendered = click.unstyle(FORMATS[name].write(uneven, MADE, 0))
     assert "uneven" in rendered
     if name in {"text", "markdown", "json"}:
         assert UNEVEN in rendered.replace("\\", "")
@@ -215,5 +217,5 @@ def test_every_form_has_the_flag_of_an_uneven_window(
 
 def test_saved_results_keep_the_numbers_behind_a_flag(uneven: tuple[SpeedupTable, ...]) -> None:
     document = json.dumps({"schema": 1, "format": FORMAT, "tables": tables_data(uneven)["tables"]})
-    (table,) = saved.parse(document, file="results.json").tables
+    (table,) = saved.parse_results(document, file="results.json").tables
     assert table.rows[0].runs[0].notes == (Note("uneven", UNEVEN),)

@@ -17,14 +17,14 @@ from hpcbert.results.interval import (
     CONFIDENCE,
     FALSE_ALARM,
     Ratio,
-    covered,
-    false_alarm,
-    least,
-    rank,
-    ratio,
-    reach,
-    repeats,
-    scatter,
+    coverage_of_limits,
+    expected_distance,
+    expected_repeats,
+    false_alarm_chance,
+    limit_rank,
+    measure_scatter,
+    median_ratio,
+    min_repeats,
 )
 from tests.kit.paths import REPOSITORY
 
@@ -57,11 +57,11 @@ def above(rate: float) -> float:
 def test_two_halves_of_one_set_are_quiet(kind: str, counts: tuple[int, int]) -> None:
     at = random.Random(f"{SEED} {kind} {counts}")
     verdicts = [
-        judge(ratio(*(drawn(DISTRIBUTIONS[kind], count, at) for count in counts)), 0.0001)
+        judge(median_ratio(*(drawn(DISTRIBUTIONS[kind], count, at) for count in counts)), 0.0001)
         for _ in range(PAIRS)
     ]
     alarms = sum(verdict in ("faster", "slower") for verdict in verdicts) / PAIRS
-    assert alarms <= above(false_alarm(*counts))
+    assert alarms <= above(false_alarm_chance(*counts))
 
 
 @pytest.mark.parametrize("counts", [(5, 5), (4, 7), (9, 9)], ids=str)
@@ -75,7 +75,7 @@ def test_the_interval_holds_the_ratio(base: str, new: str, counts: tuple[int, in
     for _ in range(PAIRS):
         left = drawn(DISTRIBUTIONS[base], counts[0], at)
         right = [truth * one for one in drawn(DISTRIBUTIONS[new], counts[1], at)]
-        found = ratio(left, right)
+        found = median_ratio(left, right)
         held += found.low <= truth * (1 + 1e-12) and truth * (1 - 1e-12) <= found.high
         least_covered = min(least_covered, found.coverage)
     missed = 1 - held / PAIRS
@@ -88,23 +88,23 @@ def test_five_repeats_find_a_loss_of_five_percent() -> None:
     for _ in range(PAIRS):
         base = [at.gauss(1, 0.01) for _ in range(5)]
         new = [0.95 * at.gauss(1, 0.01) for _ in range(5)]
-        found += judge(ratio(base, new), 0.02) == "slower"
+        found += judge(median_ratio(base, new), 0.02) == "slower"
     assert found / PAIRS > 0.97
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (3, 3), (2, 5), (1, 9)], ids=str)
 def test_too_few_runs_decide_nothing(counts: tuple[int, int]) -> None:
     base, new = ([float(n + 1) for n in range(count)] for count in counts)
-    found = ratio(base, [one + 1e6 for one in new])
+    found = median_ratio(base, [one + 1e6 for one in new])
     assert found.false_alarm > FALSE_ALARM
     assert judge(found, 0.02) == "unknown"
 
 
 def test_five_runs_carry_the_confidence() -> None:
-    assert covered(5, rank(5)) ** 2 == pytest.approx(0.87890625)
-    assert false_alarm(5, 5) == pytest.approx(2 / 252)
-    assert least() == 4
-    assert all(covered(n, rank(n)) ** 2 >= CONFIDENCE for n in range(5, 200))
+    assert coverage_of_limits(5, limit_rank(5)) ** 2 == pytest.approx(0.87890625)
+    assert false_alarm_chance(5, 5) == pytest.approx(2 / 252)
+    assert min_repeats() == 4
+    assert all(coverage_of_limits(n, limit_rank(n)) ** 2 >= CONFIDENCE for n in range(5, 200))
 
 
 @pytest.mark.parametrize("counts", [(2, 3), (4, 4), (5, 3), (9, 4)], ids=str)
@@ -115,10 +115,10 @@ def test_the_chance_of_a_false_alarm_is_counted(counts: tuple[int, int]) -> None
     for chosen in combinations(places, counts[0]):
         base = [1.0 + place for place in chosen]
         new = [1.0 + place for place in places if place not in chosen]
-        found = ratio(base, new)
+        found = median_ratio(base, new)
         alarms += found.low > 1 or found.high < 1
         orders += 1
-    assert false_alarm(*counts) == pytest.approx(alarms / orders)
+    assert false_alarm_chance(*counts) == pytest.approx(alarms / orders)
 
 
 def table(heading: str) -> list[list[str]]:
@@ -133,14 +133,16 @@ def test_the_page_has_the_chances() -> None:
     for count, limits, share, alarm in table("| runs, of both"):
         n = int(count)
         outer = [re.match(r"\d+", word) for word in limits.split(" and ")]
-        assert [int(match[0]) for match in outer if match] == [rank(n), n + 1 - rank(n)]
-        assert float(share) == pytest.approx(100 * covered(n, rank(n)) ** 2, abs=0.051)
-        assert float(alarm) == pytest.approx(100 * false_alarm(n, n), abs=0.0051)
+        assert [int(match[0]) for match in outer if match] == [limit_rank(n), n + 1 - limit_rank(n)]
+        assert float(share) == pytest.approx(
+            100 * coverage_of_limits(n, limit_rank(n)) ** 2, abs=0.051
+        )
+        assert float(alarm) == pytest.approx(100 * false_alarm_chance(n, n), abs=0.0051)
 
 
 def normal(spread: float, factor: float, at: random.Random) -> list[Ratio]:
     return [
-        ratio(
+        median_ratio(
             [at.gauss(1, spread) for _ in range(5)],
             [factor * at.gauss(1, spread) for _ in range(5)],
         )
@@ -171,19 +173,19 @@ speeds = st.lists(st.floats(1, 1e6), min_size=1, max_size=12)
 def test_an_interval_holds_its_ratio_and_knows_no_unit(
     base: list[float], new: list[float], unit: float
 ) -> None:
-    found = ratio(base, new)
+    found = median_ratio(base, new)
     assert found.low <= found.value * (1 + 1e-12)
     assert found.value <= found.high * (1 + 1e-12)
-    scaled = ratio([one * unit for one in base], [one * unit for one in new])
+    scaled = median_ratio([one * unit for one in base], [one * unit for one in new])
     assert scaled == pytest.approx(found)
-    turned = ratio(new, base)
+    turned = median_ratio(new, base)
     assert (1 / turned.high, 1 / turned.low) == pytest.approx((found.low, found.high))
 
 
 def test_what_more_repeats_would_tell() -> None:
-    assert scatter([1.0], [2.0]) is None
-    assert scatter([1.0, math.e**2], [1.0]) == pytest.approx(math.sqrt(2))
-    assert repeats(0.0, 0.02) == least()
-    assert repeats(0.01, 0.02) == 9
-    assert repeats(0.05, 0.0001) is None
-    assert reach(9) * 0.01 <= 0.02 < reach(8) * 0.01
+    assert measure_scatter([1.0], [2.0]) is None
+    assert measure_scatter([1.0, math.e**2], [1.0]) == pytest.approx(math.sqrt(2))
+    assert expected_repeats(0.0, 0.02) == min_repeats()
+    assert expected_repeats(0.01, 0.02) == 9
+    assert expected_repeats(0.05, 0.0001) is None
+    assert expected_distance(9) * 0.01 <= 0.02 < expected_distance(8) * 0.01

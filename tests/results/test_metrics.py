@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.sampled import looks, read, window
+from hpcbert.campaign.sampled import find_window, parse_samples, read_power
 from hpcbert.data.names import usual_predictions
 from hpcbert.model import Counted, Group, Measured, Run, Sampled, Shape, Steps
 from hpcbert.results import saved
 from hpcbert.results.metrics import (
     PEAKS,
-    Model,
-    metrics_of,
+    ModelSize,
+    compute_metrics,
+    find_model,
+    find_peak,
     model_flops,
-    model_named,
-    peak,
     percentile,
 )
 from hpcbert.results.reduce import tabulate
@@ -66,7 +66,7 @@ def test_formula_and_peaks_are_those_of_the_reference_program() -> None:
         for length in (64, 128, 384, 512):
             words = ["--model", name, "--sequence-length", str(length)]
             settings = bert_pretrain.parse_settings(words)
-            model = model_named(f"bert-{name}")
+            model = find_model(f"bert-{name}")
             assert model is not None
             work = (length, length**2, settings.predictions)
             assert usual_predictions(length) == settings.predictions
@@ -78,7 +78,7 @@ def test_the_page_has_the_figures() -> None:
     for name, short, long in re.findall(
         r"\| (bert-\w+) \| ([\d.,]+) GFLOP \| ([\d.,]+) GFLOP \|", text
     ):
-        model = model_named(name)
+        model = find_model(name)
         assert model is not None
         for length, told in ((128, short), (512, long)):
             assert f"{model_flops(model, length) / 1e9:,.1f}" == told
@@ -95,7 +95,7 @@ def test_the_page_has_the_figures() -> None:
 
 def test_model_flops_of_any_width() -> None:
     """By hand, for a model of one layer: every product's multiplications and additions."""
-    model = Model(1, 4, 8, 10)
+    model = ModelSize(1, 4, 8, 10)
     products = 4 * 4 * 4 + 4 * 8 + 8 * 4
     assert model_flops(model, 2, 1) == 6 * products * 2 + 12 * 4 * 4 + 6 * (16 + 40) + 6 * (16 + 8)
 
@@ -106,7 +106,7 @@ def test_metrics_of_a_point() -> None:
     (table,) = tabulate([point(runs=runs, steps=((1, steps), (2, steps)))])
     metrics = table.rows[0].metrics
     assert metrics is not None
-    flops = model_flops(model_named("bert-base") or Model(0, 0, 0), 128)
+    flops = model_flops(find_model("bert-base") or ModelSize(0, 0, 0), 128)
     assert metrics.samples_per_second_per_gpu == 200.0
     assert metrics.tokens_per_second == 800 * 128
     assert metrics.step_seconds == pytest.approx(0.18)
@@ -138,7 +138,7 @@ def test_metrics_of_a_point() -> None:
     ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no real tokens", "no length", "two lengths", "model", "CPU", "steps", "power", "half the GPUs"],
 )  # fmt: skip
 def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], why: str) -> None:
-    metrics = metrics_of(point(**changes), 800.0)
+    metrics = compute_metrics(point(**changes), 800.0)
     assert metrics is not None
     unknown = dict(metrics.unknown)
     for name in names:
@@ -158,20 +158,20 @@ BASE = {"sequence_length": 512, "real_token_share": 0.5}
 @pytest.mark.parametrize(
     ("facts", "flops"),
     [
-        (BASE, model_flops(Model(12, 768, 3072), 512)),
-        ({**BASE, "vocab_size": 8192}, model_flops(Model(12, 768, 3072, 8192), 512)),
-        ({**BASE, "predictions": 20}, model_flops(Model(12, 768, 3072), 512, 20)),
-        ({**BASE, "intermediate_size": 1000}, model_flops(Model(12, 768, 1000), 512)),
-        ({**BASE, "hidden_size": 256, "layers": 3}, model_flops(Model(3, 256, 1024), 512)),
-        ({**BASE, "packing": 2}, model_flops(Model(12, 768, 3072), 256, 38)),
-        ({**BASE, "packing": 2, "predictions": 80}, model_flops(Model(12, 768, 3072), 256, 40)),
+        (BASE, model_flops(ModelSize(12, 768, 3072), 512)),
+        ({**BASE, "vocab_size": 8192}, model_flops(ModelSize(12, 768, 3072, 8192), 512)),
+        ({**BASE, "predictions": 20}, model_flops(ModelSize(12, 768, 3072), 512, 20)),
+        ({**BASE, "intermediate_size": 1000}, model_flops(ModelSize(12, 768, 1000), 512)),
+        ({**BASE, "hidden_size": 256, "layers": 3}, model_flops(ModelSize(3, 256, 1024), 512)),
+        ({**BASE, "packing": 2}, model_flops(ModelSize(12, 768, 3072), 256, 38)),
+        ({**BASE, "packing": 2, "predictions": 80}, model_flops(ModelSize(12, 768, 3072), 256, 40)),
     ],
     ids=["usual", "vocabulary", "predictions", "feed-forward", "own sizes", "packed", "packed, predictions"],
 )  # fmt: skip
 def test_operations_are_those_of_the_sizes_that_the_run_states(
     facts: dict[str, Any], flops: float
 ) -> None:
-    metrics = metrics_of(point(facts=stating(**facts)), 80.0)
+    metrics = compute_metrics(point(facts=stating(**facts)), 80.0)
     assert metrics is not None
     tokens = 512 / facts.get("packing", 1)
     assert metrics.model_flops_per_sample == pytest.approx(flops)
@@ -187,26 +187,26 @@ def test_a_model_that_the_log_describes_needs_no_name(model: str) -> None:
     """DLPerf's paths say only `bert`."""
     group = Group("oneflow", model, "fp32", 32, "rate")
     facts = stating(sequence_length=128, hidden_size=768, layers=12)
-    metrics = metrics_of(point(group=group, facts=facts), 80.0)
+    metrics = compute_metrics(point(group=group, facts=facts), 80.0)
     assert metrics is not None
-    assert metrics.model_flops_per_sample == model_flops(Model(12, 768, 3072), 128)
-    assert metrics_of(point(group=group, facts=stating(**BASE)), 80.0).mfu_padded is None  # type: ignore[union-attr]
+    assert metrics.model_flops_per_sample == model_flops(ModelSize(12, 768, 3072), 128)
+    assert compute_metrics(point(group=group, facts=stating(**BASE)), 80.0).mfu_padded is None  # type: ignore[union-attr]
 
 
 def test_the_sum_that_a_program_states_is_its_work() -> None:
     """Samples differ in length, so their squares are more than that of their mean."""
-    whole = model_flops(Model(12, 768, 3072), 512)
-    metrics = metrics_of(point(facts=stating(**BASE, model_flops=0.6 * whole)), 80.0)
+    whole = model_flops(ModelSize(12, 768, 3072), 512)
+    metrics = compute_metrics(point(facts=stating(**BASE, model_flops=0.6 * whole)), 80.0)
     assert metrics is not None
     assert metrics.mfu == pytest.approx(0.6 * (metrics.mfu_padded or 0))
-    wrong = metrics_of(point(facts=stating(**BASE, model_flops=1.1 * whole)), 80.0)
+    wrong = compute_metrics(point(facts=stating(**BASE, model_flops=1.1 * whole)), 80.0)
     assert wrong is not None
     assert wrong.mfu is None
     assert "with padding" in dict(wrong.unknown)["mfu"]
 
 
 # Samples per second at which all four GPUs would be at their peak, padding included.
-PEAK = 4 * 312e12 / model_flops(Model(12, 768, 3072), 512)
+PEAK = 4 * 312e12 / model_flops(ModelSize(12, 768, 3072), 512)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_collect_shows_what_the_reference_states_of_itself(tmp_path: Path) -> No
     own = {"vocab": 8192, "device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16"}
     row = collected(tmp_path, changed_log(**own, real_token_share=0.5, model_flops_per_sample=2e8))
     metrics = row["metrics"]
-    assert metrics["model_flops_per_sample"] == model_flops(Model(2, 128, 512, 8192), 128)
+    assert metrics["model_flops_per_sample"] == model_flops(ModelSize(2, 128, 512, 8192), 128)
     assert metrics["model_flops_per_sample"] == pytest.approx(4.80e8, rel=1e-2)
     assert metrics["mfu"] == pytest.approx(row["median"] * 2e8 / 989.5e12)
     assert metrics["mfu"] < metrics["mfu_padded"]
@@ -310,17 +310,17 @@ def test_percentiles_are_of_the_values() -> None:
 
 
 def test_known_gpus_by_their_whole_names() -> None:
-    assert peak("Tesla V100-SXM2-16GB", "fp32") == 15.7e12
-    assert peak("NVIDIA H200", "bf16") == 989.5e12
-    assert peak("NVIDIA H200 NVL", "bf16") == 835.5e12
-    assert peak("NVIDIA H2000", "bf16") is None
-    assert peak("Tesla V100-SXM2-16GB", "bf16") is None
+    assert find_peak("Tesla V100-SXM2-16GB", "fp32") == 15.7e12
+    assert find_peak("NVIDIA H200", "bf16") == 989.5e12
+    assert find_peak("NVIDIA H200 NVL", "bf16") == 835.5e12
+    assert find_peak("NVIDIA H2000", "bf16") is None
+    assert find_peak("Tesla V100-SXM2-16GB", "bf16") is None
 
 
 def test_saved_results_keep_metrics() -> None:
     runs = tuple(replace(run, sampled=sampled(1000.0)) for run in point().runs)
     tables = tabulate([point(runs=runs), point(group=Group("x", "y", "fp32", 1, "r"))])
-    again = saved.parse(saved.render(ResultSet(tables)), file="x")
+    again = saved.parse_results(saved.render_results(ResultSet(tables)), file="x")
     assert again.tables == tables
 
 
@@ -342,12 +342,12 @@ def smi(watts: list[list[float]], step: float = 1.0) -> str:
 
 def test_the_window_is_where_most_is_drawn() -> None:
     text = smi([[50.0, 60.0]] * 20 + [[300.0, 310.0]] * 30 + [[70.0, 60.0]] * 10)
-    found = window(looks(text), 2, 25.0)
+    found = find_window(parse_samples(text), 2, 25.0)
     assert found is not None
     assert found.watts == pytest.approx(610.0)
     assert found.gpus == 2
     assert 1020 <= found.memory_mib <= 1050
-    one = window(looks(text), 1, 25.0)
+    one = find_window(parse_samples(text), 1, 25.0)
     assert one is not None
     assert one.watts == pytest.approx(310.0)
 
@@ -360,7 +360,7 @@ def test_the_window_is_where_most_is_drawn() -> None:
     ids=["empty", "garbage", "four looks", "too short", "no dates", "not available", "nan", "absurd", "quotes", "NUL"],
 )  # fmt: skip
 def test_what_was_not_looked_at_long_enough(text: str) -> None:
-    assert window(looks(text), 1, 25.0) is None
+    assert find_window(parse_samples(text), 1, 25.0) is None
 
 
 def test_rocm_smi_is_understood() -> None:
@@ -369,24 +369,24 @@ def test_rocm_smi_is_understood() -> None:
         "card0,{0}.0,68702699520,1073741824\ncard1,{0}.0,68702699520,2147483648\n\n"
     )
     text = "".join(f"17637176{at:02d}.123456\n{table.format(200)}" for at in range(30))
-    found = window(looks(text), 2, 20.0)
+    found = find_window(parse_samples(text), 2, 20.0)
     assert found is not None
     assert (found.watts, found.memory_mib) == (400.0, 2048.0)
     newer = text.replace("Average Graphics Package", "Current Socket Graphics Package")
-    assert window(looks(newer), 2, 20.0) == found
+    assert find_window(parse_samples(newer), 2, 20.0) == found
 
 
 def test_all_nodes_or_none(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text(smi([[100.0]] * 40))
     paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    whole = read(paths, gpus_per_node=1, seconds=20.0)
+    whole = read_power(paths, gpus_per_node=1, seconds=20.0)
     assert whole is not None
     assert whole.watts == pytest.approx(200.0)
     assert whole.gpus == 2
     paths[1].write_text("cut short")
-    assert read(paths, gpus_per_node=1, seconds=20.0) is None
-    assert read([], gpus_per_node=1, seconds=20.0) is None
+    assert read_power(paths, gpus_per_node=1, seconds=20.0) is None
+    assert read_power([], gpus_per_node=1, seconds=20.0) is None
 
 
 def test_collect_shows_what_was_sampled(build: Build, here: None) -> None:
@@ -427,5 +427,5 @@ def test_the_sampler_writes_what_the_tool_prints(tmp_path: Path) -> None:
         file = tmp_path / "key.1.0.n_1.csv"
         until(lambda: file.exists() and file.read_text(), "what the tool prints")
         sampler.terminate()
-    assert looks(file.read_text())[0].gpus == {"0": (70.0, 500.0)}
+    assert parse_samples(file.read_text())[0].gpus == {"0": (70.0, 500.0)}
     assert "--loop=2" in (tools / "argv").read_text().split()

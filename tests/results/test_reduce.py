@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Difference, Group, Measured, Point, Reason, Row, Run, Shape
-from hpcbert.results.reduce import FOREIGN, Curves, Evidence, gate, group_of, has_outlier, tabulate
+from hpcbert.results.reduce import (
+    FOREIGN,
+    Curves,
+    Evidence,
+    find_invalid_reasons,
+    has_outlier,
+    make_group,
+    tabulate,
+)
 from tests.kit.logs import DEEPSPEED
 
 GROUP = Group("deepspeed", "bert-base", "fp32", 32, "rate")
@@ -304,13 +312,15 @@ NO_LOG = (Reason("no-log", "1.log can't be read"),)
     ],
 )
 def test_a_repeat_counts_only_with_all_evidence(evidence: Evidence, expected: list[str]) -> None:
-    assert [reason.code for reason in gate(evidence)] == expected
+    assert [reason.code for reason in find_invalid_reasons(evidence)] == expected
 
 
 def test_the_state_is_explained() -> None:
-    (reason,) = gate(Evidence("COMPLETED", 0, (), suspended=7.0))
+    (reason,) = find_invalid_reasons(Evidence("COMPLETED", 0, (), suspended=7.0))
     assert "suspended for 7 s" in reason.detail
-    (reason,) = gate(Evidence("PENDING", None, (), over=False, detail="waits for nodes"))
+    (reason,) = find_invalid_reasons(
+        Evidence("PENDING", None, (), over=False, detail="waits for nodes")
+    )
     assert str(reason) == "state: it is PENDING, not COMPLETED: waits for nodes"
 
 
@@ -320,15 +330,15 @@ def measured_point(shape: str, accumulation: int = 1, xla: bool = False) -> Poin
 
 def test_accumulation_tells_tables_apart() -> None:
     points = [measured_point("1n1g", 4), measured_point("1n8g", 4)]
-    assert {group_of(one, Curves(points), "rate").variant for one in points} == {"acc4"}
+    assert {make_group(one, Curves(points), "rate").variant for one in points} == {"acc4"}
     mixed = [measured_point("1n8g", 4), measured_point("1n8g", 2)]
-    assert {group_of(one, Curves(mixed), "rate").variant for one in mixed} == {"acc4", "acc2"}
+    assert {make_group(one, Curves(mixed), "rate").variant for one in mixed} == {"acc4", "acc2"}
 
 
 def test_accumulation_that_follows_from_a_global_batch_makes_one_curve() -> None:
     points = [measured_point("1n1g", 1024), measured_point("1n8g", 128), measured_point("4n8g", 32)]
-    assert {group_of(one, Curves(points), "rate").variant for one in points} == {"gbs32768"}
+    assert {make_group(one, Curves(points), "rate").variant for one in points} == {"gbs32768"}
     uneven = [measured_point("1n1g", 10), measured_point("1n8g", 2)]
-    assert {group_of(one, Curves(uneven), "rate").variant for one in uneven} == {"acc by shape"}
+    assert {make_group(one, Curves(uneven), "rate").variant for one in uneven} == {"acc by shape"}
     both = [*points, measured_point("1n1g", xla=True)]
-    assert group_of(both[-1], Curves(both), "rate").variant == "xla"
+    assert make_group(both[-1], Curves(both), "rate").variant == "xla"

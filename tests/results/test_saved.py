@@ -29,10 +29,10 @@ from hpcbert.model import (
     Shape,
 )
 from hpcbert.results.document import tables_data
-from hpcbert.results.forms import FORMS
+from hpcbert.results.forms import FORMATS
 from hpcbert.results.reduce import tabulate
 from hpcbert.results.resultset import NodeFacts, ResultSet, Source
-from hpcbert.results.saved import parse, read, render
+from hpcbert.results.saved import parse_results, read_results, render_results
 
 MADE = Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
 # What JSON can hold: no lone halves of characters beyond its first plane.
@@ -119,15 +119,15 @@ def results(draw: st.DrawFn) -> ResultSet:
 
 @given(results())
 def test_results_are_read_back_as_they_were(found: ResultSet) -> None:
-    assert parse(render(found), file="x.json") == found
+    assert parse_results(render_results(found), file="x.json") == found
 
 
 @given(results())
 def test_what_collect_writes_is_read_back(found: ResultSet) -> None:
     provenance = found.made or MADE
     printed = {"version": 1, "command": "collect", "data": tables_data(found.tables, provenance)}
-    for text in (FORMS["json"].write(found.tables, provenance, 0), json.dumps(printed)):
-        assert parse(text, file="x.json") == ResultSet(found.tables, provenance)
+    for text in (FORMATS["json"].write(found.tables, provenance, 0), json.dumps(printed)):
+        assert parse_results(text, file="x.json") == ResultSet(found.tables, provenance)
 
 
 def run(repeat: int, speed: float) -> Run:
@@ -140,13 +140,13 @@ def sample() -> Any:
         Measured(group, Shape(1, 1), 3, tuple(run(n, 100.0 + n) for n in (1, 2, 3))),
         Measured(group, Shape(1, 4), 3, tuple(run(n, 390.0 + n) for n in (1, 2, 3))),
     ]
-    return json.loads(render(ResultSet(tabulate(measured), MADE)))
+    return json.loads(render_results(ResultSet(tabulate(measured), MADE)))
 
 
 def refusal(document: object) -> str:
     text = document if isinstance(document, str) else json.dumps(document)
     with pytest.raises(UsageError) as caught:
-        parse(text, file="r.json")
+        parse_results(text, file="r.json")
     assert caught.value.where == "r.json"
     assert caught.value.message.count("\n") == 0
     return caught.value.message
@@ -260,13 +260,15 @@ def test_keys_of_later_versions_are_ignored() -> None:
     for part in (document, document["made"], document["tables"][0], _row(document)):
         part["later"] = {"more": 1}
     _row(document)["runs"][0]["evidence"] = {}
-    assert parse(json.dumps(document), file="r.json") == parse(json.dumps(sample()), file="r.json")
+    assert parse_results(json.dumps(document), file="r.json") == parse_results(
+        json.dumps(sample()), file="r.json"
+    )
 
 
 def test_whole_numbers_are_numbers() -> None:
     document = sample()
     _row(document).update(median=392, min=391)
-    assert parse(json.dumps(document), file="r.json").tables[0].rows[1].median == 392
+    assert parse_results(json.dumps(document), file="r.json").tables[0].rows[1].median == 392
 
 
 def test_results_of_before_rows_had_origins_are_read() -> None:
@@ -274,7 +276,7 @@ def test_results_of_before_rows_had_origins_are_read() -> None:
     for row in document["tables"][0]["rows"]:
         for key in ("origin", "facts", "window", "differences"):
             row.pop(key)
-    (table,) = parse(json.dumps(document), file="r.json").tables
+    (table,) = parse_results(json.dumps(document), file="r.json").tables
     assert [replace(row, origin=None).median for row in table.rows] == [102, 392]
 
 
@@ -288,11 +290,11 @@ def test_a_file_that_is_something_else(tmp_path: Path, content: bytes | None, sa
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UsageError, match=said) as caught:
-        read(path)
+        read_results(path)
     assert caught.value.where == str(path)
 
 
 def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(sample()), encoding="utf-8-sig")
-    assert read(path).made == MADE
+    assert read_results(path).made == MADE

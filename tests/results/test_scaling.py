@@ -15,7 +15,7 @@ import pytest
 from hpcbert.model import Group, Origin, RepeatCount, Row, Shape, SpeedupTable
 from hpcbert.results import saved
 from hpcbert.results.resultset import ResultSet
-from hpcbert.results.scaling import FARTHEST, MARGIN, Curve, asked_for, curve_of
+from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, Curve, fit_curve, parse_node_counts
 from tests.kit.cli import inside
 from tests.kit.needs import require
 
@@ -49,7 +49,7 @@ def law(nodes: int, *, ring: float = 0.0, latency: float = 0.0, tree: float = 0.
     ids=["nothing", "ring", "tree", "latency", "ring and latency"],
 )
 def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
-    curve = curve_of(table({f"{n}n8g": law(n, **costs) for n in (1, 2, 4, 8)}))
+    curve = fit_curve(table({f"{n}n8g": law(n, **costs) for n in (1, 2, 4, 8)}))
     for nodes in (1, 2, 4, 8, 16, 32):
         prediction = curve.predicted(nodes)
         assert prediction.low
@@ -61,7 +61,7 @@ def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
 
 
 def test_what_is_said_of_a_prediction() -> None:
-    curve = curve_of(table({"1n1g": 300.0, "1n8g": law(1), "2n8g": law(2, ring=0.02)}))
+    curve = fit_curve(table({"1n1g": 300.0, "1n8g": law(1), "2n8g": law(2, ring=0.02)}))
     prediction = curve.predicted(4)
     assert curve.alone == pytest.approx(32 / 300)
     assert prediction.throughput == pytest.approx(law(4, ring=0.02))
@@ -79,7 +79,7 @@ def test_scatter_widens_the_interval() -> None:
     rows = tuple(
         row(shape, law(n), spread) for shape, n, spread in (("1n8g", 1, 0.1), ("2n8g", 2, 0.2))
     )
-    prediction = curve_of(SpeedupTable(GROUP, None, rows)).predicted(2)
+    prediction = fit_curve(SpeedupTable(GROUP, None, rows)).predicted(2)
     assert prediction.low == pytest.approx(law(2) / 1.2)
 
 
@@ -97,29 +97,29 @@ def test_scatter_widens_the_interval() -> None:
 def test_it_goes_no_further_than_the_points_carry(
     speeds: dict[str, float | None], nodes: int, why: str
 ) -> None:
-    prediction = curve_of(table(speeds)).predicted(nodes)
+    prediction = fit_curve(table(speeds)).predicted(nodes)
     assert why in prediction.why
     assert prediction.throughput is prediction.low is prediction.high is None
 
 
 def test_faster_on_more_nodes_predicts_no_growth() -> None:
     """No coefficient is negative: what was measured by luck does not grow."""
-    prediction = curve_of(table({"1n8g": 1000.0, "2n8g": 2100.0})).predicted(8)
+    prediction = fit_curve(table({"1n8g": 1000.0, "2n8g": 2100.0})).predicted(8)
     assert prediction.efficiency == 1.0
     assert prediction.throughput is not None
     assert prediction.throughput <= 8 * 1050.0
 
 
 def test_of_several_widths_the_one_with_most_nodes_counts() -> None:
-    curve = curve_of(table({"1n1g": 1.0, "2n1g": 2.0, "1n8g": 8.0, "2n8g": 15.0, "4n8g": 28.0}))
+    curve = fit_curve(table({"1n1g": 1.0, "2n1g": 2.0, "1n8g": 8.0, "2n8g": 15.0, "4n8g": 28.0}))
     assert (curve.gpus_per_node, [nodes for nodes, _ in curve.points]) == (8, [1, 2, 4])
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "a", "1.5", "1,,2", "1e3", "1000001", "²"])
 def test_numbers_of_nodes(text: str) -> None:
     with pytest.raises(ValueError):
-        asked_for(text)
-    assert asked_for("16, 64,16") == (16, 64)
+        parse_node_counts(text)
+    assert parse_node_counts("16, 64,16") == (16, 64)
 
 
 # --- the published tables -------------------------------------------------------------------
@@ -150,7 +150,7 @@ def without_largest(
         for shape, speed in speeds.items()
         if shape != largest and (keep is None or shape.nodes <= keep)
     }
-    return curve_of(table(dict(rest), batch_size_per_device=int(key[4]))), largest, speeds[largest]
+    return fit_curve(table(dict(rest), batch_size_per_device=int(key[4]))), largest, speeds[largest]
 
 
 def test_every_published_table_less_its_largest_shape(shared: Path) -> None:
@@ -187,7 +187,7 @@ def test_tables_of_many_nodes_four_times_beyond(shared: Path) -> None:
             prediction = curve.predicted(largest.nodes)
             assert prediction.throughput is not None
             errors.append(abs(prediction.throughput / speed - 1))
-    assert FARTHEST == 4
+    assert MAX_EXTRAPOLATION == 4
     assert len(errors) == 8
     assert round(median(errors), 3) == 0.031
     assert round(max(errors), 3) == 0.077
@@ -199,7 +199,7 @@ def test_tables_of_many_nodes_four_times_beyond(shared: Path) -> None:
 def test_the_command(tmp_path: Path, here: None) -> None:
     runs = {f"{n}n8g": law(n, ring=0.02) for n in (1, 2, 4)}
     path = tmp_path / "r.json"
-    path.write_text(saved.render(ResultSet((recorded(runs),))))
+    path.write_text(saved.render_results(ResultSet((recorded(runs),))))
     result = inside("predict", path, "--nodes", "8,64", "--json")
     assert result.returncode == 4
     (found,) = result.data["tables"]

@@ -23,7 +23,7 @@ from hpcbert.scheduler.base import PlainScheduler, Target
 from hpcbert.slurm.states import UNKNOWN, Kind, RepeatState
 
 PLACE = "SPOOL"
-TRAITS = Traits("spool", f"{__name__}:Spool", here=True)
+TRAITS = Traits("spool", f"{__name__}:Spool", runs_locally=True)
 
 
 class Spool(PlainScheduler):

@@ -11,13 +11,13 @@ import pytest
 
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm.examine import examine
+from hpcbert.scheduler.slurm.examine import examine_site
 from hpcbert.slurm import reservations
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
 
-ME = ownership.name(os.geteuid())
+ME = ownership.user_name(os.geteuid())
 RESERVED = (
     "ReservationName=mine StartTime=2026-11-22T07:00:00 NodeCnt=2 Users={me} Accounts=(null) State=ACTIVE\n"
     "ReservationName=soon StartTime=2027-01-01T00:00:00 NodeCnt=9 Users=(null) Accounts=proj State=INACTIVE\n"
@@ -56,7 +56,7 @@ def findings(folder: Path, site: str, nodes: int = 2, **said: Any) -> dict[str, 
         return Outcome(tuple(argv), 0, text)
 
     start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
-    found = examine(drafts.site_of(folder, site, start=start), World(run, environ={}), nodes)
+    found = examine_site(drafts.site_of(folder, site, start=start), World(run, environ={}), nodes)
     return {finding.name: finding for finding in found if finding.status != "ok"}
 
 
@@ -135,4 +135,4 @@ def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
     ],
 )
 def test_constraints_name_features_in_every_form(constraint: str, names: list[str]) -> None:
-    assert list(reservations.wanted_features(constraint)) == names
+    assert list(reservations.list_features(constraint)) == names

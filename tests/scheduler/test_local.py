@@ -17,9 +17,9 @@ from hpcbert.campaign import store
 from hpcbert.commands import cancel
 from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.local import queue as local
-from hpcbert.scheduler.local.queue import enqueue, lock_path, states
+from hpcbert.scheduler.local.queue import lock_path, read_states, start_queue
 from hpcbert.slurm.states import RepeatState
-from hpcbert.system.processes import descendants, machine, started
+from hpcbert.system.processes import descendants, machine_and_boot, read_start_time
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import Build, Built
 from tests.kit.waiting import until
@@ -46,7 +46,7 @@ class Queue:
     tag: str
 
     def states(self) -> list[RepeatState]:
-        return list(states(self.watched).values())
+        return list(read_states(self.watched).values())
 
     def words(self) -> list[str]:
         return [state.word for state in self.states()]
@@ -57,7 +57,7 @@ class Queue:
     def wait_for_end(self) -> None:
         """Wait until every state is an end and the queue process has left."""
         self.wait(lambda repeat_states: all(state.kind.over for state in repeat_states))
-        until(lambda: not local.alive(self.job_id), self.output)
+        until(lambda: not local.is_queue_alive(self.job_id), self.output)
 
     @property
     def job_id(self) -> str:
@@ -68,13 +68,13 @@ class Queue:
         return int(self.job_id.split("-")[1])
 
     def output(self) -> str:
-        return (self.watched.directory / local.OUTPUT).read_text()
+        return (self.watched.directory / local.OUTPUT_FILE).read_text()
 
     def survivors(self) -> list[int]:
         """Processes with this test's tag in their environment."""
         found = []
         for path in Path("/proc").iterdir():
-            if path.name.isdigit() and started(int(path.name)):
+            if path.name.isdigit() and read_start_time(int(path.name)):
                 try:
                     environment = (path / "environ").read_bytes()
                 except OSError:
@@ -107,7 +107,7 @@ def run_locally(tmp_path: Path, watched: Build) -> Iterator[Callable[..., Queue]
         tag = f"{os.getpid()}-{name}-{tmp_path.name}"
         places = {"XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
         environ = {**os.environ, **places, "HPCBERT_TEST_TAG": tag}
-        job_id = enqueue(
+        job_id = start_queue(
             built.directory, built.campaign, time_limit_minutes=minutes, grace=grace,
             environ={**environ, **(env or {})},
         )  # fmt: skip
@@ -199,7 +199,7 @@ def test_a_repeat_is_over_when_the_queue_has_written_so_too(run_locally: Start) 
     status = queue.watched.directory / queue.watched.campaign.arrays[0].status(1)
     until(lambda: status.exists() and '"event":"end"' in status.read_text(), queue.output)
     assert queue.words() == ["RUNNING"]
-    assert local.unfinished(queue.watched)
+    assert local.is_unfinished(queue.watched)
     (queue.watched.directory / "go").touch()
     queue.wait(lambda repeat_states: repeat_states[0].word == "COMPLETED")
     assert '"finished"' in status.read_text()
@@ -238,7 +238,7 @@ def test_a_script_that_ignores_its_end_is_killed(run_locally: Start) -> None:
 def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally: Start) -> None:
     queue = run_locally("sleep 1000 & wait", "touch started", repeats=2)
     queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
-    target = cancel.find(queue.watched, run=no_slurm)
+    target = cancel.find_living(queue.watched, run=no_slurm)
     assert target.jobs == (queue.job_id,)
     assert len(target.repeats) == 4
     cancel.cancel(queue.watched, target, run=no_slurm)
@@ -247,7 +247,7 @@ def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally: Start) -
     assert "before it started" in queue.states()[1].detail
     assert not (queue.watched.directory / "started").exists()
     assert not queue.survivors()
-    assert cancel.find(queue.watched, run=no_slurm).jobs == ()
+    assert cancel.find_living(queue.watched, run=no_slurm).jobs == ()
     with pytest.raises(SchedulerError, match="has ended already"):
         cancel.cancel(queue.watched, target, run=no_slurm)
 
@@ -303,7 +303,7 @@ def test_a_campaign_that_waits_can_be_cancelled(run_locally: Start) -> None:
     first = run_locally("sleep 1000", name="first")
     first.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     second = run_locally("exit 0", name="second")
-    assert local.cancel(second.watched.directory, second.watched.campaign)
+    assert local.cancel_queue(second.watched.directory, second.watched.campaign)
     second.wait_for_end()
     assert second.words() == ["CANCELLED"]
     assert first.words() == ["RUNNING"]
@@ -338,7 +338,7 @@ def test_a_vanished_directory_ends_the_queue_quietly(run_locally: Start, tmp_pat
     queue = run_locally("echo x >began; sleep 1", repeats=3)
     queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     queue.watched.directory.rename(tmp_path / "elsewhere")
-    until(lambda: not local.alive(queue.job_id), "the queue is alive")
+    until(lambda: not local.is_queue_alive(queue.job_id), "the queue is alive")
     assert not queue.survivors()
     assert "UNKNOWN" in queue.words()
 
@@ -354,20 +354,20 @@ def test_a_queue_of_another_machine_or_none_is_not_called_dead_or_alive(
 ) -> None:
     queue = run_locally("sleep 1000 & wait")
     queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
-    plan = queue.watched.directory / local.PLAN
+    plan = queue.watched.directory / local.PLAN_FILE
     text = plan.read_text()
-    plan.write_text(text.replace(machine(), "otherhost 0000"))
+    plan.write_text(text.replace(machine_and_boot(), "otherhost 0000"))
     (state,) = queue.states()
     assert (state.word, state.detail) == (
         *("RUNNING",),
         "by its own account; its queue was started on otherhost",
     )
-    assert not local.cancel(queue.watched.directory, queue.watched.campaign)
+    assert not local.cancel_queue(queue.watched.directory, queue.watched.campaign)
     plan.write_text("{")
     assert queue.words() == ["UNKNOWN"]
     plan.write_text(text)
     never = watched("local-1-1", name="never", scheduler="local", repeats=1)
-    (state,) = states(never).values()
+    (state,) = read_states(never).values()
     assert (state.word, state.detail) == (
         "UNKNOWN",
         "never started: the local queue was never started",
@@ -378,7 +378,7 @@ def test_a_queue_that_cannot_start_says_why(watched: Build, tmp_path: Path) -> N
     built = watched("", scheduler="local")
     (tmp_path / "file").touch()
     with pytest.raises(SchedulerError, match="Can't start the local queue"):
-        enqueue(
+        start_queue(
             built.directory,
             built.campaign,
             time_limit_minutes=1,
@@ -406,7 +406,7 @@ def test_a_place_of_somebody_else_for_the_lock_is_refused(watched: Build, tmp_pa
     (tmp_path / "hpcbert").mkdir()
     os.chown(tmp_path / "hpcbert", 65534, 65534)
     with pytest.raises(SchedulerError, match="It belongs to nobody"):
-        enqueue(
+        start_queue(
             built.directory,
             built.campaign,
             time_limit_minutes=1,

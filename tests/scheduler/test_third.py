@@ -22,7 +22,7 @@ from tests.scheduler import spool
 @pytest.fixture
 def place(tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The batch system's directory, and a site that names it."""
-    monkeypatch.setitem(schedulers.TABLE, spool.TRAITS.name, spool.TRAITS)
+    monkeypatch.setitem(schedulers.SCHEDULERS, spool.TRAITS.name, spool.TRAITS)
     folder = tmp_path / "spool"
     folder.mkdir()
     monkeypatch.setenv(spool.PLACE, str(folder))

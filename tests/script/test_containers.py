@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.config.recipe import Recipe, RecipeImage
 from hpcbert.config.site import Site
 from hpcbert.container import runtimes
@@ -272,7 +272,7 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
     )
     request = Request(Shape(1, 2), repeats=2)
     draft = drafts.drafted(site, request, options={"scheduler": "local", "together": True})
-    write(draft)
+    write_campaign(draft)
     result = subprocess.run(
         ["bash", str(draft.directory / draft.campaign.arrays[0].script)],
         env={**os.environ, "PATH": f"{enroot}:{os.environ['PATH']}"},

@@ -22,13 +22,13 @@ def costs(
     site = reference(tmp_path, slurm={"time_limit": TimeLimit.parse(limit)})
     asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
     draft = drafted(site, asked, options=options)
-    return list(cost.of_arrays(draft.campaign.arrays))
+    return list(cost.array_costs(draft.campaign.arrays))
 
 
 def hours(found: list[Cost]) -> tuple[float | None, float | None]:
     return (
-        cost.total(one.on_nodes(one.hours) for one in found),
-        cost.total(one.on_devices(one.hours) for one in found),
+        cost.sum_hours(one.on_nodes(one.hours) for one in found),
+        cost.sum_hours(one.on_devices(one.hours) for one in found),
     )
 
 
@@ -51,16 +51,16 @@ def test_the_parts_of_a_point_that_has_several_arrays_are_one_point(tmp_path: Pa
 
 def test_ranks_on_cpus_are_not_called_gpus(tmp_path: Path) -> None:
     words = {
-        device: cost.devices(costs(tmp_path, device=device)) for device in ("gpu", "cpu", "auto")
+        device: cost.hours_unit(costs(tmp_path, device=device)) for device in ("gpu", "cpu", "auto")
     }
     assert words == {"gpu": "GPU-hours", "cpu": "rank-hours", "auto": "device-hours"}
 
 
 def test_what_costs_more_is_refused_with_the_sum(tmp_path: Path) -> None:
     found = costs(tmp_path, scaling=True)
-    cost.refuse(found, 290.0)
+    cost.refuse_expensive(found, 290.0)
     with pytest.raises(UsageError, match="up to 290 GPU-hours, more than 289") as caught:
-        cost.refuse(found, 289.0)
+        cost.refuse_expensive(found, 289.0)
     assert "bert-tiny_2n8g_fp32_b4 5 x 16 x 02:00:00 = 160" in str(caught.value)
     assert "--max-gpu-hours 290" in caught.value.hint
 
@@ -68,15 +68,15 @@ def test_what_costs_more_is_refused_with_the_sum(tmp_path: Path) -> None:
 def test_retries_may_cost_as_much_again(tmp_path: Path) -> None:
     found = costs(tmp_path)
     with pytest.raises(UsageError, match=r"up to 480 GPU-hours, .* each up to 3 times"):
-        cost.refuse(found, 479.0, tries=3)
-    cost.refuse(found, 480.0, tries=3)
+        cost.refuse_expensive(found, 479.0, tries=3)
+    cost.refuse_expensive(found, 480.0, tries=3)
 
 
 def test_without_a_limit_nothing_bounds_the_cost(tmp_path: Path) -> None:
     found = costs(tmp_path, limit="UNLIMITED")
     assert hours(found) == (None, None)
     with pytest.raises(UsageError, match="no upper limit") as caught:
-        cost.refuse(found, 1e9)
+        cost.refuse_expensive(found, 1e9)
     assert "--time" in caught.value.hint
 
 
@@ -92,4 +92,4 @@ def test_without_a_limit_nothing_bounds_the_cost(tmp_path: Path) -> None:
     ],
 )
 def test_hours_are_written_as_people_read_them(number: float | None, text: str) -> None:
-    assert cost.text(number) == text
+    assert cost.format_hours(number) == text

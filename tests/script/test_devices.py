@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.config import recipe as recipes
 from hpcbert.config.recipe import Recipe
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import Shape, device
-from hpcbert.scheduler.local.queue import _elements
+from hpcbert.model import Shape, parse_device
+from hpcbert.scheduler.local.queue import _list_elements
 from hpcbert.script.draft import by_hand
-from hpcbert.script.plan import Request, device_of, plan
+from hpcbert.script.plan import Request, choose_device, plan
 from tests.kit import drafts
 from tests.kit.cli import Done, inside
 from tests.kit.drafts import changed, drafted, reference, settled
@@ -77,7 +77,7 @@ def script(tmp_path: Path, on: str, found: Recipe | None = None, **options: Any)
     [("cpu", "cpu"), ("CPU", "cpu"), ("gpus", "gpu"), (" cuda ", "gpu"), ("tpu", "tpu"), ("", "")],
 )
 def test_devices_are_understood_in_every_spelling(word: str, meant: str) -> None:
-    assert device(word) == meant
+    assert parse_device(word) == meant
 
 
 def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(recipe: Recipe) -> None:
@@ -131,10 +131,10 @@ def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(
 ) -> None:
     site = reference(tmp_path)
     on_cpu = settled(site, "two", device="cpu")
-    assert device_of(recipe, site, "") == "gpu"
-    assert device_of(recipe, on_cpu, "") == "cpu"
-    assert device_of(recipe, on_cpu, "gpu") == "gpu"
-    assert device_of(drafts.load(), site, "") == "auto"
+    assert choose_device(recipe, site, "") == "gpu"
+    assert choose_device(recipe, on_cpu, "") == "cpu"
+    assert choose_device(recipe, on_cpu, "gpu") == "gpu"
+    assert choose_device(drafts.load(), site, "") == "auto"
     assert plan(recipe, on_cpu, asked("", preset="any")).points[0].device == "cpu"
 
 
@@ -144,15 +144,15 @@ def test_what_can_not_be_is_refused_with_a_name_for_what_can(
     site = reference(tmp_path)
     folders = (tmp_path / "templates", *drafts.OPTIONS.folders)
     with pytest.raises(UsageError, match="megatron runs on gpu, not on cpu") as refused:
-        device_of(drafts.load("megatron"), site, "cpu", folders)
+        choose_device(drafts.load("megatron"), site, "cpu", folders)
     assert "two" in refused.value.hint
     assert "pytorch" in refused.value.hint
     assert "megatron" not in refused.value.hint
     with pytest.raises(UsageError, match="no device 'cup'") as wrong:
-        device_of(recipe, site, "cup")
+        choose_device(recipe, site, "cup")
     assert "Did you mean cpu" in wrong.value.hint
     with pytest.raises(UsageError, match="no device 'cup'") as wrong:
-        device_of(recipe, settled(site, "two", device="cup"), "")
+        choose_device(recipe, settled(site, "two", device="cup"), "")
     assert "frameworks.two.device" in wrong.value.where
     with pytest.raises(UsageError, match="no protocol 'half'"):
         plan(recipe, site, asked("cpu", preset="half"))
@@ -167,7 +167,7 @@ def test_the_cpu_is_part_of_a_points_names(tmp_path: Path) -> None:
     assert other.script == "scripts/bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     ((name,), _) = by_hand(asked("cpu"), site, drafts.load(), options=drafts.OPTIONS)
     assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
-    write(on_cpu)
+    write_campaign(on_cpu)
     manifest = json.loads((on_cpu.directory / "manifest.json").read_text())
     assert manifest["arrays"][0]["point"]["device"] == "cpu"
 
@@ -209,7 +209,10 @@ def test_a_template_is_told_the_device_and_gets_the_recipe_as_it_is_there(
 
 def test_the_local_queue_shows_no_gpu_to_ranks_on_the_cpu(tmp_path: Path) -> None:
     shown = [
-        [element.gpus for element in _elements(drafted(reference(tmp_path), asked(on)).campaign)]
+        [
+            element.gpus
+            for element in _list_elements(drafted(reference(tmp_path), asked(on)).campaign)
+        ]
         for on in ("cpu", "gpu", "")
     ]
     assert shown == [[0] * 5, [2] * 5, [2] * 5]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
-from hpcbert.slurm.jobrecord import newest
-from hpcbert.slurm.states import RepeatState, parse
+from hpcbert.slurm.jobrecord import reduce_events
+from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import drafts
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
@@ -43,7 +43,7 @@ def run(
         assert rest
         rest = f"\ndecider=({tmp_path}/bin/decide{rest[rest.index(' -B') :]}"
         draft = replace(draft, scripts={array.name: f"{start}{rest}"})
-    write(draft)
+    write_campaign(draft)
     (array,) = draft.campaign.arrays
     for number in range(1, ended + 1):
         (draft.directory / array.status(number)).write_text(WELL)
@@ -90,11 +90,11 @@ def test_those_after_it_leave_the_queue_and_what_has_begun_is_left_alone(tmp_pat
     (array,) = draft.campaign.arrays
     for repeat in (7, 8):
         text = (draft.directory / array.status(repeat)).read_text().splitlines()
-        job_record = newest([json.loads(one) for one in text])
+        job_record = reduce_events([json.loads(one) for one in text])
         assert (job_record.start, job_record.unneeded) == (None, WHY)
         assert job_record.end_state
         assert job_record.end_state.word == "UNNEEDED"
-        repeat_state = RepeatState("CANCELLED", parse("CANCELLED").kind, "sacct")
+        repeat_state = RepeatState("CANCELLED", parse_state("CANCELLED").kind, "sacct")
         assert job_record.complete(repeat_state).word == "UNNEEDED"
     assert (draft.directory / array.status(1)).read_text() == WELL
 

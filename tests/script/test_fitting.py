@@ -11,8 +11,8 @@ import pytest
 from hpcbert.commands import prepare as flow
 from hpcbert.config.recipe import Recipe
 from hpcbert.prepare.parts import Context
-from hpcbert.script.fitting import misfits
-from hpcbert.script.settings import option_values
+from hpcbert.script.fitting import find_misfits
+from hpcbert.script.settings import read_options
 from hpcbert.system import runner
 from tests.kit.cli import inside
 from tests.kit.drafts import load, settled, site_of
@@ -30,9 +30,9 @@ def found(folder: Path, name: str = "pytorch", document: Any = None, **changes: 
     )
     (folder / "data" / "training").mkdir(exist_ok=True)
     recipe: Recipe = load(name)
-    options = option_values(recipe, site_of(folder), {})
+    options = read_options(recipe, site_of(folder), {})
     places = (folder / "data", folder / "data" / "training")
-    whole, part = (misfits(recipe, options, str(place)) for place in places)
+    whole, part = (find_misfits(recipe, options, str(place)) for place in places)
     assert whole == part
     return "; ".join(whole)
 
@@ -40,7 +40,7 @@ def found(folder: Path, name: str = "pytorch", document: Any = None, **changes: 
 def test_what_fits_is_no_finding(tmp_path: Path) -> None:
     assert found(tmp_path) == ""
     assert found(tmp_path, vocabulary={"size": 8192}) == ""
-    assert misfits(load(), {}, str(tmp_path / "absent")) == ()
+    assert find_misfits(load(), {}, str(tmp_path / "absent")) == ()
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.script.draft import Draft
-from hpcbert.slurm.jobrecord import newest
-from hpcbert.slurm.states import RepeatState, parse
+from hpcbert.slurm.jobrecord import reduce_events
+from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import drafts
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
@@ -51,17 +51,17 @@ def test_it_is_held_back_if_no_repeat_of_the_baseline_ended_well(
     tmp_path: Path, repeats: list[list[str]], holds: bool
 ) -> None:
     draft = drafts.curve(tmp_path, ("fp32",), repeats=2, stop_on_failure=True)
-    write(draft)
+    write_campaign(draft)
     first, last = draft.campaign.arrays
     for number, lines in enumerate(repeats, start=1):
         (draft.directory / first.status(number)).write_text("".join(f"{one}\n" for one in lines))
     result = run(draft, tmp_path)
     assert ("held back" in result.stderr, result.returncode == 125) == (holds, holds), result.stderr
     path = draft.directory / last.status(1)
-    job_record = newest([json.loads(line) for line in path.read_text().splitlines()])
+    job_record = reduce_events([json.loads(line) for line in path.read_text().splitlines()])
     assert job_record.held == (first.point.key if holds else "")
     if holds:
-        state = RepeatState("FAILED", parse("FAILED").kind, "sacct", detail="exit status 125")
+        state = RepeatState("FAILED", parse_state("FAILED").kind, "sacct", detail="exit status 125")
         text = f"held back: baseline {first.point.key} failed"
         assert job_record.complete(state).detail == text
         assert job_record.end_state

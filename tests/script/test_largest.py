@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.errors import UsageError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import LARGEST, Shape
@@ -136,7 +136,7 @@ def test_what_was_found_with_few_iterations_may_be_too_much_for_all(
 
 
 def test_a_search_that_was_cut_off_goes_on(tmp_path: Path, made: Draft) -> None:
-    write(made)
+    write_campaign(made)
     (array,) = made.campaign.arrays
     lines = [
         {"event": "probe", "size": 32, "fits": True},
@@ -275,7 +275,7 @@ def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str) -> None
     if not patterns:
         not_applicable("its records take several lines, or count nothing")
     result = subprocess.run(
-        ["grep", "-aiPc", "-e", failures.alternatives(patterns), str(TEMPLATES / name / "sample.log")],
+        ["grep", "-aiPc", "-e", failures.join_patterns(patterns), str(TEMPLATES / name / "sample.log")],
         capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert int(result.stdout) > 0, result.stderr

@@ -12,7 +12,7 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.config import tomltext
 from hpcbert.errors import ConfigError
 from hpcbert.model import Material, Shape
@@ -46,20 +46,20 @@ INLINE: Any = st.recursive(
 
 @given(st.dictionaries(TEXTS, INLINE, max_size=5))
 def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]) -> None:
-    assert tomli.loads(tomltext.written(values)) == values
+    assert tomli.loads(tomltext.format_toml(values)) == values
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Draft:
     where = reference(tmp_path, env={"TZ": "UTC", "API_TOKEN": "abcdef"})
     draft = drafted(where, REQUEST)
-    write(draft)
+    write_campaign(draft)
     return draft
 
 
 def test_it_is_written_into_the_campaign_and_read_again(made: Draft) -> None:
     path = made.directory / "campaign.lock.toml"
-    lock = lockfile.load(path)
+    lock = lockfile.load_lock(path)
     assert lock == made.lock
     assert lock.points == made.resolved.plan.points
     assert (lock.options["seed"], lock.options["unpad"]) == (7, False)
@@ -77,17 +77,17 @@ def test_digests_of_what_was_prepared_are_in_it(made: Draft) -> None:
         Material("source", "https://x/y@abc", "/s", "git-tree:2"),
         Material("data", "npz", "/d", "listing:3"),
     )
-    inputs = lockfile.lock_of(made.resolved, replace(made.campaign, materials=materials)).inputs
+    inputs = lockfile.make_lock(made.resolved, replace(made.campaign, materials=materials)).inputs
     assert inputs["image_digest"] == "sha256:1"
     assert (inputs["source_repository"], inputs["source_commit"]) == ("https://x/y", "abc")
     assert (inputs["source_digest"], inputs["data_digest"]) == ("git-tree:2", "listing:3")
 
 
 def test_what_is_otherwise_is_said_by_its_key(made: Draft, tmp_path: Path) -> None:
-    assert lockfile.differences(made.lock, made.lock) == ()
+    assert lockfile.compare_locks(made.lock, made.lock) == ()
     slurm = {"partition": "gpu", "time_limit": TimeLimit.parse("2-0"), "srun_args": ("-v",)}
     other = changed(reference(tmp_path, env={"TZ": "CET"}), slurm=slurm, name="there")
-    told = lockfile.differences(made.lock, drafted(other, REQUEST).lock)
+    told = lockfile.compare_locks(made.lock, drafted(other, REQUEST).lock)
     assert {re.sub("^Differs from [^:]*: ", "", one) for one in told} == {
         "site was local, and is there here.",
         "env.TZ was UTC, and is CET here.",
@@ -117,7 +117,7 @@ def test_what_is_no_lock_file_is_refused(case: str, made: Draft) -> None:
     }  # fmt: skip
     path.write_text(more.get(case, text))
     with pytest.raises(ConfigError) as refused:
-        lockfile.load(path)
+        lockfile.load_lock(path)
     assert refused.value.where == str(path)
     assert message in refused.value.message
     assert hint in refused.value.hint

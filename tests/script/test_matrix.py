@@ -11,7 +11,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import Refusals, UsageError
 from hpcbert.model import Point, Shape
-from hpcbert.script.matrix import Matrix, portions
+from hpcbert.script.matrix import Matrix, list_portions
 from hpcbert.script.plan import Request, plan
 from tests.kit.drafts import changed, reference
 from tests.kit.paths import TEMPLATES
@@ -33,7 +33,7 @@ def made(site: Site, text: str) -> list[tuple[str, tuple[Point, ...]]]:
     def find(name: str) -> tuple[Recipe, Site]:
         return recipe.load(places.find_recipe(name, (TEMPLATES,))), site
 
-    found = portions(Matrix(file, Request(largest), str(path)), find)
+    found = list_portions(Matrix(file, Request(largest), str(path)), find)
     return [
         (portion.framework, plan(*find(portion.framework), portion.request).points)
         for portion in found

@@ -26,14 +26,14 @@ ONCE: tuple[Callable[..., Any], ...] = (
     site.load,
     recipe.load,
     resolve.resolve,
-    inputs.find,
+    inputs.find_inputs,
     inputs.find_image,
-    inputs.mount_specs,
+    inputs.list_mounts,
     sandbox.Environment.__init__,
 )
 # Every point alone, so that all that can't be measured is told at once, and then all of them.
-TRIED = (plan.plan, settings.option_values, plan._protocol, Recipe.preset)
-READERS = (cache._read, prepared.record)
+TRIED = (plan.plan, settings.read_options, plan._choose_protocol, Recipe.preset)
+READERS = (cache._read_pointer, prepared.read_record)
 
 
 def names(functions: tuple[Callable[..., Any], ...]) -> list[str]:
@@ -77,8 +77,8 @@ def pointer(images: Path, stem: str) -> None:
 def site_with(folder: Path, framework: str, runtime: str, image: str = "", made: str = "") -> Path:
     """Write a site with a prepared image: the recipe's, what is built of it, or a file."""
     found = load(framework)
-    named = reference.parse(found.image.reference).stem if found.image.reference else ""
-    stem = {"built": inputs.built_stem(found), "file": "own", "named": named}.get(made)
+    named = reference.parse_reference(found.image.reference).stem if found.image.reference else ""
+    stem = {"built": inputs.built_image_stem(found), "file": "own", "named": named}.get(made)
     if stem:
         pointer(folder / "images", stem)
     path = folder / "site.toml"
@@ -98,7 +98,7 @@ def test_five_points_are_resolved_once(
     image = "./images/own.sqsh" if made == "file" else ""
     path = site_with(tmp_path, framework, runtime, image, made)
     words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
-    render._environment.cache_clear()
+    render._make_environment.cache_clear()
     with counted() as (calls, paths):
         result = inside("submit", "--dry-run", "--json", "--fw", framework, *words)
     assert len(result.document["data"]["arrays"]) == calls.pop("hpcbert.script.render.render") == 5
@@ -112,7 +112,7 @@ def test_five_points_are_resolved_once(
 def test_scripts_to_submit_by_hand_are_resolved_once_too(here: None, tmp_path: Path) -> None:
     path = site_with(tmp_path, "pytorch", "pyxis", made="named")
     words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
-    render._environment.cache_clear()
+    render._make_environment.cache_clear()
     with counted() as (calls, paths):
         result = inside("render", "--json", "--fw", "pytorch", *words)
     assert len(result.document["data"]) == calls.pop("hpcbert.script.render.render") == 5

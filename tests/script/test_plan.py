@@ -12,7 +12,7 @@ from hpcbert.config.recipe import Option, Preset, Recipe, load
 from hpcbert.config.site import Site, read_site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
-from hpcbert.script.plan import Request, plan, shapes
+from hpcbert.script.plan import Request, list_shapes, plan
 from hpcbert.system.decode import Invalid
 
 
@@ -38,13 +38,13 @@ def site(repository: Path) -> Site:
     ],
 )
 def test_scaling_goes_through_dlperfs_shapes(largest: str, curve: str) -> None:
-    found = shapes(Shape.parse(largest), scaling=True)
+    found = list_shapes(Shape.parse(largest), scaling=True)
     assert " ".join(map(str, found)) == curve
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
 def test_a_curve_starts_at_one_gpu_grows_and_ends_at_what_is_asked(nodes: int, gpus: int) -> None:
-    found = shapes(Shape(nodes, gpus), scaling=True)
+    found = list_shapes(Shape(nodes, gpus), scaling=True)
     assert found[0] == Shape(1, 1)
     assert found[-1] == Shape(nodes, gpus)
     sizes = [shape.gpus for shape in found]

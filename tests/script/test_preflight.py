@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
@@ -134,7 +134,7 @@ class Bench:
         self, tmp_path: Path, shape: str, *, usable: int = 8, limit: str = "01:00:00"
     ) -> None:
         self.tmp_path, self.made = tmp_path, planned(tmp_path, shape, limit=limit)
-        write(self.made)
+        write_campaign(self.made)
         self.nodes = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
         self.tools = tmp_path / "tools"
         self.environment = {
@@ -260,7 +260,8 @@ def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, table: str) -> N
 
 
 def test_a_preflight_is_no_part_of_what_like_measures_again(tmp_path: Path) -> None:
-    from hpcbert.script.again import Past
+
+    from hpcbert.script.again import PreviousCampaign
 
     draft = planned(tmp_path)
-    assert Past(draft.campaign, {}).points == tuple(draft.campaign.of_point)
+    assert PreviousCampaign(draft.campaign, {}).points == tuple(draft.campaign.of_point)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from tests.kit.drafts import reference
 from tests.kit.scripts import RECORDER, drafted, run_written, slurm_in, tool, with_python
 
@@ -50,7 +50,7 @@ def test_a_repeat_of_one_rank_starts_few_programs(
     for name in ("srun", "scontrol"):
         counting(tools, name, str(tmp_path / "slurm" / name))
     told |= {"PATH": f"{tools}:{told['PATH']}", "STARTED": str(started)}
-    write(draft)
+    write_campaign(draft)
     # The first repeat makes the folders.
     for repeat in ("1", "2"):
         started.write_text("")

@@ -11,7 +11,7 @@ import pytest
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, JobRequest
 from hpcbert.script.request import read_request
-from hpcbert.script.rewrite import retried, retry_request, writes_to
+from hpcbert.script.rewrite import is_written_to, retry_request, rewrite_script
 from hpcbert.system.runner import run
 from tests.kit.drafts import drafted, reference
 from tests.kit.scripts import sbatch_options
@@ -30,7 +30,7 @@ def again(
     request = retry_request(
         array.request, name="job.t1", indices=(2, 4), exclude=exclude, time_limit=time_limit
     )
-    return request, retried(text, array.request, request, repeats=(2, 4), first_attempt=3)
+    return request, rewrite_script(text, array.request, request, repeats=(2, 4), first_attempt=3)
 
 
 def changes(old: str, new: str) -> list[str]:
@@ -129,8 +129,8 @@ def test_a_request_says_which_campaign_it_writes_to(tmp_path: Path, name: str) -
     directory = tmp_path / name
     output = f"{directory}/slurm/".replace("%", "%%") + "%A_%a.out"
     request = replace(array.request, output=output)
-    assert not writes_to(request, tmp_path)
+    assert not is_written_to(request, tmp_path)
     directory.mkdir()
-    assert writes_to(request, directory)
-    assert not writes_to(request, tmp_path)
-    assert not writes_to(replace(request, output=""), directory)
+    assert is_written_to(request, directory)
+    assert not is_written_to(request, tmp_path)
+    assert not is_written_to(replace(request, output=""), directory)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.sampled import looks
+from hpcbert.campaign.sampled import parse_samples
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
@@ -47,7 +47,7 @@ def test_it_looks_while_the_step_runs_and_ends_with_it(scheduler: str, tmp_path:
     script = scripts.run_script(draft, tmp_path, **words)
     assert script.returncode == 0, script
     (file,) = (draft.directory / "env").glob("*.1.0.*.csv")
-    assert looks(file.read_text())[0].gpus == {"0": (250.0, 3000.0), "1": (250.0, 3000.0)}
+    assert parse_samples(file.read_text())[0].gpus == {"0": (250.0, 3000.0), "1": (250.0, 3000.0)}
     (pid,) = (tmp_path / "record.smi").read_text().split()
     until(lambda: not sleeps(pid), "the sampler goes on after the step")
 

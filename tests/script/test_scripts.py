@@ -19,12 +19,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
-from hpcbert.slurm.jobrecord import newest
+from hpcbert.slurm.jobrecord import reduce_events
 from hpcbert.slurm.launches import ABSENT
 from tests.kit import drafts
 from tests.kit.drafts import changed, reference, settled
@@ -67,7 +67,7 @@ def test_local_ranks_run_with_their_variables_and_the_witness_tells_it(tmp_path:
 def test_a_node_without_the_campaign_runs_nothing_and_makes_nothing(tmp_path: Path) -> None:
     """Slurm 24.11 makes the directory of the output there; 22.05 does not start the job."""
     draft = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", RECORDER)))
-    write(draft)
+    write_campaign(draft)
     (array,) = draft.campaign.arrays
     script = tmp_path / "spooled"
     (draft.directory / array.script).rename(script)
@@ -150,7 +150,7 @@ fi
 """
     python = tool(tmp_path, "python", pause.replace("$GO", str(tmp_path / "go")))
     draft = drafted(with_python(reference(tmp_path), python))
-    write(draft)
+    write_campaign(draft)
     (array,) = draft.campaign.arrays
     script = shlex.quote(str(draft.directory / array.script))
     result = subprocess.run(
@@ -163,7 +163,7 @@ fi
     )
     assert result.returncode == 0, result.stderr
     told = [event for event in events(draft) if event["event"] == "suspended"]
-    job_record = newest(events(draft))
+    job_record = reduce_events(events(draft))
     assert job_record.watched
     if not noticed:
         assert (told, job_record.suspended) == ([], 0.0)
@@ -295,7 +295,7 @@ def test_a_failing_rank_ends_the_others(tmp_path: Path) -> None:
 def test_term_reaches_the_ranks_and_is_written_down(tmp_path: Path) -> None:
     text = f'#!/bin/bash\necho $$ >> "{tmp_path}/pids"\nexec sleep 300\n'
     draft = drafted(with_python(reference(tmp_path), tool(tmp_path, "python", text)))
-    write(draft)
+    write_campaign(draft)
     (array,) = draft.campaign.arrays
     environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "1"}
     script = str(draft.directory / array.script)
@@ -538,7 +538,7 @@ def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_not
 ) -> None:
     python = tool(tmp_path, "python", RECORDER)
     draft = drafted(with_python(reference(tmp_path), python), together=together)
-    write(draft)
+    write_campaign(draft)
     paths = [begun(draft, attempt, job.replace("_1", f"_{n}"), n) for n in (1, 2)[: 1 + together]]
     before = [path.read_bytes() for path in paths]
     names = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
@@ -556,7 +556,7 @@ def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_not
 def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(tmp_path: Path) -> None:
     python = tool(tmp_path, "python", RECORDER)
     draft = drafted(with_python(reference(tmp_path), python), together=True)
-    write(draft)
+    write_campaign(draft)
     path = begun(draft, 1, "20_2", 2)
     before = path.read_bytes()
     written = run_written(draft, tmp_path, SLURM_ARRAY_JOB_ID="7", SLURM_RESTART_COUNT="1")

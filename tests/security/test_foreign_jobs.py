@@ -18,7 +18,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.commands import cancel
 from hpcbert.scheduler.local import queue as local
-from hpcbert.system.processes import machine
+from hpcbert.system.processes import machine_and_boot
 from tests.kit.campaigns import Built
 from tests.kit.waiting import CEILING, until
 
@@ -125,22 +125,22 @@ def test_a_manifest_that_names_another_process_does_not_end_it(
     argv = ["sleep", "600"] if what == "another program" else ["sh", *words]
     with subprocess.Popen(argv, cwd=tmp_path, start_new_session=True) as process:
         try:
-            job = local.name_of(process.pid)
+            job = local.queue_job_id(process.pid)
             arrays = tuple(replace(array, job_id=job) for array in built.campaign.arrays)
             built = Built(built.directory, replace(built.campaign, arrays=arrays))
-            plan = local.Plan(machine(), str(tmp_path / "lock"), 60.0, 1.0, ())
-            (built.directory / local.PLAN).write_text(json.dumps(asdict(plan)))
+            plan = local.Plan(machine_and_boot(), str(tmp_path / "lock"), 60.0, 1.0, ())
+            (built.directory / local.PLAN_FILE).write_text(json.dumps(asdict(plan)))
             until(Path(f"/proc/{process.pid}/cmdline").read_bytes, "it is there")
-            assert local.alive(job)
-            target = cancel.find(built, run=None)  # type: ignore[arg-type]
+            assert local.is_queue_alive(job)
+            target = cancel.find_living(built, run=None)  # type: ignore[arg-type]
             if what == "its own queue":
                 assert (target.jobs, target.left) == ((job,), ())
-                assert local.cancel(built.directory, built.campaign)
+                assert local.cancel_queue(built.directory, built.campaign)
                 assert process.wait(CEILING)
                 return
             assert (target.jobs, target.repeats) == ((), ())
             assert (str(other) if "queue" in what else what) in target.left[0]
-            assert not local.cancel(built.directory, built.campaign)
+            assert not local.cancel_queue(built.directory, built.campaign)
             assert process.poll() is None
         finally:
             with contextlib.suppress(ProcessLookupError):

@@ -119,8 +119,8 @@ def local(place: Path) -> Project:
         tracked = TrackedCampaign(directory, store.read_manifest(directory))
 
         def ended() -> bool:
-            states = queue.states(tracked).values()
-            return not queue.find(directory) and all(state.kind.over for state in states)
+            states = queue.read_states(tracked).values()
+            return not queue.find_queue(directory) and all(state.kind.over for state in states)
 
         until(ended, "it is still running")
 
@@ -182,7 +182,7 @@ def work_together(project: Project) -> None:
     # The site.toml is alice's: bob is asked once.
     words = [*WORDS, "--python", project.folder / "stand-in", "--repeats", 1, "--json"]
     refused = bob(*words)
-    assert f"belongs to {store.stranger(project.folder / 'site.toml')}" in refused.output
+    assert f"belongs to {store.find_foreign_owner(project.folder / 'site.toml')}" in refused.output
     obey(bob, refused)
     second = project.submit(bob)
     assert first.parent == second.parent == project.folder / "runs"

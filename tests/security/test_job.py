@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import record, store
-from hpcbert.commands.submit import write
+from hpcbert.commands.submit import write_campaign
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.jobrecord import newest
+from hpcbert.slurm.jobrecord import reduce_events
 from tests.kit.drafts import reference
 from tests.kit.scripts import RECORDER, drafted, run_script, slurm_in, tool, with_python
 from tests.kit.waiting import CEILING
@@ -67,7 +67,7 @@ def test_texts_of_the_scheduler_are_json_in_the_witness(
     raw = (made.directory / array.status(1)).read_bytes()
     events = [json.loads(line) for line in raw.splitlines()]
     assert [event["event"] for event in events] == ["start", "step", "step-end", "end"]
-    job_record = newest(events)
+    job_record = reduce_events(events)
     assert (job_record.attempt, job_record.exit) == (0, 0)
     assert isinstance(expand(job_record.nodelist), tuple)
     if variable == "SLURM_JOB_NODELIST":
@@ -79,7 +79,7 @@ def test_bytes_that_are_no_text_leave_the_witness_readable(tmp_path: Path) -> No
     done, made = run(tmp_path, SLURM_JOB_NODELIST=b"n\xff\xfe\x80")
     assert done.returncode == 0
     (array,) = made.campaign.arrays
-    assert len(record.read(made.directory / array.status(1)).events) == 4
+    assert len(record.read_record(made.directory / array.status(1)).events) == 4
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_job_leaves_nothing_that_everybody_can_write_to(tmp_path: Path) -> Non
     with masked(0o077):
         python = tool(tmp_path, "python", RECORDER)
         draft = drafted(with_python(reference(tmp_path), python))
-        write(draft)
+        write_campaign(draft)
     (array,) = draft.campaign.arrays
     before = set(draft.directory.rglob("*"))
     with masked(0):

@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.lab import Lab, LabPlan, Process, down, load, status
-from hpcbert.lab.lifecycle import _open
+from hpcbert.lab.lifecycle import _open_journal
 from hpcbert.lab.record import MARK, RECORD, Journal
 from hpcbert.system.processes import boot_id, identify
 from hpcbert.system.runner import run
@@ -73,7 +73,7 @@ def test_somebodys_record_is_not_believed(
     for use in (
         lambda: down(lab.directory, run=run, report=lambda _: None),
         lambda: status(lab.directory, run=run),
-        lambda: _open(lab.plan, ()),
+        lambda: _open_journal(lab.plan, ()),
     ):
         with pytest.raises(UsageError, match=r"belongs to|can be changed by"):
             use()

@@ -25,7 +25,7 @@ from hpcbert.campaign import store
 from hpcbert.cli.main import root
 from hpcbert.config import trust
 from hpcbert.errors import UsageError
-from hpcbert.script.render import _environment
+from hpcbert.script.render import _make_environment
 from tests.kit.campaigns import Built
 from tests.kit.needs import lacks
 from tests.kit.waiting import CEILING
@@ -80,7 +80,7 @@ def shared(hpcbert: Any, slurm: Any, watched: Callable[..., Built]) -> Iterator[
 def test_the_newest_campaign_is_the_callers_own(shared: Shared) -> None:
     ended = "".join(shared.own.sacct(number, "FAILED") for number in (1, 2))
     shared.slurm.answers(sacct=[ended])
-    assert store.newest(shared.runs) == shared.own.directory
+    assert store.find_newest(shared.runs) == shared.own.directory
     assert shared("logs").stdout == f"{OWN}\n"
     for words in (*TO_READ, ["retry", "--dry-run"]):
         done = shared(*words, "--json")
@@ -193,7 +193,7 @@ def test_nothing_runs_that_others_can_change(
 ) -> None:
     spoil(shared.own.directory / name)
     with pytest.raises(UsageError, match=r"belongs to|changed by|is a link") as caught:
-        store.claim(shared.own.directory)
+        store.refuse_foreign(shared.own.directory)
     assert caught.value.where == str(shared.own.directory / name)
     assert caught.value.hint
 
@@ -201,8 +201,8 @@ def test_nothing_runs_that_others_can_change(
 def test_a_campaign_in_a_groups_hands_runs(shared: Shared) -> None:
     for path in (shared.runs, shared.own.directory, *shared.own.directory.rglob("*")):
         path.chmod(0o2775 if path.is_dir() else 0o664)
-    store.claim(shared.own.directory)
-    assert not store.caution(shared.own.directory)
+    store.refuse_foreign(shared.own.directory)
+    assert not store.warn_about_writers(shared.own.directory)
 
 
 def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared: Shared) -> None:
@@ -258,12 +258,12 @@ def test_who_opened_a_campaign_to_others_has_to_close_it_first(
 
 
 def test_runs_without_the_sticky_bit_get_a_warning(shared: Shared) -> None:
-    assert not store.caution(shared.own.directory)
+    assert not store.warn_about_writers(shared.own.directory)
     shared.runs.chmod(0o777)
     assert "chmod +t" in shared("logs").stderr
     # Those of a group: it is trusted not to take each other's away.
     shared.runs.chmod(0o2775)
-    assert not store.caution(shared.own.directory)
+    assert not store.warn_about_writers(shared.own.directory)
 
 
 SITE = 'schema = 1\nname = "theirs"\nscheduler = "local"\n'
@@ -284,7 +284,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refusal(*words: str) -> str:
     """Return why render refuses what is in and above the working directory; empty if it does not."""
-    _environment.cache_clear()  # A template that was loaded stays in the process.
+    _make_environment.cache_clear()  # A template that was loaded stays in the process.
     result = CliRunner().invoke(root, ["render", "--fw", "pytorch", "--nodes", "1", *words])
     assert result.exit_code in {0, 2}, result.output
     return result.stderr if result.exit_code else ""
@@ -492,7 +492,7 @@ def test_trust_is_remembered_by_path_and_owner(elsewhere: Path) -> None:
 @pytest.mark.parametrize("content", ["[", "{}x", '{"/a": "b"}', "[1]", "3"])
 def test_a_damaged_memory_of_trust_is_named(elsewhere: Path, content: str) -> None:
     plant(elsewhere / "site.toml")
-    file = trust.file_of(os.environ)
+    file = trust.trust_file(os.environ)
     file.parent.mkdir(parents=True)
     file.write_text(content)
     assert f"{file}: Can't read it" in refusal()
@@ -503,7 +503,7 @@ def test_trust_is_not_inherited_with_somebodys_home(elsewhere: Path) -> None:
     site = elsewhere / "site.toml"
     plant(site)
     obey(refusal())
-    file = trust.file_of(os.environ)
+    file = trust.trust_file(os.environ)
     os.chown(file, MALLORY, MALLORY)
     assert f"{file}: It belongs to user {MALLORY}, not to you." in refusal()
     result = CliRunner().invoke(root, ["trust", str(site)])
@@ -518,11 +518,11 @@ def test_a_refused_submission_is_not_the_newest(shared: Shared) -> None:
         shared.own.campaign.arrays[0], state="refused", called="x", job_id="", error="bad account"
     )
     store.write_manifest(later, replace(shared.own.campaign, id=later.name, arrays=(array,)))
-    assert store.newest(shared.runs) == shared.own.directory
+    assert store.find_newest(shared.runs) == shared.own.directory
     # Whether Slurm took one whose answer was never heard is not known: that one is.
     in_doubt = replace(array, state="intended")
     store.write_manifest(later, replace(shared.own.campaign, id=later.name, arrays=(in_doubt,)))
-    assert store.newest(shared.runs) == later
+    assert store.find_newest(shared.runs) == later
     store.write_manifest(later, replace(shared.own.campaign, id=later.name, arrays=(array,)))
     shutil.rmtree(shared.own.directory)
     done = shared("collect")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcbert.system import redact
-from hpcbert.system.redact import MASK, command, environment, secret_name, text
+from hpcbert.system.redact import MASK, is_secret_name, mask_command, mask_environment, mask_text
 
 SECRET_NAMES = [
     "HF_TOKEN",
@@ -81,18 +81,18 @@ PLAIN_NAMES = [
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 def test_names_that_give_a_secret_away(name: str) -> None:
-    assert secret_name(name)
-    assert environment({name: "x"}) == {name: MASK}
-    assert text(f"run --export={name}=abc,FOO=1") == f"run --export={name}={MASK},FOO=1"
-    assert command(["curl", f"--{name}", "abc", f"--{name}=abc", "-v"]) == (
+    assert is_secret_name(name)
+    assert mask_environment({name: "x"}) == {name: MASK}
+    assert mask_text(f"run --export={name}=abc,FOO=1") == f"run --export={name}={MASK},FOO=1"
+    assert mask_command(["curl", f"--{name}", "abc", f"--{name}=abc", "-v"]) == (
         *("curl", f"--{name}", MASK, f"--{name}={MASK}", "-v"),
     )
 
 
 @pytest.mark.parametrize("name", PLAIN_NAMES)
 def test_names_that_do_not(name: str) -> None:
-    assert not secret_name(name)
-    assert environment({name: "a b:/c"}) == {name: "a b:/c"}
+    assert not is_secret_name(name)
+    assert mask_environment({name: "a b:/c"}) == {name: "a b:/c"}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_names_that_do_not(name: str) -> None:
 )
 def test_forms_that_are_secrets_wherever_they_stand(form: str) -> None:
     for around in ("{}", "see {} there", "[{}]", "a={}", "https://host/x?q={}", '{{"v": "{}"}}'):
-        assert form not in text(around.format(form))
+        assert form not in mask_text(around.format(form))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_forms_that_are_secrets_wherever_they_stand(form: str) -> None:
     ],
 )
 def test_what_is_around_a_secret_stays(before: str, after: str) -> None:
-    assert text(before) == after
+    assert mask_text(before) == after
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def test_what_is_around_a_secret_stays(before: str, after: str) -> None:
     ],
 )
 def test_what_is_no_secret_stays(plain: str) -> None:
-    assert text(plain) == plain
-    assert command(plain.split()) == tuple(plain.split())
+    assert mask_text(plain) == plain
+    assert mask_command(plain.split()) == tuple(plain.split())
 
 
 def test_a_word_after_its_option_is_masked_in_a_command() -> None:
     words = ("curl", "-u", "me:word", "--user", "1000:1000", "--proxy-user", "a:b:c", "x:y")
     masked = ("curl", "-u", f"me:{MASK}", "--user", "1000:1000", "--proxy-user", f"a:{MASK}", "x:y")
-    assert command(words) == masked
+    assert mask_command(words) == masked
 
 
 # One example of each kind that detect-secrets knows, made for this; an empty one stands for what
@@ -271,8 +271,8 @@ def test_all_that_a_maintained_rule_set_knows_is_masked() -> None:
         for name, example in known.items():
             if example:
                 assert found(name, example), f"{name}: the example is none"
-                left = found(name, text(example)) - {MASK}
-                assert not left, f"{name}: {left} in {text(example)}"
+                left = found(name, mask_text(example)) - {MASK}
+                assert not left, f"{name}: {left} in {mask_text(example)}"
 
 
 @given(
@@ -282,22 +282,22 @@ def test_all_that_a_maintained_rule_set_knows_is_masked() -> None:
 )
 def test_a_secret_never_comes_through(word: str, name: str, other: str) -> None:
     variables = {name: word, other: "x", "URL": f"https://u:{word}@h/", "H": f"{name}={word}"}
-    shown = environment(variables)
+    shown = mask_environment(variables)
     assert list(shown) == list(variables)
     assert word not in str(shown)
     line = ["x", f"--env={name}={word}", f"--{name}", word, f"{other}=y", f"https://:{word}@h"]
-    assert word not in str(command(line))
+    assert word not in str(mask_command(line))
 
 
 @given(st.text(max_size=200))
 def test_masking_twice_is_masking_once(value: str) -> None:
-    once = text(value)
-    assert text(once) == once
+    once = mask_text(value)
+    assert mask_text(once) == once
 
 
 @given(st.lists(st.text(max_size=20), max_size=8))
 def test_a_command_keeps_its_number_of_words(words: list[str]) -> None:
-    assert len(command(words)) == len(words)
+    assert len(mask_command(words)) == len(words)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_a_command_keeps_its_number_of_words(words: list[str]) -> None:
 )
 def test_long_texts_take_no_long_time(piece: str) -> None:
     began = time.process_time()
-    text(piece * (200_000 // len(piece)))
+    mask_text(piece * (200_000 // len(piece)))
     assert time.process_time() - began < 5
 
 
@@ -349,4 +349,4 @@ def test_bash_knows_the_same_names(names: list[str]) -> None:
         text=True,
         check=True,
     )
-    assert result.stdout.split() == [str(int(secret_name(name))) for name in names]
+    assert result.stdout.split() == [str(int(is_secret_name(name))) for name in names]

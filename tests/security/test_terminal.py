@@ -10,8 +10,8 @@ from typing import Any
 import click
 import pytest
 
-from hpcbert.cli.main import end
-from hpcbert.cli.output import escaped, printable
+from hpcbert.cli.main import exit_on_error
+from hpcbert.cli.output import escape_json, replace_controls
 from tests.kit.cli import Cli
 from tests.kit.nodes import leave, node
 from tests.kit.slurm import Answer, failed
@@ -85,7 +85,7 @@ COMMANDS = {
 
 def test_clicks_own_errors_do_not_let_it_through(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        end(click.UsageError(f"No such option: --{HOSTILE}"))
+        exit_on_error(click.UsageError(f"No such option: --{HOSTILE}"))
     err = capsys.readouterr().err
     assert "No such option: --" in err
     clean(err)
@@ -149,7 +149,7 @@ def test_a_refusal_of_sbatch_is_shown_safely(hpcbert: Any, slurm: Any) -> None:
 
 def test_json_holds_what_was_escaped() -> None:
     data = {"a": HOSTILE, "b": "é😀\u2028"}
-    document = escaped(json.dumps(data, ensure_ascii=False))
+    document = escape_json(json.dumps(data, ensure_ascii=False))
     assert json.loads(document) == data
-    assert printable(document) == document
+    assert replace_controls(document) == document
     assert "é😀" in document

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.slurm.controller import Controller, fitting_mpi, read_config, read_mpi
-from hpcbert.slurm.partitions import resources, tres
+from hpcbert.slurm.controller import Controller, choose_mpi, read_config, read_mpi
+from hpcbert.slurm.partitions import parse_resources, parse_tres
 from hpcbert.slurm.rights import (
     Rights,
     read_associations,
@@ -68,7 +68,7 @@ not a partition
 )  # fmt: skip
 def test_every_spelling_of_a_resource(text: str, expected: list[tuple[str, str, int]]) -> None:
     assert [
-        (resource.name, resource.kind, resource.count) for resource in resources(text)
+        (resource.name, resource.kind, resource.count) for resource in parse_resources(text)
     ] == expected
 
 
@@ -85,7 +85,7 @@ def test_every_spelling_of_a_resource(text: str, expected: list[tuple[str, str, 
     ],
 )
 def test_slices_are_told_from_gpus(text: str, *, sliced: bool) -> None:
-    assert [resource.sliced for resource in resources(text)] == [sliced]
+    assert [resource.sliced for resource in parse_resources(text)] == [sliced]
 
 
 def test_settings_of_the_controller() -> None:
@@ -137,7 +137,7 @@ def test_types_of_mpi() -> None:
 def test_the_first_wanted_type_that_is_there(
     wanted: tuple[str, ...], there: tuple[str, ...], expected: str
 ) -> None:
-    assert fitting_mpi(wanted, there) == expected
+    assert choose_mpi(wanted, there) == expected
 
 
 def test_partitions_of_the_controller() -> None:
@@ -168,7 +168,7 @@ def test_a_partition_may_give_memory_by_gpu() -> None:
 
 def test_trackable_resources() -> None:
     text = "cpu=16,mem=62.5G,node=2,gres/gpu:a100=4,bb/datawarp=1T,nonsense"
-    assert tres(text) == {
+    assert parse_tres(text) == {
         "cpu": 16, "mem": 64000, "node": 2, "gres/gpu:a100": 4, "bb/datawarp": 10**12,
     }  # fmt: skip
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.slurm import commands
-from hpcbert.slurm.commands import JobRow, job_id, read_sacct, read_squeue, seconds
+from hpcbert.slurm.commands import JobRow, parse_duration, parse_job_id, read_sacct, read_squeue
 
 SACCT = """\
 1_1|nobody|COMPLETED|0:0|None|1795255599|1795255600|1795255600|0|2|n[1-2]|camp-bert
@@ -97,7 +97,7 @@ def test_a_name_with_the_separator_shifts_no_field() -> None:
     ],
 )
 def test_job_ids_are_read(text: str, expected: object) -> None:
-    assert job_id(text) == expected
+    assert parse_job_id(text) == expected
 
 
 def test_steps_in_a_range_are_respected() -> None:
@@ -110,7 +110,7 @@ def test_steps_in_a_range_are_respected() -> None:
     [("0:05", 5), ("1:02:03", 3723), ("2-00:00:01", 172801), ("UNLIMITED", None), ("", None)],
 )
 def test_durations_are_read(text: str, expected: float | None) -> None:
-    assert seconds(text) == expected
+    assert parse_duration(text) == expected
 
 
 def test_one_accounting_query_whatever_the_number_of_jobs() -> None:
@@ -147,7 +147,7 @@ def test_the_callers_own_settings_do_not_change_a_query() -> None:
         "SQUEUE_STATES": "RUNNING",
         "SCANCEL_INTERACTIVE": "1",
     }
-    assert commands.environment(mine) == {
+    assert commands.query_environment(mine) == {
         "PATH": "/bin",
         "SLURM_CONF": "/etc/slurm.conf",
         "SLURM_JWT": "x",
@@ -168,7 +168,7 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
 )
 def test_steps_and_parts_of_heterogeneous_jobs_are_legible_and_none_of_ours(job: str) -> None:
     """A person's other jobs stand in the answer too (SchedMD/slurm, src/sacct/print.c)."""
-    assert job_id(job) is None
+    assert parse_job_id(job) is None
     for read, text in ((read_sacct, SACCT), (read_squeue, SQUEUE)):
         line = text.splitlines()[0].replace("1_1|", f"{job}|", 1)
         listing = read(f"{line}\n{text}")

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.jobrecord import JobRecord
 from hpcbert.slurm.ladder import (
-    VISIBLE,
+    VISIBILITY_DELAY,
     Answer,
     Reports,
-    awaited,
-    doubtful,
-    from_row,
+    convert_row,
+    defer_end,
+    needs_squeue,
     resolve_state,
 )
 from hpcbert.slurm.launches import ABSENT
-from hpcbert.slurm.states import STATES, Kind, parse
+from hpcbert.slurm.states import STATES, Kind, parse_state
 
 NOW = 1000.0
 RAN = JobRecord(start=100, nodelist="n[1-2]")
@@ -78,7 +78,7 @@ def test_a_job_runs_by_its_own_account_while_slurm_does_not_answer() -> None:
 @pytest.mark.parametrize("word", [state.word for state in STATES if state.returns])
 def test_an_end_that_slurm_may_take_back_is_checked_with_squeue(word: str) -> None:
     lost = Reports(RAN, row(word))
-    assert doubtful(lost)
+    assert needs_squeue(lost)
     again = replace(lost, queue=row("PENDING", reason="BeginTime"), squeue="answered")
     assert resolve_state(again).word == "PENDING"
     assert resolve_state(replace(lost, squeue="answered")).word == word
@@ -87,8 +87,8 @@ def test_an_end_that_slurm_may_take_back_is_checked_with_squeue(word: str) -> No
 
 def test_an_end_beyond_doubt_needs_no_second_question() -> None:
     for word in ("COMPLETED", "FAILED", "CANCELLED by 7", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"):
-        assert not doubtful(Reports(ENDED_WELL, row(word)))
-    assert not doubtful(Reports(RAN, row("RUNNING")))
+        assert not needs_squeue(Reports(ENDED_WELL, row(word)))
+    assert not needs_squeue(Reports(RAN, row("RUNNING")))
     # squeue still cleans up what sacct has ended
     ending = Reports(RAN, row("COMPLETED"), queue=row("COMPLETING"), squeue="answered")
     assert resolve_state(ending).word == "COMPLETED"
@@ -96,7 +96,7 @@ def test_an_end_beyond_doubt_needs_no_second_question() -> None:
 
 def test_accounting_that_stands_still_is_noticed() -> None:
     stale = Reports(ENDED_WELL, row("RUNNING"))
-    assert doubtful(stale)
+    assert needs_squeue(stale)
     reports = replace(stale, squeue="answered")
     assert (resolve_state(reports).word, resolve_state(reports).source) == (
         "COMPLETED",
@@ -123,7 +123,7 @@ def test_an_earlier_attempts_end_is_not_the_newest_ones() -> None:
 
 
 def test_a_running_repeat_has_no_end_although_squeue_foretells_one() -> None:
-    state = from_row(row("RUNNING", end=9999.0), "squeue")
+    state = convert_row(row("RUNNING", end=9999.0), "squeue")
     assert (state.end, state.exit_code, state.start) == (None, None, 100.0)
 
 
@@ -202,9 +202,11 @@ def test_success_is_never_guessed(
         states = {job_row.state for job_row in (accounting, queue) if job_row is not None}
         own = seen.attempt >= restarts and (seen.exit == 0 or seen.state == "COMPLETED")
         assert "COMPLETED" in states or own
-    if accounting is not None and parse(accounting.state).kind == "failed" and not together:
+    if accounting is not None and parse_state(accounting.state).kind == "failed" and not together:
         assert state.kind != "succeeded"
-    returned = accounting is not None and parse(accounting.state).returns and queue is not None
+    returned = (
+        accounting is not None and parse_state(accounting.state).returns and queue is not None
+    )
     known = {restarts, restarts + 1} if returned else {restarts}
     assert state.attempt in {max(seen.attempt, number) for number in known}
 
@@ -338,7 +340,7 @@ def test_time_that_a_job_was_suspended_is_told() -> None:
 def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
     """Accounting keeps the reason of the moment when it first heard of the job."""
     waits = Reports(JobRecord(), row("PENDING", reason=recorded, start=None))
-    assert doubtful(waits)
+    assert needs_squeue(waits)
     reports = replace(waits, queue=row("PENDING", reason="JobHeldUser"), squeue="answered")
     state = resolve_state(reports)
     assert (state.source, state.reason) == ("sacct", "JobHeldUser")
@@ -352,7 +354,7 @@ def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
         (0.0, "running"),
         (30.0, "running"),
         (-30.0, "running"),
-        (VISIBLE, "succeeded"),
+        (VISIBILITY_DELAY, "succeeded"),
         (9e9, "succeeded"),
     ],
 )
@@ -360,7 +362,7 @@ def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
     seen: JobRecord, ago: float, kind: str
 ) -> None:
     state = resolve_state(Reports(seen, row("COMPLETED")))
-    repeat_state = awaited(state, seen, now=200.0 + ago)
+    repeat_state = defer_end(state, seen, now=200.0 + ago)
     assert (repeat_state.word, repeat_state.kind) == ("COMPLETED", kind)
     assert ("status not visible yet" in repeat_state.detail) is (kind == "running")
     assert repeat_state.advice == ""
@@ -369,7 +371,7 @@ def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
 @pytest.mark.parametrize("seen", [ENDED_WELL, ENDED_BADLY, replace(RAN, state="COMPLETED")])
 def test_an_end_that_is_visible_is_not_waited_for(seen: JobRecord) -> None:
     state = resolve_state(Reports(seen, row("COMPLETED")))
-    assert awaited(state, seen, now=200.0) == state
+    assert defer_end(state, seen, now=200.0) == state
 
 
 @pytest.mark.parametrize(
@@ -388,7 +390,7 @@ def test_a_job_that_was_never_started_has_no_exit_status(
     signal: int, reason: str, said: str, advised: str
 ) -> None:
     exit_code = 128 + signal if signal else 0
-    state = from_row(row("FAILED", exit_code=exit_code, signal=signal, reason=reason), "sacct")
+    state = convert_row(row("FAILED", exit_code=exit_code, signal=signal, reason=reason), "sacct")
     assert said in state.detail
     assert state.detail.endswith("(n1)")
     assert "exit status" not in state.detail
@@ -417,7 +419,7 @@ def test_a_script_that_lacks_its_campaign_says_so(
 
 
 def test_a_program_that_ends_with_181_itself_keeps_its_status() -> None:
-    state = from_row(row("FAILED", exit_code=181, reason="NonZeroExitCode"), "sacct")
+    state = convert_row(row("FAILED", exit_code=181, reason="NonZeroExitCode"), "sacct")
     assert (state.exit_code, state.detail) == (181, "failed, exit status 181")
 
 
@@ -440,7 +442,7 @@ def test_why_slurm_never_started_a_job_is_its_end(
         queue=row("FAILED", reason=shown, **never) if shown else None,
         squeue="answered",
     )
-    assert doubtful(reports) == (said == "None")
+    assert needs_squeue(reports) == (said == "None")
     state = resolve_state(reports)
     assert (state.word, state.kind, state.exit_code) == ("FAILED", Kind.FAILED, None)
     assert "before it started" in state.detail

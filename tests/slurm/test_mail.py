@@ -25,7 +25,7 @@ from tests.kit.cli import inside
 )
 def test_types_and_address_become_words_of_sbatch(typed: str, words: tuple[str, ...]) -> None:
     assert parse(typed).words == words
-    assert load(given=Options(notify=typed)).slurm.sbatch_args[-2:] == words[-2:]
+    assert load(options=Options(notify=typed)).slurm.sbatch_args[-2:] == words[-2:]
 
 
 @pytest.mark.parametrize("typed", ["ENDED", "me", "a@b,c@d", "a b@c"])

@@ -11,24 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.slurm.jobrecord import JobRecord, newest
+from hpcbert.slurm.jobrecord import JobRecord, reduce_events
 from hpcbert.slurm.reasons import (
     REASONS,
     TEXTS,
     WAIT,
-    find,
+    describe_reason,
+    find_reason_advice,
+    find_reasons,
     never_starts,
-    reason_advice,
-    reason_sentence,
 )
 from hpcbert.slurm.states import (
     STATES,
     UNKNOWN,
     Kind,
     RepeatState,
-    noted,
-    parse,
-    recalled,
+    dump_state,
+    load_state,
+    parse_state,
 )
 
 
@@ -56,7 +56,7 @@ from hpcbert.slurm.states import (
     ],
 )
 def test_every_way_to_write_a_state_is_understood(text: str, word: str, kind: str) -> None:
-    state = parse(text)
+    state = parse_state(text)
     assert (state.word, state.kind) == (word, kind)
 
 
@@ -65,13 +65,13 @@ def test_every_way_to_write_a_state_is_understood(text: str, word: str, kind: st
     ["", "COMP+", "+", "FROBBING", "0", "COMPLETE", "COMPLETEDX", "?", "COMPLETED,FROBBING", ","],
 )
 def test_what_is_not_understood_is_unknown(text: str) -> None:
-    state = parse(text)
+    state = parse_state(text)
     assert (state.word, state.kind) == (UNKNOWN, "unknown")
 
 
 @given(st.text(max_size=30))
 def test_only_completed_is_a_success(text: str) -> None:
-    if parse(text).kind == "succeeded":
+    if parse_state(text).kind == "succeeded":
         assert text.strip().upper().startswith(("COMPLETED", "CD"))
 
 
@@ -108,18 +108,18 @@ def test_a_kind_is_written_as_its_public_word() -> None:
 
 @pytest.mark.parametrize("kind", ["done", "", None, 1, ["succeeded"]])
 def test_a_state_of_another_kind_is_not_recalled(kind: object) -> None:
-    data = noted(RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct"))
-    assert recalled(json.loads(json.dumps(data))).kind is Kind.SUCCEEDED
+    data = dump_state(RepeatState("COMPLETED", Kind.SUCCEEDED, "sacct"))
+    assert load_state(json.loads(json.dumps(data))).kind is Kind.SUCCEEDED
     with pytest.raises(TypeError):
-        recalled({**data, "kind": kind})
+        load_state({**data, "kind": kind})
 
 
 @pytest.mark.parametrize(
     ("word", "kind"), [("well", Kind.SUCCEEDED), ("badly", Kind.FAILED), ("again", Kind.REQUEUED)]
 )
 def test_a_state_that_an_older_version_wrote_is_recalled(word: str, kind: Kind) -> None:
-    data = noted(RepeatState("COMPLETED", kind, "sacct"))
-    assert recalled({**data, "kind": word}).kind is kind
+    data = dump_state(RepeatState("COMPLETED", kind, "sacct"))
+    assert load_state({**data, "kind": word}).kind is kind
 
 
 def test_every_short_code_is_in_the_table() -> None:
@@ -127,7 +127,7 @@ def test_every_short_code_is_in_the_table() -> None:
     printed = "CG SO CF RS RQ RF RH SE ST RV RD SI PD R S CD CA F TO NF PR BF DL OOM"
     codes = [state.code for state in STATES if state.code]
     assert sorted(codes) == sorted(printed.split())
-    assert all(parse(state.code) == state for state in STATES if state.code)
+    assert all(parse_state(state.code) == state for state in STATES if state.code)
 
 
 def test_sentences_follow_a_subject_and_each_state_has_advice() -> None:
@@ -161,13 +161,13 @@ def test_advice_is_about_why_a_job_waits_and_not_that_it_does() -> None:
     ],
 )
 def test_reasons_become_sentences(reason: str, part: str) -> None:
-    assert part in reason_sentence(reason)
+    assert part in describe_reason(reason)
 
 
 @pytest.mark.parametrize("reason", ["", "None", " "])
 def test_no_reason_is_no_sentence(reason: str) -> None:
-    assert reason_sentence(reason) == ""
-    assert reason_advice(reason) == ""
+    assert describe_reason(reason) == ""
+    assert find_reason_advice(reason) == ""
 
 
 def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice() -> None:
@@ -175,9 +175,9 @@ def test_every_reason_of_the_newest_slurm_has_a_sentence_and_advice() -> None:
     words = (Path(__file__).parent / "reasons.txt").read_text().split()
     assert len(words) == 220
     for word in words:
-        assert [text for text, reason_text in find(word) if reason_text] == [word]
-        assert reason_sentence(word)
-        assert reason_advice(word)
+        assert [text for text, reason_text in find_reasons(word) if reason_text] == [word]
+        assert describe_reason(word)
+        assert find_reason_advice(word)
 
 
 NEVER, LATER = "it can never start: cancel it", "wait until other jobs have ended; if none of them"
@@ -225,8 +225,8 @@ LIMITS = [
 def test_a_limit_that_holds_a_job_back_has_words_and_a_remedy(
     reason: str, part: str, begins: str, remedy: str
 ) -> None:
-    assert part in reason_sentence(reason)
-    advice = reason_advice(reason)
+    assert part in describe_reason(reason)
+    advice = find_reason_advice(reason)
     assert advice.startswith(begins)
     assert remedy in advice
     assert ANOTHER in advice
@@ -248,14 +248,14 @@ def test_a_limit_that_holds_a_job_back_has_words_and_a_remedy(
     ],
 )
 def test_a_request_that_never_starts_has_a_remedy(reason: str, remedy: str) -> None:
-    assert reason_advice(reason).startswith(NEVER)
-    assert remedy in reason_advice(reason)
+    assert find_reason_advice(reason).startswith(NEVER)
+    assert remedy in find_reason_advice(reason)
     assert never_starts(reason)
 
 
 def test_reasons_are_shown_as_they_are_where_nobody_knows_them() -> None:
-    assert reason_sentence(" Frobbing (n1) ") == "Slurm's reason is Frobbing (n1)"
-    assert reason_advice("Frobbing") == ""
+    assert describe_reason(" Frobbing (n1) ") == "Slurm's reason is Frobbing (n1)"
+    assert find_reason_advice("Frobbing") == ""
 
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
@@ -308,16 +308,16 @@ FORMS: dict[str, Callable[[str], str]] = {
 )
 def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str, form: str) -> None:
     shown = FORMS[form](text)
-    assert "Slurm's reason" not in reason_sentence(shown)
-    assert reason_sentence(shown) == reason_sentence(text) != ""
-    assert reason_advice(shown) == reason_advice(text) != ""
+    assert "Slurm's reason" not in describe_reason(shown)
+    assert describe_reason(shown) == describe_reason(text) != ""
+    assert find_reason_advice(shown) == find_reason_advice(text) != ""
     # The waiting tasks of an array have a reason each.
     joined = FORMS[form](f"{text},JobArrayTaskLimit")
-    assert reason_sentence(joined) == (
-        f"{reason_sentence(text)}; {reason_sentence('JobArrayTaskLimit')}"
+    assert describe_reason(joined) == (
+        f"{describe_reason(text)}; {describe_reason('JobArrayTaskLimit')}"
     )
-    if reason_advice(text) != WAIT:
-        assert reason_advice(joined) == reason_advice(text)
+    if find_reason_advice(text) != WAIT:
+        assert find_reason_advice(joined) == find_reason_advice(text)
 
 
 @pytest.mark.parametrize(
@@ -334,8 +334,8 @@ def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str, form: st
     ids=lambda text: re.sub(r"\W+", "-", text)[:50],
 )
 def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, whole: str) -> None:
-    assert reason_sentence(cut) == reason_sentence(whole)
-    assert reason_advice(cut) == reason_advice(whole)
+    assert describe_reason(cut) == describe_reason(whole)
+    assert find_reason_advice(cut) == find_reason_advice(whole)
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, 
     ids=["account", "QOS", "group"],
 )  # fmt: skip
 def test_whom_a_partition_takes_is_part_of_the_sentence(reason: str, said: str) -> None:
-    assert reason_sentence(reason).endswith(f"({said})")
-    assert "another partition or account" in reason_advice(reason)
+    assert describe_reason(reason).endswith(f"({said})")
+    assert "another partition or account" in find_reason_advice(reason)
 
 
 @pytest.mark.parametrize(
@@ -371,24 +371,26 @@ def test_what_sbatch_refuses_has_advice(complaint: str, advised: str) -> None:
 
 
 def test_what_nobody_knows_stands_beside_what_is_known() -> None:
-    assert reason_sentence("Resources, ask Bob") == (
-        f"{reason_sentence('Resources')}; Slurm's reason is ask Bob"
+    assert describe_reason("Resources, ask Bob") == (
+        f"{describe_reason('Resources')}; Slurm's reason is ask Bob"
     )
-    assert reason_sentence("Frobbing, then more_words") == (
+    assert describe_reason("Frobbing, then more_words") == (
         "Slurm's reason is Frobbing, then more_words"
     )
-    assert reason_sentence("(Frob)") == "Slurm's reason is (Frob)"
-    assert "n[1-2,4],m7" in reason_sentence("ReqNodeNotAvail, UnavailableNodes:n[1-2,4],m7")
-    assert "maintenance" in reason_sentence("ReqNodeNotAvail, Reserved for maintenance")
+    assert describe_reason("(Frob)") == "Slurm's reason is (Frob)"
+    assert "n[1-2,4],m7" in describe_reason("ReqNodeNotAvail, UnavailableNodes:n[1-2,4],m7")
+    assert "maintenance" in describe_reason("ReqNodeNotAvail, Reserved for maintenance")
     for nothing in ("", " ", "None", "(None)", "(null)", "()"):
-        assert (reason_sentence(nothing), reason_advice(nothing)) == ("", "")
+        assert (describe_reason(nothing), find_reason_advice(nothing)) == ("", "")
 
 
 def test_of_several_reasons_the_one_that_needs_somebody_gives_the_advice() -> None:
-    assert reason_advice("Priority,JobHeldUser") == reason_advice("JobHeldUser")
-    assert reason_advice("Resources,Priority") == WAIT
-    both = reason_advice("PartitionTimeLimit,JobHeldAdmin")
-    assert both == f"{reason_advice('PartitionTimeLimit')}; {reason_advice('JobHeldAdmin')}"
+    assert find_reason_advice("Priority,JobHeldUser") == find_reason_advice("JobHeldUser")
+    assert find_reason_advice("Resources,Priority") == WAIT
+    both = find_reason_advice("PartitionTimeLimit,JobHeldAdmin")
+    assert (
+        both == f"{find_reason_advice('PartitionTimeLimit')}; {find_reason_advice('JobHeldAdmin')}"
+    )
 
 
 def test_reasons_are_part_of_a_sentence() -> None:
@@ -401,7 +403,7 @@ START = {"event": "start", "time": 100, "attempt": 0, "nodelist": "n[1-2]", "job
 
 
 def test_a_witness_tells_how_it_went() -> None:
-    job_record = newest(
+    job_record = reduce_events(
         [
             START,
             {"event": "step", "time": 110, "attempt": 0},
@@ -426,33 +428,35 @@ def test_a_witness_tells_how_it_went() -> None:
 )
 def test_what_a_witness_did_not_write_tells_where_it_died(marks: list[str], where: str) -> None:
     events = [{"event": mark, "time": 101, "attempt": 0, "exit": 0} for mark in marks]
-    assert newest([START, *events]).where == where
-    assert newest([]).where == ""
+    assert reduce_events([START, *events]).where == where
+    assert reduce_events([]).where == ""
 
 
 def test_a_retrys_witness_is_not_that_of_the_attempts_before_it() -> None:
     before = [START, {"event": "end", "time": 120, "attempt": 0, "exit": 0}]
-    assert newest(before, first=1) == JobRecord(1)
+    assert reduce_events(before, first=1) == JobRecord(1)
     again = {"event": "start", "time": 300, "attempt": 1, "nodelist": "n3", "job": "2_1"}
-    assert newest([*before, again], first=1).jobs == ("2_1",)
+    assert reduce_events([*before, again], first=1).jobs == ("2_1",)
 
 
 def test_two_jobs_in_one_attempt_are_both_remembered() -> None:
     other = {**START, "job": "2_1"}
-    assert newest([START, other]).jobs == ("1_1", "2_1")
+    assert reduce_events([START, other]).jobs == ("1_1", "2_1")
 
 
 def test_the_newest_attempt_is_the_one_that_counts() -> None:
     first = [START, {"event": "end", "time": 120, "attempt": 0, "exit": 0}]
     again = {"event": "start", "time": 300, "attempt": 1, "nodelist": "n3"}
     late = {"event": "end", "time": 301, "attempt": 0, "exit": 0}
-    job_record = newest([*first, again, late])
+    job_record = reduce_events([*first, again, late])
     assert job_record == JobRecord(1, start=300, nodelist="n3", phase="start")
 
 
 def test_the_local_queues_word_keeps_the_scripts_own_status() -> None:
     finished = {"event": "finished", "time": 130, "attempt": 0, "state": "TIMEOUT", "exit": 137}
-    job_record = newest([START, {"event": "end", "time": 129, "attempt": 0, "exit": 143}, finished])
+    job_record = reduce_events(
+        [START, {"event": "end", "time": 129, "attempt": 0, "exit": 143}, finished]
+    )
     assert (job_record.state, job_record.exit, job_record.end) == ("TIMEOUT", 143, 130)
 
 
@@ -474,6 +478,6 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     )
 )
 def test_any_events_make_a_witness(events: list[dict[str, Any]]) -> None:
-    job_record = newest(events)
+    job_record = reduce_events(events)
     assert job_record.attempt >= 0
     assert job_record.exit is None or isinstance(job_record.exit, int)

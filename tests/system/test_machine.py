@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.system.machine import look, private
+from hpcbert.system.machine import find_local_directory, inspect_machine
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_networks_directories_and_programs(root: Path) -> None:
         "WORK": "/work/me",
         "PROJECT": "not absolute",
     }
-    surroundings = look(environ, root)
+    surroundings = inspect_machine(environ, root)
     assert surroundings.interfaces == ("ibs1", "eth0")
     assert surroundings.fast == ("ibs1",)
     assert surroundings.programs == ("apptainer",)
@@ -42,7 +42,7 @@ def test_networks_directories_and_programs(root: Path) -> None:
 
 
 def test_a_machine_that_shows_nothing(tmp_path: Path) -> None:
-    surroundings = look({"PATH": str(tmp_path), "HOME": "/home/me"}, tmp_path)
+    surroundings = inspect_machine({"PATH": str(tmp_path), "HOME": "/home/me"}, tmp_path)
     assert (surroundings.interfaces, surroundings.programs, surroundings.shared) == ((), (), {})
 
 
@@ -50,4 +50,4 @@ def test_a_machine_that_shows_nothing(tmp_path: Path) -> None:
     ("place", "top"), [("/tmp/x", "/tmp"), ("/dev/shm", "/dev/shm"), ("/tmpfs", ""), ("/srv", "")]
 )
 def test_a_directory_of_this_machine_alone(place: str, top: str) -> None:
-    assert private(place) == top
+    assert find_local_directory(place) == top

@@ -30,7 +30,7 @@ def test_torch_is_installed_for_the_devices_that_there_are(
     monkeypatch: pytest.MonkeyPatch, program: str, device: str, said: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: name if name == program else None)
-    monkeypatch.setattr(packages, "_AMD", Path(device or "/nothing"))
-    told = packages.install_torch("/my python")
+    monkeypatch.setattr(packages, "_AMD_DEVICE", Path(device or "/nothing"))
+    told = packages.describe_torch_install("/my python")
     assert said in told
     assert "'/my python' -m pip install 'torch>=2.4'" in told

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.system import runner
-from hpcbert.system.runner import Ahead, run
+from hpcbert.system.runner import PrefetchingRunner, run
 from tests.kit.waiting import CEILING
 
 
@@ -68,7 +68,7 @@ def test_a_command_that_prints_without_end_is_ended() -> None:
     outcome = run(["yes"], timeout=CEILING)
     assert outcome.returncode == 124
     assert "printed more than 64 MiB" in outcome.stderr
-    assert len(outcome.stdout) < runner.MOST + (1 << 20)
+    assert len(outcome.stdout) < runner.MAX_OUTPUT + (1 << 20)
 
 
 def test_what_was_begun_runs_side_by_side_and_once(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_was_begun_runs_side_by_side_and_once(tmp_path: Path) -> None:
     meet = f"cd '{tmp_path}'; echo $0 >>ran; {{0}} & read -r said <{{1}}; echo $said"
     first = ["sh", "-c", meet.format("echo one >a", "b"), "first"]
     second = ["sh", "-c", meet.format("echo two >b", "a"), "second"]
-    with closing(Ahead(run)) as ahead:
+    with closing(PrefetchingRunner(run)) as ahead:
         for argv in (first, second, first):
             ahead.begin(argv)
         assert [ahead(argv).stdout for argv in (first, second, first)] == [
@@ -91,7 +91,7 @@ def test_what_was_begun_runs_side_by_side_and_once(tmp_path: Path) -> None:
 
 def test_an_answer_is_for_its_command_and_environment_alone() -> None:
     argv = ["sh", "-c", "echo ${WHO-nobody}; cat"]
-    with closing(Ahead(run)) as ahead:
+    with closing(PrefetchingRunner(run)) as ahead:
         ahead.begin(argv, env={**os.environ, "WHO": "me"})
         ahead.begin(["/no/such/program"])
         assert ahead(argv, env={**os.environ, "WHO": "me"}).stdout == "me\n"
@@ -103,7 +103,7 @@ def test_an_answer_is_for_its_command_and_environment_alone() -> None:
 
 def test_what_nobody_asked_for_is_ended(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ready")
-    with closing(Ahead(run)) as ahead:
+    with closing(PrefetchingRunner(run)) as ahead:
         ahead.begin(["sh", "-c", f"echo $$ >'{tmp_path}/ready'; exec sleep 3600"])
         pid = int((tmp_path / "ready").read_text())
     try:

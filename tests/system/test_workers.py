@@ -155,9 +155,9 @@ end.set()
 
 
 def test_little_work_is_done_here() -> None:
-    made = workers.spread(lambda _: os.getpid(), range(30), [50_000] * 30)
+    made = workers.map_in_parallel(lambda _: os.getpid(), range(30), [50_000] * 30)
     assert set(made) == {os.getpid()}
-    assert workers.spread(str, (), ()) == []
+    assert workers.map_in_parallel(str, (), ()) == []
 
 
 @pytest.mark.parametrize(
@@ -185,4 +185,4 @@ def test_a_cgroup_limits_how_many_cores_there_are(
     monkeypatch.setattr(workers, "_CGROUPS", tmp_path)
     monkeypatch.setattr(workers, "_OWN_CGROUP", tmp_path / "group")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
-    assert workers.cores() == cores
+    assert workers.count_cores() == cores

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from hpcbert.data.making import DataPlan, make
-from hpcbert.data.samples import StreamSettings, synthetic
+from hpcbert.data.samples import StreamSettings, make_synthetic
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
@@ -207,7 +207,7 @@ def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch, 
     source = workload.open_source(chosen, workload.Ranks(), CPU)
     batch = workload.Batch(*pile(take(source, 25)))  # twice around
     rows = torch.arange(100) % 50
-    samples = synthetic(rows.numpy(), stream)
+    samples = make_synthetic(rows.numpy(), stream)
     for name, values in (
         ("input_ids", samples.input_ids),
         ("segment_ids", samples.segment_ids),

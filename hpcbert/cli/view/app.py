@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
@@ -10,34 +11,29 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.widgets import Input
 
-from hpcbert.cli.output import printable
-from hpcbert.cli.streams import ascii_only
-from hpcbert.cli.view.cells import Piece, Sheet, about
-from hpcbert.cli.view.rows import Level, matches
-from hpcbert.cli.view.session import Asking
+from hpcbert.campaign.repeats import Repeat
+from hpcbert.cli.output import replace_controls
+from hpcbert.cli.streams import to_ascii
+from hpcbert.cli.view.cells import Piece, Sheet, describe_row
+from hpcbert.cli.view.rows import Level, Scene, Tree, TreeRow, make_filter
+from hpcbert.cli.view.session import Offer, Session
 from hpcbert.cli.view.widgets import Bar, Scroll, Tail
-from hpcbert.cli.watching import count_text, duration
+from hpcbert.cli.watching import format_counts, format_duration
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm.states import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from textual.app import ComposeResult
     from textual.events import Key
 
-    from hpcbert.campaign.repeats import Repeat
-    from hpcbert.cli.view.rows import Scene, Tree, TreeRow
-    from hpcbert.cli.view.session import Session
-
 # On a screen at least this wide, the log is next to the rows, else below them.
-_WIDE = 110
+_WIDE_COLUMNS = 110
 # On a screen lower than this, two lines describe the row at the cursor, else three.
-_HIGH = 24
+_HIGH_LINES = 24
 # Seconds after the end in which you may press a key; then the view of a script's terminal closes.
-_LINGER = 20.0
+_CLOSE_AFTER = 20.0
 _KEYS = "arrows  / filter  enter log  c cancel  r retry  q quit"
-_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1}
+_MOVE_KEYS = {"up": -1, "k": -1, "down": 1, "j": 1}
 
 
 class Monitor(App[None]):
@@ -80,7 +76,7 @@ class Monitor(App[None]):
         self._shown: Scene | None = None
         self._rows_shown: list[TreeRow] = []
         self._words: tuple[str, ...] = ()
-        self._offer: Asking | None = None
+        self._offer: Offer | None = None
         self._notice = ""
         self._touched = self._lingers = False
         self._tail = Tail()
@@ -109,20 +105,20 @@ class Monitor(App[None]):
         self._bar("keys").say(_KEYS)
         self.set_interval(0.5, lambda: self._unless_closed(self._read_log))
         self._session.begin(
-            lambda tree, shown: self._hand(self.picture, tree, shown),
+            lambda tree, scene: self._hand(self.picture, tree, scene),
             lambda text: self._hand(self.notify_user, text),
             lambda: self._hand(self.exit),
         )
 
-    def _hand(self, what: Callable[..., None], *values: object) -> None:
+    def _hand(self, function: Callable[..., None], *values: object) -> None:
         """Run a function in the screen's own thread, unless the screen has closed."""
         if self.is_running:
-            self.call_later(self._unless_closed, what, *values)
+            self.call_later(self._unless_closed, function, *values)
 
-    def _unless_closed(self, what: Callable[..., None], *values: object) -> None:
+    def _unless_closed(self, function: Callable[..., None], *values: object) -> None:
         """Run a function unless the widgets are gone: when the screen closes, they go first."""
         if self.query("#log_pane"):
-            what(*values)
+            function(*values)
 
     @property
     def _rows(self) -> Scroll:
@@ -133,8 +129,8 @@ class Monitor(App[None]):
 
     def on_resize(self) -> None:
         """Lay the screen out for another size."""
-        self.query_one("#body").set_class(self.size.width >= _WIDE, "wide")
-        self._bar("about").styles.height = 2 if self.size.height < _HIGH else 3
+        self.query_one("#body").set_class(self.size.width >= _WIDE_COLUMNS, "wide")
+        self._bar("about").styles.height = 2 if self.size.height < _HIGH_LINES else 3
 
     def _lay_out(self) -> None:
         """Choose the columns that the rows have room for."""
@@ -144,17 +140,17 @@ class Monitor(App[None]):
             self._rows.move(self._rows.cursor)
         self._draw()
 
-    def picture(self, tree: Tree, shown: Scene) -> None:
+    def picture(self, tree: Tree, scene: Scene) -> None:
         """Take the present states."""
-        fresh = tree is not self._tree
-        self._tree, self._shown = tree, shown
-        if fresh or self._words:
+        is_new_tree = tree is not self._tree
+        self._tree, self._shown = tree, scene
+        if is_new_tree or self._words:
             self._arrange()
         else:
             self._draw()
-        if shown.over and not self._lingers:
+        if scene.over and not self._lingers:
             self._lingers = True
-            self.set_timer(_LINGER, self._close)
+            self.set_timer(_CLOSE_AFTER, self._close)
 
     def _close(self) -> None:
         self._lingers = False
@@ -165,10 +161,10 @@ class Monitor(App[None]):
         """Find the rows to show; the cursor stays on its row, or moves to one above."""
         if self._tree is None or self._shown is None:
             return
-        at = self._row
-        self._rows_shown = self._tree.rows(matches(self._words, self._shown.view))
+        current_row = self._row
+        self._rows_shown = self._tree.rows(make_filter(self._words, self._shown.view))
         places = {row.key: number for number, row in enumerate(self._rows_shown)}
-        keys = [at.key[:length] for length in (3, 2, 1)] if at else []
+        keys = [current_row.key[:length] for length in (3, 2, 1)] if current_row else []
         cursor = next((places[key] for key in keys if key in places), 0)
         self._rows.show(len(self._rows_shown))
         self._rows.move(cursor)
@@ -186,31 +182,33 @@ class Monitor(App[None]):
         self._rows.show(len(self._rows_shown))
         self._session.look_at([self._rows_shown[number] for number in self._rows.window])
         self._bar("title").say(self._text(self._title(self._shown)))
-        row = self._row
-        self._bar("about").say(self._text(about(row, self._shown) if row else "nothing matches"))
+        current_row = self._row
+        self._bar("about").say(
+            self._text(describe_row(current_row, self._shown) if current_row else "nothing matches")
+        )
         self._bar("keys").say(self._text(self._last_line()))
 
     def _text(self, text: str) -> str:
-        text = printable(text)
-        return text if self._unicode else ascii_only(text)
+        text = replace_controls(text)
+        return text if self._unicode else to_ascii(text)
 
-    def _title(self, shown: Scene) -> str:
+    def _title(self, scene: Scene) -> str:
         counts: dict[Kind, int] = {}
-        for group in shown.counts:
+        for group in scene.counts:
             if len(group) == 1:
-                for kind, count in shown.counts[group].items():
+                for kind, count in scene.counts[group].items():
                     counts[kind] = counts.get(kind, 0) + count
-        left = [shown.left.get(key) for key in shown.counts if len(key) == 1]
-        seconds = [value for value in left if value is not None]
-        words = [f"hpcbert monitor  {count_text(counts)}"]
-        if shown.over:
+        times_left = [scene.left.get(key) for key in scene.counts if len(key) == 1]
+        seconds = [value for value in times_left if value is not None]
+        words = [f"hpcbert monitor  {format_counts(counts)}"]
+        if scene.over:
             words.append("all is over")
-        elif seconds and len(seconds) == len(left):
-            words.append(f"about {duration(max(seconds))} left")
+        elif seconds and len(seconds) == len(times_left):
+            words.append(f"about {format_duration(max(seconds))} left")
         words += [f"filter: {' '.join(self._words)}"] if self._words else []
         words.append(f"{self._rows.cursor + 1}/{len(self._rows_shown)}")
-        if shown.view.trouble:
-            words.insert(1, f"no answer: {shown.view.trouble}")
+        if scene.view.trouble:
+            words.insert(1, f"no answer: {scene.view.trouble}")
         return "  ".join(words)
 
     def _last_line(self) -> str:
@@ -243,7 +241,7 @@ class Monitor(App[None]):
         if not self._tail.read(_repeat_with_log(self._row, self._shown)):
             return
         self._bar("log_title").say(self._text(self._tail.title))
-        log.forget()
+        log.redraw()
         log.show(len(self._tail.lines))
         if at_end or self._tail.fresh:
             log.scroll_end(animate=False, force=True, immediate=True)
@@ -258,7 +256,7 @@ class Monitor(App[None]):
         box = self.query_one("#filter", Input)
         if box.has_class("open"):
             if key == "escape":
-                self._filter("", done=True)
+                self._filter("", is_done=True)
             elif event.is_printable and not box.has_focus:  # typed before the box has the focus
                 box.value += event.character or ""
                 box.cursor_position = len(box.value)
@@ -270,8 +268,8 @@ class Monitor(App[None]):
 
     def _pressed(self, key: str) -> None:
         page = max(1, self._rows.size.height - 1)
-        moves = {**_MOVES, "pageup": -page, "pagedown": page, "home": -(10**9), "end": 10**9}
-        does: dict[str, Callable[[], None]] = {
+        moves = {**_MOVE_KEYS, "pageup": -page, "pagedown": page, "home": -(10**9), "end": 10**9}
+        actions: dict[str, Callable[[], None]] = {
             "left": lambda: self._fold(folded=True),
             "right": lambda: self._fold(folded=False),
             "slash": self._ask_filter,
@@ -288,8 +286,8 @@ class Monitor(App[None]):
         elif key in moves:
             self._rows.move(self._rows.cursor + moves[key])
             self._read_log()
-        elif key in does:
-            does[key]()
+        elif key in actions:
+            actions[key]()
 
     def action_interrupt(self) -> None:
         """Leave as an interrupt does."""
@@ -301,14 +299,16 @@ class Monitor(App[None]):
         if row is None or self._tree is None:
             return
         if folded and (row.level is Level.REPEAT or row.key in self._tree.folded):
-            above = [
-                number for number, other in enumerate(self._rows_shown) if other.key == row.key[:-1]
+            parent_numbers = [
+                number
+                for number, candidate in enumerate(self._rows_shown)
+                if candidate.key == row.key[:-1]
             ]
-            self._rows.move(above[0] if above else self._rows.cursor)
+            self._rows.move(parent_numbers[0] if parent_numbers else self._rows.cursor)
         elif row.level is not Level.REPEAT:
             change = self._tree.folded.add if folded else self._tree.folded.discard
             change(row.key)
-            self._rows.forget()
+            self._rows.redraw()
             self._arrange()
 
     def _ask_filter(self) -> None:
@@ -320,20 +320,20 @@ class Monitor(App[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while the user types."""
-        self._filter(event.value, done=False)
+        self._filter(event.value, is_done=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep a filter."""
-        self._filter(event.value, done=True)
+        self._filter(event.value, is_done=True)
 
-    def _filter(self, text: str, *, done: bool) -> None:
-        if done:
+    def _filter(self, text: str, *, is_done: bool) -> None:
+        if is_done:
             self.query_one("#filter").remove_class("open")
             self._bar("keys").display = True
             self._rows.focus()
         if self._words != tuple(text.split()):
             self._words = tuple(text.split())
-            self._rows.forget()
+            self._rows.redraw()
             self._arrange()
 
     def _toggle_log(self) -> None:
@@ -346,7 +346,7 @@ class Monitor(App[None]):
         if self._log_open:
             self._toggle_log()
         elif self._words:
-            self._filter("", done=True)
+            self._filter("", is_done=True)
 
     def _other(self) -> None:
         log = self.query_one("#log", Scroll)
@@ -362,45 +362,45 @@ class Monitor(App[None]):
     def _prepare(self, *, cancels: bool) -> None:
         if self._row is None:
             return
-        watched = self._row.watched
-        find = self._session.cancelling if cancels else self._session.retrying
-        self._notice = f"Looking at {watched.campaign.id} ..."
-        self._in_thread(lambda: find(watched))
+        tracked_campaign = self._row.watched
+        make_offer = self._session.cancelling if cancels else self._session.retrying
+        self._notice = f"Looking at {tracked_campaign.campaign.id} ..."
+        self._in_thread(lambda: make_offer(tracked_campaign))
 
     def _answer(self, key: str) -> None:
-        offer, self._offer = self._offer, None
-        if offer and key == "y":
+        open_offer, self._offer = self._offer, None
+        if open_offer and key == "y":
             self._notice = "..."
-            self._in_thread(offer.act)
+            self._in_thread(open_offer.act)
         elif key not in {"n", "escape", "q"}:
-            self._offer = offer
+            self._offer = open_offer
 
-    def _in_thread(self, work: Callable[[], Asking | str]) -> None:
+    def _in_thread(self, action: Callable[[], Offer | str]) -> None:
         def body() -> None:
             try:
-                outcome: Asking | str = work()
+                outcome: Offer | str = action()
             except HpcbertError as error:
                 outcome = f"{error} {error.hint}".strip()
             self._hand(self._show_outcome, outcome)
 
         self.run_worker(body, thread=True, group="act", exclusive=True)
 
-    def _show_outcome(self, outcome: Asking | str) -> None:
-        if isinstance(outcome, Asking):
+    def _show_outcome(self, outcome: Offer | str) -> None:
+        if isinstance(outcome, Offer):
             self._offer, self._notice = outcome, ""
             self._draw()
         else:
             self.notify_user(outcome)
 
 
-def _repeat_with_log(row: TreeRow, shown: Scene) -> Repeat:
+def _repeat_with_log(row: TreeRow, scene: Scene) -> Repeat:
     """Return the repeat of a row with the most interesting log: one that runs, failed or began."""
-    order = (Kind.RUNNING, Kind.FAILED, Kind.SUCCEEDED, Kind.REQUEUED, Kind.UNKNOWN, Kind.WAITING)
-    places = {kind: place for place, kind in enumerate((*order, Kind.UNNEEDED))}
-    return min(row.repeats, key=lambda repeat: places[shown.view.states[repeat.key].kind])
+    kinds = (Kind.RUNNING, Kind.FAILED, Kind.SUCCEEDED, Kind.REQUEUED, Kind.UNKNOWN, Kind.WAITING)
+    places = {kind: place for place, kind in enumerate((*kinds, Kind.UNNEEDED))}
+    return min(row.repeats, key=lambda repeat: places[scene.view.states[repeat.key].kind])
 
 
-def show(session: Session, *, unicode: bool, colour: bool) -> None:
+def show_screen(session: Session, *, unicode: bool, colour: bool) -> None:
     """Show campaigns until the user leaves.
 
     Raises:

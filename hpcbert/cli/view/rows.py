@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.cli.watching import MARKS
-from hpcbert.slurm.states import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-    from hpcbert.commands.monitor import Detail, View
-    from hpcbert.slurm.states import RepeatState
+from hpcbert.commands.monitor import RepeatProgress, View
+from hpcbert.slurm.states import Kind, RepeatState
 
 # With more rows than this, points are folded at first.
-_MANY = 500
+_FOLD_ABOVE = 500
 
 
 class Level(IntEnum):
@@ -64,7 +59,7 @@ class Scene:
     view: View
     counts: Mapping[tuple[str | int, ...], Mapping[Kind, int]]
     left: Mapping[tuple[str | int, ...], float]
-    details: Mapping[Key, Detail] = field(default_factory=dict)
+    details: Mapping[Key, RepeatProgress] = field(default_factory=dict)
     failures: Mapping[Key, str] = field(default_factory=dict)
     over: bool = False
 
@@ -88,19 +83,19 @@ class Tree:
         self.groups: list[TreeRow] = []
         self._rows: dict[tuple[str | int, ...], tuple[TreeRow, ...]] = {}
         for name, points in campaigns.items():
-            below = tuple(repeat for group in points.values() for repeat in group)
-            self.groups.append(TreeRow(Level.CAMPAIGN, (name,), below))
+            campaign_repeats = tuple(repeat for group in points.values() for repeat in group)
+            self.groups.append(TreeRow(Level.CAMPAIGN, (name,), campaign_repeats))
             for key, group in points.items():
                 self.groups.append(TreeRow(Level.POINT, (name, key), tuple(group)))
                 self._rows[name, key] = tuple(
                     TreeRow(Level.REPEAT, (name, key, repeat.number), (repeat,)) for repeat in group
                 )
         self.folded = (
-            {row.key for row in self.groups if row.level} if len(repeats) > _MANY else set()
+            {row.key for row in self.groups if row.level} if len(repeats) > _FOLD_ABOVE else set()
         )
 
     def rows(self, matches: Callable[[Repeat], bool] | None = None) -> list[TreeRow]:
-        """Return the visible rows; with `matches`, those repeats and all rows above them."""
+        """Return the visible rows; with `make_filter`, those repeats and all rows above them."""
         visible: list[TreeRow] = []
         for group in self.groups:
             if group.level is Level.POINT and group.key[:1] in self.folded and not matches:
@@ -109,52 +104,54 @@ class Tree:
                 continue
             visible.append(group)
             if group.level is Level.POINT and (matches or group.key not in self.folded):
-                below = self._rows[group.key]
-                visible += [row for row in below if not matches or matches(row.repeats[0])]
+                repeat_rows = self._rows[group.key]
+                visible += [row for row in repeat_rows if not matches or matches(row.repeats[0])]
         return visible
 
 
-def summarised(tree: Tree, view: View, details: Mapping[Key, Detail]) -> Scene:
+def summarise(tree: Tree, view: View, details: Mapping[Key, RepeatProgress]) -> Scene:
     """Return the states of the groups of a tree at one moment."""
     counts: dict[tuple[str | int, ...], Counter[Kind]] = {}
-    typical: dict[tuple[str | int, ...], float] = {}
+    typical_times: dict[tuple[str | int, ...], float] = {}
     for group in tree.groups:
         if group.level is Level.POINT:
             counts[group.key] = Counter(view.states[repeat.key].kind for repeat in group.repeats)
-            if took := _typical(view, group.repeats, details):
-                typical[group.key] = took
-    left: dict[tuple[str | int, ...], float] = {}
+            if typical_time := _typical_seconds(view, group.repeats, details):
+                typical_times[group.key] = typical_time
+    times_left: dict[tuple[str | int, ...], float] = {}
     for group in tree.groups:
         if group.level is Level.CAMPAIGN:
             points = [key for key in counts if key[:1] == group.key and len(key) > 1]
             counts[group.key] = sum((counts[key] for key in points), Counter())
-            seconds = [typical[key] for key in points if key in typical]
+            seconds = [typical_times[key] for key in points if key in typical_times]
             if seconds:
-                typical[group.key] = sum(seconds) / len(seconds)
+                typical_times[group.key] = sum(seconds) / len(seconds)
     for group in tree.groups:
-        took = typical.get(group.key) or typical.get(group.key[:1])
-        if took:
-            work = sum(
-                _left(view, repeat.key, view.states[repeat.key], details, took)
+        typical_time = typical_times.get(group.key) or typical_times.get(group.key[:1])
+        if typical_time:
+            remaining_work = sum(
+                _seconds_left(view, repeat.key, view.states[repeat.key], details, typical_time)
                 for repeat in group.repeats
                 if view.states[repeat.key].kind.alive
             )
-            left[group.key] = work / max(1, counts[group.key][Kind.RUNNING])
-    over = not any(state.kind.alive for state in view.states.values())
-    return Scene(view, counts, left, details, over=over)
+            times_left[group.key] = remaining_work / max(1, counts[group.key][Kind.RUNNING])
+    is_over = not any(state.kind.alive for state in view.states.values())
+    return Scene(view, counts, times_left, details, over=is_over)
 
 
-def _typical(view: View, repeats: Sequence[Repeat], details: Mapping[Key, Detail]) -> float | None:
+def _typical_seconds(
+    view: View, repeats: Sequence[Repeat], details: Mapping[Key, RepeatProgress]
+) -> float | None:
     """Return the seconds that a repeat of a point takes: the mean of the completed ones.
 
     If none has completed, the estimate from a running one's log; None without either.
     """
     states = [(repeat.key, view.states[repeat.key]) for repeat in repeats]
-    done = (state.elapsed for _, state in states if state.kind is Kind.SUCCEEDED)
+    elapsed_times = (state.elapsed for _, state in states if state.kind is Kind.SUCCEEDED)
     # In whole seconds: one that took less than a second took no time.
-    took = [max(1.0, elapsed) for elapsed in done if elapsed is not None]
-    if took:
-        return sum(took) / len(took)
+    run_times = [max(1.0, elapsed) for elapsed in elapsed_times if elapsed is not None]
+    if run_times:
+        return sum(run_times) / len(run_times)
     for key, state in states:
         ends = details[key].ends if key in details else None
         if state.kind is Kind.RUNNING and ends is not None and state.start is not None:
@@ -162,24 +159,28 @@ def _typical(view: View, repeats: Sequence[Repeat], details: Mapping[Key, Detail
     return None
 
 
-def _left(
-    view: View, key: Key, state: RepeatState, details: Mapping[Key, Detail], typical: float
+def _seconds_left(
+    view: View,
+    key: Key,
+    state: RepeatState,
+    details: Mapping[Key, RepeatProgress],
+    typical_time: float,
 ) -> float:
     if key in details and (ends := details[key].ends) is not None:
         return max(0.0, ends - view.time)
     if state.kind is Kind.RUNNING and state.start is not None:
-        return max(0.0, typical - (view.time - state.start))
-    return typical
+        return max(0.0, typical_time - (view.time - state.start))
+    return typical_time
 
 
-def matches(words: Collection[str], view: View) -> Callable[[Repeat], bool] | None:
+def make_filter(words: Collection[str], view: View) -> Callable[[Repeat], bool] | None:
     """Return a function that checks a repeat for all words of a filter; None without a filter.
 
     It looks in the campaign's id or name, the point's key, the state, the reason and the nodes.
     """
     if not words:
         return None
-    lowered = [word.lower() for word in words]
+    lower_words = [word.lower() for word in words]
 
     def matches_all(repeat: Repeat) -> bool:
         state = view.states[repeat.key]
@@ -190,12 +191,12 @@ def matches(words: Collection[str], view: View) -> Callable[[Repeat], bool] | No
                 *(repeat.watched.campaign.name, state.detail, *state.nodes),
             )
         ).lower()
-        return all(word in text for word in lowered)
+        return all(word in text for word in lower_words)
 
     return matches_all
 
 
-def running(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
+def running_repeats(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
     """Yield the running repeats among rows."""
     for row in rows:
         if row.level is Level.REPEAT and view.states[row.repeats[0].key].kind is Kind.RUNNING:

@@ -8,44 +8,40 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import watching
-from hpcbert.cli.view.rows import Level, Tree, running, summarised
+from hpcbert.cli.view.rows import Level, Scene, Tree, TreeRow, running_repeats, summarise
 from hpcbert.commands import cancel, heal
 from hpcbert.commands import monitor as flow
+from hpcbert.commands.monitor import RepeatProgress, Sinks, View
+from hpcbert.commands.retry import RetryPlan
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm.states import Kind
 from hpcbert.system.runner import run
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-    from hpcbert.cli.view.rows import Scene, TreeRow
-    from hpcbert.commands.monitor import Detail, Sinks, View
-    from hpcbert.commands.retry import RetryPlan
-
 # Seconds between two updates.
-_REFRESH = 2.0
+_UPDATE_INTERVAL = 2.0
 # Seconds between two searches for campaigns that were submitted meanwhile.
-_BEGUN = 5.0
+_SEARCH_INTERVAL = 5.0
 # Failed repeats to read logs of in one update; the next update reads more.
-_READ = 40
+_MAX_READ = 40
 
 
 class _LeaveError(Exception):
     """The user has left."""
 
 
-class _AgainError(Exception):
+class _ReloadError(Exception):
     """Something was submitted, so the campaigns must be read again."""
 
 
-class Asking(NamedTuple):
+class Offer(NamedTuple):
     """An action that waits for the user's consent.
 
     Attributes:
@@ -88,7 +84,7 @@ class Session:
         self._wake = threading.Event()
         self._left = self._again = False
         self._tree: Tree | None = None
-        self._details: dict[Key, Detail] = {}
+        self._details: dict[Key, RepeatProgress] = {}
         self._failures: dict[Key, str] = {}
         self._rows: Sequence[TreeRow] = ()
         self._show: Callable[[Tree, Scene], None] = lambda _tree, _shown: None
@@ -144,7 +140,7 @@ class Session:
 
     def _until_over(self) -> None:
         try:
-            heal.follow(
+            heal.watch_and_retry(
                 self.watched,
                 self._policy,
                 self,
@@ -154,29 +150,29 @@ class Session:
                 pause=self._pause,
             )
             while True:
-                self._pause(_BEGUN)
-        except _AgainError:
+                self._pause(_SEARCH_INTERVAL)
+        except _ReloadError:
             self._again = False
             self.watched = tuple(flow.open_campaign(tracked.directory) for tracked in self.watched)
 
     def _pause(self, seconds: float) -> None:
         """Wait, unless the user leaves, looks at something else, or has submitted more."""
-        woken = self._wake.wait(seconds)
+        was_woken = self._wake.wait(seconds)
         self._wake.clear()
         if self._left:
             raise _LeaveError
-        if self._looked + _BEGUN <= time.monotonic():
+        if self._looked + _SEARCH_INTERVAL <= time.monotonic():
             self._looked = time.monotonic()
-            if more := self._begun(self.watched):
-                self.watched, self._again = (*self.watched, *more), True
+            if new_campaigns := self._begun(self.watched):
+                self.watched, self._again = (*self.watched, *new_campaigns), True
         if self._again:
-            raise _AgainError
-        if woken:
+            raise _ReloadError
+        if was_woken:
             self._show_now()
 
     def watching(self) -> AbstractContextManager[Sinks]:
         """Take pictures."""
-        return contextlib.nullcontext(flow.Sinks(view=self._take, refresh=_REFRESH))
+        return contextlib.nullcontext(flow.Sinks(view=self._take, refresh=_UPDATE_INTERVAL))
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Report retried repeats."""
@@ -205,57 +201,57 @@ class Session:
             return
         rows = self._rows or self._tree.groups[:1]
         self._look(rows, self.view)
-        shown = summarised(self._tree, self.view, self._details)
-        self._show(self._tree, replace(shown, failures=dict(self._failures)))
+        scene = summarise(self._tree, self.view, self._details)
+        self._show(self._tree, replace(scene, failures=dict(self._failures)))
 
     def _look(self, rows: Sequence[TreeRow], view: View) -> None:
         """Read the progress, or the reason of the failure, of the repeats on the screen."""
-        for repeat in running(rows, view):
+        for repeat in running_repeats(rows, view):
             state = view.states[repeat.key]
-            self._details[repeat.key] = watching.details(repeat, state, view.time)
-        read = 0
-        for repeat in _failed(rows, view):
-            if repeat.key not in self._failures and read < _READ:
-                read += 1
-                failure = watching.why_failed(repeat, view.states[repeat.key])
+            self._details[repeat.key] = watching.read_details(repeat, state, view.time)
+        read_count = 0
+        for repeat in _failed_repeats(rows, view):
+            if repeat.key not in self._failures and read_count < _MAX_READ:
+                read_count += 1
+                failure = watching.find_failure(repeat, view.states[repeat.key])
                 self._failures[repeat.key] = str(failure or "")
-        if read == _READ:
+        if read_count == _MAX_READ:
             self._wake.set()
 
     # --- what the user asks for ------------------------------------------------------------------
 
-    def cancelling(self, watched: TrackedCampaign) -> Asking | str:
+    def cancelling(self, tracked_campaign: TrackedCampaign) -> Offer | str:
         """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do."""
-        target = cancel.find(watched, run=run)
-        name = watched.campaign.id
+        target = cancel.find_living(tracked_campaign, run=run)
+        name = tracked_campaign.campaign.id
         if not target.jobs:
             return " ".join([f"No job of {name} waits or runs.", *target.left])
 
         def act() -> str:
-            cancel.cancel(watched, target, run=run)
+            cancel.cancel(tracked_campaign, target, run=run)
             self.again()
             return f"Cancelled {len(target.repeats)} repeats of {name}."
 
-        return Asking(f"Cancel {len(target.repeats)} repeats of {name}?", act)
+        return Offer(f"Cancel {len(target.repeats)} repeats of {name}?", act)
 
-    def retrying(self, watched: TrackedCampaign) -> Asking | str:
+    def retrying(self, tracked_campaign: TrackedCampaign) -> Offer | str:
         """Return what `hpcbert retry` would submit for a campaign, or why nothing."""
-        directory, policy = watched.directory, RetryPolicy()
+        directory, policy = tracked_campaign.directory, RetryPolicy()
         plan = heal.resubmit(directory, policy, run=run, floor=self._floor, dry=True)
         count = sum(len(array.repeats) for array in plan.arrays)
         if not count:
-            return watching.plan_text(plan, dry=True)
+            return watching.format_retry_plan(plan, dry=True)
 
         def act() -> str:
             submitted = heal.resubmit(directory, policy, run=run, floor=self._floor)
             self.again()
-            again = sum(len(array.repeats) for array in submitted.arrays)
-            return f"{again} repeats of {watched.campaign.id} were submitted again."
+            repeat_count = sum(len(array.repeats) for array in submitted.arrays)
+            return f"{repeat_count} repeats of {tracked_campaign.campaign.id} were submitted again."
 
-        return Asking(f"Submit {count} repeats of {watched.campaign.id} again?", act)
+        return Offer(f"Submit {count} repeats of {tracked_campaign.campaign.id} again?", act)
 
 
-def _failed(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
+def _failed_repeats(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
     """Yield the failed repeats of the points and repeats among rows."""
     for row in rows:
         if row.level is not Level.CAMPAIGN:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from rich.segment import Segment
 from rich.style import Style
@@ -12,19 +13,15 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Static
 
-from hpcbert.commands.following import newest_log
+from hpcbert.campaign.repeats import Repeat
+from hpcbert.cli.view.cells import Piece
+from hpcbert.commands.following import find_newest_log
 from hpcbert.logs.lines import NotALogError, open_log
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Line = tuple[Piece, ...]
 
-    from hpcbert.campaign.repeats import Repeat
-    from hpcbert.cli.view.cells import Piece
 
-    Line = tuple[Piece, ...]
-
-_LOG_END = 1 << 16  # bytes
+_END_BYTES = 1 << 16  # bytes
 
 
 class Scroll(ScrollView):
@@ -72,25 +69,25 @@ class Scroll(ScrollView):
                 self._known[number] = line
                 self.refresh_line(number)
 
-    def move(self, to: int) -> None:
+    def move(self, line_number: int) -> None:
         """Move the cursor to a line, and scroll the line onto the screen."""
-        before, self.cursor = self.cursor, max(0, min(to, self._count - 1))
+        previous, self.cursor = self.cursor, max(0, min(line_number, self._count - 1))
         window = self.window
         if self.cursor < window.start:
             self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
         elif self.cursor >= window.stop:
-            to = self.cursor - max(1, self.size.height) + 1
-            self.scroll_to(y=to, animate=False, force=True, immediate=True)
-        for line in {before, self.cursor}:
+            line_number = self.cursor - max(1, self.size.height) + 1
+            self.scroll_to(y=line_number, animate=False, force=True, immediate=True)
+        for line in {previous, self.cursor}:
             self.refresh_line(line)
 
     def on_resize(self) -> None:
         """Draw everything for another size."""
         self.virtual_size = Size(self.size.width, self._count)
-        self.forget()
+        self.redraw()
         self._resized()
 
-    def forget(self) -> None:
+    def redraw(self) -> None:
         """Draw everything, because lines mean something else now."""
         self._known.clear()
         self.refresh()
@@ -146,27 +143,27 @@ class Tail:
 
     def read(self, repeat: Repeat) -> bool:
         """Look at a repeat's newest log, and return whether anything is new."""
-        log = newest_log(repeat)
+        log = find_newest_log(repeat)
         path = log.path if log else None
         name = f"{repeat.array.point.key} repeat {repeat.number}"
         try:
-            now = (path, path.stat().st_size if path else 0)
-            if now == self._known and self.title.startswith(name):
+            log_size = (path, path.stat().st_size if path else 0)
+            if log_size == self._known and self.title.startswith(name):
                 return False
             self.fresh = self._known is None or self._known[0] != path
-            self._known = now
-            self.lines = _end(path) if path else ["The repeat has no log yet."]
+            self._known = log_size
+            self.lines = _read_end(path) if path else ["The repeat has no log yet."]
         except (NotALogError, OSError) as error:
             self.lines = [f"The log {error}."]
         self.title = f"{name}  {path.name if path else ''}".rstrip()
         return True
 
 
-def _end(path: Path) -> list[str]:
+def _read_end(path: Path) -> list[str]:
     descriptor, size = open_log(path)
     with os.fdopen(descriptor, "rb") as file:
-        file.seek(max(0, size - _LOG_END))
-        data = file.read(_LOG_END)
+        file.seek(max(0, size - _END_BYTES))
+        data = file.read(_END_BYTES)
     text = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     lines = text.expandtabs().split("\n")
-    return (lines[1:] if size > _LOG_END and len(lines) > 1 else lines) or [""]
+    return (lines[1:] if size > _END_BYTES and len(lines) > 1 else lines) or [""]

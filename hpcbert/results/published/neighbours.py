@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import click
 
-from hpcbert.results.compare import Contrast, Side, contrasts
-from hpcbert.results.grid import Column, Grid, TableView
-from hpcbert.results.published.tables import results
+from hpcbert.model import SpeedupTable
+from hpcbert.results.compare import Contrast, Side, find_contrasts
+from hpcbert.results.grid import Cell, Column, Grid, TableView
+from hpcbert.results.published.tables import published_results
 from hpcbert.results.verdicts import side_data
-from hpcbert.results.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcbert.model import SpeedupTable
-    from hpcbert.results.grid import Cell
+from hpcbert.results.words import sanitize
 
 _COLUMNS = (
     Column("point"),
@@ -44,7 +40,7 @@ class Neighbour(NamedTuple):
     @property
     def contrasts(self) -> tuple[Contrast, ...]:
         """Their differences, hardware first."""
-        return contrasts(self.theirs, self.own)
+        return find_contrasts(self.theirs, self.own)
 
 
 def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbour, ...]:
@@ -57,23 +53,23 @@ def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbou
     Raises:
         UsageError: The record has nothing of that name.
     """
-    published = results([word]).tables
-    theirs = [Side(table.group, row) for table in published for row in table.rows]
-    sides = [Side(table.group, row) for table in tables for row in table.rows if row.median]
+    published = published_results([word]).tables
+    published_sides = [Side(table.group, row) for table in published for row in table.rows]
+    own_sides = [Side(table.group, row) for table in tables for row in table.rows if row.median]
     return tuple(
-        Neighbour(side, other)
-        for side in sides
-        for other in theirs
-        if _point(side) == _point(other)
+        Neighbour(side, published_side)
+        for side in own_sides
+        for published_side in published_sides
+        if _point_key(side) == _point_key(published_side)
     )
 
 
-def _point(side: Side) -> tuple[object, ...]:
+def _point_key(side: Side) -> tuple[object, ...]:
     group, shape = side.group, side.row.shape
     return group.device, group.model, group.precision, group.batch_size_per_device, shape
 
 
-def data(neighbours: Iterable[Neighbour]) -> list[dict[str, Any]]:
+def neighbour_data(neighbours: Iterable[Neighbour]) -> list[dict[str, Any]]:
     """Return neighbours as docs/reference/json.md describes them."""
     return [
         {
@@ -87,38 +83,40 @@ def data(neighbours: Iterable[Neighbour]) -> list[dict[str, Any]]:
     ]
 
 
-def view(neighbours: Sequence[Neighbour], word: str) -> TableView:
+def neighbour_view(neighbours: Sequence[Neighbour], word: str) -> TableView:
     """Return neighbours as a table: your own line, then published results for the same point."""
-    lines: dict[str, list[tuple[Cell, ...]]] = {}
+    rows_by_point: dict[str, list[tuple[Cell, ...]]] = {}
     for neighbour in neighbours:
-        side, theirs = neighbour.own, neighbour.theirs
-        rows = lines.setdefault(side.name, [_cells(side, side.name, "", "yours")])
-        origin = theirs.row.origin
-        rows.append(_cells(theirs, "", neighbour.ratio, origin.name if origin else ""))
-    title = plain(f"Compared with {word}")
-    cells = tuple(row for rows in lines.values() for row in rows)
+        side, published_side = neighbour.own, neighbour.theirs
+        rows = rows_by_point.setdefault(side.name, [_side_cells(side, side.name, "", "yours")])
+        origin = published_side.row.origin
+        rows.append(_side_cells(published_side, "", neighbour.ratio, origin.name if origin else ""))
+    title = sanitize(f"Compared with {word}")
+    cells = tuple(row for rows in rows_by_point.values() for row in rows)
     heading = (click.style(title, bold=True),)
-    return TableView(heading, Grid("neighbours", title, _COLUMNS, cells), _notes(neighbours))
+    return TableView(
+        heading, Grid("neighbours", title, _COLUMNS, cells), _hardware_notes(neighbours)
+    )
 
 
-def nothing_of(word: str) -> str:
+def describe_absence(word: str) -> str:
     """Return that the record has no neighbours, as a sentence."""
     return f"{word} has no number for these devices, models, precisions, batch sizes and shapes."
 
 
-def _cells(side: Side, name: str, ratio: Cell, where: str) -> tuple[Cell, ...]:
+def _side_cells(side: Side, name: str, ratio: Cell, origin: str) -> tuple[Cell, ...]:
     variant = f" {side.group.variant}" if side.group.variant else ""
-    framework = plain(f"{side.group.framework}{variant}")
-    return plain(name), framework, side.row.median, side.per_gpu, ratio, where
+    framework = sanitize(f"{side.group.framework}{variant}")
+    return sanitize(name), framework, side.row.median, side.per_gpu, ratio, origin
 
 
-def _notes(neighbours: Iterable[Neighbour]) -> tuple[str, ...]:
+def _hardware_notes(neighbours: Iterable[Neighbour]) -> tuple[str, ...]:
     """Return the differences between the machines, each once."""
     notes: dict[str, None] = {}
     for neighbour in neighbours:
         for contrast in neighbour.contrasts:
             if contrast.what.startswith(_HARDWARE):
-                text = " and ".join(contrast.base) or "unknown"
-                here = " and ".join(contrast.new) or "unknown"
-                notes[f"{contrast.what}: {text} there, {here} here"] = None
+                published_value = " and ".join(contrast.base) or "unknown"
+                own_value = " and ".join(contrast.new) or "unknown"
+                notes[f"{contrast.what}: {published_value} there, {own_value} here"] = None
     return tuple(notes)

@@ -8,7 +8,7 @@ table with an edition.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping  # noqa: TC003 - the reader of documents looks it up
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from hpcbert.config import toml
 from hpcbert.errors import UsageError
-from hpcbert.model import ShapeText, Speed, Whole  # noqa: TC001 - likewise
+from hpcbert.model import ShapeText, Speed, Whole
 from hpcbert.system.decode import GIVEN, Count, decode, did_you_mean
 
 DATA = Path(__file__).parent / "data"
@@ -118,8 +118,8 @@ class Publication:
     def facts_of(self, table: PublishedTable) -> dict[str, str]:
         """Return the known hardware and software of a table."""
         length = table.sequence_length
-        stated = {"sequence_length": str(length)} if length else {}
-        return {**self.facts, **table.facts, **stated}
+        length_fact = {"sequence_length": str(length)} if length else {}
+        return {**self.facts, **table.facts, **length_fact}
 
     def place(self, table: PublishedTable) -> str:
         """Return where a table was published, for readers."""
@@ -132,48 +132,52 @@ class Publication:
 
 
 @cache
-def names() -> tuple[str, ...]:
+def source_names() -> tuple[str, ...]:
     """Return the names of all sources."""
     return tuple(sorted(path.stem for path in DATA.glob("*.toml")))
 
 
 @cache
-def load(name: str) -> Publication:
+def load_source(name: str) -> Publication:
     """Read one source.
 
     Raises:
         UsageError: No source has that name.
         ConfigError: Its file is damaged.
     """
-    if name not in names():
-        raise UsageError(f"The record has no source {name!r}.", hint=did_you_mean(name, names()))
+    if name not in source_names():
+        raise UsageError(
+            f"The record has no source {name!r}.", hint=did_you_mean(name, source_names())
+        )
     path = DATA / f"{name}.toml"
     return decode(Publication, toml.read(path), file=str(path), name=name)
 
 
-def is_name(word: str) -> bool:
+def is_record_name(word: str) -> bool:
     """Return whether a word has the form of a table name of the record."""
     match = _NAME.fullmatch(word)
-    return match is not None and match[1] in names()
+    return match is not None and match[1] in source_names()
 
 
-def every(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
+def find_all_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
     """Return the tables with a name that begins so, also those with an edition.
 
     Raises:
         UsageError: There is none.
     """
     name, _, start = word.partition(":")
-    source = load(name)
-    begin = f"{start}-" if start else ""
-    found = tuple((source, table) for table in source.tables if f"{table.name}-".startswith(begin))
-    if not found:
+    source = load_source(name)
+    prefix = f"{start}-" if start else ""
+    tables = tuple(
+        (source, table) for table in source.tables if f"{table.name}-".startswith(prefix)
+    )
+    if not tables:
         hint = did_you_mean(start, [table.name for table in source.tables])
         raise UsageError(f"The record has no table {word!r}.", hint=hint)
-    return found
+    return tables
 
 
-def find(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
+def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
     """Return the tables that a name selects: a source's, or those that begin with it.
 
     Only a name that ends with an edition selects tables that have one.
@@ -181,15 +185,16 @@ def find(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
     Raises:
         UsageError: It selects none.
     """
-    found = every(word)
-    plain = tuple(
-        (source, published_table)
-        for source, published_table in found
-        if not published_table.edition or word.endswith(f"-{published_table.edition}")
+    candidates = find_all_tables(word)
+    selected = tuple(
+        (source, table)
+        for source, table in candidates
+        if not table.edition or word.endswith(f"-{table.edition}")
     )
-    if not plain:
-        names_ = [source.called(published_table) for source, published_table in found]
+    if not selected:
+        full_names = [source.called(table) for source, table in candidates]
         raise UsageError(
-            f"{word!r} has tables of several editions only.", hint=f"Name one: {', '.join(names_)}."
+            f"{word!r} has tables of several editions only.",
+            hint=f"Name one: {', '.join(full_names)}.",
         )
-    return plain
+    return selected

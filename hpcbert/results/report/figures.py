@@ -10,17 +10,16 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from hpcbert.results.report.model import Panel, Picture, Series
 
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.ticker import Locator, NullLocator
-
-    from hpcbert.results.report.model import Panel, Picture, Series
 
 # M. Okabe and K. Ito, Color Universal Design (2008): the colours that suit a white and a dark page.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -31,9 +30,9 @@ _INK = "#1b1b1d"
 _WIDTH, _HEIGHT = 4.6, 3.6
 _DPI = 150
 _CJK = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei")
-_LEGEND_AT_MOST = 8
+_MAX_LEGEND = 8
 _DECADE = 10.0
-_LONGEST = 44
+_MAX_LABEL = 44
 _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
 
 
@@ -45,32 +44,32 @@ class Drawing(NamedTuple):
     pdf: bytes | None
 
 
-def draw(picture: Picture, *, forms: bool = True) -> Drawing:
+def draw(picture: Picture, *, all_formats: bool = True) -> Drawing:
     """Draw a figure.
 
     Args:
         picture: The figure.
-        forms: Whether to draw all forms; else only SVG.
+        all_formats: Whether to draw all forms; else only SVG.
     """
-    with _style(), _quietly():
-        figure = _chart(picture)
-        svg = _saved(figure, "svg", Date=None, Creator=None).decode()
-        if not (forms and _has_fonts_for(picture)):
+    with _style(), _silence_fonts():
+        figure = _draw_figure(picture)
+        svg = _save_figure(figure, "svg", Date=None, Creator=None).decode()
+        if not (all_formats and _has_fonts_for(picture)):
             return Drawing(svg, None, None)
         # The figure is laid out already.
         figure.set_layout_engine("none")
-        png = _saved(figure, "png", Software=None)
-        pdf = _saved(figure, "pdf", CreationDate=None, Creator=None, Producer=None)
+        png = _save_figure(figure, "png", Software=None)
+        pdf = _save_figure(figure, "pdf", CreationDate=None, Creator=None, Producer=None)
     return Drawing(svg, png, pdf)
 
 
-def shown(picture: Picture) -> Figure:
+def make_figure(picture: Picture) -> Figure:
     """Return a figure as an object of matplotlib, to show, change or save."""
-    with _style(), _quietly():
-        return _chart(picture)
+    with _style(), _silence_fonts():
+        return _draw_figure(picture)
 
 
-def _chart(picture: Picture) -> Figure:
+def _draw_figure(picture: Picture) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -83,12 +82,12 @@ def _chart(picture: Picture) -> Figure:
         axes.set_ylabel(panel.y)
         axes.grid(visible=True, which="major", alpha=0.3, linewidth=0.6)
         handles, labels = axes.get_legend_handles_labels()
-        if len(handles) > 1 and len(handles) <= _LEGEND_AT_MOST:
+        if len(handles) > 1 and len(handles) <= _MAX_LEGEND:
             axes.legend(handles, labels, fontsize="small", frameon=False)
     return figure
 
 
-def inline(svg: str, name: str, label: str) -> str:
+def inline_svg(svg: str, name: str, label: str) -> str:
     """Return a figure's SVG as a part of a page.
 
     Its text takes the page's colour, and its ids differ from those of other figures.
@@ -124,7 +123,7 @@ def _style() -> Iterator[None]:
             "svg.hashsalt": "hpcbert",
             # Text remains text: readers can search it, programs read it aloud, in the page's font.
             "svg.fonttype": "none",
-            "font.family": ["DejaVu Sans", *_fonts()],
+            "font.family": ["DejaVu Sans", *_cjk_fonts()],
             "font.size": 9.0,
             "figure.facecolor": "white",
             "savefig.facecolor": "white",
@@ -139,7 +138,7 @@ def _style() -> Iterator[None]:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _silence_fonts() -> Iterator[None]:
     """Draw without complaints about fonts: a browser has its own."""
     import logging
 
@@ -154,7 +153,7 @@ def _quietly() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _fonts() -> tuple[str, ...]:
+def _cjk_fonts() -> tuple[str, ...]:
     """Return the fonts with Chinese signs that this machine has."""
     from matplotlib import font_manager
 
@@ -165,10 +164,10 @@ def _fonts() -> tuple[str, ...]:
 def _has_fonts_for(picture: Picture) -> bool:
     texts = [text for panel in picture.panels for text in (panel.x, panel.y, panel.legend)]
     texts += [series.label for panel in picture.panels for series in panel.series]
-    return bool(_fonts()) or all(map(_ASCII.fullmatch, texts))
+    return bool(_cjk_fonts()) or all(map(_ASCII.fullmatch, texts))
 
 
-def _saved(figure: Figure, form: str, **metadata: None) -> bytes:
+def _save_figure(figure: Figure, file_format: str, **metadata: None) -> bytes:
     """Return a figure's file, drawn only once, while `savefig` draws it twice."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
@@ -176,13 +175,13 @@ def _saved(figure: Figure, form: str, **metadata: None) -> bytes:
 
     canvases = {"svg": FigureCanvasSVG, "pdf": FigureCanvasPdf, "png": FigureCanvasAgg}
     # A point is 1/72 of an inch, the unit of the first two.
-    figure.set_dpi(_DPI if form == "png" else 72)
+    figure.set_dpi(_DPI if file_format == "png" else 72)
     stream = io.BytesIO()
-    getattr(canvases[form](figure), f"print_{form}")(stream, metadata=metadata)
+    getattr(canvases[file_format](figure), f"print_{file_format}")(stream, metadata=metadata)
     return stream.getvalue()
 
 
-def _scaling(axes: Axes, panel: Panel) -> None:
+def _draw_scaling(axes: Axes, panel: Panel) -> None:
     """Draw lines with ranges over both axes' logarithms, and the ideal line."""
     if panel.ideal:
         axes.plot(
@@ -190,15 +189,15 @@ def _scaling(axes: Axes, panel: Panel) -> None:
             color=_INK,
             linewidth=0.8,
             linestyle=(0, (4, 3)),
-            label=_cut(panel.legend),
+            label=_cut_label(panel.legend),
         )
     for number, series in enumerate(panel.series):
-        places, middles, low, high = _columns(series)
+        places, middles, low, high = _series_columns(series)
         axes.errorbar(
             places,
             middles,
             yerr=(low, high),
-            label=_cut(series.label),
+            label=_cut_label(series.label),
             color=_COLOURS[number],
             marker=_MARKERS[number],
             linestyle=_DASHES[number],
@@ -211,12 +210,12 @@ def _scaling(axes: Axes, panel: Panel) -> None:
     ticks = sorted({point[0] for series in panel.series for point in series.points})
     axes.set_xticks(ticks, labels=[format(tick, "g") for tick in ticks])
     axes.xaxis.set_minor_locator(_no_ticks())
-    if (locator := _close_ticks(panel)) is not None:
+    if (locator := _choose_locator(panel)) is not None:
         axes.yaxis.set_major_locator(locator)
-    _plain_numbers(axes)
+    _format_ticks(axes)
 
 
-def _close_ticks(panel: Panel) -> Locator | None:
+def _choose_locator(panel: Panel) -> Locator | None:
     """Return a locator of ticks if powers of ten are too far apart; otherwise None."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
@@ -227,12 +226,12 @@ def _close_ticks(panel: Panel) -> Locator | None:
     return LogLocator(subs=(1.0, 2.0, 5.0)) if span < _DECADE**2 else None
 
 
-def _cut(label: str) -> str:
+def _cut_label(label: str) -> str:
     """Return the part of a label that fits into a figure; the table next to it has the whole."""
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
+    return label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…"
 
 
-def _plain_numbers(axes: Axes) -> None:
+def _format_ticks(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter
 
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format(value, ",g")))
@@ -245,11 +244,11 @@ def _no_ticks() -> NullLocator:
     return NullLocator()
 
 
-def _bars(axes: Axes, panel: Panel) -> None:
+def _draw_bars(axes: Axes, panel: Panel) -> None:
     """Draw bars side by side, one set per series, with ranges."""
     width = 0.8 / len(panel.series)
     for number, series in enumerate(panel.series):
-        places, middles, low, high = _columns(series)
+        places, middles, low, high = _series_columns(series)
         offset = (number - (len(panel.series) - 1) / 2) * width
         axes.bar(
             [place + offset for place in places],
@@ -261,7 +260,7 @@ def _bars(axes: Axes, panel: Panel) -> None:
             hatch=_HATCHES[number],
             edgecolor="white",
             ecolor=_INK,
-            label=_cut(series.label),
+            label=_cut_label(series.label),
         )
     axes.set_xticks(range(len(panel.names)), labels=panel.names)
 
@@ -269,15 +268,15 @@ def _bars(axes: Axes, panel: Panel) -> None:
 _HATCHES = ("", "//", "\\\\", "..", "xx", "--")
 
 
-def _runs(axes: Axes, panel: Panel) -> None:
+def _draw_runs(axes: Axes, panel: Panel) -> None:
     """Draw a mark for each run, those of one point side by side."""
     axes.axhline(0, color=_INK, linewidth=0.8)
-    seen: dict[float, int] = {}
+    last_numbers: dict[float, int] = {}
     for series in panel.series:
         for place, middle, *_ in series.points:
-            seen[place] = number = seen.get(place, -1) + 1
+            last_numbers[place] = number = last_numbers.get(place, -1) + 1
             axes.plot(
-                place + _beside(number),
+                place + _mark_offset(number),
                 middle,
                 color=_COLOURS[0],
                 marker="o",
@@ -289,20 +288,20 @@ def _runs(axes: Axes, panel: Panel) -> None:
     axes.set_xlim(-0.5, len(panel.names) - 0.5)
 
 
-def _beside(number: int) -> float:
+def _mark_offset(number: int) -> float:
     """Return a mark's distance from the middle of its point: 0, 0.08, -0.08, 0.16 and so on."""
     return min(0.4, 0.08 * ((number + 1) // 2)) * (1 if number % 2 else -1)
 
 
-def _steps(axes: Axes, panel: Panel) -> None:
+def _draw_steps(axes: Axes, panel: Panel) -> None:
     """Draw a line through the iterations of a run, with the measured ones shaded."""
     if panel.window:
         first, last = panel.window
         axes.axvspan(
-            first, last, color=_COLOURS[5], alpha=0.25, linewidth=0, label=_cut(panel.legend)
+            first, last, color=_COLOURS[5], alpha=0.25, linewidth=0, label=_cut_label(panel.legend)
         )
     for number, series in enumerate(panel.series):
-        places, middles, _, _ = _columns(series)
+        places, middles, _, _ = _series_columns(series)
         axes.plot(
             places,
             middles,
@@ -310,16 +309,16 @@ def _steps(axes: Axes, panel: Panel) -> None:
             linewidth=0.9,
             marker=".",
             markersize=2.5,
-            label=_cut(series.label),
+            label=_cut_label(series.label),
         )
     highest = max(point[1] for series in panel.series for point in series.points)
     axes.set_ylim(0, 1.1 * highest)
 
 
-_DRAW = {"scaling": _scaling, "bars": _bars, "runs": _runs, "steps": _steps}
+_DRAW = {"scaling": _draw_scaling, "bars": _draw_bars, "runs": _draw_runs, "steps": _draw_steps}
 
 
-def _columns(series: Series) -> tuple[Sequence[float], ...]:
+def _series_columns(series: Series) -> tuple[Sequence[float], ...]:
     """Return places, middles, and the distances of the ranges below and above."""
     points = series.points
     return (

@@ -7,23 +7,20 @@ booktabs and siunitx; each file says so.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcbert.results.grid import comma_separated, escape, markdown
-from hpcbert.results.report.figures import inline
+from markupsafe import Markup
+
+from hpcbert.results.grid import Cell, Column, Grid, escape_markdown, format_csv, format_markdown
+from hpcbert.results.report.figures import Drawing, inline_svg
+from hpcbert.results.report.model import Picture, Report
+from hpcbert.results.report.words import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from jinja2 import Environment
-    from markupsafe import Markup
-
-    from hpcbert.results.grid import Cell, Column, Grid
-    from hpcbert.results.report.figures import Drawing
-    from hpcbert.results.report.model import Picture, Report
-    from hpcbert.results.report.words import Words
 
 _FENCE = re.compile(r"`{3,}")
 # The ten characters that are commands (The LaTeX Companion), and those that T1 lacks.
@@ -53,7 +50,7 @@ _HAN = range(0x2E80, 0xFFF0)
 
 
 @cache
-def _environment(escape_text: Callable[[str], str] | None = None) -> Environment:
+def _template_environment(escape_text: Callable[[str], str] | None = None) -> Environment:
     """Return the environment of the templates.
 
     Args:
@@ -78,7 +75,7 @@ def _environment(escape_text: Callable[[str], str] | None = None) -> Environment
     return environment
 
 
-def page(report: Report, drawings: Mapping[str, Drawing], words: Words) -> str:
+def render_page(report: Report, drawings: Mapping[str, Drawing], words: Words) -> str:
     """Return a report as one page.
 
     Args:
@@ -91,25 +88,25 @@ def page(report: Report, drawings: Mapping[str, Drawing], words: Words) -> str:
     def figure(picture: Picture) -> Markup:
         # matplotlib escapes what it writes.
         svg = drawings[picture.name].svg
-        return Markup(inline(svg, picture.name, f"{picture.name}-alt"))  # noqa: S704
+        return Markup(inline_svg(svg, picture.name, f"{picture.name}-alt"))  # noqa: S704
 
-    template = _environment().get_template("page.html.j2")
+    template = _template_environment().get_template("page.html.j2")
     return template.render(report=report, words=words, figure=figure)
 
 
-def markdown_report(report: Report) -> str:
+def render_markdown(report: Report) -> str:
     """Return a report as Markdown; its figures are the files next to it."""
     from markupsafe import Markup
 
     def table(grid: Grid) -> Markup:
-        return Markup(markdown(grid))  # noqa: S704 - its cells are escaped
+        return Markup(format_markdown(grid))  # noqa: S704 - its cells are escaped
 
-    template = _environment(escape).get_template("report.md.j2")
-    text = template.render(report=report, table=table, code=_fenced)
+    template = _template_environment(escape_markdown).get_template("report.md.j2")
+    text = template.render(report=report, table=table, code=_fence_text)
     return text.rstrip("\n") + "\n"
 
 
-def _fenced(text: str) -> Markup:
+def _fence_text(text: str) -> Markup:
     """Return a text between fences that are longer than any in it."""
     from markupsafe import Markup
 
@@ -117,24 +114,24 @@ def _fenced(text: str) -> Markup:
     return Markup(f"{fence}text\n{text.rstrip()}\n{fence}")  # noqa: S704 - nothing ends the fence
 
 
-def csv_table(grid: Grid) -> str:
+def render_csv(grid: Grid) -> str:
     """Return a table as CSV, numbers unrounded."""
-    return comma_separated((column.title for column in grid.columns), grid.rows)
+    return format_csv((column.title for column in grid.columns), grid.rows)
 
 
-def latex_table(grid: Grid, *, han: bool = False) -> str:
+def render_latex(grid: Grid, *, han: bool = False) -> str:
     """Return a table as LaTeX.
 
     Args:
         grid: The table.
         han: Whether to keep Chinese signs: then it needs XeLaTeX with the package ctex.
     """
-    escaped = partial(latex_text, han=han)
+    escaped = partial(escape_latex, han=han)
     rows = [
         [_latex_cell(column, cell, escaped) for column, cell in zip(grid.columns, row, strict=True)]
         for row in grid.rows
     ]
-    template = _environment().get_template("table.tex.j2")
+    template = _template_environment().get_template("table.tex.j2")
     spec = "".join(_latex_column(grid, place) for place in range(len(grid.columns)))
     titles = [
         escaped(f"{column.title} (%)" if column.form.endswith("%") else column.title)
@@ -143,7 +140,7 @@ def latex_table(grid: Grid, *, han: bool = False) -> str:
     return template.render(name=grid.name, han=han, spec=spec, titles=titles, rows=rows)
 
 
-def latex_text(text: str, *, han: bool = False) -> str:
+def escape_latex(text: str, *, han: bool = False) -> str:
     """Return text that LaTeX shows unchanged; signs that it lacks appear as their numbers."""
     return "".join(char if han and ord(char) in _HAN else _latex_sign(char) for char in text)
 

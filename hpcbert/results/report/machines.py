@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from hpcbert.results.grid import Column, Grid
-from hpcbert.results.report.model import Block, Code, Heading, Items, Paragraph
-from hpcbert.results.words import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from hpcbert.results.report.model import ReportInput
-    from hpcbert.results.report.words import Words
-    from hpcbert.results.resultset import Source
+from hpcbert.results.report.model import Block, Code, Heading, Items, Paragraph, ReportInput
+from hpcbert.results.report.words import Words
+from hpcbert.results.resultset import Source
+from hpcbert.results.words import sanitize
 
 # The most different environments that are shown; results.json has all.
-_SHOWN = 8
-_NAMED = 6
+_MAX_GROUPS = 8
+_MAX_NAMES = 6
 # The facts that readers look for, in the order of DLPerf's reports: the first known name is used.
-_FIRST = {
+_MAIN_FACTS = {
     "system": ("system in the image",),
     "kernel": ("kernel",),
     "cpu": ("CPU",),
@@ -42,7 +38,7 @@ _FIRST = {
     "network": ("network",),
 }
 # Facts that are omitted if nothing ran on a GPU.
-_OF_GPUS = frozenset(
+_GPU_FACTS = frozenset(
     (
         "gpu",
         "gpus",
@@ -61,7 +57,7 @@ _LINKS = ("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV")
 _LINK = re.compile(r"(X|SYS|NODE|PHB|PXB|PIX|NV(?=\d))\d*")
 
 
-class _Kind(NamedTuple):
+class _NodeGroup(NamedTuple):
     """Nodes that are equal as far as known; for logs, their facts."""
 
     source: str
@@ -69,38 +65,48 @@ class _Kind(NamedTuple):
     facts: Mapping[str, str]
 
 
-def environment(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
+def describe_environment(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the facts of the nodes; equal nodes appear once."""
-    kinds = _kinds(inputs)
+    node_groups = _node_groups(inputs)
     on_gpus = any(table.group.device == "gpu" for table in inputs.tables)
-    unasked = () if on_gpus else _OF_GPUS
+    hidden_facts = () if on_gpus else _GPU_FACTS
     blocks: list[Block] = []
-    for number, kind in enumerate(kinds[:_SHOWN], 1):
-        blocks += _described(number, kind, unasked, words)
-    if len(kinds) > _SHOWN:
-        blocks.append(Paragraph(words("environment.more", count=len(kinds) - _SHOWN)))
+    for number, node_group in enumerate(node_groups[:_MAX_GROUPS], 1):
+        blocks += _environment_blocks(number, node_group, hidden_facts, words)
+    if len(node_groups) > _MAX_GROUPS:
+        blocks.append(Paragraph(words("environment.more", count=len(node_groups) - _MAX_GROUPS)))
     return tuple(blocks) or (Paragraph(words("environment.none")),)
 
 
-def _described(number: int, kind: _Kind, unasked: Collection[str], words: Words) -> list[Block]:
-    told = {name: plain(value) for name, value in kind.facts.items()}
-    first = {key: _first(told, names) for key, names in _FIRST.items()}
-    rows = [(words(f"fact.{key}"), value) for key, value in first.items() if value]
-    missing = [words(f"fact.{key}") for key in _FIRST if not first[key] and key not in unasked]
-    rest = tuple((name, value) for name, value in sorted(told.items()) if name not in _TOLD)
+def _environment_blocks(
+    number: int, node_group: _NodeGroup, hidden_facts: Collection[str], words: Words
+) -> list[Block]:
+    facts = {name: sanitize(value) for name, value in node_group.facts.items()}
+    main_facts = {key: _first_known(facts, names) for key, names in _MAIN_FACTS.items()}
+    rows = [(words(f"fact.{key}"), value) for key, value in main_facts.items() if value]
+    missing = [
+        words(f"fact.{key}")
+        for key in _MAIN_FACTS
+        if not main_facts[key] and key not in hidden_facts
+    ]
+    other_facts = tuple(
+        (name, value) for name, value in sorted(facts.items()) if name not in _MAIN_NAMES
+    )
     columns = words.columns("fact", "value")
-    blocks: list[Block] = [Heading(words("environment.title", of=plain(kind.source)))]
-    if kind.nodes:
-        nodes = _listed(map(plain, kind.nodes), words)
-        blocks.append(Paragraph(words("environment.nodes", count=len(kind.nodes), nodes=nodes)))
+    blocks: list[Block] = [Heading(words("environment.title", of=sanitize(node_group.source)))]
+    if node_group.nodes:
+        nodes = _list_names(map(sanitize, node_group.nodes), words)
+        blocks.append(
+            Paragraph(words("environment.nodes", count=len(node_group.nodes), nodes=nodes))
+        )
     name = f"environment-{number}"
     if rows:
         blocks.append(Grid(name, words("environment.table", number=number), columns, tuple(rows)))
-    if rest:
+    if other_facts:
         # Logs give nothing else.
         title = words("environment.rest" if rows else "environment.stated", number=number)
-        blocks.append(Grid(f"{name}-more", title, columns, rest, folded=bool(rows)))
-    if not told:
+        blocks.append(Grid(f"{name}-more", title, columns, other_facts, folded=bool(rows)))
+    if not facts:
         blocks.append(Paragraph(words("environment.none")))
     elif missing:
         names = words("comma").join(missing)
@@ -108,75 +114,81 @@ def _described(number: int, kind: _Kind, unasked: Collection[str], words: Words)
     return blocks
 
 
-_TOLD = {name for names in _FIRST.values() for name in names}
+_MAIN_NAMES = {name for names in _MAIN_FACTS.values() for name in names}
 
 
-def topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
+def describe_topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return how GPUs, network cards and processors of a node are connected, with a legend."""
-    seen: dict[tuple[str, ...], list[str]] = {}
-    for _, backing in inputs.sources:
-        for node, lines in backing.topologies.items():
-            seen.setdefault(_matrix(lines), []).append(node)
-    if not seen:
+    nodes_by_matrix: dict[tuple[str, ...], list[str]] = {}
+    for _, source_files in inputs.sources:
+        for node, lines in source_files.topologies.items():
+            nodes_by_matrix.setdefault(_matrix_lines(lines), []).append(node)
+    if not nodes_by_matrix:
         return (Paragraph(words("topology.none")),)
     blocks: list[Block] = []
-    for number, (lines, nodes) in enumerate(list(seen.items())[:_SHOWN], 1):
-        cells = [[plain(cell) for cell in line.split("\t")] for line in lines]
-        title = words("topology.title", nodes=_listed(dict.fromkeys(nodes), words))
-        blocks.append(_drawn(cells, f"topology-{number}", title))
-        used = {match[1] for line in cells for cell in line if (match := _LINK.fullmatch(cell))}
-        blocks.append(Items(tuple(words(f"topology.{link}") for link in _LINKS if link in used)))
+    for number, (lines, nodes) in enumerate(list(nodes_by_matrix.items())[:_MAX_GROUPS], 1):
+        cells = [[sanitize(cell) for cell in line.split("\t")] for line in lines]
+        title = words("topology.title", nodes=_list_names(dict.fromkeys(nodes), words))
+        blocks.append(_matrix_block(cells, f"topology-{number}", title))
+        used_links = {
+            match[1] for line in cells for cell in line if (match := _LINK.fullmatch(cell))
+        }
+        blocks.append(
+            Items(tuple(words(f"topology.{link}") for link in _LINKS if link in used_links))
+        )
     return tuple(blocks)
 
 
-def _kinds(inputs: ReportInput) -> list[_Kind]:
+def _node_groups(inputs: ReportInput) -> list[_NodeGroup]:
     """Return each environment with its first source; if there is none, the logs' facts."""
-    kinds: dict[str, _Kind] = {}
+    groups: dict[str, _NodeGroup] = {}
     for source, _ in inputs.sources:
         for node_facts in source.environments:
-            kinds.setdefault(
-                node_facts.digest, _Kind(source.name, node_facts.nodes, node_facts.facts)
+            groups.setdefault(
+                node_facts.digest, _NodeGroup(source.name, node_facts.nodes, node_facts.facts)
             )
         if not source.environments:
-            kinds[f"{source.kind} {source.name}"] = _Kind(source.name, (), _stated(inputs, source))
-    return list(kinds.values())
+            groups[f"{source.kind} {source.name}"] = _NodeGroup(
+                source.name, (), _log_facts(inputs, source)
+            )
+    return list(groups.values())
 
 
-def _stated(inputs: ReportInput, source: Source) -> dict[str, str]:
+def _log_facts(inputs: ReportInput, source: Source) -> dict[str, str]:
     """Return the facts from the logs of a source, over all its points."""
     values: dict[str, dict[str, None]] = {}
     for table in inputs.tables:
         for row in table.rows:
             if row.origin and (row.origin.kind, row.origin.name) == (source.kind, source.name):
-                for name, told in row.facts:
-                    values.setdefault(name, {}).update(dict.fromkeys(told))
+                for name, fact_values in row.facts:
+                    values.setdefault(name, {}).update(dict.fromkeys(fact_values))
     return {name: ", ".join(value) for name, value in values.items()}
 
 
-def _first(told: dict[str, str], names: Iterable[str]) -> str:
-    return next((told[name] for name in names if told.get(name)), "")
+def _first_known(facts: dict[str, str], names: Iterable[str]) -> str:
+    return next((facts[name] for name in names if facts.get(name)), "")
 
 
-def _listed(names: Iterable[str], words: Words) -> str:
+def _list_names(names: Iterable[str], words: Words) -> str:
     """Return the first few names and the number of the others."""
     unique = list(dict.fromkeys(names))
-    listed = words("comma").join(unique[:_NAMED])
-    more = len(unique) - _NAMED
-    return words("more", names=listed, count=more) if more > 0 else listed
+    text = words("comma").join(unique[:_MAX_NAMES])
+    remaining = len(unique) - _MAX_NAMES
+    return words("more", names=text, count=remaining) if remaining > 0 else text
 
 
-def _matrix(lines: Sequence[str]) -> tuple[str, ...]:
+def _matrix_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the lines of the matrix, without nvidia-smi's own legend."""
-    found = []
-    for line in (_ANSI.sub("", one).rstrip() for one in lines):
+    matrix_lines = []
+    for line in (_ANSI.sub("", raw_line).rstrip() for raw_line in lines):
         if line.strip().lower().startswith(("legend", "nic legend")):
             break
         if line.strip():
-            found.append(line)
-    return tuple(found)
+            matrix_lines.append(line)
+    return tuple(matrix_lines)
 
 
-def _drawn(cells: Sequence[list[str]], name: str, title: str) -> Block:
+def _matrix_block(cells: Sequence[list[str]], name: str, title: str) -> Block:
     """Return the matrix as a table if possible, else as it was printed."""
     header = [cell for cell in cells[0] if cell] if cells else []
     # nvidia-smi puts two tabs between some columns of the rows, and one between their headings.
@@ -184,5 +196,5 @@ def _drawn(cells: Sequence[list[str]], name: str, title: str) -> Block:
     if not rows or any(len(row) <= 1 for row in rows):
         return Code(title, "\n".join("  ".join(line) for line in cells))
     columns = (Column(""), *map(Column, header))
-    padded = (tuple(row + [""] * (len(columns) - len(row))) for row in rows)
-    return Grid(name, title, columns, tuple(padded))
+    padded_rows = (tuple(row + [""] * (len(columns) - len(row))) for row in rows)
+    return Grid(name, title, columns, tuple(padded_rows))

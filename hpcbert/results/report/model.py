@@ -5,18 +5,14 @@ All texts are plain: each form escapes them by its own rules.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import TYPE_CHECKING
 
+from hpcbert.config.recipe import Recipe
+from hpcbert.model import Group, Provenance, Shape, SpeedupTable
 from hpcbert.results.grid import Grid
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.model import Group, Provenance, Shape, SpeedupTable
-    from hpcbert.results.resultset import ResultSet, Source
+from hpcbert.results.resultset import ResultSet, Source
 
 
 @dataclass(frozen=True)
@@ -151,11 +147,11 @@ class Report:
     def pictures(self) -> tuple[Picture, ...]:
         """Every figure."""
         blocks = (block for section in self.sections for block in section.blocks)
-        return tuple(one for one in blocks if isinstance(one, Picture))
+        return tuple(block for block in blocks if isinstance(block, Picture))
 
 
 @dataclass(frozen=True)
-class Backing:
+class SourceFiles:
     """The content of the files of one source, if they still exist.
 
     Attributes:
@@ -170,7 +166,7 @@ class Backing:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class StepTrace:
     """The steps inside one run.
 
     Attributes:
@@ -194,17 +190,17 @@ class ReportInput:
         title: Of the report; empty for the usual one.
         made: By what, when and by which command.
         results: Tables and their sources.
-        backings: The content of the sources' files, in the order of the sources.
+        source_files: The content of the sources' files, in the order of the sources.
         recipes: Those of the frameworks in the tables, where they exist.
-        stretches: Runs of which the report shows the steps.
+        step_traces: Runs of which the report shows the steps.
     """
 
     title: str
     made: Provenance
     results: ResultSet
-    backings: tuple[Backing, ...] = ()
+    source_files: tuple[SourceFiles, ...] = ()
     recipes: tuple[Recipe, ...] = ()
-    stretches: tuple[Stretch, ...] = ()
+    step_traces: tuple[StepTrace, ...] = ()
 
     @property
     def tables(self) -> tuple[SpeedupTable, ...]:
@@ -212,7 +208,7 @@ class ReportInput:
         return self.results.tables
 
     @property
-    def sources(self) -> tuple[tuple[Source, Backing], ...]:
+    def sources(self) -> tuple[tuple[Source, SourceFiles], ...]:
         """Each source with the content of its files."""
-        bare = repeat(Backing())
-        return tuple(zip(self.results.sources, chain(self.backings, bare), strict=False))
+        no_files = repeat(SourceFiles())
+        return tuple(zip(self.results.sources, chain(self.source_files, no_files), strict=False))

@@ -2,77 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from hpcbert.results.grid import Column, Grid
-from hpcbert.results.report.model import Panel, Picture, Series
-from hpcbert.results.words import on_cpu, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from hpcbert.model import Group, Row, SpeedupTable
-    from hpcbert.results.grid import Cell
-    from hpcbert.results.report.model import ReportInput, Stretch
-    from hpcbert.results.report.words import Words
+from hpcbert.model import Group, Row, SpeedupTable
+from hpcbert.results.grid import Cell, Column, Grid
+from hpcbert.results.report.model import Panel, Picture, ReportInput, Series, StepTrace
+from hpcbert.results.report.words import Words
+from hpcbert.results.words import cpu_suffix, sanitize
 
 # The number of distinguishable colours and markers; further lines go into another figure.
-LINES = 6
+MAX_LINES = 6
 # The most figures of each kind on a page; the tables have the numbers of all.
-_MOST = 4
+_MAX_PICTURES = 4
 # The most places on an axis of names that remain readable.
-_PLACES = 24
+_MAX_PLACES = 24
 
 
-def pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int]:
+def make_pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int]:
     """Return the figures of a report, and how many more there would be."""
-    drawn = [table for table in inputs.tables if any(row.median for row in table.rows)]
-    found: list[Picture] = []
+    measured_tables = [table for table in inputs.tables if any(row.median for row in table.rows)]
+    figures: list[Picture] = []
     more = 0
-    for kind in (_scalings, _beside, _spreads):
-        own = list(kind(drawn, words))
-        found += own[:_MOST]
-        more += len(own) - len(own[:_MOST])
-    found += [_steps(number, stretch, words) for number, stretch in enumerate(inputs.stretches, 1)]
-    return found, more
+    for kind in (_scaling_pictures, _bar_pictures, _spread_pictures):
+        candidates = list(kind(measured_tables, words))
+        figures += candidates[:_MAX_PICTURES]
+        more += len(candidates) - len(candidates[:_MAX_PICTURES])
+    figures += [
+        _step_picture(number, stretch, words)
+        for number, stretch in enumerate(inputs.step_traces, 1)
+    ]
+    return figures, more
 
 
-def _alike(tables: Iterable[SpeedupTable]) -> dict[tuple[str, str], list[SpeedupTable]]:
+def _tables_by_picture(tables: Iterable[SpeedupTable]) -> dict[tuple[str, str], list[SpeedupTable]]:
     """Return tables by figure, its name and the device."""
-    found: dict[tuple[str, str], list[SpeedupTable]] = {}
+    tables_by_name: dict[tuple[str, str], list[SpeedupTable]] = {}
     for table in tables:
         group = table.group
-        found.setdefault((_name(group), group.device), []).append(table)
-    return found
+        tables_by_name.setdefault((_picture_name(group), group.device), []).append(table)
+    return tables_by_name
 
 
-def _name(group: Group) -> str:
-    return plain(f"{group.model} {group.precision}{on_cpu(group, ' ')}")
+def _picture_name(group: Group) -> str:
+    return sanitize(f"{group.model} {group.precision}{cpu_suffix(group, ' ')}")
 
 
-def _parts(tables: Sequence[SpeedupTable]) -> Iterator[tuple[SpeedupTable, ...]]:
-    speedup_tables = iter(tables)
-    while part := tuple(islice(speedup_tables, LINES)):
+def _split_tables(tables: Sequence[SpeedupTable]) -> Iterator[tuple[SpeedupTable, ...]]:
+    remaining = iter(tables)
+    while part := tuple(islice(remaining, MAX_LINES)):
         yield part
 
 
-def _label(table: SpeedupTable, words: Words) -> str:
+def _series_label(table: SpeedupTable, words: Words) -> str:
     group = table.group
-    parts = [plain(group.framework), words("batch-short", size=group.batch)]
-    return " ".join([*parts, *([plain(group.variant)] if group.variant else [])])
+    parts = [sanitize(group.framework), words("batch-short", size=group.batch)]
+    return " ".join([*parts, *([sanitize(group.variant)] if group.variant else [])])
 
 
-def _scalings(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
+def _scaling_pictures(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
     """Yield throughput and speedup against GPUs, one figure per model and precision."""
     number = 0
-    for (name, _), speedup_tables in _alike(tables).items():
-        for part in _parts(speedup_tables):
+    for (name, _), speedup_tables in _tables_by_picture(tables).items():
+        for part in _split_tables(speedup_tables):
             number += 1
-            yield _scaling(number, name, part, words)
+            yield _scaling_picture(number, name, part, words)
 
 
-def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
+def _scaling_picture(
+    number: int, name: str, tables: Sequence[SpeedupTable], words: Words
+) -> Picture:
     device = tables[0].group.device
     rows = [(table, row) for table in tables for row in table.rows if row.median]
     gpus = sorted({row.shape.gpus for _, row in rows})
@@ -81,14 +80,14 @@ def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Word
         words(f"axis.devices.{device}"),
         words("axis.throughput"),
         tuple(
-            Series(_label(speedup_table, words), tuple(_ranges(speedup_table)))
+            Series(_series_label(speedup_table, words), tuple(_throughput_points(speedup_table)))
             for speedup_table in tables
         ),
-        ideal=_ideal(tables[0], gpus),
-        legend=words("figure.ideal", name=_label(tables[0], words)),
+        ideal=_ideal_line(tables[0], gpus),
+        legend=words("figure.ideal", name=_series_label(tables[0], words)),
     )
     ratios = tuple(
-        Series(_label(speedup_table, words), tuple(_ratios(speedup_table)))
+        Series(_series_label(speedup_table, words), tuple(_speedup_points(speedup_table)))
         for speedup_table in tables
         if speedup_table.baseline
     )
@@ -105,7 +104,7 @@ def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Word
     )
     cells: list[tuple[Cell, ...]] = [
         (
-            _label(table, words),
+            _series_label(table, words),
             str(row.shape),
             row.shape.gpus,
             row.median,
@@ -115,21 +114,23 @@ def _scaling(number: int, name: str, tables: Sequence[SpeedupTable], words: Word
         )
         for table, row in rows
     ]
-    text = words("comma").join(_said(speedup_table, words) for speedup_table in tables)
+    descriptions = words("comma").join(
+        _describe_line(speedup_table, words) for speedup_table in tables
+    )
     title = words("figure.scaling", name=name)
     grid = Grid(f"figure-scaling-{number}", title, columns, tuple(cells), folded=True)
     panels = (throughput, speedup) if ratios else (throughput,)
-    alt = words("figure.scaling.alt", name=name, lines=text)
+    alt = words("figure.scaling.alt", name=name, lines=descriptions)
     return Picture(f"scaling-{number}", title, alt, panels, grid)
 
 
-def _said(table: SpeedupTable, words: Words) -> str:
+def _describe_line(table: SpeedupTable, words: Words) -> str:
     """Return one line of a figure in words: its ends."""
     rows = [row for row in table.rows if row.median]
     first, last = rows[0], rows[-1]
     return words(
         "figure.line",
-        name=_label(table, words),
+        name=_series_label(table, words),
         first=format(first.median, ".2f"),
         start=first.shape.gpus,
         last=format(last.median, ".2f"),
@@ -137,14 +138,14 @@ def _said(table: SpeedupTable, words: Words) -> str:
     )
 
 
-def _ranges(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
+def _throughput_points(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
     for row in table.rows:
         if row.median:
             low, high = row.min or row.median, row.max or row.median
             yield float(row.shape.gpus), row.median, low, high
 
 
-def _ratios(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
+def _speedup_points(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
     for row in table.rows:
         if row.median and row.speedup:
             unit = row.median / row.speedup
@@ -152,40 +153,40 @@ def _ratios(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
             yield float(row.shape.gpus), row.speedup, low, high
 
 
-def _ideal(table: SpeedupTable, gpus: Sequence[int]) -> tuple[tuple[float, float], ...]:
+def _ideal_line(table: SpeedupTable, gpus: Sequence[int]) -> tuple[tuple[float, float], ...]:
     """Return the ideal line: each GPU is as fast as those of the first point."""
     first = next(row for row in table.rows if row.median)
-    median = (first.median or 0.0) / first.shape.gpus
-    return tuple((float(gpu), median * gpu) for gpu in gpus)
+    rate = (first.median or 0.0) / first.shape.gpus
+    return tuple((float(gpu), rate * gpu) for gpu in gpus)
 
 
-def _beside(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
+def _bar_pictures(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
     """Yield frameworks side by side, samples per second per GPU."""
     number = 0
-    for (name, _), speedup_tables in _alike(tables).items():
+    for (name, _), speedup_tables in _tables_by_picture(tables).items():
         if len({speedup_table.group.framework for speedup_table in speedup_tables}) > 1:
-            for part in _parts(speedup_tables):
+            for part in _split_tables(speedup_tables):
                 number += 1
-                yield _bars(number, name, part, words)
+                yield _bar_picture(number, name, part, words)
 
 
-def _bars(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
+def _bar_picture(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
     device = tables[0].group.device
     shapes = sorted(
         {row.shape for speedup_table in tables for row in speedup_table.rows if row.median},
         key=lambda shape: (shape.gpus, shape.nodes),
-    )[:_PLACES]
-    place = {shape: number for number, shape in enumerate(shapes)}
+    )[:_MAX_PLACES]
+    places = {shape: number for number, shape in enumerate(shapes)}
     series: list[Series] = []
     cells: list[tuple[Cell, ...]] = []
     for table in tables:
         points = []
         for row in table.rows:
-            if row.median and row.shape in place:
-                rates = [value / row.shape.gpus for value in _spread(row)]
-                points.append((float(place[row.shape]), rates[0], rates[1], rates[2]))
-                cells.append((_label(table, words), str(row.shape), *rates))
-        series.append(Series(_label(table, words), tuple(points)))
+            if row.median and row.shape in places:
+                rates = [value / row.shape.gpus for value in _row_range(row)]
+                points.append((float(places[row.shape]), rates[0], rates[1], rates[2]))
+                cells.append((_series_label(table, words), str(row.shape), *rates))
+        series.append(Series(_series_label(table, words), tuple(points)))
     columns = (
         *words.columns("line", "shape"),
         Column(words("axis.per-gpu"), ".2f"),
@@ -200,44 +201,44 @@ def _bars(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) 
         tuple(series),
         names=tuple(map(str, shapes)),
     )
-    lines = words("comma").join(_label(speedup_table, words) for speedup_table in tables)
+    lines = words("comma").join(_series_label(speedup_table, words) for speedup_table in tables)
     alt = words("figure.beside.alt", name=name, lines=lines)
     return Picture(f"beside-{number}", title, alt, (panel,), grid)
 
 
-def _spread(row: Row) -> tuple[float, float, float]:
+def _row_range(row: Row) -> tuple[float, float, float]:
     middle = row.median or 0.0
     return middle, row.min or middle, row.max or middle
 
 
-def _spreads(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
+def _spread_pictures(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
     """Yield the runs of every point of a table, as distances from their median."""
     number = 0
     for table in tables:
-        rows = [row for row in table.rows if row.median and _speeds(row)[1:]][:_PLACES]
+        rows = [row for row in table.rows if row.median and _valid_speeds(row)[1:]][:_MAX_PLACES]
         if rows:
             number += 1
-            yield _runs(number, table, rows, words)
+            yield _spread_picture(number, table, rows, words)
 
 
-def _speeds(row: Row) -> list[tuple[int, float]]:
+def _valid_speeds(row: Row) -> list[tuple[int, float]]:
     """Return the valid runs; a published row may have none."""
     return [
         (run.repeat, run.throughput) for run in row.runs if run.valid and run.throughput is not None
     ]
 
 
-def _runs(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -> Picture:
+def _spread_picture(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -> Picture:
     points, cells = [], []
     for place, row in enumerate(rows):
-        for repeat, speed in _speeds(row):
-            away = (speed / (row.median or speed) - 1) * 100
-            points.append((float(place), away, away, away))
-            cells.append((str(row.shape), repeat, speed, away / 100))
-    label, group = _label(table, words), table.group
+        for repeat, speed in _valid_speeds(row):
+            deviation = (speed / (row.median or speed) - 1) * 100
+            points.append((float(place), deviation, deviation, deviation))
+            cells.append((str(row.shape), repeat, speed, deviation / 100))
+    label, group = _series_label(table, words), table.group
     device = group.device
     columns = words.columns("shape", "repeat:d", "throughput:.2f", "distance:+.2%")
-    name = f"{label} {_name(group)}"
+    name = f"{label} {_picture_name(group)}"
     title = words("figure.runs", name=name)
     grid = Grid(f"figure-runs-{number}", title, columns, tuple(cells), folded=True)
     panel = Panel(
@@ -252,11 +253,13 @@ def _runs(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -
     return Picture(f"runs-{number}", title, alt, (panel,), grid)
 
 
-def _steps(number: int, stretch: Stretch, words: Words) -> Picture:
+def _step_picture(number: int, stretch: StepTrace, words: Words) -> Picture:
     group = stretch.group
-    name = f"{plain(group.framework)} {_name(group)} {stretch.shape}"
+    name = f"{sanitize(group.framework)} {_picture_name(group)} {stretch.shape}"
     name = words("figure.of-run", name=name, repeat=stretch.repeat)
-    points = tuple((float(at), seconds, seconds, seconds) for at, seconds in stretch.steps)
+    points = tuple(
+        (float(iteration), seconds, seconds, seconds) for iteration, seconds in stretch.steps
+    )
     columns = (Column(words("axis.iteration"), "d"), Column(words("axis.seconds"), ".4f"))
     title = words("figure.steps", name=name)
     grid = Grid(f"figure-steps-{number}", title, columns, stretch.steps, folded=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tomli
 
 from hpcbert.results.grid import Column
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LANGUAGES = ("en", "zh")
 _CATALOGUE = Path(__file__).with_name("catalogue.toml")
@@ -40,8 +37,8 @@ class Words:
 
     def known(self, key: str, default: str) -> str:
         """Return a text without placeholders; if there is none, the program's own word."""
-        found = catalogue().get(key)
-        return found[self.language] if found else default
+        texts = catalogue().get(key)
+        return texts[self.language] if texts else default
 
     def columns(self, *keys: str) -> tuple[Column, ...]:
         """Return columns by their keys in the catalogue: `shape`, with a form `min:.2f`."""

@@ -1,7 +1,7 @@
 """The embedded scheduler: a queue on one machine, for users without Slurm.
 
-`enqueue` writes what to run into the campaign and starts one process that runs it
-(`hpcbert.scheduler.local.worker`); `states` and `cancel` find that process by its id and start
+`start_queue` writes what to run into the campaign and starts one process that runs it
+(`hpcbert.scheduler.local.worker`); `read_states` and `cancel_queue` find that process by its id and start
 time.
 """
 
@@ -15,32 +15,27 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.campaign import record
-from hpcbert.campaign.repeats import Repeat
+from hpcbert.campaign.repeats import Repeat, TrackedCampaign
 from hpcbert.config.schedulers import LOCAL
 from hpcbert.errors import ConfigError, SchedulerError
+from hpcbert.model import Array, Campaign
 from hpcbert.slurm.commands import submission_environment
+from hpcbert.slurm.jobrecord import JobRecord
 from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
 from hpcbert.system import ownership
 from hpcbert.system.decode import decode
-from hpcbert.system.processes import lives, machine, started
-from hpcbert.system.runner import start
+from hpcbert.system.processes import is_alive, machine_and_boot, read_start_time
+from hpcbert.system.runner import start_detached
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Array, Campaign
-    from hpcbert.slurm.jobrecord import JobRecord
-
-PLAN = "slurm/local.json"
-OUTPUT = "slurm/local.out"
+PLAN_FILE = "slurm/local.json"
+OUTPUT_FILE = "slurm/local.out"
 # Its presence says that the campaign was cancelled, even to a queue that has only just started.
-CANCELLED = "slurm/local.cancelled"
+CANCELLED_FILE = "slurm/local.cancelled"
 GRACE = 10.0
 _TAIL = 500
 
@@ -74,7 +69,7 @@ class Element:
 
     def newest(self, path: Path) -> JobRecord:
         """Return what one of its repeats, or the queue, wrote into its status file."""
-        return record.read(path).newest(first=self.first_attempt)
+        return record.read_record(path).newest(first=self.first_attempt)
 
 
 @dataclass(frozen=True)
@@ -102,13 +97,13 @@ def read_plan(directory: Path) -> Plan:
     Raises:
         OSError, ValueError, ConfigError: It is missing or damaged.
     """
-    path = directory / PLAN
+    path = directory / PLAN_FILE
     return decode(Plan, json.loads(path.read_text(encoding="utf-8")), file=str(path))
 
 
-def _elements(campaign: Campaign) -> Iterator[Element]:
+def _list_elements(campaign: Campaign) -> Iterator[Element]:
     for array in campaign.arrays:
-        groups = [array.repeats] if array.together else [(one,) for one in array.repeats]
+        groups = [array.repeats] if array.together else [(repeat,) for repeat in array.repeats]
         for repeats in groups:
             yield Element(
                 name=array.point.key,
@@ -129,9 +124,9 @@ def lock_path(environ: Mapping[str, str]) -> Path:
     read-only, the lock is in /var/tmp.
     """
     home = environ.get("HOME") or str(Path.home())
-    named = environ.get("XDG_STATE_HOME")
-    state = Path(named or f"{home}/.local/state")
-    if not named and not _is_writable(state):
+    state_home = environ.get("XDG_STATE_HOME")
+    state = Path(state_home or f"{home}/.local/state")
+    if not state_home and not _is_writable(state):
         state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  enqueue checks its owner
     return state / "hpcbert" / f"local-{socket.gethostname()}.lock"
 
@@ -142,7 +137,7 @@ def _is_writable(directory: Path) -> bool:
     return os.access(existing, os.W_OK)
 
 
-def enqueue(
+def start_queue(
     directory: Path,
     campaign: Campaign,
     *,
@@ -164,40 +159,46 @@ def enqueue(
     """
     directory = directory.absolute()
     lock = lock_path(environ)
-    plan = Plan(machine(), str(lock), time_limit_minutes, grace, tuple(_elements(campaign)))
+    plan = Plan(
+        machine_and_boot(), str(lock), time_limit_minutes, grace, tuple(_list_elements(campaign))
+    )
     env = submission_environment(environ)
     argv = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if owner := ownership.stranger(lock.parent):
+        if owner := ownership.find_foreign_owner(lock.parent):
             raise PermissionError(errno.EPERM, f"It belongs to {owner}", str(lock.parent))
-        (directory / CANCELLED).unlink(missing_ok=True)  # It was for the queue before this one.
-        (directory / PLAN).write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
-        pid = start(argv, output=directory / OUTPUT, env=env, cwd=Path("/"))
+        (directory / CANCELLED_FILE).unlink(
+            missing_ok=True
+        )  # It was for the queue before this one.
+        (directory / PLAN_FILE).write_text(
+            json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8"
+        )
+        pid = start_detached(argv, log_path=directory / OUTPUT_FILE, env=env, cwd=Path("/"))
     except OSError as error:
         raise SchedulerError(
             f"Can't start the local queue: {error.strerror}.",
             where=error.filename or str(directory),
             hint="Free some space or fix the permissions; XDG_STATE_HOME has the lock.",
         ) from error
-    return name_of(pid)
+    return queue_job_id(pid)
 
 
-def name_of(pid: int) -> str:
+def queue_job_id(pid: int) -> str:
     """Return the job id that stands for a queue process."""
-    return f"local-{pid}-{started(pid)}"
+    return f"local-{pid}-{read_start_time(pid)}"
 
 
-def find(directory: Path) -> str:
+def find_queue(directory: Path) -> str:
     """Return the job id of the queue process that runs a campaign on this machine, or nothing."""
     for path in Path("/proc").glob("[0-9]*"):
         pid = int(path.name)
-        if _campaign_of(pid) == str(directory.absolute()):
-            return name_of(pid)
+        if _read_campaign_path(pid) == str(directory.absolute()):
+            return queue_job_id(pid)
     return ""
 
 
-def _campaign_of(pid: int) -> str:
+def _read_campaign_path(pid: int) -> str:
     """Return the campaign that a queue process runs; empty for another process, or none."""
     with contextlib.suppress(OSError):
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
@@ -207,15 +208,15 @@ def _campaign_of(pid: int) -> str:
     return ""
 
 
-def elsewhere(directory: Path, job_id: str) -> str:
+def describe_other_process(directory: Path, job_id: str) -> str:
     """Return what the process of a job id runs; empty if it is this campaign's queue, or gone.
 
     A manifest may be a copy's, or forged. A campaign that was moved keeps its queue.
     """
-    pid, _ = _parts(job_id)
-    if not alive(job_id):
+    pid, _ = _parse_job_id(job_id)
+    if not is_queue_alive(job_id):
         return ""
-    path = _campaign_of(pid)
+    path = _read_campaign_path(pid)
     if not path:
         return "another program"
     with contextlib.suppress(OSError):
@@ -223,19 +224,21 @@ def elsewhere(directory: Path, job_id: str) -> str:
     return ""
 
 
-def alive(job_id: str) -> bool:
+def is_queue_alive(job_id: str) -> bool:
     """Return whether the queue process of a job id still runs on this machine."""
-    pid, start_time = _parts(job_id)
-    return bool(start_time) and lives(pid, start_time)
+    pid, start_time = _parse_job_id(job_id)
+    return bool(start_time) and is_alive(pid, start_time)
 
 
-def states(
+def read_states(
     watched: TrackedCampaign, *, now: float | None = None
 ) -> dict[tuple[str, int], RepeatState]:
     """Return the state of every repeat of a local campaign by array name and repeat."""
     now = time.time() if now is None else now
     arrays = watched.campaign.arrays
-    queues = {job: _queue(watched.directory, job) for job in {one.job_id for one in arrays}}
+    queues = {
+        job: _read_queue(watched.directory, job) for job in {array.job_id for array in arrays}
+    }
     # Only now: a queue that has ended wrote all ends before.
     watched.records.refresh(watched.directory)
     repeat_states = {}
@@ -245,7 +248,9 @@ def states(
                 state = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
             else:
                 job_record, queue = Repeat(watched, array, number).newest, queues[array.job_id]
-                state = _end(array, number, job_record, queue) or _unfinished(job_record, queue)
+                state = _recorded_end(array, number, job_record, queue) or _open_state(
+                    job_record, queue
+                )
                 if state.kind == Kind.RUNNING and job_record.start is not None:
                     state = replace(state, elapsed=max(0.0, now - job_record.start))
                 state = replace(job_record.complete(state), limit=queue.limit)
@@ -253,22 +258,22 @@ def states(
     return repeat_states
 
 
-def unfinished(watched: TrackedCampaign) -> bool:
+def is_unfinished(watched: TrackedCampaign) -> bool:
     """Return whether a local campaign may still run something.
 
     If its queue was started on another machine, it may, until all repeats have recorded an end.
     """
     for repeat in watched.repeats:
-        queue = _queue(watched.directory, repeat.array.job_id)
-        open_ = queue.alive is None or _unfinished(repeat.newest, queue).kind.alive
-        end = _end(repeat.array, repeat.number, repeat.newest, queue)
-        if repeat.array.state == "submitted" and open_ and not end:
+        queue = _read_queue(watched.directory, repeat.array.job_id)
+        may_run = queue.alive is None or _open_state(repeat.newest, queue).kind.alive
+        end = _recorded_end(repeat.array, repeat.number, repeat.newest, queue)
+        if repeat.array.state == "submitted" and may_run and not end:
             return True
     return False
 
 
 @dataclass(frozen=True)
-class _Queue:
+class _QueueState:
     """The state of a queue process.
 
     Attributes:
@@ -284,47 +289,53 @@ class _Queue:
     cancelled: bool = False
 
 
-def _queue(directory: Path, job_id: str) -> _Queue:
+def _read_queue(directory: Path, job_id: str) -> _QueueState:
     try:
         plan = read_plan(directory)
     except (OSError, ValueError, ConfigError):
-        return _Queue(alive=False, detail="the local queue was never started")
+        return _QueueState(alive=False, detail="the local queue was never started")
     limit = plan.minutes * 60
-    if plan.machine != machine():
-        where = plan.machine.partition(" ")[0]
-        return _Queue(alive=None, detail=f"its queue was started on {where}", limit=limit)
-    if not alive(job_id):
-        if (directory / CANCELLED).exists():
-            return _Queue(alive=False, cancelled=True, detail="it was cancelled", limit=limit)
-        gone = "the local queue process has died; use hpcbert retry for the missing repeats"
-        return _Queue(alive=False, detail=f"{gone}{_last_words(directory)}", limit=limit)
+    if plan.machine != machine_and_boot():
+        host = plan.machine.partition(" ")[0]
+        return _QueueState(alive=None, detail=f"its queue was started on {host}", limit=limit)
+    if not is_queue_alive(job_id):
+        if (directory / CANCELLED_FILE).exists():
+            return _QueueState(alive=False, cancelled=True, detail="it was cancelled", limit=limit)
+        detail = "the local queue process has died; use hpcbert retry for the missing repeats"
+        return _QueueState(
+            alive=False, detail=f"{detail}{_read_last_output(directory)}", limit=limit
+        )
     try:
         holder = Path(plan.lock).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         holder = ""
     if holder not in {"", job_id}:
-        return _Queue(alive=True, detail="another campaign is running on this machine", limit=limit)
-    return _Queue(alive=True, detail="earlier repeats come first", limit=limit)
+        return _QueueState(
+            alive=True, detail="another campaign is running on this machine", limit=limit
+        )
+    return _QueueState(alive=True, detail="earlier repeats come first", limit=limit)
 
 
-def _parts(job_id: str) -> tuple[int, int]:
+def _parse_job_id(job_id: str) -> tuple[int, int]:
     with contextlib.suppress(ValueError):
         word, pid, start_time = job_id.split("-")
         return (int(pid), int(start_time)) if word == LOCAL.name else (0, 0)
     return 0, 0
 
 
-def _last_words(directory: Path) -> str:
+def _read_last_output(directory: Path) -> str:
     """Return the last line that the queue printed, which is its error if there was one."""
     try:
-        raw = (directory / OUTPUT).read_bytes()[-_TAIL:]
+        raw = (directory / OUTPUT_FILE).read_bytes()[-_TAIL:]
     except OSError:
         return ""
     lines = raw.decode(errors="replace").strip().splitlines()
     return f" (its last output: {lines[-1].strip()})" if lines else ""
 
 
-def _end(array: Array, number: int, job_record: JobRecord, queue: _Queue) -> RepeatState | None:
+def _recorded_end(
+    array: Array, number: int, job_record: JobRecord, queue: _QueueState
+) -> RepeatState | None:
     """Return a repeat's end; None while its files are written to.
 
     A queue that lives writes how an element ended after its script has. Of repeats that share a
@@ -335,7 +346,7 @@ def _end(array: Array, number: int, job_record: JobRecord, queue: _Queue) -> Rep
     return job_record.end_state
 
 
-def _unfinished(job_record: JobRecord, queue: _Queue) -> RepeatState:
+def _open_state(job_record: JobRecord, queue: _QueueState) -> RepeatState:
     """Return the state of a repeat without a recorded end."""
     if job_record.start is None and queue.alive:
         return RepeatState("PENDING", Kind.WAITING, "status-file", detail=queue.detail)
@@ -348,17 +359,17 @@ def _unfinished(job_record: JobRecord, queue: _Queue) -> RepeatState:
     return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=f"{had}: {queue.detail}")
 
 
-def cancel(directory: Path, campaign: Campaign) -> bool:
+def cancel_queue(directory: Path, campaign: Campaign) -> bool:
     """Make the campaign's queue end the running repeats and start no more.
 
     Returns:
         Whether there was a queue. It needs some seconds to end the ranks.
     """
     for job_id in sorted({array.job_id for array in campaign.arrays}):
-        pid, _ = _parts(job_id)
-        if _queue(directory, job_id).alive and not elsewhere(directory, job_id):
+        pid, _ = _parse_job_id(job_id)
+        if _read_queue(directory, job_id).alive and not describe_other_process(directory, job_id):
             with contextlib.suppress(OSError):
-                (directory / CANCELLED).touch()
+                (directory / CANCELLED_FILE).touch()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGTERM)
                 return True

@@ -18,30 +18,26 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
-from hpcbert.model import utc
-from hpcbert.scheduler.local.queue import CANCELLED, name_of, read_plan
+from hpcbert.model import format_utc
+from hpcbert.scheduler.local.queue import CANCELLED_FILE, Element, Plan, queue_job_id, read_plan
 from hpcbert.system import lock
 from hpcbert.system.processes import (
     adopt_orphans,
-    die_with,
+    die_with_parent,
     kill_descendants,
-    reap,
-    step_back,
+    reap_children,
+    run_only_when_idle,
 )
-from hpcbert.system.runner import start
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-
-    from hpcbert.scheduler.local.queue import Element, Plan
+from hpcbert.system.runner import start_detached
 
 # Seconds between two attempts to get the lock that another campaign has.
-_TICK = 0.2
+_LOCK_PAUSE = 0.2
 _NOT_FOUND = 127
 
 
@@ -81,7 +77,7 @@ class End:
     reason: str = ""
 
 
-def record(path: Path, event: dict[str, Any]) -> None:
+def append_event(path: Path, event: dict[str, Any]) -> None:
     """Append an event to a status file; report a file system that refuses."""
     line = json.dumps({"event": "finished", "time": int(time.time()), **event})
     try:
@@ -89,52 +85,52 @@ def record(path: Path, event: dict[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(f"\n{line}\n" if cut else f"{line}\n")
     except OSError as error:
-        say(f"can't write {path}: {error.strerror}")
+        print_line(f"can't write {path}: {error.strerror}")
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line to the queue's own output, slurm/local.out."""
     with contextlib.suppress(OSError):
-        sys.stdout.write(f"{utc(time.time())} {text}\n")
+        sys.stdout.write(f"{format_utc(time.time())} {text}\n")
         sys.stdout.flush()
 
 
-def finish(directory: Path, element: Element, end: End) -> None:
+def record_end(directory: Path, element: Element, end: End) -> None:
     """Record how an element ended, for each of its repeats.
 
     If it ran several, those that recorded an end of their own keep it.
     """
     for path in element.statuses:
         job_record = element.newest(directory / path)
-        one = end
+        repeat_end = end
         if element.together and job_record.exit is not None:
-            one = End("FAILED" if job_record.exit else "COMPLETED", job_record.exit)
-        event = {"attempt": job_record.attempt, "state": one.state, "exit": one.code}
-        reason = {"reason": one.reason} if one.reason else {}
-        record(directory / path, {**event, **reason})
+            repeat_end = End("FAILED" if job_record.exit else "COMPLETED", job_record.exit)
+        event = {"attempt": job_record.attempt, "state": repeat_end.state, "exit": repeat_end.code}
+        reason = {"reason": repeat_end.reason} if repeat_end.reason else {}
+        append_event(directory / path, {**event, **reason})
 
 
 def run_queue(directory: Path) -> None:
     """Run the elements of a campaign, one after another."""
     stop = Stop()
     adopt_orphans()
-    plan, job_id = read_plan(directory), name_of(os.getpid())
-    if (directory / CANCELLED).exists():
+    plan, job_id = read_plan(directory), queue_job_id(os.getpid())
+    if (directory / CANCELLED_FILE).exists():
         stop.why = "CANCELLED"
-    with held(Path(plan.lock), stop):
+    with hold_lock(Path(plan.lock), stop):
         for element in plan.elements:
             if not stop.why:
-                say(element.output(job_id))
-                _supervised(directory, element, plan, job_id=job_id, stop=stop)
+                print_line(element.output(job_id))
+                _run_supervised(directory, element, plan, job_id=job_id, stop=stop)
             if not all(element.newest(directory / path).state for path in element.statuses):
                 cancelled = End("CANCELLED", None, "it was cancelled before it started")
                 died = End("FAILED", None, "its supervisor ended without recording an end")
-                finish(directory, element, cancelled if stop.why else died)
-    say("cancelled" if stop.why else "done")
+                record_end(directory, element, cancelled if stop.why else died)
+    print_line("cancelled" if stop.why else "done")
 
 
 @contextlib.contextmanager
-def held(path: Path, stop: Stop) -> Iterator[bool]:
+def hold_lock(path: Path, stop: Stop) -> Iterator[bool]:
     """Hold a lock, waiting for it as long as nothing asks this process to end.
 
     The system releases it when this process and the supervisor, which inherits it, have ended in
@@ -143,51 +139,61 @@ def held(path: Path, stop: Stop) -> Iterator[bool]:
     """
     with path.open("a+") as file:
         try:
-            taken = lock.wait(file.fileno(), patient=lambda: not stop.why, pause=_TICK)
+            has_lock = lock.lock_descriptor(
+                file.fileno(), may_wait=lambda: not stop.why, seconds=_LOCK_PAUSE
+            )
         except OSError as error:
-            taken = True
-            say(f"this file system has no locks ({error.strerror}), so campaigns may overlap")
-        if taken:
+            has_lock = True
+            print_line(
+                f"this file system has no locks ({error.strerror}), so campaigns may overlap"
+            )
+        if has_lock:
             file.truncate(0)
-            file.write(name_of(os.getpid()))
+            file.write(queue_job_id(os.getpid()))
             file.flush()
-        yield taken
-        if taken:
+        yield has_lock
+        if has_lock:
             file.truncate(0)
 
 
-def _supervised(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop) -> None:
+def _run_supervised(
+    directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop
+) -> None:
     """Fork the supervisor of one element, wait for its end, and clean up after it."""
     queue = os.getpid()
     sys.stdout.flush()
     supervisor = os.fork()
     if not supervisor:
         try:
-            die_with(queue, signal.SIGTERM)
-            own = Stop()
-            own.why = (
-                own.why or stop.why
+            die_with_parent(queue, signal.SIGTERM)
+            own_stop = Stop()
+            own_stop.why = (
+                own_stop.why or stop.why
             )  # A signal that came before this process had its own handlers.
-            finish(directory, element, _run(directory, element, plan, job_id=job_id, stop=own))
+            record_end(
+                directory,
+                element,
+                _run_script(directory, element, plan, job_id=job_id, stop=own_stop),
+            )
         except BaseException:  # noqa: BLE001 - the interpreter would have printed it
             sys.excepthook(*sys.exc_info())
             os._exit(1)
         os._exit(0)  # The frames above belong to the queue.
-    told = False
-    while supervisor not in reap():
-        if stop.why and not told:
-            told = True
+    signal_sent = False
+    while supervisor not in reap_children():
+        if stop.why and not signal_sent:
+            signal_sent = True
             os.kill(supervisor, signal.SIGTERM)
         stop.rest()
     _clean_up()
 
 
 def _clean_up() -> None:
-    if left := kill_descendants():
-        say(f"processes that can't be killed: {left}")
+    if survivors := kill_descendants():
+        print_line(f"processes that can't be killed: {survivors}")
 
 
-def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop) -> End:
+def _run_script(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop) -> End:
     """Run an element's script as its supervisor."""
     queue = os.getppid()
     adopt_orphans()
@@ -201,31 +207,31 @@ def _run(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: St
     output = directory / element.output(job_id)
     try:
         argv = ["bash", str(directory / element.script)]
-        pid = start(argv, output=output, env=env, cwd=directory)
+        pid = start_detached(argv, log_path=output, env=env, cwd=directory)
     except OSError as error:
         return End("FAILED", _NOT_FOUND, f"the script could not start: {error}")
-    step_back()
-    code = _watch(pid, plan, queue=queue, stop=stop)
+    run_only_when_idle()
+    code = _wait_for_script(pid, plan, queue=queue, stop=stop)
     _clean_up()
     if stop.why:
         return End(stop.why, code, stop.reason)
     return End("FAILED" if code else "COMPLETED", code)
 
 
-def _watch(pid: int, plan: Plan, *, queue: int, stop: Stop) -> int:
+def _wait_for_script(pid: int, plan: Plan, *, queue: int, stop: Stop) -> int:
     """Wait for the script and return its exit status; end it when its time is up."""
     limit = plan.minutes * 60
     deadline = time.monotonic() + limit
-    asked = False
-    while (code := reap().get(pid)) is None:
-        late = time.monotonic() >= deadline
-        if asked and late:
+    term_sent = False
+    while (code := reap_children().get(pid)) is None:
+        time_is_up = time.monotonic() >= deadline
+        if term_sent and time_is_up:
             kill_descendants()
             return 128 + signal.SIGKILL
-        if late and not stop.why:
+        if time_is_up and not stop.why:
             stop.why, stop.reason = "TIMEOUT", f"reached its time limit of {limit:g} s"
-        if stop.why and not asked:
-            asked, deadline = True, time.monotonic() + plan.grace
+        if stop.why and not term_sent:
+            term_sent, deadline = True, time.monotonic() + plan.grace
             if os.getppid() != queue:
                 stop.reason = "its queue process was killed"
             with contextlib.suppress(ProcessLookupError):

@@ -9,28 +9,23 @@ show to users, is skipped: Slurm says it later, as the reason for which a job wa
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from hpcbert.config.slurmwords import values
+from hpcbert.config.site import Site
+from hpcbert.config.slurmwords import argument_values
 from hpcbert.finding import Finding
+from hpcbert.model import JobRequest
 from hpcbert.scheduler.base import Supply
+from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.slurm import nodes
 from hpcbert.slurm.hostlist import expand, fold
-from hpcbert.slurm.partitions import resources, tres
+from hpcbert.slurm.partitions import Partition, Resource, parse_resources, parse_tres
 from hpcbert.slurm.rights import WALL
+from hpcbert.slurm.rules import PartitionRules
 from hpcbert.system import machine, ownership
 from hpcbert.timelimit import TimeLimit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from hpcbert.config.site import Site
-    from hpcbert.model import JobRequest
-    from hpcbert.scheduler.slurm.cluster import Cluster
-    from hpcbert.slurm.partitions import Partition, Resource
-    from hpcbert.slurm.rules import Rules
 
 _ACCOUNT, _QOS = "site.toml: slurm.account", "site.toml: slurm.qos"
 _CPUS, _MEMORY = "site.toml: nodes.cpus_per_gpu", "site.toml: slurm.memory"
@@ -69,50 +64,50 @@ class Demand:
     exclude: tuple[str, ...] = ()
 
 
-def demand_of_site(site: Site, nodes: int) -> Demand:
+def derive_site_demand(site: Site, nodes: int) -> Demand:
     """Return the request of a site's job for some nodes, with all settings that apply to each."""
     slurm, gpus = site.slurm, site.nodes.gpus_per_node
-    place = values(slurm.placement(nodes))
+    placement = argument_values(slurm.placement(nodes))
     return Demand(
         partition=slurm.partition,
         nodes=nodes,
         limit=slurm.time_limit,
-        resources=resources(f"{slurm.gres}:{gpus}" if slurm.gres else ""),
+        resources=parse_resources(f"{slurm.gres}:{gpus}" if slurm.gres else ""),
         account=slurm.account,
         qos=slurm.qos,
         tasks=gpus,
         cpus=max(1, site.nodes.cpus_per_gpu),
         memory=slurm.node_memory,
         exclusive=slurm.exclusive,
-        nodelist=_names(place.get("nodelist", "")),
-        exclude=_names(place.get("exclude", "")),
+        nodelist=_expand_nodes(placement.get("nodelist", "")),
+        exclude=_expand_nodes(placement.get("exclude", "")),
     )
 
 
-def demand_of(request: JobRequest) -> Demand:
+def read_demand(request: JobRequest) -> Demand:
     """Return what an array requests of the cluster."""
     return Demand(
         partition=request.partition,
         nodes=request.nodes,
-        limit=TimeLimit.reported(request.time_limit),
-        resources=resources(request.gres),
+        limit=TimeLimit.parse_reported(request.time_limit),
+        resources=parse_resources(request.gres),
         account=request.account,
         qos=request.qos,
         tasks=request.tasks_per_node,
         cpus=request.cpus_per_task,
         memory=request.memory,
         exclusive=request.exclusive,
-        nodelist=_names(request.nodelist),
-        exclude=_names(request.exclude),
+        nodelist=_expand_nodes(request.nodelist),
+        exclude=_expand_nodes(request.exclude),
     )
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _expand_nodes(text: str) -> tuple[str, ...]:
     """Return the nodes of a list; none for the path of a file, which sbatch reads itself."""
     return () if "/" in text else expand(text)
 
 
-def supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
+def list_supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
     """Return what the partitions of a job have; nothing if Slurm does not answer."""
     partitions = cluster.partitions
     states = cluster.states if partitions else ""
@@ -123,16 +118,16 @@ def supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
             limit=partitions[name].limit,
             most_nodes=partitions[name].most_nodes,
             nodes=partitions[name].nodes,
-            fitting=_fitting(job, partitions[name]),
-            usable=sum(nodes.read_sinfo(states, name).values()) if states else None,
-            free=nodes.free(states, name) if states else None,
+            fitting=_count_fitting(job, partitions[name]),
+            usable=sum(nodes.read_usable_nodes(states, name).values()) if states else None,
+            free=nodes.count_free_nodes(states, name) if states else None,
             resources=tuple(
                 dict.fromkeys(
                     str(resource) for part in partitions[name].groups for resource in part.resources
                 )
             ),
         )
-        for name in named_partitions(job, partitions)
+        for name in select_partitions(job, partitions)
     )
 
 
@@ -164,74 +159,80 @@ def find_misfits(
     if not partitions:
         return
     for job in dict.fromkeys(jobs):
-        yield from _fits(job, partitions)
-    named = {part for job in jobs for part in named_partitions(job, partitions)}
-    yield from _shared(runs, [partitions[name] for name in sorted(named)])
+        yield from _find_partition_misfits(job, partitions)
+    names = {part for job in jobs for part in select_partitions(job, partitions)}
+    yield from _check_runs_directory(runs, [partitions[name] for name in sorted(names)])
 
 
-def named_partitions(job: Demand, partitions: Mapping[str, Partition]) -> tuple[str, ...]:
+def select_partitions(job: Demand, partitions: Mapping[str, Partition]) -> tuple[str, ...]:
     """Return the existing partitions that a job may run in."""
     names = [name.strip() for name in job.partition.split(",") if name.strip()]
     names = names or [partition.name for partition in partitions.values() if partition.default]
     return tuple(name for name in names if name in partitions)
 
 
-def _fits(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
+def _find_partition_misfits(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """Yield why a job fits none of its partitions; nothing if it fits one."""
-    names = named_partitions(job, partitions)
+    names = select_partitions(job, partitions)
     if job.partition and not names:
-        text = ", ".join(sorted(partitions))
+        partition_names = ", ".join(sorted(partitions))
         yield Finding(
             "partition",
             "fail",
             f"There is no partition {job.partition!r}.",
-            f"The cluster has {text}: name one with --partition, or in the site.toml.",
+            f"The cluster has {partition_names}: name one with --partition, or in the site.toml.",
             "site.toml: slurm.partition",
-            remedy=fitting_partition(job, partitions),
+            remedy=suggest_partition(job, partitions),
         )
-    findings = [tuple(_misfits(job, partitions[name], partitions)) for name in names]
+    findings = [tuple(_compare_with_partition(job, partitions[name], partitions)) for name in names]
     if findings and all(findings):
         yield from findings[0]
 
 
-def _misfits(
+def _compare_with_partition(
     job: Demand, partition: Partition, partitions: Mapping[str, Partition]
 ) -> Iterator[Finding]:
     """Yield the requests of a job that exceed a partition."""
-    fitting = _fitting(job, partition)
-    others = [name for name, one in partitions.items() if _fitting(job, one) >= job.nodes]
-    another = fitting_partition(job, partitions)
-    elsewhere = f" Partitions with such nodes: {', '.join(sorted(others))}." if others else ""
+    fitting = _count_fitting(job, partition)
+    alternatives = [
+        name
+        for name, candidate in partitions.items()
+        if _count_fitting(job, candidate) >= job.nodes
+    ]
+    partition_option = suggest_partition(job, partitions)
+    advice = (
+        f" Partitions with such nodes: {', '.join(sorted(alternatives))}." if alternatives else ""
+    )
     gpus = " and ".join(str(resource) for resource in job.resources)
     if not partition.exact:
         fitting = partition.nodes  # The resources of its nodes are an estimate.
     if not fitting and job.resources:
         texts = {str(resource) for group in partition.groups for resource in group.resources}
-        has = ", ".join(sorted(texts)) or "none"
+        available = ", ".join(sorted(texts)) or "none"
         yield Finding(
             "GPUs",
             "fail",
-            f"No node of partition {partition.name} has {gpus}; its nodes have {has}.",
-            f"Request fewer with --gpus-per-node, or use another partition.{elsewhere}",
+            f"No node of partition {partition.name} has {gpus}; its nodes have {available}.",
+            f"Request fewer with --gpus-per-node, or use another partition.{advice}",
             "site.toml: slurm.gres, nodes.gpus_per_node",
-            remedy=_other_gpus(job, partition) or another,
+            remedy=_suggest_gpus(job, partition) or partition_option,
         )
     elif job.nodes > fitting:
         with_gpus = f" with {gpus}" if gpus and fitting != partition.nodes else ""
         yield Finding(
             "nodes",
             "fail",
-            f"Partition {partition.name} has {_count(fitting)}{with_gpus}; "
+            f"Partition {partition.name} has {_format_count(fitting)}{with_gpus}; "
             f"you asked for {job.nodes}.",
-            f"Use at most --nodes {fitting}, or another partition.{elsewhere}",
+            f"Use at most --nodes {fitting}, or another partition.{advice}",
             "site.toml: slurm.partition",
-            remedy=another or f"--nodes {fitting}",
+            remedy=partition_option or f"--nodes {fitting}",
         )
     elif partition.most_nodes is not None and job.nodes > partition.most_nodes:
         yield Finding(
             "nodes",
             "fail",
-            f"Partition {partition.name} allows a job at most {_count(partition.most_nodes)}; "
+            f"Partition {partition.name} allows a job at most {_format_count(partition.most_nodes)}; "
             f"you asked for {job.nodes}.",
             f"Use at most --nodes {partition.most_nodes}, or another partition.",
             "site.toml: slurm.partition",
@@ -242,13 +243,13 @@ def _misfits(
             "nodes",
             "fail",
             f"Partition {partition.name} allows no job with fewer than "
-            f"{_count(partition.least_nodes)}; you asked for {job.nodes}.",
+            f"{_format_count(partition.least_nodes)}; you asked for {job.nodes}.",
             f"Use at least --nodes {partition.least_nodes}, or another partition.",
             "site.toml: slurm.partition",
-            remedy=another or f"--nodes {partition.least_nodes}",
+            remedy=partition_option or f"--nodes {partition.least_nodes}",
         )
     else:
-        yield from _misplaced(job, partition)
+        yield from _check_node_lists(job, partition)
     if job.limit.seconds is not None and job.limit.exceeds(partition.limit):
         yield Finding(
             "time limit",
@@ -266,53 +267,53 @@ def _misfits(
             f"Partition {partition.name} is {partition.state}: no job starts there.",
             "Name another one with --partition, or wait until it is up.",
             "site.toml: slurm.partition",
-            remedy=another,
+            remedy=partition_option,
         )
 
 
-def _misplaced(job: Demand, partition: Partition) -> Iterator[Finding]:
+def _check_node_lists(job: Demand, partition: Partition) -> Iterator[Finding]:
     """Yield that the nodes which a job names or excludes leave it too few.
 
     sbatch accepts such jobs, and Slurm fails them with BadConstraints (seen with 22.05.8).
     """
-    there = {name for group in partition.groups for name in group.names}
-    if len(there) != partition.nodes:  # sinfo does not print the names.
+    node_names = {name for group in partition.groups for name in group.names}
+    if len(node_names) != partition.nodes:  # sinfo does not print the names.
         return
-    fitting = partition.fitting(job.resources) if partition.exact else there
-    for wrong, why in (
-        (set(job.nodelist) - there, f"is not in partition {partition.name}"),
+    fitting = partition.fitting(job.resources) if partition.exact else node_names
+    for wrong_nodes, problem in (
+        (set(job.nodelist) - node_names, f"is not in partition {partition.name}"),
         (set(job.nodelist) & set(job.exclude), "is also excluded"),
-        (set(job.nodelist) & there - fitting, "lacks what each node must have"),
+        (set(job.nodelist) & node_names - fitting, "lacks what each node must have"),
     ):
-        if wrong:
+        if wrong_nodes:
             yield Finding(
                 "nodes",
                 "fail",
-                f"The node list names {fold(wrong)}, which {why}.",
+                f"The node list names {fold(wrong_nodes)}, which {problem}.",
                 f"Name others with --nodelist: {fold(fitting - set(job.exclude)) or 'none'} "
                 "would do.",
                 "site.toml: slurm.nodelist",
             )
             return
-    exclude = fitting - set(job.exclude)
-    if len(exclude) < job.nodes:
+    usable = fitting - set(job.exclude)
+    if len(usable) < job.nodes:
         yield Finding(
             "nodes",
             "fail",
-            f"Partition {partition.name} has {_count(len(exclude))} that fit and are not excluded; "
+            f"Partition {partition.name} has {_format_count(len(usable))} that fit and are not excluded; "
             f"you asked for {job.nodes}.",
-            f"Exclude fewer nodes than {fold(set(job.exclude) & there)}, or use fewer --nodes.",
+            f"Exclude fewer nodes than {fold(set(job.exclude) & node_names)}, or use fewer --nodes.",
             "site.toml: slurm.exclude",
-            remedy=f"--nodes {len(exclude)}" if exclude else "",
+            remedy=f"--nodes {len(usable)}" if usable else "",
         )
 
 
-def fitting_partition(job: Demand, partitions: Mapping[str, Partition]) -> str:
+def suggest_partition(job: Demand, partitions: Mapping[str, Partition]) -> str:
     """Return the option for a partition in which a job would fit; empty if there is none."""
     fits = (
         name
         for name, partition in partitions.items()
-        if _fitting(job, partition) >= job.nodes
+        if _count_fitting(job, partition) >= job.nodes
         and partition.state == "up"
         and partition.least_nodes <= job.nodes
         and (partition.most_nodes is None or partition.most_nodes >= job.nodes)
@@ -322,43 +323,50 @@ def fitting_partition(job: Demand, partitions: Mapping[str, Partition]) -> str:
     return f"--partition {name}" if name else ""
 
 
-def _other_gpus(job: Demand, partition: Partition) -> str:
+def _suggest_gpus(job: Demand, partition: Partition) -> str:
     """Return what to type to request the GPUs that a partition's nodes do have."""
     resource = job.resources[0]
-    there = [
-        one for group in partition.groups for one in group.resources if one.name == resource.name
+    candidates = [
+        candidate
+        for group in partition.groups
+        for candidate in group.resources
+        if candidate.name == resource.name
     ]
-    enough = [one for one in there if one.count >= resource.count]
-    if resource.kind and enough:
-        named = ":".join(filter(None, (resource.name, enough[0].kind)))
-        return f'site.toml: slurm.gres = "{named}"'
-    same = [one.count for one in there if not resource.kind or one.kind == resource.kind]
-    return f"--gpus-per-node {max(same)}" if same else ""
+    sufficient = [candidate for candidate in candidates if candidate.count >= resource.count]
+    if resource.kind and sufficient:
+        gres = ":".join(filter(None, (resource.name, sufficient[0].kind)))
+        return f'site.toml: slurm.gres = "{gres}"'
+    counts = [
+        candidate.count
+        for candidate in candidates
+        if not resource.kind or candidate.kind == resource.kind
+    ]
+    return f"--gpus-per-node {max(counts)}" if counts else ""
 
 
-def _fitting(job: Demand, partition: Partition) -> int:
+def _count_fitting(job: Demand, partition: Partition) -> int:
     """Return how many nodes of a partition have what a job requests of each."""
     return sum(group.count for group in partition.groups if all(map(group.has, job.resources)))
 
 
-def _count(nodes: int) -> str:
+def _format_count(nodes: int) -> str:
     return f"{nodes} node" + ("" if nodes == 1 else "s")
 
 
-def _shared(runs: Path, partitions: Sequence[Partition]) -> Iterator[Finding]:
+def _check_runs_directory(runs: Path, partitions: Sequence[Partition]) -> Iterator[Finding]:
     """Yield a finding if campaigns would be on a file system that only this machine sees.
 
     Slurm fails such a job with 0:53 and leaves no log.
     """
-    place = os.path.realpath(runs)
-    private = machine.private(place)
-    here = os.uname().nodename.partition(".")[0]
-    nodes = {node for part in partitions for group in part.groups for node in group.names}
-    if private and nodes - {here}:
+    path = os.path.realpath(runs)
+    local_root = machine.find_local_directory(path)
+    hostname = os.uname().nodename.partition(".")[0]
+    node_names = {node for part in partitions for group in part.groups for node in group.names}
+    if local_root and node_names - {hostname}:
         yield Finding(
             "runs directory",
             "fail",
-            f"{place} lies below {private}, which is local to each machine: "
+            f"{path} lies below {local_root}, which is local to each machine: "
             "the nodes don't see it.",
             "Name a directory that all nodes share with --runs, HPCBERT_RUNS or runs in the "
             "site.toml.",
@@ -372,29 +380,32 @@ def find_oversized(jobs: Sequence[Demand], cluster: Cluster) -> Iterator[Finding
     The cluster is asked only about jobs with a number of CPUs for each rank, or with memory.
     """
     for job in dict.fromkeys(jobs):
-        memory = _memory(job)
+        memory = _parse_memory(job)
         if job.cpus <= 1 and not memory:
             continue
-        names = partitions_of(job, cluster)
-        sizes = [size for name in names for size in nodes.read_sizes(cluster.sizes, name)]
+        names = list_partitions(job, cluster)
+        sizes = [size for name in names for size in nodes.read_node_sizes(cluster.sizes, name)]
         if not sizes:
             continue
-        most, largest = max(one.cpus for one in sizes), max(one.memory for one in sizes)
-        if job.cpus * job.tasks > most:
+        most_cpus, most_memory = (
+            max(size.cpus for size in sizes),
+            max(size.memory for size in sizes),
+        )
+        if job.cpus * job.tasks > most_cpus:
             yield Finding(
                 "CPUs",
                 "fail",
                 f"No node has {job.cpus * job.tasks} CPUs for {job.tasks} ranks of {job.cpus} "
-                f"CPUs; the largest has {most}.",
+                f"CPUs; the largest has {most_cpus}.",
                 "Lower nodes.cpus_per_gpu; 0 requests no number.",
                 _CPUS,
-                remedy=f"{_CPUS} = {most // job.tasks}",
+                remedy=f"{_CPUS} = {most_cpus // job.tasks}",
             )
-        if memory > largest:
+        if memory > most_memory:
             yield Finding(
                 "memory",
                 "fail",
-                f"No node has the memory {job.memory}; the largest has {largest} MiB.",
+                f"No node has the memory {job.memory}; the largest has {most_memory} MiB.",
                 "Lower slurm.memory; 0 requests all that a node has.",
                 _MEMORY,
                 remedy=f'{_MEMORY} = "0"',
@@ -405,28 +416,28 @@ def find_memory_excess(job: Demand, cluster: Cluster) -> Iterator[Finding]:
     """Yield that a job requests more memory of a node than its partitions allow (MaxMemPerNode)."""
     limits = {
         name: cluster.rules[name].most_memory if name in cluster.rules else None
-        for name in partitions_of(job, cluster)
+        for name in list_partitions(job, cluster)
     }
-    most = max((limit or 0 for limit in limits.values()), default=0)
-    if not most or None in limits.values() or not job.memory:
+    most_memory = max((limit or 0 for limit in limits.values()), default=0)
+    if not most_memory or None in limits.values() or not job.memory:
         return
-    if 0 < _memory(job) <= most:
+    if 0 < _parse_memory(job) <= most_memory:
         return
-    all_of_it = "all memory" if not _memory(job) else job.memory
+    memory_text = "all memory" if not _parse_memory(job) else job.memory
     yield Finding(
         "memory",
         "fail",
-        f"Partition {next(iter(limits))} allows a job {most} MiB of a node (MaxMemPerNode); "
-        f"slurm.memory requests {all_of_it}.",
+        f"Partition {next(iter(limits))} allows a job {most_memory} MiB of a node (MaxMemPerNode); "
+        f"slurm.memory requests {memory_text}.",
         "Request less with slurm.memory, or name another partition with --partition.",
         _MEMORY,
-        remedy=f'{_MEMORY} = "{most}"',
+        remedy=f'{_MEMORY} = "{most_memory}"',
     )
 
 
-def _memory(job: Demand) -> int:
+def _parse_memory(job: Demand) -> int:
     """Return the memory that a job requests of each node, in MiB; 0: all of it, or no number."""
-    return tres(f"mem={job.memory}").get("mem", 0)
+    return parse_tres(f"mem={job.memory}").get("mem", 0)
 
 
 def find_missing_rights(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Finding]:
@@ -435,32 +446,32 @@ def find_missing_rights(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Fi
     if "associations" not in enforced or not (cluster.rights.known and cluster.rights.own):
         return
     for job in dict.fromkeys(jobs):
-        names = partitions_of(job, cluster)
-        wrong = tuple(_account(job, cluster, names))
-        if not wrong and "qos" in enforced:
-            wrong = tuple(_qos(job, cluster, names))
-        if not wrong and "limits" in enforced:
-            wrong = tuple(_time(job, cluster, names))
-        yield from wrong
+        names = list_partitions(job, cluster)
+        findings = tuple(_check_account(job, cluster, names))
+        if not findings and "qos" in enforced:
+            findings = tuple(_check_qos(job, cluster, names))
+        if not findings and "limits" in enforced:
+            findings = tuple(_check_time(job, cluster, names))
+        yield from findings
 
 
-def closed(rule: Rules, reservation: str = "") -> str:
+def describe_restriction(rule: PartitionRules, reservation: str = "") -> str:
     """Return whom a partition is for if this user is none of them; empty if it is for all.
 
     Args:
         rule: The partition's rules.
         reservation: The reservation of the job; empty for none.
     """
-    if rule.for_root and not ownership.member(()):
+    if rule.for_root and not ownership.is_in_any_group(()):
         return "it is for root only"
     if rule.reserved and not reservation:
         return "it is for reservations only"
-    if rule.groups and not ownership.member(rule.groups):
+    if rule.groups and not ownership.is_in_any_group(rule.groups):
         return f"it is for the groups {', '.join(rule.groups)} only"
     return ""
 
 
-def most_time(job: Demand, cluster: Cluster, partition: str) -> tuple[str, TimeLimit]:
+def find_time_limit(job: Demand, cluster: Cluster, partition: str) -> tuple[str, TimeLimit]:
     """Return who limits the time of a job in a partition, and to how much; empty if nobody does.
 
     The limits are those of the account and the QOS: on the time of one job (MaxWall), on the
@@ -469,7 +480,7 @@ def most_time(job: Demand, cluster: Cluster, partition: str) -> tuple[str, TimeL
     """
     rights, rule = cluster.rights, cluster.rules.get(partition)
     own_qos = rule.own_qos if rule else ""
-    whose, most = rights.most_time(job.account, partition, job.qos, of_partition=own_qos)
+    holder, limit = rights.most_time(job.account, partition, job.qos, of_partition=own_qos)
     counts = {"node": job.nodes, "cpu": job.nodes * job.tasks * job.cpus}
     if "safe" in cluster.settings.enforced:
         counts[WALL] = 1
@@ -479,77 +490,83 @@ def most_time(job: Demand, cluster: Cluster, partition: str) -> tuple[str, TimeL
     for cap in rights.minutes_caps(job.account, partition, job.qos, of_partition=own_qos):
         longest = TimeLimit(cap.minutes // max(1, counts.get(cap.name, 0)) * 60)
         # With less than a minute, no --time helps, and Slurm says what the job waits for.
-        if counts.get(cap.name) and longest.seconds and most.exceeds(longest):
+        if counts.get(cap.name) and longest.seconds and limit.exceeds(longest):
             column = "GrpWall" if cap.name == WALL else "GrpTRESRunMins"
-            whose, most = f"{cap.whose} ({column})", longest
-    return whose, most
+            holder, limit = f"{cap.whose} ({column})", longest
+    return holder, limit
 
 
-def _time(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
+def _check_time(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
     """Yield that accounting allows a job less time, if it does in each of its partitions."""
-    limits = [most_time(job, cluster, name) for name in partitions or ("",)]
-    if job.limit.seconds is None or not all(job.limit.exceeds(most) for _, most in limits):
+    limits = [find_time_limit(job, cluster, name) for name in partitions or ("",)]
+    if job.limit.seconds is None or not all(job.limit.exceeds(limit) for _, limit in limits):
         return
-    whose, most = limits[0]
+    holder, limit = limits[0]
     yield Finding(
-        "limits" if "Grp" in whose else "time limit",
+        "limits" if "Grp" in holder else "time limit",
         "fail",
-        f"{whose} allows a job at most {most}; you asked for {job.limit}.",
-        f"Use at most --time {most}, or another --account or --qos.",
+        f"{holder} allows a job at most {limit}; you asked for {job.limit}.",
+        f"Use at most --time {limit}, or another --account or --qos.",
         _TIME,
-        remedy=f"--time {most}",
+        remedy=f"--time {limit}",
     )
 
 
-def partitions_of(job: Demand, cluster: Cluster) -> tuple[str, ...]:
+def list_partitions(job: Demand, cluster: Cluster) -> tuple[str, ...]:
     """Return the existing partitions that a job may run in."""
-    return named_partitions(job, cluster.partitions)
+    return select_partitions(job, cluster.partitions)
 
 
-def _account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
+def _check_account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
     rights = cluster.rights
     accounts = sorted({association.account for association in rights.own})
     name = (job.account or rights.default).lower()
     hint = f"Your accounts are {', '.join(accounts)}: name one with --account, or in the site.toml."
     if name not in accounts:
-        text = f"You are not in account {name}." if name else "Jobs here must name an account."
-        remedy = f"--account {_first(accounts, rights.default)}" if accounts else ""
-        yield Finding("account", "fail", text, hint, _ACCOUNT, remedy=remedy)
+        problem = f"You are not in account {name}." if name else "Jobs here must name an account."
+        remedy = f"--account {_choose_account(accounts, rights.default)}" if accounts else ""
+        yield Finding("account", "fail", problem, hint, _ACCOUNT, remedy=remedy)
         return
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
     # Since 23.02 an account also stands for all below it (src/slurmctld/partition_mgr.c).
     inherits = cluster.settings.version >= "23.02"
-    above = [name, *(association.account for association in rights.above(name) if inherits)]
-    if rules and not any(_takes(one, above) for one in rules):
-        others = [one for one in accounts if any(rule.takes_account(one) for rule in rules)]
-        may = f"Of your accounts, {', '.join(others)} may: give --account." if others else ""
+    account_names = [name, *(association.account for association in rights.above(name) if inherits)]
+    if rules and not any(_accepts_account(rule, account_names) for rule in rules):
+        other_accounts = [
+            account for account in accounts if any(rule.takes_account(account) for rule in rules)
+        ]
+        alternative = (
+            f"Of your accounts, {', '.join(other_accounts)} may: give --account."
+            if other_accounts
+            else ""
+        )
         yield Finding(
             "account",
             "fail",
-            f"Account {name} may not use partition {', '.join(partitions)}{_allowed(rules[0])}.",
-            may or "Name another partition with --partition, or ask the administrators.",
+            f"Account {name} may not use partition {', '.join(partitions)}{_format_allowed(rules[0])}.",
+            alternative or "Name another partition with --partition, or ask the administrators.",
             _ACCOUNT,
-            remedy=f"--account {others[0]}" if others else "",
+            remedy=f"--account {other_accounts[0]}" if other_accounts else "",
         )
 
 
-def _first(known: Sequence[str], default: str) -> str:
+def _choose_account(names: Sequence[str], default: str) -> str:
     """Return the default account if it is among some, else the first of them."""
-    return default if default in known else known[0]
+    return default if default in names else names[0]
 
 
-def _takes(rule: Rules, accounts: Sequence[str]) -> bool:
+def _accepts_account(rule: PartitionRules, accounts: Sequence[str]) -> bool:
     """Return whether a partition accepts an account, by any of the names that stand for it."""
     if any(account in rule.denied_accounts for account in accounts):
         return False
     return not rule.accounts or any(account in rule.accounts for account in accounts)
 
 
-def _allowed(rule: Rules) -> str:
+def _format_allowed(rule: PartitionRules) -> str:
     return f" (AllowAccounts={','.join(rule.accounts)})" if rule.accounts else ""
 
 
-def _qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
+def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
     rights = cluster.rights
     associations = [rights.of(job.account, partition) for partition in partitions or ("",)]
     usable = sorted(
@@ -558,18 +575,20 @@ def _qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[F
     name = job.qos or next((rights.qos_of(job.account, partition) for partition in partitions), "")
     if job.qos and usable and job.qos not in usable:
         hint = f"You may use {', '.join(usable)}: name one with --qos, or in the site.toml."
-        text = f"You may not use QOS {job.qos}."
-        yield Finding("QOS", "fail", text, hint, _QOS, remedy=f"--qos {usable[0]}")
+        problem = f"You may not use QOS {job.qos}."
+        yield Finding("QOS", "fail", problem, hint, _QOS, remedy=f"--qos {usable[0]}")
         return
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
-    if name and rules and not any(one.takes_qos(name) for one in rules):
-        others = [one for one in usable if any(rule.takes_qos(one) for rule in rules)]
-        may = f"Of your QOS, {', '.join(others)} may: give --qos." if others else ""
+    if name and rules and not any(rule.takes_qos(name) for rule in rules):
+        other_qos = [
+            qos_name for qos_name in usable if any(rule.takes_qos(qos_name) for rule in rules)
+        ]
+        alternative = f"Of your QOS, {', '.join(other_qos)} may: give --qos." if other_qos else ""
         yield Finding(
             "QOS",
             "fail",
             f"QOS {name} may not use partition {', '.join(partitions)}.",
-            may or "Name another partition with --partition, or ask the administrators.",
+            alternative or "Name another partition with --partition, or ask the administrators.",
             _QOS,
-            remedy=f"--qos {others[0]}" if others else "",
+            remedy=f"--qos {other_qos[0]}" if other_qos else "",
         )

@@ -7,29 +7,23 @@ the array.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, SchedulerError
-from hpcbert.model import moment, utc
-from hpcbert.scheduler.base import Job
+from hpcbert.model import Array, Campaign, format_utc, parse_utc
+from hpcbert.scheduler.base import Job, World
 from hpcbert.scheduler.slurm import control
-from hpcbert.scheduler.slurm.questions import query
+from hpcbert.scheduler.slurm.questions import run_query
 from hpcbert.slurm import commands
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Array, Campaign
-    from hpcbert.scheduler.base import World
-    from hpcbert.slurm.commands import JobRow
-    from hpcbert.system.runner import Outcome
+from hpcbert.slurm.commands import JobRow
+from hpcbert.system.runner import Outcome
 
 # Large sites answer squeue from a cache that is up to this many seconds old.
-_CACHED = 60.0
+_CACHE_AGE = 60.0
 
 
 class Listings:
@@ -49,55 +43,55 @@ class Listings:
         """Return the answer of squeue: jobs that wait or run, or ended within MinJobAge."""
         if cluster not in self._queues:
             argv = commands.squeue_argv(users=[self._owner], cluster=cluster)
-            self._queues[cluster] = query(self._world, argv)
+            self._queues[cluster] = run_query(self._world, argv)
         return self._queues[cluster]
 
     def history(self, cluster: str) -> tuple[JobRow, ...]:
         """Return the lines of sacct; none if it does not answer."""
         if cluster not in self._histories:
             argv = commands.sacct_argv([], users=[self._owner], since=self._since, cluster=cluster)
-            answer = query(self._world, argv)
+            answer = run_query(self._world, argv)
             rows = commands.read_sacct(answer.stdout).rows if answer.ok else ()
             self._histories[cluster] = rows
         return self._histories[cluster]
 
 
-def search(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
+def search_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     """Return the job that an interrupted or unanswered sbatch made, or nothing if there is none.
 
     Raises:
         SchedulerError: Slurm can't say: it is unknown whether the job exists.
     """
-    job = look(watched, array, world)
+    job = look_up_job(watched, array, world)
     if not job:
         world.pause(world.settle)
         watched.records.refresh(watched.directory)
-        job = look(watched, array, world)
-    return job or _ask_controller(watched, array, world)
+        job = look_up_job(watched, array, world)
+    return job or _ask_controller_for_job(watched, array, world)
 
 
-def _ask_controller(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
+def _ask_controller_for_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
     """Return an array's job as the controller itself has it; squeue may answer from a cache."""
-    answer = query(world, control.show_argv(cluster=array.cluster))
+    answer = run_query(world, control.show_argv(cluster=array.cluster))
     if answer.ok:
-        rows = (shown.row for shown in control.read_all(answer.stdout))
-        return _first_job(watched, array, rows)
-    age = world.now() - (moment(array.called) or 0.0)
+        rows = (controller_job.row for controller_job in control.read_jobs(answer.stdout))
+        return _choose_job(watched, array, rows)
+    age = world.now() - (parse_utc(array.called) or 0.0)
     # The clock may have been set since then.
-    world.pause(min(_CACHED, max(0.0, _CACHED - age)))
-    return look(watched, array, world)
+    world.pause(min(_CACHE_AGE, max(0.0, _CACHE_AGE - age)))
+    return look_up_job(watched, array, world)
 
 
-def look(
+def look_up_job(
     watched: TrackedCampaign, array: Array, world: World, listings: Listings | None = None
 ) -> Job | None:
-    """Do the same as `search`, without waiting."""
-    if job_id := watched.begun_job(array):
+    """Do the same as `search_job`, without waiting."""
+    if job_id := watched.find_begun_job(array):
         return Job(job_id, seen=job_id == array.job_id)
-    return find_job(watched, array, listings or Listings(watched, world), again=world.again)
+    return find_listed_job(watched, array, listings or Listings(watched, world), again=world.again)
 
 
-def adopted(
+def adopt_jobs(
     watched: TrackedCampaign, arrays: Iterable[Array], world: World, *, strict: bool
 ) -> Iterator[Array]:
     """Yield those of some arrays whose jobs were found, as submitted.
@@ -108,32 +102,32 @@ def adopted(
     listings = Listings(watched, world)
     for array in arrays:
         with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-            job = look(watched, array, world, listings)
-            submitted = job.of(array, utc(world.now())) if job else array
+            job = look_up_job(watched, array, world, listings)
+            submitted = job.of(array, format_utc(world.now())) if job else array
             if submitted != array:
                 # One array's job can't be another's.
-                campaign = updated(watched.campaign, {array.name: submitted})
+                campaign = replace_arrays(watched.campaign, {array.name: submitted})
                 watched = replace(watched, campaign=campaign)
                 yield submitted
 
 
-def write_down(directory: Path, arrays: Mapping[str, Array]) -> None:
+def write_arrays(directory: Path, arrays: Mapping[str, Array]) -> None:
     """Record arrays in the manifest on disk.
 
     Raises:
         HpcbertError: Another process holds the campaign, or the file system refused.
     """
     with store.locked(directory):
-        store.write_manifest(directory, updated(store.read_manifest(directory), arrays))
+        store.write_manifest(directory, replace_arrays(store.read_manifest(directory), arrays))
 
 
-def updated(campaign: Campaign, found: Mapping[str, Array]) -> Campaign:
+def replace_arrays(campaign: Campaign, replacements: Mapping[str, Array]) -> Campaign:
     """Return a campaign with arrays replaced by those of the same names."""
-    arrays = tuple(found.get(array.name, array) for array in campaign.arrays)
+    arrays = tuple(replacements.get(array.name, array) for array in campaign.arrays)
     return replace(campaign, arrays=arrays)
 
 
-def find_job(
+def find_listed_job(
     watched: TrackedCampaign, array: Array, listings: Listings, *, again: str
 ) -> Job | None:
     """Return the job that Slurm has for an array, or nothing.
@@ -146,39 +140,45 @@ def find_job(
     """
     queue = listings.queue(array.cluster)
     rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
-    job = _first_job(watched, array, rows)
-    job = job or _first_job(watched, array, listings.history(array.cluster))
+    job = _choose_job(watched, array, rows)
+    job = job or _choose_job(watched, array, listings.history(array.cluster))
     if not job and not queue.ok:
         name = watched.campaign.id
         raise SchedulerError(
-            f"It is unknown whether {array.name} is queued: {complaint(queue)}",
+            f"It is unknown whether {array.name} is queued: {format_complaint(queue)}",
             where=name,
             hint=f"Once Slurm answers: {again} {name}; hpcbert submits nothing twice.",
         )
     return job
 
 
-def _first_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> Job | None:
+def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> Job | None:
     """Return the first job that belongs to an array by its marks, or by its directory."""
-    job_ids = {other.job_id for other in watched.campaign.arrays if other.name != array.name}
-    free = [row for row in rows if row.job not in job_ids]
+    job_ids = {
+        other_array.job_id
+        for other_array in watched.campaign.arrays
+        if other_array.name != array.name
+    }
+    unclaimed_rows = [row for row in rows if row.job not in job_ids]
     unnumbered = replace(array, job_id="")
-    named = [row for row in free if watched.lists(row, unnumbered)]
+    matching_rows = [row for row in unclaimed_rows if watched.lists(row, unnumbered)]
     # Renamed beyond recognition, with unknown script: nothing else is submitted from that
     # directory.
-    job_rows = [row for row in free if row.workdir in watched.places and not row.command]
+    job_rows = [row for row in unclaimed_rows if row.workdir in watched.places and not row.command]
     job_rows = [row for row in job_rows if array.called and bool(row.tasks) != array.together]
-    lines = named or [row for row in job_rows if watched.labelled(row) is None]
-    if not lines:
+    candidates = matching_rows or [
+        row for row in job_rows if watched.find_labelled_array(row) is None
+    ]
+    if not candidates:
         return None
-    first = min(lines, key=lambda row: int(row.job))
+    first_row = min(candidates, key=lambda row: int(row.job))
     # squeue shows when a requeued job was submitted last.
-    time = first.submit if (first.submit or watched.since) < watched.since else None
-    changed = identity(watched, array, first)
-    return Job(first.job, first.cluster, changed=changed, submit_time=time)
+    time = first_row.submit if (first_row.submit or watched.since) < watched.since else None
+    changed = compare_identity(watched, array, first_row)
+    return Job(first_row.job, first_row.cluster, changed=changed, submit_time=time)
 
 
-def identity(
+def compare_identity(
     watched: TrackedCampaign, array: Array, row: JobRow
 ) -> tuple[tuple[str, str, str], ...]:
     """Return where a job's name and directory differ from the request: what, asked, has."""
@@ -188,7 +188,7 @@ def identity(
     return (*name, ("WorkDir", array.workdir or str(watched.directory), row.workdir))
 
 
-def complaint(outcome: Outcome) -> str:
+def format_complaint(outcome: Outcome) -> str:
     """Return a failed command's message, as one line."""
     lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
     silent = f"{outcome.argv[0]} ended with status {outcome.returncode} and printed nothing"

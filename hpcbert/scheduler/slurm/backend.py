@@ -6,14 +6,19 @@ import contextlib
 import os
 import random
 import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert.campaign import store
-from hpcbert.campaign.repeats import Lines, Repeat
-from hpcbert.config.slurmwords import given
+from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
+from hpcbert.config.recipe import Recipe
+from hpcbert.config.site import Site
+from hpcbert.config.slurmwords import argument_value
 from hpcbert.errors import HpcbertError, SchedulerError
-from hpcbert.scheduler.base import Check, Scheduler, Target
+from hpcbert.finding import Finding
+from hpcbert.model import Array, Campaign, JobRequest, Point
+from hpcbert.scheduler.base import Check, Scheduler, Start, Supply, Target
 from hpcbert.scheduler.poller import FLOOR
 from hpcbert.scheduler.slurm import (
     admission,
@@ -25,26 +30,14 @@ from hpcbert.scheduler.slurm import (
     submission,
 )
 from hpcbert.scheduler.slurm.cluster import Cluster
+from hpcbert.scheduler.slurm.poller import SlurmPoller
 from hpcbert.script.plan import MOST_INDICES
-from hpcbert.script.request import unnamed
+from hpcbert.script.request import without_names
+from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import commands, controller, nodes, partitions
-from hpcbert.slurm.states import parse
+from hpcbert.slurm.commands import JobRow
+from hpcbert.slurm.states import RepeatState, parse_state
 from hpcbert.system import ownership
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import Key, TrackedCampaign
-    from hpcbert.config.recipe import Recipe
-    from hpcbert.config.site import Site
-    from hpcbert.finding import Finding
-    from hpcbert.model import Array, Campaign, JobRequest, Point
-    from hpcbert.scheduler.base import Start, Supply
-    from hpcbert.scheduler.slurm.poller import SlurmPoller
-    from hpcbert.script.resolve import SubmitOptions
-    from hpcbert.slurm.commands import JobRow
-    from hpcbert.slurm.states import RepeatState
 
 # scancel's messages about a job that is over (SchedMD/slurm, src/common/slurm_errno.c).
 _ENDED = ("Invalid job id specified", "Job/step already completing or completed")
@@ -55,24 +48,26 @@ class Slurm(Scheduler):
 
     def submit(self, directory: Path, campaign: Campaign) -> Campaign:
         """Call sbatch for every array that is not submitted yet and has no job."""
-        return submission.hand_over(directory, campaign, self.world)
+        return submission.submit_arrays(directory, campaign, self.world)
 
     def adopted(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
         """Look for the jobs of unanswered calls of sbatch."""
         campaign = watched.campaign
         arrays = [
-            array for array in campaign.arrays if array.unsettled and not campaign.superseded(array)
+            array
+            for array in campaign.arrays
+            if array.is_unconfirmed and not campaign.is_superseded(array)
         ]
-        found: dict[str, Array] = {}
+        adopted_arrays: dict[str, Array] = {}
         try:
-            for array in adopt.adopted(watched, arrays, self.world, strict=strict):
-                found[array.name] = array
+            for array in adopt.adopt_jobs(watched, arrays, self.world, strict=strict):
+                adopted_arrays[array.name] = array
         finally:
             # Nothing is written into somebody else's campaign.
-            if found and (strict or not store.stranger(watched.directory)):
+            if adopted_arrays and (strict or not store.find_foreign_owner(watched.directory)):
                 with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-                    adopt.write_down(watched.directory, found)
-        return replace(watched, campaign=adopt.updated(campaign, found))
+                    adopt.write_arrays(watched.directory, adopted_arrays)
+        return replace(watched, campaign=adopt.replace_arrays(campaign, adopted_arrays))
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Poll once, after a search for jobs that are not in the manifest."""
@@ -95,8 +90,8 @@ class Slurm(Scheduler):
         squeue, only the jobs' own account is left.
         """
         repeats = [repeat for campaign in campaigns for repeat in campaign.repeats]
-        outcome, answer = questions.ask(self.world, questions.squeue(repeats))
-        queue = Lines(_going_on(outcome.stdout))
+        outcome, answer = questions.run_queries(self.world, questions.build_squeue_queries(repeats))
+        queue = RowIndex(_read_living_rows(outcome.stdout))
 
         def lives(repeat: Repeat) -> bool:
             if outcome.ok:
@@ -114,31 +109,35 @@ class Slurm(Scheduler):
         A job that waits or runs with one of these ids counts as the campaign's, unless it was
         submitted in another directory and also has another name.
         """
-        wanted: dict[Point, set[int]] = {}
+        numbers_by_point: dict[Point, set[int]] = {}
         for array, number in missing:
-            wanted.setdefault(array.point, set()).add(number)
+            numbers_by_point.setdefault(array.point, set()).add(number)
         for row in self._listed(watched) if missing else ():
-            for array in _submitted_for(watched, row):
-                for number in _repeats_in(watched, row, array, wanted.get(array.point, set())):
-                    where = f"{row.job}_{number}" if row.tasks else row.job
+            for array in _match_arrays(watched, row):
+                for number in _match_repeats(
+                    watched, row, array, numbers_by_point.get(array.point, set())
+                ):
+                    job_id = f"{row.job}_{number}" if row.tasks else row.job
                     raise SchedulerError(
                         f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
-                        f"{where} as {row.state}, under the name {row.name!r} of user {row.user}.",
+                        f"{job_id} as {row.state}, under the name {row.name!r} of user {row.user}.",
                         where=watched.campaign.id,
-                        hint=f"Nothing was submitted. Wait for the job, or end it: scancel {where}",
+                        hint=f"Nothing was submitted. Wait for the job, or end it: scancel {job_id}",
                     )
 
     def _listed(self, watched: TrackedCampaign) -> list[JobRow]:
         """Return jobs that are not over: the submitter's, and those with the campaign's ids."""
         text = ""
-        for cluster in questions.by_cluster(watched.repeats):
+        for cluster_name in questions.group_by_cluster(watched.repeats):
             arrays = watched.campaign.arrays
-            ids = [array.job_id for array in arrays if array.cluster == cluster and array.job_id]
-            wanted = [commands.squeue_argv(users=[watched.campaign.owner], cluster=cluster)]
-            wanted += [commands.squeue_argv(ids=ids, cluster=cluster)] if ids else []
-            for argv in wanted:
-                outcome = questions.query(self.world, argv)
-                if not outcome.ok and not commands.unknown_to_slurm(outcome.stderr):
+            ids = [
+                array.job_id for array in arrays if array.cluster == cluster_name and array.job_id
+            ]
+            queries = [commands.squeue_argv(users=[watched.campaign.owner], cluster=cluster_name)]
+            queries += [commands.squeue_argv(ids=ids, cluster=cluster_name)] if ids else []
+            for argv in queries:
+                outcome = questions.run_query(self.world, argv)
+                if not outcome.ok and not commands.is_unknown_job(outcome.stderr):
                     raise SchedulerError(
                         f"Slurm does not say what waits or runs: {outcome.stderr.strip()}",
                         where=watched.campaign.id,
@@ -146,7 +145,9 @@ class Slurm(Scheduler):
                         f"hpcbert retry {watched.campaign.id}",
                     )
                 text += f"{outcome.stdout}\n" if outcome.ok else ""
-        return [row for row in commands.read_squeue(text).rows if not parse(row.state).kind.over]
+        return [
+            row for row in commands.read_squeue(text).rows if not parse_state(row.state).kind.over
+        ]
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Ask squeue for the campaign's jobs.
@@ -157,41 +158,51 @@ class Slurm(Scheduler):
         campaign's job too. A manifest is not enough, because it may be a copy's, or forged: jobs
         of others, and jobs of a campaign in another place, are left alone.
         """
-        outcome, _ = questions.ask(self.world, questions.squeue(watched.repeats))
+        outcome, _ = questions.run_queries(
+            self.world, questions.build_squeue_queries(watched.repeats)
+        )
         if not outcome.ok:
             again = f"hpcbert cancel {watched.campaign.id}"
             raise SchedulerError(
                 f"squeue does not say what is queued: {outcome.stderr.strip()}",
                 hint=f"Nothing was cancelled. Once Slurm answers: {again}",
             )
-        rows = _going_on(outcome.stdout)
-        named = [(row, array) for row in rows if (array := watched.array_of(row))]
-        foreign = {row.job: why for row, array in named if (why := _foreign(watched, row, array))}
-        found = [(row, array) for row, array in named if row.job not in foreign]
-        jobs = dict.fromkeys((row.job, row.cluster if one.cluster else "") for row, one in found)
-        meant = dict.fromkeys(
+        rows = _read_living_rows(outcome.stdout)
+        matches = [(row, array) for row in rows if (array := watched.find_array(row))]
+        foreign_jobs = {
+            row.job: reason
+            for row, array in matches
+            if (reason := _explain_foreign(watched, row, array))
+        }
+        own_rows = [(row, array) for row, array in matches if row.job not in foreign_jobs]
+        jobs = dict.fromkeys(
+            (row.job, row.cluster if array.cluster else "") for row, array in own_rows
+        )
+        repeats = dict.fromkeys(
             repeat
-            for row, array in found
+            for row, array in own_rows
             for repeat in (Repeat(watched, array, number) for number in array.repeats)
-            if repeat.is_in(row)
+            if repeat.covers_row(row)
         )
         return Target(
             tuple(job for job, _ in jobs),
-            tuple(meant),
-            tuple(one for _, one in jobs),
-            tuple(f"Not cancelled: {why}." for why in foreign.values()),
+            tuple(repeats),
+            tuple(cluster_name for _, cluster_name in jobs),
+            tuple(f"Not cancelled: {reason}." for reason in foreign_jobs.values()),
         )
 
     def cancel(self, watched: TrackedCampaign, target: Target) -> None:
         """Call scancel for jobs, once per cluster."""
-        for cluster in dict.fromkeys(target.clusters):
-            known = zip(target.jobs, target.clusters, strict=True)
-            ids = [job for job, one in known if one == cluster]
-            outcome = questions.query(self.world, commands.scancel_argv(ids, cluster=cluster))
+        for cluster_name in dict.fromkeys(target.clusters):
+            pairs = zip(target.jobs, target.clusters, strict=True)
+            ids = [job for job, job_cluster in pairs if job_cluster == cluster_name]
+            outcome = questions.run_query(
+                self.world, commands.scancel_argv(ids, cluster=cluster_name)
+            )
             lines = [line for line in outcome.stderr.splitlines() if line.strip()]
             # It complains only about jobs that ended before it reached them.
-            over = lines and all(any(words in line for words in _ENDED) for line in lines)
-            if not outcome.ok and not over:
+            all_ended = lines and all(any(words in line for words in _ENDED) for line in lines)
+            if not outcome.ok and not all_ended:
                 raise SchedulerError(
                     f"scancel: {outcome.stderr.strip() or f'status {outcome.returncode}'}",
                     hint=f"See what is left: squeue -j {','.join(target.jobs)}; then repeat: "
@@ -201,14 +212,14 @@ class Slurm(Scheduler):
     @property
     def asking(self) -> Mapping[str, str]:
         """The environment of questions to Slurm."""
-        return commands.environment(self.world.environ)
+        return commands.query_environment(self.world.environ)
 
     def foreseen(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
         """Return the questions about limits and, of this cluster, its MPI and its partitions."""
-        cluster = _cluster(site)
+        cluster = _read_cluster(site)
         mpi = [controller.mpi_argv()] if _names_mpi(site, recipe) else []
-        supply = [] if cluster else [partitions.sinfo_argv()]
-        return [*mpi, commands.of_clusters(controller.config_argv(), cluster), *supply]
+        supply = [] if cluster else [partitions.partitions_argv()]
+        return [*mpi, commands.add_cluster_option(controller.config_argv(), cluster), *supply]
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Ask for the cluster's longest array and, if MPI starts the ranks, for its kinds."""
@@ -217,13 +228,13 @@ class Slurm(Scheduler):
 
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
-        return Cluster(self.world, _cluster(site)).settings.most_indices or MOST_INDICES
+        return Cluster(self.world, _read_cluster(site)).settings.most_indices or MOST_INDICES
 
     def nodes(self, request: JobRequest) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a job's partition; none if it does not answer."""
-        outcome = questions.query(self.world, nodes.sinfo_argv())
+        outcome = questions.run_query(self.world, nodes.node_states_argv())
         text = outcome.stdout if outcome.ok else ""
-        return nodes.read_sinfo(text, request.partition)
+        return nodes.read_usable_nodes(text, request.partition)
 
     def submit_argv(self, directory: Path, array: Array) -> Sequence[str]:
         """Return the command line of sbatch."""
@@ -231,88 +242,93 @@ class Slurm(Scheduler):
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Check syntax, and let sbatch itself check the scripts if it is installed."""
-        there = shutil.which("sbatch") is not None
-        found = []
+        has_sbatch = shutil.which("sbatch") is not None
+        results = []
         for path, text in scripts.items():
-            found.append(self.check_syntax(path, text))
-            found += [self._tested(path, text)] if there else []
-        if not there:
+            results.append(self.check_syntax(path, text))
+            results += [self._tested(path, text)] if has_sbatch else []
+        if not has_sbatch:
             missing = "This machine has no sbatch."
-            found.append(Check("sbatch --test-only", None, missing))
-        return tuple(found)
+            results.append(Check("sbatch --test-only", None, missing))
+        return tuple(results)
 
     def _tested(self, path: str, text: str) -> Check:
         environment = commands.submission_environment(self.world.environ)
         test = self.world.run(["sbatch", "--test-only"], stdin=text, env=environment)
-        ok = None if outlook.away(test) else test.ok
-        return Check(f"sbatch --test-only {path}", ok, adopt.complaint(test))
+        ok = None if outlook.is_unreachable(test) else test.ok
+        return Check(f"sbatch --test-only {path}", ok, adopt.format_complaint(test))
 
     def supply(self, request: JobRequest) -> tuple[Supply, ...]:
         """Ask sinfo for the partitions of a job."""
-        where = request.clusters.partition(",")[0]
-        return admission.supply(admission.demand_of(request), Cluster(self.world, where))
+        cluster_name = request.clusters.partition(",")[0]
+        return admission.list_supply(
+            admission.read_demand(request), Cluster(self.world, cluster_name)
+        )
 
     def forecast(self, script: str) -> Start:
         """Ask sbatch itself when a script's job would start."""
-        return outlook.forecast(script, self.world)
+        return outlook.forecast_start(script, self.world)
 
     def obstacles(self, directory: Path, requests: Sequence[JobRequest]) -> Iterable[Finding]:
         """Compare the requests with the partitions; other clusters' are unknown."""
         if any(request.clusters for request in requests):
             return ()
-        jobs = [admission.demand_of(request) for request in requests]
+        jobs = [admission.read_demand(request) for request in requests]
         return admission.find_obstacles(jobs, directory, Cluster(self.world))
 
     def impossible(self, arrays: Iterable[Array], scripts: Mapping[str, str]) -> Iterable[Finding]:
         """Let sbatch itself test each different request."""
-        texts = {unnamed(array.request): scripts[array.name] for array in arrays}
-        return outlook.impossible(texts.values(), self.world)
+        texts = {without_names(array.request): scripts[array.name] for array in arrays}
+        return outlook.find_impossible(texts.values(), self.world)
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""
-        return examine.examine(site, self.world, nodes)
+        return examine.examine_site(site, self.world, nodes)
 
 
-def _cluster(site: Site) -> str:
+def _read_cluster(site: Site) -> str:
     """Return the cluster that jobs are for; empty for this one."""
-    return given(site.slurm.sbatch_args, "clusters").partition(",")[0]
+    return argument_value(site.slurm.sbatch_args, "clusters").partition(",")[0]
 
 
 def _names_mpi(site: Site, recipe: Recipe) -> bool:
     return any((recipe.mpi, site.slurm.mpi, *(variation.mpi for variation in recipe.on.values())))
 
 
-def _going_on(text: str) -> list[JobRow]:
+def _read_living_rows(text: str) -> list[JobRow]:
     """Return the jobs that squeue lists as alive."""
-    return [row for row in commands.read_squeue(text).rows if parse(row.state).kind.alive]
+    return [row for row in commands.read_squeue(text).rows if parse_state(row.state).kind.alive]
 
 
-def _submitted_for(watched: TrackedCampaign, row: JobRow) -> tuple[Array, ...]:
+def _match_arrays(watched: TrackedCampaign, row: JobRow) -> tuple[Array, ...]:
     """Return the arrays that a living job may belong to."""
-    owner = watched.array_of(row)
+    owner = watched.find_array(row)
     if owner is not None:
         return (owner,)
     elsewhere = bool(row.workdir) and row.workdir not in watched.places
-    return () if elsewhere else watched.of_job.get(row.job, ())
+    return () if elsewhere else watched.arrays_of_job.get(row.job, ())
 
 
-def _repeats_in(
+def _match_repeats(
     watched: TrackedCampaign, row: JobRow, array: Array, numbers: set[int]
 ) -> list[int]:
     """Return which of some repeats of an array's point a line about the array concerns."""
-    those = numbers
+    candidates = numbers
     if len(row.tasks) == 1 and row.tasks[0][0] == row.tasks[0][1]:
-        those = numbers & {row.tasks[0][0] + array.offset}
-    submitted_in = watched.submitted_in
+        candidates = numbers & {row.tasks[0][0] + array.offset}
+    submitted_in = watched.arrays_of_repeat
     return sorted(
         number
-        for number in those
-        if any(one.name == array.name for one in submitted_in.get((array.point, number), ()))
-        and Repeat(watched, array, number).is_in(row)
+        for number in candidates
+        if any(
+            submitted_array.name == array.name
+            for submitted_array in submitted_in.get((array.point, number), ())
+        )
+        and Repeat(watched, array, number).covers_row(row)
     )
 
 
-def _foreign(watched: TrackedCampaign, row: JobRow, array: Array) -> str:
+def _explain_foreign(watched: TrackedCampaign, row: JobRow, array: Array) -> str:
     """Return why a job is not this campaign's, although its manifest names it; empty if it is.
 
     A job is submitted in its campaign's directory, or by hand with a script from there, unless a
@@ -320,12 +336,12 @@ def _foreign(watched: TrackedCampaign, row: JobRow, array: Array) -> str:
     been moved.
     """
     if row.uid is not None and row.uid != os.geteuid():
-        return f"job {row.job} belongs to {ownership.name(row.uid)}"
+        return f"job {row.job} belongs to {ownership.user_name(row.uid)}"
     path = watched.directory
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        own = {str(path.absolute()), str(path.resolve())}
-        by_hand = any(f"{place}/scripts/" in row.command for place in own)
-        moved = any((what, has) == ("WorkDir", row.workdir) for what, _, has in array.changed)
+        own_paths = {str(path.absolute()), str(path.resolve())}
+        by_hand = any(f"{own_path}/scripts/" in row.command for own_path in own_paths)
+        moved = any((field, value) == ("WorkDir", row.workdir) for field, _, value in array.changed)
         if moved and array.workdir and path.samefile(array.workdir):
             return ""
         if row.workdir and not by_hand and not path.samefile(row.workdir):

@@ -8,24 +8,19 @@ in doubt, until the job itself records its start.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from hpcbert.scheduler.base import Job
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.model import Array
+from hpcbert.scheduler.base import Job, World
 from hpcbert.scheduler.slurm import control
-from hpcbert.scheduler.slurm.adopt import identity
-from hpcbert.scheduler.slurm.questions import query
+from hpcbert.scheduler.slurm.adopt import compare_identity
+from hpcbert.scheduler.slurm.gates import StartConditions
+from hpcbert.scheduler.slurm.questions import run_query
 from hpcbert.script.request import controller_fields
 from hpcbert.slurm import commands
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Array
-    from hpcbert.scheduler.base import World
-    from hpcbert.scheduler.slurm.gates import Gates
-    from hpcbert.system.runner import Outcome
+from hpcbert.system.runner import Outcome
 
 
 @dataclass(frozen=True)
@@ -33,19 +28,19 @@ class Claim:
     """An id that sbatch printed.
 
     Attributes:
-        mine: Whether the controller shows that job as the array's; None if it does not say.
+        is_ours: Whether the controller shows that job as the array's; None if it does not say.
         unknown: Whether the controller has no job with that id.
     """
 
     job: Job
-    mine: bool | None = None
+    is_ours: bool | None = None
     unknown: bool = False
-    shown: control.Shown | None = None
+    shown: control.ControllerJob | None = None
 
     @property
     def silent(self) -> bool:
         """Whether the controller gives no information about it at this moment."""
-        return self.mine is None and not self.unknown
+        return self.is_ours is None and not self.unknown
 
     @property
     def text(self) -> str:
@@ -61,82 +56,88 @@ class Order:
     """A call of sbatch.
 
     Attributes:
-        gates: What its job waits for.
+        conditions: What its job waits for.
     """
 
     array: Array
-    gates: Gates
+    conditions: StartConditions
 
 
-def is_plain(outcome: Outcome) -> bool:
+def is_single_id(outcome: Outcome) -> bool:
     """Return whether sbatch succeeded and printed one id and nothing else."""
     lines = [line for line in outcome.stdout.splitlines() if line.strip()]
-    alone = len(control.answers(outcome.stdout)) == 1
-    return outcome.ok and alone and all(map(control.answers, lines))
+    alone = len(control.parse_job_ids(outcome.stdout)) == 1
+    return outcome.ok and alone and all(map(control.parse_job_ids, lines))
 
 
-def claims_of(
+def check_printed_ids(
     watched: TrackedCampaign, array: Array, outcome: Outcome, world: World
 ) -> list[Claim]:
     """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
     claims: list[Claim] = []
-    for job_id, cluster in control.answers(outcome.stdout):
-        claims.append(_check(watched, array, Job(job_id, cluster), world))
-        if claims[-1].mine:
+    for job_id, cluster in control.parse_job_ids(outcome.stdout):
+        claims.append(_check_printed_id(watched, array, Job(job_id, cluster), world))
+        if claims[-1].is_ours:
             break
     return claims
 
 
-def _check(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Claim:
-    answer = query(world, control.show_argv(job.job_id, cluster=job.cluster))
-    shown = control.read(answer.stdout) if answer.ok else None
-    if shown is None:
-        unknown = not answer.ok and commands.unknown_to_slurm(answer.stderr)
+def _check_printed_id(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Claim:
+    answer = run_query(world, control.show_argv(job.job_id, cluster=job.cluster))
+    controller_job = control.read_job(answer.stdout) if answer.ok else None
+    if controller_job is None:
+        unknown = not answer.ok and commands.is_unknown_job(answer.stderr)
         return Claim(job, unknown=unknown)
     # By its directory, or by name, comment or script.
-    label = watched.labelled(shown.row)
-    named = label is None or label.name == array.name
-    numbered = replace(array, job_id=job.job_id, cluster=job.cluster, submit_time=shown.row.submit)
-    mine = shown.row.job == job.job_id and named and watched.lists(shown.row, numbered)
-    return Claim(job, mine=mine, shown=shown)
+    label = watched.find_labelled_array(controller_job.row)
+    name_fits = label is None or label.name == array.name
+    array_with_job = replace(
+        array, job_id=job.job_id, cluster=job.cluster, submit_time=controller_job.row.submit
+    )
+    is_ours = (
+        controller_job.row.job == job.job_id
+        and name_fits
+        and watched.lists(controller_job.row, array_with_job)
+    )
+    return Claim(job, is_ours=is_ours, shown=controller_job)
 
 
-def unmarked(watched: TrackedCampaign, claims: Sequence[Claim]) -> Claim | None:
+def find_unmarked(watched: TrackedCampaign, claims: Sequence[Claim]) -> Claim | None:
     """Return the submitter's newest job without the mark of any array; None if there is none.
 
     The controller's own times and ids say which is the newest. Another array's job stays its own.
     """
     rows = [(claim.shown.row, claim) for claim in claims if claim.shown]
-    free = [
+    candidates = [
         (row.submit or 0.0, int(row.job), claim)
         for row, claim in rows
         if row.job == claim.job.job_id
-        and row.job not in watched.of_job
+        and row.job not in watched.arrays_of_job
         and watched.owner_fits(row)
-        and watched.labelled(row) is None
+        and watched.find_labelled_array(row) is None
     ]
-    return max(free, key=lambda claim: claim[:2])[-1] if free else None
+    return max(candidates, key=lambda candidate: candidate[:2])[-1] if candidates else None
 
 
-def settled(watched: TrackedCampaign, order: Order, claim: Claim, stamp: str) -> Array:
+def complete_array(watched: TrackedCampaign, order: Order, claim: Claim, stamp: str) -> Array:
     """Return an array with its job, and the differences from its request."""
-    changed = _changed(watched, order, claim)
+    changed = _find_changes(watched, order, claim)
     time = claim.shown.row.submit if claim.shown else None
-    job = replace(claim.job, changed=changed, seen=claim.mine is True, submit_time=time)
+    job = replace(claim.job, changed=changed, seen=claim.is_ours is True, submit_time=time)
     return job.of(order.array, stamp)
 
 
-def _changed(
+def _find_changes(
     watched: TrackedCampaign, order: Order, claim: Claim
 ) -> tuple[tuple[str, str, str], ...]:
     """Return where the controller's settings differ from the request."""
     if claim.shown is None:
         return ()
     request = controller_fields(order.array)
-    identities = identity(watched, order.array, claim.shown.row)
-    place = tuple(entry for entry in identities if entry[0] == "WorkDir")
-    depends = claim.shown.fields.get("Dependency", "")
-    jobs = [gate.job_id for gate in order.gates.jobs]
-    waits = depends in {"", "(null)"} or any(f":{job}" in depends for job in jobs)
-    gates = () if waits else (("Dependency", ",".join(jobs), depends),)
-    return (*control.differences(request, claim.shown), *gates, *place)
+    identities = compare_identity(watched, order.array, claim.shown.row)
+    workdir_change = tuple(entry for entry in identities if entry[0] == "WorkDir")
+    dependency = claim.shown.fields.get("Dependency", "")
+    jobs = [gate.job_id for gate in order.conditions.jobs]
+    dependency_kept = dependency in {"", "(null)"} or any(f":{job}" in dependency for job in jobs)
+    dependency_change = () if dependency_kept else (("Dependency", ",".join(jobs), dependency),)
+    return (*control.find_differences(request, claim.shown), *dependency_change, *workdir_change)

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from hpcbert.scheduler.slurm.questions import query
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.slurm.questions import run_query
 from hpcbert.slurm import commands, controller, nodes, partitions, rights, rules
+from hpcbert.slurm.controller import Controller
+from hpcbert.slurm.partitions import Partition
+from hpcbert.slurm.rights import Rights
+from hpcbert.slurm.rules import PartitionRules
 from hpcbert.system import ownership
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcbert.scheduler.base import World
-    from hpcbert.slurm.controller import Controller
-    from hpcbert.slurm.partitions import Partition
-    from hpcbert.slurm.rights import Rights
-    from hpcbert.slurm.rules import Rules
-    from hpcbert.system.runner import Outcome
+from hpcbert.system.runner import Outcome
 
 # Why a question has no answer: the command is not installed, its configuration has no cluster,
 # munge does not run here or is not the controller's, its daemon is down, it hides information from
 # ordinary users, or it failed otherwise.
 Silence = Literal["", "missing", "unconfigured", "unsigned", "away", "private", "failed"]
 # SchedMD/slurm, src/common/slurm_errno.c and src/common/read_config.c, 22.05 to 26.05.
-_SAID: tuple[tuple[Silence, tuple[str, ...]], ...] = (
+_MESSAGES: tuple[tuple[Silence, tuple[str, ...]], ...] = (
     ("unconfigured", ("Could not establish a configuration source",)),
     # src/plugins/auth/munge/auth_munge.c
     ("unsigned", ("Munge encode failed", "Munge decode failed", "Protocol authentication error")),
@@ -46,7 +43,7 @@ _SAID: tuple[tuple[Silence, tuple[str, ...]], ...] = (
     ),
 )
 # Another query would take as long and get the same answer.
-_DEAF = ("missing", "unconfigured", "unsigned", "away")
+_UNREACHABLE = ("missing", "unconfigured", "unsigned", "away")
 _MISSING, _TIMEOUT = 127, 124
 _SENTENCES: dict[Silence, str] = {
     "missing": "Slurm's commands are not on this machine",
@@ -68,7 +65,7 @@ HINTS: dict[Silence, str] = {
 }
 
 
-def silence(outcome: Outcome) -> Silence:
+def classify_silence(outcome: Outcome) -> Silence:
     """Return why a Slurm command did not answer; empty if it did."""
     if outcome.ok:
         return ""
@@ -77,14 +74,16 @@ def silence(outcome: Outcome) -> Silence:
     if outcome.returncode == _TIMEOUT:
         return "away"
     stderr = outcome.stderr
-    return next((one for one, words in _SAID if any(word in stderr for word in words)), "failed")
+    return next(
+        (kind for kind, words in _MESSAGES if any(word in stderr for word in words)), "failed"
+    )
 
 
-def sentence(why: Silence, outcome: Outcome) -> str:
+def describe_silence(kind: Silence, outcome: Outcome) -> str:
     """Return why a command did not answer, as a sentence with the end of the command's output."""
     lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
-    text = f": {lines[-1]}" if lines and why != "missing" else ""
-    return f"{_SENTENCES[why]}{text}"
+    ending = f": {lines[-1]}" if lines and kind != "missing" else ""
+    return f"{_SENTENCES[kind]}{ending}"
 
 
 @dataclass(frozen=True)
@@ -100,18 +99,18 @@ class Cluster:
     name: str = ""
 
     def _ask(self, argv: list[str]) -> Outcome:
-        return query(self.world, commands.of_clusters(argv, self.name), timeout=30)
+        return run_query(self.world, commands.add_cluster_option(argv, self.name), timeout=30)
 
     @cached_property
     def _sinfo(self) -> Outcome:
-        return self._ask(partitions.sinfo_argv())
+        return self._ask(partitions.partitions_argv())
 
     @cached_property
     def _rules(self) -> Outcome:
         return self._ask(rules.rules_argv())
 
     @cached_property
-    def rules(self) -> Mapping[str, Rules]:
+    def rules(self) -> Mapping[str, PartitionRules]:
         """What partitions allow, by name; none if the controller does not answer."""
         return rules.read_rules(self._rules.stdout) if self._rules.ok else {}
 
@@ -119,34 +118,34 @@ class Cluster:
     def partitions(self) -> Mapping[str, Partition]:
         """The partitions by name; for private nodes, only the sums over a partition's nodes."""
         if self._sinfo.ok:
-            return partitions.read_sinfo(self._sinfo.stdout)
-        if silence(self._sinfo) in _DEAF:
+            return partitions.read_partitions(self._sinfo.stdout)
+        if classify_silence(self._sinfo) in _UNREACHABLE:
             return {}
         return {name: rule.partition for name, rule in self.rules.items()}
 
     @cached_property
     def states(self) -> str:
         """What sinfo prints about every node's state, for `slurm.nodes`; empty if it fails."""
-        outcome = self._ask(nodes.sinfo_argv())
+        outcome = self._ask(nodes.node_states_argv())
         return outcome.stdout if outcome.ok else ""
 
     @cached_property
     def sizes(self) -> str:
         """What sinfo prints about every node's CPUs and memory; empty if it fails."""
-        outcome = self._ask(nodes.sizes_argv())
+        outcome = self._ask(nodes.node_sizes_argv())
         return outcome.stdout if outcome.ok else ""
 
     @property
     def silence(self) -> Silence:
         """Why the partitions are unknown; empty if they are known, at least in part."""
-        return "" if self.partitions else silence(self._sinfo) or "private"
+        return "" if self.partitions else classify_silence(self._sinfo) or "private"
 
     @property
     def complaint(self) -> str:
         """Why the nodes are unknown, as a sentence; empty if they are known."""
         if self._sinfo.ok:
             return "" if self.partitions else "Slurm shows you no partitions"
-        return sentence(silence(self._sinfo), self._sinfo)
+        return describe_silence(classify_silence(self._sinfo), self._sinfo)
 
     @cached_property
     def settings(self) -> Controller:
@@ -157,24 +156,24 @@ class Cluster:
     @cached_property
     def mpi(self) -> tuple[str, ...]:
         """The types of MPI that srun has; none if it does not say."""
-        outcome = query(self.world, controller.mpi_argv(), timeout=30)
+        outcome = run_query(self.world, controller.mpi_argv(), timeout=30)
         return controller.read_mpi(f"{outcome.stdout}\n{outcome.stderr}")
 
     @cached_property
     def pyxis(self) -> bool:
         """Whether srun enters containers by itself."""
-        return "--container-image" in query(self.world, ["srun", "--help"], timeout=30).stdout
+        return "--container-image" in run_query(self.world, ["srun", "--help"], timeout=30).stdout
 
     @cached_property
     def rights(self) -> Rights:
         """What this user may request; unknown if accounting does not answer."""
-        user, cluster = ownership.name(os.geteuid()), self.name or self.settings.name
-        outcome = query(self.world, rights.associations_argv(user, cluster=cluster), timeout=30)
+        user, cluster = ownership.user_name(os.geteuid()), self.name or self.settings.name
+        outcome = run_query(self.world, rights.associations_argv(user, cluster=cluster), timeout=30)
         if not outcome.ok:
             return rights.Rights()
-        above = query(self.world, rights.associations_argv("", cluster=cluster), timeout=30)
-        default = query(self.world, rights.default_argv(user), timeout=30)
-        qos = query(self.world, rights.qos_argv(), timeout=30)
+        above = run_query(self.world, rights.associations_argv("", cluster=cluster), timeout=30)
+        default = run_query(self.world, rights.default_argv(user), timeout=30)
+        qos = run_query(self.world, rights.qos_argv(), timeout=30)
         return rights.Rights(
             own=rights.read_associations(outcome.stdout),
             accounts=rights.read_associations(above.stdout),
@@ -185,5 +184,5 @@ class Cluster:
 
     def memory(self, partition: str) -> str:
         """Return the memory of a job that requests none, as an option of sbatch; empty: all."""
-        own = self.rules[partition].memory if partition in self.rules else ""
-        return own or self.settings.memory
+        partition_memory = self.rules[partition].memory if partition in self.rules else ""
+        return partition_memory or self.settings.memory

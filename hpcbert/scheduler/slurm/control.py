@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
 from hpcbert.timelimit import TimeLimit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 # These stand alone on a line or at its end, so that they may contain blanks.
 _WHOLE = re.compile(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
@@ -27,7 +24,7 @@ _IGNORED = {"", "(null)", "N/A", "Unknown"}
 
 
 @dataclass(frozen=True)
-class Shown:
+class ControllerJob:
     """A job as the controller has it.
 
     Attributes:
@@ -39,7 +36,7 @@ class Shown:
     fields: Mapping[str, str]
 
 
-def answers(stdout: str) -> tuple[tuple[str, str], ...]:
+def parse_job_ids(stdout: str) -> tuple[tuple[str, str], ...]:
     """Return the job ids, each with its cluster, that `sbatch --parsable` may have meant.
 
     A site's own sbatch may print lines before and after, or drop the option: the last line comes
@@ -52,15 +49,15 @@ def answers(stdout: str) -> tuple[tuple[str, str], ...]:
 def show_argv(job_id: str = "", *, cluster: str = "") -> list[str]:
     """Return the query for a job, or for all, including those in hidden partitions."""
     words = ["scontrol", "--all", "show", "job", *filter(None, [job_id])]
-    return commands.of_clusters(words, cluster)
+    return commands.add_cluster_option(words, cluster)
 
 
-def read(text: str) -> Shown | None:
+def read_job(text: str) -> ControllerJob | None:
     """Read the first job in the output of `show_argv`; None if there is none."""
-    return next(iter(read_all(text)), None)
+    return next(iter(read_jobs(text)), None)
 
 
-def read_all(text: str) -> Iterator[Shown]:
+def read_jobs(text: str) -> Iterator[ControllerJob]:
     """Read the jobs in the output of `show_argv`, arrays once for each of their records."""
     for block in text.strip().split("\n\n"):
         fields: dict[str, str] = {}
@@ -69,47 +66,49 @@ def read_all(text: str) -> Iterator[Shown]:
             plain = line[: match.start()] if match else line
             fields |= dict(_PAIR.findall(plain))
             fields |= {match[1]: match[2].rstrip()} if match else {}
-        if job := commands.job_id(fields.get("ArrayJobId") or fields.get("JobId", "")):
-            yield _shown(job[0], fields)
+        if job := commands.parse_job_id(fields.get("ArrayJobId") or fields.get("JobId", "")):
+            yield _build_job(job[0], fields)
 
 
-def _shown(job_id: str, fields: Mapping[str, str]) -> Shown:
-    user = _USER.fullmatch(fields.get("UserId", ""))
+def _build_job(job_id: str, fields: Mapping[str, str]) -> ControllerJob:
+    user_match = _USER.fullmatch(fields.get("UserId", ""))
     submit = fields.get("SubmitTime", "")
     row = JobRow(
         job_id,
         ((0, 0, 1),) if "ArrayTaskId" in fields else (),
-        user=user[1] if user else "",
+        user=user_match[1] if user_match else "",
         name=fields.get("JobName", ""),
         state=fields.get("JobState", ""),
         submit=float(submit) if submit.isdigit() else None,
-        uid=int(user[2]) if user else None,
+        uid=int(user_match[2]) if user_match else None,
         workdir=fields.get("WorkDir", ""),
         command=fields.get("Command", ""),
         comment=fields.get("Comment", ""),
     )
-    return Shown(row, fields)
+    return ControllerJob(row, fields)
 
 
-def differences(asked: Mapping[str, str], shown: Shown) -> tuple[tuple[str, str, str], ...]:
+def find_differences(
+    request: Mapping[str, str], controller_job: ControllerJob
+) -> tuple[tuple[str, str, str], ...]:
     """Return the differences from the request: key, requested value, and the controller's value.
 
     Args:
-        asked: By the controller's keys; a key with an empty value was not requested.
-        shown: The job.
+        request: By the controller's keys; a key with an empty value was not requested.
+        controller_job: The job.
     """
-    found = []
-    for key, value in asked.items():
-        has = shown.fields.get(key, "")
-        if not value or has in _IGNORED or _plain(key, has) == _plain(key, value):
+    changes = []
+    for key, value in request.items():
+        actual = controller_job.fields.get(key, "")
+        if not value or actual in _IGNORED or _normalize(key, actual) == _normalize(key, value):
             continue
         # A job with several partitions that has started is in one of them.
-        if key != "Partition" or has not in value.split(","):
-            found.append((key, value, has))
-    return tuple(found)
+        if key != "Partition" or actual not in value.split(","):
+            changes.append((key, value, actual))
+    return tuple(changes)
 
 
-def _plain(key: str, value: str) -> str:
+def _normalize(key: str, value: str) -> str:
     """Return a value in a form in which both sides can be compared."""
     if key == "NumNodes":
         return value.partition("-")[0]

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hpcbert.campaign import preflight
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError
-from hpcbert.scheduler.slurm.questions import query
+from hpcbert.model import Array, Campaign, Point
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.slurm.questions import run_query
 from hpcbert.script.request import part_options
 from hpcbert.slurm import nodes
 from hpcbert.slurm.hostlist import expand
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.model import Array, Campaign, Point
-    from hpcbert.scheduler.base import World
-
 
 @dataclass(frozen=True)
-class Gates:
+class StartConditions:
     """The jobs that an array waits for, and the nodes that it excludes.
 
     Attributes:
@@ -48,12 +44,12 @@ class Gates:
         return ",".join(words)
 
 
-NONE = Gates()
+NO_CONDITIONS = StartConditions()
 
 
-def gates_of(
+def find_conditions(
     watched: TrackedCampaign, arrays: Mapping[Point | None, Array], array: Array, world: World
-) -> Gates:
+) -> StartConditions:
     """Return what an array waits for: the preflight, and the array before it, if it must wait.
 
     Args:
@@ -65,24 +61,26 @@ def gates_of(
     Raises:
         SchedulerError: The preflight failed.
     """
-    after = _before(arrays, array, watched.campaign)
+    after = _find_predecessor(arrays, array, watched.campaign)
     if array.preflight:
-        return Gates(after)
-    check = preflight.found(watched)
+        return StartConditions(after)
+    check = preflight.read_preflight(watched)
     if check is None:
-        return Gates(after)
+        return StartConditions(after)
     if check.state == "failed":
         raise SchedulerError(
             "The preflight failed, so hpcbert submits no point.",
             where=watched.campaign.id,
-            hint=f"See {preflight.log(watched, check.array)}; submit the points in a campaign of "
+            hint=f"See {preflight.find_log(watched, check.array)}; submit the points in a campaign of "
             "their own, without --preflight if need be.",
         )
-    kept = _kept_away(check.slow, array, world)
-    return Gates(after, None if check.state == "done" else check.array, kept)
+    excluded = _choose_excluded(check.slow, array, world)
+    return StartConditions(after, None if check.state == "done" else check.array, excluded)
 
 
-def _before(arrays: Mapping[Point | None, Array], array: Array, campaign: Campaign) -> Array | None:
+def _find_predecessor(
+    arrays: Mapping[Point | None, Array], array: Array, campaign: Campaign
+) -> Array | None:
     """Return the array whose job an array waits for: the one before it, if it must wait.
 
     A retry always waits for its own point's: repeats of a point never share the network unless
@@ -91,18 +89,20 @@ def _before(arrays: Mapping[Point | None, Array], array: Array, campaign: Campai
     return arrays.get(array.point if campaign.concurrent_points else None)
 
 
-def _kept_away(slow: Iterable[str], array: Array, world: World) -> tuple[str, ...]:
+def _choose_excluded(slow: Iterable[str], array: Array, world: World) -> tuple[str, ...]:
     """Return the slow nodes, unless the array names one, or too few others could run it."""
     names = tuple(slow)
     if set(names) & set(expand(array.request.nodelist)):
         return ()
-    answer = query(world, nodes.sinfo_argv()) if names else None
-    sinfo = nodes.read_sinfo(answer.stdout, array.request.partition) if answer else {}
+    answer = run_query(world, nodes.node_states_argv()) if names else None
+    sinfo = nodes.read_usable_nodes(answer.stdout, array.request.partition) if answer else {}
     available = sum(usable for name, usable in sinfo.items() if name not in names)
     return names if not sinfo or available >= array.point.shape.nodes else ()
 
 
-def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE) -> list[str]:
+def sbatch_argv(
+    directory: Path, array: Array, *, gates: StartConditions = NO_CONDITIONS
+) -> list[str]:
     """Return the command that submits one array; all other options are in the script.
 
     Args:
@@ -116,7 +116,7 @@ def sbatch_argv(directory: Path, array: Array, *, gates: Gates = NONE) -> list[s
     # A job that can't start any more must not wait forever.
     words += ["--kill-on-invalid-dep=yes"] if gates.preflight else []
     if gates.exclude:
-        known = [array.request.exclude] if array.request.exclude else []
-        words += [f"--exclude={','.join([*known, *gates.exclude])}"]
+        requested_nodes = [array.request.exclude] if array.request.exclude else []
+        words += [f"--exclude={','.join([*requested_nodes, *gates.exclude])}"]
     words += part_options(array)
     return ["sbatch", "--parsable", *words, str(directory / array.script)]

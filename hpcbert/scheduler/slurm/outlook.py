@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcbert.errors import SchedulerError
 from hpcbert.finding import Finding
-from hpcbert.scheduler.base import Start
-from hpcbert.scheduler.slurm.adopt import complaint
-from hpcbert.scheduler.slurm.cluster import HINTS, sentence, silence
+from hpcbert.scheduler.base import Start, World
+from hpcbert.scheduler.slurm.adopt import format_complaint
+from hpcbert.scheduler.slurm.cluster import HINTS, classify_silence, describe_silence
 from hpcbert.scheduler.slurm.submission import TRANSIENT
 from hpcbert.slurm import commands, refusals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from hpcbert.scheduler.base import World
-    from hpcbert.system.runner import Outcome
+from hpcbert.system.runner import Outcome
 
 # sbatch: Job 12 to start at 1795331940 using 16 processors on nodes n[1-4] in partition gpu
 # (SchedMD/slurm, src/sbatch/sbatch.c and src/plugins/select; the time as SLURM_TIME_FORMAT says).
@@ -34,38 +29,40 @@ _NEVER = (
 _ELF = b"\x7fELF"
 
 
-def forecast(script: str, world: World) -> Start:
+def forecast_start(script: str, world: World) -> Start:
     """Ask sbatch when the job of a script would start; nothing is submitted.
 
     Raises:
         SchedulerError: Slurm can't be asked.
     """
-    own = commands.submission_environment(world.environ)
-    environment = {**own, "SLURM_TIME_FORMAT": "%s"}
+    base_environment = commands.submission_environment(world.environ)
+    environment = {**base_environment, "SLURM_TIME_FORMAT": "%s"}
     outcome = world.run(["sbatch", "--test-only"], stdin=script, env=environment)
-    if away(outcome):
-        why = silence(outcome)
-        raise SchedulerError(f"{sentence(why, outcome)}.", hint=HINTS[why])
+    if is_unreachable(outcome):
+        kind = classify_silence(outcome)
+        raise SchedulerError(f"{describe_silence(kind, outcome)}.", hint=HINTS[kind])
     if not outcome.ok:
-        return Start(refused=complaint(outcome))
+        return Start(refused=format_complaint(outcome))
     match = _START.search(outcome.stderr) or _START.search(outcome.stdout)
     return Start(when=float(match[1]), nodes=match[2] or "") if match else Start()
 
 
-def impossible(scripts: Iterable[str], world: World) -> Iterator[Finding]:
+def find_impossible(scripts: Iterable[str], world: World) -> Iterator[Finding]:
     """Yield the requests that sbatch accepts, although its own test finds that no node meets them.
 
     A site's wrapper might submit what is only to be tested, so only Slurm's own program is asked.
     """
     if not _is_program(shutil.which("sbatch") or ""):
         return
-    for text in scripts:
+    for script in scripts:
         try:
-            refused = forecast(text, world).refused
+            refusal = forecast_start(script, world).refused
         except SchedulerError:
             return
-        if any(phrase in refused for phrase in _NEVER):
-            yield Finding("sbatch --test-only", "fail", refused, refusals.advice(refused))
+        if any(phrase in refusal for phrase in _NEVER):
+            yield Finding(
+                "sbatch --test-only", "fail", refusal, refusals.find_refusal_advice(refusal)
+            )
 
 
 def _is_program(path: str) -> bool:
@@ -77,7 +74,7 @@ def _is_program(path: str) -> bool:
         return False
 
 
-def away(outcome: Outcome) -> bool:
+def is_unreachable(outcome: Outcome) -> bool:
     """Return whether sbatch could not ask Slurm."""
     busy = not outcome.ok and any(phrase in outcome.stderr for phrase in TRANSIENT)
-    return busy or silence(outcome) in {"missing", "unconfigured", "away"}
+    return busy or classify_silence(outcome) in {"missing", "unconfigured", "away"}

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from hpcbert.campaign.repeats import Lines
-from hpcbert.scheduler.poller import Haste, Pace, Poller, differ
+from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
+from hpcbert.scheduler.base import World
+from hpcbert.scheduler.poller import EarlyQueries, Pace, Poller, has_changed
 from hpcbert.scheduler.slurm import questions
 from hpcbert.scheduler.slurm.submitit import Watcher
 from hpcbert.slurm import commands
-from hpcbert.slurm.ladder import Reports, awaited, doubtful, resolve_state
-from hpcbert.slurm.states import UNHEARD, UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-    from hpcbert.scheduler.base import World
-    from hpcbert.slurm.ladder import Answer
+from hpcbert.slurm.ladder import Answer, Reports, defer_end, needs_squeue, resolve_state
+from hpcbert.slurm.states import UNANSWERED, UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse_state
 
 # Polls in which a doubtful end must stand before it is trusted.
-_CALM = 3
+_CONFIRMATIONS = 3
 # Reading an answer about thousands of repeats takes time; wait this many times that.
-_SPARING = 40
+_COST_FACTOR = 40
 # Seconds for which sacct may not know about an end yet: some at any time, more than four after a
 # start of slurmctld (seen with 22.05.8).
 _LAG = 20.0
@@ -61,7 +55,7 @@ class SlurmPoller(Poller):
         ]
         self._watcher = Watcher(self._repeats, world)
         self._pace, self._due = Pace(floor=floor), 0.0
-        self._haste = Haste(floor=floor)
+        self._haste = EarlyQueries(floor=floor)
         self._ended: dict[Key, Repeat] = {}
         self._calm: dict[Key, int] = {}
         self._known: set[str] = set()
@@ -74,17 +68,17 @@ class SlurmPoller(Poller):
         squeue is asked early about ends that jobs wrote.
         """
         due = self._world.now() >= self._due
-        if not self._open() or not (due or self._hurries()):
+        if not self._open() or not (due or self._is_early_query_due()):
             return
-        before, began = dict(self.states), time.thread_time()
+        before, cpu_start = dict(self.states), time.thread_time()
         if due:
             self._ask()
         else:
             self._confirm()
-        changed = any(differ(before.get(key), state) for key, state in self.states.items())
+        changed = any(has_changed(before.get(key), state) for key, state in self.states.items())
         if due or changed:
             self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
-            cost = (time.thread_time() - began) * _SPARING
+            cost = (time.thread_time() - cpu_start) * _COST_FACTOR
             self._due = self._world.now() + self._pace.seconds(self._chance(), cost)
         self._haste = self._haste.after(self._world.now(), changed=changed)
         self._note_ends()
@@ -97,7 +91,7 @@ class SlurmPoller(Poller):
         """Return whether jobs wrote ends that squeue can be asked about now."""
         if any(tracked_campaign.records.stirred() for tracked_campaign in self._watched):
             self._note_ends()
-        return self._hurries()
+        return self._is_early_query_due()
 
     def soon(self) -> float:
         """Return the seconds until squeue can be asked early about ends that jobs wrote."""
@@ -113,13 +107,13 @@ class SlurmPoller(Poller):
         if self._ended.keys() - before.keys():
             self._haste = self._haste.heard(self._world.now())
 
-    def _hurries(self) -> bool:
+    def _is_early_query_due(self) -> bool:
         """Return whether to ask squeue early about ends that jobs wrote."""
         return self.soon() <= 0
 
     def settled(self, key: Key) -> bool:
         """Return whether a repeat's end has stood long enough."""
-        return self._calm.get(key, 0) >= _CALM
+        return self._calm.get(key, 0) >= _CONFIRMATIONS
 
     def _open(self) -> list[Repeat]:
         return [repeat for repeat in self._repeats if not self.settled(repeat.key)]
@@ -127,59 +121,69 @@ class SlurmPoller(Poller):
     def _ask(self) -> None:
         """Go down the ladder once for every unsettled repeat."""
         self._watcher.update()
-        open_ = self._open()
+        open_repeats = self._open()
         for watched in self._watched:
             watched.records.refresh(watched.directory)
-        heard = {repeat.key: self._heard(repeat) for repeat in open_}
-        doubts = [one for one in open_ if self._doubts(one, heard[one.key])]
+        reports_by_key = {repeat.key: self._collect_reports(repeat) for repeat in open_repeats}
+        doubts = [
+            repeat for repeat in open_repeats if self._doubts(repeat, reports_by_key[repeat.key])
+        ]
         queue = self._ask_squeue(doubts)
         self.garbage = (*self._watcher.garbage, *self._queue_garbage)
         self.absent = self._watcher.answer == self._squeue == "absent"
         for repeat in doubts:
             row, _ = queue.newest(repeat)
-            heard[repeat.key] = replace(heard[repeat.key], queue=row, squeue=self._squeue)
+            reports_by_key[repeat.key] = replace(
+                reports_by_key[repeat.key], queue=row, squeue=self._squeue
+            )
         # An array with any sign of life is not lost.
-        for repeat in open_:
-            reports = heard[repeat.key]
+        for repeat in open_repeats:
+            reports = reports_by_key[repeat.key]
             if any(
-                told is not None
-                for told in (reports.accounting, reports.queue, reports.record.start)
+                sign is not None
+                for sign in (reports.accounting, reports.queue, reports.record.start)
             ):
                 self._known.add(repeat.array.name)
         for repeat in doubts:
             if self._is_lost(repeat):
-                heard[repeat.key] = replace(heard[repeat.key], lost=repeat.array.job_id)
-        for repeat in open_:
-            self._judge(repeat, heard[repeat.key])
+                reports_by_key[repeat.key] = replace(
+                    reports_by_key[repeat.key], lost_job=repeat.array.job_id
+                )
+        for repeat in open_repeats:
+            self._judge(repeat, reports_by_key[repeat.key])
         answers = {self._watcher.answer, self._squeue}
         self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
 
     def _confirm(self) -> None:
         """Judge the ends that jobs wrote: ask squeue about those that sacct does not know yet."""
-        known = {key for key, one in self._ended.items() if self._accounted(one)}
-        queue = self._ask_squeue([one for key, one in self._ended.items() if key not in known])
+        accounted_keys = {key for key, repeat in self._ended.items() if self._is_accounted(repeat)}
+        queue = self._ask_squeue(
+            [repeat for key, repeat in self._ended.items() if key not in accounted_keys]
+        )
         for key, repeat in self._ended.items():
             row, _ = queue.newest(repeat)
-            if key in known or (row is not None and parse(row.state).kind.over):
-                self._judge(repeat, replace(self._heard(repeat), queue=row, squeue=self._squeue))
+            if key in accounted_keys or (row is not None and parse_state(row.state).kind.over):
+                self._judge(
+                    repeat, replace(self._collect_reports(repeat), queue=row, squeue=self._squeue)
+                )
 
-    def _accounted(self, repeat: Repeat) -> bool:
+    def _is_accounted(self, repeat: Repeat) -> bool:
         """Return whether sacct says that a repeat's job has ended for good."""
         return bool(repeat.job_id) and self._watcher.is_done(repeat.tag, mode="cache")
 
     def _judge(self, repeat: Repeat, reports: Reports) -> None:
         """Set the state of a repeat, and the number of polls it has stood."""
-        judged = awaited(resolve_state(reports), reports.record, now=self._world.now())
-        state = _unsubmitted(repeat, reports) or judged
+        resolved_state = defer_end(resolve_state(reports), reports.record, now=self._world.now())
+        state = _unsubmitted_state(repeat, reports) or resolved_state
         self.states[repeat.key] = state
-        self._calm[repeat.key] = self._calmer(repeat, state, reports)
+        self._calm[repeat.key] = self._count_confirmations(repeat, state, reports)
 
     def _doubts(self, repeat: Repeat, reports: Reports) -> bool:
         """Return whether squeue has to be asked; now and then about all, because sacct may lag."""
-        if doubtful(reports) or self._calm.get(repeat.key, 0) > 0:
+        if needs_squeue(reports) or self._calm.get(repeat.key, 0) > 0:
             return True
         checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
-        return checkup and not self._accounted(repeat)
+        return checkup and not self._is_accounted(repeat)
 
     def _is_lost(self, repeat: Repeat) -> bool:
         """Return whether Slurm accepted a repeat's array some time ago and has no trace of it.
@@ -194,55 +198,66 @@ class SlurmPoller(Poller):
             return False
         return self._world.now() - repeat.accepted > _FORGOTTEN
 
-    def _heard(self, repeat: Repeat) -> Reports:
+    def _collect_reports(self, repeat: Repeat) -> Reports:
         row, restarts = self._watcher.rows.get(repeat.tag, (None, 0))
         history = self._watcher.history.get(repeat.tag, ())
-        revived = [one for one in history if repeat.replaced(*one)]
+        revived = [attempt for attempt in history if repeat.was_replaced(*attempt)]
         return Reports(
             record=repeat.newest,
             accounting=row,
             restarts=repeat.array.first_attempt + restarts,
             together=repeat.array.together,
-            history=tuple(one for one in history if one not in revived),
-            revived=tuple(row for _, row in revived),
+            history=tuple(attempt for attempt in history if attempt not in revived),
+            revived_rows=tuple(row for _, row in revived),
         )
 
-    def _ask_squeue(self, doubts: Sequence[Repeat]) -> Lines:
+    def _ask_squeue(self, doubts: Sequence[Repeat]) -> RowIndex:
         self._squeue = "absent" if self._squeue == "absent" else "unasked"
         if not doubts or self._squeue == "absent":
-            return Lines()
-        outcome, self._squeue = questions.ask(self._world, questions.squeue(doubts))
+            return RowIndex()
+        outcome, self._squeue = questions.run_queries(
+            self._world, questions.build_squeue_queries(doubts)
+        )
         self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
         listing = commands.read_squeue(outcome.stdout if outcome.ok else "")
         self._queue_garbage = listing.garbage
-        return Lines(listing.rows)
+        return RowIndex(listing.rows)
 
-    def _calmer(self, repeat: Repeat, state: RepeatState, reports: Reports) -> int:
+    def _count_confirmations(self, repeat: Repeat, state: RepeatState, reports: Reports) -> int:
         """Count the polls that an end has stood; one beyond doubt counts as enough."""
-        shown = reports.queue and parse(reports.queue.state)
-        if shown and not shown.kind.over:
+        queue_state = reports.queue and parse_state(reports.queue.state)
+        if queue_state and not queue_state.kind.over:
             return 0
         repeat_state = reports.own
-        if shown and repeat_state and repeat_state.word == state.word and not shown.returns:
-            return _CALM  # The controller and the job agree; accounting lags, but will follow.
+        if (
+            queue_state
+            and repeat_state
+            and repeat_state.word == state.word
+            and not queue_state.returns
+        ):
+            return _CONFIRMATIONS  # The controller and the job agree; accounting lags, but will follow.
         row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
         # The job continues after this repeat, and may yet be started again with it.
-        job_lives = repeat.array.together and row is not None and not parse(row.state).kind.over
+        job_lives = (
+            repeat.array.together and row is not None and not parse_state(row.state).kind.over
+        )
         if state.kind in {Kind.WAITING, Kind.RUNNING} or job_lives:
             return 0
         # sacct answers, and may yet report an end that only squeue knows.
-        alone = state.source == "squeue" and state.kind.over and self._watcher.answer == "answered"
-        if alone and abs(self._world.now() - (state.end or 0.0)) < _LAG:
+        only_in_queue = (
+            state.source == "squeue" and state.kind.over and self._watcher.answer == "answered"
+        )
+        if only_in_queue and abs(self._world.now() - (state.end or 0.0)) < _LAG:
             return 0
         unaccounted = self._watcher.answer == "absent" and self._squeue != "failed"
-        final = state.source in {"sacct", "none"} or unaccounted
-        if state.kind.over and final and not parse(state.word).returns:
-            return _CALM
+        is_final = state.source in {"sacct", "none"} or unaccounted
+        if state.kind.over and is_final and not parse_state(state.word).returns:
+            return _CONFIRMATIONS
         # While squeue does not answer, waiting gives no information.
         return self._calm.get(repeat.key, 0) + (self._squeue != "failed")
 
 
-def _unsubmitted(repeat: Repeat, reports: Reports) -> RepeatState | None:
+def _unsubmitted_state(repeat: Repeat, reports: Reports) -> RepeatState | None:
     """Return the state of a repeat that sbatch refused or never got; None: Slurm has it."""
     array = repeat.array
     if reports.queue is not None or array.state == "submitted":
@@ -251,7 +266,7 @@ def _unsubmitted(repeat: Repeat, reports: Reports) -> RepeatState | None:
         return RepeatState("REFUSED", Kind.FAILED, "none", detail=f"sbatch: {array.error}")
     if not array.called:
         return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
-    seen = reports.accounting is not None or reports.record.start is not None
-    if seen or reports.squeue != "answered":
+    has_trace = reports.accounting is not None or reports.record.start is not None
+    if has_trace or reports.squeue != "answered":
         return None
-    return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNHEARD)
+    return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNANSWERED)

@@ -18,29 +18,29 @@ import os
 import re
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from hpcbert.campaign import store
+from hpcbert.campaign.ledger import Ledger
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.model import utc
-from hpcbert.scheduler.base import RESUME, NoRoomError, record
-from hpcbert.scheduler.slurm.adopt import adopted, complaint, look, search
-from hpcbert.scheduler.slurm.claims import Order, claims_of, is_plain, settled, unmarked
-from hpcbert.scheduler.slurm.gates import gates_of, sbatch_argv
-from hpcbert.scheduler.slurm.questions import query
+from hpcbert.model import Array, Campaign, Point, format_utc
+from hpcbert.scheduler.base import RESUME, NoRoomError, World, record_arrays
+from hpcbert.scheduler.slurm.adopt import adopt_jobs, format_complaint, look_up_job, search_job
+from hpcbert.scheduler.slurm.claims import (
+    Claim,
+    Order,
+    check_printed_ids,
+    complete_array,
+    find_unmarked,
+    is_single_id,
+)
+from hpcbert.scheduler.slurm.gates import StartConditions, find_conditions, sbatch_argv
+from hpcbert.scheduler.slurm.questions import run_query
 from hpcbert.slurm import commands, refusals
-from hpcbert.slurm.states import parse
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hpcbert.campaign.ledger import Ledger
-    from hpcbert.model import Array, Campaign, Point
-    from hpcbert.scheduler.base import World
-    from hpcbert.scheduler.slurm.claims import Claim
-    from hpcbert.scheduler.slurm.gates import Gates
-    from hpcbert.system.runner import Outcome
+from hpcbert.slurm.states import parse_state
+from hpcbert.system.runner import Outcome
 
 # sbatch's messages if the controller is busy or away and nothing was submitted
 # (SchedMD/slurm, src/common/slurm_errno.c).
@@ -73,28 +73,28 @@ _NO_PROGRAM = 127
 Verdict = Literal["done", "again", "full"]
 
 
-def hand_over(directory: Path, campaign: Campaign, world: World) -> Campaign:
+def submit_arrays(directory: Path, campaign: Campaign, world: World) -> Campaign:
     """Implement `Scheduler.submit`, one array after the other."""
-    arrays: dict[Point | None, Array] = _first(directory, campaign)
+    arrays: dict[Point | None, Array] = _find_previous_array(directory, campaign)
     world = world._replace(environ=commands.submission_environment(world.environ))
-    with store.changing(directory, campaign) as ledger:
+    with store.open_ledger(directory, campaign) as ledger:
         if world.resumed:
             _adopt_all(ledger, world)
         watched = TrackedCampaign(directory, ledger.campaign)
-        open_ = {array.name for array in watched.campaign.unsubmitted}
-        left = deque(watched.campaign.in_order)
-        while left:
-            array = left.popleft()
-            if array.name in open_:
+        unsubmitted_names = {array.name for array in watched.campaign.unsubmitted}
+        queue = deque(watched.campaign.in_order)
+        while queue:
+            array = queue.popleft()
+            if array.name in unsubmitted_names:
                 world.check()
-                gates = gates_of(watched, arrays, array, world)
-                array = _handed_over(ledger, watched, array, world, gates)
+                gates = find_conditions(watched, arrays, array, world)
+                array = _submit_array(ledger, watched, array, world, gates)
                 if array.state != "submitted":
-                    first, rest = _halves(array)
-                    ledger.split(array, (first, rest))
+                    first_half, second_half = _split_array(array)
+                    ledger.split(array, (first_half, second_half))
                     watched = TrackedCampaign(directory, ledger.campaign)
-                    open_.add(rest.name)
-                    left.extendleft((rest, first))
+                    unsubmitted_names.add(second_half.name)
+                    queue.extendleft((second_half, first_half))
                     continue
             if array.preflight:
                 watched = TrackedCampaign(directory, ledger.campaign)
@@ -112,27 +112,35 @@ def _adopt_all(ledger: Ledger, world: World) -> None:
     campaign = ledger.campaign
     watched = TrackedCampaign(ledger.directory, campaign)
     workdir = os.path.realpath(ledger.directory)
-    doubts = (array for array in campaign.arrays if array.state == "submitted" and array.unsettled)
-    jobs = list(adopted(watched, (*campaign.unsubmitted, *doubts), world, strict=True))
+    unsettled_arrays = (
+        array for array in campaign.arrays if array.state == "submitted" and array.is_unconfirmed
+    )
+    jobs = list(adopt_jobs(watched, (*campaign.unsubmitted, *unsettled_arrays), world, strict=True))
     if jobs:
-        record(ledger, *(replace(job, workdir=job.workdir or workdir) for job in jobs))
+        record_arrays(ledger, *(replace(job, workdir=job.workdir or workdir) for job in jobs))
 
 
-def _first(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
+def _find_previous_array(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
     """Return the last array of the campaign that must be over first; nothing if it is gone."""
     with contextlib.suppress(UsageError):
-        before = store.read_manifest(directory.parent / campaign.after) if campaign.after else None
-        if queued := [array for array in before.in_order if array.job_id] if before else []:
-            return {None: queued[-1]}
+        previous_campaign = (
+            store.read_manifest(directory.parent / campaign.after) if campaign.after else None
+        )
+        if (
+            submitted_arrays := [array for array in previous_campaign.in_order if array.job_id]
+            if previous_campaign
+            else []
+        ):
+            return {None: submitted_arrays[-1]}
     return {}
 
 
-def _handed_over(
+def _submit_array(
     ledger: Ledger,
     watched: TrackedCampaign,
     array: Array,
     world: World,
-    gates: Gates,
+    gates: StartConditions,
 ) -> Array:
     """Return an array as submitted, or one that must be submitted in parts.
 
@@ -144,43 +152,45 @@ def _handed_over(
     tracked_campaign = (
         TrackedCampaign(ledger.directory, ledger.campaign) if array.called else watched
     )
-    if array.called and (job := search(tracked_campaign, array, world)):
-        done = job.of(array, utc(world.now()))
-        record(ledger, done)
-        return done
+    if array.called and (job := search_job(tracked_campaign, array, world)):
+        result = job.of(array, format_utc(world.now()))
+        record_arrays(ledger, result)
+        return result
     if array.submitted:
-        raise _refusal(array, ledger.campaign, world.again)
+        raise _make_refusal(array, ledger.campaign, world.again)
     workdir = os.path.realpath(ledger.directory)
-    tried = replace(array, called=utc(world.now()), workdir=workdir)
-    record(ledger, tried)
-    order = Order(tried, gates)
-    done, verdict = _settled(ledger, watched, order, world)
-    if verdict == "full" and len(done.repeats) > 1 and not done.together:
-        return done
+    called_array = replace(array, called=format_utc(world.now()), workdir=workdir)
+    record_arrays(ledger, called_array)
+    order = Order(called_array, gates)
+    result, verdict = _call_repeatedly(ledger, watched, order, world)
+    if verdict == "full" and len(result.repeats) > 1 and not result.together:
+        return result
     # This goes to disk with the next call of sbatch, or the manifest: until then the job itself,
     # which can be found again, is the record.
-    record(ledger, done, flush=done.state != "submitted")
+    record_arrays(ledger, result, flush=result.state != "submitted")
     if verdict == "full":
-        raise _full(done, ledger.campaign)
-    if done.state != "submitted":
-        raise _refusal(done, ledger.campaign, world.again)
-    return done
+        raise _make_full_error(result, ledger.campaign)
+    if result.state != "submitted":
+        raise _make_refusal(result, ledger.campaign, world.again)
+    return result
 
 
-def _halves(array: Array) -> tuple[Array, Array]:
+def _split_array(array: Array) -> tuple[Array, Array]:
     """Return an array split in two, because of a limit on the jobs of one."""
     middle = (len(array.repeats) + 1) // 2
-    first = _part(array, array.repeats[:middle], array.name)
-    return first, _part(array, array.repeats[middle:], f"{array.name}.p{array.repeats[middle]}")
+    first_half = _make_part(array, array.repeats[:middle], array.name)
+    return first_half, _make_part(
+        array, array.repeats[middle:], f"{array.name}.p{array.repeats[middle]}"
+    )
 
 
-def _part(array: Array, repeats: tuple[int, ...], name: str) -> Array:
-    why = tuple(one for one in array.why if one[0] in repeats)
-    return replace(array, name=name, repeats=repeats, why=why, error="")
+def _make_part(array: Array, repeats: tuple[int, ...], name: str) -> Array:
+    reasons = tuple(entry for entry in array.why if entry[0] in repeats)
+    return replace(array, name=name, repeats=repeats, why=reasons, error="")
 
 
-def _full(array: Array, campaign: Campaign) -> NoRoomError:
-    unsubmitted = sum(not one.job_id for one, _ in campaign.current)
+def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
+    unsubmitted = sum(not current_array.job_id for current_array, _ in campaign.current)
     count = len(campaign.current) - unsubmitted
     return NoRoomError(
         f"Slurm accepts no more of your jobs now: {count} repeats are submitted, "
@@ -191,19 +201,21 @@ def _full(array: Array, campaign: Campaign) -> NoRoomError:
     )
 
 
-def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
+def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
     """Return the error for an array that Slurm refused, or may not have received."""
-    job_ids = [one.job_id for one in campaign.arrays if one.state == "submitted"]
+    job_ids = [
+        other_array.job_id for other_array in campaign.arrays if other_array.state == "submitted"
+    ]
     before = f" Submitted before it: {', '.join(job_ids)}." if job_ids else ""
     if "no such program" in array.error:
         hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
     elif array.state == "refused":
-        known = refusals.advice(array.error)
+        advice = refusals.find_refusal_advice(array.error)
         # The request is in the scripts, which a resumed submission uses unchanged.
-        better = (
-            f"Submit again: {known}. If instead the cause goes away" if known else "Fix the cause"
+        remedy = (
+            f"Submit again: {advice}. If instead the cause goes away" if advice else "Fix the cause"
         )
-        hint = f"{better}, then submit the rest: {RESUME} {campaign.id}"
+        hint = f"{remedy}, then submit the rest: {RESUME} {campaign.id}"
     elif array.submitted:
         hint = (
             "hpcbert finds its job when that starts, and does not call sbatch for it again. If "
@@ -214,66 +226,70 @@ def _refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
     return SchedulerError(f"{array.error}.{before}", where=array.name, hint=hint)
 
 
-def _settled(
+def _call_repeatedly(
     ledger: Ledger, watched: TrackedCampaign, order: Order, world: World
 ) -> tuple[Array, Verdict]:
     """Call sbatch until the result for the array is known."""
     for seconds in _PAUSES:
-        array, verdict = _call(ledger, watched, order, world)
+        array, verdict = _call_sbatch(ledger, watched, order, world)
         if verdict != "again":
             return array, verdict
         world.pause(seconds)
-    return _call(ledger, watched, order, world)
+    return _call_sbatch(ledger, watched, order, world)
 
 
-def _call(
+def _call_sbatch(
     ledger: Ledger, watched: TrackedCampaign, order: Order, world: World
 ) -> tuple[Array, Verdict]:
     """Call sbatch once; return the result for the array, and whether calling again may help."""
     array, directory = order.array, watched.directory
-    argv = sbatch_argv(directory, array, gates=order.gates)
+    argv = sbatch_argv(directory, array, gates=order.conditions)
     outcome = world.run(argv, cwd=directory, env=world.environ)
     if outcome.returncode == _NO_PROGRAM:
-        return replace(array, state="refused", error=complaint(outcome)), "done"
-    claims = claims_of(watched, array, outcome, world)
-    claim = next((claim for claim in claims if claim.mine), None)
+        return replace(array, state="refused", error=format_complaint(outcome)), "done"
+    claims = check_printed_ids(watched, array, outcome, world)
+    claim = next((claim for claim in claims if claim.is_ours), None)
     if claim:
-        return settled(watched, order, claim, utc(world.now())), "done"
+        return complete_array(watched, order, claim, format_utc(world.now())), "done"
     # One array's job can't be another's, so all that are on record by now matter.
     watched = TrackedCampaign(directory, ledger.campaign)
-    only = claims[0] if is_plain(outcome) else None
+    single_claim = claims[0] if is_single_id(outcome) else None
     # Nothing contradicts it at this moment; a later query settles it (`Array.unsettled`).
-    silent = only is not None and only.silent
+    is_silent = single_claim is not None and single_claim.silent
     # If the controller refused it, don't wait.
-    refused = _DECIDED in outcome.stderr and not outcome.ok and not _says(outcome, _UNCERTAIN)
-    seek = look if refused else search
-    job = None if silent else seek(watched, array, world)
+    is_refused = (
+        _DECIDED in outcome.stderr and not outcome.ok and not _has_phrase(outcome, _UNCERTAIN)
+    )
+    find_made_job = look_up_job if is_refused else search_job
+    job = None if is_silent else find_made_job(watched, array, world)
     if job:
-        return job.of(array, utc(world.now())), "done"
-    claim = unmarked(watched, claims) if outcome.ok else None
-    if claim := claim or (only if silent or (only and only.unknown) else None):
-        return settled(watched, order, claim, utc(world.now())), "done"
-    return _failed(watched, array, outcome, claims, world)
+        return job.of(array, format_utc(world.now())), "done"
+    claim = find_unmarked(watched, claims) if outcome.ok else None
+    if claim := claim or (
+        single_claim if is_silent or (single_claim and single_claim.unknown) else None
+    ):
+        return complete_array(watched, order, claim, format_utc(world.now())), "done"
+    return _judge_failure(watched, array, outcome, claims, world)
 
 
-def _failed(
+def _judge_failure(
     watched: TrackedCampaign, array: Array, outcome: Outcome, claims: list[Claim], world: World
 ) -> tuple[Array, Verdict]:
     """Judge a call that left no known job."""
     if not outcome.ok and _is_full(watched, array, outcome, world):
-        return replace(array, called="", workdir="", error=complaint(outcome)), "full"
-    accepted = outcome.ok or unmarked(watched, claims) or any(claim.silent for claim in claims)
+        return replace(array, called="", workdir="", error=format_complaint(outcome)), "full"
+    accepted = outcome.ok or find_unmarked(watched, claims) or any(claim.silent for claim in claims)
     if accepted or any(claim.unknown for claim in claims):
         printed = "; ".join(claim.text for claim in claims) or "no job id"
         error = f"sbatch ended with status {outcome.returncode} and printed {printed}: "
         error += "Slurm does not show which job is this array's"
-        stamp = utc(world.now()) if accepted else ""
+        stamp = format_utc(world.now()) if accepted else ""
         return replace(array, submitted=stamp, error=error), "done"
     # A command killed by a signal gives no information.
-    if outcome.returncode < 0 or _says(outcome, _UNCERTAIN):
-        return replace(array, error=complaint(outcome)), "again"
-    refused = replace(array, state="refused", error=complaint(outcome))
-    return refused, "again" if _says(outcome, TRANSIENT) else "done"
+    if outcome.returncode < 0 or _has_phrase(outcome, _UNCERTAIN):
+        return replace(array, error=format_complaint(outcome)), "again"
+    refused_array = replace(array, state="refused", error=format_complaint(outcome))
+    return refused_array, "again" if _has_phrase(outcome, TRANSIENT) else "done"
 
 
 def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, world: World) -> bool:
@@ -290,10 +306,10 @@ def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, world: Wo
     if len(array.repeats) > 1 and not array.together:
         return True
     argv = commands.squeue_argv(users=[watched.campaign.owner], cluster=array.cluster)
-    queue = query(world, argv)
+    queue = run_query(world, argv)
     rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
-    return any(not parse(row.state).kind.over for row in rows)
+    return any(not parse_state(row.state).kind.over for row in rows)
 
 
-def _says(outcome: Outcome, phrases: tuple[str, ...]) -> bool:
+def _has_phrase(outcome: Outcome, phrases: tuple[str, ...]) -> bool:
     return not outcome.ok and any(phrase in outcome.stderr for phrase in phrases)

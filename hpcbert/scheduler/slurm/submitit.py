@@ -18,35 +18,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-from hpcbert.campaign.repeats import Lines
+from hpcbert.campaign.repeats import Repeat, RowIndex
+from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm import questions
 from hpcbert.slurm import commands
-from hpcbert.slurm.states import parse
+from hpcbert.slurm.commands import JobRow
+from hpcbert.slurm.ladder import Answer
+from hpcbert.slurm.states import parse_state
 
 
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    name, before = "SUBMITIT_LOG_LEVEL", os.environ.get("SUBMITIT_LOG_LEVEL")
+def _without_logging() -> Iterator[None]:
+    name, previous = "SUBMITIT_LOG_LEVEL", os.environ.get("SUBMITIT_LOG_LEVEL")
     os.environ[name] = "NOCONFIG"
     try:
         yield
     finally:
         os.environ.pop(name)
-        os.environ |= {} if before is None else {name: before}
+        os.environ |= {} if previous is None else {name: previous}
 
 
-with _unlogged():
+with _without_logging():
     from submitit.slurm.slurm import SlurmInfoWatcher
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hpcbert.campaign.repeats import Repeat
-    from hpcbert.scheduler.base import World
-    from hpcbert.slurm.commands import JobRow
-    from hpcbert.slurm.ladder import Answer
 
 
 class Watcher(SlurmInfoWatcher):
@@ -77,28 +72,34 @@ class Watcher(SlurmInfoWatcher):
         if not repeats or self.answer == "absent":
             return
         self._num_calls += 1
-        outcome, self.answer = questions.ask(self._world, questions.sacct(repeats))
+        outcome, self.answer = questions.run_queries(
+            self._world, questions.build_sacct_queries(repeats)
+        )
         self.complaint = outcome.stderr.strip()
         if outcome.ok:
             self._info_dict.update(self.read_info(outcome.stdout))
-        self._finished |= {one for one in self._registered if self.is_done(one, mode="cache")}
+        self._finished |= {tag for tag in self._registered if self.is_done(tag, mode="cache")}
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
         """Return submitit's view of sacct's output, and remember ours in `rows`."""
         text = string.decode(errors="replace") if isinstance(string, bytes) else string
         listing = commands.read_sacct(text)
         self.garbage = listing.garbage
-        lines = Lines(listing.rows)
+        lines = RowIndex(listing.rows)
         info = {}
         for tag, repeat in self._owners.items():
             row, before = lines.newest(repeat)
             self.history[tag] = lines.attempts(repeat) or self.history.get(tag, ())
             if row is not None:
                 self.rows[tag] = row, before
-                info[tag] = {"JobID": tag, "State": parse(row.state).word, "NodeList": row.nodelist}
+                info[tag] = {
+                    "JobID": tag,
+                    "State": parse_state(row.state).word,
+                    "NodeList": row.nodelist,
+                }
         return info
 
     def is_done(self, job_id: str, mode: str = "force") -> bool:
         """Return whether the job has ended for good; one that Slurm may start again has not."""
-        state = parse(self.get_state(job_id, mode=mode))
+        state = parse_state(self.get_state(job_id, mode=mode))
         return state.kind.over and not state.returns

@@ -12,10 +12,10 @@ import pytest
 
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.view import app as screen
-from hpcbert.cli.view.rows import Tree, matches, summarised
-from hpcbert.cli.view.session import Asking, Session
+from hpcbert.cli.view.rows import Tree, make_filter, summarise
+from hpcbert.cli.view.session import Offer, Session
 from hpcbert.cli.view.widgets import Scroll
-from hpcbert.commands.monitor import Detail, View
+from hpcbert.commands.monitor import RepeatProgress, View
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit.campaigns import Built, build
@@ -56,12 +56,12 @@ class Scripted(Session):
 
     def picture(self) -> None:
         details = {
-            key: Detail(60, 120, 512.5, NOW + 50)
+            key: RepeatProgress(60, 120, 512.5, NOW + 50)
             for key, repeat_state in self.now.states.items()
             if repeat_state.kind is Kind.RUNNING
         }
         said = {k: SAID for k, s in self.now.states.items() if s.kind is Kind.FAILED}
-        self.show(self.tree, replace(summarised(self.tree, self.now, details), failures=said))
+        self.show(self.tree, replace(summarise(self.tree, self.now, details), failures=said))
 
     def change(self, number: int, to: RepeatState) -> None:
         states = dict(self.now.states)
@@ -75,15 +75,15 @@ class Scripted(Session):
     def look_at(self, rows: Any) -> None:
         self.looked = rows
 
-    def cancelling(self, watched: Any) -> Asking | str:
+    def cancelling(self, watched: Any) -> Offer | str:
         self.calls.append("look")
-        return Asking("Cancel 3 repeats?", self._cancel)
+        return Offer("Cancel 3 repeats?", self._cancel)
 
     def _cancel(self) -> str:
         self.calls.append("cancel")
         return "Cancelled 3."
 
-    def retrying(self, watched: Any) -> Asking | str:
+    def retrying(self, watched: Any) -> Offer | str:
         raise SchedulerError("Slurm does not answer.", hint="Ask it again.")
 
 
@@ -277,7 +277,7 @@ def test_when_all_is_over_it_stays_for_who_pressed_a_key(
     one: Built, monkeypatch: pytest.MonkeyPatch, touched: bool
 ) -> None:
     # A machine that is busy may take longer for a key than a short while.
-    monkeypatch.setattr(screen, "_LINGER", 60.0 if touched else 0.2)
+    monkeypatch.setattr(screen, "_CLOSE_AFTER", 60.0 if touched else 0.2)
 
     async def story(app: screen.Monitor, pilot: Any) -> None:
         assert "all is over" in lines(app)[0]
@@ -326,16 +326,16 @@ def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(one: Built
         {r.key: s for r, s in zip(one.repeats, [DONE, RUNS, *[WAITS] * 8], strict=True)},
         NOW,
     )
-    shown = summarised(tree, view, {})
+    shown = summarise(tree, view, {})
     assert shown.left[keys[1]] == 50 + 3 * 100, "one runs at a time"
     assert shown.left[name,] == 50 + 8 * 100
     states = {**view.states, one.repeats[0].key: WAITS}
     bare = replace(view, states=states)
-    assert summarised(tree, bare, {}).left == {}
-    details = {one.repeats[1].key: Detail(60, 120, 10.0, NOW + 30)}
-    assert summarised(tree, bare, details).left[keys[1]] == 30 + 4 * 80
+    assert summarise(tree, bare, {}).left == {}
+    details = {one.repeats[1].key: RepeatProgress(60, 120, 10.0, NOW + 30)}
+    assert summarise(tree, bare, details).left[keys[1]] == 30 + 4 * 80
     over = replace(view, states=dict.fromkeys(states, DONE))
-    assert summarised(tree, over, {}).over
+    assert summarise(tree, over, {}).over
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(one: Built
     [("", None), ("failed", 2), ("FAILED 1n1g", 2), ("2n8g", 5), ("priority", 6), ("n3 none", 0)],
 )
 def test_what_a_filter_finds(session: Scripted, words: str, count: int | None) -> None:
-    wanted = matches(words.split(), session.now)
+    wanted = make_filter(words.split(), session.now)
     if count is None:
         assert wanted is None
     else:
