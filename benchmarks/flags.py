@@ -21,7 +21,7 @@ from random import Random
 
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import grammar
-from hpcbert.logs.evenness import WindowRecord, find_unevenness
+from hpcbert.logs.crosscheck import WindowRecord, find_unevenness
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Group, Measured, Row, Run, Shape

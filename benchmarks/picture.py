@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.model import Group, Provenance, RepeatCount, Row, Shape, SpeedupTable
-from hpcbert.results.published import tables
+from hpcbert.results.document import ResultSet
+from hpcbert.results.published import record
 from hpcbert.results.report import figures
-from hpcbert.results.report.model import ReportInput
+from hpcbert.results.report.model import ReportInput, Words
 from hpcbert.results.report.sections import compose_report
-from hpcbert.results.report.words import Words
-from hpcbert.results.resultset import ResultSet
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "tutorial" / "first-table.md"
@@ -50,7 +49,7 @@ def table() -> SpeedupTable:
 
 def published() -> ResultSet:
     """Return the published tables."""
-    return tables.published_results(TABLES)
+    return record.published_results(TABLES)
 
 
 def picture(shown: ResultSet | None = None) -> str:

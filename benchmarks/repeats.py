@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from random import Random
 
-from hpcbert.config.adaptive import DEFAULT_MAX_REPEATS, DEFAULT_PRECISION, FEWEST_REPEATS
+from hpcbert.config.options import DEFAULT_MAX_REPEATS, DEFAULT_PRECISION, FEWEST_REPEATS
 from hpcbert.results.interval import is_precise, median_limits
 
 ROUNDS = 4000

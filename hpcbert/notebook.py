@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 from hpcbert import __version__
 from hpcbert.campaign.user_settings import UserSettings, parse_settings
-from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import find_places
-from hpcbert.commands.results import load_result_set as load_results
+from hpcbert.commands.collect import CollectRequest, find_places
+from hpcbert.commands.collect import load_result_set as load_results
 from hpcbert.errors import UsageError
 from hpcbert.logs.setting import Window
 from hpcbert.model import Provenance, format_utc
 from hpcbert.model import parse_precision as spelled
 from hpcbert.results import frame
-from hpcbert.results.resultset import ResultSet
+from hpcbert.results.document import ResultSet
 from hpcbert.system import redact
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 from xml.sax.saxutils import escape
 
-from hpcbert.cli.watching import MARKS
+from hpcbert.cli.progress import MARKS
 from hpcbert.config.site import Runtime
 from hpcbert.slurm.states import Kind, Source
 

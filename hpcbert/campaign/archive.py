@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hpcbert.campaign import ends, evidence, notes, store
+from hpcbert.campaign import ends, evidence, store
 from hpcbert.campaign.evidence import INDEX, read_masks
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, UsageError
@@ -37,7 +37,7 @@ _LONGEST_KEY = 1 << 16
 # Files that hold the digests and the seal of the rest: changed, they would be worthless.
 _UNTOUCHED = (MANIFEST, evidence.MEASUREMENTS)
 # Files that go with a campaign, but have no part in its numbers.
-_EXTRAS = (evidence.MEASUREMENTS, ends.ENDS, notes.NOTE, campaignfile.NAME)
+_EXTRAS = (evidence.MEASUREMENTS, ends.ENDS, store.NOTE, campaignfile.NAME)
 # The earliest time that a ZIP file can hold: the time of packing must not change the bytes.
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = (stat.S_IFREG | 0o600) << 16

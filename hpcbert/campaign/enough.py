@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from hpcbert.campaign import judge, store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.config.adaptive import FEWEST_REPEATS
+from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.errors import HpcbertError
 from hpcbert.logs.setting import Window
 from hpcbert.model import Adaptive, valid_throughputs
 from hpcbert.results.interval import is_precise
-from hpcbert.results.words import describe_sufficiency
+from hpcbert.results.wording import describe_sufficiency
 from hpcbert.slurm.states import Kind
 
 # Exit statuses, which enough.bash distinguishes: Python itself ends with 1 and 2.

@@ -24,7 +24,7 @@ from hpcbert.campaign.record import RepeatRecord
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import UsageError
 from hpcbert.model import MANIFEST, Campaign, format_utc, parse_utc
-from hpcbert.slurm.ladder import VISIBILITY_DELAY
+from hpcbert.slurm.state_sources import VISIBILITY_DELAY
 from hpcbert.system.files import open_file, read, size_of
 from hpcbert.system.workers import map_in_parallel
 

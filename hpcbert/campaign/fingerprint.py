@@ -9,11 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcbert.model import Difference, Facts, Scope
+from hpcbert.model import Difference, Facts, Group, Measured, Scope
+from hpcbert.results.reduce import BASELINE
+from hpcbert.system import files
 
 LARGEST = 1 << 20
 _LONGEST = 200
@@ -351,3 +356,75 @@ def _is_decisive(name: str, node_samples: Iterable[NodeSample]) -> bool:
     # Without a GPU, the CPU is the device.
     on_cpu = name == "CPU" and not any("GPU" in fingerprint.facts for fingerprint in fingerprints)
     return on_cpu or _DECISIVE.fullmatch(name) is not None
+
+
+ENV_FOLDER = "env"
+_MAX_FILES = 100_000
+
+
+class Environments:
+    """The fingerprints of a campaign; its folder is listed once.
+
+    Args:
+        directory: The campaign.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.folder = directory / ENV_FOLDER
+
+    @cached_property
+    def _names(self) -> list[str]:
+        try:
+            names = (path.name for path in self.folder.iterdir())
+            file_names = [name for name, _ in zip(names, range(_MAX_FILES), strict=False)]
+        except OSError:
+            return []
+        return sorted(name for name in file_names if not name.startswith("."))
+
+    def names(self, key: str, repeat: int, attempt: int, ending: str = ".json") -> tuple[str, ...]:
+        """Return the names of the files that one attempt left, one per node, in order.
+
+        An unfinished fingerprint is hidden or has another ending.
+        """
+        start = f"{key}.{repeat}.{attempt}."
+        return tuple(
+            name for name in self._names if name.startswith(start) and name.endswith(ending)
+        )
+
+    def of(self, key: str, repeat: int, attempt: int) -> tuple[Fingerprint, ...]:
+        """Return the fingerprints of one attempt; damaged ones are skipped."""
+        fingerprints = []
+        for name in self.names(key, repeat, attempt):
+            with suppress(OSError):
+                raw = files.read(self.folder / name, max_bytes=LARGEST)
+                fingerprints.append(parse(raw))
+        return tuple(
+            node_fingerprint for node_fingerprint in fingerprints if node_fingerprint is not None
+        )
+
+
+def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> tuple[Measured, ...]:
+    """Return points with the facts of their nodes, and with the differences between these.
+
+    A table's points are also compared with its baseline, the unit of its speedups.
+
+    Args:
+        points: Each with the fingerprints of its valid runs.
+    """
+    point_samples = [(point, tuple(node_samples)) for point, node_samples in points]
+    baselines: dict[Group, tuple[NodeSample, ...]] = {}
+    by_size = sorted(point_samples, key=lambda pair: (pair[0].shape.gpus, pair[0].shape.nodes))
+    for point, node_samples in sorted(by_size, key=lambda pair: pair[0].shape != BASELINE):
+        if node_samples:
+            baselines.setdefault(point.group, node_samples)
+    return tuple(
+        replace(
+            point,
+            differences=(
+                *find_differences_within(node_samples),
+                *find_differences_between(baselines.get(point.group, ()), node_samples),
+            ),
+            facts=collect_facts(node_samples),
+        )
+        for point, node_samples in point_samples
+    )

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from hpcbert.campaign.duplicates import find_compressed_copies
 from hpcbert.campaign.fingerprint import NodeSample
-from hpcbert.campaign.likeness import find_compressed_copies
 from hpcbert.campaign.pooling import (
     NumberedLogs,
     ReadLog,
@@ -28,8 +28,7 @@ from hpcbert.campaign.user_settings import (
 )
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import failures
-from hpcbert.logs.advice import advise
-from hpcbert.logs.detect import explain_unread, find_frameworks
+from hpcbert.logs.advice import advise, explain_unread, find_frameworks
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import LeftOut, LogFile, printable_path
 from hpcbert.logs.models import model_heading

@@ -8,25 +8,23 @@ Reasons are only ever added; nothing makes an invalid run valid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from hpcbert.campaign import adaptive, store
 from hpcbert.campaign import evidence as proof
+from hpcbert.campaign import store
 from hpcbert.campaign.attempts import AskStates, History, RecordedStates, find_states, read_history
-from hpcbert.campaign.clocks import find_time_problems
-from hpcbert.campaign.environment import Environments, compare_points
+from hpcbert.campaign.duplicates import ComparedRun, make_log_sample, refuse_unlike_runs
 from hpcbert.campaign.evidence import Comparison
-from hpcbert.campaign.fingerprint import Fingerprint, NodeSample
-from hpcbert.campaign.likeness import ComparedRun, make_log_sample, refuse_unlike_runs
+from hpcbert.campaign.fingerprint import Environments, Fingerprint, NodeSample, compare_points
 from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
-from hpcbert.campaign.record import Stamp
+from hpcbert.campaign.power import ENDING
+from hpcbert.campaign.power import read_power as read_samples
+from hpcbert.campaign.record import Event, RepeatRecord, Stamp, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-from hpcbert.campaign.sampled import ENDING
-from hpcbert.campaign.sampled import read_power as read_samples
-from hpcbert.campaign.search import apply_found_size, find_search_problems, mark_largest
 from hpcbert.config.toml import read as read_toml
 from hpcbert.logs import failures
 from hpcbert.logs import grammar as grammars
@@ -34,12 +32,16 @@ from hpcbert.logs.grammar import RECORDED, Grammar, Rule
 from hpcbert.logs.models import model_facts
 from hpcbert.logs.scan import Reading, read, read_to_end
 from hpcbert.logs.setting import END, Setting, Window
+from hpcbert.logs.stamps import QUARTERS, TimeSpan, explain_mismatch, read_stamps
 from hpcbert.logs.window import counted_part
 from hpcbert.model import (
+    Adaptive,
     Array,
     Counted,
+    Group,
     Measured,
     Point,
+    Protocol,
     Reason,
     Run,
     Sampled,
@@ -48,8 +50,168 @@ from hpcbert.model import (
 )
 from hpcbert.results.interval import is_precise
 from hpcbert.results.reduce import Curves, Evidence, find_invalid_reasons, make_group
+from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.workers import map_in_parallel
+
+# Seconds by which a clock may drift within a run: it is read in hundredths.
+_MAX_DRIFT = 0.5
+# Seconds by which the file server's clock may differ from the controller's.
+_SERVER_SLACK = 60.0
+
+
+def find_time_problems(
+    record: RepeatRecord, attempt: int, log: Path, grammar: Grammar, *, contained: bool
+) -> tuple[Reason, ...]:
+    """Return why a run's times are inconsistent; none if they are consistent or unknown.
+
+    Args:
+        record: What its script wrote.
+        attempt: The number of the attempt.
+        log: What its program wrote.
+        grammar: How the log is read.
+        contained: Whether the program ran in a container, which has a time zone of its own.
+    """
+    step = next((step for step in record.steps if step.attempt == attempt), None)
+    if step is None or step.begin is None or step.end is None or step.end <= step.begin:
+        return ()  # A record in whole seconds that has no length does not say when it was.
+    detail = _describe_clock_change(step) or _describe_old_log(record, log, step.begin + step.ahead)
+    if not detail:
+        zones = QUARTERS if contained or not step.zones else step.zones
+        log_stamps = read_stamps(log, grammar)
+        details = [explain_mismatch(log_stamps, span) for span in _list_spans(step, zones)]
+        detail = details[0] if all(details) else ""
+    return (Reason("clock", detail),) if detail else ()
+
+
+def _list_spans(step: Step, zones: Sequence[int]) -> list[TimeSpan]:
+    """Return the time of a step by each clock that a log's stamps may come from.
+
+    On several nodes, the rank that prints may be on another one than the script. If the clock there
+    is right and only the script's is wrong, the stamps are those of the controller's clock.
+    """
+    begin, end = step.begin or 0.0, step.end or 0.0
+    offsets = [step.ahead] if len(step.nodes) > 1 and abs(step.ahead) > 1 else []
+    return [TimeSpan(begin + ahead, end + ahead, zones) for ahead in (0, *offsets)]
+
+
+def _describe_clock_change(step: Step) -> str:
+    if abs(step.moved) <= _MAX_DRIFT:
+        return ""
+    way = "forward" if step.moved > 0 else "back"
+    return f"the clock of {step.host} was set {way} by {abs(step.moved):.1f} s in the measured step"
+
+
+def _describe_old_log(record: RepeatRecord, log: Path, begin: float) -> str:
+    """Return a clause about a log that was last written to before its step began.
+
+    The status file was last written to later than that: if it seems older too, as in a restored
+    copy, the file system's times mean nothing.
+    """
+    try:
+        gap = begin - log.stat().st_mtime
+    except OSError:
+        return ""
+    if gap <= _SERVER_SLACK or (record.written or 0.0) < begin - _SERVER_SLACK:
+        return ""
+    return f"the log was last written to {gap:.0f} s before the measured step began"
+
+
+def make_adaptive(protocol: Protocol, unneeded: Sequence[int]) -> Adaptive | None:
+    """Return what ended the repeats of a point; None if their number was fixed."""
+    if protocol.precision_of_median is None:
+        return None
+    return Adaptive(protocol.precision_of_median, protocol.repeats, tuple(unneeded))
+
+
+def make_unneeded_run(number: int, state: RepeatState) -> Run:
+    """Return a repeat that was not needed: it has neither a number nor a reason against it."""
+    return Run(
+        repeat=number,
+        attempt=state.attempt,
+        throughput=None,
+        valid=False,
+        reasons=(),
+        state=state.word,
+        state_source=state.source,
+        log="",
+        nodes=state.nodes,
+    )
+
+
+def warn_about_undecided(watched: TrackedCampaign) -> tuple[str, ...]:
+    """Return a sentence if nodes could not decide whether repeats were needed, which then ran."""
+    if watched.campaign.protocol.precision_of_median is None:
+        return ()
+    attempts = [
+        attempt for repeat in watched.repeats for attempt in repeat.record.attempts.values()
+    ]
+    undecided = [
+        attempt
+        for attempt in attempts
+        if any(event.get("event") == "undecided" for event in attempt)
+    ]
+    if not undecided:
+        return ()
+    hosts = {str(event["host"]) for attempt in undecided for event in attempt if "host" in event}
+    text = "1 repeat was" if len(undecided) == 1 else f"{len(undecided)} repeats were"
+    clause = f"{text} made without knowing whether they were needed"
+    reason = f"hpcbert did not run on {fold(tuple(sorted(hosts)))}"
+    return (f"{watched.campaign.id}: {clause}: {reason}; see slurm/*.out.",)
+
+
+# Larger than any size that a search tries.
+_MAX_SIZE = 1 << 24
+
+
+def apply_found_size(watched: TrackedCampaign, point: Point) -> Point:
+    """Return a point with its batch size; unchanged if its jobs have not found that."""
+    if not point.largest:
+        return point
+    size = _last_number(_search_events(watched, point), "found", "size")
+    return replace(point, batch_size_per_device=size) if size else point
+
+
+def mark_largest(point: Point, group: Group) -> Group:
+    """Return the table of a point, with its batch size if that was found."""
+    if not point.largest:
+        return group
+    return replace(group, largest=True, batch_size_per_device=max(group.batch_size_per_device, 0))
+
+
+def find_search_problems(repeat: Repeat, attempt: int) -> tuple[Reason, ...]:
+    """Return why an attempt did not run with the largest batch; empty if it did or need not."""
+    watched, point = repeat.watched, repeat.array.point
+    if not point.largest:
+        return ()
+    for event in reversed(_search_events(watched, point)):
+        outcome = event.get("event"), event.get("repeat"), event.get("attempt")
+        if outcome == ("stopped", repeat.number, attempt):
+            return (Reason("search", f"no largest batch was found: {event.get('reason')}"),)
+    sized_point = apply_found_size(watched, point)
+    if sized_point.largest:
+        return (Reason("search", "no largest batch was found: the search has not ended"),)
+    batch_size = _last_number(repeat.record.attempts.get(attempt, ()), "step", "batch")
+    if batch_size in (None, sized_point.batch_size_per_device):
+        return ()
+    return (
+        Reason(
+            "search",
+            f"it ran with {batch_size} samples per device; the largest batch is {sized_point.batch}",
+        ),
+    )
+
+
+def _search_events(watched: TrackedCampaign, point: Point) -> tuple[Event, ...]:
+    return watched.records.at(watched.directory / point.search).events
+
+
+def _last_number(events: Iterable[Event], kind: str, name: str) -> int | None:
+    """Return a number from the last event of a kind; None if there is no valid one."""
+    values = [event.get(name) for event in events if event.get("event") == kind]
+    value = values[-1] if values else None
+    sound = isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_SIZE
+    return value if sound else None
 
 
 @dataclass(frozen=True)
@@ -207,7 +369,7 @@ def gather(
             runs=tuple(
                 judged_repeat.run for judged_repeat in judged_repeats if not judged_repeat.unneeded
             ),
-            adaptive=adaptive.make_adaptive(protocol, unneeded[point]),
+            adaptive=make_adaptive(protocol, unneeded[point]),
             flags=("accumulation",) if point.accumulation > 1 else (),
             counted=judge.counted,
             steps=tuple(
@@ -237,7 +399,7 @@ def gather(
         (
             *chosen_rule.warnings,
             *warnings,
-            *adaptive.warn_about_undecided(watched),
+            *warn_about_undecided(watched),
             *sharing_warnings,
         ),
         comparison,
@@ -357,7 +519,7 @@ class _Judge:
         array, attempt_state = repeat.array, history.counted
         state, log = attempt_state.state, self.log(repeat, history)
         if state.kind is Kind.UNNEEDED:
-            return JudgedRepeat(array, history, adaptive.make_unneeded_run(repeat.number, state))
+            return JudgedRepeat(array, history, make_unneeded_run(repeat.number, state))
         path = directory / log
         if reading.missing:
             # A number or a reason, never neither.

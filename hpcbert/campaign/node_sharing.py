@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS
-from hpcbert.campaign.record import Records
+from hpcbert.campaign.record import Records, Step, find_meetings
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-from hpcbert.campaign.steps import Step, find_meetings
 from hpcbert.errors import UsageError
 from hpcbert.model import Reason, Run, parse_stamp
 

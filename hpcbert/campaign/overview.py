@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from hpcbert.campaign import ends, notes, record, store
+from hpcbert.campaign import ends, record, store
 from hpcbert.campaign.ends import NO_ENDS, Ends
 from hpcbert.campaign.evidence import MEASUREMENTS
-from hpcbert.campaign.steps import ENDS
+from hpcbert.campaign.record import ENDS
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import MANIFEST, Array, Campaign, Point, format_utc, parse_stamp, parse_utc
@@ -306,7 +306,7 @@ class Overview:
 
 def read_overview(directory: Path) -> Overview:
     """Return a campaign's entry for a list; for a damaged one, what is wrong with it."""
-    note = notes.read_note(directory)
+    note = store.read_note(directory)
     try:
         campaign = store.read_manifest(directory)
     except HpcbertError as error:

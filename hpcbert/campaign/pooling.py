@@ -9,8 +9,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcbert.campaign.duplicates import ComparedRun, make_log_sample, refuse_run, refuse_unlike_runs
 from hpcbert.campaign.fingerprint import NodeSample
-from hpcbert.campaign.likeness import ComparedRun, make_log_sample, refuse_run, refuse_unlike_runs
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import LogFile, natural_key, printable_path
 from hpcbert.logs.scan import Reading

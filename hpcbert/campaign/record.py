@@ -7,16 +7,195 @@ its attempts. Everything that needs what a job wrote takes a RepeatRecord and op
 from __future__ import annotations
 
 import contextlib
+import heapq
 import json
+import math
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpcbert.campaign.steps import Step, read_steps
+from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.jobrecord import JobRecord, reduce_events
 from hpcbert.system.files import open_file, read_open
+
+# Events with which a repeat is over: the script's own, and the local queue's.
+ENDS = frozenset({"end", "finished"})
+_MAX_TIME = 253_402_300_799
+_MAX_OFFSET = 15 * 3600
+# Seconds by which the clocks of two nodes may differ although the controller's seems right to both:
+# it gives whole seconds, and the answer takes a moment.
+_CLOCK_SLACK = 2.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """The measured step of one attempt of a repeat.
+
+    Attributes:
+        attempt: Its number.
+        job: Its id in Slurm, or in the local queue.
+        host: Name of the node that supplied the times.
+        nodes: Names of all its nodes, without their domains.
+        begin: When it began, seconds since the epoch; None before.
+        end: When it ended, or the script did; None if not recorded.
+        fine: Whether begin and end have fractions of seconds.
+        zones: Offsets of the host's time zone from UTC at begin and end, seconds; empty if not
+            recorded.
+        moved: Seconds by which the host's clock was set forward between begin and end, as far as
+            the uptime shows it.
+        ahead: Whole seconds by which the controller's clock was ahead of the host's.
+    """
+
+    attempt: int = 0
+    job: str = ""
+    host: str = ""
+    nodes: frozenset[str] = frozenset()
+    begin: float | None = None
+    end: float | None = None
+    fine: bool = False
+    zones: tuple[int, ...] = ()
+    moved: float = 0.0
+    ahead: int = 0
+    uptime: float | None = field(default=None, repr=False)
+
+    def shared(self, other: Step) -> tuple[str, ...]:
+        """Return the nodes that two steps had at the same time; a step that just ends has left."""
+        nodes = self.nodes & other.nodes
+        if not nodes or None in {self.begin, self.end, other.begin, other.end}:
+            return ()
+        fine = self.fine and other.fine
+        apart = self.host != other.host
+        own_span, other_span = (
+            self._span(fine=fine, apart=apart),
+            other._span(fine=fine, apart=apart),
+        )
+        overlap = min(own_span[1], other_span[1]) - max(own_span[0], other_span[0])
+        return tuple(sorted(nodes)) if overlap > (_CLOCK_SLACK if apart else 0.0) else ()
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """The time outside of which it met no other step, whatever the clocks; None: unknown."""
+        if self.begin is None or self.end is None:
+            return None
+        return float(math.floor(self.begin + min(0, self.ahead))), self.end + max(0, self.ahead)
+
+    def _span(self, *, fine: bool, apart: bool) -> tuple[float, float]:
+        ahead = self.ahead if apart and abs(self.ahead) > 1 else 0
+        span = ((self.begin or 0.0) + ahead, (self.end or 0.0) + ahead)
+        return span if fine else (math.floor(span[0]), math.floor(span[1]))
+
+
+def find_meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
+    """Return which steps may have had a node at the same time, by their places in the sequence.
+
+    This sweeps over each node's time, so that steps that never met are not compared. `Step.shared`
+    decides about each pair.
+    """
+    nodes: dict[str, list[tuple[float, float, int]]] = {}
+    for number, step in enumerate(steps):
+        if spanned := step.span:
+            for node in step.nodes:
+                nodes.setdefault(node, []).append((*spanned, number))
+    overlapping: dict[int, set[int]] = {}
+    for spans in nodes.values():
+        active: list[tuple[float, float, int]] = []  # those that have begun, by their end
+        for low, high, number in sorted(spans):
+            while active and active[0][0] <= low:
+                heapq.heappop(active)
+            for _, begin, other in active:
+                if begin < high:
+                    overlapping.setdefault(number, set()).add(other)
+                    overlapping.setdefault(other, set()).add(number)
+            heapq.heappush(active, (high, low, number))
+    return overlapping
+
+
+def read_steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
+    """Return the measured steps in a status file, one per attempt, in order.
+
+    Args:
+        events: Events of one repeat, oldest first. Without those of the step itself, its begin and
+            end are the script's.
+    """
+    steps_by_attempt: dict[int, Step] = {}
+    for event in events:
+        attempt = event.get("attempt")
+        if isinstance(attempt, int) and not isinstance(attempt, bool):
+            step = steps_by_attempt.get(attempt, Step(attempt=attempt))
+            steps_by_attempt[attempt] = _apply_event(step, str(event.get("event")), event)
+    return tuple(
+        steps_by_attempt[attempt]
+        for attempt in sorted(steps_by_attempt)
+        if steps_by_attempt[attempt].begin is not None
+    )
+
+
+def _apply_event(step: Step, kind: str, event: Mapping[str, Any]) -> Step:
+    time = _as_number(event.get("time"), _MAX_TIME)
+    if kind == "start":
+        host = _short_name(str(event.get("host", "")))
+        names = expand(str(event.get("nodelist", ""))) or (host,)
+        nodes = frozenset(short for name in names if (short := _short_name(name)))
+        job = str(event.get("job", ""))
+        return Step(step.attempt, job=job, host=host, nodes=nodes, begin=time)
+    exact_time = _as_number(event.get("at"), _MAX_TIME)
+    uptime = _as_number(event.get("uptime"), _MAX_TIME)
+    zone = _parse_zone(event.get("zone"))
+    if kind == "step":
+        return replace(
+            step,
+            begin=time if exact_time is None else exact_time,
+            end=None,
+            fine=exact_time is not None,
+            zones=zone,
+            ahead=int(_as_number(event.get("ahead"), _MAX_TIME) or 0),
+            uptime=uptime,
+        )
+    if kind == "step-end":
+        return replace(
+            step,
+            end=time if exact_time is None else exact_time,
+            fine=step.fine and exact_time is not None,
+            zones=(*step.zones, *zone),
+            moved=_measure_clock_change(step, exact_time, uptime),
+        )
+    if kind in ENDS and step.end is None:
+        return replace(step, end=time, fine=False)
+    return step
+
+
+def _measure_clock_change(step: Step, exact_time: float | None, uptime: float | None) -> float:
+    if step.begin is None or not step.fine or exact_time is None:
+        return 0.0
+    if step.uptime is None or uptime is None:
+        return 0.0
+    return (exact_time - step.begin) - (uptime - step.uptime)
+
+
+def _short_name(name: str) -> str:
+    """Return a node's name as Slurm may have it, without the domain that the system adds."""
+    return name.strip().lower().partition(".")[0]
+
+
+def _as_number(value: Any, most: float) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) <= most else None
+
+
+def _parse_zone(text: Any) -> tuple[int, ...]:
+    """Return the seconds that `+0100` stands for; nothing for any other text."""
+    if not isinstance(text, str) or len(text) != 5 or text[0] not in "+-":  # noqa: PLR2004
+        return ()
+    digits = text[1:]
+    if not (digits.isascii() and digits.isdigit()):
+        return ()
+    seconds = int(digits[:2]) * 3600 + int(digits[2:]) * 60
+    return (-seconds if text[0] == "-" else seconds,) if seconds <= _MAX_OFFSET else ()
+
 
 Event = dict[str, Any]
 # Size and time of the last change, nanoseconds, which change with each write.

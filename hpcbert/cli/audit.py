@@ -22,7 +22,7 @@ from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST, Run
 from hpcbert.results.document import tables_data
 from hpcbert.results.grid import format_number
-from hpcbert.results.words import cpu_suffix, sanitize
+from hpcbert.results.wording import cpu_suffix, sanitize
 
 # Eight digits agree by chance in one of 4e9 cases.
 _SEAL = re.compile("[0-9a-f]{8,64}")

@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli.unused_options import refuse_typed
+from hpcbert.campaign.overview import Best
+from hpcbert.cli.options import refuse_typed
 from hpcbert.config import site
 from hpcbert.config.options import Options, PointOptions, RunOptions, option_names
 from hpcbert.model import Campaign
-from hpcbert.script.again import PreviousCampaign
+from hpcbert.results.grid import format_number
+from hpcbert.script.rerun import PreviousCampaign
+
+# Up to this many shapes are named one by one.
+_MAX_SHAPES = 3
+# Marks numbers that collect found before all repeats had ended.
+PROVISIONAL = "*"
+COLLECT_AGAIN = (
+    f"{PROVISIONAL} Provisional: collected before all repeats had ended; run hpcbert collect again."
+)
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
+
+
+def format_age(seconds: float | None) -> str:
+    """Return an age in its largest unit, `3d`; a dash if unknown."""
+    if seconds is None:
+        return "-"
+    size, unit = next((entry for entry in _UNITS if seconds >= entry[0]), _UNITS[-1])
+    return f"{seconds // size:.0f}{unit}"
+
+
+def format_shapes(shapes: Sequence[str]) -> str:
+    """Return shapes in few characters: each one, or first, last and number."""
+    if len(shapes) <= _MAX_SHAPES:
+        return ",".join(shapes) or "-"
+    return f"{shapes[0]}..{shapes[-1]} ({len(shapes)})"
+
+
+def format_best(best: Best | None) -> str:
+    """Return a campaign's highest number and its point."""
+    return "-" if best is None else f"{format_number(best.throughput)} {best.shape}"
 
 
 class OpenedCampaign(NamedTuple):
@@ -77,11 +108,11 @@ _MEASURED_OPTIONS = (
 
 def open_past(name: str, options: Options) -> PreviousCampaign:
     """Return the campaign, archive or lock file that --like names, which says what to measure."""
-    from hpcbert.script import again
+    from hpcbert.script import rerun
 
     refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
     if name.endswith(".toml"):
-        return again.read_locked(Path(name))
+        return rerun.read_locked(Path(name))
     runs = Path(options.runs or site.load(options.site_file).runs)
     (campaign,) = open_campaigns([name], runs)
-    return again.read_previous(campaign.directory)
+    return rerun.read_previous(campaign.directory)

@@ -10,7 +10,7 @@ import click
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.commands import cancel as flow
+from hpcbert.commands import submit as flow
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.config.site import load
 from hpcbert.errors import UsageError

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 from typing_extensions import Unpack
 
+from hpcbert.cli.log_options import LogOptions, add_log_options, make_collect_request
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.reading import LogOptions, add_log_options, make_collect_request
 from hpcbert.cli.tables import collect_tables
-from hpcbert.commands.results import find_newest, find_places, resolve_word
+from hpcbert.commands.collect import find_newest, find_places, resolve_word
 from hpcbert.errors import UsageError
-from hpcbert.results.forms import FORMATS, format_of_suffix
+from hpcbert.results.formats import FORMATS, format_of_suffix
 
 
 @click.command()

@@ -11,14 +11,14 @@ import click
 from typing_extensions import Unpack
 
 from hpcbert.cli import streams
+from hpcbert.cli.log_options import LogOptions, add_log_options, make_collect_request
+from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.reading import LogOptions, add_log_options, make_collect_request
 from hpcbert.cli.tables import write_output
-from hpcbert.cli.unused_options import refuse_typed
+from hpcbert.commands.collect import find_places
 from hpcbert.commands.compare import CompareRequest, compare_results
-from hpcbert.commands.results import find_places
 from hpcbert.errors import IncompleteError
-from hpcbert.results import verdicts
+from hpcbert.results import compare as results_compare
 from hpcbert.results.compare import DIMENSIONS
 
 _SHARE = re.compile(r"(?P<number>\d{1,4}(?:\.\d{1,12})?|\.\d{1,12}) *(?P<sign>%?)")
@@ -34,7 +34,7 @@ def _make_share_reader(low: float, high: float) -> Callable[..., float | None]:
         share = float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0
         if low <= share <= high:
             return share
-        bounds = f"from {verdicts.format_share(low)} to {verdicts.format_share(high)}"
+        bounds = f"from {results_compare.format_share(low)} to {results_compare.format_share(high)}"
         raise click.BadParameter(f"{value!r} is not a share {bounds}, such as 97% or 0.97.")
 
     return read
@@ -114,20 +114,22 @@ def compare(
         failures = {failure.point: failure.message for failure in result.failures}
         write_output(
             Path(junit),
-            f"{verdicts.render_junit(result.comparisons, failures)}\n".encode(
+            f"{results_compare.render_junit(result.comparisons, failures)}\n".encode(
                 errors="backslashreplace"
             ),
             "--junit",
         )
     width = streams.line_width(sys.stdout)
-    views = [verdicts.comparison_view(comparison, within) for comparison in result.comparisons]
+    views = [
+        results_compare.comparison_view(comparison, within) for comparison in result.comparisons
+    ]
     parts = [view.markdown() if form == "markdown" else view.text(width) for view in views]
     return Result(
         data={
             "within": within,
             "fail_under": fail_under,
             "comparisons": [
-                verdicts.comparison_data(comparison) for comparison in result.comparisons
+                results_compare.comparison_data(comparison) for comparison in result.comparisons
             ],
         },
         text="\n\n".join(parts),

@@ -7,8 +7,8 @@ import os
 import click
 
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.commands.setting_checks import check_settings
-from hpcbert.config import origin, site
+from hpcbert.commands.checks import check_settings
+from hpcbert.config import site
 
 
 @click.command()
@@ -18,7 +18,7 @@ from hpcbert.config import origin, site
 def config(*, site_file: str, with_origin: bool) -> Result:
     """Show every setting of the site in use; fail if one of them is invalid."""
     site_config = site.load(site_file)
-    settings = origin.list_origins(site_config, os.environ)
+    settings = site.list_origins(site_config, os.environ)
     data = {
         "file": site_config.where,
         "settings": {

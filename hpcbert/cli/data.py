@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.errors import CheckError, UsageError
 

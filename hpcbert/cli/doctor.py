@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from hpcbert.cli.options import shared_option
+from hpcbert.cli.options import refuse_typed, shared_option
 from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.cli.request import find_submitter
-from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.config import site
 from hpcbert.config.options import Options, list_unused
 from hpcbert.config.schedulers import find_traits

@@ -11,15 +11,14 @@ import click
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import open_campaigns
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import Places, find_places, load_result_set
+from hpcbert.commands.collect import CollectRequest, Places, find_places, load_result_set
 from hpcbert.errors import IncompleteError
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.input_wait import read_wait_share
 from hpcbert.model import ARCHIVE, Group, Row, Shape, SpeedupTable
-from hpcbert.results.explained import Observation
-from hpcbert.results.explained import explain as explain_table
-from hpcbert.results.words import cpu_suffix, sanitize
+from hpcbert.results.explain import Observation
+from hpcbert.results.explain import explain as explain_table
+from hpcbert.results.wording import cpu_suffix, sanitize
 
 _SPEED = re.compile(r" is ([0-9.e+]{1,20}) GB/s")
 # Logs of a point to read for waits for input.

@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from hpcbert.campaign.store import write_text
-from hpcbert.cli.options import shared_option
+from hpcbert.cli.options import refuse_typed, shared_option
 from hpcbert.cli.output import Result, replace_controls, returns_result
-from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.commands.init import (
     Proposal,
     Question,

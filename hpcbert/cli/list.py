@@ -15,7 +15,7 @@ import click
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import STATES, Overview, compute_age, read_overview
 from hpcbert.cli import streams
-from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, format_age, format_best, format_shapes
+from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, format_age, format_best, format_shapes
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
 from hpcbert.results.grid import align_rows

@@ -15,7 +15,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Repeat, TrackedCampaign
 from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
 from hpcbert.cli.output import Result, print_text, replace_controls, run_command
-from hpcbert.commands.following import Log, find_newest_log, follow_log
+from hpcbert.commands.logs import Log, find_newest_log, follow_log
 from hpcbert.commands.monitor import make_failure_reader, open_campaign
 from hpcbert.config.site import load
 from hpcbert.errors import IncompleteError, UsageError

@@ -94,7 +94,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of one command."""
-        from hpcbert.cli.completing import attach_completion
+        from hpcbert.cli.completion_values import attach_completion
 
         if cmd_name not in COMMANDS:
             return None

@@ -18,15 +18,15 @@ from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import OpenedCampaign, format_next_step, open_campaigns
 from hpcbert.cli.output import Result, replace_controls, run_command
-from hpcbert.cli.watching import (
+from hpcbert.cli.progress import (
     Display,
     format_cancel_hint,
     format_counts,
     has_screen,
     list_failures,
 )
-from hpcbert.commands import heal
 from hpcbert.commands import monitor as flow
+from hpcbert.commands import retry
 from hpcbert.commands.monitor import View
 from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import load
@@ -119,7 +119,7 @@ def _run_monitor(
                 tracked_campaigns, policy, find_new, floor=floor, interval=seconds
             )
         else:
-            view = heal.watch_and_retry(
+            view = retry.watch_and_retry(
                 tracked_campaigns,
                 policy,
                 display,

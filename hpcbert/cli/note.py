@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcbert.campaign import notes, store
+from hpcbert.campaign import store
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
 from hpcbert.errors import UsageError
@@ -35,7 +35,7 @@ def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> 
     if text:
         if owner := store.find_foreign_owner(directory):
             raise UsageError(f"The campaign belongs to {owner}.", where=str(directory))
-        notes.write_note(directory, " ".join(text))
-    note_text = notes.read_note(directory)
+        store.write_note(directory, " ".join(text))
+    note_text = store.read_note(directory)
     data = {"campaign": directory.name, "directory": str(directory), "note": note_text}
     return Result(data, note_text)

@@ -14,7 +14,7 @@ import click
 from hpcbert.campaign import durations, store
 from hpcbert.cli.options import add_submit_options
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.submit_plan import plan_campaigns
+from hpcbert.cli.request import plan_campaigns
 from hpcbert.commands.plan import Missing, Outlook, PointOutlook
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options

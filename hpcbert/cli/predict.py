@@ -9,12 +9,11 @@ from typing import Any
 import click
 
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import find_places, load_result_set
+from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
 from hpcbert.errors import IncompleteError
 from hpcbert.model import Group
 from hpcbert.results.scaling import Curve, Prediction, fit_curve, parse_node_counts
-from hpcbert.results.words import cpu_suffix, device_word, sanitize
+from hpcbert.results.wording import cpu_suffix, device_word, sanitize
 
 
 @dataclass(frozen=True)

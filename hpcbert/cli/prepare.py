@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
-from hpcbert.cli.options import read_pairs, shared_option
+from hpcbert.cli.options import read_pairs, refuse_typed, shared_option
 from hpcbert.cli.output import Result, replace_controls, returns_result
-from hpcbert.cli.unused_options import refuse_typed
 from hpcbert.commands import prepare as flow
 from hpcbert.config import places, recipe, site, trust
 from hpcbert.config.options import Options

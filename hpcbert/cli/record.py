@@ -9,12 +9,12 @@ import click
 from typing_extensions import Unpack
 
 from hpcbert.cli import streams
+from hpcbert.cli.log_options import LogOptions, add_log_options, make_collect_request
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.reading import LogOptions, add_log_options, make_collect_request
-from hpcbert.commands.record import RecordCell as CheckedCell
-from hpcbert.commands.record import check_record
-from hpcbert.commands.results import find_places
+from hpcbert.commands.collect import find_places
+from hpcbert.commands.compare import RecordCell as CheckedCell
+from hpcbert.commands.compare import check_record
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.results.grid import (
     Cell,

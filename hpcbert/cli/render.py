@@ -10,12 +10,11 @@ from pathlib import Path
 
 import click
 
-from hpcbert.campaign import library, store
+from hpcbert.campaign import store
 from hpcbert.cli.options import add_submit_options, read_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import read_requests
-from hpcbert.config.adaptive import AUTO_REPEATS
-from hpcbert.config.options import Options
+from hpcbert.config.options import AUTO_REPEATS, Options
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
 
@@ -54,7 +53,7 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
     scripts, sources = _render_scripts(options)
     if output is None:
         return Result(scripts, "\n".join(scripts.values()).rstrip("\n"), exact=True)
-    (output / library.SCRIPTS_FOLDER).mkdir(parents=True, exist_ok=True)
+    (output / store.SCRIPTS_FOLDER).mkdir(parents=True, exist_ok=True)
     for name, text in scripts.items():
         store.write_text(output / name, text)
     for name, path in sources.items():
@@ -80,7 +79,7 @@ def _render_scripts(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
 def _check_folder(folder: Path) -> Result:
     """Compare a folder's scripts and their library with what would be written now."""
     place = folder.resolve()
-    directory = place.parent if place.name == library.SCRIPTS_FOLDER else folder
+    directory = place.parent if place.name == store.SCRIPTS_FOLDER else folder
     if (directory / MANIFEST).is_file():
         return _check_campaign(directory)
     paths = sorted(path for path in folder.iterdir() if path.suffix == ".sbatch")
@@ -91,15 +90,15 @@ def _check_folder(folder: Path) -> Result:
             hint="Name a folder of *.sbatch files, or write some: hpcbert render --output.",
         )
     differences, sources = _compare_scripts(paths)
-    digests = [(name, library.hash_file(source)) for name, source in sources.items()]
-    faulty_files = tuple(library.compare_library(folder / library.SCRIPTS_FOLDER, digests))
+    digests = [(name, store.hash_file(source)) for name, source in sources.items()]
+    faulty_files = tuple(store.compare_library(folder / store.SCRIPTS_FOLDER, digests))
     errors = []
     if differences:
         message = f"{len(differences)} of {len(paths)} scripts differ from what would be rendered "
         hint = "Render them again with the command in each header, and look at the differences."
         errors.append(CheckError(f"{message}now.", where=str(folder), hint=hint))
     errors += [
-        _make_library_error(folder / library.SCRIPTS_FOLDER, file, sources.get(file.name))
+        _make_library_error(folder / store.SCRIPTS_FOLDER, file, sources.get(file.name))
         for file in faulty_files
     ]
     text = f"{len(paths)} scripts and {len(sources)} files of their library are as they would be "
@@ -138,11 +137,11 @@ def _check_campaign(directory: Path) -> Result:
     errors = [
         CheckError("The script is not as submitted.", where=str(path), hint=submit_command)
         for array in campaign.arrays
-        if library.hash_file(path := directory / array.script) != array.script_sha256
+        if store.hash_file(path := directory / array.script) != array.script_sha256
     ]
     difference_count = len(errors)
-    folder = directory / library.SCRIPTS_FOLDER
-    faulty_files = tuple(library.compare_library(folder, campaign.library))
+    folder = directory / store.SCRIPTS_FOLDER
+    faulty_files = tuple(store.compare_library(folder, campaign.library))
     errors += [_make_library_error(folder, file) for file in faulty_files]
     files = len(campaign.library)
     text = f"{len(campaign.arrays)} scripts and {files} files of their library are as submitted."
@@ -154,14 +153,14 @@ def _check_campaign(directory: Path) -> Result:
 
 
 def _check_data(
-    scripts: int, different: int, files: int, faulty_files: Sequence[library.LibraryFile]
+    scripts: int, different: int, files: int, faulty_files: Sequence[store.LibraryFile]
 ) -> dict[str, object]:
     rows = [file._asdict() for file in faulty_files]
     return {"scripts": scripts, "different": different, "files": files, "library": rows}
 
 
 def _make_library_error(
-    folder: Path, file: library.LibraryFile, source: Path | None = None
+    folder: Path, file: store.LibraryFile, source: Path | None = None
 ) -> CheckError:
     """Return an error whose hint is the command that repairs a file of a library.
 

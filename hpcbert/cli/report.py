@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 from typing_extensions import Unpack
 
+from hpcbert.cli.log_options import LogOptions, add_log_options, make_collect_request
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.reading import LogOptions, add_log_options, make_collect_request
 from hpcbert.cli.tables import describe_invalid, make_provenance
 from hpcbert.commands import report as flow
-from hpcbert.commands.results import find_places, load_result_set
+from hpcbert.commands.collect import find_places, load_result_set
 from hpcbert.errors import IncompleteError
 from hpcbert.results.document import tables_data
-from hpcbert.results.report.words import LANGUAGES
+from hpcbert.results.report.model import LANGUAGES
 
 
 @click.command()

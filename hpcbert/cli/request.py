@@ -6,14 +6,18 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from hpcbert.cli.options import read_pairs, split_list
-from hpcbert.cli.unused_options import is_typed, refuse_typed
-from hpcbert.config import adaptive, campaignfile, places, recipe, site, slurmwords, variables
+from hpcbert import scheduler
+from hpcbert.campaign import store
+from hpcbert.cli.campaigns import open_past
+from hpcbert.cli.options import is_typed, read_pairs, refuse_typed, split_list
+from hpcbert.config import campaignfile, places, recipe, site, slurm_arguments
+from hpcbert.config import options as config_options
 from hpcbert.config.campaignfile import CampaignFile, Selection
 from hpcbert.config.options import SCALING, Options, PointOptions, list_unused, option_names
 from hpcbert.config.recipe import Recipe
@@ -21,13 +25,15 @@ from hpcbert.config.schedulers import SLURM, find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, parse_device, parse_precision
-from hpcbert.script.again import PreviousCampaign
-from hpcbert.script.draft import Submitter
+from hpcbert.scheduler.base import World
+from hpcbert.script.draft import Draft, Submitter
 from hpcbert.script.matrix import Portion
 from hpcbert.script.plan import Request, choose_device, list_shapes
+from hpcbert.script.rerun import PreviousCampaign
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import mail
 from hpcbert.system.decode import Invalid, did_you_mean
+from hpcbert.system.runner import PrefetchingRunner
 
 T = TypeVar("T")
 
@@ -87,7 +93,7 @@ def read_requests(
         past: The campaign that says what to measure, instead of the options.
         file: The file that says what to measure.
     """
-    from hpcbert.script import again, matrix
+    from hpcbert.script import matrix, rerun
 
     _refuse_unused_options(options)
     if past:
@@ -104,7 +110,7 @@ def read_requests(
     if past:
         recipe, site_config = sources.find(past.campaign.framework)
         portions: tuple[matrix.Portion, ...] = (
-            matrix.Portion(recipe.name, again.rerun_request(past, recipe, site_config)),
+            matrix.Portion(recipe.name, rerun.rerun_request(past, recipe, site_config)),
         )
     else:
         where = file.where if file else ""
@@ -124,7 +130,7 @@ def _refuse_unused_options(options: Options) -> None:
     if options.accumulation is not None and is_typed("accumulation"):
         refuse_typed(("global_batch_size",), "with --accumulation, of which it follows")
     for program, arguments in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
-        if problem := slurmwords.explain_refusal(program, arguments):
+        if problem := slurm_arguments.explain_refusal(program, arguments):
             raise UsageError(
                 f"--{program}-arg: {problem}", hint=f"Leave it out of --{program}-arg."
             )
@@ -168,8 +174,8 @@ def _make_selection(options: Options) -> Selection:
         ),
         env=tuple(
             campaignfile.Variable(
-                _check_value(f"--env {name}", variables.check_point_variable, name),
-                (_check_value(f"--env {name}", variables.check_point_value, text),),
+                _check_value(f"--env {name}", site.check_point_variable, name),
+                (_check_value(f"--env {name}", site.check_point_value, text),),
             )
             for name, text in read_pairs(options.env, "--env").items()
         ),
@@ -200,17 +206,15 @@ def _read_batch_sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
 
 def _read_repeats(options: Options, file: CampaignFile | None) -> tuple[int, float | None]:
     """Return the maximum number of repeats, and the required precision of the median."""
-    if options.repeats != adaptive.AUTO_REPEATS:
-        refuse_typed(_ADAPTIVE, f"without --repeats {adaptive.AUTO_REPEATS}")
+    if options.repeats != config_options.AUTO_REPEATS:
+        refuse_typed(_ADAPTIVE, f"without --repeats {config_options.AUTO_REPEATS}")
         unused_names = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
-        if file and unused_names and file.repeats != adaptive.AUTO_REPEATS:
-            message = (
-                f'{unused_names[0]} has no effect without repeats = "{adaptive.AUTO_REPEATS}".'
-            )
+        if file and unused_names and file.repeats != config_options.AUTO_REPEATS:
+            message = f'{unused_names[0]} has no effect without repeats = "{config_options.AUTO_REPEATS}".'
             raise ConfigError(message, where=file.where, hint=f"Leave {unused_names[0]} out.")
         return int(options.repeats), None
-    maximum = options.max_repeats or adaptive.DEFAULT_MAX_REPEATS
-    return maximum, float(options.precision_of_median or adaptive.DEFAULT_PRECISION)
+    maximum = options.max_repeats or config_options.DEFAULT_MAX_REPEATS
+    return maximum, float(options.precision_of_median or config_options.DEFAULT_PRECISION)
 
 
 def _make_request(options: Options, file: CampaignFile | None) -> Request:
@@ -368,3 +372,145 @@ def _read_batch_size(text: str) -> int:
     if not int(text):
         raise UsageError("A batch size must be at least 1, not 0.")
     return int(text)
+
+
+class SubmitPlan(NamedTuple):
+    """Campaigns of one command line, to run one after the other.
+
+    Attributes:
+        options: The typed options, completed from a campaign.toml.
+        warnings: Warnings about them.
+    """
+
+    options: Options
+    site: Site
+    drafts: tuple[Draft, ...]
+    warnings: tuple[str, ...]
+
+
+def plan_campaigns(
+    options: Options,
+    *,
+    file: Path | None,
+    like: str,
+    rehearse: bool,
+    ahead: PrefetchingRunner,
+    name: str = "",
+    note: str = "",
+    dry: bool = False,
+    planned: bool = False,
+) -> SubmitPlan:
+    """Return what a submission will be; nothing is written.
+
+    Args:
+        options: The options.
+        file: The path of a campaign.toml.
+        like: The campaign to measure again.
+        rehearse: Whether nothing will train.
+        ahead: Asks the scheduler while templates are loaded and rendered.
+        name: The campaign's name.
+        note: A note about it.
+        dry: Whether to draft scripts to read, for Slurm if this machine is too small.
+        planned: Whether only the cost is of interest, so that paths may be missing.
+
+    Raises:
+        HpcbertError: The request is impossible.
+    """
+    from hpcbert.script import rerun
+
+    past = open_past(like, options) if like else None
+    campaign_file = read_file(file)
+    options = complete_options(options, campaign_file)
+    name_and_note = _read_name_and_note(name, note, campaign_file)
+    requests = read_requests(options, dry=dry, rehearse=rehearse, past=past, file=campaign_file)
+    for request in () if planned else requests:
+        backend = scheduler.create_scheduler(request.options.scheduler, World(ahead))
+        for argv in backend.foreseen(request.site, request.recipe):
+            ahead.begin(argv, env=backend.asking)
+    drafts: list[Draft] = []
+    warnings: list[str] = []
+    for request in requests:
+        draft = _draft_campaign(request, name_and_note, ahead, dry=dry or planned)
+        drafts.append(draft)
+        warnings += request.warnings
+        warnings += () if planned else draft.resolved.warnings
+        warnings += rerun.list_differences(past, draft) if past else ()
+    return SubmitPlan(
+        options, requests[0].site, chain_drafts(drafts), tuple(dict.fromkeys(warnings))
+    )
+
+
+def _read_name_and_note(name: str, note: str, file: CampaignFile | None) -> tuple[str, str]:
+    """Return the campaign's name and note: as typed, else as the file has them."""
+    file = file or CampaignFile()
+    name = name if is_typed("name") else file.name or ""
+    note = note if is_typed("note") else file.note or ""
+    try:
+        return campaignfile.check_name(name) if name else "", store.check_note(note)
+    except Invalid as error:
+        raise UsageError(f"--name {error}", hint=error.hint) from None
+
+
+def chain_drafts(drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+    """Return drafts in a row, each waiting for the one before: their points share the network."""
+    row = list(drafts[:1])
+    for previous, draft in pairwise(drafts):
+        waits = "" if draft.campaign.concurrent_points else previous.campaign.id
+        row.append(replace(draft, campaign=replace(draft.campaign, after=waits)))
+    return tuple(row)
+
+
+def _draft_campaign(
+    request: CampaignRequest,
+    name_and_note: tuple[str, str],
+    ahead: PrefetchingRunner,
+    *,
+    dry: bool,
+) -> Draft:
+    """Return what a campaign will be."""
+    from hpcbert.script.draft import draft as draft_campaign  # with Jinja: Slurm answers meanwhile
+
+    scheduler_name = request.options.scheduler
+    refuse_typed(list_unused(scheduler_name), f"with the {scheduler_name} scheduler")
+    backend = scheduler.create_scheduler(scheduler_name, World(ahead))
+    name, note = name_and_note
+    fitted_options = backend.fit(request.options, request.site, request.recipe)
+    options = replace(fitted_options, name=name, note=note, dry=dry)
+    return draft_campaign(
+        request.request, request.site, request.recipe, options=options, submitter=find_submitter()
+    )
+
+
+def refuse_costly(drafts: Sequence[Draft], max_gpu_hours: float, *, tries: int) -> None:
+    """Refuse campaigns that may together take more GPU-hours than allowed."""
+    from hpcbert.script import cost
+
+    costs = [point for draft in drafts for point in cost.array_costs(draft.campaign.arrays)]
+    cost.refuse_expensive(costs, max_gpu_hours, tries=tries)
+
+
+def find_obstacles(
+    drafts: Sequence[Draft], *, ignore_failures: bool, ahead: PrefetchingRunner
+) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
+    """Return what prevents submitting campaigns, and the warnings about them."""
+    from hpcbert.commands.obstacles import find_submission_obstacles, list_queries
+
+    for draft in drafts:
+        for argv in list_queries(draft):
+            ahead.begin(argv)
+    findings = {
+        finding: None for draft in drafts for finding in find_submission_obstacles(draft, run=ahead)
+    }
+    failures = [finding for finding in findings if finding.status == "fail"]
+    if not failures and not ignore_failures:
+        for draft in drafts:
+            backend = scheduler.create_scheduler(draft.campaign.scheduler, World(ahead))
+            failures += backend.impossible(draft.campaign.arrays, draft.scripts)
+    if failures and not ignore_failures:
+        errors = [
+            UsageError(f"{finding.name}: {finding.detail}", hint=finding.hint)
+            for finding in failures
+        ]
+        last = UsageError("Nothing was submitted.", hint="--force submits anyway.")
+        return (*errors, last), ()
+    return (), tuple(f"{finding.detail} {finding.hint}" for finding in findings)

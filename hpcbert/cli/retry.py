@@ -10,12 +10,10 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
-from hpcbert.cli.options import shared_option
+from hpcbert.cli.options import refuse_typed, shared_option
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.unused_options import refuse_typed
-from hpcbert.cli.watching import Display, follow_with_retries, format_retry_plan
-from hpcbert.commands.heal import resubmit
-from hpcbert.commands.retry import InvalidRepeat, RetryPlan
+from hpcbert.cli.progress import Display, follow_with_retries, format_retry_plan
+from hpcbert.commands.retry import InvalidRepeat, RetryPlan, resubmit
 from hpcbert.config import site
 from hpcbert.config.options import list_unused
 from hpcbert.errors import IncompleteError

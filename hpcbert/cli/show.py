@@ -16,13 +16,12 @@ from hpcbert.campaign import ends, overview, preflight, store
 from hpcbert.campaign.ends import Ends
 from hpcbert.campaign.overview import Overview, PointResult
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.campaigns import open_campaigns
-from hpcbert.cli.layout import COLLECT_AGAIN, PROVISIONAL, format_age
+from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, format_age, open_campaigns
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config.site import load
 from hpcbert.model import Campaign, Point
 from hpcbert.results.grid import align_rows, format_number
-from hpcbert.results.words import describe_repeats, describe_stop
+from hpcbert.results.wording import describe_repeats, describe_stop
 
 
 @click.command(epilog="\b\nExamples:\n  hpcbert show\n  hpcbert show 3f9a1c --json")

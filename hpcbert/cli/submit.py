@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from hpcbert.cli.options import add_submit_options
+from hpcbert.cli.options import add_submit_options, refuse_others, refuse_typed
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.cli.unused_options import refuse_others, refuse_typed
 from hpcbert.config.options import Options
 
 # Options that are allowed with --resume.
@@ -67,7 +66,7 @@ def submit(
     submit reports what differs here, such as the image and the site.
     """
     # Not needed for --help or a wrong option.
-    from hpcbert.cli import submit_plan, submit_run
+    from hpcbert.cli import request, submit_run
     from hpcbert.system.runner import PrefetchingRunner, run
 
     if not wait:
@@ -77,7 +76,7 @@ def submit(
         refuse_others(_RESUME_OPTIONS, "with --resume, which submits what was written down")
         return submit_run.resume(resume, options, retries=retries)
     with closing(PrefetchingRunner(run)) as ahead:
-        plan = submit_plan.plan_campaigns(
+        plan = request.plan_campaigns(
             options,
             file=file,
             like=like,
@@ -89,8 +88,8 @@ def submit(
         )
         most = plan.options.max_gpu_hours
         if most is not None:
-            submit_plan.refuse_costly(plan.drafts, most, tries=1 + max_retries)
-        errors, doubts = submit_plan.find_obstacles(
+            request.refuse_costly(plan.drafts, most, tries=1 + max_retries)
+        errors, doubts = request.find_obstacles(
             plan.drafts, ignore_failures=dry_run or force, ahead=ahead
         )
     if errors:

@@ -11,7 +11,7 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.output import Result, print_text
-from hpcbert.cli.watching import Display, follow_with_retries
+from hpcbert.cli.progress import Display, follow_with_retries
 from hpcbert.commands.submit import read_interrupted, submit_pending, write_campaign
 from hpcbert.config import site
 from hpcbert.config.options import Options

@@ -14,13 +14,12 @@ import click
 from hpcbert import __version__
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result
-from hpcbert.commands.collect import CollectRequest, CollectResult, collect
-from hpcbert.commands.results import Places, find_places
+from hpcbert.commands.collect import CollectRequest, CollectResult, Places, collect, find_places
 from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.logs.layout import printable_path
 from hpcbert.model import Provenance, SpeedupTable, format_utc
 from hpcbert.results.document import tables_data
-from hpcbert.results.forms import FORMATS
+from hpcbert.results.formats import FORMATS
 from hpcbert.results.grid import escape_markdown
 from hpcbert.system import redact
 

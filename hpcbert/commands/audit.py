@@ -13,11 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcbert.campaign import evidence, judge, keeping, store
+from hpcbert.campaign import evidence, judge, measurements, store
 from hpcbert.campaign.attempts import SCHEMA, AskStates
-from hpcbert.campaign.environment import ENV_FOLDER, Environments
 from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Deviation
-from hpcbert.campaign.fingerprint import Fingerprint
+from hpcbert.campaign.fingerprint import ENV_FOLDER, Environments, Fingerprint
 from hpcbert.campaign.judge import Gathered, JudgedRepeat
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
@@ -158,9 +157,11 @@ def accept_changes(directory: Path, reason: str, *, states: AskStates, now: floa
     )
     if all(finding.harmless for finding in evidence.compare_with_record(tracked_campaign).findings):
         raise UsageError("There is no change to accept.", where=tracked_campaign.campaign.id)
-    if not keeping.is_over(tracked_campaign, judgement, now=now):
+    if not measurements.is_over(tracked_campaign, judgement, now=now):
         raise IncompleteError("The campaign still waits or runs: accept changes when it is over.")
-    keeping.record_results(tracked_campaign, judgement, now=now, accepted=" ".join(reason.split()))
+    measurements.record_results(
+        tracked_campaign, judgement, now=now, accepted=" ".join(reason.split())
+    )
 
 
 def _read_evidence(directory: Path) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from pathlib import Path
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands import container_checks as containers
+from hpcbert.commands import checks as containers
 from hpcbert.commands import node_checks as nodes
 from hpcbert.commands import obstacles
-from hpcbert.commands.setting_checks import check_settings
+from hpcbert.commands.checks import check_settings
 from hpcbert.commands.submit import submit_pending
 from hpcbert.config import places, recipe, trust
 from hpcbert.config.recipe import Recipe
@@ -35,10 +35,10 @@ from hpcbert.finding import Finding
 from hpcbert.logs import grammar
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
-from hpcbert.script import inputs
+from hpcbert.script import materials
 from hpcbert.script.draft import Draft, Submitter, draft
+from hpcbert.script.materials import site_data_options
 from hpcbert.script.plan import Request, choose_device
-from hpcbert.script.prepared import site_data_options
 from hpcbert.script.render import look_arguments
 from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
@@ -46,8 +46,7 @@ from hpcbert.slurm.controller import choose_mpi
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.reasons import never_starts
 from hpcbert.slurm.states import RepeatState
-from hpcbert.system.patience import defer_interrupts
-from hpcbert.system.runner import Outcome, Runner
+from hpcbert.system.runner import Outcome, Runner, defer_interrupts
 from hpcbert.timelimit import TimeLimit
 
 # If one of these fails, no job is submitted, for this reason.
@@ -116,7 +115,9 @@ def examine(
     for name, folder in places.list_recipes(folders).items():
         yield _check_recipe(name, folder)
     for framework in device_recipes:
-        framework_inputs = inputs.find_inputs(site, framework, site_data_options(site, framework))
+        framework_inputs = materials.find_inputs(
+            site, framework, site_data_options(site, framework)
+        )
         missing_parts = tuple(obstacles.find_framework_obstacles(site, framework, framework_inputs))
         nothing_missing = Finding(f"what {framework.name} needs", "ok", "all of it is here")
         yield from missing_parts or (nothing_missing,)
@@ -221,7 +222,7 @@ def _run_job(
 
 
 def _has_image(site: Site, recipes: Sequence[Recipe]) -> bool:
-    return bool(recipes) and inputs.find_image(site, recipes[0])[0] is not None
+    return bool(recipes) and materials.find_image(site, recipes[0])[0] is not None
 
 
 def _draft_job(
@@ -236,7 +237,7 @@ def _draft_job(
         framework.for_device(choose_device(framework, job_site, "")) for framework in recipes
     ]
     all_inputs = [
-        inputs.find_inputs(job_site, framework, site_data_options(job_site, framework))
+        materials.find_inputs(job_site, framework, site_data_options(job_site, framework))
         for framework in device_recipes
     ]
     imports = [

@@ -21,8 +21,7 @@ from hpcbert.model import Protocol
 from hpcbert.scheduler.slurm.admission import Demand, find_time_limit
 from hpcbert.scheduler.slurm.cluster import HINTS, Cluster
 from hpcbert.slurm.controller import choose_mpi
-from hpcbert.slurm.partitions import parse_resources
-from hpcbert.slurm.rules import PartitionRules
+from hpcbert.slurm.inventory import PartitionRules, parse_resources
 from hpcbert.system import machine
 from hpcbert.system.decode import did_you_mean
 from hpcbert.system.machine import MachineFacts

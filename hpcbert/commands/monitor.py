@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hpcbert import scheduler
 from hpcbert.campaign import ends, store
+from hpcbert.campaign.judge import apply_found_size
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-from hpcbert.campaign.search import apply_found_size
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.logs.failures import Failure
 from hpcbert.logs.grammar import Grammar

@@ -12,20 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hpcbert import scheduler
-from hpcbert.commands.container_checks import OLD_PYXIS, SRUN_HELP, check_pyxis
+from hpcbert.commands.checks import OLD_PYXIS, SRUN_HELP, check_pyxis
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
-from hpcbert.config.slurmwords import argument_value
+from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.finding import Finding
 from hpcbert.model import OptionValue
 from hpcbert.scheduler.base import World
 from hpcbert.script.draft import Draft
-from hpcbert.script.fitting import find_misfits
-from hpcbert.script.inputs import Inputs
-from hpcbert.script.prepared import runs_in_environment
+from hpcbert.script.materials import Inputs, find_misfits, runs_in_environment
 from hpcbert.script.resolve import Resolved
 from hpcbert.slurm.controller import choose_mpi
-from hpcbert.system import packages
+from hpcbert.system import machine
 from hpcbert.system.runner import Runner
 
 # Prints those of its arguments that are no modules; nothing is imported.
@@ -150,7 +148,7 @@ def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
     consequence = (
         "every run would fail" if runs_here else "on nodes that lack it too every run fails"
     )
-    install_hint = packages.describe_torch_install(shutil.which(python) or python)
+    install_hint = machine.describe_torch_install(shutil.which(python) or python)
     interpreter_hint = (
         "Name an interpreter that has it: --python, or frameworks.{}.python in the site.toml."
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcbert.scheduler.slurm.admission import describe_restriction
 from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.slurm.partitions import Partition
+from hpcbert.slurm.inventory import Partition
 
 _HOUR = 3600
 

@@ -12,7 +12,7 @@ from hpcbert.campaign import durations
 from hpcbert.campaign.durations import Campaigns, EarlierRuns
 from hpcbert.commands.obstacles import find_submission_obstacles
 from hpcbert.commands.prepare import prepare
-from hpcbert.config.adaptive import FEWEST_REPEATS
+from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.errors import CheckError, HpcbertError, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.model import Point, Protocol

@@ -15,13 +15,20 @@ from typing import NamedTuple
 from hpcbert.config.recipe import Recipe
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, Campaign, Provenance, Row, SpeedupTable
-from hpcbert.results import saved
-from hpcbert.results.report import forms
+from hpcbert.results import document
+from hpcbert.results.document import ResultSet, Source
+from hpcbert.results.report import formats
 from hpcbert.results.report.figures import Drawing
-from hpcbert.results.report.model import Picture, Report, ReportInput, SourceFiles, StepTrace
+from hpcbert.results.report.model import (
+    LANGUAGES,
+    Picture,
+    Report,
+    ReportInput,
+    SourceFiles,
+    StepTrace,
+    Words,
+)
 from hpcbert.results.report.sections import compose_report
-from hpcbert.results.report.words import LANGUAGES, Words
-from hpcbert.results.resultset import ResultSet, Source
 from hpcbert.system.files import read, temporary_for, translate_errors
 
 # The file that makes a directory a report: `sha256sum --check` reads it.
@@ -106,14 +113,17 @@ def _render_files(inputs: ReportInput, language: str) -> Iterator[tuple[str, byt
     }
     for page_language, report in reports.items():
         ending = ".md" if page_language == LANGUAGES[0] else f".{page_language}.md"
-        yield f"report{ending}", forms.render_markdown(report).encode(errors=_ESCAPE)
+        yield f"report{ending}", formats.render_markdown(report).encode(errors=_ESCAPE)
     report = reports[language]
     drawings = {picture.name: figures.draw(picture) for picture in report.pictures}
-    yield "index.html", forms.render_page(report, drawings, Words(language)).encode(errors=_ESCAPE)
+    yield (
+        "index.html",
+        formats.render_page(report, drawings, Words(language)).encode(errors=_ESCAPE),
+    )
     yield from _render_figures(drawings)
     yield from _render_tables(report, language)
     result_set = replace(inputs.results, made=inputs.results.made or inputs.made)
-    yield "results.json", f"{saved.render_results(result_set)}\n".encode(errors=_ESCAPE)
+    yield "results.json", f"{document.render_results(result_set)}\n".encode(errors=_ESCAPE)
 
 
 def list_pictures(results: ResultSet, provenance: Provenance, language: str) -> tuple[Picture, ...]:
@@ -132,8 +142,8 @@ def _render_figures(drawings: Mapping[str, Drawing]) -> Iterator[tuple[str, byte
 
 def _render_tables(report: Report, language: str) -> Iterator[tuple[str, bytes]]:
     for grid in report.grids:
-        yield f"tables/{grid.name}.csv", forms.render_csv(grid).encode(errors=_ESCAPE)
-        tex = forms.render_latex(grid, han=language == "zh")
+        yield f"tables/{grid.name}.csv", formats.render_csv(grid).encode(errors=_ESCAPE)
+        tex = formats.render_latex(grid, han=language == "zh")
         yield f"tables/{grid.name}.tex", tex.encode("utf-8", "replace")
 
 

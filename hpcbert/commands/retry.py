@@ -10,13 +10,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from hpcbert import scheduler
-from hpcbert.campaign import ends, judge, library, store, suspects
+from hpcbert.campaign import ends, judge, store, suspects
 from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.campaign.suspects import RepeatOutcome, RetryPolicy, Suspicion, Verdict
+from hpcbert.commands.monitor import Sinks, View, open_campaign, watch
+from hpcbert.commands.submit import submit_pending
 from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs import failures
@@ -24,7 +28,7 @@ from hpcbert.logs.setting import Window
 from hpcbert.model import Array, Campaign, JobRequest
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
-from hpcbert.script import limits, rewrite
+from hpcbert.script import retries
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.states import LOST, RepeatState
 from hpcbert.system.runner import Runner
@@ -126,7 +130,7 @@ def find_invalid(
         outcome = judged_repeats[key].run
         if judged_repeats[key].unneeded or array.point in complete_points:
             continue
-        is_deliberate = outcome.state in {"CANCELLED", LOST} or limits.is_pointless(
+        is_deliberate = outcome.state in {"CANCELLED", LOST} or retries.is_pointless(
             array, outcome.state, policy.time_limit
         )
         if is_deliberate and not policy.cancelled:
@@ -216,7 +220,7 @@ def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> Retry
             where=tracked_campaign.campaign.id,
             hint="Wait for them (hpcbert monitor), or cancel them.",
         )
-    library.refuse_changed_library(tracked_campaign.directory, tracked_campaign.campaign)
+    store.refuse_changed_library(tracked_campaign.directory, tracked_campaign.campaign)
     arrays, scripts = [], {}
     spared_nodes: dict[str, str] = {}
     parts = {
@@ -227,7 +231,7 @@ def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> Retry
     for part, part_repeats in points.items():
         first_array = parts[part]
         script = store.read_script(tracked_campaign.directory, first_array).decode()
-        if not rewrite.is_written_to(first_array.request, tracked_campaign.directory):
+        if not retries.is_written_to(first_array.request, tracked_campaign.directory):
             raise UsageError(
                 "The campaign was moved or copied: its scripts write to the old place.",
                 where=str(tracked_campaign.directory),
@@ -240,7 +244,7 @@ def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> Retry
         verdict = _choose_exclusions(
             tracked_campaign.campaign, first_array, policy, suspicions[partition], named_nodes
         )
-        time_limit = policy.time_limit or limits.retried_limit(tracked_campaign, first_array)
+        time_limit = policy.time_limit or retries.retried_limit(tracked_campaign, first_array)
         array, retry_script = _make_array(
             findings, first_array, part_repeats, script, verdict, time_limit=time_limit
         )
@@ -310,14 +314,14 @@ def _make_array(
     attempt = 1 + max(*attempts, *(point_array.first_attempt for point_array in point_arrays), 0)
     name = f"{first_array.name}.t{retry}"
     indices = [repeat.number - first_array.offset for repeat in invalid_repeats]
-    request = rewrite.retry_request(
+    request = retries.retry_request(
         first_array.request,
         name=name,
         indices=indices,
         exclude=[node for node, _ in verdict.excluded],
         time_limit=time_limit,
     )
-    retry_script = rewrite.rewrite_script(
+    retry_script = retries.rewrite_script(
         script, first_array.request, request, repeats=indices, first_attempt=attempt
     )
     array = replace(
@@ -369,3 +373,132 @@ def write_retry(retry_plan: RetryPlan) -> Campaign:
         campaign = replace(campaign, arrays=(*campaign.arrays, *retry_plan.arrays))
         store.write_manifest(directory, campaign)
     return campaign
+
+
+class Observer(Protocol):
+    """Receives what happens while campaigns are followed, in order."""
+
+    def watching(self) -> AbstractContextManager[Sinks]:
+        """Return what receives the states from now until something is submitted, or the end."""
+
+    def retried(self, plans: Sequence[RetryPlan]) -> None:
+        """Receive what was resubmitted."""
+
+    def waiting(self, reason: str) -> None:
+        """Receive the reason why a submission waits for room."""
+
+
+def watch_and_retry(
+    campaigns: Sequence[TrackedCampaign],
+    policy: RetryPolicy,
+    observer: Observer,
+    *,
+    run: Runner,
+    floor: float,
+    interval: float | None = None,
+    once: bool = False,
+    pause: Callable[[float], None] = time.sleep,
+) -> View:
+    """Watch campaigns, resubmit invalid repeats, and watch on, until all is over.
+
+    Nobody confirms these retries, so a cancelled repeat stays cancelled, a repeat that needs a
+    longer time limit or a smaller batch waits for the user to set one, and a rehearsal is never
+    repeated.
+
+    Args:
+        campaigns: The campaigns.
+        policy: Which repeats to resubmit; with a limit of 0, none.
+        observer: Receives what happens.
+        run: Starts the scheduler's commands.
+        floor: Shortest interval between two queries of Slurm at this site, seconds.
+        interval: The interval for watching, if it is to be longer.
+        once: Whether to look once and submit nothing.
+        pause: Waits a number of seconds between two looks.
+
+    Returns:
+        The last states.
+
+    Raises:
+        SchedulerError: Slurm gave no answer for too long; the jobs continue.
+        UsageError: A campaign to retry belongs to somebody else.
+        Interruption: The user interrupted a submission.
+        KeyboardInterrupt: The user interrupted the watching.
+    """
+    if policy.limit:
+        for tracked_campaign in campaigns:
+            store.refuse_foreign(tracked_campaign.directory)
+    unattended_policy = replace(policy, cancelled=False)
+    while True:
+        with observer.watching() as sinks:
+            view = watch(campaigns, sinks, run=run, floor=interval or floor, once=once, pause=pause)
+        plans = [
+            resubmit(
+                tracked_campaign.directory,
+                unattended_policy,
+                run=run,
+                floor=floor,
+                waiting=observer.waiting,
+            )
+            for tracked_campaign in campaigns
+            if policy.limit and not once and not tracked_campaign.campaign.rehearse
+        ]
+        retry_plans = [plan for plan in plans if plan.arrays]
+        if not retry_plans:
+            return view
+        observer.retried(retry_plans)
+        campaigns = [open_campaign(tracked_campaign.directory) for tracked_campaign in campaigns]
+
+
+def resubmit(
+    directory: Path,
+    policy: RetryPolicy,
+    *,
+    run: Runner,
+    floor: float,
+    dry: bool = False,
+    waiting: Callable[[str], None] | None = None,
+) -> RetryPlan:
+    """Resubmit a campaign's invalid repeats; with `dry`, only return them.
+
+    Args:
+        directory: The campaign.
+        policy: Which repeats to resubmit.
+        run: Starts the scheduler's commands.
+        floor: Shortest interval between two queries of Slurm, seconds.
+        dry: Whether to write and submit nothing.
+        waiting: As in `submit_pending`.
+
+    Returns:
+        What was submitted, with job ids.
+
+    Raises:
+        Interruption, SchedulerError, UsageError, HpcbertError: As `submit_pending`, `retry.look`
+            and `retry.plan`.
+    """
+
+    def submit_intended() -> tuple[Array, ...]:
+        return submit_pending(
+            directory, run=run, floor=floor, waiting=waiting, resume_command=RETRY_COMMAND
+        ).arrays
+
+    if not dry and any(
+        planned_array.state == "intended" for planned_array in store.read_manifest(directory).arrays
+    ):
+        submit_intended()
+    findings = find_invalid(directory, policy, run=run)
+    invalid_ends = [
+        (invalid_repeat.array, invalid_repeat.number, invalid_repeat.state)
+        for invalid_repeat in findings.invalid
+    ]
+    retries.refuse_pointless(findings.watched, invalid_ends, policy.time_limit)
+    plan = plan_retry(findings, policy, run=run)
+    if dry or not plan.arrays:
+        return plan
+    write_retry(plan)
+    arrays = {array.name: array for array in submit_intended()}
+    return replace(
+        plan,
+        arrays=tuple(
+            arrays.get(planned_array.name, planned_array) for planned_array in plan.arrays
+        ),
+    )

@@ -13,15 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcbert import scheduler
-from hpcbert.campaign import library, notes, store
+from hpcbert.campaign import ends, store
+from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import Interruption, UsageError
 from hpcbert.model import Campaign
-from hpcbert.scheduler.base import RESUME, NoRoomError, World
+from hpcbert.scheduler.base import RESUME, NoRoomError, Target, World
 from hpcbert.scheduler.poller import Pace
 from hpcbert.script.draft import Draft
+from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system import files
-from hpcbert.system.patience import defer_interrupts
-from hpcbert.system.runner import Runner
+from hpcbert.system.runner import Runner, defer_interrupts
 
 # Minimum seconds between two searches for a job that may have been submitted.
 _SETTLE_SECONDS = 2.0
@@ -39,7 +40,7 @@ def write_campaign(draft: Draft) -> None:
     contents = {target: source.read_bytes() for target, source in draft.copies}
     contents |= {target: text.encode() for target, text in texts.items()}
     files.write_new({draft.directory / target: content for target, content in contents.items()})
-    notes.write_note(draft.directory, draft.note)
+    store.write_note(draft.directory, draft.note)
     store.write_manifest(draft.directory, draft.campaign)
 
 
@@ -64,7 +65,7 @@ def submit(directory: Path, world: World) -> Campaign:
     store.refuse_foreign(directory)
     with store.locked(directory):
         campaign = store.read_manifest(directory)
-        library.refuse_changed_library(directory, campaign)
+        store.refuse_changed_library(directory, campaign)
         return scheduler.create_scheduler(campaign.scheduler, world).submit(directory, campaign)
 
 
@@ -159,3 +160,35 @@ def _describe_interruption(directory: Path) -> Interruption:
     return Interruption(
         " ".join(filter(None, ["Interrupted.", *words])), hint="; ".join(filter(None, hints))
     )
+
+
+def find_living(tracked_campaign: TrackedCampaign, *, run: Runner) -> Target:
+    """Return the repeats and jobs of a campaign that wait or run.
+
+    Raises:
+        SchedulerError: The scheduler does not answer, so nothing is certain.
+        UsageError: Others can write to the campaign, so they could have named the jobs.
+    """
+    store.refuse_foreign(tracked_campaign.directory)
+    return scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)).living_jobs(
+        tracked_campaign
+    )
+
+
+def cancel(tracked_campaign: TrackedCampaign, target: Target, *, run: Runner) -> None:
+    """Cancel what `find_living` found.
+
+    Raises:
+        SchedulerError: The scheduler refused, or the jobs have ended already.
+    """
+    if not target.jobs:
+        return
+    scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)).cancel(
+        tracked_campaign, target
+    )
+    states = {
+        repeat.key: RepeatState("CANCELLED", Kind.FAILED, "none", detail="was cancelled")
+        for repeat in target.repeats
+        if repeat.newest.start is None
+    }
+    ends.write(tracked_campaign, states, states)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from hpcbert.config import variables
+from hpcbert.config import site
 from hpcbert.config.options import SCALING, RunOptions, SlurmOptions, option_names
 from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, Refusals, UsageError
@@ -144,8 +144,8 @@ def _read_variable_axes(value: Mapping[str, Any]) -> tuple[Variable, ...]:
     point_variables = []
     for name, entry in value.items():
         try:
-            values = tuple(variables.check_point_value(text) for text in _as_tuple(entry))
-            point_variables.append(Variable(variables.check_point_variable(name), values))
+            values = tuple(site.check_point_value(text) for text in _as_tuple(entry))
+            point_variables.append(Variable(site.check_point_variable(name), values))
         except Invalid as error:  # noqa: PERF203
             raise error.under(name) from None
     return tuple(point_variables)

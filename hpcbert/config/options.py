@@ -14,10 +14,43 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from hpcbert.config import adaptive
 from hpcbert.config.schedulers import SCHEDULERS, find_traits
 from hpcbert.system.decode import Count, Filled, Invalid, Range, did_you_mean
 from hpcbert.timelimit import TimeLimit
+
+AUTO_REPEATS = "auto"
+# No table is published of fewer; more than the last is a typing error: a year of runs of an
+# hour.
+FEWEST_REPEATS, MOST_REPEATS = 5, 10_000
+# Defaults: maximum number of runs, and widest interval of the median.
+DEFAULT_MAX_REPEATS, DEFAULT_PRECISION = 15, 0.01
+_SHARE = re.compile(r"(?P<number>\d{1,6}(?:\.\d{0,12})?|\.\d{1,12})\s*(?P<sign>%?)")
+
+
+def read_share(text: str) -> float:
+    """Read a share of the median: `1%`, `1.5 %`, `0.01`.
+
+    Raises:
+        Invalid: It is not a share between nothing and all.
+    """
+    match = _SHARE.fullmatch(text.strip())
+    return check_share(
+        float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0, text
+    )
+
+
+def check_share(value: float, text: str = "") -> float:
+    """Return a share of the median.
+
+    Raises:
+        Invalid: It is not between nothing and all.
+    """
+    if 0 < value < 1:
+        return value
+    raise Invalid(
+        "must be a share above 0 and below 100 %, such as 1% or 0.01", value=text or value
+    )
+
 
 Runtime = Literal["none", "pyxis", "enroot", "apptainer"]
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
@@ -93,13 +126,13 @@ def read_repeat_count(text: str) -> int | Literal["auto"]:
     Raises:
         Invalid: The text is neither.
     """
-    if text == adaptive.AUTO_REPEATS:
+    if text == AUTO_REPEATS:
         return "auto"
     try:
         return int(text)
     except ValueError:
-        hint = did_you_mean(text.lower(), [adaptive.AUTO_REPEATS])
-        message = f"{text!r} is neither a whole number nor {adaptive.AUTO_REPEATS}."
+        hint = did_you_mean(text.lower(), [AUTO_REPEATS])
+        message = f"{text!r} is neither a whole number nor {AUTO_REPEATS}."
         raise Invalid(message, hint) from None
 
 
@@ -149,15 +182,15 @@ class RunOptions:
         Spec("Runs of each point.", default=5, metavar="N|auto", read=read_repeat_count),
     ] = 5
     max_repeats: Annotated[
-        Annotated[int, Range(adaptive.FEWEST_REPEATS, adaptive.MOST_REPEATS)] | None,
+        Annotated[int, Range(FEWEST_REPEATS, MOST_REPEATS)] | None,
         Spec("With --repeats auto: at most this many; 15."),
     ] = None
     precision_of_median: Annotated[
-        Annotated[float, adaptive.check_share] | Annotated[str, adaptive.read_share] | None,
+        Annotated[float, check_share] | Annotated[str, read_share] | None,
         Spec(
             "With --repeats auto: stop at this interval; 1%.",
             metavar="SHARE",
-            read=adaptive.read_share,
+            read=read_share,
         ),
     ] = None
     iters: Annotated[Count | None, Spec("Iterations of a run; default: the protocol's.")] = None

@@ -9,17 +9,180 @@ from collections.abc import (
     Iterable,
     Mapping,
 )
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, Literal
 
-from hpcbert.config.dataset import Dataset
 from hpcbert.config.toml import read
-from hpcbert.config.variation import Preferred, Variation, VirtualEnvironment
+from hpcbert.data.names import FormatName
+from hpcbert.errors import UsageError
 from hpcbert.model import Device, OptionValue, Precision, Shape
-from hpcbert.system.decode import GIVEN, Count, Invalid, Range, decode, did_you_mean
+from hpcbert.system.decode import GIVEN, Count, EncodedAs, Invalid, Range, decode, did_you_mean
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class SyntheticSettings:
+    """Settings to make data if the site has none: `[dataset.synthetic]`.
+
+    Each is a number, or the name of an option that has it.
+
+    Attributes:
+        sequence_length: Tokens in a sample.
+        predictions: Maximum number of masked tokens in a sample; 0 for the usual number.
+        vocabulary: Tokens in the vocabulary.
+        files: Number of files.
+    """
+
+    sequence_length: int | str = 128
+    predictions: int | str = 0
+    vocabulary: int | str = 30522
+    files: int | str = 8
+
+
+def read_number(setting: int | str, options: Mapping[str, OptionValue]) -> int:
+    """Return a number that is given directly, or by the name of an option.
+
+    Raises:
+        UsageError: The option is not a number.
+    """
+    value = options[setting] if isinstance(setting, str) else setting
+    if not isinstance(value, int):
+        raise UsageError(f"The option {setting} must be a whole number, not {value!r}.")
+    return value
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The files that a recipe's program reads below the data directory: `[dataset]`.
+
+    Names of files may hold `{OPTION}`.
+
+    Attributes:
+        files: Pattern of the training files.
+        format: Their format; `hpcbert.prepare.records` knows each.
+        keys: Names that a record must have.
+        at_least: Minimum number of files.
+        numbered: Option with the number of files; `*` in their names is 0, 1, 2, …
+        also: Further files that must exist.
+        synthetic: Settings to make them if the site has none.
+    """
+
+    files: str
+    format: FormatName
+    keys: tuple[str, ...] = ()
+    at_least: Count = 1
+    numbered: str = ""
+    also: tuple[str, ...] = ()
+    synthetic: SyntheticSettings = SyntheticSettings()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The options in the names of files."""
+        patterns = (self.files, *self.also)
+        settings = (getattr(self.synthetic, field.name) for field in fields(self.synthetic))
+        numbers = {
+            self.numbered,
+            *(setting for setting in settings if isinstance(setting, str)),
+        } - {""}
+        return frozenset(name for text in patterns for name in _PLACEHOLDER.findall(text)) | numbers
+
+
+def _check_release(text: str) -> str:
+    """Return a Python release, `3.9`, or refuse other text."""
+    parts = text.split(".")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):  # noqa: PLR2004
+        raise Invalid('must be a release of Python, such as "3.9"', value=text)
+    return text
+
+
+@dataclass(frozen=True)
+class InstallStep:
+    """One call of pip: `[[environment.install]]`.
+
+    Attributes:
+        requirements: File of the recipe's folder, with a version for each package.
+        options: Further options of `pip install`.
+        source: Whether to install the program's own checkout.
+        env: Environment variables for this call.
+    """
+
+    requirements: str = ""
+    options: tuple[str, ...] = ()
+    source: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.requirements and not self.source:
+            raise Invalid("must name a file, or set source", key="requirements")
+
+
+@dataclass(frozen=True)
+class VirtualEnvironment:
+    """The virtual environment that `prepare` makes for a recipe: `[environment]`.
+
+    Attributes:
+        python: Release of Python to make it with, `3.9`.
+        install: What to install in it, in order.
+        program: Whether the installation includes the program, so that nothing is checked out.
+        patches: Files of the recipe's folder to apply to the installed packages.
+    """
+
+    python: Annotated[str, _check_release]
+    install: tuple[InstallStep, ...] = ()
+    program: bool = False
+    patches: tuple[str, ...] = ()
+
+    @property
+    def builds_source(self) -> bool:
+        """Whether the program's checkout is installed in it."""
+        return any(install_step.source for install_step in self.install)
+
+
+def _read_preferences(preference: str | tuple[str, ...]) -> tuple[str, ...]:
+    names = (preference,) if isinstance(preference, str) else preference
+    return tuple(name for name in names if name)
+
+
+# One name, or several in order of preference.
+Preferred = Annotated[tuple[str, ...], EncodedAs(str | tuple[str, ...], _read_preferences)]
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Differences of a recipe on a device: `[on.DEVICE]`; empty fields mean no difference.
+
+    Attributes:
+        launch: How ranks are started.
+        mpi: As the recipe's; `none` if they need none.
+        alone: Why only one rank can run there, one sentence; empty if more can.
+        one_node: Why only one node can run there, one sentence; empty if more can.
+        models: The models that it can train there.
+        precisions: The precisions that it can run there.
+        patches: Applied to the program after those of `[source]`.
+        protocols: The protocols that it can run there; the first is the default.
+        rule: The default rule of `collect` there.
+        problems: Known problems, after the others.
+        env: Further environment variables for every rank.
+        environment: Replaces the one for all devices.
+    """
+
+    launch: Literal["", "per-gpu", "per-node"] = ""
+    mpi: Preferred = ()
+    alone: str = ""
+    one_node: str = ""
+    models: tuple[str, ...] = ()
+    precisions: tuple[Precision, ...] = ()
+    patches: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+    rule: str = ""
+    problems: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    environment: VirtualEnvironment | None = None
+
 
 KINDS: dict[str, type[OptionValue]] = {"str": str, "int": int, "float": float, "bool": bool}
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)

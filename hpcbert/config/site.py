@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from hpcbert.config import slurmwords
+from hpcbert.config import slurm_arguments
 from hpcbert.config.options import RUNTIMES, Options, Runtime, runtime_name
 from hpcbert.config.places import default_site, find_site
 from hpcbert.config.schedulers import check_scheduler
 from hpcbert.config.toml import read
-from hpcbert.config.variables import check_variable
 from hpcbert.model import OptionValue, Precision
 from hpcbert.slurm import mail
 from hpcbert.slurm.hostlist import expand
+from hpcbert.system import redact
 from hpcbert.system.decode import (
     GIVEN,
     Count,
@@ -27,15 +29,86 @@ from hpcbert.system.decode import (
     Range,
     check_choice,
     decode,
+    document_fields,
 )
 from hpcbert.timelimit import TimeLimit
+
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# Variables by which Slurm, its PMI and hpcbert's scripts inform the ranks (sbatch(1) and srun(1),
+# OUTPUT ENVIRONMENT VARIABLES; job.bash, rank.bash), and those that steer Slurm's own commands.
+_RESERVED_PREFIXES = {
+    "SLURM": "Slurm",
+    "SBATCH_": "Slurm",
+    "SRUN_": "Slurm",
+    "PMI_": "Slurm",
+    "PMIX_": "Slurm",
+    "HPCBERT_": "hpcbert",
+}
+# Slurm decides which devices a rank sees (gres.conf(5), AutoDetect), and for the CPU, hpcbert.
+_RESERVED_NAMES = {
+    **dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ""),
+    **dict.fromkeys(("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"), ""),
+    **dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"), ""),
+}
+# bash refuses to export these (bash(1), Shell Variables).
+_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+
+
+def check_variable(name: str) -> str:
+    """Return a valid name for an environment variable.
+
+    Raises:
+        Invalid: It is not valid.
+    """
+    if not _VARIABLE_NAME.fullmatch(name):
+        raise Invalid("is not a valid name for an environment variable")
+    return name
+
+
+def check_point_variable(name: str) -> str:
+    """Return the name of a variable that the user may set for a point.
+
+    Raises:
+        Invalid: It is not a name, or something else sets it, or it names a secret.
+    """
+    check_variable(name)
+    owner = next(
+        (program for prefix, program in _RESERVED_PREFIXES.items() if name.startswith(prefix)), ""
+    )
+    if owner or name in _RESERVED_NAMES:
+        raise Invalid(f"is set by {owner or 'Slurm and hpcbert'} itself", "Leave it out.")
+    if name in _READ_ONLY:
+        raise Invalid("belongs to bash, which refuses to set it", "Leave it out.")
+    if redact.is_secret_name(name):
+        raise Invalid("may hold a secret, and would appear in scripts and tables", _SECRETS_HINT)
+    return name
+
+
+_SECRETS_HINT = (
+    "Put it where the program reads it itself, for example a file in your home directory."
+)
+
+
+def check_point_value(text: str) -> str:
+    """Return a value that the user may give to a variable of a point.
+
+    Raises:
+        Invalid: It holds a control character or looks like a secret.
+    """
+    if _CONTROL.search(text):
+        raise Invalid("holds a line break or another control character", value=text)
+    if redact.mask_text(text) != text:
+        raise Invalid("looks like a secret, and would appear in scripts and tables", _SECRETS_HINT)
+    return text
+
 
 CpuBind = Literal["gpu", "none", "cluster"]
 _HOUR = TimeLimit.parse("01:00:00")
 
 
 def _check_arguments(program: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    if reason := slurmwords.explain_refusal(program, words):
+    if reason := slurm_arguments.explain_refusal(program, words):
         raise Invalid(f"can't be passed on: {reason}", "Leave it out there.")
     return words
 
@@ -146,7 +219,7 @@ class SlurmSettings:
         node_names = expand(self.nodelist)
         # All of them would become part of the job, however few it requests (sbatch(1), --nodelist).
         nodelist = ",".join(node_names[:nodes]) if len(node_names) > nodes else self.nodelist
-        excluded_nodes = slurmwords.argument_value(self.sbatch_args, "exclude")
+        excluded_nodes = slurm_arguments.argument_value(self.sbatch_args, "exclude")
         exclude = ",".join(filter(None, (excluded_nodes, self.exclude))) if self.exclude else ""
         values = (("nodelist", nodelist), ("exclude", exclude))
         return tuple(f"--{name}={value}" for name, value in values if value)
@@ -345,3 +418,45 @@ def resolve_image(text: str, base: Path) -> str:
     if text.startswith("~/"):
         return str(Path(text).expanduser())
     return str((base / text).absolute()) if text.startswith(".") else text
+
+
+def list_origins(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    """Return every setting's value and origin by its dotted key in site.toml.
+
+    Args:
+        site: The site as read.
+        env: Environment, for HPCBERT_RUNS.
+    """
+    file_keys = set(flatten(read(Path(site.where))))
+    variable_names = {"runs": "HPCBERT_RUNS"} if env.get("HPCBERT_RUNS", "").strip() else {}
+    return {
+        key: (value, variable_names.get(key) or (site.where if key in file_keys else "default"))
+        for key, value in flatten(to_plain(site)).items()
+    }
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value as in a site.toml: tables as dicts, values written as text as text."""
+    if isinstance(value, TimeLimit):
+        return value.text
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: to_plain(getattr(value, field.name))
+            for field in document_fields(value.__class__)
+        }
+    return (
+        {name: to_plain(entry) for name, entry in value.items()}
+        if isinstance(value, dict)
+        else value
+    )
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by their dotted keys."""
+    entries: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            entries.update(flatten(value, f"{prefix}{name}."))
+        else:
+            entries[f"{prefix}{name}"] = value
+    return entries

@@ -5,12 +5,127 @@ A site's file names a runtime. A runtime has a tool that fetches images; pyxis u
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcbert.container.mounts import Mount
 from hpcbert.container.reference import Image
 from hpcbert.errors import UsageError
+
+_MOUNT_WORDS = ("tmpfs", "umount")
+_MOUNT_HINT = 'Write "SRC", "SRC:DST", "SRC:DST:FLAG+FLAG", "tmpfs:DST" or "umount:DST".'
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One mount.
+
+    Attributes:
+        source: A path, `tmpfs` or `umount`.
+        target: Where in the container.
+        flags: What is added to the defaults, in order.
+    """
+
+    source: str
+    target: str
+    flags: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> str:
+        """The mount as pyxis takes it."""
+        return ":".join((self.source, self.target, *(["+".join(self.flags)] if self.flags else [])))
+
+
+def parse_mount(text: str) -> Mount:
+    """Read one mount.
+
+    Raises:
+        UsageError: Source or target is neither a path nor one of the known words, or contains what
+            no mount can: a colon, a comma or a control character.
+    """
+    source, *fields = text.split(":")
+    target = fields[0] if fields else source
+    flags = fields[1] if fields[1:] else ""
+    if fields[2:]:
+        raise UsageError(
+            f"The mount {text!r} has too many colons; paths can't contain colons.", hint=_MOUNT_HINT
+        )
+    if "," in text:
+        raise UsageError(
+            f"The mount {text!r} contains a comma, which mounts can't.", hint=_MOUNT_HINT
+        )
+    if not text.isprintable():
+        raise UsageError(f"The mount {text!r} contains a control character.", hint=_MOUNT_HINT)
+    if source not in _MOUNT_WORDS and not source.startswith((".", "/")):
+        raise UsageError(
+            f"The mount {text!r} must begin with a path, tmpfs or umount.",
+            hint="A path must begin with / or ./ here.",
+        )
+    if not target.startswith((".", "/")):
+        raise UsageError(f"The mount {text!r} must name a path in the container.", hint=_MOUNT_HINT)
+    return Mount(source, target, tuple(flag for flag in flags.split("+") if flag))
+
+
+def bind_mount(path: str) -> Mount:
+    """Return the mount of a path to the same path.
+
+    Raises:
+        UsageError: The path contains what no mount can.
+    """
+    if ":" in path or "," in path or not path.isprintable():
+        raise UsageError(f"{path!r} contains a comma or a colon, which container mounts can't.")
+    return Mount(path, path)
+
+
+# By the tags of NVIDIA/pyxis, args.c.
+PYXIS_SINCE: Mapping[str, str] = {
+    "container-image": "0.1",
+    "container-name": "0.1",
+    "container-mounts": "0.1",
+    "container-workdir": "0.1",
+    "container-mount-home": "0.3",
+    "no-container-mount-home": "0.3",
+    "container-remap-root": "0.4",
+    "no-container-remap-root": "0.4",
+    "container-entrypoint": "0.8",
+    "no-container-entrypoint": "0.8",
+    "container-writable": "0.11",
+    "container-readonly": "0.11",
+    "container-env": "0.15",
+}
+# Descriptions name other options too: an option's own line begins with it.
+_SRUN_OPTION = re.compile(r"^\s*(?:-\w, )?--([a-z][a-z-]*)", re.MULTILINE)
+
+
+def pyxis_options(
+    *, home: bool, remap_root: bool, entrypoint: bool, writable: bool
+) -> tuple[str, ...]:
+    """Return the options that a job script gives to srun, without dashes."""
+    return (
+        "container-image",
+        "container-name",
+        "container-mounts",
+        "container-workdir",
+        "container-env",
+        "container-mount-home" if home else "no-container-mount-home",
+        "container-remap-root" if remap_root else "no-container-remap-root",
+        "container-entrypoint" if entrypoint else "no-container-entrypoint",
+        "container-writable" if writable else "container-readonly",
+    )
+
+
+def has_pyxis(usage: str) -> bool:
+    """Return whether the output of `srun --help` shows any pyxis."""
+    return "container-image" in _SRUN_OPTION.findall(usage)
+
+
+def missing_pyxis_options(usage: str, required: Iterable[str]) -> tuple[str, ...]:
+    """Return the wanted options that the output of `srun --help` lacks, the newest last."""
+    options = frozenset(_SRUN_OPTION.findall(usage))
+    return tuple(
+        flag for flag in PYXIS_SINCE if flag in frozenset(required) and flag not in options
+    )
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from hpcbert.data.formats import find
 from hpcbert.data.samples import StreamSettings, Vocabulary, make_synthetic, number_blocks
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import files as filing
-from hpcbert.system import packages
+from hpcbert.system import machine
 from hpcbert.system.lock import LOCK, hold_lock
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _check_packages(plan: DataPlan) -> None:
         names = ", ".join(missing)
         raise UsageError(
             f"This command needs the Python package {names}.",
-            hint=f"Install it: {packages.install_command('data')}",
+            hint=f"Install it: {machine.install_command('data')}",
         )
 
 

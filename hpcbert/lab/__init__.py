@@ -13,13 +13,15 @@ from hpcbert.lab.lifecycle import (
     LabStatus,
     NodeStatus,
     Removal,
+    check_packages,
+    check_root,
     down,
+    missing,
     status,
     up,
 )
 from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, command
 from hpcbert.lab.record import Lab, load
-from hpcbert.lab.requirements import check_packages, check_root, missing
 from hpcbert.system.processes import Process
 
 __all__ = [

@@ -12,7 +12,9 @@ Steps of different length then make no difference, as they would to a mean of ra
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
@@ -23,13 +25,146 @@ from hpcbert.logs.arithmetic import (
     parse_number,
     throughput,
 )
-from hpcbert.logs.closing import closing_rules
 from hpcbert.logs.coverage import Span
-from hpcbert.logs.evenness import WindowRecord, find_unevenness
 from hpcbert.logs.grammar import Grammar, Record, Rule
 from hpcbert.logs.setting import Setting, UnknownError
-from hpcbert.logs.times import Clock
+from hpcbert.logs.stamps import Clock
 from hpcbert.model import Note, Reason
+
+_RATE = rb"(?P<rate>\d[\d.]*(?:[eE][+-]?\d+)?)"
+_UNIT = rb"(?:samples?|seqs?|sequences?|sentences?|examples?)(?: ?/ ?|[ _]per[ _])s(?:ec|econd)?\b"
+# A text of the line, and its form. Sources:
+# Hugging Face transformers, trainer_utils.py (speed_metrics) and trainer_pt_utils.py (log_metrics);
+# NVIDIA/DeepLearningExamples, PyTorch and TensorFlow BERT (DLLogger), TensorFlow (Throughput
+# Average); tensorflow/benchmarks, PerfZero; hpcbert's own PyTorch program; the rest is usual.
+_CLOSING_FORMS = (
+    (b"train_samples_per_second", rb"\btrain_samples_per_second['\"]?\s*[:=]\s*['\"]?" + _RATE),
+    (b" -  throughput_train : ", rb" -  throughput_train : " + _RATE + rb" " + _UNIT),
+    (
+        b"training_sequences_per_second : ",
+        rb"\btraining_sequences_per_second : " + _RATE,
+    ),
+    (b"Throughput Average (", rb"Throughput Average \(" + _UNIT + rb"\) = " + _RATE),
+    (b'"samples_per_second": ', rb'^hpcbert-result \{.*"samples_per_second": ' + _RATE),
+    (b'"exp_per_second"', rb'"name": "exp_per_second",\s*"value": ' + _RATE),
+    *(
+        (word, rb"(?i)\b" + word + rb"[ _](?:train(?:ing)?[ _])?" + tail)
+        for word in (b"Total", b"total", b"Overall", b"overall", b"Average", b"average")
+        for tail in (
+            _UNIT + rb" *[:=] *" + _RATE,
+            rb"(?:throughput|speed) *[:=] *" + _RATE + rb" *" + _UNIT,
+        )
+    ),
+)
+# A closing rate includes what the steps don't: compilation, evaluation, checkpoints.
+_CLOSING_TOLERANCE = 0.3
+
+
+@cache
+def _all_closing_rules() -> tuple[Rule, ...]:
+    rules = []
+    for text, pattern in _CLOSING_FORMS:
+        lines = 3 if text == b'"exp_per_second"' else 1
+        name = text.strip(b" -:\"'(").decode()
+        record = Record(text, re.compile(pattern, re.MULTILINE), name, lines=lines)
+        rules.append(
+            Rule(name, "footer", record, "rate", tolerance=_CLOSING_TOLERANCE, side="below")
+        )
+    return tuple(rules)
+
+
+def closing_rules(grammar: Grammar, chosen: Rule) -> tuple[Rule, ...]:
+    """Return rules for the closing lines that a grammar itself does not read.
+
+    Args:
+        grammar: How the framework's logs are read. What it says of a line holds.
+        chosen: The rule that gives the number.
+    """
+    if not chosen.is_comparable:
+        return ()
+    texts = [record.contains for record in grammar.records]
+    return tuple(
+        rule
+        for rule in _all_closing_rules()
+        if not any(text in rule.record.contains or rule.record.contains in text for text in texts)
+    )
+
+
+# Share by which a number may differ from the median of its window's records.
+MEAN_TOLERANCE = 0.05
+# Share by which the medians of the window's blocks may differ. If half of a window is slow, the
+# median of the whole lies between the halves, as the mean does.
+BLOCK_TOLERANCE = 0.2
+# Blocks of a window, at most, and the records that each should have.
+_MAX_BLOCKS, _RECORDS_PER_BLOCK = 4, 3
+_MIN_PARTS = 2
+_SHOWN_SPANS = 3
+
+
+class WindowRecord(NamedTuple):
+    """One record of a window.
+
+    Attributes:
+        place: The iteration that it completes.
+        rate: Its samples per second.
+        seconds: Its length, 0 if unknown.
+        paused: Whether the log explains why it may be slow.
+        steps: The iterations that it covers.
+    """
+
+    place: int
+    rate: float
+    seconds: float
+    paused: bool
+    steps: int
+
+
+def find_unevenness(value: float, parts: Sequence[WindowRecord]) -> Note | None:
+    """Return how a window's number differs from its usual step; None if the steps are alike.
+
+    Args:
+        value: The number, samples per second.
+        parts: The window's records, in order.
+    """
+    if len(parts) < _MIN_PARTS:
+        return None
+    median_rate = median([part.rate for part in parts])
+    block_medians = _medians_of_blocks(parts)
+    usual_rate, block_range = median_rate, ""
+    if max(block_medians) > min(block_medians) * (1 + BLOCK_TOLERANCE):
+        usual_rate = max(block_medians)
+        block_range = (
+            f", {min(block_medians):,.2f} to {usual_rate:,.2f} in its {len(block_medians)} parts"
+        )
+    elif max(value, median_rate) <= min(value, median_rate) * (1 + MEAN_TOLERANCE):
+        return None
+    unusual_records = [part for part in parts if abs(part.rate / usual_rate - 1) > MEAN_TOLERANCE]
+    rates = f"{value:,.2f} samples/s in all, {median_rate:,.2f} at the median step{block_range}"
+    return Note("uneven", f"{rates}; see {_format_places(unusual_records)}")
+
+
+def _medians_of_blocks(parts: Sequence[WindowRecord]) -> list[float]:
+    count = max(2, min(_MAX_BLOCKS, len(parts) // _RECORDS_PER_BLOCK))
+    bounds = [len(parts) * block // count for block in range(count + 1)]
+    return [median([part.rate for part in parts[low:high]]) for low, high in pairwise(bounds)]
+
+
+def _format_places(parts: Sequence[WindowRecord]) -> str:
+    """Return the iterations of some records: `iterations 41 to 60, 81`."""
+    spans: list[tuple[int, int]] = []
+    for part in parts:
+        first_place = part.place - max(part.steps, 1) + 1
+        if spans and spans[-1][1] >= first_place - 1:
+            spans[-1] = (spans[-1][0], part.place)
+        else:
+            spans.append((first_place, part.place))
+    span_texts = [
+        f"{low}" if low == high else f"{low} to {high}" for low, high in spans[:_SHOWN_SPANS]
+    ]
+    remainder = f" and {len(spans) - _SHOWN_SPANS} more" if len(spans) > _SHOWN_SPANS else ""
+    is_single = len(spans) == 1 and spans[0][0] == spans[0][1]
+    return f"iteration{'' if is_single else 's'} {', '.join(span_texts)}{remainder}"
+
 
 # Records of one kind to keep; longer logs are compared over these.
 _MAX_ENTRIES = 1 << 16

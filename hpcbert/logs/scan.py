@@ -42,8 +42,7 @@ from hpcbert.logs.lines import (
 )
 from hpcbert.logs.models import model_name
 from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_packing
-from hpcbert.logs.stamps import MeasuredSpan, measure_span
-from hpcbert.logs.times import Clock
+from hpcbert.logs.stamps import Clock, MeasuredSpan, measure_span
 from hpcbert.logs.window import Collector, make_collector, step_durations
 from hpcbert.model import Note, Reason, Steps
 

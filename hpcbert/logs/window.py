@@ -27,7 +27,7 @@ from hpcbert.logs.coverage import Span
 from hpcbert.logs.fields import show_text
 from hpcbert.logs.grammar import Rule
 from hpcbert.logs.setting import END, Setting, UnknownError
-from hpcbert.logs.times import Clock
+from hpcbert.logs.stamps import Clock
 from hpcbert.model import Counted, Steps
 
 _MAX_RANKS = 1 << 16

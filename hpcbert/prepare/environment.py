@@ -16,12 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from hpcbert.config.recipe import Recipe
+from hpcbert.config.recipe import InstallStep, Recipe, VirtualEnvironment
 from hpcbert.config.site import Site
-from hpcbert.config.variation import InstallStep, VirtualEnvironment
 from hpcbert.errors import IncompleteError
 from hpcbert.prepare.parts import Context, Part, Status, make_directory, write_record
-from hpcbert.script.prepared import (
+from hpcbert.script.materials import (
     environment_record_path,
     interpreter_path,
     packages_path,

@@ -16,8 +16,13 @@ from hpcbert.container import cache, reference, runtimes, symptoms
 from hpcbert.container.cache import Cached
 from hpcbert.container.runtimes import Tool
 from hpcbert.prepare.parts import Context, Part, make_directory
-from hpcbert.script.inputs import built_image_stem, find_prepared_image
-from hpcbert.script.prepared import read_record, record_directory, source_record_path
+from hpcbert.script.materials import (
+    built_image_stem,
+    find_prepared_image,
+    read_record,
+    record_directory,
+    source_record_path,
+)
 from hpcbert.system import ownership, redact
 from hpcbert.system.runner import Outcome
 

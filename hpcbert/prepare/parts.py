@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcbert.campaign import store
-from hpcbert.script.prepared import SCHEMA
+from hpcbert.script.materials import SCHEMA
 from hpcbert.system.files import translate_errors
 from hpcbert.system.runner import Follower, Runner
 

@@ -6,13 +6,178 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from math import isclose
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from hpcbert.model import Adaptive, Metrics, Provenance, Row, Run, SpeedupTable, valid_throughputs
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.logs.arithmetic import median
+from hpcbert.model import (
+    Adaptive,
+    Group,
+    Material,
+    Metrics,
+    Protocol,
+    Provenance,
+    Row,
+    Run,
+    Shape,
+    ShapeText,
+    SpeedupTable,
+    Whole,
+    valid_throughputs,
+)
 from hpcbert.results.interval import is_precise, median_limits
-from hpcbert.results.words import describe_adaptive
+from hpcbert.results.wording import describe_adaptive
+from hpcbert.system import files
+from hpcbert.system.decode import EncodedAs, IgnoreUnknown, Invalid, TableKeys, decode
+
+# hpcbert writes all digits; another program may have dropped the last one.
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class NodeFacts(IgnoreUnknown):
+    """The facts of nodes that are equal in everything that can change a number.
+
+    Attributes:
+        digest: The same as in their runs.
+        nodes: Their names.
+        facts: The facts that matter, by name.
+    """
+
+    digest: str
+    nodes: tuple[str, ...]
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Source(IgnoreUnknown):
+    """The source of points; for logs that hpcbert did not submit, most of it is unknown and empty.
+
+    Attributes:
+        kind, name, path: As in the points' `Origin`.
+        created, hpcbert, command, site, scheduler, runtime, image, framework, recipe_digest,
+            protocol, materials: As in the campaign.
+    """
+
+    kind: Literal["campaign", "logs", "record"]
+    name: str
+    path: str = ""
+    created: str = ""
+    hpcbert: str = ""
+    command: tuple[str, ...] = ()
+    site: str = ""
+    scheduler: str = ""
+    runtime: str = ""
+    image: str = ""
+    framework: str = ""
+    recipe_digest: str = ""
+    protocol: Protocol | None = None
+    materials: tuple[Material, ...] = ()
+    environments: tuple[NodeFacts, ...] = ()
+
+
+def _not_empty(text: str) -> str:
+    if not text:
+        raise Invalid("is empty")
+    return text
+
+
+_NonEmpty = Annotated[str, _not_empty]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table(Group, IgnoreUnknown):
+    """A speedup table in a document: the keys of its group lie next to `rows`."""
+
+    framework: _NonEmpty
+    model: _NonEmpty
+    precision: _NonEmpty
+    batch_size_per_device: Whole
+    baseline: ShapeText | None
+    rows: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        shapes = [row.shape for row in self.rows]
+        base = next((row.median for row in self.rows if row.shape == self.baseline), None)
+        for number, row in enumerate(self.rows, 1):
+            place = f"rows[{number}]"
+            if row.shape in shapes[: number - 1]:
+                raise Invalid(f"is {row.shape}, which is there already", key=place)
+            if not (row.origin and row.origin.kind == "record"):
+                _check_runs(row, place)
+            if row.speedup is not None and base and row.median:
+                speedup = row.median / base
+                _check_equal(f"{place}.speedup", row.speedup, speedup)
+                _check_equal(f"{place}.efficiency", row.efficiency, speedup / row.shape.gpus)
+
+    def speedup_table(self) -> SpeedupTable:
+        """Return the table in the model's form."""
+        group = Group(**{key.name: getattr(self, key.name) for key in fields(Group)})
+        return SpeedupTable(group, self.baseline, self.rows)
+
+
+@dataclass(frozen=True)
+class ResultSet(IgnoreUnknown):
+    """Tables, wherever they come from.
+
+    Attributes:
+        tables: Each row has an `origin`.
+        made: The program, time and command that made them; None if they were made just now.
+        sources: The sources that the origins name, in the same order.
+        refused: Why some results have no table, a sentence each.
+        left_out: Files that were read but are not in a table: each path with the reason.
+    """
+
+    tables: tuple[Annotated[SpeedupTable, EncodedAs(_Table, _Table.speedup_table)], ...]
+    made: Provenance | None = None
+    sources: tuple[Source, ...] = ()
+    refused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    left_out: tuple[Annotated[tuple[str, str], TableKeys("path", "why")], ...] = ()
+
+
+@dataclass(frozen=True)
+class Envelope(IgnoreUnknown):
+    """The document that `--json` prints."""
+
+    version: int
+    command: str
+    data: ResultSet
+
+
+def _check_runs(row: Row, place: str) -> None:
+    """Compare the numbers of a row with its runs.
+
+    Raises:
+        Invalid: They differ.
+    """
+    for number, run in enumerate(row.runs, 1):
+        if run.valid and run.throughput is None:
+            key = f"{place}.runs[{number}].throughput"
+            raise Invalid("is missing, but the run is valid", key=key)
+    speeds = valid_throughputs(row.runs)
+    if row.ok != len(speeds):
+        text = f"is {row.ok}, but {len(speeds)} of its runs are valid"
+        raise Invalid(text, key=f"{place}.repeats.ok")
+    if row.median is None:
+        return
+    if not speeds:
+        text = f"is {row.median:g}, but none of its runs is valid"
+        raise Invalid(text, key=f"{place}.median")
+    _check_equal(f"{place}.median", row.median, median(speeds))
+    _check_equal(f"{place}.min", row.min, min(speeds))
+    _check_equal(f"{place}.max", row.max, max(speeds))
+
+
+def _check_equal(key: str, stated: float | None, computed: float) -> None:
+    if stated is not None and not isclose(stated, computed, rel_tol=_TOLERANCE):
+        raise Invalid(f"is {stated!r}, but its runs give {computed!r}", key=key)
+
 
 # The format that a file of results names. A change that breaks readers increases the schema.
 FORMAT = "hpcbert-results"
@@ -92,3 +257,124 @@ def _metrics_data(metrics: Metrics) -> dict[str, Any]:
 def _run_data(run: Run) -> dict[str, Any]:
     environments = [{"node": node, "digest": digest} for node, digest in run.environments]
     return {**asdict(run), "environments": environments}
+
+
+# Versions of the document that `--json` prints; hpcbert.cli.output writes it.
+_ENVELOPE_VERSION = 1
+MAX_TABLES = 1000
+_HINT = "Name a file that hpcbert collect --json or --format json has written."
+
+
+def render_results(results: ResultSet) -> str:
+    """Return the text of a results.json, without its last newline."""
+    data = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        **tables_data(results.tables, results.made),
+        "sources": [asdict(source) for source in results.sources],
+        "refused": results.refused,
+        "warnings": results.warnings,
+        "left_out": [{"path": path, "why": reason} for path, reason in results.left_out],
+    }
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def read_results(path: Path) -> ResultSet:
+    """Read results: a file of `--format json`, or output of `--json` with tables in it.
+
+    Raises:
+        UsageError: The file can't be read, is not a file of results, is damaged, or is from a newer
+            hpcbert. The error names file and place.
+    """
+    try:
+        text = files.read(path).decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            "These are not results: the file is not UTF-8.", where=str(path), hint=_HINT
+        ) from error
+    return parse_results(text, file=str(path))
+
+
+def parse_results(text: str, *, file: str) -> ResultSet:
+    """Return the results in a text.
+
+    Args:
+        text: The document.
+        file: Its name in messages.
+
+    Raises:
+        UsageError: As `read_results`.
+    """
+    data = _load_document(text, file)
+    try:
+        if "data" in data:
+            results = decode(Envelope, data, file=file).data
+        else:
+            results = decode(ResultSet, data, file=file)
+    except ConfigError as error:
+        message = f"The results are damaged: {error.message}"
+        raise UsageError(message, where=file, hint=error.hint) from error
+    count = len(results.tables)
+    if count > MAX_TABLES:
+        limit_message = f"The file has {count:,} tables; hpcbert reads at most {MAX_TABLES:,}."
+        raise UsageError(limit_message, where=file)
+    _refuse_repeated_points(results, file)
+    return results
+
+
+def _load_document(text: str, file: str) -> dict[str, Any]:
+    """Return a document of a version that can be read.
+
+    Raises:
+        UsageError: It has another version.
+    """
+    try:
+        data = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The file is not valid JSON: {error}.", where=file, hint=_HINT) from error
+    if not isinstance(data, dict):
+        raise UsageError("These are not results: the file has no table.", where=file, hint=_HINT)
+    payload = data.get("data") if "data" in data and "command" in data else data
+    if not isinstance(payload, dict) or "tables" not in payload:
+        command = data.get("command")
+        description = f"what hpcbert {command} printed" if isinstance(command, str) else "JSON"
+        raise UsageError(
+            f"These are not results: it is {description}, without tables.", where=file, hint=_HINT
+        )
+    if data.get("format", FORMAT) != FORMAT:
+        format_name = data["format"]
+        raise UsageError(
+            f"These are not results: the format is {format_name!r}.", where=file, hint=_HINT
+        )
+    for key, supported in (("schema", SCHEMA), ("version", _ENVELOPE_VERSION)):
+        if data.get(key, supported) != supported or isinstance(data.get(key), bool):
+            raise UsageError(
+                f"The results have {key} {data[key]!r}; this hpcbert reads {supported}.",
+                where=file,
+                hint="Use the version of hpcbert that wrote them, or a newer one.",
+            )
+    return data
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object if each of its keys appears once; JSON takes the last of several."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        repeated_key = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"the key {repeated_key!r} appears twice")
+    return members
+
+
+def _refuse_repeated_points(results: ResultSet, file: str) -> None:
+    places: dict[tuple[Group, Shape], str] = {}
+    for number, table in enumerate(results.tables, 1):
+        place = f"tables[{number}]"
+        for row in table.rows:
+            point = table.group, row.shape
+            if point in places and not (row.origin and row.origin.kind == "record"):
+                text = f"The results are damaged: {row.shape} is in {places[point]} and in {place}."
+                raise UsageError(text, where=file)
+            places[point] = place

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import click
 
-from hpcbert.results.words import sanitize
+from hpcbert.results.wording import sanitize
 
 Cell = str | int | float | None
 NOTHING = "-"

@@ -14,7 +14,7 @@ from functools import cache
 from math import comb, log, sqrt
 from typing import NamedTuple
 
-from hpcbert.config.adaptive import FEWEST_REPEATS
+from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.logs.arithmetic import median
 
 # The joint coverage of both medians' limits, if there are enough runs: five of each are.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcbert import __version__
-from hpcbert.campaign import library, store
-from hpcbert.config import campaignfile, slurmwords
+from hpcbert.campaign import store
+from hpcbert.config import campaignfile, slurm_arguments
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.container import runtimes
@@ -126,7 +126,7 @@ def draft(
         arrays=tuple(array for array, _ in array_scripts),
         materials=resolved.inputs.materials,
         name=options.name,
-        library=tuple((name, library.hash_file(path)) for name, path in sources.items()),
+        library=tuple((name, store.hash_file(path)) for name, path in sources.items()),
     )
     scripts = {array.name: text for array, text in array_scripts}
     return Draft(
@@ -212,7 +212,7 @@ def _split_arrays(resolved: Resolved, point: Point, label: str) -> Iterator[Arra
             script_sha256="",
             log=_log_layout(point),
             together=options.together,
-            cluster=slurmwords.argument_value(resolved.site.slurm.sbatch_args, "clusters"),
+            cluster=slurm_arguments.argument_value(resolved.site.slurm.sbatch_args, "clusters"),
         )
 
 

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Point, Protocol
-from hpcbert.script.multiple import Multiple
 from hpcbert.script.resolve import Resolved
+
+
+@dataclass(frozen=True, eq=False)
+class Multiple:
+    """The batch size times a factor."""
+
+    factor: int = 1
+
+    def __str__(self) -> str:
+        return f"$(({self.factor} * batch))"
+
+    def __mul__(self, other: int) -> Multiple:
+        if not isinstance(other, int):
+            self._refuse(other)
+        return Multiple(self.factor * other)
+
+    __rmul__ = __mul__
+
+    def _refuse(self, _other: object = None) -> NoReturn:
+        raise UsageError(
+            "The recipe needs to know the batch size, but --batch-size max leaves it to the job.",
+            hint="Give --batch-size a number.",
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __floordiv__ = __rfloordiv__ = _refuse
+    __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
+    __bool__ = __int__ = __index__ = __neg__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
 
 # Iterations of a probe, and how many of them are warm-up.
 _ITERS, _SKIP = 10, 5

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcbert.config import origin, tomltext
+from hpcbert.config import site, toml
 from hpcbert.config.toml import SCHEMA, read
 from hpcbert.errors import ConfigError
 from hpcbert.model import Array, Campaign, OptionValue, Point, Protocol
@@ -75,7 +75,7 @@ class Lock:
     @property
     def text(self) -> str:
         """The lock as TOML."""
-        return _HEAD + tomltext.format_toml({"schema": SCHEMA, **asdict(self)})
+        return _HEAD + toml.format_toml({"schema": SCHEMA, **asdict(self)})
 
     @property
     def as_campaign(self) -> Campaign:
@@ -112,8 +112,8 @@ def make_lock(resolved: Resolved, campaign: Campaign) -> Lock:
         OSError: A file that the jobs run can't be read.
     """
     points = tuple(dict.fromkeys(array.point for array in campaign.measured))
-    site_values = origin.to_plain(resolved.site)
-    framework = origin.to_plain(resolved.site.settings(campaign.framework))
+    site_values = site.to_plain(resolved.site)
+    framework = site.to_plain(resolved.site.settings(campaign.framework))
     settings = {
         name: value for name, value in site_values.items() if name not in _SITE_KEYS_LEFT_OUT
     }
@@ -211,7 +211,7 @@ def _flatten_lock(lock: Lock) -> dict[str, Any]:
         name: value for name, value in asdict(short_lock).items() if name not in _KEYS_OF_CAMPAIGN
     }
     values["files"] = {name: file[:12] for name, file in lock.files.items()}
-    settings = origin.flatten(values)
+    settings = site.flatten(values)
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in settings.items()

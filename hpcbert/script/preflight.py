@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcbert.config import places, recipe
 from hpcbert.config.recipe import Recipe
-from hpcbert.config.slurmwords import argument_value
+from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Point, Shape
 from hpcbert.script.plan import Request

@@ -11,8 +11,9 @@ import functools
 import math
 import re
 import shlex
+import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ import jinja2
 
 from hpcbert import __version__
 from hpcbert.campaign import store
-from hpcbert.config import slurmwords
+from hpcbert.config import slurm_arguments
+from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.trust import TrustedPath
 from hpcbert.container import runtimes
@@ -28,13 +30,105 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.grammar import RECORDED
 from hpcbert.logs.models import model_facts
 from hpcbert.model import Array, JobRequest, Point, Shape
-from hpcbert.script import adaptive, largest, preflight
-from hpcbert.script.multiple import Multiple
-from hpcbert.script.placing import Placing, place_tasks
+from hpcbert.script import largest, preflight
+from hpcbert.script.largest import Multiple
 from hpcbert.script.request import read_request
 from hpcbert.script.resolve import Resolved, relative_path, trusted_entries
 from hpcbert.script.sandbox import Environment, locate_errors
-from hpcbert.slurm.launches import ABSENT
+from hpcbert.slurm.reasons import ABSENT
+
+
+@dataclass(frozen=True)
+class Placing:
+    """What determines a rank script's device and CPUs.
+
+    Attributes:
+        on_gpus: Whether the nodes' GPUs do the work.
+        nodes, gpus: Nodes, and GPUs (or ranks on CPUs) of all of them.
+        tasks: Tasks per node.
+        gpus_of_task: GPUs that each of them drives.
+        cpus: CPUs of each task; 0 if unknown.
+        share: GPUs of a whole node, which share its CPUs.
+        binding: What tasks are bound to: `gpu`, `none`, or what the `cluster` decides.
+        binds_if_confined: Whether jobs share nodes: then tasks may be bound only to CPUs of their own,
+            which they know only if Slurm confines them to these.
+    """
+
+    on_gpus: bool
+    nodes: int
+    gpus: int
+    tasks: int
+    gpus_of_task: int
+    cpus: int
+    share: int
+    binding: str
+    binds_if_confined: bool
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether a node may have other tasks: a task that drives a whole node has all of it."""
+        return self.gpus_of_task == 1
+
+    @property
+    def bind(self) -> bool:
+        """Whether ranks bind themselves."""
+        return self.shares_nodes and self.binding == "gpu" and self.cpus > 0
+
+    @property
+    def srun_options(self) -> tuple[str, ...]:
+        """The option of srun: bind nothing, unless binding is left to srun."""
+        # With it a step has no more CPUs than that: ranks that choose need to see the whole node.
+        ranks_choose = self.bind and not self.binds_if_confined
+        cpus = (f"--cpus-per-task={self.cpus}",) if self.cpus and not ranks_choose else ()
+        # Without a number of CPUs, many clusters would bind a task to a single one.
+        return cpus if self.binding == "cluster" else (*cpus, "--cpu-bind=none")
+
+
+def place_tasks(resolved: Resolved, point: Point) -> Placing:
+    """Determine it for a point."""
+    site, shape = resolved.site, point.shape
+    tasks = resolved.recipe.tasks_per_node(shape)
+    gpus_per_node = shape.gpus_per_node // tasks
+    has_binding = any(
+        word.startswith(("--cpu-bind", "--cpu_bind")) for word in site.slurm.srun_args
+    )
+    return Placing(
+        on_gpus=resolved.plan.preset.gpus and resolved.device != "cpu",
+        nodes=shape.nodes,
+        gpus=shape.gpus,
+        tasks=tasks,
+        gpus_of_task=gpus_per_node,
+        cpus=site.nodes.cpus_per_gpu * gpus_per_node,
+        share=max(site.nodes.gpus_per_node, shape.gpus_per_node),
+        binding="cluster" if has_binding else site.nodes.cpu_bind,
+        binds_if_confined=not (site.slurm.exclusive or resolved.scheduler.runs_locally),
+    )
+
+
+_PACKAGE = Path(__file__).parent.parent
+_DECIDER = "hpcbert.campaign.enough"
+
+
+def is_adaptive(resolved: Resolved, array: Array) -> bool:
+    """Return whether a repeat may find that it is not needed: their number is not fixed."""
+    return resolved.plan.protocol.precision_of_median is not None and not array.preflight
+
+
+def adaptive_settings(resolved: Resolved, array: Array) -> list[tuple[str, Any]]:
+    """Return the variables that enough.bash reads; none if the number of repeats is fixed.
+
+    Nodes run the submitting hpcbert, with its own interpreter, if they have both in the same place.
+    """
+    if not is_adaptive(resolved, array):
+        return []
+    count = str(len(array.repeats)) if resolved.scheduler.srun and not array.together else ""
+    return [
+        ("fewest", FEWEST_REPEATS),
+        ("count", count),
+        ("package", str(_PACKAGE.parent)),
+        ("decider", (sys.executable, "-B", "-m", _DECIDER)),
+    ]
+
 
 # Ranks on the CPU see no GPU, even if the node has some.
 _HIDDEN_GPUS = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
@@ -191,7 +285,7 @@ def _comment_option(resolved: Resolved, array: Array) -> tuple[str, ...]:
 
     A comment of the user's own stays.
     """
-    is_unmarked = resolved.by_hand or slurmwords.argument_value(
+    is_unmarked = resolved.by_hand or slurm_arguments.argument_value(
         resolved.site.slurm.sbatch_args, "comment"
     )
     return () if is_unmarked else (f"--comment={array.name}",)
@@ -274,7 +368,7 @@ def _libraries(resolved: Resolved, array: Array) -> tuple[str, ...]:
         "preflight.bash": array.preflight,
         "examine.bash": resolved.options.examine is not None,
         "largest.bash": array.point.largest,
-        "enough.bash": adaptive.is_adaptive(resolved, array),
+        "enough.bash": is_adaptive(resolved, array),
     }
     return ("job.bash", *(name for name, is_needed in needs.items() if is_needed))
 
@@ -283,7 +377,9 @@ def _job_settings(resolved: Resolved, array: Array, program: str) -> list[tuple[
     """Return the variables that only some scripts set, each with a word or a list of words."""
     site = resolved.site
     plugin_arguments = (
-        slurmwords.environment_arguments(site.slurm.srun_args) if resolved.scheduler.srun else ()
+        slurm_arguments.environment_arguments(site.slurm.srun_args)
+        if resolved.scheduler.srun
+        else ()
     )
     settings: list[tuple[str, Any]] = [
         ("interface", site.nodes.interface if resolved.scheduler.srun else ""),
@@ -291,7 +387,7 @@ def _job_settings(resolved: Resolved, array: Array, program: str) -> list[tuple[
         ("handed_over", site.container.env),
         ("caches", site.nodes.drop_caches if not array.preflight else ()),
         ("surroundings", plugin_arguments),
-        *adaptive.adaptive_settings(resolved, array),
+        *adaptive_settings(resolved, array),
     ]
     if array.preflight:
         settings += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hpcbert.config.slurmwords import argument_values
+from hpcbert.config.slurm_arguments import argument_values
 from hpcbert.model import Array, JobRequest
 
 

@@ -12,14 +12,13 @@ from hpcbert.config import trust
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import Traits, find_traits
 from hpcbert.config.site import Site
-from hpcbert.config.slurmwords import argument_value
+from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.container import cache, reference, runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Device
-from hpcbert.script import inputs
-from hpcbert.script.inputs import Inputs
+from hpcbert.script import materials
+from hpcbert.script.materials import Inputs, runs_in_environment
 from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device, plan
-from hpcbert.script.prepared import runs_in_environment
 from hpcbert.slurm.controller import choose_mpi
 
 # Directory of a script to submit by hand: the one in which sbatch is called.
@@ -176,7 +175,9 @@ def resolve(
             "size for all.",
             hint="Leave --concurrent-repeats out.",
         )
-    available_inputs = inputs.find_inputs(site, recipe, measurement_plan.options, by_hand=by_hand)
+    available_inputs = materials.find_inputs(
+        site, recipe, measurement_plan.options, by_hand=by_hand
+    )
     if site.container.runtime == "pyxis" and not scheduler.srun:
         raise UsageError(
             f"pyxis belongs to srun, which the {scheduler.name} scheduler does not use.",
@@ -238,7 +239,7 @@ def resolve(
             **{name: features[name] for name in _list_features(site, measurement_plan)},
         },
         plan=measurement_plan,
-        mounts=inputs.list_mounts(site, script_inputs, directory),
+        mounts=materials.list_mounts(site, script_inputs, directory),
         warnings=(*warnings, *(_warn_of_mpi(site, recipe, mpi) if has_several_ranks else ())),
         missing=tuple(missing_needs),
     )

@@ -16,6 +16,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from hpcbert.slurm.commands import JobRow
+
 WAIT = "wait; no action is needed"
 _NEVER = "it can never start: cancel it"
 IMPOSSIBLE = f"{_NEVER}, correct the request and submit again"
@@ -428,3 +430,125 @@ def never_starts(reason: str) -> bool:
 
 def _has_reason(reason: str) -> bool:
     return reason.strip("() \t") not in {"", "None", "null"}
+
+
+# How a script ends whose node lacks the campaign: sysexits.h, EX_NOINPUT.
+ABSENT = 66
+_SIGNAL = 0x7F
+_DOCTOR = "hpcbert doctor --nodes 1 checks them"
+_PLACE = ReasonText(
+    "could not be started: the node could not open the job's output. On that node, the campaign's "
+    "directory is missing, is a different one, or can't be written to",
+    f"keep campaigns in a directory that all nodes mount and you may write to; {_DOCTOR}; "
+    "then run hpcbert retry",
+)
+_ABSENT = ReasonText(
+    "ran nothing: on its node the directory of the campaign is missing, or differs from the login "
+    "node's",
+    _PLACE.advice,
+)
+_USER = ReasonText(
+    "could not be started: the node does not know your user or your groups",
+    f"report the node to the administrators; {_DOCTOR}",
+)
+_ENVIRONMENT = ReasonText(
+    "could not be started: the node could not set up the job's environment, or its prolog failed",
+    "report the node to the administrators, then run hpcbert retry",
+)
+_SCRIPT = ReasonText(
+    "could not be started: the node could not run the job's script",
+    "check that the node has /bin/bash and that no file system is full; report the node to the "
+    "administrators",
+)
+_PROLOG = ReasonText(
+    "could not be started: the prolog failed on its node",
+    "report the node to the administrators, then run hpcbert retry",
+)
+_OTHER = ReasonText(
+    "could not be started on its node",
+    f"check that all nodes mount the campaign's directory: {_DOCTOR}; if they do, report the node "
+    "to the administrators",
+)
+_BY_NUMBER = {
+    **dict.fromkeys((4005, 4006, 4016, 4017), _USER),
+    **dict.fromkeys((4010, 4011, 4012, 4013, 4020), _SCRIPT),
+    4014: _ENVIRONMENT,
+    4021: _PLACE,
+    4022: _PROLOG,
+}
+_BY_SIGNAL = {number & _SIGNAL: reason_text for number, reason_text in _BY_NUMBER.items()}
+LAUNCH_FAILURES = (*dict.fromkeys(_BY_NUMBER.values()), _ABSENT, _OTHER)
+
+
+def find_launch_failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
+    """Return why a job that ended never started; None if it started.
+
+    Args:
+        row: Of sacct or squeue.
+        silent: Whether its script recorded nothing, so that its status is not that of a step.
+    """
+    if reason_text := _BY_SIGNAL.get(row.signal):
+        return reason_text
+    if silent and row.exit_code == ABSENT:
+        return _ABSENT
+    return _OTHER if row.reason == "JobLaunchFailure" else None
+
+
+def find_launch_advice(detail: str) -> str:
+    """Return what to do about a state with a detail that begins with one of these; else empty."""
+    return next(
+        (launch.advice for launch in LAUNCH_FAILURES if detail.startswith(launch.sentence)), ""
+    )
+
+
+_PARTITION = "name another partition with --partition, or ask the administrators"
+_ACCOUNT = "name an account of yours with --account: sacctmgr show assoc user=$USER"
+_QOS = "name a QOS of yours with --qos: sacctmgr show assoc user=$USER format=account,qos"
+_WAIT = "name another partition with --partition, or wait: see sinfo -R for the reason"
+_LESS = "request less with --nodes, --gpus-per-node or --time, or use another --account or --qos"
+_NODES = (
+    "no node has what you request of each: request fewer with --gpus-per-node, use another "
+    "--partition, or change slurm.gres, slurm.constraint or slurm.memory in the site.toml"
+)
+_RESERVATION = "change slurm.reservation in the site.toml: scontrol show reservation lists them"
+REFUSALS = {
+    "Invalid account or account/partition combination": _ACCOUNT,
+    "Invalid qos specification": _QOS,
+    "Requested account has breached requested QOS usage threshold": _QOS,
+    "Invalid wckey specification": "give one with --sbatch-arg=--wckey=…",
+    "Invalid partition name specified": "name one that sinfo lists with --partition",
+    "No partition specified or system default partition": "name one with --partition",
+    "User's group not permitted to use this partition": _PARTITION,
+    "Job's account not permitted to use this partition": _PARTITION,
+    "Job's QOS not permitted to use this partition": _PARTITION,
+    "Access/permission denied": _PARTITION,
+    "Required partition not available": _WAIT,
+    "Partition in DOWN state": _WAIT,
+    "Requested partition configuration not available now": _WAIT,
+    "Requested time limit is invalid": "request less --time: sinfo -o '%P %l' shows the limits",
+    "Job violates accounting/QOS policy": _LESS,
+    "Node count specification invalid": "request another number of nodes with --nodes: "
+    "sinfo -o '%P %s' shows the limits",
+    "More processors requested than permitted": "lower nodes.cpus_per_gpu in the site.toml",
+    "CPU count specification invalid": "lower nodes.cpus_per_gpu in the site.toml",
+    "CPU count per node can not be satisfied": "lower nodes.cpus_per_gpu in the site.toml",
+    "Requested node configuration is not available": _NODES,
+    "Invalid generic resource (gres) specification": _NODES,
+    "Invalid Trackable RESource (TRES) specification": _NODES,
+    "Memory required by task is not available": "lower slurm.memory in the site.toml",
+    "Memory specification can not be satisfied": "lower slurm.memory in the site.toml",
+    "Invalid feature specification": "change slurm.constraint: sinfo -o '%P %f' lists them",
+    "Requested reservation is invalid": _RESERVATION,
+    "Access denied to requested reservation": _RESERVATION,
+    "Requested reservation not usable now": _RESERVATION,
+    "Requested reservation is in use": _RESERVATION,
+    "Invalid node name specified": "name nodes that sinfo lists, or none",
+    "Requested nodes not in this partition": "name nodes of the partition, or another --partition",
+    "Invalid license specification": "give one that scontrol show licenses lists, or none",
+    "Invalid job array specification": "request fewer repeats at a time with --repeats",
+}
+
+
+def find_refusal_advice(complaint: str) -> str:
+    """Return what to do about a refusal; empty if unknown."""
+    return next((remedy for words, remedy in REFUSALS.items() if words in complaint), "")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hpcbert.slurm.partitions import parse_tres
+from hpcbert.slurm.inventory import parse_tres
 from hpcbert.timelimit import TimeLimit
 
 _ASSOCIATION = "Account,User,ParentName,Partition,QOS,DefaultQOS,MaxWall,GrpTRESRunMins,GrpWall"

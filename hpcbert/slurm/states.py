@@ -13,7 +13,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from hpcbert.slurm import launches, refusals
+from hpcbert.slurm import reasons
 from hpcbert.slurm.reasons import REFUSED_START, WAIT, find_reason_advice
 
 Source = Literal["sacct", "squeue", "status-file", "manifest", "none"]
@@ -335,11 +335,9 @@ class RepeatState:
             return _RESUME
         if self.hopeless:
             return REFUSED_START
-        if specific_advice := launches.find_launch_advice(self.detail):
+        if specific_advice := reasons.find_launch_advice(self.detail):
             return specific_advice
-        if self.word == "REFUSED" and (
-            specific_advice := refusals.find_refusal_advice(self.detail)
-        ):
+        if self.word == "REFUSED" and (specific_advice := reasons.find_refusal_advice(self.detail)):
             return specific_advice
         waits = self.kind == Kind.WAITING and self.reason
         advice = find_reason_advice(self.reason) if waits else parse_state(self.word).advice

@@ -12,10 +12,13 @@ import selectors
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
 
 # The most bytes that a command may print: a hundred thousand jobs of sacct take a third.
@@ -328,3 +331,72 @@ def start_detached(
     # This object never waits for the process, so it must neither warn about that nor reap it.
     child.returncode = 0
     return child.pid
+
+
+# Ctrl-C, the signal of a scheduler or a shutdown, and the end of a connection.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class DeferredInterrupts:
+    """Lets a running command give its answer, and hpcbert record it.
+
+    An interrupt takes effect at the next `check`, or in a pause. A second one takes effect at once.
+    """
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._resting = False
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self._asked += 1
+        if self._resting or self._asked > 1:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Take effect now.
+
+        Raises:
+            KeyboardInterrupt: An interrupt is waiting.
+        """
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def pausing(self, pause: Callable[[float], None]) -> Callable[[float], None]:
+        """Return a function that sleeps, except after an interrupt."""
+
+        def wait(seconds: float) -> None:
+            self.check()
+            self._resting = True
+            try:
+                pause(seconds)
+            finally:
+                self._resting = False
+
+        return wait
+
+
+@contextmanager
+def defer_interrupts() -> Iterator[DeferredInterrupts]:
+    """Handle signals patiently; ignored ones, as under nohup, stay ignored.
+
+    Raises:
+        KeyboardInterrupt: Somebody interrupted.
+    """
+    patience = DeferredInterrupts()
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handled_signals = [
+        number
+        for number in _SIGNALS
+        if is_main_thread and signal.getsignal(number) != signal.SIG_IGN
+    ]
+    previous_handlers = {
+        handled_signal: signal.signal(handled_signal, patience.note)
+        for handled_signal in handled_signals
+    }
+    try:
+        yield patience
+        patience.check()
+    finally:
+        for handled_signal, handler in previous_handlers.items():
+            signal.signal(handled_signal, handler)

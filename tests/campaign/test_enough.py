@@ -10,9 +10,9 @@ from hpcbert.campaign import enough, overview
 from hpcbert.campaign.enough import decide
 from hpcbert.commands.collect import CollectResult
 from hpcbert.model import Protocol, Provenance, Row
-from hpcbert.results import document, text
-from hpcbert.results.forms import render_markdown
-from hpcbert.results.words import describe_adaptive
+from hpcbert.results import document, formats
+from hpcbert.results.formats import render_markdown
+from hpcbert.results.wording import describe_adaptive
 from hpcbert.slurm.jobrecord import reduce_events
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from tests.kit.campaigns import Build, Built
@@ -119,7 +119,7 @@ def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:
     assert said["repeats"] == {"ok": 5, "asked": 5}
     assert said["adaptive"]["reached"] is True
     assert said["adaptive"]["interval"]["coverage"] == pytest.approx(0.9375)
-    assert said["adaptive"]["why"] in " ".join(text.render_text(collected.tables, MADE).split())
+    assert said["adaptive"]["why"] in " ".join(formats.render_text(collected.tables, MADE).split())
     assert "5 of at most 15 repeats" in render_markdown(collected.tables, MADE)
     seen = overview.read_overview(built.directory)
     assert (seen.state, seen.valid, seen.asked) == ("complete", 5, 5)

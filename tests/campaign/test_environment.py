@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.environment import Environments
+from hpcbert.campaign.fingerprint import Environments
 from tests.kit.drafts import reference
 from tests.kit.nodes import leave, node
 from tests.kit.scripts import RECORDER, SRUN, drafted, run_script, tool, with_python

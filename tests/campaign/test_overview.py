@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign import notes, overview, store
+from hpcbert.campaign import overview, store
 from hpcbert.campaign.overview import Overview, read_overview
 from hpcbert.errors import UsageError
 from tests.kit.campaigns import Build, Built, array
@@ -130,7 +130,7 @@ DAMAGES = tuple(damage(Path()))
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_manifest_is_a_line_with_its_reason(finished: Built, how: str) -> None:
-    notes.write_note(finished.directory, "mine")
+    store.write_note(finished.directory, "mine")
     damage(finished.directory / "manifest.json")[how]()
     found = read_overview(finished.directory)
     assert (found.state, found.campaign, found.note) == ("damaged", finished.campaign.id, "mine")
@@ -189,24 +189,24 @@ def test_of_a_long_status_file_the_end_is_read(build: Build) -> None:
 )
 def test_a_note_is_one_line(build: Build, typed: str, kept: str) -> None:
     built = build("1n1g")
-    notes.write_note(built.directory, "before")
-    notes.write_note(built.directory, typed)
-    assert notes.read_note(built.directory) == read_overview(built.directory).note == kept
-    assert (built.directory / notes.NOTE).exists() == bool(kept)
+    store.write_note(built.directory, "before")
+    store.write_note(built.directory, typed)
+    assert store.read_note(built.directory) == read_overview(built.directory).note == kept
+    assert (built.directory / store.NOTE).exists() == bool(kept)
 
 
 @pytest.mark.parametrize("text", ["a\x1b[31mb", "x" * 1001], ids=["escape", "long"])
 def test_what_is_no_note_is_refused(build: Build, text: str) -> None:
     built = build("1n1g")
     with pytest.raises(UsageError):
-        notes.write_note(built.directory, text)
-    assert notes.read_note(built.directory) == ""
+        store.write_note(built.directory, text)
+    assert store.read_note(built.directory) == ""
 
 
 def test_a_note_that_somebody_else_wrote_steers_no_terminal(build: Build) -> None:
     built = build("1n1g")
-    (built.directory / notes.NOTE).write_bytes(b"a\x1b[31m\xffb\nc")
-    assert notes.read_note(built.directory) == "a�[31m�b c"
+    (built.directory / store.NOTE).write_bytes(b"a\x1b[31m\xffb\nc")
+    assert store.read_note(built.directory) == "a�[31m�b c"
 
 
 def test_hidden_folders_are_no_campaigns(build: Build) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.campaign.steps import Step, read_steps
+from hpcbert.campaign.record import Step, read_steps
 
 T = 1_795_255_599
 

@@ -19,7 +19,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Shape
-from hpcbert.scheduler.local import queue
+from hpcbert.scheduler.local import backend
 from hpcbert.script.plan import Request
 from hpcbert.system import lock
 from hpcbert.system.runner import Outcome, run
@@ -321,7 +321,7 @@ def test_a_holder_inside_a_time_namespace_is_not_dead(
 def test_a_local_queue_lives_from_another_time_namespace_too(
     shifted: Callable[..., Outcome],
 ) -> None:
-    job = queue.queue_job_id(os.getpid())
+    job = backend.queue_job_id(os.getpid())
     assert shifted("3600", "print(queue.alive(sys.argv[1]))", job).stdout == "True\n"
     dead = f"local-{os.getpid()}-{int(job.rpartition('-')[2]) + 100}"
     assert shifted("3600", "print(queue.alive(sys.argv[1]))", dead).stdout == "False\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcbert.campaign.suspects import RepeatOutcome, Suspicion, limit_exclusions
-from hpcbert.slurm.nodes import read_usable_nodes
+from hpcbert.slurm.inventory import read_usable_nodes
 
 POINT = "bert-base_2n8g_fp32_b32"
 UP = {f"n{number}": True for number in range(1, 9)}

@@ -30,8 +30,8 @@ from hpcbert.cli.main import COMMANDS, root
 cases = json.load(sys.stdin)
 # What a directory that is gone does to loading is part of the test.
 if not cases[0]["gone"]:
-    import hpcbert.commands.obstacles, hpcbert.cli.submit_plan, hpcbert.cli.submit_run
-    import hpcbert.scheduler.local.backend, hpcbert.scheduler.slurm.gates, hpcbert.script.again
+    import hpcbert.commands.obstacles, hpcbert.cli.request, hpcbert.cli.submit_run
+    import hpcbert.scheduler.local.backend, hpcbert.scheduler.slurm.dependencies, hpcbert.script.rerun
     for name in COMMANDS:
         root.get_command(click.Context(root), name)
 for number, one in enumerate(cases):

@@ -10,7 +10,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.cli import submit_run
 from hpcbert.cli.output import Result
-from hpcbert.cli.submit_plan import chain_drafts
+from hpcbert.cli.request import chain_drafts
 from hpcbert.commands.submit import submit
 from hpcbert.config.site import Site
 from hpcbert.model import Shape

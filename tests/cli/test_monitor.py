@@ -235,7 +235,7 @@ def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
 def follow(bench: Any, directory: Path) -> subprocess.Popen[str]:
     code = (
         "import sys; from pathlib import Path\n"
-        "from hpcbert.cli.watching import follow; from hpcbert.config.site import load\n"
+        "from hpcbert.cli.progress import follow; from hpcbert.config.site import load\n"
         "from hpcbert.campaign.suspects import RetryPolicy\n"
         "follow(Path(sys.argv[1]), RetryPolicy(0), load())"
     )

@@ -14,7 +14,7 @@ from hpcbert.config.places import package_templates
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Point, Shape
 from hpcbert.script.draft import LABEL_LENGTH, label_points
-from hpcbert.script.settings import read_options
+from hpcbert.script.plan import read_options
 from tests.kit.drafts import site_of
 
 pytestmark = pytest.mark.slow

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from hpcbert.model import Group, Measured, Provenance, Run, Shape
-from hpcbert.results import saved
+from hpcbert.results import document
+from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.resultset import ResultSet
 from tests.kit import nodes
 from tests.kit.cli import UNCOUNTED, Cli, Done, inside
 from tests.kit.logs import TEST_RECIPES, put, pytorch
@@ -106,7 +106,7 @@ def test_a_report_has_every_file_and_the_same_numbers(logs: Path, report: Report
         digest, _, name = line.partition("  ")
         assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
     assert (
-        saved.read_results(out / "results.json").tables[0].rows[1].median
+        document.read_results(out / "results.json").tables[0].rows[1].median
         == data["tables"][0]["rows"][1]["median"]
     )
     with zipfile.ZipFile(out / "logs.zip") as archive:
@@ -292,7 +292,7 @@ def test_a_thousand_points_take_seconds_and_little_memory(tmp_path: Path) -> Non
         for gpus in range(1, 9)
     ]  # fmt: skip
     (tmp_path / "results.json").write_text(
-        saved.render_results(ResultSet(tabulate(points), provenance))
+        document.render_results(ResultSet(tabulate(points), provenance))
     )
     words = ["hpcbert", "report", "results.json", "--output", "out"]
     environment = Cli(tmp_path, UNCOUNTED).environment

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.watching import Display, report_finished_points
+from hpcbert.cli.progress import Display, report_finished_points
 from hpcbert.commands.monitor import Change, View, open_campaign
 from hpcbert.slurm.states import RepeatState
 from tests.kit.campaigns import Built

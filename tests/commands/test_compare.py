@@ -12,9 +12,8 @@ import pytest
 
 from hpcbert.cli.main import COMMANDS
 from hpcbert.model import Counted, Facts, Group, Measured, Run, Shape
+from hpcbert.results.document import ResultSet, render_results
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.resultset import ResultSet
-from hpcbert.results.saved import render_results
 from tests.kit import logs
 from tests.kit.campaigns import Built
 from tests.kit.cli import Done, inside

@@ -13,7 +13,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.commands import heal, submit
+from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import Sinks, View, open_campaign
 from hpcbert.commands.retry import Findings, RetryPlan
 from hpcbert.model import Shape
@@ -32,8 +32,8 @@ class Story:
         array = replace(campaign.campaign.arrays[0], repeats=(2, 4))
         findings = Findings(campaign, (), (), 0, (), {})
         self.plans = [RetryPlan(findings), RetryPlan(findings, (array,))]
-        monkeypatch.setattr(heal, "watch", self.watch)
-        monkeypatch.setattr(heal, "resubmit", self.resubmit)
+        monkeypatch.setattr(retry, "watch", self.watch)
+        monkeypatch.setattr(retry, "resubmit", self.resubmit)
 
     def watch(
         self, _watched: Sequence[TrackedCampaign], _sinks: Sinks, *, once: bool, **_: Any
@@ -59,7 +59,7 @@ class Story:
         self.told.append(reason)
 
     def follow(self, policy: RetryPolicy, *, once: bool = False) -> View:
-        return heal.watch_and_retry(
+        return retry.watch_and_retry(
             [self.campaign], policy, self, run=Slurm(), floor=1.0, once=once
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.campaign import notes, store
+from hpcbert.campaign import store
 from hpcbert.campaign.overview import STATES
 from hpcbert.cli.list import Filter, list_overviews
 from hpcbert.commands.remove import LivingError, remove
@@ -33,7 +33,7 @@ def four(build: Build) -> Path:
         built = build("1n1g", name=name, created=text, framework=framework)
         if day == 3:
             built.finish()
-            notes.write_note(built.directory, "After the Update")
+            store.write_note(built.directory, "After the Update")
     return built.directory.parent
 
 

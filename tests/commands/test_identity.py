@@ -13,7 +13,7 @@ import pytest
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands import cancel
+from hpcbert.commands import submit
 from hpcbert.commands import submit as flow
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
@@ -78,7 +78,7 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     calls = [call for call in slurm.calls if call[0] in {"squeue", "sacct"}]
     assert calls
     assert all(call[call.index("-u") + 1] == str(os.geteuid()) for call in calls)
-    assert cancel.find_living(watched, run=slurm).jobs == ("100",)
+    assert submit.find_living(watched, run=slurm).jobs == ("100",)
     with pytest.raises(SchedulerError, match="is not over: Slurm lists job 100_2 as PENDING"):
         scheduler.create_scheduler("slurm", World(slurm)).refuse_doubling(
             watched, [(campaign.arrays[0], 2)]
@@ -148,7 +148,7 @@ def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: P
     states = snapshot(TrackedCampaign(draft.directory, campaign), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
     watched = TrackedCampaign(draft.directory, campaign)
-    target = cancel.find_living(watched, run=slurm)
+    target = submit.find_living(watched, run=slurm)
     assert (target.jobs, target.clusters) == (("100", "101"), ("other", "other"))
     cancelled: list[tuple[str, ...]] = []
 
@@ -156,7 +156,7 @@ def test_jobs_on_another_cluster_are_asked_about_and_cancelled_there(tmp_path: P
         cancelled.append(tuple(argv))
         return Outcome(tuple(argv), 0)
 
-    cancel.cancel(watched, target, run=scancel)
+    submit.cancel(watched, target, run=scancel)
     assert cancelled == [("scancel", "--clusters=other", "100", "101")]
 
 

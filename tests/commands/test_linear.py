@@ -21,8 +21,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.list import Filter, list_overviews
 from hpcbert.commands import retry
-from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import find_places, load_result_set
+from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
 from hpcbert.commands.submit import submit, write_campaign
 from hpcbert.model import Point, Shape
 from hpcbert.scheduler.base import World

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.cli.watching import format_counts, format_duration
-from hpcbert.commands import cancel, monitor
+from hpcbert.cli.progress import format_counts, format_duration
+from hpcbert.commands import monitor, submit
 from hpcbert.commands.monitor import Change, Sinks, View, watch
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.scheduler.local import queue as local
-from hpcbert.slurm import ladder
+from hpcbert.scheduler.local import backend as local
+from hpcbert.slurm import state_sources
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from hpcbert.system.runner import Runner
 from tests.kit import status
@@ -28,7 +28,7 @@ from tests.kit.slurm import Slurm, failed
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a job wrote is visible when it has ended: here no job writes anything."""
-    monkeypatch.setattr(ladder, "VISIBILITY_DELAY", 0.0)
+    monkeypatch.setattr(state_sources, "VISIBILITY_DELAY", 0.0)
 
 
 def follow(
@@ -410,13 +410,13 @@ def test_only_jobs_of_the_campaign_are_cancelled(watched: Build) -> None:
         + built.squeue(1, "RUNNING", name="another job of mine", job="99")
     )
     run = Slurm(squeue=[lines])
-    target = cancel.find_living(built, run=run)
+    target = submit.find_living(built, run=run)
     assert target.jobs == ("12",)
     assert [repeat.number for repeat in target.repeats] == [1]
-    cancel.cancel(built, target, run=run)
+    submit.cancel(built, target, run=run)
     assert run.calls[-1] == ("scancel", "12")
     nothing = Slurm()
-    cancel.cancel(built, cancel.find_living(built, run=nothing), run=nothing)
+    submit.cancel(built, submit.find_living(built, run=nothing), run=nothing)
     assert [call[0] for call in nothing.calls] == ["squeue"]
 
 
@@ -424,7 +424,7 @@ def test_nothing_is_cancelled_while_squeue_is_silent(watched: Build) -> None:
     built = watched()
     run = Slurm(squeue=[failed("Unable to contact slurm controller")])
     with pytest.raises(SchedulerError, match="Unable to contact"):
-        cancel.find_living(built, run=run)
+        submit.find_living(built, run=run)
 
 
 def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: Build) -> None:
@@ -434,7 +434,7 @@ def test_a_reused_id_is_not_cancelled_and_a_second_job_of_the_name_is(watched: B
         + built.squeue(1, "RUNNING", name="the id was used again")
         + built.squeue(2, "PENDING", job="99_2")
     )
-    target = cancel.find_living(built, run=Slurm(squeue=[lines]))
+    target = submit.find_living(built, run=Slurm(squeue=[lines]))
     assert target.jobs == ("99",)
     assert [repeat.number for repeat in target.repeats] == [2]
 
@@ -443,7 +443,7 @@ def test_a_job_that_ended_before_scancel_reached_it_is_no_error(watched: Build) 
     built = watched()
     answer = failed("scancel: error: Kill job error on job id 12: Invalid job id specified")
     run = Slurm(squeue=[built.squeue(1, "RUNNING")], scancel=[answer])
-    cancel.cancel(built, cancel.find_living(built, run=run), run=run)
+    submit.cancel(built, submit.find_living(built, run=run), run=run)
 
 
 def test_a_scancel_that_fails_is_reported(watched: Build) -> None:
@@ -452,13 +452,13 @@ def test_a_scancel_that_fails_is_reported(watched: Build) -> None:
         squeue=[built.squeue(1, "RUNNING")], scancel=[failed("scancel: error: Access denied")]
     )
     with pytest.raises(SchedulerError, match="Access denied"):
-        cancel.cancel(built, cancel.find_living(built, run=run), run=run)
+        submit.cancel(built, submit.find_living(built, run=run), run=run)
 
 
 def test_a_local_campaign_whose_queue_is_gone_has_nothing_to_cancel(watched: Build) -> None:
     built = watched(job_id=f"local-{os.getpid()}-1", scheduler="local")
     run = Slurm()
-    assert cancel.find_living(built, run=run).jobs == ()
+    assert submit.find_living(built, run=run).jobs == ()
     assert run.calls == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcbert.scheduler.slurm.admission import Demand, find_misfits
-from hpcbert.slurm.partitions import Resource, parse_resources, read_partitions
+from hpcbert.slurm.inventory import Resource, parse_resources, read_partitions
 from hpcbert.timelimit import TimeLimit
 
 SINFO = """gpu*|up|3|1-00:00:00|1-infinite|gpu:v100:8(S:0-1)|n[1-3]

@@ -10,7 +10,7 @@ from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.admission import Demand, find_missing_rights
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.slurm import rights
-from hpcbert.slurm.partitions import parse_resources
+from hpcbert.slurm.inventory import parse_resources
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cluster import Answers, partition
 

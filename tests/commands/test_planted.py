@@ -18,7 +18,7 @@ from hpcbert.finding import Finding
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.examine import examine_site
-from hpcbert.script import inputs
+from hpcbert.script import materials
 from hpcbert.system.runner import Outcome, run
 from tests.kit import drafts, planted
 from tests.kit.cluster import DENIED, Answers, partition
@@ -133,7 +133,7 @@ def without_image(tmp_path: Path) -> Iterable[Finding]:
     text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
     site = drafts.site_of(tmp_path, text)
     recipe = drafts.load("oneflow")
-    return obstacles.find_framework_obstacles(site, recipe, inputs.find_inputs(site, recipe, {}))
+    return obstacles.find_framework_obstacles(site, recipe, materials.find_inputs(site, recipe, {}))
 
 
 def asked(

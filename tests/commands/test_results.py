@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpcbert.campaign.foreign_recipes import Recipes
-from hpcbert.commands.collect import CollectRequest
-from hpcbert.commands.results import Places, load_result_set
+from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import UsageError
-from hpcbert.results.resultset import ResultSet
-from hpcbert.results.saved import read_results, render_results
+from hpcbert.results.document import ResultSet, read_results, render_results
 from tests.kit import logs
 from tests.kit.campaigns import Built
 from tests.kit.collecting import says

@@ -17,7 +17,7 @@ from hpcbert.commands import retry, submit
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Array, Campaign, Shape
 from hpcbert.scheduler.base import World
-from hpcbert.script import limits
+from hpcbert.script import retries
 from hpcbert.script.plan import Request
 from hpcbert.script.request import read_request
 from tests.kit import status
@@ -35,7 +35,7 @@ NOW = 1763700000
 
 def _refuse_pointless(found, limit):
     ended = [(one.array, one.number, one.state) for one in found.invalid]
-    limits.refuse_pointless(found.watched, ended, limit)
+    retries.refuse_pointless(found.watched, ended, limit)
 
 
 @dataclass

@@ -15,7 +15,7 @@ import pytest
 from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands import cancel
+from hpcbert.commands import submit
 from hpcbert.commands import submit as flow
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Array, format_utc
@@ -86,7 +86,7 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
     ]
     states = snapshot(watched(draft), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    assert cancel.find_living(watched(draft), run=slurm).jobs == ("100", "101")
+    assert submit.find_living(watched(draft), run=slurm).jobs == ("100", "101")
 
 
 @pytest.mark.parametrize("changes", MARKED.values(), ids=MARKED)
@@ -108,7 +108,7 @@ def test_killed_before_the_answer_the_job_is_found_and_can_be_cancelled(
     campaign = flow.submit(draft.directory, hurried(slurm)._replace(resumed=resumed))
     assert [array.job_id for array in campaign.arrays] == ["100", "101"]
     assert slurm.count("sbatch") == 2
-    assert cancel.find_living(watched(draft), run=slurm).jobs == ("100", "101")
+    assert submit.find_living(watched(draft), run=slurm).jobs == ("100", "101")
 
 
 FORMS = {
@@ -134,7 +134,7 @@ def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(
     assert [entry[2] for entry in arrays[0].changed if entry[0] == "WorkDir"] == ["/tmp"]
     states = snapshot(watched(draft), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    assert cancel.find_living(watched(draft), run=slurm).jobs == ("101", "102")
+    assert submit.find_living(watched(draft), run=slurm).jobs == ("101", "102")
     with pytest.raises(SchedulerError, match="is not over"):
         scheduler.create_scheduler("slurm", World(slurm)).refuse_doubling(
             watched(draft), [(arrays[0], 2)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.config import origin, places, recipe, site
+from hpcbert.config import places, recipe, site
 from hpcbert.config.options import Options
 from hpcbert.errors import ConfigError, UsageError
 
@@ -21,9 +21,9 @@ def write(path: Path, text: str = MINIMAL) -> Path:
 def test_reference_site_holds_every_key_with_its_default(repository: Path, tmp_path: Path) -> None:
     reference = site.read_site(repository / "site.toml", base=tmp_path, env={})
     bare = site.read_site(write(tmp_path / "site.toml"), base=tmp_path, env={})
-    settings = origin.list_origins(reference, {})
+    settings = site.list_origins(reference, {})
     assert {by for _, by in settings.values()} == {str(repository / "site.toml")}
-    for key, (value, by) in origin.list_origins(bare, {}).items():
+    for key, (value, by) in site.list_origins(bare, {}).items():
         if by == "default":
             assert settings[key][0] == value, key
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpcbert.cli.request import read_requests
 from hpcbert.config.options import Options
-from hpcbert.config.slurmwords import argument_value, explain_refusal
+from hpcbert.config.slurm_arguments import argument_value, explain_refusal
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit.drafts import MINIMAL, site_of
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.container.mounts import Mount, bind_mount, parse_mount
+from hpcbert.container.runtimes import Mount, bind_mount, parse_mount
 from hpcbert.errors import UsageError
 
 

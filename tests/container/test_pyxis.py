@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands.container_checks import check_pyxis
+from hpcbert.commands.checks import check_pyxis
 from hpcbert.commands.obstacles import find_submission_obstacles
-from hpcbert.container import pyxis
+from hpcbert.container import runtimes
 from hpcbert.finding import Finding
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
@@ -32,7 +32,7 @@ IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
 
 def usage(release: int) -> str:
     """Return the output of srun --help with pyxis 0.RELEASE."""
-    names = [name for name, since in pyxis.PYXIS_SINCE.items() if int(since[2:]) <= release]
+    names = [name for name, since in runtimes.PYXIS_SINCE.items() if int(since[2:]) <= release]
     about = "            [pyxis] see --container-env and --container-entrypoint-log\n"
     return _HEAD + "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
 
@@ -81,7 +81,7 @@ def test_the_options_asked_for_are_those_of_the_script(
     library = (REPOSITORY / "hpcbert" / "shell" / "pyxis.bash").read_text()
     used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", script + library))
     box, recipe = draft.resolved.site.container, draft.resolved.recipe
-    flags = pyxis.pyxis_options(
+    flags = runtimes.pyxis_options(
         home=box.home,
         remap_root=box.remap_root,
         entrypoint=box.entrypoint,
@@ -114,7 +114,7 @@ def test_an_older_pyxis_is_named_with_what_it_lacks(
 
 def test_options_that_the_script_does_not_use_may_lack(tmp_path: Path) -> None:
     draft = draft_of(tmp_path)
-    names = pyxis.pyxis_options(home=False, remap_root=False, entrypoint=False, writable=True)
+    names = runtimes.pyxis_options(home=False, remap_root=False, entrypoint=False, writable=True)
     text = _HEAD + "".join(f"      --{name}\n" for name in names)
     assert examined(draft, Outcome((), 0, text)).status == "ok"
     assert examined(draft, Outcome((), 0, text.replace("-writable", "-readonly"))).status == "fail"

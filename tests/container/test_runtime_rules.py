@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.container import cache, mounts, runtimes
+from hpcbert.container import cache, runtimes
 from hpcbert.container.reference import parse_reference
 from hpcbert.errors import ConfigError, UsageError
 from tests.kit.containers import pointer
@@ -91,7 +91,7 @@ def test_apptainer_takes_files_directories_and_registries(text: str) -> None:
     ],
 )
 def test_apptainer_refuses_mounts_that_it_can_not_make(text: str, says: str) -> None:
-    mount = mounts.parse_mount(text)
+    mount = runtimes.parse_mount(text)
     with pytest.raises(UsageError, match=says):
         runtimes.check_mount(mount, runtimes.get_runtime("apptainer"), "site.toml")
     runtimes.check_mount(mount, runtimes.get_runtime("enroot"), "site.toml")
@@ -99,7 +99,7 @@ def test_apptainer_refuses_mounts_that_it_can_not_make(text: str, says: str) -> 
 
 @pytest.mark.parametrize("text", ["/a b:/c d:ro", "/a", "/$x:/y:rw+nosuid+nodev", "./a:/b:nofail"])
 def test_apptainer_takes_what_it_can_mount(text: str) -> None:
-    runtimes.check_mount(mounts.parse_mount(text), runtimes.get_runtime("apptainer"), "site.toml")
+    runtimes.check_mount(runtimes.parse_mount(text), runtimes.get_runtime("apptainer"), "site.toml")
 
 
 def test_a_tools_prepared_images_are_its_own(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from hpcbert.data.samples import (
     number_blocks,
 )
 from hpcbert.errors import UsageError
-from hpcbert.prepare import records
+from hpcbert.prepare import data
 from tests.kit.cli import Done, inside
 from tests.kit.waiting import CEILING
 
@@ -208,7 +208,7 @@ def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
 
 
 def test_every_format_that_is_named_can_be_written_and_its_first_record_read() -> None:
-    assert set(FORMAT_NAMES) == set(FORMATS) == set(records.RECORD_READERS)
+    assert set(FORMAT_NAMES) == set(FORMATS) == set(data.RECORD_READERS)
 
 
 @pytest.mark.torch

@@ -17,12 +17,12 @@ import tomli
 from hpcbert.cli import frameworks
 from hpcbert.cli.main import COMMANDS, root
 from hpcbert.cli.output import INTERRUPTED, Result, make_document
-from hpcbert.config import campaignfile, origin, recipe, site
+from hpcbert.config import campaignfile, recipe, site
 from hpcbert.config.campaignfile import CampaignFile
 from hpcbert.errors import HpcbertError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import Campaign
-from hpcbert.results.words import FLAGS
+from hpcbert.results.wording import FLAGS
 from hpcbert.script.lockfile import Lock
 from hpcbert.slurm import reasons, states
 from hpcbert.system import decode
@@ -329,7 +329,7 @@ def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:
         start = text.index(f"[{table}]") if table else 0
         path.write_text(text[:start] + line.sub(f"{name} = {shown}", text[start:], count=1))
         if key != "schema":
-            read = origin.list_origins(site.read_site(path, base=Path("/"), env={}), {})
+            read = site.list_origins(site.read_site(path, base=Path("/"), env={}), {})
             found, by = read[key]
             plain = found[0] if isinstance(found, tuple) else found
             assert (plain, by) == (other, str(path)), key
@@ -347,7 +347,7 @@ ANOTHER: dict[type, Callable[[Any], Any]] = {
 def test_the_site_page_has_the_defaults_that_are_read(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text('schema = 1\nname = "x"\nscheduler = "local"\n[frameworks.x]\n')
-    read = origin.list_origins(site.read_site(path, base=tmp_path, env={}), {})
+    read = site.list_origins(site.read_site(path, base=tmp_path, env={}), {})
     for key, (value, by) in read.items():
         default = codes(site_keys()[general(key)][2])
         if by == "default" and key not in ("runs", "sources", "container.images"):

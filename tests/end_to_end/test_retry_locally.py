@@ -9,7 +9,7 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.scheduler.local import queue as local
+from hpcbert.scheduler.local import backend as local
 from tests.kit.campaigns import updated
 from tests.kit.cli import Cli
 from tests.kit.tables import runs

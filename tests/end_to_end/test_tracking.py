@@ -15,7 +15,7 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands import cancel
+from hpcbert.commands import submit
 from hpcbert.lab import Lab
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
@@ -241,10 +241,10 @@ def test_cancel_takes_the_campaigns_jobs_and_no_others(
     before = set(bench.as_user(queue).stdout.split())
     tracked_campaign = bench.submit(("1-3%1", "*) sleep 600;;", []))
     other = bench.as_user(["sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600"])
-    target = cancel.find_living(tracked_campaign, run=bench.run)
+    target = submit.find_living(tracked_campaign, run=bench.run)
     assert target.jobs == (tracked_campaign.campaign.arrays[0].job_id,)
     assert len(target.repeats) == 3
-    cancel.cancel(tracked_campaign, target, run=bench.run)
+    submit.cancel(tracked_campaign, target, run=bench.run)
     tracker = bench.tracker(tracked_campaign)
     bench.follow(
         tracker, lambda repeat_states: all(state.kind != "running" for state in repeat_states)
@@ -253,7 +253,7 @@ def test_cancel_takes_the_campaigns_jobs_and_no_others(
     assert left - before == {other.stdout.strip()}
     mine = replace(tracked_campaign.campaign.arrays[0], name="hpcbert-another")
     reused = replace(tracked_campaign, campaign=replace(tracked_campaign.campaign, arrays=(mine,)))
-    assert cancel.find_living(reused, run=bench.run).jobs == ()
+    assert submit.find_living(reused, run=bench.run).jobs == ()
 
 
 def test_a_campaign_is_found_by_name_where_its_job_id_was_lost(bench: Bench) -> None:

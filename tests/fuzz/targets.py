@@ -24,14 +24,15 @@ from hpcbert.errors import HpcbertError
 from hpcbert.logs import scan
 from hpcbert.logs.grammar import parse as parse_grammar
 from hpcbert.logs.setting import Setting
-from hpcbert.results import saved, verdicts
+from hpcbert.results import compare as results_compare
+from hpcbert.results import document
 from hpcbert.results.compare import compare
+from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.resultset import ResultSet
 from hpcbert.slurm import commands
 from hpcbert.slurm.hostlist import expand, fold
-from hpcbert.slurm.ladder import convert_row
 from hpcbert.slurm.reasons import describe_reason, find_reason_advice
+from hpcbert.slurm.state_sources import convert_row
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
 from tests.kit.campaigns import array, campaign
 from tests.kit.paths import TEMPLATES
@@ -140,11 +141,13 @@ def results(data: bytes) -> None:
     """results.json; what is read of it is written and compared as any."""
     path = _file("results.json", data)
     with contextlib.suppress(HpcbertError):
-        result_set = saved.read_results(path)
-        assert saved.parse_results(saved.render_results(result_set), file="again") == result_set
+        result_set = document.read_results(path)
+        assert (
+            document.parse_results(document.render_results(result_set), file="again") == result_set
+        )
         compared = compare(result_set.tables, result_set.tables, names=("a", "b"), within=0.02)
-        replace_controls(verdicts.comparison_view(compared, 0.02).text(80))
-        verdicts.render_junit([compared], {})
+        replace_controls(results_compare.comparison_view(compared, 0.02).text(80))
+        results_compare.render_junit([compared], {})
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
@@ -185,7 +188,7 @@ def _results() -> bytes:
         for number in (1, 2, 3, 4)
     ]
     points = [model.Measured(group, model.Shape(1, gpus), 5, tuple(runs)) for gpus in (1, 8)]
-    return saved.render_results(ResultSet(tabulate(points))).encode()
+    return document.render_results(ResultSet(tabulate(points))).encode()
 
 
 def _manifest() -> bytes:

@@ -27,8 +27,8 @@ import pytest
 
 from hpcbert.errors import HpcbertError
 from hpcbert.lab import check_packages, check_root
+from hpcbert.lab.lifecycle import check_abilities
 from hpcbert.lab.plan import NODE_PRIVATE
-from hpcbert.lab.requirements import check_abilities
 from hpcbert.system.runner import run
 from tests.kit.paths import REPOSITORY
 from tests.kit.shared import SHARED

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.lab import LabPlan, check_packages, check_root, down, files, missing, requirements, up
+from hpcbert.lab import LabPlan, check_packages, check_root, down, files, lifecycle, missing, up
 from hpcbert.lab.files import has_pmix
-from hpcbert.lab.requirements import check_abilities
+from hpcbert.lab.lifecycle import check_abilities
 from hpcbert.system.runner import Outcome, run
 
 
 @pytest.fixture
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "SEARCH_PATH", str(tmp_path))
+    monkeypatch.setattr(lifecycle, "SEARCH_PATH", str(tmp_path))
     monkeypatch.setattr(pwd, "getpwall", list)
     monkeypatch.setattr(files, "PLUGINS", f"{tmp_path.relative_to('/')}/*.so")
     for name in ("_FILES", "_PMIX_FILES", "_ACCOUNTING_FILES"):
         elsewhere = {
-            f"{tmp_path}{key}": package for key, package in getattr(requirements, name).items()
+            f"{tmp_path}{key}": package for key, package in getattr(lifecycle, name).items()
         }
-        monkeypatch.setattr(requirements, name, elsewhere)
+        monkeypatch.setattr(lifecycle, name, elsewhere)
 
 
 @pytest.mark.usefixtures("bare_machine")

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from hpcbert.logs.evenness import WindowRecord, find_unevenness
+from hpcbert.logs.crosscheck import WindowRecord, find_unevenness
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit import recipes

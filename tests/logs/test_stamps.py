@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcbert.logs.stamps import QUARTERS, TOLERANCE, Stamp, TimeSpan, explain_mismatch, read_stamps
-from hpcbert.logs.times import nearest_moment
+from hpcbert.logs.stamps import (
+    QUARTERS,
+    TOLERANCE,
+    Stamp,
+    TimeSpan,
+    explain_mismatch,
+    nearest_moment,
+    read_stamps,
+)
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES, grammar
 

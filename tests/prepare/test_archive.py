@@ -13,9 +13,9 @@ import pytest
 from hpcbert.commands import prepare as flow
 from hpcbert.config.recipe import Recipe, Upstream
 from hpcbert.errors import IncompleteError
-from hpcbert.prepare.archive import is_archive, unpack
 from hpcbert.prepare.parts import Context, Part
-from hpcbert.script.prepared import read_record, source_record_path
+from hpcbert.prepare.source import is_archive, unpack
+from hpcbert.script.materials import read_record, source_record_path
 from hpcbert.system import runner
 from tests.kit.drafts import settled, site_of
 from tests.kit.logs import put

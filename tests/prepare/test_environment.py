@@ -21,9 +21,9 @@ from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape
 from hpcbert.prepare.parts import Context, Part
-from hpcbert.script import inputs
+from hpcbert.script import materials
+from hpcbert.script.materials import environment_record_path, packages_path, record_directory
 from hpcbert.script.plan import Request
-from hpcbert.script.prepared import environment_record_path, packages_path, record_directory
 from hpcbert.system import runner
 from hpcbert.system.lock import LOCK, hold_lock
 from hpcbert.system.runner import Outcome
@@ -301,7 +301,7 @@ def test_ranks_use_what_was_made_unless_the_site_names_another(made: Made, tmp_p
     assert "hpcbert prepare --fw tiny --device cpu;" in refused.value.hint
     assert "/path/to/tiny/python" in "".join(draft(made.site, dry=True).scripts.values())
     (finding,) = find_framework_obstacles(
-        made.site, made.recipe, inputs.find_inputs(made.site, made.recipe, {})
+        made.site, made.recipe, materials.find_inputs(made.site, made.recipe, {})
     )
     assert finding.detail == "Its virtual environment is not made."
     digest = made.prepares().digest

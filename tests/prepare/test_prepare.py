@@ -24,8 +24,8 @@ from hpcbert.container import reference
 from hpcbert.model import Campaign, Shape
 from hpcbert.prepare import parts
 from hpcbert.prepare.parts import Context, Part
-from hpcbert.script import prepared
-from hpcbert.script.inputs import built_image_stem
+from hpcbert.script import materials
+from hpcbert.script.materials import built_image_stem
 from hpcbert.script.plan import Request
 from hpcbert.system import runner
 from tests.kit.cli import Cli
@@ -265,7 +265,7 @@ def test_a_patch_that_does_not_fit_leaves_no_checkout(place: Place) -> None:
 
 
 def test_what_a_death_left_is_cleared_and_made_anew(place: Place) -> None:
-    name = prepared.source_record_path(place.site, place.recipe).name.removesuffix(".json")
+    name = materials.source_record_path(place.site, place.recipe).name.removesuffix(".json")
     sources = place.folder / "sources"
     (sources / name).mkdir(parents=True)
     (sources / name / "half").write_text("")

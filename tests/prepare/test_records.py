@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpcbert.data import protobuf
-from hpcbert.prepare import records
+from hpcbert.prepare import data as prepare_data
 
 
 def varint(value: int) -> bytes:
@@ -75,7 +75,7 @@ def test_the_checksum_is_castagnolis() -> None:
 
 def test_a_tfrecord_is_read_with_both_checksums(path: Path) -> None:
     path.write_bytes(tfrecord(["input_ids", "segment_ids"]) * 2)
-    found = records.read_first_record(path, "tfrecord", ["input_ids"])
+    found = prepare_data.read_first_record(path, "tfrecord", ["input_ids"])
     assert found.endswith("CRC32C right, input_ids, segment_ids")
 
 
@@ -85,29 +85,29 @@ def test_a_flipped_bit_in_a_tfrecord_is_seen(path: Path, at: int) -> None:
     content[at] ^= 1
     path.write_bytes(content)
     with pytest.raises(ValueError, match="checksum is wrong"):
-        records.read_first_record(path, "tfrecord")
+        prepare_data.read_first_record(path, "tfrecord")
 
 
 def test_an_ofrecord_is_read(path: Path) -> None:
     data = feature_map(["input_ids", "next_sentence_labels"])
     path.write_bytes(struct.pack("<q", len(data)) + data)
-    assert "next_sentence_labels" in records.read_first_record(path, "ofrecord", ["input_ids"])
+    assert "next_sentence_labels" in prepare_data.read_first_record(path, "ofrecord", ["input_ids"])
 
 
 def test_a_tfrecord_is_no_ofrecord_and_the_other_way_round(path: Path) -> None:
     data = feature_map(["input_ids"])
     path.write_bytes(struct.pack("<q", len(data)) + data)
     with pytest.raises(ValueError, match="checksum"):
-        records.read_first_record(path, "tfrecord")
+        prepare_data.read_first_record(path, "tfrecord")
     path.write_bytes(tfrecord(["input_ids"]))
     with pytest.raises(ValueError, match=r"protocol buffer|no features|has no input_ids"):
-        records.read_first_record(path, "ofrecord", ["input_ids"])
+        prepare_data.read_first_record(path, "ofrecord", ["input_ids"])
 
 
 def test_hdf5_tells_rows_and_names(path: Path) -> None:
     hdf5(path, ["input_ids", "input_mask"])
     assert (
-        records.read_first_record(path, "hdf5", ["input_mask"])
+        prepare_data.read_first_record(path, "hdf5", ["input_mask"])
         == "HDF5, 3 rows, input_ids, input_mask"
     )
 
@@ -115,43 +115,48 @@ def test_hdf5_tells_rows_and_names(path: Path) -> None:
 def test_hdf5_without_rows_is_refused(path: Path) -> None:
     hdf5(path, ["input_ids"], rows=0)
     with pytest.raises(ValueError, match="HDF5"):
-        records.read_first_record(path, "hdf5")
+        prepare_data.read_first_record(path, "hdf5")
 
 
 def test_a_cut_hdf5_file_is_refused(path: Path) -> None:
     hdf5(path, ["input_ids"])
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(ValueError, match="HDF5 can't read it"):
-        records.read_first_record(path, "hdf5")
+        prepare_data.read_first_record(path, "hdf5")
 
 
 def test_npz_tells_names(path: Path) -> None:
     path.write_bytes(npz(["input_ids", "valid_lengths"]))
-    assert records.read_first_record(path, "npz", ["input_ids"]) == "npz, input_ids, valid_lengths"
+    assert (
+        prepare_data.read_first_record(path, "npz", ["input_ids"])
+        == "npz, input_ids, valid_lengths"
+    )
 
 
 def test_a_zip_file_of_something_else_is_no_npz(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "nothing")
     with pytest.raises(ValueError, match="is not an array"):
-        records.read_first_record(path, "npz")
+        prepare_data.read_first_record(path, "npz")
 
 
 def test_text_has_four_fields_a_line(path: Path) -> None:
     path.write_bytes(gzip.compress(b"1 2 3;0 0 0;0 1 2;1\n1 2;0 0;0 1;0\n"))
-    assert "3 tokens in the first sample" in records.read_first_record(path, "paddle-text")
+    assert "3 tokens in the first sample" in prepare_data.read_first_record(path, "paddle-text")
     path.write_bytes(gzip.compress(b"a;b\n"))
     with pytest.raises(ValueError, match="2 fields"):
-        records.read_first_record(path, "paddle-text")
+        prepare_data.read_first_record(path, "paddle-text")
 
 
 def test_the_index_of_megatron_tells_sentences(path: Path) -> None:
     head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, 100, 11)
     path.write_bytes(head + bytes(64))
-    assert records.read_first_record(path, "megatron") == "index of 100 sentences in 10 documents"
+    assert (
+        prepare_data.read_first_record(path, "megatron") == "index of 100 sentences in 10 documents"
+    )
 
 
-@pytest.mark.parametrize("form", records.RECORD_READERS)
+@pytest.mark.parametrize("form", prepare_data.RECORD_READERS)
 @pytest.mark.parametrize(
     "content", [b"", b"\x00" * 7, b"\xff" * 4096, b"PK\x03\x04", b"\x1f\x8b\x08", b"<html>" * 99]
 )
@@ -160,11 +165,11 @@ def test_what_is_something_else_is_refused_with_a_sentence(
 ) -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"\w+ \w+"):
-        records.read_first_record(path, form, ["input_ids"])
+        prepare_data.read_first_record(path, form, ["input_ids"])
 
 
 @pytest.mark.parametrize(("form", "content"), [("tfrecord", tfrecord(["a"])), ("npz", npz(["a"]))])
 def test_a_record_without_a_wanted_name_is_refused(path: Path, form: str, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match="has no input_ids, input_mask"):
-        records.read_first_record(path, form, ["input_ids", "a", "input_mask"])
+        prepare_data.read_first_record(path, form, ["input_ids", "a", "input_mask"])

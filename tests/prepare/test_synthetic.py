@@ -14,9 +14,8 @@ from hpcbert.config.site import SYNTHETIC, Site
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.prepare.parts import Context, Part
-from hpcbert.script.plan import Request
-from hpcbert.script.prepared import synthetic_folder
-from hpcbert.script.settings import read_options
+from hpcbert.script.materials import synthetic_folder
+from hpcbert.script.plan import Request, read_options
 from hpcbert.system import runner
 from tests.kit.cli import inside
 from tests.kit.drafts import drafted, load, settled, site_of

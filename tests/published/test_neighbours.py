@@ -87,8 +87,8 @@ def test_two_tables_of_the_record_are_compared(here: None) -> None:
 
 
 def test_results_with_the_record_are_kept(own: Path, tmp_path: Path) -> None:
-    from hpcbert.commands.results import find_places, load_result_set
-    from hpcbert.results.saved import parse_results, render_results
+    from hpcbert.commands.collect import find_places, load_result_set
+    from hpcbert.results.document import parse_results, render_results
 
     result_set = load_result_set(
         ["dlperf:deepspeed-fp32-b32", "dlperf:oneflow-fp32"], find_places()

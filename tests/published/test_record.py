@@ -12,8 +12,12 @@ import pytest
 from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.results.published import record
-from hpcbert.results.published.record import Publication, PublishedTable
-from hpcbert.results.published.tables import published_results, published_runs
+from hpcbert.results.published.record import (
+    Publication,
+    PublishedTable,
+    published_results,
+    published_runs,
+)
 from tests.kit.cli import Done, inside
 from tests.kit.needs import require
 from tests.kit.recipes import NAMES, grammar

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.config.recipe import Recipe
-from hpcbert.config.variation import VirtualEnvironment
+from hpcbert.config.recipe import Recipe, VirtualEnvironment
 from hpcbert.model import Shape
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import (

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from hpcbert.results.report import figures, forms
+from hpcbert.results.report import figures, formats
+from hpcbert.results.report.model import LANGUAGES, Words
 from hpcbert.results.report.sections import compose_report
-from hpcbert.results.report.words import LANGUAGES, Words
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
 from tests.report.test_forms import HOSTILE, given
@@ -88,7 +88,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path
             picture.name: figures.draw(picture, all_formats=False) for picture in report.pictures
         }
         file = tmp_path_factory.mktemp("page") / "index.html"
-        file.write_text(forms.render_page(report, drawings, Words(language)), encoding="utf-8")
+        file.write_text(formats.render_page(report, drawings, Words(language)), encoding="utf-8")
         return file
 
     return write

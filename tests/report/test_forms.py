@@ -13,13 +13,19 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import Group, Measured, Origin, Provenance, Reason, Run, Shape, Steps
+from hpcbert.results.document import NodeFacts, ResultSet, Source
 from hpcbert.results.grid import Column, Grid
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.report import figures, forms
-from hpcbert.results.report.model import Report, ReportInput, SourceFiles, StepTrace
+from hpcbert.results.report import figures, formats
+from hpcbert.results.report.model import (
+    LANGUAGES,
+    Report,
+    ReportInput,
+    SourceFiles,
+    StepTrace,
+    Words,
+)
 from hpcbert.results.report.sections import compose_report
-from hpcbert.results.report.words import LANGUAGES, Words
-from hpcbert.results.resultset import NodeFacts, ResultSet, Source
 from tests.kit.waiting import CEILING
 
 HOSTILE = (
@@ -96,7 +102,7 @@ def rendered(report: Report) -> str:
     drawings = {
         picture.name: figures.draw(picture, all_formats=False) for picture in report.pictures
     }
-    return forms.render_page(report, drawings, Words(report.language))
+    return formats.render_page(report, drawings, Words(report.language))
 
 
 def test_names_are_text_on_the_page() -> None:
@@ -120,8 +126,8 @@ def test_names_are_text_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_are_text_in_markdown(name: str) -> None:
-    usual = forms.render_markdown(compose_report(given("usual"), Words("en"))).splitlines()
-    lines = forms.render_markdown(compose_report(given(name), Words("en"))).splitlines()
+    usual = formats.render_markdown(compose_report(given("usual"), Words("en"))).splitlines()
+    lines = formats.render_markdown(compose_report(given(name), Words("en"))).splitlines()
     # Scripts are longer where names have several lines; what is a heading or a table stays one.
     for begin in ("# ", "## ", "### ", "| ", "!["):
         outside = [line for line in outside_fences(lines) if line.startswith(begin)]
@@ -150,7 +156,7 @@ def outside_fences(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
     for grid in compose_report(given(name), Words("en")).grids:
-        lines = list(csv.reader(io.StringIO(forms.render_csv(grid))))
+        lines = list(csv.reader(io.StringIO(formats.render_csv(grid))))
         assert {len(line) for line in lines} == {len(grid.columns)}
         for line, row in zip(lines[1:], grid.rows, strict=True):
             for text, cell in zip(line, row, strict=True):
@@ -162,7 +168,7 @@ def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
 
 def test_latex_takes_no_name_for_a_command() -> None:
     columns = (Column("a_b"), Column("50%", ".1%"))
-    text = forms.render_latex(Grid("n", "t", columns, ((r"\input{x}", 0.5), ("[x] & *", None))))
+    text = formats.render_latex(Grid("n", "t", columns, ((r"\input{x}", 0.5), ("[x] & *", None))))
     assert r"\textbackslash{}input\{x\} & 50.0 \\" in text
     assert r"{[x] \& *} & {} \\" in text
     assert "{a\\_b} & {50\\% (\\%)}" in text
@@ -172,7 +178,7 @@ def test_latex_takes_no_name_for_a_command() -> None:
 @pytest.mark.needs("pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
     bodies = [
-        forms.render_latex(grid)
+        formats.render_latex(grid)
         for name in HOSTILE
         for grid in compose_report(given(name), Words("en")).grids
     ]
@@ -238,6 +244,6 @@ def test_a_table_of_the_cpu_says_nothing_of_gpus() -> None:
         source_files=(),
     )
     for language in LANGUAGES:
-        text = forms.render_markdown(compose_report(report_input, Words(language)))
+        text = formats.render_markdown(compose_report(report_input, Words(language)))
         assert "GPU" not in text.replace("nvidia", "")
         assert "CPU" in text

@@ -11,7 +11,7 @@ import pytest
 
 import hpcbert
 from hpcbert.errors import UsageError
-from hpcbert.results.report.words import Words
+from hpcbert.results.report.model import Words
 from tests.kit import nodes
 from tests.kit.cli import UNCOUNTED, Cli, inside
 from tests.kit.logs import put, pytorch

@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from hpcbert.results.forms import PUBLISHED_COLUMNS
-from hpcbert.results.report.words import LANGUAGES, Words, catalogue
-from hpcbert.results.words import FLAGS
+from hpcbert.results.formats import PUBLISHED_COLUMNS
+from hpcbert.results.report.model import LANGUAGES, Words, catalogue
+from hpcbert.results.wording import FLAGS
 from tests.docs.test_documents import codes, rows
 from tests.kit.paths import REPOSITORY
 

@@ -14,7 +14,7 @@ import tomli
 
 from hpcbert.campaign import store
 from hpcbert.model import Device, Group, Provenance
-from hpcbert.results.forms import FORMATS
+from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
 from tests.kit.campaigns import Built
 from tests.kit.cli import Done, inside

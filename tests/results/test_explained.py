@@ -11,7 +11,7 @@ import pytest
 from hpcbert.cli.explain import read_bandwidths
 from hpcbert.logs.input_wait import read_wait_share
 from hpcbert.model import Group, Metrics, Reason, RepeatCount, Row, Run, Shape, SpeedupTable
-from hpcbert.results.explained import Observation, count_parameters, explain
+from hpcbert.results.explain import Observation, count_parameters, explain
 from hpcbert.results.metrics import find_model
 from tests.kit.campaigns import Build
 from tests.kit.cli import inside

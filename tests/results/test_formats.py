@@ -12,9 +12,10 @@ import pytest
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Group, Measured, Note, Provenance, Reason, Run, Shape, SpeedupTable
-from hpcbert.results import dlperf, saved, text
+from hpcbert.results import document as results_document
+from hpcbert.results import formats
 from hpcbert.results.document import FORMAT, tables_data
-from hpcbert.results.forms import FORMATS, format_of_suffix, render_csv, render_markdown
+from hpcbert.results.formats import FORMATS, format_of_suffix, render_csv, render_markdown
 from hpcbert.results.reduce import tabulate
 
 MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
@@ -76,11 +77,11 @@ nodes  GPUs  median samples/s            min .. max     cv  speedup  efficiency 
   ! repeat 3: outlier (4,600.25, 6.4% above the median)
 
 hpcbert 1.2.3 · 2026-01-02 · hpcbert collect"""
-    assert click.unstyle(text.render_text(tables, MADE)) == expected_text
+    assert click.unstyle(formats.render_text(tables, MADE)) == expected_text
 
 
 def test_what_there_is_none_of_is_a_dash() -> None:
-    plain = click.unstyle(text.render_text(tabulate([point(GROUP, "1n8g", [None])]), MADE))
+    plain = click.unstyle(formats.render_text(tabulate([point(GROUP, "1n8g", [None])]), MADE))
     assert "no speedup: there is no valid run of 1n1g" in plain
     assert plain.splitlines()[4].split() == [
         *("1", "8", "-", "-", "-", "-", "-", "0/1", "incomplete,", "no-baseline")
@@ -157,7 +158,7 @@ def test_csv_is_no_formula(start: str) -> None:
 
 
 def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable, ...]) -> None:
-    assert json.loads(dlperf.render_dlperf(tables, MADE)) == {
+    assert json.loads(formats.render_dlperf(tables, MADE)) == {
         "bert": {
             "1n1g": {
                 "average_speed": 140.2,
@@ -177,7 +178,7 @@ def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable,
 
 def test_dlperfs_document_is_never_nan() -> None:
     tables = tabulate([point(GROUP, "1n1g", [None]), point(GROUP, "1n8g", [10.0])])
-    data: Any = json.loads(dlperf.render_dlperf(tables, MADE))
+    data: Any = json.loads(formats.render_dlperf(tables, MADE))
     assert data["bert"] == {
         "1n8g": {
             "average_speed": 10.0,
@@ -192,7 +193,7 @@ def test_dlperfs_document_can_not_hold_two_tables_of_a_model() -> None:
     other = Group("oneflow", "bert-base", "fp16", 64, "dlperf-time")
     tables = tabulate([point(GROUP, "1n1g", [1.0]), point(other, "1n1g", [1.0])])
     with pytest.raises(UsageError, match="has several"):
-        dlperf.render_dlperf(tables, MADE)
+        formats.render_dlperf(tables, MADE)
 
 
 UNEVEN = "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
@@ -217,5 +218,5 @@ def test_every_form_has_the_flag_of_an_uneven_window(
 
 def test_saved_results_keep_the_numbers_behind_a_flag(uneven: tuple[SpeedupTable, ...]) -> None:
     document = json.dumps({"schema": 1, "format": FORMAT, "tables": tables_data(uneven)["tables"]})
-    (table,) = saved.parse_results(document, file="results.json").tables
+    (table,) = results_document.parse_results(document, file="results.json").tables
     assert table.rows[0].runs[0].notes == (Note("uneven", UNEVEN),)

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from hpcbert.campaign.sampled import find_window, parse_samples, read_power
+from hpcbert.campaign.power import find_window, parse_samples, read_power
 from hpcbert.data.names import usual_predictions
 from hpcbert.model import Counted, Group, Measured, Run, Sampled, Shape, Steps
-from hpcbert.results import saved
+from hpcbert.results import document
+from hpcbert.results.document import ResultSet
 from hpcbert.results.metrics import (
     PEAKS,
     ModelSize,
@@ -26,7 +27,6 @@ from hpcbert.results.metrics import (
     percentile,
 )
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.resultset import ResultSet
 from tests.kit.campaigns import Build
 from tests.kit.cli import inside
 from tests.kit.collecting import gathered, says
@@ -320,7 +320,7 @@ def test_known_gpus_by_their_whole_names() -> None:
 def test_saved_results_keep_metrics() -> None:
     runs = tuple(replace(run, sampled=sampled(1000.0)) for run in point().runs)
     tables = tabulate([point(runs=runs), point(group=Group("x", "y", "fp32", 1, "r"))])
-    again = saved.parse_results(saved.render_results(ResultSet(tables)), file="x")
+    again = document.parse_results(document.render_results(ResultSet(tables)), file="x")
     assert again.tables == tables
 
 

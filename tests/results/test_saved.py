@@ -28,11 +28,17 @@ from hpcbert.model import (
     Run,
     Shape,
 )
-from hpcbert.results.document import tables_data
-from hpcbert.results.forms import FORMATS
+from hpcbert.results.document import (
+    NodeFacts,
+    ResultSet,
+    Source,
+    parse_results,
+    read_results,
+    render_results,
+    tables_data,
+)
+from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
-from hpcbert.results.resultset import NodeFacts, ResultSet, Source
-from hpcbert.results.saved import parse_results, read_results, render_results
 
 MADE = Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
 # What JSON can hold: no lone halves of characters beyond its first plane.

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hpcbert.model import Group, Origin, RepeatCount, Row, Shape, SpeedupTable
-from hpcbert.results import saved
-from hpcbert.results.resultset import ResultSet
+from hpcbert.results import document
+from hpcbert.results.document import ResultSet
 from hpcbert.results.scaling import MARGIN, MAX_EXTRAPOLATION, Curve, fit_curve, parse_node_counts
 from tests.kit.cli import inside
 from tests.kit.needs import require
@@ -199,7 +199,7 @@ def test_tables_of_many_nodes_four_times_beyond(shared: Path) -> None:
 def test_the_command(tmp_path: Path, here: None) -> None:
     runs = {f"{n}n8g": law(n, ring=0.02) for n in (1, 2, 4)}
     path = tmp_path / "r.json"
-    path.write_text(saved.render_results(ResultSet((recorded(runs),))))
+    path.write_text(document.render_results(ResultSet((recorded(runs),))))
     result = inside("predict", path, "--nodes", "8,64", "--json")
     assert result.returncode == 4
     (found,) = result.data["tables"]

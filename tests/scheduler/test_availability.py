@@ -12,7 +12,7 @@ import pytest
 from hpcbert.finding import Finding
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.examine import examine_site
-from hpcbert.slurm import reservations
+from hpcbert.slurm import inventory
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
 from tests.kit import drafts
@@ -135,4 +135,4 @@ def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
     ],
 )
 def test_constraints_name_features_in_every_form(constraint: str, names: list[str]) -> None:
-    assert list(reservations.list_features(constraint)) == names
+    assert list(inventory.list_features(constraint)) == names

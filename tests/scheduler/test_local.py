@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.commands import cancel
+from hpcbert.commands import submit
 from hpcbert.errors import SchedulerError
-from hpcbert.scheduler.local import queue as local
-from hpcbert.scheduler.local.queue import lock_path, read_states, start_queue
+from hpcbert.scheduler.local import backend as local
+from hpcbert.scheduler.local.backend import lock_path, read_states, start_queue
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.processes import descendants, machine_and_boot, read_start_time
 from hpcbert.system.runner import Outcome
@@ -238,18 +238,18 @@ def test_a_script_that_ignores_its_end_is_killed(run_locally: Start) -> None:
 def test_cancelling_ends_what_runs_and_starts_nothing_more(run_locally: Start) -> None:
     queue = run_locally("sleep 1000 & wait", "touch started", repeats=2)
     queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
-    target = cancel.find_living(queue.watched, run=no_slurm)
+    target = submit.find_living(queue.watched, run=no_slurm)
     assert target.jobs == (queue.job_id,)
     assert len(target.repeats) == 4
-    cancel.cancel(queue.watched, target, run=no_slurm)
+    submit.cancel(queue.watched, target, run=no_slurm)
     queue.wait_for_end()
     assert queue.words() == ["CANCELLED"] * 4
     assert "before it started" in queue.states()[1].detail
     assert not (queue.watched.directory / "started").exists()
     assert not queue.survivors()
-    assert cancel.find_living(queue.watched, run=no_slurm).jobs == ()
+    assert submit.find_living(queue.watched, run=no_slurm).jobs == ()
     with pytest.raises(SchedulerError, match="has ended already"):
-        cancel.cancel(queue.watched, target, run=no_slurm)
+        submit.cancel(queue.watched, target, run=no_slurm)
 
 
 def no_slurm(argv: Sequence[str], **_: Any) -> Outcome:

@@ -14,7 +14,7 @@ from hpcbert.config import recipe as recipes
 from hpcbert.config.recipe import Recipe
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Shape, parse_device
-from hpcbert.scheduler.local.queue import _list_elements
+from hpcbert.scheduler.local.backend import _list_elements
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import Request, choose_device, plan
 from tests.kit import drafts

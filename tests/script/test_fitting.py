@@ -11,8 +11,8 @@ import pytest
 from hpcbert.commands import prepare as flow
 from hpcbert.config.recipe import Recipe
 from hpcbert.prepare.parts import Context
-from hpcbert.script.fitting import find_misfits
-from hpcbert.script.settings import read_options
+from hpcbert.script.materials import find_misfits
+from hpcbert.script.plan import read_options
 from hpcbert.system import runner
 from tests.kit.cli import inside
 from tests.kit.drafts import load, settled, site_of

@@ -15,7 +15,7 @@ from hpcbert.errors import UsageError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import LARGEST, Shape
 from hpcbert.script.draft import Draft
-from hpcbert.script.multiple import Multiple
+from hpcbert.script.largest import Multiple
 from hpcbert.script.plan import Request
 from tests.kit import drafts
 from tests.kit.drafts import changed, reference

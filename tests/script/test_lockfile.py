@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcbert.commands.submit import write_campaign
-from hpcbert.config import tomltext
+from hpcbert.config import toml
 from hpcbert.errors import ConfigError
 from hpcbert.model import Material, Shape
 from hpcbert.script import lockfile
@@ -46,7 +46,7 @@ INLINE: Any = st.recursive(
 
 @given(st.dictionaries(TEXTS, INLINE, max_size=5))
 def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]) -> None:
-    assert tomli.loads(tomltext.format_toml(values)) == values
+    assert tomli.loads(toml.format_toml(values)) == values
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from hpcbert.config import recipe, site
 from hpcbert.config.recipe import Recipe
 from hpcbert.container import cache, reference
-from hpcbert.script import inputs, plan, prepared, render, resolve, sandbox, settings
+from hpcbert.script import materials, plan, render, resolve, sandbox
 from tests.kit.cli import inside
 from tests.kit.drafts import load
 
@@ -26,14 +26,14 @@ ONCE: tuple[Callable[..., Any], ...] = (
     site.load,
     recipe.load,
     resolve.resolve,
-    inputs.find_inputs,
-    inputs.find_image,
-    inputs.list_mounts,
+    materials.find_inputs,
+    materials.find_image,
+    materials.list_mounts,
     sandbox.Environment.__init__,
 )
 # Every point alone, so that all that can't be measured is told at once, and then all of them.
-TRIED = (plan.plan, settings.read_options, plan._choose_protocol, Recipe.preset)
-READERS = (cache._read_pointer, prepared.read_record)
+TRIED = (plan.plan, plan.read_options, plan._choose_protocol, Recipe.preset)
+READERS = (cache._read_pointer, materials.read_record)
 
 
 def names(functions: tuple[Callable[..., Any], ...]) -> list[str]:
@@ -78,7 +78,7 @@ def site_with(folder: Path, framework: str, runtime: str, image: str = "", made:
     """Write a site with a prepared image: the recipe's, what is built of it, or a file."""
     found = load(framework)
     named = reference.parse_reference(found.image.reference).stem if found.image.reference else ""
-    stem = {"built": inputs.built_image_stem(found), "file": "own", "named": named}.get(made)
+    stem = {"built": materials.built_image_stem(found), "file": "own", "named": named}.get(made)
     if stem:
         pointer(folder / "images", stem)
     path = folder / "site.toml"

@@ -25,7 +25,7 @@ from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.plan import Request
 from hpcbert.slurm.jobrecord import reduce_events
-from hpcbert.slurm.launches import ABSENT
+from hpcbert.slurm.reasons import ABSENT
 from tests.kit import drafts
 from tests.kit.drafts import changed, reference, settled
 from tests.kit.needs import require

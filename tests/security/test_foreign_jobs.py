@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.commands import cancel
-from hpcbert.scheduler.local import queue as local
+from hpcbert.commands import submit
+from hpcbert.scheduler.local import backend as local
 from hpcbert.system.processes import machine_and_boot
 from tests.kit.campaigns import Built
 from tests.kit.waiting import CEILING, until
@@ -132,7 +132,7 @@ def test_a_manifest_that_names_another_process_does_not_end_it(
             (built.directory / local.PLAN_FILE).write_text(json.dumps(asdict(plan)))
             until(Path(f"/proc/{process.pid}/cmdline").read_bytes, "it is there")
             assert local.is_queue_alive(job)
-            target = cancel.find_living(built, run=None)  # type: ignore[arg-type]
+            target = submit.find_living(built, run=None)  # type: ignore[arg-type]
             if what == "its own queue":
                 assert (target.jobs, target.left) == ((job,), ())
                 assert local.cancel_queue(built.directory, built.campaign)

@@ -18,7 +18,7 @@ import pytest
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.scheduler.local import queue
+from hpcbert.scheduler.local import backend
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.cli import Cli, Done
 from tests.kit.lab import User, account, runner_of
@@ -119,8 +119,8 @@ def local(place: Path) -> Project:
         tracked = TrackedCampaign(directory, store.read_manifest(directory))
 
         def ended() -> bool:
-            states = queue.read_states(tracked).values()
-            return not queue.find_queue(directory) and all(state.kind.over for state in states)
+            states = backend.read_states(tracked).values()
+            return not backend.find_queue(directory) and all(state.kind.over for state in states)
 
         until(ended, "it is still running")
 

@@ -11,7 +11,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.store import MOST_REPEATS
 from hpcbert.errors import UsageError
-from hpcbert.results import saved
+from hpcbert.results import document
 from tests.kit.campaigns import Build, Built
 from tests.kit.cli import inside
 
@@ -34,14 +34,14 @@ def results(made: Built) -> dict[str, Any]:
 def test_a_key_that_appears_twice_among_many_is_named() -> None:
     keys = ",".join(f'"k{number}":1' for number in range(300_000))
     with pytest.raises(UsageError, match="'k299999' appears twice"):
-        saved.parse_results(f'{{{keys},"k299999":2}}', file="x")
+        document.parse_results(f'{{{keys},"k299999":2}}', file="x")
 
 
 def test_more_tables_than_anybody_reads_are_refused(results: dict[str, Any]) -> None:
     table = results["tables"][0]
     results["tables"] = [{**table, "batch_size_per_device": n} for n in range(1, 3001)]
     with pytest.raises(UsageError, match="3,000 tables; hpcbert reads at most 1,000"):
-        saved.parse_results(json.dumps(results), file="x")
+        document.parse_results(json.dumps(results), file="x")
 
 
 @pytest.mark.parametrize("words", ["logs", "collect", "monitor --once", "show", "explain"])

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.jobrecord import JobRecord
-from hpcbert.slurm.ladder import (
+from hpcbert.slurm.reasons import ABSENT
+from hpcbert.slurm.state_sources import (
     VISIBILITY_DELAY,
     Answer,
     Reports,
@@ -17,7 +18,6 @@ from hpcbert.slurm.ladder import (
     needs_squeue,
     resolve_state,
 )
-from hpcbert.slurm.launches import ABSENT
 from hpcbert.slurm.states import STATES, Kind, parse_state
 
 NOW = 1000.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tomli
 
-from hpcbert.system import packages
+from hpcbert.system import machine
 from tests.kit.paths import REPOSITORY
 
 
@@ -19,7 +19,7 @@ def test_what_extras_name_is_what_the_project_says() -> None:
     said = {
         name: tuple(word for word in words if ";" not in word) for name, words in extras.items()
     }
-    assert said == packages.EXTRAS
+    assert said == machine.EXTRAS
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_torch_is_installed_for_the_devices_that_there_are(
     monkeypatch: pytest.MonkeyPatch, program: str, device: str, said: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: name if name == program else None)
-    monkeypatch.setattr(packages, "_AMD_DEVICE", Path(device or "/nothing"))
-    told = packages.describe_torch_install("/my python")
+    monkeypatch.setattr(machine, "_AMD_DEVICE", Path(device or "/nothing"))
+    told = machine.describe_torch_install("/my python")
     assert said in told
     assert "'/my python' -m pip install 'torch>=2.4'" in told

@@ -13,12 +13,20 @@ from textual.widgets import Input
 
 from hpcbert.campaign.repeats import Repeat
 from hpcbert.cli.output import replace_controls
+from hpcbert.cli.progress import format_counts, format_duration
 from hpcbert.cli.streams import to_ascii
-from hpcbert.cli.view.cells import Piece, Sheet, describe_row
-from hpcbert.cli.view.rows import Level, Scene, Tree, TreeRow, make_filter
+from hpcbert.cli.view.rows import (
+    Level,
+    Piece,
+    Scene,
+    Sheet,
+    Tree,
+    TreeRow,
+    describe_row,
+    make_filter,
+)
 from hpcbert.cli.view.session import Offer, Session
 from hpcbert.cli.view.widgets import Bar, Scroll, Tail
-from hpcbert.cli.watching import format_counts, format_duration
 from hpcbert.errors import HpcbertError
 from hpcbert.slurm.states import Kind
 

@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
-from hpcbert.cli.watching import MARKS
+from hpcbert.cli.output import replace_controls
+from hpcbert.cli.progress import MARKS, format_counts, format_duration, format_earlier_attempts
+from hpcbert.cli.streams import to_ascii
 from hpcbert.commands.monitor import RepeatProgress, View
+from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 
 # With more rows than this, points are folded at first.
@@ -201,3 +205,202 @@ def running_repeats(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
     for row in rows:
         if row.level is Level.REPEAT and view.states[row.repeats[0].key].kind is Kind.RUNNING:
             yield row.repeats[0]
+
+
+# Name, title, width, least width of the screen. The state gets the remaining width.
+_COLUMNS = (
+    ("bar", "", 6, 60),
+    ("done", "done", 9, 60),
+    ("rate", "samples/s", 10, 120),
+    ("left", "left", 8, 76),
+    ("nodes", "nodes", 14, 140),
+)
+_NAME_WIDTHS = (22, 38)
+_ENDED = {Kind.SUCCEEDED, Kind.FAILED, Kind.UNKNOWN, Kind.UNNEEDED}
+
+
+class Piece(NamedTuple):
+    """A text and its style, one of rich's."""
+
+    text: str
+    style: str = ""
+
+
+class Sheet:
+    """Formats rows.
+
+    Args:
+        width: Characters per line.
+        unicode: Whether characters may be outside ASCII.
+    """
+
+    def __init__(self, width: int, *, unicode: bool) -> None:
+        self.width, self.unicode = width, unicode
+        self._columns = [
+            column for column in _COLUMNS if width >= column[3] or column[3] == _COLUMNS[0][3]
+        ]
+        min_width, max_width = _NAME_WIDTHS
+        self._name = max(min_width, min(max_width, width * 3 // 8))
+
+    def heads(self) -> str:
+        """Return the titles of the columns."""
+        titles = [title.rjust(width) for _, title, width, _ in self._columns]
+        return f"{self._line('  campaign, point, repeat', titles)} state"
+
+    def line(self, row: TreeRow, scene: Scene, *, folded: bool) -> tuple[Piece, Piece]:
+        """Return a row: all columns but its state, and the state."""
+        texts = _cells(row, scene)
+        name = f"{self._sign(row, scene, folded=folded)} {_format_name(row)}"
+        cells = []
+        for column, _, width, _ in self._columns:
+            text = self._bar(texts.get("share", ""), width) if column == "bar" else texts[column]
+            cells.append(self.shorten(text, width).rjust(width))
+        head = self._line("  " * row.level + name, cells)
+        state = self.shorten(texts["state"], max(0, self.width - len(head) - 1))
+        return Piece(head, "bold" if row.level is Level.CAMPAIGN else ""), Piece(
+            f" {state}", _choose_style(row, scene)
+        )
+
+    def _line(self, name: str, cells: list[str]) -> str:
+        return " ".join([self.shorten(name, self._name).ljust(self._name), *cells])
+
+    def _sign(self, row: TreeRow, scene: Scene, *, folded: bool) -> str:
+        if row.level is Level.REPEAT:
+            unicode_sign, ascii_sign, *_ = MARKS[scene.view.states[row.repeats[0].key].kind]
+            return unicode_sign if self.unicode else ascii_sign
+        signs = "▸▾" if self.unicode else "+-"
+        return signs[0] if folded else signs[1]
+
+    def _bar(self, share: str, width: int) -> str:
+        if not share:
+            return ""
+        full = round(float(share) * width)
+        signs = "█░" if self.unicode else "#."
+        return signs[0] * full + signs[1] * (width - full)
+
+    def shorten(self, text: str, width: int) -> str:
+        """Return a text cut or filled to a number of characters."""
+        text = replace_controls(text).replace("\n", " ")
+        text = text if self.unicode else to_ascii(text)
+        ellipsis = "…" if self.unicode else "~"
+        return text if len(text) <= width else text[: max(0, width - 1)] + ellipsis[: max(0, width)]
+
+
+def _format_name(row: TreeRow) -> str:
+    if row.level is Level.CAMPAIGN:
+        return str(row.key[0])
+    if row.level is Level.REPEAT:
+        return f"repeat {row.key[2]}"
+    point = row.repeats[0].array.point
+    cpu = " cpu" if point.device == "cpu" else ""
+    return f"{point.model} {point.shape} {point.precision} b{point.batch}{cpu}"
+
+
+def _cells(row: TreeRow, scene: Scene) -> dict[str, str]:
+    if row.level is not Level.REPEAT:
+        return _group_cells(row, scene)
+    (repeat,) = row.repeats
+    state = scene.view.states[repeat.key]
+    detail = scene.details.get(repeat.key)
+    ends = detail.ends - scene.view.time if detail and detail.ends is not None else None
+    running_detail = detail if state.kind is Kind.RUNNING else None
+    iteration, iterations = (
+        (running_detail.iteration, running_detail.iterations) if running_detail else (None, 0)
+    )
+    return {
+        "share": f"{min(1.0, iteration / iterations)}"
+        if iteration is not None and iterations
+        else "",
+        "done": f"{iteration}/{iterations}" if iteration is not None else "",
+        "rate": f"{running_detail.throughput:,.2f}"
+        if running_detail and running_detail.throughput is not None
+        else "",
+        "left": format_duration(max(0.0, ends)) if running_detail and ends is not None else "",
+        "nodes": fold(state.nodes),
+        "state": f"{state.word}  {_format_reason(repeat, state, scene)}".rstrip(),
+    }
+
+
+def _campaign_name(row: TreeRow) -> str:
+    """Return a campaign's name; empty if it has none, and for rows inside it."""
+    return row.watched.campaign.name if row.level is Level.CAMPAIGN else ""
+
+
+def _format_reason(repeat: Repeat, state: RepeatState, scene: Scene) -> str:
+    """Return the reason of a state in words: why it waits, or how and why it ended."""
+    attempt = f"attempt {state.attempt}" if state.attempt else ""
+    failure = scene.failures.get(repeat.key, "")
+    return "; ".join(filter(None, (failure, state.detail, attempt, format_earlier_attempts(state))))
+
+
+def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
+    counts = scene.counts[row.key]
+    done_count, repeat_count = sum(counts.get(kind, 0) for kind in _ENDED), len(row.repeats)
+    time_left = scene.left.get(row.key)
+    is_alive = any(kind.alive for kind in counts)
+    texts = (_campaign_name(row), _format_reasons(row, scene), format_counts(counts))
+    return {
+        "share": f"{done_count / repeat_count}",
+        "done": f"{done_count}/{repeat_count}",
+        "rate": "",
+        "left": format_duration(time_left) if is_alive and time_left is not None else "",
+        "nodes": "",
+        "state": "; ".join(filter(None, texts)),
+    }
+
+
+def _format_reasons(row: TreeRow, scene: Scene) -> str:
+    """Return why a point's repeats failed, once for equal reasons, or else why it waits."""
+    if row.level is Level.CAMPAIGN:
+        return ""
+    texts = (scene.failures.get(repeat.key) for repeat in row.repeats)
+    failures = Counter(text for text in texts if text)
+    if failures:
+        return "; ".join(
+            f"{count} repeat{'s' if count > 1 else ''}: {failure}"
+            for failure, count in failures.items()
+        )
+    states = (scene.view.states[repeat.key] for repeat in row.repeats)
+    return next(
+        (f"waits: {state.detail}" for state in states if state.kind.queued and state.detail), ""
+    )
+
+
+def _choose_style(row: TreeRow, scene: Scene) -> str:
+    if row.level is Level.REPEAT:
+        return MARKS[scene.view.states[row.repeats[0].key].kind][2]
+    counts = scene.counts[row.key]
+    kinds = (Kind.FAILED, Kind.UNKNOWN, Kind.REQUEUED, Kind.RUNNING, Kind.WAITING)
+    return next((MARKS[kind][2] for kind in kinds if counts.get(kind)), "green")
+
+
+def describe_row(row: TreeRow, scene: Scene) -> str:
+    """Return everything known about a row, as a sentence that may be folded."""
+    if row.level is not Level.REPEAT:
+        time_left = scene.left.get(row.key)
+        is_alive = any(kind.alive for kind in scene.counts[row.key])
+        words = [_format_name(row), _group_cells(row, scene)["state"]]
+        words += (
+            [f"about {format_duration(time_left)} left"]
+            if is_alive and time_left is not None
+            else []
+        )
+        return "  ".join(words)
+    (repeat,) = row.repeats
+    state, view = scene.view.states[repeat.key], scene.view
+    texts = _cells(row, scene)
+    used_time = (
+        state.elapsed if state.start is None else max(0.0, (state.end or view.time) - state.start)
+    )
+    limit = f" of {format_duration(state.limit)}" if state.limit else ""
+    words = [
+        f"{repeat.array.point.key} repeat {repeat.number}",
+        f"job {repeat.job_id}" if repeat.job_id else "",
+        f"on {texts['nodes']}" if texts["nodes"] else "",
+        f"ran {format_duration(used_time)}{limit}" if used_time is not None else "",
+        f"{texts['rate']} samples/s" if texts["rate"] else "",
+        f"{texts['left']} left" if texts["left"] else "",
+        texts["state"],
+        f"→ {state.advice}" if state.advice else "",
+    ]
+    return "  ".join(filter(None, words))

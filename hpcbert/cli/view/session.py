@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
-from hpcbert.cli import watching
+from hpcbert.cli import progress
 from hpcbert.cli.view.rows import Level, Scene, Tree, TreeRow, running_repeats, summarise
-from hpcbert.commands import cancel, heal
 from hpcbert.commands import monitor as flow
+from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import RepeatProgress, Sinks, View
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.errors import HpcbertError
@@ -140,7 +140,7 @@ class Session:
 
     def _until_over(self) -> None:
         try:
-            heal.watch_and_retry(
+            retry.watch_and_retry(
                 self.watched,
                 self._policy,
                 self,
@@ -208,12 +208,12 @@ class Session:
         """Read the progress, or the reason of the failure, of the repeats on the screen."""
         for repeat in running_repeats(rows, view):
             state = view.states[repeat.key]
-            self._details[repeat.key] = watching.read_details(repeat, state, view.time)
+            self._details[repeat.key] = progress.read_details(repeat, state, view.time)
         read_count = 0
         for repeat in _failed_repeats(rows, view):
             if repeat.key not in self._failures and read_count < _MAX_READ:
                 read_count += 1
-                failure = watching.find_failure(repeat, view.states[repeat.key])
+                failure = progress.find_failure(repeat, view.states[repeat.key])
                 self._failures[repeat.key] = str(failure or "")
         if read_count == _MAX_READ:
             self._wake.set()
@@ -222,13 +222,13 @@ class Session:
 
     def cancelling(self, tracked_campaign: TrackedCampaign) -> Offer | str:
         """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do."""
-        target = cancel.find_living(tracked_campaign, run=run)
+        target = submit.find_living(tracked_campaign, run=run)
         name = tracked_campaign.campaign.id
         if not target.jobs:
             return " ".join([f"No job of {name} waits or runs.", *target.left])
 
         def act() -> str:
-            cancel.cancel(tracked_campaign, target, run=run)
+            submit.cancel(tracked_campaign, target, run=run)
             self.again()
             return f"Cancelled {len(target.repeats)} repeats of {name}."
 
@@ -237,13 +237,13 @@ class Session:
     def retrying(self, tracked_campaign: TrackedCampaign) -> Offer | str:
         """Return what `hpcbert retry` would submit for a campaign, or why nothing."""
         directory, policy = tracked_campaign.directory, RetryPolicy()
-        plan = heal.resubmit(directory, policy, run=run, floor=self._floor, dry=True)
+        plan = retry.resubmit(directory, policy, run=run, floor=self._floor, dry=True)
         count = sum(len(array.repeats) for array in plan.arrays)
         if not count:
-            return watching.format_retry_plan(plan, dry=True)
+            return progress.format_retry_plan(plan, dry=True)
 
         def act() -> str:
-            submitted = heal.resubmit(directory, policy, run=run, floor=self._floor)
+            submitted = retry.resubmit(directory, policy, run=run, floor=self._floor)
             self.again()
             repeat_count = sum(len(array.repeats) for array in submitted.arrays)
             return f"{repeat_count} repeats of {tracked_campaign.campaign.id} were submitted again."

@@ -14,8 +14,8 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from hpcbert.campaign.repeats import Repeat
-from hpcbert.cli.view.cells import Piece
-from hpcbert.commands.following import find_newest_log
+from hpcbert.cli.view.rows import Piece
+from hpcbert.commands.logs import find_newest_log
 from hpcbert.logs.lines import NotALogError, open_log
 
 Line = tuple[Piece, ...]

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import click
 
 from hpcbert.model import SpeedupTable
-from hpcbert.results.compare import Contrast, Side, find_contrasts
+from hpcbert.results.compare import Contrast, Side, find_contrasts, side_data
 from hpcbert.results.grid import Cell, Column, Grid, TableView
-from hpcbert.results.published.tables import published_results
-from hpcbert.results.verdicts import side_data
-from hpcbert.results.words import sanitize
+from hpcbert.results.published.record import published_results
+from hpcbert.results.wording import sanitize
 
 _COLUMNS = (
     Column("point"),

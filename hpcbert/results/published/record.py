@@ -8,7 +8,7 @@ table with an edition.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,20 @@ from typing import Annotated, Literal
 
 from hpcbert.config import toml
 from hpcbert.errors import UsageError
-from hpcbert.model import ShapeText, Speed, Whole
+from hpcbert.logs.arithmetic import median
+from hpcbert.model import (
+    Counted,
+    Group,
+    Measured,
+    Origin,
+    Run,
+    ShapeText,
+    Speed,
+    SpeedupTable,
+    Whole,
+)
+from hpcbert.results.document import ResultSet, Source
+from hpcbert.results.reduce import FOREIGN, tabulate
 from hpcbert.system.decode import GIVEN, Count, decode, did_you_mean
 
 DATA = Path(__file__).parent / "data"
@@ -198,3 +211,87 @@ def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
             hint=f"Name one: {', '.join(full_names)}.",
         )
     return selected
+
+
+# The rounding error of a published median: two decimals are usual.
+_ROUNDING = 0.006
+
+
+def published_results(words: Iterable[str]) -> ResultSet:
+    """Return the tables that names of the record select, each once.
+
+    Raises:
+        UsageError: As `record.find`.
+    """
+    tables_by_name = {
+        source.called(table): (source, table)
+        for word in words
+        for source, table in find_tables(word)
+    }
+    selected = tuple(tables_by_name.values())
+    sources = tuple(
+        Source("record", source.called(table), path=source.place(table))
+        for source, table in selected
+    )
+    return ResultSet(
+        tables=tuple(
+            speedup_table
+            for source, table in selected
+            for speedup_table in convert_table(source, table)
+        ),
+        sources=sources,
+        warnings=tuple(
+            f"{source.called(table)}{f' {error.shape}' if error.shape else ''}: {error.what}"
+            for source, table in selected
+            for error in table.errors
+        ),
+    )
+
+
+def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, ...]:
+    """Return a published table in a measured one's form, with only the runs behind its median."""
+    group = published_group(table)
+    facts = tuple((name, (value,)) for name, value in source.facts_of(table).items())
+    origin = Origin("record", source.called(table), source.place(table))
+    points = [
+        Measured(
+            group,
+            point.shape,
+            len(published_runs(point)),
+            tuple(
+                Run(number, 0, speed, True, (), FOREIGN, "none", "")
+                for number, speed in enumerate(published_runs(point), 1)
+            ),
+            counted=_counted_window(table),
+            origin=origin,
+            facts=facts,
+        )
+        for point in table.points
+    ]
+    return tabulate(points)
+
+
+def published_group(table: PublishedTable) -> Group:
+    """Return the common settings of a published table's rows."""
+    return Group(
+        table.framework,
+        table.model,
+        table.precision,
+        table.batch_size_per_device,
+        table.rule,
+        table.variant,
+    )
+
+
+def published_runs(point: PublishedPoint) -> tuple[float, ...]:
+    """Return the runs behind a published median; if there are none, the median itself."""
+    runs_agree = point.runs and abs(median(point.runs) - point.value) <= _ROUNDING
+    return point.runs if runs_agree else (point.value,)
+
+
+def _counted_window(table: PublishedTable) -> Counted | None:
+    if table.window is None:
+        return None
+    skip, iters = table.window.skip, table.window.iters
+    last = None if iters == "end" else iters
+    return Counted(skip, last, f"iterations {skip + 1} to {iters}")

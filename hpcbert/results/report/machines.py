@@ -6,11 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from hpcbert.results.document import Source
 from hpcbert.results.grid import Column, Grid
-from hpcbert.results.report.model import Block, Code, Heading, Items, Paragraph, ReportInput
-from hpcbert.results.report.words import Words
-from hpcbert.results.resultset import Source
-from hpcbert.results.words import sanitize
+from hpcbert.results.report.model import Block, Code, Heading, Items, Paragraph, ReportInput, Words
+from hpcbert.results.wording import sanitize
 
 # The most different environments that are shown; results.json has all.
 _MAX_GROUPS = 8

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hpcbert.config.recipe import Recipe
+from hpcbert.results.document import Source
 from hpcbert.results.grid import Cell, Column, Grid
 from hpcbert.results.report import machines, tables
 from hpcbert.results.report.model import (
@@ -18,10 +19,9 @@ from hpcbert.results.report.model import (
     Report,
     ReportInput,
     Section,
+    Words,
 )
-from hpcbert.results.report.words import Words
-from hpcbert.results.resultset import Source
-from hpcbert.results.words import (
+from hpcbert.results.wording import (
     FLAGS,
     adapt_to_devices,
     describe_reasons,

@@ -2,20 +2,378 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from hpcbert.campaign.repeats import Key, TrackedCampaign
+from hpcbert.campaign import record
+from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.config.schedulers import LOCAL
 from hpcbert.config.site import Site
-from hpcbert.errors import SchedulerError
+from hpcbert.errors import ConfigError, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign
 from hpcbert.scheduler.base import PlainScheduler, Target
-from hpcbert.scheduler.local import queue
-from hpcbert.script import limits
-from hpcbert.slurm.states import RepeatState
-from hpcbert.system import packages
+from hpcbert.script import retries
+from hpcbert.slurm.commands import submission_environment
+from hpcbert.slurm.jobrecord import JobRecord
+from hpcbert.slurm.states import UNKNOWN, UNSUBMITTED, Kind, RepeatState
+from hpcbert.system import machine, ownership
+from hpcbert.system.decode import decode
+from hpcbert.system.processes import is_alive, machine_and_boot, read_start_time
+from hpcbert.system.runner import start_detached
+
+PLAN_FILE = "slurm/local.json"
+OUTPUT_FILE = "slurm/local.out"
+# Its presence says that the campaign was cancelled, even to a queue that has only just started.
+CANCELLED_FILE = "slurm/local.cancelled"
+GRACE = 10.0
+_TAIL = 500
+
+
+@dataclass(frozen=True)
+class Element:
+    """One script to run: a repeat, or all repeats of a point if they share a job.
+
+    Attributes:
+        name: Name of the point, for the output's name.
+        repeats: The repeats it runs.
+        script: Its path, relative to the campaign, like all paths here.
+        statuses: Where each repeat's events go.
+        gpus: GPUs that the ranks use.
+        together: Whether the script runs the repeats itself, one after the other.
+        first_attempt: Number of its first attempt; earlier ones belong to another element.
+    """
+
+    name: str
+    repeats: tuple[int, ...]
+    script: str
+    statuses: tuple[str, ...]
+    gpus: int
+    together: bool
+    first_attempt: int = 0
+
+    def output(self, job_id: str) -> str:
+        """Return the path of the script's own output, relative to the campaign."""
+        repeat = "all" if self.together else self.repeats[0]
+        return f"slurm/{job_id}_{self.name}_{repeat}.out"
+
+    def newest(self, path: Path) -> JobRecord:
+        """Return what one of its repeats, or the queue, wrote into its status file."""
+        return record.read_record(path).newest(first=self.first_attempt)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work of a queue process: slurm/local.json.
+
+    Attributes:
+        machine: The machine that it runs on.
+        lock: File that is locked while a campaign runs on that machine.
+        minutes: Time limit of one element.
+        grace: Seconds between TERM and KILL.
+        elements: The elements, in order.
+    """
+
+    machine: str
+    lock: str
+    minutes: float
+    grace: float
+    elements: tuple[Element, ...]
+
+
+def read_plan(directory: Path) -> Plan:
+    """Read slurm/local.json.
+
+    Raises:
+        OSError, ValueError, ConfigError: It is missing or damaged.
+    """
+    path = directory / PLAN_FILE
+    return decode(Plan, json.loads(path.read_text(encoding="utf-8")), file=str(path))
+
+
+def _list_elements(campaign: Campaign) -> Iterator[Element]:
+    for array in campaign.arrays:
+        groups = [array.repeats] if array.together else [(repeat,) for repeat in array.repeats]
+        for repeats in groups:
+            yield Element(
+                name=array.point.key,
+                repeats=repeats,
+                script=array.script,
+                statuses=tuple(array.status(repeat) for repeat in repeats),
+                gpus=0 if array.point.device == "cpu" else array.point.shape.gpus_per_node,
+                together=array.together,
+                first_attempt=array.first_attempt,
+            )
+
+
+def lock_path(environ: Mapping[str, str]) -> Path:
+    """Return the lock of this user on this machine.
+
+    In the state directory and not in XDG_RUNTIME_DIR: that one disappears with the last login,
+    while a queue runs on. The host's name is in the path because homes are shared. If the home is
+    read-only, the lock is in /var/tmp.
+    """
+    home = environ.get("HOME") or str(Path.home())
+    state_home = environ.get("XDG_STATE_HOME")
+    state = Path(state_home or f"{home}/.local/state")
+    if not state_home and not _is_writable(state):
+        state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  enqueue checks its owner
+    return state / "hpcbert" / f"local-{socket.gethostname()}.lock"
+
+
+def _is_writable(directory: Path) -> bool:
+    """Return whether files can be created in a directory, which may have to be created itself."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    return os.access(existing, os.W_OK)
+
+
+def start_queue(
+    directory: Path,
+    campaign: Campaign,
+    *,
+    time_limit_minutes: float,
+    grace: float = GRACE,
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """Start the queue of a campaign and return its job id, `local-PID-STARTTIME`.
+
+    Args:
+        directory: The campaign.
+        campaign: Its arrays run in order, their repeats one after another.
+        time_limit_minutes: Time limit of one repeat, or of all of them if they share a job.
+        grace: Seconds that a script gets to end its ranks between TERM and KILL.
+        environ: The environment for the ranks, without the caller's own variables of a Slurm job.
+
+    Raises:
+        SchedulerError: The queue can't be started.
+    """
+    directory = directory.absolute()
+    lock = lock_path(environ)
+    plan = Plan(
+        machine_and_boot(), str(lock), time_limit_minutes, grace, tuple(_list_elements(campaign))
+    )
+    env = submission_environment(environ)
+    argv = [sys.executable, "-m", "hpcbert.scheduler.local.worker", str(directory)]
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if owner := ownership.find_foreign_owner(lock.parent):
+            raise PermissionError(errno.EPERM, f"It belongs to {owner}", str(lock.parent))
+        (directory / CANCELLED_FILE).unlink(
+            missing_ok=True
+        )  # It was for the queue before this one.
+        (directory / PLAN_FILE).write_text(
+            json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8"
+        )
+        pid = start_detached(argv, log_path=directory / OUTPUT_FILE, env=env, cwd=Path("/"))
+    except OSError as error:
+        raise SchedulerError(
+            f"Can't start the local queue: {error.strerror}.",
+            where=error.filename or str(directory),
+            hint="Free some space or fix the permissions; XDG_STATE_HOME has the lock.",
+        ) from error
+    return queue_job_id(pid)
+
+
+def queue_job_id(pid: int) -> str:
+    """Return the job id that stands for a queue process."""
+    return f"local-{pid}-{read_start_time(pid)}"
+
+
+def find_queue(directory: Path) -> str:
+    """Return the job id of the queue process that runs a campaign on this machine, or nothing."""
+    for path in Path("/proc").glob("[0-9]*"):
+        pid = int(path.name)
+        if _read_campaign_path(pid) == str(directory.absolute()):
+            return queue_job_id(pid)
+    return ""
+
+
+def _read_campaign_path(pid: int) -> str:
+    """Return the campaign that a queue process runs; empty for another process, or none."""
+    with contextlib.suppress(OSError):
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        words = [os.fsdecode(word) for word in argv[1:]]
+        if words[:-1] == ["-m", "hpcbert.scheduler.local.worker"]:
+            return words[-1]
+    return ""
+
+
+def describe_other_process(directory: Path, job_id: str) -> str:
+    """Return what the process of a job id runs; empty if it is this campaign's queue, or gone.
+
+    A manifest may be a copy's, or forged. A campaign that was moved keeps its queue.
+    """
+    pid, _ = _parse_job_id(job_id)
+    if not is_queue_alive(job_id):
+        return ""
+    path = _read_campaign_path(pid)
+    if not path:
+        return "another program"
+    with contextlib.suppress(OSError):
+        return "" if directory.samefile(path) else path
+    return ""
+
+
+def is_queue_alive(job_id: str) -> bool:
+    """Return whether the queue process of a job id still runs on this machine."""
+    pid, start_time = _parse_job_id(job_id)
+    return bool(start_time) and is_alive(pid, start_time)
+
+
+def read_states(
+    watched: TrackedCampaign, *, now: float | None = None
+) -> dict[tuple[str, int], RepeatState]:
+    """Return the state of every repeat of a local campaign by array name and repeat."""
+    now = time.time() if now is None else now
+    arrays = watched.campaign.arrays
+    queues = {
+        job: _read_queue(watched.directory, job) for job in {array.job_id for array in arrays}
+    }
+    # Only now: a queue that has ended wrote all ends before.
+    watched.records.refresh(watched.directory)
+    repeat_states = {}
+    for array in arrays:
+        for number in array.repeats:
+            if array.state == "intended" and not array.called:
+                state = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
+            else:
+                job_record, queue = Repeat(watched, array, number).newest, queues[array.job_id]
+                state = _recorded_end(array, number, job_record, queue) or _open_state(
+                    job_record, queue
+                )
+                if state.kind == Kind.RUNNING and job_record.start is not None:
+                    state = replace(state, elapsed=max(0.0, now - job_record.start))
+                state = replace(job_record.complete(state), limit=queue.limit)
+            repeat_states[array.name, number] = state
+    return repeat_states
+
+
+def is_unfinished(watched: TrackedCampaign) -> bool:
+    """Return whether a local campaign may still run something.
+
+    If its queue was started on another machine, it may, until all repeats have recorded an end.
+    """
+    for repeat in watched.repeats:
+        queue = _read_queue(watched.directory, repeat.array.job_id)
+        may_run = queue.alive is None or _open_state(repeat.newest, queue).kind.alive
+        end = _recorded_end(repeat.array, repeat.number, repeat.newest, queue)
+        if repeat.array.state == "submitted" and may_run and not end:
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class _QueueState:
+    """The state of a queue process.
+
+    Attributes:
+        alive: Whether it is alive; None: it is on another machine.
+        detail: A sentence about that, or the reason why repeats wait.
+        limit: Time limit of one element, seconds.
+        cancelled: Whether it ended because it was cancelled.
+    """
+
+    alive: bool | None
+    detail: str
+    limit: float | None = None
+    cancelled: bool = False
+
+
+def _read_queue(directory: Path, job_id: str) -> _QueueState:
+    try:
+        plan = read_plan(directory)
+    except (OSError, ValueError, ConfigError):
+        return _QueueState(alive=False, detail="the local queue was never started")
+    limit = plan.minutes * 60
+    if plan.machine != machine_and_boot():
+        host = plan.machine.partition(" ")[0]
+        return _QueueState(alive=None, detail=f"its queue was started on {host}", limit=limit)
+    if not is_queue_alive(job_id):
+        if (directory / CANCELLED_FILE).exists():
+            return _QueueState(alive=False, cancelled=True, detail="it was cancelled", limit=limit)
+        detail = "the local queue process has died; use hpcbert retry for the missing repeats"
+        return _QueueState(
+            alive=False, detail=f"{detail}{_read_last_output(directory)}", limit=limit
+        )
+    try:
+        holder = Path(plan.lock).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        holder = ""
+    if holder not in {"", job_id}:
+        return _QueueState(
+            alive=True, detail="another campaign is running on this machine", limit=limit
+        )
+    return _QueueState(alive=True, detail="earlier repeats come first", limit=limit)
+
+
+def _parse_job_id(job_id: str) -> tuple[int, int]:
+    with contextlib.suppress(ValueError):
+        word, pid, start_time = job_id.split("-")
+        return (int(pid), int(start_time)) if word == LOCAL.name else (0, 0)
+    return 0, 0
+
+
+def _read_last_output(directory: Path) -> str:
+    """Return the last line that the queue printed, which is its error if there was one."""
+    try:
+        raw = (directory / OUTPUT_FILE).read_bytes()[-_TAIL:]
+    except OSError:
+        return ""
+    lines = raw.decode(errors="replace").strip().splitlines()
+    return f" (its last output: {lines[-1].strip()})" if lines else ""
+
+
+def _recorded_end(
+    array: Array, number: int, job_record: JobRecord, queue: _QueueState
+) -> RepeatState | None:
+    """Return a repeat's end; None while its files are written to.
+
+    A queue that lives writes how an element ended after its script has. Of repeats that share a
+    job, only the last one waits for that.
+    """
+    if queue.alive and not job_record.state and (number == array.repeats[-1] or not array.together):
+        return None
+    return job_record.end_state
+
+
+def _open_state(job_record: JobRecord, queue: _QueueState) -> RepeatState:
+    """Return the state of a repeat without a recorded end."""
+    if job_record.start is None and queue.alive:
+        return RepeatState("PENDING", Kind.WAITING, "status-file", detail=queue.detail)
+    if job_record.start is not None and queue.alive is not False:
+        detail = "" if queue.alive else f"by its own account; {queue.detail}"
+        return RepeatState("RUNNING", Kind.RUNNING, "status-file", detail=detail)
+    if queue.cancelled:
+        return RepeatState("CANCELLED", Kind.FAILED, "status-file", detail=queue.detail)
+    had = "never recorded its end" if job_record.start is not None else "never started"
+    return RepeatState(UNKNOWN, Kind.UNKNOWN, "status-file", detail=f"{had}: {queue.detail}")
+
+
+def cancel_queue(directory: Path, campaign: Campaign) -> bool:
+    """Make the campaign's queue end the running repeats and start no more.
+
+    Returns:
+        Whether there was a queue. It needs some seconds to end the ranks.
+    """
+    for job_id in sorted({array.job_id for array in campaign.arrays}):
+        pid, _ = _parse_job_id(job_id)
+        if _read_queue(directory, job_id).alive and not describe_other_process(directory, job_id):
+            with contextlib.suppress(OSError):
+                (directory / CANCELLED_FILE).touch()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGTERM)
+                return True
+    return False
 
 
 class Local(PlainScheduler):
@@ -25,22 +383,22 @@ class Local(PlainScheduler):
 
     def start(self, directory: Path, campaign: Campaign) -> str:
         """Start a queue; it needs a time limit, and uses the longest if there is none."""
-        limit = limits.requested_limit(campaign.arrays[0]).bound
-        return queue.start_queue(
+        limit = retries.requested_limit(campaign.arrays[0]).bound
+        return start_queue(
             directory, campaign, time_limit_minutes=limit / 60, environ=self.world.environ
         )
 
     def find(self, directory: Path, arrays: Sequence[Array]) -> str:
         """Return the queue that runs for this campaign."""
-        return queue.find_queue(directory)
+        return find_queue(directory)
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Read the status files, and check whether the queue is alive."""
-        return queue.read_states(watched, now=self.world.now())
+        return read_states(watched, now=self.world.now())
 
     def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Return the campaigns that may still run something, even on another machine."""
-        return [campaign for campaign in campaigns if queue.is_unfinished(campaign)]
+        return [campaign for campaign in campaigns if is_unfinished(campaign)]
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Leave a process alone that a manifest names but that is not this campaign's queue."""
@@ -48,7 +406,7 @@ class Local(PlainScheduler):
         other_programs = {
             job: program
             for job in target.jobs
-            if (program := queue.describe_other_process(watched.directory, job))
+            if (program := describe_other_process(watched.directory, job))
         }
         return Target(
             tuple(job for job in target.jobs if job not in other_programs),
@@ -60,7 +418,7 @@ class Local(PlainScheduler):
 
     def cancel(self, watched: TrackedCampaign, target: Target) -> None:
         """Make the queue end the running repeats and start no more."""
-        if not queue.cancel_queue(watched.directory, watched.campaign):
+        if not cancel_queue(watched.directory, watched.campaign):
             raise SchedulerError(
                 "The local queue has ended already, so there is nothing to cancel."
             )
@@ -70,6 +428,6 @@ class Local(PlainScheduler):
         if importlib.util.find_spec("torch"):
             return [Finding("PyTorch", "ok", "the pytorch recipe can train on this machine")]
         detail = "not installed in hpcbert's environment; the pytorch recipe can't train here"
-        install = packages.describe_torch_install()
+        install = machine.describe_torch_install()
         hint = f"Name another interpreter in the site.toml, or install it. {install}"
         return [Finding("PyTorch", "warn", detail, hint)]

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from hpcbert.model import format_utc
-from hpcbert.scheduler.local.queue import CANCELLED_FILE, Element, Plan, queue_job_id, read_plan
+from hpcbert.scheduler.local.backend import CANCELLED_FILE, Element, Plan, queue_job_id, read_plan
 from hpcbert.system import lock
 from hpcbert.system.processes import (
     adopt_orphans,

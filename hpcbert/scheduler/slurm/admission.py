@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcbert.config.site import Site
-from hpcbert.config.slurmwords import argument_values
+from hpcbert.config.slurm_arguments import argument_values
 from hpcbert.finding import Finding
 from hpcbert.model import JobRequest
 from hpcbert.scheduler.base import Supply
 from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.slurm import nodes
+from hpcbert.slurm import inventory
 from hpcbert.slurm.hostlist import expand, fold
-from hpcbert.slurm.partitions import Partition, Resource, parse_resources, parse_tres
+from hpcbert.slurm.inventory import Partition, PartitionRules, Resource, parse_resources, parse_tres
 from hpcbert.slurm.rights import WALL
-from hpcbert.slurm.rules import PartitionRules
 from hpcbert.system import machine, ownership
 from hpcbert.timelimit import TimeLimit
 
@@ -119,8 +118,8 @@ def list_supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
             most_nodes=partitions[name].most_nodes,
             nodes=partitions[name].nodes,
             fitting=_count_fitting(job, partitions[name]),
-            usable=sum(nodes.read_usable_nodes(states, name).values()) if states else None,
-            free=nodes.count_free_nodes(states, name) if states else None,
+            usable=sum(inventory.read_usable_nodes(states, name).values()) if states else None,
+            free=inventory.count_free_nodes(states, name) if states else None,
             resources=tuple(
                 dict.fromkeys(
                     str(resource) for part in partitions[name].groups for resource in part.resources
@@ -384,7 +383,7 @@ def find_oversized(jobs: Sequence[Demand], cluster: Cluster) -> Iterator[Finding
         if job.cpus <= 1 and not memory:
             continue
         names = list_partitions(job, cluster)
-        sizes = [size for name in names for size in nodes.read_node_sizes(cluster.sizes, name)]
+        sizes = [size for name in names for size in inventory.read_node_sizes(cluster.sizes, name)]
         if not sizes:
             continue
         most_cpus, most_memory = (

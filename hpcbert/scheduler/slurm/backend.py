@@ -14,27 +14,19 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
-from hpcbert.config.slurmwords import argument_value
+from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.model import Array, Campaign, JobRequest, Point
 from hpcbert.scheduler.base import Check, Scheduler, Start, Supply, Target
 from hpcbert.scheduler.poller import FLOOR
-from hpcbert.scheduler.slurm import (
-    admission,
-    adopt,
-    examine,
-    gates,
-    outlook,
-    questions,
-    submission,
-)
+from hpcbert.scheduler.slurm import admission, cluster, dependencies, examine, identify, submission
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.scheduler.slurm.poller import SlurmPoller
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.request import without_names
 from hpcbert.script.resolve import SubmitOptions
-from hpcbert.slurm import commands, controller, nodes, partitions
+from hpcbert.slurm import commands, controller, inventory
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.states import RepeatState, parse_state
 from hpcbert.system import ownership
@@ -60,14 +52,14 @@ class Slurm(Scheduler):
         ]
         adopted_arrays: dict[str, Array] = {}
         try:
-            for array in adopt.adopt_jobs(watched, arrays, self.world, strict=strict):
+            for array in identify.adopt_jobs(watched, arrays, self.world, strict=strict):
                 adopted_arrays[array.name] = array
         finally:
             # Nothing is written into somebody else's campaign.
             if adopted_arrays and (strict or not store.find_foreign_owner(watched.directory)):
                 with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-                    adopt.write_arrays(watched.directory, adopted_arrays)
-        return replace(watched, campaign=adopt.replace_arrays(campaign, adopted_arrays))
+                    identify.write_arrays(watched.directory, adopted_arrays)
+        return replace(watched, campaign=identify.replace_arrays(campaign, adopted_arrays))
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Poll once, after a search for jobs that are not in the manifest."""
@@ -90,7 +82,7 @@ class Slurm(Scheduler):
         squeue, only the jobs' own account is left.
         """
         repeats = [repeat for campaign in campaigns for repeat in campaign.repeats]
-        outcome, answer = questions.run_queries(self.world, questions.build_squeue_queries(repeats))
+        outcome, answer = cluster.run_queries(self.world, cluster.build_squeue_queries(repeats))
         queue = RowIndex(_read_living_rows(outcome.stdout))
 
         def lives(repeat: Repeat) -> bool:
@@ -128,7 +120,7 @@ class Slurm(Scheduler):
     def _listed(self, watched: TrackedCampaign) -> list[JobRow]:
         """Return jobs that are not over: the submitter's, and those with the campaign's ids."""
         text = ""
-        for cluster_name in questions.group_by_cluster(watched.repeats):
+        for cluster_name in cluster.group_by_cluster(watched.repeats):
             arrays = watched.campaign.arrays
             ids = [
                 array.job_id for array in arrays if array.cluster == cluster_name and array.job_id
@@ -136,7 +128,7 @@ class Slurm(Scheduler):
             queries = [commands.squeue_argv(users=[watched.campaign.owner], cluster=cluster_name)]
             queries += [commands.squeue_argv(ids=ids, cluster=cluster_name)] if ids else []
             for argv in queries:
-                outcome = questions.run_query(self.world, argv)
+                outcome = cluster.run_query(self.world, argv)
                 if not outcome.ok and not commands.is_unknown_job(outcome.stderr):
                     raise SchedulerError(
                         f"Slurm does not say what waits or runs: {outcome.stderr.strip()}",
@@ -158,9 +150,7 @@ class Slurm(Scheduler):
         campaign's job too. A manifest is not enough, because it may be a copy's, or forged: jobs
         of others, and jobs of a campaign in another place, are left alone.
         """
-        outcome, _ = questions.run_queries(
-            self.world, questions.build_squeue_queries(watched.repeats)
-        )
+        outcome, _ = cluster.run_queries(self.world, cluster.build_squeue_queries(watched.repeats))
         if not outcome.ok:
             again = f"hpcbert cancel {watched.campaign.id}"
             raise SchedulerError(
@@ -196,7 +186,7 @@ class Slurm(Scheduler):
         for cluster_name in dict.fromkeys(target.clusters):
             pairs = zip(target.jobs, target.clusters, strict=True)
             ids = [job for job, job_cluster in pairs if job_cluster == cluster_name]
-            outcome = questions.run_query(
+            outcome = cluster.run_query(
                 self.world, commands.scancel_argv(ids, cluster=cluster_name)
             )
             lines = [line for line in outcome.stderr.splitlines() if line.strip()]
@@ -218,7 +208,7 @@ class Slurm(Scheduler):
         """Return the questions about limits and, of this cluster, its MPI and its partitions."""
         cluster = _read_cluster(site)
         mpi = [controller.mpi_argv()] if _names_mpi(site, recipe) else []
-        supply = [] if cluster else [partitions.partitions_argv()]
+        supply = [] if cluster else [inventory.partitions_argv()]
         return [*mpi, commands.add_cluster_option(controller.config_argv(), cluster), *supply]
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
@@ -232,13 +222,13 @@ class Slurm(Scheduler):
 
     def nodes(self, request: JobRequest) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a job's partition; none if it does not answer."""
-        outcome = questions.run_query(self.world, nodes.node_states_argv())
+        outcome = cluster.run_query(self.world, inventory.node_states_argv())
         text = outcome.stdout if outcome.ok else ""
-        return nodes.read_usable_nodes(text, request.partition)
+        return inventory.read_usable_nodes(text, request.partition)
 
     def submit_argv(self, directory: Path, array: Array) -> Sequence[str]:
         """Return the command line of sbatch."""
-        return gates.sbatch_argv(directory, array)
+        return dependencies.sbatch_argv(directory, array)
 
     def checks(self, scripts: Mapping[str, str]) -> tuple[Check, ...]:
         """Check syntax, and let sbatch itself check the scripts if it is installed."""
@@ -255,8 +245,8 @@ class Slurm(Scheduler):
     def _tested(self, path: str, text: str) -> Check:
         environment = commands.submission_environment(self.world.environ)
         test = self.world.run(["sbatch", "--test-only"], stdin=text, env=environment)
-        ok = None if outlook.is_unreachable(test) else test.ok
-        return Check(f"sbatch --test-only {path}", ok, adopt.format_complaint(test))
+        ok = None if examine.is_unreachable(test) else test.ok
+        return Check(f"sbatch --test-only {path}", ok, identify.format_complaint(test))
 
     def supply(self, request: JobRequest) -> tuple[Supply, ...]:
         """Ask sinfo for the partitions of a job."""
@@ -267,7 +257,7 @@ class Slurm(Scheduler):
 
     def forecast(self, script: str) -> Start:
         """Ask sbatch itself when a script's job would start."""
-        return outlook.forecast_start(script, self.world)
+        return examine.forecast_start(script, self.world)
 
     def obstacles(self, directory: Path, requests: Sequence[JobRequest]) -> Iterable[Finding]:
         """Compare the requests with the partitions; other clusters' are unknown."""
@@ -279,7 +269,7 @@ class Slurm(Scheduler):
     def impossible(self, arrays: Iterable[Array], scripts: Mapping[str, str]) -> Iterable[Finding]:
         """Let sbatch itself test each different request."""
         texts = {without_names(array.request): scripts[array.name] for array in arrays}
-        return outlook.find_impossible(texts.values(), self.world)
+        return examine.find_impossible(texts.values(), self.world)
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""

@@ -3,20 +3,73 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from hpcbert.campaign.repeats import Repeat
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm.questions import run_query
-from hpcbert.slurm import commands, controller, nodes, partitions, rights, rules
+from hpcbert.slurm import commands, controller, inventory, rights
 from hpcbert.slurm.controller import Controller
-from hpcbert.slurm.partitions import Partition
+from hpcbert.slurm.inventory import Partition, PartitionRules
 from hpcbert.slurm.rights import Rights
-from hpcbert.slurm.rules import PartitionRules
+from hpcbert.slurm.state_sources import Answer, classify_answer
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
+
+
+def run_query(world: World, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
+    """Run a command that queries or cancels, without the caller's own settings of Slurm.
+
+    Args:
+        world: Its `run` starts the command.
+        argv: The command.
+        timeout: Its time limit, seconds.
+    """
+    return world.run(argv, env=commands.query_environment(world.environ), timeout=timeout)
+
+
+def group_by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
+    """Return repeats by the cluster that has them; empty: the one of Slurm's configuration."""
+    groups: dict[str, list[Repeat]] = {}
+    for repeat in repeats:
+        groups.setdefault(repeat.array.cluster, []).append(repeat)
+    return groups
+
+
+def build_squeue_queries(repeats: Iterable[Repeat]) -> list[list[str]]:
+    """Return the queries for all jobs of the submitters of repeats."""
+    return [
+        commands.squeue_argv(
+            users=[repeat.watched.campaign.owner for repeat in cluster_repeats], cluster=cluster
+        )
+        for cluster, cluster_repeats in group_by_cluster(repeats).items()
+    ]
+
+
+def build_sacct_queries(repeats: Iterable[Repeat]) -> list[list[str]]:
+    """Return the queries for the history of repeats, which have job ids."""
+    return [
+        commands.sacct_argv(
+            [repeat.array.job_id for repeat in cluster_repeats],
+            users=[repeat.watched.campaign.owner for repeat in cluster_repeats],
+            since=min(repeat.watched.since for repeat in cluster_repeats),
+            cluster=cluster,
+        )
+        for cluster, cluster_repeats in group_by_cluster(repeats).items()
+    ]
+
+
+def run_queries(world: World, questions: Sequence[Sequence[str]]) -> tuple[Outcome, Answer]:
+    """Make at least one query; return all answers as one, or the first failure."""
+    outcomes = [run_query(world, argv, timeout=30) for argv in questions]
+    failed = next((outcome for outcome in outcomes if not outcome.ok), None)
+    if failed:
+        return failed, classify_answer(failed)
+    text = "\n".join(outcome.stdout for outcome in outcomes)
+    return replace(outcomes[0], stdout=text), "answered"
+
 
 # Why a question has no answer: the command is not installed, its configuration has no cluster,
 # munge does not run here or is not the controller's, its daemon is down, it hides information from
@@ -103,22 +156,22 @@ class Cluster:
 
     @cached_property
     def _sinfo(self) -> Outcome:
-        return self._ask(partitions.partitions_argv())
+        return self._ask(inventory.partitions_argv())
 
     @cached_property
     def _rules(self) -> Outcome:
-        return self._ask(rules.rules_argv())
+        return self._ask(inventory.rules_argv())
 
     @cached_property
     def rules(self) -> Mapping[str, PartitionRules]:
         """What partitions allow, by name; none if the controller does not answer."""
-        return rules.read_rules(self._rules.stdout) if self._rules.ok else {}
+        return inventory.read_rules(self._rules.stdout) if self._rules.ok else {}
 
     @cached_property
     def partitions(self) -> Mapping[str, Partition]:
         """The partitions by name; for private nodes, only the sums over a partition's nodes."""
         if self._sinfo.ok:
-            return partitions.read_partitions(self._sinfo.stdout)
+            return inventory.read_partitions(self._sinfo.stdout)
         if classify_silence(self._sinfo) in _UNREACHABLE:
             return {}
         return {name: rule.partition for name, rule in self.rules.items()}
@@ -126,13 +179,13 @@ class Cluster:
     @cached_property
     def states(self) -> str:
         """What sinfo prints about every node's state, for `slurm.nodes`; empty if it fails."""
-        outcome = self._ask(nodes.node_states_argv())
+        outcome = self._ask(inventory.node_states_argv())
         return outcome.stdout if outcome.ok else ""
 
     @cached_property
     def sizes(self) -> str:
         """What sinfo prints about every node's CPUs and memory; empty if it fails."""
-        outcome = self._ask(nodes.node_sizes_argv())
+        outcome = self._ask(inventory.node_sizes_argv())
         return outcome.stdout if outcome.ok else ""
 
     @property

@@ -3,26 +3,99 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpcbert.config.site import Site
-from hpcbert.config.slurmwords import argument_value
+from hpcbert.config.slurm_arguments import argument_value
+from hpcbert.errors import SchedulerError
 from hpcbert.finding import Finding
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import Start, World
 from hpcbert.scheduler.slurm import admission
 from hpcbert.scheduler.slurm.admission import Demand
-from hpcbert.scheduler.slurm.cluster import HINTS, Cluster, classify_silence, describe_silence
-from hpcbert.scheduler.slurm.questions import run_query
-from hpcbert.slurm import commands, nodes, reservations
+from hpcbert.scheduler.slurm.cluster import (
+    HINTS,
+    Cluster,
+    classify_silence,
+    describe_silence,
+    run_query,
+)
+from hpcbert.scheduler.slurm.identify import format_complaint
+from hpcbert.scheduler.slurm.submission import TRANSIENT
+from hpcbert.slurm import commands, inventory, reasons
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import choose_mpi
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.partitions import Partition
-from hpcbert.slurm.refusals import find_refusal_advice
-from hpcbert.slurm.reservations import Reservation
+from hpcbert.slurm.inventory import Partition, Reservation
+from hpcbert.slurm.reasons import find_refusal_advice
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
+
+# sbatch: Job 12 to start at 1795331940 using 16 processors on nodes n[1-4] in partition gpu
+# (SchedMD/slurm, src/sbatch/sbatch.c and src/plugins/select; the time as SLURM_TIME_FORMAT says).
+_START = re.compile(r"to start at (\d{1,12})\b(?:.*? on (?:nodes )?(\S+))?")
+# What no change of load or of a node's state helps against (src/common/slurm_errno.c).
+_NEVER = (
+    "Requested node configuration is not available",
+    "Invalid feature specification",
+    "Invalid node name specified",
+    "Requested nodes not in this partition",
+)
+_ELF = b"\x7fELF"
+
+
+def forecast_start(script: str, world: World) -> Start:
+    """Ask sbatch when the job of a script would start; nothing is submitted.
+
+    Raises:
+        SchedulerError: Slurm can't be asked.
+    """
+    base_environment = commands.submission_environment(world.environ)
+    environment = {**base_environment, "SLURM_TIME_FORMAT": "%s"}
+    outcome = world.run(["sbatch", "--test-only"], stdin=script, env=environment)
+    if is_unreachable(outcome):
+        kind = classify_silence(outcome)
+        raise SchedulerError(f"{describe_silence(kind, outcome)}.", hint=HINTS[kind])
+    if not outcome.ok:
+        return Start(refused=format_complaint(outcome))
+    match = _START.search(outcome.stderr) or _START.search(outcome.stdout)
+    return Start(when=float(match[1]), nodes=match[2] or "") if match else Start()
+
+
+def find_impossible(scripts: Iterable[str], world: World) -> Iterator[Finding]:
+    """Yield the requests that sbatch accepts, although its own test finds that no node meets them.
+
+    A site's wrapper might submit what is only to be tested, so only Slurm's own program is asked.
+    """
+    if not _is_program(shutil.which("sbatch") or ""):
+        return
+    for script in scripts:
+        try:
+            refusal = forecast_start(script, world).refused
+        except SchedulerError:
+            return
+        if any(phrase in refusal for phrase in _NEVER):
+            yield Finding(
+                "sbatch --test-only", "fail", refusal, reasons.find_refusal_advice(refusal)
+            )
+
+
+def _is_program(path: str) -> bool:
+    """Return whether a path leads to a compiled program."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(_ELF)) == _ELF
+    except OSError:
+        return False
+
+
+def is_unreachable(outcome: Outcome) -> bool:
+    """Return whether sbatch could not ask Slurm."""
+    busy = not outcome.ok and any(phrase in outcome.stderr for phrase in TRANSIENT)
+    return busy or classify_silence(outcome) in {"missing", "unconfigured", "away"}
+
 
 # The kinds of MPI to advise, the usual one first.
 _MPI = ("pmix", "pmi2")
@@ -217,10 +290,10 @@ def check_choices(site: Site, cluster: Cluster, world: World, count: int) -> Ite
 
 
 def _check_reservation(name: str, cluster: Cluster, world: World, count: int) -> Iterator[Finding]:
-    outcome = run_query(world, reservations.reservations_argv(), timeout=30)
+    outcome = run_query(world, inventory.reservations_argv(), timeout=30)
     if not outcome.ok:
         return
-    site_reservations = reservations.read_reservations(outcome.stdout)
+    site_reservations = inventory.read_reservations(outcome.stdout)
     user, accounts = (
         ownership.user_name(os.geteuid()),
         {association.account for association in cluster.rights.own},
@@ -267,8 +340,8 @@ def _find_reservation_problem(
 def _check_constraint(
     constraint: str, partition: str, world: World, count: int
 ) -> Iterator[Finding]:
-    outcome = run_query(world, reservations.features_argv(), timeout=30)
-    features = reservations.read_features(outcome.stdout if outcome.ok else "", partition)
+    outcome = run_query(world, inventory.features_argv(), timeout=30)
+    features = inventory.read_features(outcome.stdout if outcome.ok else "", partition)
     if not features:
         return
     node_counts = {name: 0 for names, _ in features for name in sorted(names)}
@@ -276,7 +349,7 @@ def _check_constraint(
         for name in names:
             node_counts[name] += number
     missing = [
-        feature for feature in reservations.list_features(constraint) if feature not in node_counts
+        feature for feature in inventory.list_features(constraint) if feature not in node_counts
     ]
     hint = (
         f"Its nodes have {', '.join(sorted(node_counts))}."
@@ -295,7 +368,7 @@ def _check_constraint(
 def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     """Yield whether enough of the nodes that fit a job are running, and which are not."""
     partition_name = site.slurm.partition.partition(",")[0]
-    states = nodes.read_node_states(cluster.states, partition_name)
+    states = inventory.read_node_states(cluster.states, partition_name)
     if not states:
         return
     job, fitting = admission.derive_site_demand(site, count), set(states)
@@ -309,7 +382,7 @@ def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     excluded = fitting.intersection(expand(site.slurm.exclude))
     usability = {
         name: is_up and name not in excluded
-        for name, is_up in nodes.read_usable_nodes(cluster.states, partition_name).items()
+        for name, is_up in inventory.read_usable_nodes(cluster.states, partition_name).items()
         if name in fitting
     }
     usable = sum(usability.values())

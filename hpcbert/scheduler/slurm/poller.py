@@ -10,10 +10,10 @@ from dataclasses import replace
 from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.poller import EarlyQueries, Pace, Poller, has_changed
-from hpcbert.scheduler.slurm import questions
+from hpcbert.scheduler.slurm import cluster
 from hpcbert.scheduler.slurm.submitit import Watcher
 from hpcbert.slurm import commands
-from hpcbert.slurm.ladder import Answer, Reports, defer_end, needs_squeue, resolve_state
+from hpcbert.slurm.state_sources import Answer, Reports, defer_end, needs_squeue, resolve_state
 from hpcbert.slurm.states import UNANSWERED, UNKNOWN, UNSUBMITTED, Kind, RepeatState, parse_state
 
 # Polls in which a doubtful end must stand before it is trusted.
@@ -215,8 +215,8 @@ class SlurmPoller(Poller):
         self._squeue = "absent" if self._squeue == "absent" else "unasked"
         if not doubts or self._squeue == "absent":
             return RowIndex()
-        outcome, self._squeue = questions.run_queries(
-            self._world, questions.build_squeue_queries(doubts)
+        outcome, self._squeue = cluster.run_queries(
+            self._world, cluster.build_squeue_queries(doubts)
         )
         self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
         listing = commands.read_squeue(outcome.stdout if outcome.ok else "")

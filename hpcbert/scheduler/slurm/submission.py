@@ -27,18 +27,21 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Array, Campaign, Point, format_utc
 from hpcbert.scheduler.base import RESUME, NoRoomError, World, record_arrays
-from hpcbert.scheduler.slurm.adopt import adopt_jobs, format_complaint, look_up_job, search_job
-from hpcbert.scheduler.slurm.claims import (
+from hpcbert.scheduler.slurm.cluster import run_query
+from hpcbert.scheduler.slurm.dependencies import StartConditions, find_conditions, sbatch_argv
+from hpcbert.scheduler.slurm.identify import (
     Claim,
     Order,
+    adopt_jobs,
     check_printed_ids,
     complete_array,
     find_unmarked,
+    format_complaint,
     is_single_id,
+    look_up_job,
+    search_job,
 )
-from hpcbert.scheduler.slurm.gates import StartConditions, find_conditions, sbatch_argv
-from hpcbert.scheduler.slurm.questions import run_query
-from hpcbert.slurm import commands, refusals
+from hpcbert.slurm import commands, reasons
 from hpcbert.slurm.states import parse_state
 from hpcbert.system.runner import Outcome
 
@@ -210,7 +213,7 @@ def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerErro
     if "no such program" in array.error:
         hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
     elif array.state == "refused":
-        advice = refusals.find_refusal_advice(array.error)
+        advice = reasons.find_refusal_advice(array.error)
         # The request is in the scripts, which a resumed submission uses unchanged.
         remedy = (
             f"Submit again: {advice}. If instead the cause goes away" if advice else "Fix the cause"

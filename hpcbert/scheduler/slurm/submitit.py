@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 
 from hpcbert.campaign.repeats import Repeat, RowIndex
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm import questions
+from hpcbert.scheduler.slurm import cluster
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
-from hpcbert.slurm.ladder import Answer
+from hpcbert.slurm.state_sources import Answer
 from hpcbert.slurm.states import parse_state
 
 
@@ -72,8 +72,8 @@ class Watcher(SlurmInfoWatcher):
         if not repeats or self.answer == "absent":
             return
         self._num_calls += 1
-        outcome, self.answer = questions.run_queries(
-            self._world, questions.build_sacct_queries(repeats)
+        outcome, self.answer = cluster.run_queries(
+            self._world, cluster.build_sacct_queries(repeats)
         )
         self.complaint = outcome.stderr.strip()
         if outcome.ok:

@@ -16,8 +16,7 @@ from markupsafe import Markup
 
 from hpcbert.results.grid import Cell, Column, Grid, escape_markdown, format_csv, format_markdown
 from hpcbert.results.report.figures import Drawing, inline_svg
-from hpcbert.results.report.model import Picture, Report
-from hpcbert.results.report.words import Words
+from hpcbert.results.report.model import Picture, Report, Words
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -21,8 +21,7 @@ from typing import Literal
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.hostlist import expand
 from hpcbert.slurm.jobrecord import JobRecord
-from hpcbert.slurm.launches import find_launch_failure
-from hpcbert.slurm.reasons import ReasonText, describe_reason, never_starts
+from hpcbert.slurm.reasons import ReasonText, describe_reason, find_launch_failure, never_starts
 from hpcbert.slurm.states import LOST, UNKNOWN, Kind, RepeatState, Source, State, parse_state
 from hpcbert.system.runner import Outcome
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
-from hpcbert.config.adaptive import FEWEST_REPEATS
+from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.model import Adaptive, Group, Protocol, Row, Run, SpeedupTable, valid_throughputs
 from hpcbert.results.interval import is_precise, median_limits
 from hpcbert.results.reduce import FOREIGN

@@ -11,9 +11,9 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Array, Campaign, Point
 from hpcbert.scheduler.base import World
-from hpcbert.scheduler.slurm.questions import run_query
+from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.script.request import part_options
-from hpcbert.slurm import nodes
+from hpcbert.slurm import inventory
 from hpcbert.slurm.hostlist import expand
 
 
@@ -94,8 +94,8 @@ def _choose_excluded(slow: Iterable[str], array: Array, world: World) -> tuple[s
     names = tuple(slow)
     if set(names) & set(expand(array.request.nodelist)):
         return ()
-    answer = run_query(world, nodes.node_states_argv()) if names else None
-    sinfo = nodes.read_usable_nodes(answer.stdout, array.request.partition) if answer else {}
+    answer = run_query(world, inventory.node_states_argv()) if names else None
+    sinfo = inventory.read_usable_nodes(answer.stdout, array.request.partition) if answer else {}
     available = sum(usable for name, usable in sinfo.items() if name not in names)
     return names if not sinfo or available >= array.point.shape.nodes else ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,14 @@ from hpcbert.campaign import evidence as proof
 from hpcbert.campaign import judge, overview, store
 from hpcbert.campaign.attempts import SCHEMA
 from hpcbert.campaign.evidence import MEASUREMENTS, TABLE
-from hpcbert.campaign.judge import Gathered
+from hpcbert.campaign.judge import Gathered, JudgedRepeat
 from hpcbert.campaign.node_sharing import NearbyCampaigns
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.config.schedulers import find_traits
 from hpcbert.errors import HpcbertError
 from hpcbert.logs.setting import Window
 from hpcbert.model import Campaign
-from hpcbert.results.document import tables_data
+from hpcbert.results.document import NodeFacts, Source, tables_data
 from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.states import dump_state
 
@@ -148,3 +149,38 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
             for repeat in gathered.repeats
         ],
     }
+
+
+def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
+    """Return what a campaign is, and the facts of its valid runs' nodes."""
+    from hpcbert.system import redact
+
+    return Source(
+        kind="campaign",
+        name=campaign.id,
+        path=str(directory),
+        created=campaign.created,
+        hpcbert=campaign.hpcbert,
+        command=tuple(redact.mask_command(list(campaign.command))),
+        site=campaign.site,
+        scheduler=campaign.scheduler,
+        runtime=campaign.runtime,
+        image=campaign.image,
+        framework=campaign.framework,
+        recipe_digest=campaign.recipe_digest,
+        protocol=campaign.protocol,
+        materials=campaign.materials,
+        environments=_list_environments(repeats),
+    )
+
+
+def _list_environments(repeats: Iterable[JudgedRepeat]) -> tuple[NodeFacts, ...]:
+    """Return each environment once, with all its nodes."""
+    fingerprints = [
+        fingerprint for repeat in repeats if repeat.run.valid for fingerprint in repeat.fingerprints
+    ]
+    nodes: dict[str, set[str]] = {}
+    for fingerprint in fingerprints:
+        nodes.setdefault(fingerprint.digest, set()).add(fingerprint.node)
+    facts = {fingerprint.digest: fingerprint.facts for fingerprint in fingerprints}
+    return tuple(NodeFacts(key, tuple(sorted(nodes[key])), facts[key]) for key in nodes)

@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcbert.commands.node_checks import load_checks, make_container_finding, read_rows
+from hpcbert.config import places, recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import find_traits
-from hpcbert.config.site import Site
-from hpcbert.config.slurmwords import argument_value
-from hpcbert.container import cache, pyxis, runtimes, symptoms
+from hpcbert.config.site import FrameworkSettings, Site
+from hpcbert.config.slurm_arguments import argument_value
+from hpcbert.container import cache, runtimes, symptoms
 from hpcbert.container.reference import Image
-from hpcbert.errors import HpcbertError
+from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.finding import Finding
-from hpcbert.script.inputs import find_image
-from hpcbert.script.prepared import find_data_path, site_data_options
+from hpcbert.script.materials import find_data_path, find_image, site_data_options
+from hpcbert.script.plan import choose_device, read_options
+from hpcbert.system.decode import did_you_mean
 from hpcbert.system.runner import Runner
 
 _PROBE = Path(__file__).parent.parent / "shell" / "probe.sh"
@@ -81,7 +83,7 @@ def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Findin
         detail = f"srun --help gives no answer: {lines[-1] if lines else 'no output'}"
         hint = "hpcbert can't see whether srun has pyxis: run this on a login node."
         return Finding("pyxis", "warn", detail, hint)
-    if not pyxis.has_pyxis(usage.stdout):
+    if not runtimes.has_pyxis(usage.stdout):
         hint = 'Install pyxis, or set container.runtime = "none".'
         detail = "srun has no --container-image"
         return Finding("pyxis", "fail", detail, hint, "", (), "--runtime none")
@@ -93,15 +95,15 @@ def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Findin
             "remap_root": container.remap_root,
             "entrypoint": container.entrypoint,
         }
-        flags |= dict.fromkeys(pyxis.pyxis_options(**switches, writable=writable))
-    missing_flags = pyxis.missing_pyxis_options(usage.stdout, flags)
+        flags |= dict.fromkeys(runtimes.pyxis_options(**switches, writable=writable))
+    missing_flags = runtimes.missing_pyxis_options(usage.stdout, flags)
     if missing_flags:
         options = " and ".join(f"--{flag}" for flag in missing_flags)
-        detail = f"srun's pyxis is older than {pyxis.PYXIS_SINCE[missing_flags[-1]]}: it has no {options}"
+        detail = f"srun's pyxis is older than {runtimes.PYXIS_SINCE[missing_flags[-1]]}: it has no {options}"
         releases = ", ".join(
-            f"{pyxis.PYXIS_SINCE[flag]} brought --{flag}" for flag in missing_flags
+            f"{runtimes.PYXIS_SINCE[flag]} brought --{flag}" for flag in missing_flags
         )
-        hint = f"Ask the administrator for pyxis {pyxis.PYXIS_SINCE[missing_flags[-1]]} or newer ({releases}), "
+        hint = f"Ask the administrator for pyxis {runtimes.PYXIS_SINCE[missing_flags[-1]]} or newer ({releases}), "
         hint += 'or enter by the enroot command: container.runtime = "enroot".'
         return Finding("pyxis", "fail", detail, hint, OLD_PYXIS, (), "--runtime enroot")
     return Finding("pyxis", "ok", f"srun has --{', --'.join(flags)}")
@@ -174,3 +176,59 @@ def _check_registry(image: Image, site: Site, run: Runner) -> Finding:
     change = check.change if symptom and symptom.name in _LOGIN_SYMPTOMS else ""
     hint = symptom.hint if symptom else check.hint
     return Finding(name, "warn", f"{image.uri}: {problem}", hint, change)
+
+
+def check_settings(site: Site) -> Iterator[ConfigError]:
+    """Yield invalid settings of a site: each would stop a submission, or be ignored.
+
+    What only one command has need of (an image's form, a path) is that command's to say.
+    """
+    recipes = places.list_recipes(places.recipe_folders(Path(site.where)))
+    for name, settings in site.frameworks.items():
+        key = f"{site.where}: frameworks.{name}"
+        if name not in recipes:
+            yield ConfigError(
+                f"There is no framework {name!r}.", where=key, hint=did_you_mean(name, recipes)
+            )
+            continue
+        try:
+            framework_recipe = recipe.load(recipes[name])
+        except ConfigError as error:
+            yield error
+            continue
+        yield from _check_framework(site, framework_recipe, settings, key)
+    for text in site.container.mounts:
+        yield from _check_mount(text, f"{site.where}: container.mounts")
+
+
+def _check_mount(text: str, key: str) -> Iterator[ConfigError]:
+    try:
+        runtimes.parse_mount(text)
+    except UsageError as error:
+        yield ConfigError(error.message, where=key, hint=error.hint)
+
+
+def _check_framework(
+    site: Site, framework_recipe: Recipe, settings: FrameworkSettings, key: str
+) -> Iterator[ConfigError]:
+    if settings.model and settings.model not in framework_recipe.models:
+        yield ConfigError(
+            f"{framework_recipe.name} has no model {settings.model!r}.",
+            where=f"{key}.model",
+            hint=did_you_mean(settings.model, framework_recipe.models),
+        )
+    try:
+        choose_device(framework_recipe, site, "")
+    except UsageError as error:
+        yield ConfigError(error.message, where=f"{key}.device", hint=error.hint)
+    for precision in settings.batch_sizes:
+        if precision not in framework_recipe.precisions:
+            yield ConfigError(
+                f"{framework_recipe.name} does not run in {precision}.",
+                where=f"{key}.batch_sizes",
+                hint=did_you_mean(precision, framework_recipe.precisions),
+            )
+    try:
+        read_options(framework_recipe, site, {})
+    except UsageError as error:
+        yield ConfigError(error.message, where=f"{key}.options", hint=error.hint)

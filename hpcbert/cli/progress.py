@@ -22,8 +22,8 @@ from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.campaigns import format_next_step
 from hpcbert.cli.output import VERSION, Result, escape_json, print_text, replace_controls
-from hpcbert.commands import heal
 from hpcbert.commands import monitor as flow
+from hpcbert.commands import retry
 from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View
 from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
@@ -172,7 +172,7 @@ def follow_campaign(directory: Path, policy: RetryPolicy, site: Site) -> View:
     try:
         display = Display(err=True, numbers=True)
         floor = site.slurm.poll_floor
-        return heal.watch_and_retry(tracked_campaigns, policy, display, run=run, floor=floor)
+        return retry.watch_and_retry(tracked_campaigns, policy, display, run=run, floor=floor)
     except KeyboardInterrupt:
         print_text(f"The jobs continue. {format_cancel_hint(tracked_campaigns)}", err=True)
         raise

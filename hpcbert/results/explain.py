@@ -12,7 +12,7 @@ from hpcbert.logs.arithmetic import median
 from hpcbert.model import Group, Row, Shape, SpeedupTable
 from hpcbert.results.metrics import ModelSize, find_model
 from hpcbert.results.reduce import BASELINE
-from hpcbert.results.words import device_word, sanitize
+from hpcbert.results.wording import device_word, sanitize
 
 # Shares of the median below which a slow node, or a wait, is not reported.
 _MIN_GAIN, _MIN_WAIT = 0.01, 0.01

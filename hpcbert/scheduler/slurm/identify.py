@@ -1,0 +1,425 @@
+"""What the controller has about jobs, read and compared with the request.
+
+Keys are those of SchedMD/slurm, src/api/job_info.c, 22.05 to 26.05.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+
+from hpcbert.campaign import store
+from hpcbert.campaign.repeats import TrackedCampaign
+from hpcbert.errors import HpcbertError, SchedulerError
+from hpcbert.model import Array, Campaign, format_utc, parse_utc
+from hpcbert.scheduler.base import Job, World
+from hpcbert.scheduler.slurm.cluster import run_query
+from hpcbert.scheduler.slurm.dependencies import StartConditions
+from hpcbert.script.request import controller_fields
+from hpcbert.slurm import commands
+from hpcbert.slurm.commands import JobRow
+from hpcbert.system.runner import Outcome
+from hpcbert.timelimit import TimeLimit
+
+# These stand alone on a line or at its end, so that they may contain blanks.
+_WHOLE = re.compile(r"\b(JobName|Command|WorkDir|StdOut|StdErr|Comment)=(.*)")
+_PAIR = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
+_USER = re.compile(r"(.*)\((\d{1,10})\)")
+_ANSWER = re.compile(r"(?:Submitted batch job )?(\d{1,18})(?:(?:;| on cluster )([\w.-]+))?")
+_IGNORED = {"", "(null)", "N/A", "Unknown"}
+
+
+@dataclass(frozen=True)
+class ControllerJob:
+    """A job as the controller has it.
+
+    Attributes:
+        row: Its identity.
+        fields: Everything shown, by key.
+    """
+
+    row: JobRow
+    fields: Mapping[str, str]
+
+
+def parse_job_ids(stdout: str) -> tuple[tuple[str, str], ...]:
+    """Return the job ids, each with its cluster, that `sbatch --parsable` may have meant.
+
+    A site's own sbatch may print lines before and after, or drop the option: the last line comes
+    first here.
+    """
+    matches = (_ANSWER.fullmatch(line.strip()) for line in reversed(stdout.splitlines()))
+    return tuple(dict.fromkeys((match[1], match[2] or "") for match in matches if match))
+
+
+def show_argv(job_id: str = "", *, cluster: str = "") -> list[str]:
+    """Return the query for a job, or for all, including those in hidden partitions."""
+    words = ["scontrol", "--all", "show", "job", *filter(None, [job_id])]
+    return commands.add_cluster_option(words, cluster)
+
+
+def read_job(text: str) -> ControllerJob | None:
+    """Read the first job in the output of `show_argv`; None if there is none."""
+    return next(iter(read_jobs(text)), None)
+
+
+def read_jobs(text: str) -> Iterator[ControllerJob]:
+    """Read the jobs in the output of `show_argv`, arrays once for each of their records."""
+    for block in text.strip().split("\n\n"):
+        fields: dict[str, str] = {}
+        for line in block.splitlines():
+            match = _WHOLE.search(line)
+            plain = line[: match.start()] if match else line
+            fields |= dict(_PAIR.findall(plain))
+            fields |= {match[1]: match[2].rstrip()} if match else {}
+        if job := commands.parse_job_id(fields.get("ArrayJobId") or fields.get("JobId", "")):
+            yield _build_job(job[0], fields)
+
+
+def _build_job(job_id: str, fields: Mapping[str, str]) -> ControllerJob:
+    user_match = _USER.fullmatch(fields.get("UserId", ""))
+    submit = fields.get("SubmitTime", "")
+    row = JobRow(
+        job_id,
+        ((0, 0, 1),) if "ArrayTaskId" in fields else (),
+        user=user_match[1] if user_match else "",
+        name=fields.get("JobName", ""),
+        state=fields.get("JobState", ""),
+        submit=float(submit) if submit.isdigit() else None,
+        uid=int(user_match[2]) if user_match else None,
+        workdir=fields.get("WorkDir", ""),
+        command=fields.get("Command", ""),
+        comment=fields.get("Comment", ""),
+    )
+    return ControllerJob(row, fields)
+
+
+def find_differences(
+    request: Mapping[str, str], controller_job: ControllerJob
+) -> tuple[tuple[str, str, str], ...]:
+    """Return the differences from the request: key, requested value, and the controller's value.
+
+    Args:
+        request: By the controller's keys; a key with an empty value was not requested.
+        controller_job: The job.
+    """
+    changes = []
+    for key, value in request.items():
+        actual = controller_job.fields.get(key, "")
+        if not value or actual in _IGNORED or _normalize(key, actual) == _normalize(key, value):
+            continue
+        # A job with several partitions that has started is in one of them.
+        if key != "Partition" or actual not in value.split(","):
+            changes.append((key, value, actual))
+    return tuple(changes)
+
+
+def _normalize(key: str, value: str) -> str:
+    """Return a value in a form in which both sides can be compared."""
+    if key == "NumNodes":
+        return value.partition("-")[0]
+    if key == "StdOut":
+        return value.rpartition("/")[0]
+    if key == "TimeLimit":
+        # Slurm keeps whole minutes of it.
+        with contextlib.suppress(ValueError):
+            seconds = TimeLimit.parse(value).seconds
+            return "UNLIMITED" if seconds is None else str(ceil(seconds / 60))
+    return value
+
+
+# Large sites answer squeue from a cache that is up to this many seconds old.
+_CACHE_AGE = 60.0
+
+
+class Listings:
+    """The submitter's jobs, as squeue and sacct list them: each is asked once per cluster.
+
+    Args:
+        watched: The campaign.
+        world: Asks Slurm.
+    """
+
+    def __init__(self, watched: TrackedCampaign, world: World) -> None:
+        self._owner, self._since, self._world = watched.campaign.owner, watched.since, world
+        self._queues: dict[str, Outcome] = {}
+        self._histories: dict[str, tuple[JobRow, ...]] = {}
+
+    def queue(self, cluster: str) -> Outcome:
+        """Return the answer of squeue: jobs that wait or run, or ended within MinJobAge."""
+        if cluster not in self._queues:
+            argv = commands.squeue_argv(users=[self._owner], cluster=cluster)
+            self._queues[cluster] = run_query(self._world, argv)
+        return self._queues[cluster]
+
+    def history(self, cluster: str) -> tuple[JobRow, ...]:
+        """Return the lines of sacct; none if it does not answer."""
+        if cluster not in self._histories:
+            argv = commands.sacct_argv([], users=[self._owner], since=self._since, cluster=cluster)
+            answer = run_query(self._world, argv)
+            rows = commands.read_sacct(answer.stdout).rows if answer.ok else ()
+            self._histories[cluster] = rows
+        return self._histories[cluster]
+
+
+def search_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
+    """Return the job that an interrupted or unanswered sbatch made, or nothing if there is none.
+
+    Raises:
+        SchedulerError: Slurm can't say: it is unknown whether the job exists.
+    """
+    job = look_up_job(watched, array, world)
+    if not job:
+        world.pause(world.settle)
+        watched.records.refresh(watched.directory)
+        job = look_up_job(watched, array, world)
+    return job or _ask_controller_for_job(watched, array, world)
+
+
+def _ask_controller_for_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
+    """Return an array's job as the controller itself has it; squeue may answer from a cache."""
+    answer = run_query(world, show_argv(cluster=array.cluster))
+    if answer.ok:
+        rows = (controller_job.row for controller_job in read_jobs(answer.stdout))
+        return _choose_job(watched, array, rows)
+    age = world.now() - (parse_utc(array.called) or 0.0)
+    # The clock may have been set since then.
+    world.pause(min(_CACHE_AGE, max(0.0, _CACHE_AGE - age)))
+    return look_up_job(watched, array, world)
+
+
+def look_up_job(
+    watched: TrackedCampaign, array: Array, world: World, listings: Listings | None = None
+) -> Job | None:
+    """Do the same as `search_job`, without waiting."""
+    if job_id := watched.find_begun_job(array):
+        return Job(job_id, seen=job_id == array.job_id)
+    return find_listed_job(watched, array, listings or Listings(watched, world), again=world.again)
+
+
+def adopt_jobs(
+    watched: TrackedCampaign, arrays: Iterable[Array], world: World, *, strict: bool
+) -> Iterator[Array]:
+    """Yield those of some arrays whose jobs were found, as submitted.
+
+    Raises:
+        SchedulerError: If `strict`, Slurm can't say which jobs there are.
+    """
+    listings = Listings(watched, world)
+    for array in arrays:
+        with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
+            job = look_up_job(watched, array, world, listings)
+            submitted = job.of(array, format_utc(world.now())) if job else array
+            if submitted != array:
+                # One array's job can't be another's.
+                campaign = replace_arrays(watched.campaign, {array.name: submitted})
+                watched = replace(watched, campaign=campaign)
+                yield submitted
+
+
+def write_arrays(directory: Path, arrays: Mapping[str, Array]) -> None:
+    """Record arrays in the manifest on disk.
+
+    Raises:
+        HpcbertError: Another process holds the campaign, or the file system refused.
+    """
+    with store.locked(directory):
+        store.write_manifest(directory, replace_arrays(store.read_manifest(directory), arrays))
+
+
+def replace_arrays(campaign: Campaign, replacements: Mapping[str, Array]) -> Campaign:
+    """Return a campaign with arrays replaced by those of the same names."""
+    arrays = tuple(replacements.get(array.name, array) for array in campaign.arrays)
+    return replace(campaign, arrays=arrays)
+
+
+def find_listed_job(
+    watched: TrackedCampaign, array: Array, listings: Listings, *, again: str
+) -> Job | None:
+    """Return the job that Slurm has for an array, or nothing.
+
+    squeue lists jobs that wait or run and, for MinJobAge, those that ended; sacct lists older ones.
+    Of several, the first counts: submitting the script again by hand makes another.
+
+    Raises:
+        SchedulerError: squeue does not answer: it is unknown whether the job exists.
+    """
+    queue = listings.queue(array.cluster)
+    rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
+    job = _choose_job(watched, array, rows)
+    job = job or _choose_job(watched, array, listings.history(array.cluster))
+    if not job and not queue.ok:
+        name = watched.campaign.id
+        raise SchedulerError(
+            f"It is unknown whether {array.name} is queued: {format_complaint(queue)}",
+            where=name,
+            hint=f"Once Slurm answers: {again} {name}; hpcbert submits nothing twice.",
+        )
+    return job
+
+
+def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> Job | None:
+    """Return the first job that belongs to an array by its marks, or by its directory."""
+    job_ids = {
+        other_array.job_id
+        for other_array in watched.campaign.arrays
+        if other_array.name != array.name
+    }
+    unclaimed_rows = [row for row in rows if row.job not in job_ids]
+    unnumbered = replace(array, job_id="")
+    matching_rows = [row for row in unclaimed_rows if watched.lists(row, unnumbered)]
+    # Renamed beyond recognition, with unknown script: nothing else is submitted from that
+    # directory.
+    job_rows = [row for row in unclaimed_rows if row.workdir in watched.places and not row.command]
+    job_rows = [row for row in job_rows if array.called and bool(row.tasks) != array.together]
+    candidates = matching_rows or [
+        row for row in job_rows if watched.find_labelled_array(row) is None
+    ]
+    if not candidates:
+        return None
+    first_row = min(candidates, key=lambda row: int(row.job))
+    # squeue shows when a requeued job was submitted last.
+    time = first_row.submit if (first_row.submit or watched.since) < watched.since else None
+    changed = compare_identity(watched, array, first_row)
+    return Job(first_row.job, first_row.cluster, changed=changed, submit_time=time)
+
+
+def compare_identity(
+    watched: TrackedCampaign, array: Array, row: JobRow
+) -> tuple[tuple[str, str, str], ...]:
+    """Return where a job's name and directory differ from the request: what, asked, has."""
+    name = () if row.name in {"", array.name} else (("JobName", array.name, row.name),)
+    if row.workdir in {"", *watched.places}:
+        return name
+    return (*name, ("WorkDir", array.workdir or str(watched.directory), row.workdir))
+
+
+def format_complaint(outcome: Outcome) -> str:
+    """Return a failed command's message, as one line."""
+    lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
+    silent = f"{outcome.argv[0]} ended with status {outcome.returncode} and printed nothing"
+    return " ".join(lines) or silent
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An id that sbatch printed.
+
+    Attributes:
+        is_ours: Whether the controller shows that job as the array's; None if it does not say.
+        unknown: Whether the controller has no job with that id.
+    """
+
+    job: Job
+    is_ours: bool | None = None
+    unknown: bool = False
+    shown: ControllerJob | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether the controller gives no information about it at this moment."""
+        return self.is_ours is None and not self.unknown
+
+    @property
+    def text(self) -> str:
+        """The job as the controller describes it."""
+        if not self.shown:
+            return f"{self.job.job_id}, which Slurm does not describe"
+        row = self.shown.row
+        return f"{self.job.job_id}, {row.name!r} of {row.user} in {row.workdir}"
+
+
+@dataclass(frozen=True)
+class Order:
+    """A call of sbatch.
+
+    Attributes:
+        conditions: What its job waits for.
+    """
+
+    array: Array
+    conditions: StartConditions
+
+
+def is_single_id(outcome: Outcome) -> bool:
+    """Return whether sbatch succeeded and printed one id and nothing else."""
+    lines = [line for line in outcome.stdout.splitlines() if line.strip()]
+    alone = len(parse_job_ids(outcome.stdout)) == 1
+    return outcome.ok and alone and all(map(parse_job_ids, lines))
+
+
+def check_printed_ids(
+    watched: TrackedCampaign, array: Array, outcome: Outcome, world: World
+) -> list[Claim]:
+    """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
+    claims: list[Claim] = []
+    for job_id, cluster in parse_job_ids(outcome.stdout):
+        claims.append(_check_printed_id(watched, array, Job(job_id, cluster), world))
+        if claims[-1].is_ours:
+            break
+    return claims
+
+
+def _check_printed_id(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Claim:
+    answer = run_query(world, show_argv(job.job_id, cluster=job.cluster))
+    controller_job = read_job(answer.stdout) if answer.ok else None
+    if controller_job is None:
+        unknown = not answer.ok and commands.is_unknown_job(answer.stderr)
+        return Claim(job, unknown=unknown)
+    # By its directory, or by name, comment or script.
+    label = watched.find_labelled_array(controller_job.row)
+    name_fits = label is None or label.name == array.name
+    array_with_job = replace(
+        array, job_id=job.job_id, cluster=job.cluster, submit_time=controller_job.row.submit
+    )
+    is_ours = (
+        controller_job.row.job == job.job_id
+        and name_fits
+        and watched.lists(controller_job.row, array_with_job)
+    )
+    return Claim(job, is_ours=is_ours, shown=controller_job)
+
+
+def find_unmarked(watched: TrackedCampaign, claims: Sequence[Claim]) -> Claim | None:
+    """Return the submitter's newest job without the mark of any array; None if there is none.
+
+    The controller's own times and ids say which is the newest. Another array's job stays its own.
+    """
+    rows = [(claim.shown.row, claim) for claim in claims if claim.shown]
+    candidates = [
+        (row.submit or 0.0, int(row.job), claim)
+        for row, claim in rows
+        if row.job == claim.job.job_id
+        and row.job not in watched.arrays_of_job
+        and watched.owner_fits(row)
+        and watched.find_labelled_array(row) is None
+    ]
+    return max(candidates, key=lambda candidate: candidate[:2])[-1] if candidates else None
+
+
+def complete_array(watched: TrackedCampaign, order: Order, claim: Claim, stamp: str) -> Array:
+    """Return an array with its job, and the differences from its request."""
+    changed = _find_changes(watched, order, claim)
+    time = claim.shown.row.submit if claim.shown else None
+    job = replace(claim.job, changed=changed, seen=claim.is_ours is True, submit_time=time)
+    return job.of(order.array, stamp)
+
+
+def _find_changes(
+    watched: TrackedCampaign, order: Order, claim: Claim
+) -> tuple[tuple[str, str, str], ...]:
+    """Return where the controller's settings differ from the request."""
+    if claim.shown is None:
+        return ()
+    request = controller_fields(order.array)
+    identities = compare_identity(watched, order.array, claim.shown.row)
+    workdir_change = tuple(entry for entry in identities if entry[0] == "WorkDir")
+    dependency = claim.shown.fields.get("Dependency", "")
+    jobs = [gate.job_id for gate in order.conditions.jobs]
+    dependency_kept = dependency in {"", "(null)"} or any(f":{job}" in dependency for job in jobs)
+    dependency_change = () if dependency_kept else (("Dependency", ",".join(jobs), dependency),)
+    return (*find_differences(request, claim.shown), *dependency_change, *workdir_change)

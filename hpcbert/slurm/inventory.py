@@ -1,0 +1,492 @@
+"""sinfo's output about partitions: how many nodes with how many GPUs, and for how long.
+
+Generic resources are read in each form that Slurm prints (SchedMD/slurm, 22.05 to 26.05,
+src/interfaces/gres.c, _foreach_node_state_log, and src/common/slurmdb_defs.c for TRES).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from hpcbert.slurm.controller import memory_per_gpu
+from hpcbert.slurm.hostlist import expand
+from hpcbert.timelimit import TimeLimit
+
+_PARTITION_FIELDS = "%P|%a|%D|%l|%s|%G|%N"
+_COUNT = re.compile(r"(\d{1,6})([KMG]?)")
+_THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+_MOST_GPUS = 1024
+_TRES = re.compile(r"([\w/:.+-]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)")
+# For memory, in MiB; for others Slurm counts in thousands.
+_MEMORY_UNITS = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_COUNT_UNITS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 10**9, "T": 10**12, "P": 10**15}
+# A resource that jobs see and do not use up; no type has this name.
+_UNCONSUMED = "no_consume"
+# `1g.10gb`, `a100_3g.20gb`, `nvidia_h100_80gb_hbm3_1g.10gb+me`, as slurmd names NVIDIA's slices.
+_SLICE = re.compile(r"(?:.*[_-])?\d+g\.\d+gb(?:[.+].*)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One generic resource of a node, or of a job's request: `gpu:v100:8`.
+
+    Attributes:
+        name: `gpu`.
+        kind: Its type, `v100`; empty if there is none.
+        count: Number of them.
+    """
+
+    name: str
+    kind: str
+    count: int
+
+    @property
+    def sliced(self) -> bool:
+        """Whether it is a slice of a GPU (MIG), by its type."""
+        return _SLICE.fullmatch(self.kind) is not None
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, (self.name, self.kind, str(self.count))))
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a partition with the same resources.
+
+    Attributes:
+        count: Number of nodes.
+        names: Their names, as far as sinfo prints them.
+        resources: The resources of each of them.
+    """
+
+    count: int
+    names: tuple[str, ...]
+    resources: tuple[Resource, ...]
+
+    def has(self, resource: Resource) -> bool:
+        """Return whether each of the nodes has this much of a resource, in one type or several."""
+        candidates = [candidate for candidate in self.resources if candidate.name == resource.name]
+        counts = [
+            candidate.count
+            for candidate in candidates
+            if not resource.kind or candidate.kind == resource.kind
+        ]
+        return sum(counts) >= resource.count
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition.
+
+    Attributes:
+        default: Whether jobs that name none run there.
+        state: `up`, `down`, `drain` or `inact`.
+        limit: The longest job that it allows.
+        most_nodes: The most nodes of a job; None without a limit.
+        groups: Its nodes.
+        exact: Whether its nodes are known, so that a request that none of them can meet is refused.
+        least_nodes: The fewest nodes of a job.
+    """
+
+    name: str
+    default: bool
+    state: str
+    limit: TimeLimit
+    most_nodes: int | None
+    groups: tuple[NodeGroup, ...]
+    exact: bool = True
+    least_nodes: int = 1
+
+    @property
+    def nodes(self) -> int:
+        """Number of its nodes."""
+        return sum(group.count for group in self.groups)
+
+    def fitting(self, requirements: Sequence[Resource]) -> set[str]:
+        """Return the names of the nodes that have all of some resources."""
+        return {
+            name
+            for group in self.groups
+            if all(map(group.has, requirements))
+            for name in group.names
+        }
+
+
+def partitions_argv() -> list[str]:
+    """Return the query for all partitions, even hidden ones: one line per group of equal nodes."""
+    return ["sinfo", "--noheader", "--all", f"--format={_PARTITION_FIELDS}"]
+
+
+def read_partitions(text: str) -> dict[str, Partition]:
+    """Read the output of `partitions_argv`, by name; lines that can't be read are skipped."""
+    partitions: dict[str, Partition] = {}
+    for line in text.splitlines():
+        words = line.split("|")
+        if len(words) != _PARTITION_FIELDS.count("|") + 1 or not words[2].strip().isdigit():
+            continue
+        name = words[0].removesuffix("*")
+        previous_groups = partitions[name].groups if name in partitions else ()
+        names = expand(words[6]) if words[6].strip() else ()
+        least_nodes, _, most_nodes = (
+            words[4].strip().rpartition("-")
+        )  # Of `1-infinite`, `1-4` or `2`.
+        least_nodes = least_nodes or most_nodes
+        group = NodeGroup(int(words[2]), names, parse_resources(words[5]))
+        partitions[name] = Partition(
+            name=name,
+            default=words[0].endswith("*"),
+            state=words[1].strip(),
+            limit=TimeLimit.parse_reported(words[3]),
+            most_nodes=int(most_nodes) if most_nodes.isdigit() else None,
+            groups=(*previous_groups, group),
+            least_nodes=int(least_nodes) if least_nodes.isdigit() else 1,
+        )
+    return partitions
+
+
+def parse_resources(text: str) -> tuple[Resource, ...]:
+    """Read generic resources as sinfo prints and sbatch takes them, or as a TRES of accounting.
+
+    `gpu:8`, `gpu:2080ti:8(S:0-1)`, `gpu:a100:4,gpu:1g.10gb:7(IDX:0-6)`, `gpu:h100:no_consume:8`,
+    `gres/gpu:h100=8`, `(null)`. Only what follows the last colon, or `=`, is a count:
+    a type may begin with a digit, or be a number (`gpu:4090:8`). No node has more than
+    `_MOST_GPUS`, so that `gpu:4090` alone is a type too.
+    """
+    # Commas also appear in parentheses.
+    words = re.sub(r"\([^)]*\)", "", text.strip()).split(",")
+    return tuple(resource for word in words if (resource := _parse_resource(word)) is not None)
+
+
+def _parse_resource(word: str) -> Resource | None:
+    word = word.strip().removeprefix("gres/").removeprefix("gres:").replace("=", ":")
+    name, *fields = (part for part in word.split(":") if part != _UNCONSUMED)
+    match = _COUNT.fullmatch(fields[-1]) if fields else None
+    if not name:
+        return None
+    count = int(match[1]) * _THOUSANDS[match[2]] if match else 0
+    if match is None or (name == "gpu" and len(fields) == 1 and count > _MOST_GPUS):
+        return Resource(name, ":".join(fields), 1)
+    return Resource(name, ":".join(fields[:-1]), count)
+
+
+def parse_tres(text: str) -> dict[str, int]:
+    """Read trackable resources: `cpu=16,mem=500G,node=2,gres/gpu=4,gres/gpu:a100=4`.
+
+    Memory is in MiB; parts that can't be read are skipped.
+    """
+    counts = {}
+    for word in text.split(","):
+        if match := _TRES.fullmatch(word.strip()):
+            name, number, unit = match.groups()
+            factor = _MEMORY_UNITS[unit] if name == "mem" else _COUNT_UNITS[unit]
+            counts[name] = int(float(number) * factor)
+    return counts
+
+
+_STATE_FIELDS = "%N|%P|%T"
+_SIZE_FIELDS = "%N|%P|%c|%m"
+# States of nodes that run jobs or could (sinfo(1), NODE STATE CODES); a mark after a state, for
+# example `*` for a node that does not answer, means that it can't.
+_USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned", "blocked"})
+
+
+class NodeSize(NamedTuple):
+    """The size of a node: CPUs, and memory in MiB."""
+
+    cpus: int
+    memory: int
+
+
+def node_states_argv() -> list[str]:
+    """Return the query for all nodes, one line for each partition of a node."""
+    return ["sinfo", "--noheader", "--all", "--Node", f"--format={_STATE_FIELDS}"]
+
+
+def node_sizes_argv() -> list[str]:
+    """Return the query for the sizes of all nodes, one line for each partition of a node."""
+    return ["sinfo", "--noheader", "--all", "--Node", f"--format={_SIZE_FIELDS}"]
+
+
+def read_node_sizes(text: str, partition: str) -> list[NodeSize]:
+    """Return the sizes of nodes from the output of `node_sizes_argv`.
+
+    Args:
+        text: The output; lines that can't be read are skipped.
+        partition: As of `read_usable_nodes`.
+    """
+    rows = (line.split("|") for line in text.splitlines())
+    complete_rows = [row for row in rows if len(row) == _SIZE_FIELDS.count("|") + 1]
+    return [
+        NodeSize(int(cpus), int(memory))
+        for _, row_partition, cpus, memory in complete_rows
+        if _is_in_partition(row_partition, partition) and cpus.isdigit() and memory.isdigit()
+    ]
+
+
+def _is_in_partition(row_partition: str, partition: str) -> bool:
+    """Return whether a line belongs to a partition, by default to the default one."""
+    return (
+        row_partition.removesuffix("*") == partition if partition else row_partition.endswith("*")
+    )
+
+
+def read_usable_nodes(text: str, partition: str) -> dict[str, bool]:
+    """Return the nodes in the output of `node_states_argv`, and whether each runs jobs or could.
+
+    Args:
+        text: The output; lines that can't be read are skipped.
+        partition: The partition; empty for the default one.
+    """
+    return {name: state in _USABLE for name, state in read_node_states(text, partition).items()}
+
+
+def read_node_states(text: str, partition: str) -> dict[str, str]:
+    """Return the state of each node, in small letters: `idle`, `mixed`, `down*`.
+
+    Args:
+        text: The output of `node_states_argv`.
+        partition: As of `read_usable_nodes`.
+    """
+    states = {}
+    for line in text.splitlines():
+        words = line.split("|")
+        if len(words) != _STATE_FIELDS.count("|") + 1:
+            continue
+        name, row_partition, state = words
+        if _is_in_partition(row_partition, partition):
+            states[name] = state.removesuffix("+").lower()
+    return states
+
+
+def count_free_nodes(text: str, partition: str) -> int:
+    """Return how many of a partition's nodes run nothing and could run jobs.
+
+    Args:
+        text: The output of `node_states_argv`.
+        partition: As of `read_usable_nodes`.
+    """
+    return sum(state == "idle" for state in read_node_states(text, partition).values())
+
+
+_RULE_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
+_NO_RULE = {"", "N/A", "NONE", "(null)"}
+
+
+@dataclass(frozen=True)
+class PartitionRules:
+    """A partition's conditions for jobs.
+
+    Attributes:
+        partition: The partition as far as the controller describes it: nodes of one kind, of which
+            only the averages are known.
+        limit: The time limit of jobs that request none.
+        accounts, qos: Those that may use it; if empty, all.
+        denied_accounts, denied_qos: Those that may not.
+        groups: Groups of users that may; if empty, all.
+        own_qos: The QOS with limits on its jobs, in addition to their own; empty: there is none.
+        memory: As in `Controller.memory`; empty: the cluster's.
+        reserved: Whether only jobs with a reservation run there.
+        for_root: Whether only root's jobs run there.
+        most_memory: The most memory of a node that a job may request, in MiB; None: no limit.
+    """
+
+    partition: Partition
+    limit: TimeLimit
+    accounts: tuple[str, ...] = ()
+    denied_accounts: tuple[str, ...] = ()
+    qos: tuple[str, ...] = ()
+    denied_qos: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    own_qos: str = ""
+    memory: str = ""
+    reserved: bool = False
+    for_root: bool = False
+    most_memory: int | None = None
+
+    def takes_account(self, account: str) -> bool:
+        """Return whether jobs of an account may use it."""
+        return _is_allowed(account, self.accounts, self.denied_accounts)
+
+    def takes_qos(self, qos: str) -> bool:
+        """Return whether jobs of a QOS may use it."""
+        return _is_allowed(qos, self.qos, self.denied_qos)
+
+
+def _is_allowed(name: str, allowed: tuple[str, ...], denied: tuple[str, ...]) -> bool:
+    return (not allowed or name in allowed) and name not in denied
+
+
+def rules_argv() -> list[str]:
+    """Return the query for all partitions, including hidden ones."""
+    return ["scontrol", "--all", "--oneliner", "show", "partition"]
+
+
+def read_rules(text: str) -> dict[str, PartitionRules]:
+    """Read the output of `rules_argv`, by name; lines that can't be read are skipped."""
+    rules = {}
+    for line in text.splitlines():
+        keys = dict(_RULE_PAIR.findall(line))
+        if name := keys.get("PartitionName"):
+            rules[name] = PartitionRules(
+                partition=_build_partition(name, keys),
+                limit=TimeLimit.parse_reported(keys.get("DefaultTime", "")),
+                accounts=_read_names(keys, "AllowAccounts"),
+                denied_accounts=_read_names(keys, "DenyAccounts"),
+                qos=_read_names(keys, "AllowQos"),
+                denied_qos=_read_names(keys, "DenyQos"),
+                groups=_read_names(keys, "AllowGroups"),
+                own_qos="" if keys.get("QoS", "") in _NO_RULE else keys["QoS"],
+                memory=_read_memory(keys),
+                reserved=keys.get("ReqResv") == "YES",
+                for_root=keys.get("RootOnly") == "YES",
+                most_memory=_read_limit(keys.get("MaxMemPerNode", "")),
+            )
+    return rules
+
+
+def _read_names(keys: dict[str, str], name: str) -> tuple[str, ...]:
+    """Return the names under a key; `ALL` gives none."""
+    text = keys.get(name, "")
+    return () if text in _NO_RULE or text == "ALL" else tuple(text.split(","))
+
+
+def _read_limit(text: str) -> int | None:
+    return int(text) if text.isdigit() and int(text) else None
+
+
+def _read_memory(keys: dict[str, str]) -> str:
+    if per_gpu := memory_per_gpu(keys.get("JobDefaults", "")):
+        return per_gpu
+    for name, option in (("DefMemPerCPU", "--mem-per-cpu"), ("DefMemPerNode", "--mem")):
+        if keys.get(name, "").isdigit():
+            return f"{option}={keys[name]}"
+    return ""
+
+
+def _build_partition(name: str, keys: dict[str, str]) -> Partition:
+    least_nodes, most_nodes = keys.get("MinNodes", ""), keys.get("MaxNodes", "")
+    nodes = keys.get("TotalNodes", "")
+    count = int(nodes) if nodes.isdigit() else 0
+    node_list = keys.get("Nodes", "")
+    group = NodeGroup(
+        count, () if node_list in _NO_RULE else expand(node_list), _average_resources(keys, count)
+    )
+    return Partition(
+        name=name,
+        default=keys.get("Default") == "YES",
+        state=keys.get("State", "UP").lower(),
+        limit=TimeLimit.parse_reported(keys.get("MaxTime", "")),
+        most_nodes=int(most_nodes) if most_nodes.isdigit() else None,
+        groups=(group,),
+        exact=False,
+        least_nodes=int(least_nodes) if least_nodes.isdigit() else 1,
+    )
+
+
+def _average_resources(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]:
+    """Return each node's average share of the partition's sums; typed resources before others."""
+    sums = (f"{key}={count}" for key, count in parse_tres(keys.get("TRES", "")).items())
+    totals = [
+        resource for word in sums if word.startswith("gres/") for resource in parse_resources(word)
+    ]
+    typed = {resource.name for resource in totals if resource.kind}
+    distinct = [resource for resource in totals if resource.kind or resource.name not in typed]
+    return (
+        tuple(replace(resource, count=-(-resource.count // nodes)) for resource in distinct)
+        if nodes
+        else ()
+    )
+
+
+_RESERVATION_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
+_NO_NAME = {"", "(null)"}
+_FEATURE_FIELDS = "%P|%f|%D"
+# A feature, without the count of nodes after it: `[a*2&b*1]`.
+_FEATURE = re.compile(r"(?<![\w*.-])([A-Za-z_][\w.:-]*)")
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """One reservation.
+
+    Attributes:
+        state: `ACTIVE` or `INACTIVE`.
+        start: When it begins, as scontrol prints it.
+        nodes: Number of its nodes.
+        users: Who may use it; if empty, members of its accounts.
+        accounts: The accounts that may use it.
+    """
+
+    name: str
+    state: str
+    start: str
+    nodes: int
+    users: tuple[str, ...]
+    accounts: tuple[str, ...]
+
+    def is_usable_by(self, user: str, accounts: set[str]) -> bool:
+        """Return whether a user, or one of the user's accounts, may use it."""
+        return user in self.users or bool(accounts & set(self.accounts))
+
+
+def reservations_argv() -> list[str]:
+    """Return the query for all reservations."""
+    return ["scontrol", "--oneliner", "show", "reservation"]
+
+
+def read_reservations(text: str) -> dict[str, Reservation]:
+    """Read the output of `reservations_argv`, by name; other lines are skipped."""
+    reservations = {}
+    for line in text.splitlines():
+        keys = dict(_RESERVATION_PAIR.findall(line))
+        if name := keys.get("ReservationName"):
+            count = keys.get("NodeCnt", "")
+            reservations[name] = Reservation(
+                name=name,
+                state=keys.get("State", ""),
+                start=keys.get("StartTime", ""),
+                nodes=int(count) if count.isdigit() else 0,
+                users=_split_names(keys.get("Users", "")),
+                accounts=_split_names(keys.get("Accounts", "")),
+            )
+    return reservations
+
+
+def _split_names(text: str) -> tuple[str, ...]:
+    return () if text in _NO_NAME else tuple(text.split(","))
+
+
+def features_argv() -> list[str]:
+    """Return the query for the features of all nodes: a line per group of equal nodes."""
+    return ["sinfo", "--noheader", "--all", f"--format={_FEATURE_FIELDS}"]
+
+
+def read_features(text: str, partition: str) -> list[tuple[frozenset[str], int]]:
+    """Return the features of a partition's nodes, and how many nodes have exactly these.
+
+    Args:
+        text: The output of `features_argv`.
+        partition: The partition; empty for the default one.
+    """
+    features = []
+    for line in text.splitlines():
+        words = line.strip().split("|")
+        if len(words) != _FEATURE_FIELDS.count("|") + 1 or not words[2].isdigit():
+            continue
+        row_partition, feature_text, count = words
+        if (
+            row_partition.removesuffix("*") == partition
+            if partition
+            else row_partition.endswith("*")
+        ):
+            names = frozenset() if feature_text in _NO_NAME else frozenset(feature_text.split(","))
+            features.append((names, int(count)))
+    return features
+
+
+def list_features(constraint: str) -> Iterator[str]:
+    """Yield the features that a constraint names, in any of its forms."""
+    yield from dict.fromkeys(_FEATURE.findall(constraint))
