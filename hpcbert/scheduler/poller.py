@@ -124,14 +124,14 @@ class Poller(Protocol):
     def pause(self) -> float | None:
         """Return the seconds until the next poll is worthwhile; None: none will be."""
 
-    def stirred(self) -> bool:
+    def has_news(self) -> bool:
         """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
 
-    def soon(self) -> float:
-        """Return the seconds until `stirred` is true even if nothing more is written."""
+    def seconds_to_news(self) -> float:
+        """Return the seconds until `has_news` is true even if nothing more is written."""
         return math.inf
 
-    def settled(self, key: Key) -> bool:
+    def is_final(self, key: Key) -> bool:
         """Return whether a repeat's state is final: an end beyond doubt, or never to be one."""
 
 
@@ -160,11 +160,11 @@ class PlainPoller(Poller):
         """Return the same seconds in all cases."""
         return INTERVAL
 
-    def stirred(self) -> bool:
+    def has_news(self) -> bool:
         """Return whether anything was written."""
         return any(tracked_campaign.records.stirred() for tracked_campaign in self._watched)
 
-    def settled(self, key: Key) -> bool:
+    def is_final(self, key: Key) -> bool:
         """Return whether a repeat has ended, or has an unknown end."""
         return key in self.states and not self.states[key].kind.alive
 

@@ -306,17 +306,14 @@ class PartitionRules:
     for_root: bool = False
     most_memory: int | None = None
 
-    def takes_account(self, account: str) -> bool:
-        """Return whether jobs of an account may use it."""
-        return _is_allowed(account, self.accounts, self.denied_accounts)
+    def takes_account(self, *names: str) -> bool:
+        """Return whether jobs of an account, which may stand for several, may use it."""
+        allowed = not self.accounts or any(name in self.accounts for name in names)
+        return allowed and not any(name in self.denied_accounts for name in names)
 
     def takes_qos(self, qos: str) -> bool:
         """Return whether jobs of a QOS may use it."""
-        return _is_allowed(qos, self.qos, self.denied_qos)
-
-
-def _is_allowed(name: str, allowed: tuple[str, ...], denied: tuple[str, ...]) -> bool:
-    return (not allowed or name in allowed) and name not in denied
+        return (not self.qos or qos in self.qos) and qos not in self.denied_qos
 
 
 def rules_argv() -> list[str]:

@@ -193,8 +193,8 @@ def _resolve_from_record(reports: Reports) -> RepeatState:
         return reports.own
     if reports.record.start is None and reports.lost_job:
         detail = (
-            f"Slurm accepted job {reports.lost_job} but no longer knows it: its controller lost it, "
-            "or it was cancelled before it started"
+            f"Slurm accepted job {reports.lost_job} but no longer knows it: "
+            "its controller lost it, or it was cancelled before it started"
         )
         return RepeatState(LOST, Kind.UNKNOWN, "none", detail=detail)
     if reports.record.start is None:

@@ -396,7 +396,7 @@ class Local(PlainScheduler):
         """Read the status files, and check whether the queue is alive."""
         return read_states(watched, now=self.world.now())
 
-    def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
+    def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Return the campaigns that may still run something, even on another machine."""
         return [campaign for campaign in campaigns if is_unfinished(campaign)]
 

@@ -42,7 +42,7 @@ class Slurm(Scheduler):
         """Call sbatch for every array that is not submitted yet and has no job."""
         return submission.submit_arrays(directory, campaign, self.world)
 
-    def adopted(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
+    def adopt_jobs(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
         """Look for the jobs of unanswered calls of sbatch."""
         campaign = watched.campaign
         arrays = [
@@ -63,7 +63,7 @@ class Slurm(Scheduler):
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Poll once, after a search for jobs that are not in the manifest."""
-        poller = self.poller([self.adopted(watched)], floor=FLOOR, chance=random.random)
+        poller = self.poller([self.adopt_jobs(watched)], floor=FLOOR, chance=random.random)
         poller.poll()
         return poller.states
 
@@ -75,7 +75,7 @@ class Slurm(Scheduler):
 
         return SlurmPoller(watched, self.world, floor=floor, chance=chance)
 
-    def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
+    def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Ask squeue once, about all of them: a job may wait again after its attempt wrote its end.
 
         If squeue does not answer, an attempt that a signal ended may continue too; if there is no
@@ -114,7 +114,8 @@ class Slurm(Scheduler):
                         f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
                         f"{job_id} as {row.state}, under the name {row.name!r} of user {row.user}.",
                         where=watched.campaign.id,
-                        hint=f"Nothing was submitted. Wait for the job, or end it: scancel {job_id}",
+                        hint="Nothing was submitted. Wait for the job, or end it: "
+                        f"scancel {job_id}",
                     )
 
     def _listed(self, watched: TrackedCampaign) -> list[JobRow]:
@@ -200,11 +201,11 @@ class Slurm(Scheduler):
                 )
 
     @property
-    def asking(self) -> Mapping[str, str]:
+    def query_environment(self) -> Mapping[str, str]:
         """The environment of questions to Slurm."""
         return commands.query_environment(self.world.environ)
 
-    def foreseen(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
+    def list_queries(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
         """Return the questions about limits and, of this cluster, its MPI and its partitions."""
         cluster = _read_cluster(site)
         mpi = [controller.mpi_argv()] if _names_mpi(site, recipe) else []
@@ -243,8 +244,7 @@ class Slurm(Scheduler):
         return tuple(results)
 
     def _tested(self, path: str, text: str) -> Check:
-        environment = commands.submission_environment(self.world.environ)
-        test = self.world.run(["sbatch", "--test-only"], stdin=text, env=environment)
+        test = examine.run_sbatch_test(text, self.world)
         ok = None if examine.is_unreachable(test) else test.ok
         return Check(f"sbatch --test-only {path}", ok, identify.format_complaint(test))
 

@@ -87,13 +87,13 @@ class SlurmPoller(Poller):
         """Return the seconds to the next query; None if nothing is left to ask about."""
         return max(0.0, self._due - self._world.now()) if self._open() else None
 
-    def stirred(self) -> bool:
+    def has_news(self) -> bool:
         """Return whether jobs wrote ends that squeue can be asked about now."""
         if any(tracked_campaign.records.stirred() for tracked_campaign in self._watched):
             self._note_ends()
         return self._is_early_query_due()
 
-    def soon(self) -> float:
+    def seconds_to_news(self) -> float:
         """Return the seconds until squeue can be asked early about ends that jobs wrote."""
         if not self._ended or self._squeue == "absent":
             return math.inf
@@ -109,14 +109,14 @@ class SlurmPoller(Poller):
 
     def _is_early_query_due(self) -> bool:
         """Return whether to ask squeue early about ends that jobs wrote."""
-        return self.soon() <= 0
+        return self.seconds_to_news() <= 0
 
-    def settled(self, key: Key) -> bool:
+    def is_final(self, key: Key) -> bool:
         """Return whether a repeat's end has stood long enough."""
         return self._calm.get(key, 0) >= _CONFIRMATIONS
 
     def _open(self) -> list[Repeat]:
-        return [repeat for repeat in self._repeats if not self.settled(repeat.key)]
+        return [repeat for repeat in self._repeats if not self.is_final(repeat.key)]
 
     def _ask(self) -> None:
         """Go down the ladder once for every unsettled repeat."""
@@ -228,14 +228,10 @@ class SlurmPoller(Poller):
         queue_state = reports.queue and parse_state(reports.queue.state)
         if queue_state and not queue_state.kind.over:
             return 0
-        repeat_state = reports.own
-        if (
-            queue_state
-            and repeat_state
-            and repeat_state.word == state.word
-            and not queue_state.returns
-        ):
-            return _CONFIRMATIONS  # The controller and the job agree; accounting lags, but will follow.
+        same_word = reports.own is not None and reports.own.word == state.word
+        if queue_state and same_word and not queue_state.returns:
+            # The controller and the job agree; accounting lags, but will follow.
+            return _CONFIRMATIONS
         row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
         # The job continues after this repeat, and may yet be started again with it.
         job_lives = (
