@@ -98,20 +98,13 @@ class Rights:
 
     def of(self, account: str = "", partition: str = "") -> Association | None:
         """Return the association of a job: that of its partition before another."""
-        name = account or self.default
-        associations = [
-            association for association in self.own if association.account == name.lower()
-        ]
-        exact = [association for association in associations if association.partition == partition]
-        return next(
-            iter(
-                (
-                    *exact,
-                    *(association for association in associations if not association.partition),
-                )
-            ),
-            None,
-        )
+        name = (account or self.default).lower()
+        by_partition = {
+            association.partition: association
+            for association in reversed(self.own)
+            if association.account == name
+        }
+        return by_partition.get(partition) or by_partition.get("")
 
     def qos_of(self, account: str = "", partition: str = "") -> str:
         """Return the QOS of a job that names none; empty: the cluster's default, which is unknown.
@@ -168,11 +161,9 @@ class Rights:
             if self.qos[name].limit.seconds is not None:
                 return f"QOS {name}", self.qos[name].limit
         association = self.of(account, partition)
-        return (
-            (f"account {association.account}", association.limit)
-            if association
-            else ("", TimeLimit(None))
-        )
+        if association is None:
+            return "", TimeLimit(None)
+        return f"account {association.account}", association.limit
 
     def above(self, account: str) -> Iterator[Association]:
         """Yield the rows of an account and of those above it."""

@@ -71,6 +71,12 @@ class Reports:
     revived_rows: tuple[JobRow, ...] = ()
 
     @property
+    def has_trace(self) -> bool:
+        """Whether any source knows something of it, so that Slurm has not lost its array."""
+        signs = (self.accounting, self.queue, self.record.start)
+        return any(sign is not None for sign in signs)
+
+    @property
     def silent(self) -> bool:
         """Whether nothing that the newest run wrote is known."""
         return self.record.start is None or self.record.attempt < self.restarts

@@ -1,4 +1,8 @@
-"""The local queue as a scheduler: one process per submission, on this machine."""
+"""The local queue: campaigns on one machine, for users without Slurm.
+
+`start_queue` writes what to run into the campaign and starts one process that runs it
+(`hpcbert.scheduler.local.worker`); that process is found again by its id and start time.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +131,7 @@ def lock_path(environ: Mapping[str, str]) -> Path:
     state_home = environ.get("XDG_STATE_HOME")
     state = Path(state_home or f"{home}/.local/state")
     if not state_home and not _is_writable(state):
-        state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  enqueue checks its owner
+        state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  start_queue checks its owner
     return state / "hpcbert" / f"local-{socket.gethostname()}.lock"
 
 
@@ -168,12 +172,10 @@ def start_queue(
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if owner := ownership.find_foreign_owner(lock.parent):
             raise PermissionError(errno.EPERM, f"It belongs to {owner}", str(lock.parent))
-        (directory / CANCELLED_FILE).unlink(
-            missing_ok=True
-        )  # It was for the queue before this one.
-        (directory / PLAN_FILE).write_text(
-            json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8"
-        )
+        # It was for the queue before this one.
+        (directory / CANCELLED_FILE).unlink(missing_ok=True)
+        text = json.dumps(asdict(plan), indent=1) + "\n"
+        (directory / PLAN_FILE).write_text(text, encoding="utf-8")
         pid = start_detached(argv, log_path=directory / OUTPUT_FILE, env=env, cwd=Path("/"))
     except OSError as error:
         raise SchedulerError(

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcbert.config.site import Site
-from hpcbert.config.slurm_arguments import argument_values
 from hpcbert.finding import Finding
 from hpcbert.model import JobRequest
 from hpcbert.scheduler.base import Supply
 from hpcbert.scheduler.slurm.cluster import Cluster
+from hpcbert.script.request import read_request
 from hpcbert.slurm import inventory
 from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.inventory import Partition, PartitionRules, Resource, parse_resources, parse_tres
@@ -71,23 +71,21 @@ class Demand:
         return parse_tres(f"mem={self.memory}").get("mem", 0)
 
 
-def derive_site_demand(site: Site, nodes: int) -> Demand:
-    """Return the request of a site's job for some nodes, with all settings that apply to each."""
+def site_options(site: Site, nodes: int) -> list[str]:
+    """Return sbatch's options for a site's job on some nodes, with all that applies to each job."""
     slurm, gpus = site.slurm, site.nodes.gpus_per_node
-    placement = argument_values(slurm.placement(nodes))
-    return Demand(
-        partition=slurm.partition,
-        nodes=nodes,
-        limit=slurm.time_limit,
-        resources=parse_resources(f"{slurm.gres}:{gpus}" if slurm.gres else ""),
-        account=slurm.account,
-        qos=slurm.qos,
-        tasks=gpus,
-        cpus=max(1, site.nodes.cpus_per_gpu),
-        memory=slurm.node_memory,
-        nodelist=_expand_nodes(placement.get("nodelist", "")),
-        exclude=_expand_nodes(placement.get("exclude", "")),
-    )
+    words = [f"--nodes={nodes}", f"--time={slurm.time_limit.text}", *slurm.selection]
+    words += [f"--ntasks-per-node={gpus}"]
+    words += [f"--gres={slurm.gres}:{gpus}"] if slurm.gres else []
+    words += [f"--cpus-per-task={site.nodes.cpus_per_gpu}"] if site.nodes.cpus_per_gpu else []
+    words += [f"--mem={slurm.node_memory}"] if slurm.node_memory else []
+    words += ["--exclusive"] if slurm.exclusive else []
+    return [*words, *slurm.sbatch_args, *slurm.placement(nodes)]
+
+
+def derive_site_demand(site: Site, nodes: int) -> Demand:
+    """Return the request of a site's job on some nodes."""
+    return read_demand(read_request(site_options(site, nodes)))
 
 
 def read_demand(request: JobRequest) -> Demand:
@@ -524,10 +522,12 @@ def _check_account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> 
         return
     allowed = f" (AllowAccounts={','.join(rules[0].accounts)})" if rules[0].accounts else ""
     detail = f"Account {name} may not use partition {', '.join(partitions)}{allowed}."
-    others = [account for account in accounts if any(rule.takes_account(account) for rule in rules)]
-    if others:
-        hint = f"Of your accounts, {', '.join(others)} may: give --account."
-        yield _refuse("account", detail, hint, _ACCOUNT, f"--account {others[0]}")
+    alternatives = [
+        account for account in accounts if any(rule.takes_account(account) for rule in rules)
+    ]
+    if alternatives:
+        hint = f"Of your accounts, {', '.join(alternatives)} may: give --account."
+        yield _refuse("account", detail, hint, _ACCOUNT, f"--account {alternatives[0]}")
     else:
         yield _refuse("account", detail, _OTHER_PARTITION, _ACCOUNT)
 
@@ -548,9 +548,9 @@ def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iter
     if not name or not rules or any(rule.takes_qos(name) for rule in rules):
         return
     detail = f"QOS {name} may not use partition {', '.join(partitions)}."
-    others = [qos for qos in usable if any(rule.takes_qos(qos) for rule in rules)]
-    if others:
-        hint = f"Of your QOS, {', '.join(others)} may: give --qos."
-        yield _refuse("QOS", detail, hint, _QOS, f"--qos {others[0]}")
+    alternatives = [qos for qos in usable if any(rule.takes_qos(qos) for rule in rules)]
+    if alternatives:
+        hint = f"Of your QOS, {', '.join(alternatives)} may: give --qos."
+        yield _refuse("QOS", detail, hint, _QOS, f"--qos {alternatives[0]}")
     else:
         yield _refuse("QOS", detail, _OTHER_PARTITION, _QOS)

@@ -254,8 +254,9 @@ def _check_versions(output: str, controller: str) -> Iterator[Finding]:
     Commands may be older than the controller, but not newer (slurm.schedmd.com/upgrades.html).
     """
     version = (output.split() or [""])[-1]
-    own, controllers = version.split(".")[:2], controller.split(".")[:2]
-    if controller and len(own) == len(controllers) and own > controllers:
+    client_release, server_release = version.split(".")[:2], controller.split(".")[:2]
+    same_form = controller and len(client_release) == len(server_release)
+    if same_form and client_release > server_release:
         yield Finding(
             "slurmctld",
             "warn",
@@ -309,8 +310,8 @@ def _check_reservation(name: str, cluster: Cluster, world: World, count: int) ->
         return
     names = [key for key in by_name if key in usable]
     hint = f"You may use {', '.join(names)}." if names else "You may use none here."
-    others = [key for key in names if key != name]
-    remedy = f"--reservation {others[0]}" if others else f'{_RESERVATION} = ""'
+    alternatives = [key for key in names if key != name]
+    remedy = f"--reservation {alternatives[0]}" if alternatives else f'{_RESERVATION} = ""'
     yield Finding("reservation", status, detail, hint, _RESERVATION, (), remedy)
 
 
@@ -386,21 +387,16 @@ def _check_array_size(cluster: Cluster) -> Iterator[Finding]:
 
 def _test_submission(site: Site, world: World, count: int) -> Finding:
     """Have sbatch itself check the request of a submission."""
-    slurm, gpus = site.slurm, site.nodes.gpus_per_node
-    words = ["sbatch", "--test-only", f"--nodes={count}", f"--time={slurm.time_limit.text}"]
-    words += [*slurm.selection, f"--ntasks-per-node={gpus}"]
-    words += [f"--gres={slurm.gres}:{gpus}"] if slurm.gres else []
-    words += [f"--cpus-per-task={site.nodes.cpus_per_gpu}"] if site.nodes.cpus_per_gpu else []
-    words += [f"--mem={slurm.memory}"] if slurm.memory else []
-    words += ["--exclusive"] if slurm.exclusive else []
-    words += [*slurm.sbatch_args, *slurm.placement(count)]
+    words = ["sbatch", "--test-only", *admission.site_options(site, count)]
     outcome = world.run(words, stdin=_TEST, env=submission_environment(world.environ), timeout=60)
     lines = f"{outcome.stdout}\n{outcome.stderr}".splitlines()
     texts = [line.strip() for line in lines if line.strip()]
     if outcome.ok:
         detail = texts[-1] if texts else "it would accept the job"
         return Finding("sbatch --test-only", "ok", detail)
-    needs_export = _EXPORT in outcome.stderr and not argument_value(slurm.sbatch_args, "export")
+    needs_export = _EXPORT in outcome.stderr and not argument_value(
+        site.slurm.sbatch_args, "export"
+    )
     advice = find_refusal_advice(outcome.stderr) or "see the findings above"
     return Finding(
         "sbatch --test-only",
