@@ -229,12 +229,7 @@ def node_sizes_argv() -> list[str]:
 
 
 def read_node_sizes(text: str, partition: str) -> list[NodeSize]:
-    """Return the sizes of nodes from the output of `node_sizes_argv`.
-
-    Args:
-        text: The output; lines that can't be read are skipped.
-        partition: As of `read_usable_nodes`.
-    """
+    """Return the sizes of a partition's nodes from the output of `node_sizes_argv`."""
     return [
         NodeSize(int(cpus), int(memory))
         for _, label, cpus, memory in _read_rows(text, _SIZE_FIELDS)
@@ -250,22 +245,17 @@ def _is_in_partition(label: str, partition: str) -> bool:
 
 
 def read_usable_nodes(text: str, partition: str) -> dict[str, bool]:
-    """Return the nodes in the output of `node_states_argv`, and whether each runs jobs or could.
+    """Return whether each of a partition's nodes, by name, runs jobs or could.
 
     Args:
-        text: The output; lines that can't be read are skipped.
-        partition: The partition; empty for the default one.
+        text: The output of `node_states_argv`.
+        partition: The partition, in all functions here; empty for the default one.
     """
     return {name: state in _USABLE for name, state in read_node_states(text, partition).items()}
 
 
 def read_node_states(text: str, partition: str) -> dict[str, str]:
-    """Return the state of each node, in small letters: `idle`, `mixed`, `down*`.
-
-    Args:
-        text: The output of `node_states_argv`.
-        partition: As of `read_usable_nodes`.
-    """
+    """Return the state of each of a partition's nodes, in small letters: `idle`, `down*`."""
     return {
         name: state.removesuffix("+").lower()
         for name, label, state in _read_rows(text, _STATE_FIELDS)
@@ -274,12 +264,7 @@ def read_node_states(text: str, partition: str) -> dict[str, str]:
 
 
 def count_free_nodes(text: str, partition: str) -> int:
-    """Return how many of a partition's nodes run nothing and could run jobs.
-
-    Args:
-        text: The output of `node_states_argv`.
-        partition: As of `read_usable_nodes`.
-    """
+    """Return how many of a partition's nodes run nothing and could run jobs."""
     return sum(state == "idle" for state in read_node_states(text, partition).values())
 
 
@@ -447,12 +432,7 @@ def features_argv() -> list[str]:
 
 
 def read_features(text: str, partition: str) -> list[tuple[frozenset[str], int]]:
-    """Return the features of a partition's nodes, and how many nodes have exactly these.
-
-    Args:
-        text: The output of `features_argv`.
-        partition: The partition; empty for the default one.
-    """
+    """Return the sets of features of a partition's nodes, and how many nodes have each."""
     return [
         (frozenset(_split_names(features)), int(count))
         for label, features, count in _read_rows(text, _FEATURE_FIELDS)

@@ -129,19 +129,16 @@ class Rights:
         """
         limited: set[str] = set()
         for name in self.ranked_qos(account, partition, qos, of_partition):
-            for resource, minutes in self.qos[name].minutes.items():
-                if resource not in limited:
-                    yield MinutesCap(f"QOS {name}", resource, minutes)
+            yield from _caps(f"QOS {name}", self.qos[name].minutes, limited)
             limited |= self.qos[name].minutes.keys()
         association = self.of(account, partition)
         if association is None:
             return
-        holders = [(f"your part of account {association.account}", association)]
-        holders += [(f"account {row.account}", row) for row in self.above(association.account)]
-        for whose, row in holders:
-            for resource, minutes in row.minutes.items():
-                if resource not in limited:
-                    yield MinutesCap(whose, resource, minutes)
+        yield from _caps(
+            f"your part of account {association.account}", association.minutes, limited
+        )
+        for row in self.above(association.account):
+            yield from _caps(f"account {row.account}", row.minutes, limited)
 
     def ranked_qos(
         self, account: str = "", partition: str = "", qos: str = "", of_partition: str = ""
@@ -173,6 +170,12 @@ class Rights:
             visited.add(account)
             yield rows[account]
             account = rows[account].parent
+
+
+def _caps(whose: str, minutes: Mapping[str, int], limited: set[str]) -> Iterator[MinutesCap]:
+    for resource, most_minutes in minutes.items():
+        if resource not in limited:
+            yield MinutesCap(whose, resource, most_minutes)
 
 
 def associations_argv(user: str, *, cluster: str = "") -> list[str]:

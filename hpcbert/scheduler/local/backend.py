@@ -237,27 +237,27 @@ def read_states(
 ) -> dict[tuple[str, int], RepeatState]:
     """Return the state of every repeat of a local campaign by array name and repeat."""
     now = time.time() if now is None else now
-    arrays = watched.campaign.arrays
-    queues = {
-        job: _read_queue(watched.directory, job) for job in {array.job_id for array in arrays}
-    }
+    job_ids = {array.job_id for array in watched.campaign.arrays}
+    queues = {job_id: _read_queue(watched.directory, job_id) for job_id in job_ids}
     # Only now: a queue that has ended wrote all ends before.
     watched.records.refresh(watched.directory)
-    repeat_states = {}
-    for array in arrays:
-        for number in array.repeats:
-            if array.state == "intended" and not array.called:
-                state = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
-            else:
-                job_record, queue = Repeat(watched, array, number).newest, queues[array.job_id]
-                state = _recorded_end(array, number, job_record, queue) or _open_state(
-                    job_record, queue
-                )
-                if state.kind == Kind.RUNNING and job_record.start is not None:
-                    state = replace(state, elapsed=max(0.0, now - job_record.start))
-                state = replace(job_record.complete(state), limit=queue.limit)
-            repeat_states[array.name, number] = state
-    return repeat_states
+    return {
+        (array.name, number): _resolve_state(
+            Repeat(watched, array, number), queues[array.job_id], now=now
+        )
+        for array in watched.campaign.arrays
+        for number in array.repeats
+    }
+
+
+def _resolve_state(repeat: Repeat, queue: _QueueState, *, now: float) -> RepeatState:
+    if repeat.array.state == "intended" and not repeat.array.called:
+        return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
+    job_record = repeat.newest
+    state = _recorded_end(repeat, queue) or _open_state(job_record, queue)
+    if state.kind == Kind.RUNNING and job_record.start is not None:
+        state = replace(state, elapsed=max(0.0, now - job_record.start))
+    return replace(job_record.complete(state), limit=queue.limit)
 
 
 def is_unfinished(watched: TrackedCampaign) -> bool:
@@ -268,8 +268,7 @@ def is_unfinished(watched: TrackedCampaign) -> bool:
     for repeat in watched.repeats:
         queue = _read_queue(watched.directory, repeat.array.job_id)
         may_run = queue.alive is None or _open_state(repeat.newest, queue).kind.alive
-        end = _recorded_end(repeat.array, repeat.number, repeat.newest, queue)
-        if repeat.array.state == "submitted" and may_run and not end:
+        if repeat.array.state == "submitted" and may_run and not _recorded_end(repeat, queue):
             return True
     return False
 
@@ -335,17 +334,17 @@ def _read_last_output(directory: Path) -> str:
     return f" (its last output: {lines[-1].strip()})" if lines else ""
 
 
-def _recorded_end(
-    array: Array, number: int, job_record: JobRecord, queue: _QueueState
-) -> RepeatState | None:
+def _recorded_end(repeat: Repeat, queue: _QueueState) -> RepeatState | None:
     """Return a repeat's end; None while its files are written to.
 
     A queue that lives writes how an element ended after its script has. Of repeats that share a
     job, only the last one waits for that.
     """
-    if queue.alive and not job_record.state and (number == array.repeats[-1] or not array.together):
+    array = repeat.array
+    is_last = repeat.number == array.repeats[-1] or not array.together
+    if queue.alive and is_last and not repeat.newest.state:
         return None
-    return job_record.end_state
+    return repeat.newest.end_state
 
 
 def _open_state(job_record: JobRecord, queue: _QueueState) -> RepeatState:

@@ -135,13 +135,7 @@ def list_supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
 
 
 def find_obstacles(jobs: Sequence[Demand], runs: Path, cluster: Cluster) -> Iterator[Finding]:
-    """Yield what keeps jobs from running: partitions, sizes of nodes, rights.
-
-    Args:
-        jobs: What each job requests.
-        runs: The directory of campaigns.
-        cluster: Their cluster.
-    """
+    """Yield what keeps jobs from running: partitions, sizes of nodes, rights."""
     yield from find_misfits(jobs, runs, cluster.partitions)
     yield from find_oversized(jobs, cluster)
     yield from find_missing_rights(jobs, cluster)
@@ -153,11 +147,6 @@ def find_misfits(
     """Yield what prevents jobs from running on the cluster.
 
     If the partitions are unknown, there are no findings: sbatch will report the reason.
-
-    Args:
-        jobs: What each job requests.
-        runs: The directory of campaigns.
-        partitions: The cluster's partitions by name.
     """
     if not partitions:
         return

@@ -101,26 +101,20 @@ class Slurm(Scheduler):
         A job that waits or runs with one of these ids counts as the campaign's, unless it was
         submitted in another directory and also has another name.
         """
+        if not missing:
+            return
         numbers_by_point: dict[Point, set[int]] = {}
         for array, number in missing:
             numbers_by_point.setdefault(array.point, set()).add(number)
-        for row in self._listed(watched) if missing else ():
+        for row in self._list_open_jobs(watched):
             for array in _match_arrays(watched, row):
-                for number in _match_repeats(
-                    watched, row, array, numbers_by_point.get(array.point, set())
-                ):
-                    job_id = f"{row.job}_{number}" if row.tasks else row.job
-                    raise SchedulerError(
-                        f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
-                        f"{job_id} as {row.state}, under the name {row.name!r} of user {row.user}.",
-                        where=watched.campaign.id,
-                        hint="Nothing was submitted. Wait for the job, or end it: "
-                        f"scancel {job_id}",
-                    )
+                numbers = numbers_by_point.get(array.point, set())
+                for number in _match_repeats(watched, row, array, numbers):
+                    raise _make_doubling_error(watched, row, array, number)
 
-    def _listed(self, watched: TrackedCampaign) -> list[JobRow]:
+    def _list_open_jobs(self, watched: TrackedCampaign) -> list[JobRow]:
         """Return jobs that are not over: the submitter's, and those with the campaign's ids."""
-        text = ""
+        rows: list[JobRow] = []
         for cluster_name in cluster.group_by_cluster(watched.repeats):
             arrays = watched.campaign.arrays
             ids = [
@@ -137,10 +131,8 @@ class Slurm(Scheduler):
                         hint="Nothing was submitted. Once Slurm answers: "
                         f"hpcbert retry {watched.campaign.id}",
                     )
-                text += f"{outcome.stdout}\n" if outcome.ok else ""
-        return [
-            row for row in commands.read_squeue(text).rows if not parse_state(row.state).kind.over
-        ]
+                rows += commands.read_squeue(outcome.stdout).rows if outcome.ok else ()
+        return [row for row in rows if not parse_state(row.state).kind.over]
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Ask squeue for the campaign's jobs.
@@ -288,6 +280,18 @@ def _names_mpi(site: Site, recipe: Recipe) -> bool:
 def _read_living_rows(text: str) -> list[JobRow]:
     """Return the jobs that squeue lists as alive."""
     return [row for row in commands.read_squeue(text).rows if parse_state(row.state).kind.alive]
+
+
+def _make_doubling_error(
+    watched: TrackedCampaign, row: JobRow, array: Array, number: int
+) -> SchedulerError:
+    job_id = f"{row.job}_{number}" if row.tasks else row.job
+    return SchedulerError(
+        f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
+        f"{job_id} as {row.state}, under the name {row.name!r} of user {row.user}.",
+        where=watched.campaign.id,
+        hint=f"Nothing was submitted. Wait for the job, or end it: scancel {job_id}",
+    )
 
 
 def _match_arrays(watched: TrackedCampaign, row: JobRow) -> tuple[Array, ...]:

@@ -94,13 +94,7 @@ def _choose_excluded(slow: Iterable[str], array: Array, world: World) -> tuple[s
 def sbatch_argv(
     directory: Path, array: Array, conditions: StartConditions = NO_CONDITIONS
 ) -> list[str]:
-    """Return the command that submits one array; all other options are in the script.
-
-    Args:
-        directory: The campaign.
-        array: The array to submit.
-        conditions: What it waits for.
-    """
+    """Return the command that submits one array; all other options are in the script."""
     cluster = next((job.cluster for job in conditions.jobs), array.cluster)
     words = [f"--clusters={cluster}"] if cluster else []
     words += [f"--dependency={conditions.dependency}"] if conditions.jobs else []

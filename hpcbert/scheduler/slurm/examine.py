@@ -45,6 +45,17 @@ _NEVER = (
     "Requested nodes not in this partition",
 )
 _ELF = b"\x7fELF"
+# The kinds of MPI to advise, the usual one first.
+_MPI = ("pmix", "pmi2")
+# The words of `scontrol ping` for each controller.
+_UP, _DOWN = " is UP", " is DOWN"
+_RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
+# Repeats of a point that fit in one array; DLPerf's protocol has five.
+_REPEATS = 5
+_TEST = "#!/bin/sh\ntrue\n"
+_MAX_NAMED = 8
+# A site's plugin that requires jobs to drop the caller's environment.
+_EXPORT = "--export=NONE"
 
 
 def run_sbatch_test(script: str, world: World, **variables: str) -> Outcome:
@@ -100,27 +111,8 @@ def is_unreachable(outcome: Outcome) -> bool:
     return busy or classify_silence(outcome) in {"missing", "unconfigured", "away"}
 
 
-# The kinds of MPI to advise, the usual one first.
-_MPI = ("pmix", "pmi2")
-# The words of `scontrol ping` for each controller.
-_UP, _DOWN = " is UP", " is DOWN"
-_RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
-# Repeats of a point that fit in one array; DLPerf's protocol has five.
-_REPEATS = 5
-_TEST = "#!/bin/sh\ntrue\n"
-_MAX_NAMED = 8
-# A site's plugin that requires jobs to drop the caller's environment.
-_EXPORT = "--export=NONE"
-
-
 def examine_site(site: Site, world: World, nodes: int) -> Iterator[Finding]:
-    """Yield whether Slurm answers and has what the site says.
-
-    Args:
-        site: The site to check.
-        world: Its `run` starts Slurm's commands.
-        nodes: Number of nodes that a job would use.
-    """
+    """Yield whether Slurm answers and has what the site says."""
 
     def ask(*argv: str) -> Outcome:
         return world.run(argv, env=submission_environment(world.environ), timeout=30)
@@ -268,14 +260,7 @@ def _check_versions(output: str, controller: str) -> Iterator[Finding]:
 
 
 def check_choices(site: Site, cluster: Cluster, world: World, count: int) -> Iterator[Finding]:
-    """Yield which of a site's choices are not available.
-
-    Args:
-        site: The site.
-        cluster: Its cluster.
-        world: Its `run` starts Slurm's commands.
-        count: Number of nodes that a job would use.
-    """
+    """Yield which of a site's choices are not available."""
     slurm = site.slurm
     if slurm.reservation:
         yield from _check_reservation(slurm.reservation, cluster, world, count)

@@ -37,6 +37,8 @@ _PAIR = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
 _USER = re.compile(r"(.*)\((\d{1,10})\)")
 _ANSWER = re.compile(r"(?:Submitted batch job )?(\d{1,18})(?:(?:;| on cluster )([\w.-]+))?")
 _IGNORED = {"", "(null)", "N/A", "Unknown"}
+# Large sites answer squeue from a cache that is up to this many seconds old.
+_CACHE_AGE = 60.0
 
 
 @dataclass(frozen=True)
@@ -138,17 +140,8 @@ def _normalize(key: str, value: str) -> str:
     return value
 
 
-# Large sites answer squeue from a cache that is up to this many seconds old.
-_CACHE_AGE = 60.0
-
-
 class Listings:
-    """The submitter's jobs, as squeue and sacct list them: each is asked once per cluster.
-
-    Args:
-        watched: The campaign.
-        world: Asks Slurm.
-    """
+    """The submitter's jobs, as squeue and sacct list them: each is asked once per cluster."""
 
     def __init__(self, watched: TrackedCampaign, world: World) -> None:
         self._owner, self._since, self._world = watched.campaign.owner, watched.since, world
