@@ -42,7 +42,6 @@ class Association:
 
     Attributes:
         account: Its name.
-        user: Login name; empty for the account itself.
         parent: The account above, if the row is an account's.
         partition: Its partition; empty for all.
         qos: The QOS that it may use.
@@ -52,7 +51,6 @@ class Association:
     """
 
     account: str
-    user: str = ""
     parent: str = ""
     partition: str = ""
     qos: tuple[str, ...] = ()
@@ -66,13 +64,11 @@ class Qos:
     """One quality of service.
 
     Attributes:
-        name: Its name.
         flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
         limit: Time limit of one job.
         minutes: As of an association.
     """
 
-    name: str
     flags: tuple[str, ...] = ()
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
     minutes: Mapping[str, int] = field(default_factory=dict)
@@ -204,7 +200,6 @@ def read_associations(text: str) -> tuple[Association, ...]:
     return tuple(
         Association(
             account=row["Account"].strip(),
-            user=row["User"],
             parent=row["ParentName"],
             partition=row["Partition"],
             qos=_split_names(row["QOS"]),
@@ -226,10 +221,7 @@ def read_qos(text: str) -> dict[str, Qos]:
     """Read the output of `qos_argv`, by name."""
     return {
         row["Name"]: Qos(
-            row["Name"],
-            _split_names(row["Flags"]),
-            TimeLimit.parse_reported(row["MaxWall"]),
-            _read_minutes(row),
+            _split_names(row["Flags"]), TimeLimit.parse_reported(row["MaxWall"]), _read_minutes(row)
         )
         for row in _read_rows(text, _QOS)
     }

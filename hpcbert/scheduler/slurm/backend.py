@@ -137,8 +137,8 @@ class Slurm(Scheduler):
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Ask squeue for the campaign's jobs.
 
-        Slurm uses job ids again, so the id alone proves nothing: `TrackedCampaign.array_of` decides
-        which jobs are the campaign's, whatever their present names. A script that somebody
+        Slurm uses job ids again, so the id alone proves nothing: `find_array` decides which jobs
+        are the campaign's, whatever their present names. A script that somebody
         submitted again by hand, or an attempt that a retry replaced and somebody requeued, is the
         campaign's job too. A manifest is not enough, because it may be a copy's, or forged: jobs
         of others, and jobs of a campaign in another place, are left alone.

@@ -188,24 +188,21 @@ def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Findi
 def _check_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Finding]:
     """Yield whom a job's partitions are for, if none of them is for this user."""
     restrictions = {
-        name: admission.describe_restriction(cluster.rules[name], reservation)
-        if name in cluster.rules
-        else ""
-        for name in admission.select_partitions(job, cluster.partitions)
+        name: admission.describe_restriction(rule, reservation)
+        for name, rule in cluster.rules.items()
     }
-    if not restrictions or not all(restrictions.values()):
+    names = admission.select_partitions(job, cluster.partitions)
+    if not names or not all(restrictions.get(name) for name in names):
         return
-    name = next(iter(restrictions))
     open_partitions = {
-        other_name: cluster.partitions[other_name]
-        for other_name, rule in cluster.rules.items()
-        if other_name in cluster.partitions
-        and not admission.describe_restriction(rule, reservation)
+        name: partition
+        for name, partition in cluster.partitions.items()
+        if restrictions.get(name) == ""
     }
     yield Finding(
         "partition",
         "fail",
-        f"Partition {name} is not for you: {restrictions[name]}.",
+        f"Partition {names[0]} is not for you: {restrictions[names[0]]}.",
         "Name another one with --partition, or ask the administrators.",
         "site.toml: slurm.partition",
         remedy=admission.suggest_partition(job, open_partitions),
@@ -214,17 +211,13 @@ def _check_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Fi
 
 def _check_gres(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """Yield a finding if nodes have GPUs but no job requests them."""
-    groups = (
-        group
-        for name in admission.select_partitions(job, partitions)[:1]
-        for group in partitions[name].groups
-    )
-    gpus = dict.fromkeys(
-        resource for group in groups for resource in group.resources if resource.name == "gpu"
-    )
+    names = admission.select_partitions(job, partitions)
+    groups = partitions[names[0]].groups if names else ()
+    resources = dict.fromkeys(resource for group in groups for resource in group.resources)
+    gpus = [resource for resource in resources if resource.name == "gpu"]
     if gpus:
-        kinds = {resource.kind for resource in gpus}
-        gres = ":".join(filter(None, ("gpu", next(iter(gpus)).kind if len(kinds) > 1 else "")))
+        kinds = [resource.kind for resource in gpus]
+        gres = f"gpu:{kinds[0]}" if kinds[0] and len(set(kinds)) > 1 else "gpu"
         detail = f"slurm.gres is empty, but nodes have {', '.join(map(str, gpus))}"
         hint = "Without it, no job gets a GPU; leave it empty only to measure CPUs."
         remedy = f'site.toml: slurm.gres = "{gres}"'

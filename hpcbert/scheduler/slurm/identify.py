@@ -263,21 +263,12 @@ def find_listed_job(
 
 def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> Job | None:
     """Return the first job that belongs to an array by its marks, or by its directory."""
-    job_ids = {
-        other_array.job_id
-        for other_array in watched.campaign.arrays
-        if other_array.name != array.name
-    }
-    unclaimed_rows = [row for row in rows if row.job not in job_ids]
+    job_ids = {other.job_id for other in watched.campaign.arrays if other.name != array.name}
+    free_rows = [row for row in rows if row.job not in job_ids]
     unnumbered = replace(array, job_id="")
-    matching_rows = [row for row in unclaimed_rows if watched.lists(row, unnumbered)]
-    # Renamed beyond recognition, with unknown script: nothing else is submitted from that
-    # directory.
-    job_rows = [row for row in unclaimed_rows if row.workdir in watched.places and not row.command]
-    job_rows = [row for row in job_rows if array.called and bool(row.tasks) != array.together]
-    candidates = matching_rows or [
-        row for row in job_rows if watched.find_labelled_array(row) is None
-    ]
+    candidates = [row for row in free_rows if watched.lists(row, unnumbered)]
+    if not candidates and array.called:
+        candidates = [row for row in free_rows if _may_be_renamed(watched, array, row)]
     if not candidates:
         return None
     first_row = min(candidates, key=lambda row: int(row.job))
@@ -285,6 +276,16 @@ def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) 
     time = first_row.submit if (first_row.submit or watched.since) < watched.since else None
     changed = compare_identity(watched, array, first_row)
     return Job(first_row.job, first_row.cluster, changed=changed, submit_time=time)
+
+
+def _may_be_renamed(watched: TrackedCampaign, array: Array, row: JobRow) -> bool:
+    """Return whether a job is renamed beyond recognition, with unknown script.
+
+    Nothing else is submitted from that directory.
+    """
+    from_there = row.workdir in watched.places and not row.command
+    same_form = bool(row.tasks) != array.together
+    return from_there and same_form and watched.find_labelled_array(row) is None
 
 
 def compare_identity(

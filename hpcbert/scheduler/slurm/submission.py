@@ -182,8 +182,8 @@ def _split_array(array: Array) -> tuple[Array, Array]:
 
 
 def _make_part(array: Array, repeats: tuple[int, ...], name: str) -> Array:
-    reasons = tuple(entry for entry in array.why if entry[0] in repeats)
-    return replace(array, name=name, repeats=repeats, why=reasons, error="")
+    why = tuple(reason for reason in array.why if reason[0] in repeats)
+    return replace(array, name=name, repeats=repeats, why=why, error="")
 
 
 def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
@@ -191,8 +191,7 @@ def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
     count = len(campaign.current) - unsubmitted
     return NoRoomError(
         f"Slurm accepts no more of your jobs now: {count} repeats are submitted, "
-        f"{unsubmitted} are not. "
-        f"Slurm's message: {array.error}",
+        f"{unsubmitted} are not. Slurm's message: {array.error}",
         where=campaign.id,
         hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
     )
@@ -200,18 +199,16 @@ def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
 
 def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
     """Return the error for an array that Slurm refused, or may not have received."""
-    job_ids = [
-        other_array.job_id for other_array in campaign.arrays if other_array.state == "submitted"
-    ]
+    job_ids = [entry.job_id for entry in campaign.arrays if entry.state == "submitted"]
     before = f" Submitted before it: {', '.join(job_ids)}." if job_ids else ""
     if "no such program" in array.error:
         hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
     elif array.state == "refused":
         advice = reasons.find_refusal_advice(array.error)
         # The request is in the scripts, which a resumed submission uses unchanged.
-        remedy = (
-            f"Submit again: {advice}. If instead the cause goes away" if advice else "Fix the cause"
-        )
+        remedy = "Fix the cause"
+        if advice:
+            remedy = f"Submit again: {advice}. If instead the cause goes away"
         hint = f"{remedy}, then submit the rest: {RESUME} {campaign.id}"
     elif array.submitted:
         hint = (
