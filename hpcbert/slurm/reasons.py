@@ -29,7 +29,6 @@ _ANOTHER = "another --account or --qos"
 
 
 def _submit_with(remedy: str) -> str:
-    """Return the advice about a job that never starts as it is."""
     return f"{_NEVER}, and submit again with {remedy}"
 
 
@@ -329,7 +328,7 @@ def _split_reasons(reason: str) -> Iterator[str]:
 
 
 def _continues(before: str, part: str, reason_text: ReasonText | None) -> bool:
-    """Say whether a part belongs to the text before it, in which commas stand too.
+    """Return whether a part belongs to the text before it, in which commas stand too.
 
     They do in texts of several clauses, and in lists of nodes or groups.
     """

@@ -325,7 +325,6 @@ def _describe_end(row: JobRow, state: State, reason_text: ReasonText | None) -> 
 
 
 def _find_login(user: str) -> str:
-    """Return the login name behind the number in `CANCELLED by 1000`."""
     try:
         return getpwuid(int(user)).pw_name
     except (KeyError, ValueError, OverflowError):

@@ -190,7 +190,6 @@ def _clean_up() -> None:
 
 
 def _run_script(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop) -> End:
-    """Run an element's script as its supervisor."""
     queue = os.getppid()
     adopt_orphans()
     # The GPUs that ranks may see: the first of the caller's, or of all.

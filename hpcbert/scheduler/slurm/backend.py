@@ -278,7 +278,6 @@ def _names_mpi(site: Site, recipe: Recipe) -> bool:
 
 
 def _read_living_rows(text: str) -> list[JobRow]:
-    """Return the jobs that squeue lists as alive."""
     return [row for row in commands.read_squeue(text).rows if parse_state(row.state).kind.alive]
 
 

@@ -97,7 +97,6 @@ def find_impossible(scripts: Iterable[str], world: World) -> Iterator[Finding]:
 
 
 def _is_program(path: str) -> bool:
-    """Return whether a path leads to a compiled program."""
     try:
         with Path(path).open("rb") as file:
             return file.read(len(_ELF)) == _ELF
@@ -143,7 +142,6 @@ def examine_site(site: Site, world: World, nodes: int) -> Iterator[Finding]:
 
 
 def _check_mpi(mpi_type: str, available: Sequence[str]) -> Finding:
-    """Return whether srun has the kind of MPI that a site names."""
     if choose_mpi([mpi_type], available):
         return Finding("MPI", "ok", f"srun --mpi={mpi_type}")
     alternative = choose_mpi(_MPI, available)
@@ -161,7 +159,6 @@ def _check_mpi(mpi_type: str, available: Sequence[str]) -> Finding:
 
 
 def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
-    """Yield whether a job of this site fits its partition."""
     partitions = cluster.partitions
     if not partitions:
         detail = cluster.complaint or "sinfo lists no partitions"

@@ -405,7 +405,6 @@ def _find_changes(
     conditions: StartConditions,
     controller_job: ControllerJob,
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return where the controller's settings differ from the request."""
     changes = find_differences(controller_fields(array), controller_job)
     dependency = controller_job.fields.get("Dependency", "")
     jobs = [array.job_id for array in conditions.jobs]

@@ -108,7 +108,6 @@ class SlurmPoller(Poller):
             self._early = self._early.note_end(self._world.now())
 
     def _is_early_query_due(self) -> bool:
-        """Return whether to ask squeue early about ends that jobs wrote."""
         return self.seconds_to_news() <= 0
 
     def is_final(self, key: Key) -> bool:

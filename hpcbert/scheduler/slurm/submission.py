@@ -227,7 +227,6 @@ def _call_repeatedly(
     conditions: StartConditions,
     world: World,
 ) -> tuple[Array, Verdict]:
-    """Call sbatch until the result for the array is known."""
     for seconds in _PAUSES:
         result, verdict = _call_sbatch(ledger, watched, array, conditions, world)
         if verdict != "again":
@@ -286,7 +285,6 @@ def _judge_failure(
     printed_ids: Sequence[PrintedId],
     world: World,
 ) -> tuple[Array, Verdict]:
-    """Judge a call that left no known job."""
     if not outcome.ok and _is_full(watched, array, outcome, world):
         return replace(array, called="", workdir="", error=format_complaint(outcome)), "full"
     unanswered = any(printed.unanswered for printed in printed_ids)
