@@ -97,7 +97,7 @@ def follow_log(
     """
     tracked_campaign = scheduler.create_scheduler(
         tracked_campaign.campaign.scheduler, World(run)
-    ).adopted(tracked_campaign)
+    ).adopt_jobs(tracked_campaign)
     tracker = Tracker([tracked_campaign], run=run, floor=floor)
     tracker.poll()
     repeat = _choose_repeat(
@@ -112,7 +112,7 @@ def follow_log(
     last_report: tuple[str, int] | None = None
     while True:
         state = tracker.states[repeat.key]
-        is_over = _is_complete(repeat, state) or tracker.settled(repeat.key)
+        is_over = _is_complete(repeat, state) or tracker.is_final(repeat.key)
         log_file.read()
         if last_report != (state.word, state.attempt):
             last_report = state.word, state.attempt
@@ -122,7 +122,7 @@ def follow_log(
         if tracker.absent or tracker.failures >= TOLERANCE:
             raise no_answer_error(View((repeat,), {repeat.key: state}, 0.0, tracker.complaint))
         seconds_left = tracker.pause()
-        while seconds_left >= 0 and not tracker.stirred():
+        while seconds_left >= 0 and not tracker.has_news():
             pause(_LOOK_SECONDS)
             seconds_left -= _LOOK_SECONDS
             log_file.read()

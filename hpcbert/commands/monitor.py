@@ -123,7 +123,7 @@ def find_unfinished(
     campaigns = [TrackedCampaign(*item) for item in manifests.items()]
     living_campaigns: list[TrackedCampaign] = []
     for backend, tracked_campaigns in scheduler.group_by_scheduler(campaigns, World(run)):
-        living_campaigns += backend.living(tracked_campaigns)
+        living_campaigns += backend.select_living(tracked_campaigns)
     return tuple(campaign for campaign in campaigns if campaign in living_campaigns), paths
 
 
@@ -196,7 +196,7 @@ def watch(
     """
     world = World(run, now=clock, pause=pause)
     campaigns = [
-        scheduler.create_scheduler(tracked_campaign.campaign.scheduler, world).adopted(
+        scheduler.create_scheduler(tracked_campaign.campaign.scheduler, world).adopt_jobs(
             tracked_campaign
         )
         for tracked_campaign in campaigns
@@ -220,10 +220,10 @@ def watch(
             sinks.changes(changes)
         if sinks.view:
             sinks.view(view)
-        if changes or once or tracker.over():
+        if changes or once or tracker.is_over():
             for tracked_campaign in campaigns:
                 ends.write(tracked_campaign, view.states, _settled_keys(tracked_campaign, tracker))
-        if once or tracker.over():
+        if once or tracker.is_over():
             return view
         if tracker.absent or tracker.failures >= tolerance:
             raise no_answer_error(view)
@@ -241,7 +241,7 @@ def watch(
 
 
 def _settled_keys(tracked_campaign: TrackedCampaign, tracker: Tracker) -> set[Key]:
-    return {repeat.key for repeat in tracked_campaign.repeats if tracker.settled(repeat.key)}
+    return {repeat.key for repeat in tracked_campaign.repeats if tracker.is_final(repeat.key)}
 
 
 def _wait(
@@ -265,14 +265,14 @@ def _wait(
     """
     while seconds > 0:
         start = time.thread_time()
-        if tracker.stirred():
+        if tracker.has_news():
             return 0.0
         sparing_seconds = (time.thread_time() - start) * _IDLE_FACTOR
         usual_seconds = max(
             look_seconds for since, look_seconds in _LOOK_SECONDS.items() if quiet_seconds >= since
         )
         look_seconds = max(
-            min(usual_seconds, tracker.soon()), _SHORTEST, shortest_look, sparing_seconds
+            min(usual_seconds, tracker.seconds_to_news()), _SHORTEST, shortest_look, sparing_seconds
         )
         pause(min(seconds, look_seconds))
         seconds -= look_seconds

@@ -121,7 +121,7 @@ def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError 
                 where=where,
                 hint=f"Nothing was removed. End them first: hpcbert cancel {tracked_campaign.campaign.id}",
             )
-        if not backend.living([tracked_campaign]):
+        if not backend.select_living([tracked_campaign]):
             return None
         doubt: HpcbertError = UsageError("A job of it may still run.", where=where)
     except SchedulerError as error:
