@@ -114,7 +114,8 @@ def _audit_data(directory: Path, report: Audit) -> dict[str, Any]:
 
 
 def _format_audit(report: Audit) -> Iterator[str]:
-    yield f"{click.style(report.campaign.id, bold=True)} · {report.status} · recorded {report.recorded}"
+    name = click.style(report.campaign.id, bold=True)
+    yield f"{name} · {report.status} · recorded {report.recorded}"
     yield f"seal {sanitize(report.seal)}"
     for entry in report.history:
         changes = entry.get("changes")
@@ -145,7 +146,8 @@ def _format_audit(report: Audit) -> Iterator[str]:
 def _format_run(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
     nodes = sanitize(",".join(run.nodes)) or "nodes unknown"
     state = sanitize(f"{run.state} ({run.state_source})")
-    yield f"  {run.repeat}  {format_number(run.throughput)}  {state}  attempt {run.attempt}  {nodes}"
+    rate = format_number(run.throughput)
+    yield f"  {run.repeat}  {rate}  {state}  attempt {run.attempt}  {nodes}"
     if exhibit is None:
         return
     for file in (exhibit.log, exhibit.status, exhibit.script):

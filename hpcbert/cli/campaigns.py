@@ -1,4 +1,7 @@
-"""Campaigns that a command only reads: directories, and archives, unpacked while it runs."""
+"""Campaigns that commands read or list: directories and archives, and how text names them.
+
+An archive is unpacked into a temporary directory until the command ends.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import NamedTuple
 
 import click
 
-from hpcbert.campaign import store
+from hpcbert.campaign import archive, store
 from hpcbert.campaign.overview import Best
 from hpcbert.cli.options import refuse_typed
 from hpcbert.config import site
@@ -71,8 +74,6 @@ def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ..
     campaigns: list[OpenedCampaign] = []
     for name in dict.fromkeys(names):
         if packed := store.find_archive(name, runs):
-            from hpcbert.campaign import archive  # directories do not need zipfile
-
             directory = context.with_resource(archive.open_archive(packed))
             campaigns.append(OpenedCampaign(directory, packed.absolute()))
         else:

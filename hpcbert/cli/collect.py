@@ -13,6 +13,7 @@ from hpcbert.cli.tables import collect_tables
 from hpcbert.commands.collect import find_newest, find_places, resolve_word
 from hpcbert.errors import UsageError
 from hpcbert.results.formats import FORMATS, format_of_suffix
+from hpcbert.results.published.record import find_tables
 
 
 @click.command()
@@ -80,8 +81,6 @@ def collect(
 
 def _refuse_beside(name: str, form: str) -> None:
     """Refuse published numbers that don't fit next to a table, before anything is collected."""
-    from hpcbert.results.published.record import find_tables
-
     if form not in ("text", "wide", "markdown"):
         raise UsageError(
             f"--beside has no effect with --format {form}, which has no room for it.",

@@ -10,6 +10,7 @@ import click
 from hpcbert.cli.options import refuse_typed, shared_option
 from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.cli.request import find_submitter
+from hpcbert.commands.doctor import Visit, examine
 from hpcbert.config import site
 from hpcbert.config.options import Options, list_unused
 from hpcbert.config.schedulers import find_traits
@@ -67,8 +68,6 @@ def doctor(
     With --nodes, doctor submits a job with the script of a normal submission, which checks that
     many nodes from inside.
     """
-    from hpcbert.commands.doctor import Visit, examine  # imports Jinja, which --help does not need
-
     site_config = site.load(site_file, Options(**given))
     scheduler_traits = find_traits(site_config.scheduler)
     if not scheduler_traits.srun:

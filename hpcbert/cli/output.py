@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import wraps
@@ -160,8 +161,6 @@ def convert_error(error: BaseException) -> HpcbertError:
     if path := _PATHLIB.match(str(error)):
         return UsageError(f"{path[1]}.")
     if os.environ.get("HPCBERT_DEBUG"):
-        import traceback
-
         traceback.print_exception(error)
     return HpcbertError(
         f"This is a bug in hpcbert: {type(error).__name__}: {error}",

@@ -15,7 +15,7 @@ from hpcbert.campaign import durations, store
 from hpcbert.cli.options import add_submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import plan_campaigns
-from hpcbert.commands.plan import Missing, Outlook, PointOutlook
+from hpcbert.commands.plan import Missing, Outlook, PointOutlook, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options
 from hpcbert.errors import CheckError, UsageError
@@ -58,8 +58,6 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     time that earlier runs took. The exit code is 5 if the campaign (everything that one submit
     starts) can't run. FILE is a campaign.toml.
     """
-    from hpcbert.commands.plan import forecast, list_refusals
-
     if init:
         return _write_example(file or Path("campaign.toml"))
 
@@ -299,8 +297,8 @@ def _format_notes(outlook: Outlook) -> list[str]:
     )
     if earlier_times:
         lines.append(
-            f"Expected {unit} are based on the median of {_format_count(runs, 'earlier run')} of the same "
-            f"points: {', '.join(names[:_MAX_CAMPAIGNS])}{more_text}."
+            f"Expected {unit} are based on the median of {_format_count(runs, 'earlier run')} of "
+            f"the same points: {', '.join(names[:_MAX_CAMPAIGNS])}{more_text}."
         )
     else:
         lines.append(
@@ -340,8 +338,8 @@ def _format_partition(supply: Supply) -> str:
     usable = "" if supply.usable is None else f", {supply.usable} usable, {supply.free} free now"
     resources = f", with {' or '.join(supply.resources)}" if supply.resources else ""
     return (
-        f"partition {supply.name}: {supply.state}, {_format_count(supply.nodes, 'node')}{usable}{resources}; "
-        f"{supply.fitting} fit; limit {supply.limit}{node_limit}"
+        f"partition {supply.name}: {supply.state}, {_format_count(supply.nodes, 'node')}{usable}"
+        f"{resources}; {supply.fitting} fit; limit {supply.limit}{node_limit}"
     )
 
 

@@ -112,7 +112,7 @@ def _forecast_data(forecast: Forecast) -> dict[str, Any]:
 
 
 def _format_forecast(forecast: Forecast) -> Iterator[str]:
-    curve = forecast.curve
+    curve, unit = forecast.curve, device_word(forecast.group)
     yield click.style(_format_title(forecast), bold=True)
     for nodes, seconds in curve.points:
         residual = dict(curve.residuals).get(nodes)
@@ -127,6 +127,6 @@ def _format_forecast(forecast: Forecast) -> Iterator[str]:
                 f"  {prediction.nodes}n{prediction.gpus_per_node}g"
                 f"  {prediction.throughput:,.0f} samples/s, "
                 f"{prediction.low:,.0f} to {prediction.high:,.0f}; "
-                f"{prediction.efficiency:.1%} of one node's rate per {device_word(forecast.group)}, "
+                f"{prediction.efficiency:.1%} of one node's rate per {unit}, "
                 f"{(prediction.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
             )

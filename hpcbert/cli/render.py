@@ -17,6 +17,7 @@ from hpcbert.cli.request import read_requests
 from hpcbert.config.options import AUTO_REPEATS, Options
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
+from hpcbert.script.draft import by_hand
 
 _HEADER = "# hpcbert render "
 
@@ -47,7 +48,8 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
         return _check_folder(check)
     if options.repeats == AUTO_REPEATS:
         raise UsageError(
-            f"--repeats {AUTO_REPEATS} reads a campaign's logs, but a script to submit by hand has none.",
+            f"--repeats {AUTO_REPEATS} reads a campaign's logs, but a script to submit by hand has "
+            "none.",
             hint="Use hpcbert submit, or replace --repeats auto with a number.",
         )
     scripts, sources = _render_scripts(options)
@@ -64,8 +66,6 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
 
 def _render_scripts(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
     """Return the scripts, and the files that they read beside them, by name."""
-    from hpcbert.script.draft import by_hand  # imports Jinja, which --help does not need
-
     scripts, sources = {}, {}
     for request in read_requests(options, dry=True):
         script_texts, files = by_hand(

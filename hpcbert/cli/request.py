@@ -1,4 +1,7 @@
-"""From the options of submit, plan and render to a request for each campaign."""
+"""From the options of submit, plan and render to drafted campaigns, and what prevents them.
+
+A command line with several frameworks, models or precisions makes several campaigns.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,28 @@ from hpcbert import scheduler
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import open_past
 from hpcbert.cli.options import is_typed, read_pairs, refuse_typed, split_list
+from hpcbert.commands.obstacles import find_submission_obstacles, list_queries
 from hpcbert.config import campaignfile, places, recipe, site, slurm_arguments
-from hpcbert.config import options as config_options
 from hpcbert.config.campaignfile import CampaignFile, Selection
-from hpcbert.config.options import SCALING, Options, PointOptions, list_unused, option_names
+from hpcbert.config.options import (
+    AUTO_REPEATS,
+    DEFAULT_MAX_REPEATS,
+    DEFAULT_PRECISION,
+    SCALING,
+    Options,
+    PointOptions,
+    list_unused,
+    option_names,
+)
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import SLURM, find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, parse_device, parse_precision
 from hpcbert.scheduler.base import World
+from hpcbert.script import cost
 from hpcbert.script.draft import Draft, Submitter
+from hpcbert.script.draft import draft as draft_campaign
 from hpcbert.script.matrix import Portion
 from hpcbert.script.plan import Request, choose_device, list_shapes
 from hpcbert.script.rerun import PreviousCampaign
@@ -206,15 +220,15 @@ def _read_batch_sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
 
 def _read_repeats(options: Options, file: CampaignFile | None) -> tuple[int, float | None]:
     """Return the maximum number of repeats, and the required precision of the median."""
-    if options.repeats != config_options.AUTO_REPEATS:
-        refuse_typed(_ADAPTIVE, f"without --repeats {config_options.AUTO_REPEATS}")
-        unused_names = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
-        if file and unused_names and file.repeats != config_options.AUTO_REPEATS:
-            message = f'{unused_names[0]} has no effect without repeats = "{config_options.AUTO_REPEATS}".'
-            raise ConfigError(message, where=file.where, hint=f"Leave {unused_names[0]} out.")
-        return int(options.repeats), None
-    maximum = options.max_repeats or config_options.DEFAULT_MAX_REPEATS
-    return maximum, float(options.precision_of_median or config_options.DEFAULT_PRECISION)
+    if options.repeats == AUTO_REPEATS:
+        maximum = options.max_repeats or DEFAULT_MAX_REPEATS
+        return maximum, float(options.precision_of_median or DEFAULT_PRECISION)
+    refuse_typed(_ADAPTIVE, f"without --repeats {AUTO_REPEATS}")
+    unused_names = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
+    if file and unused_names and file.repeats != AUTO_REPEATS:
+        message = f'{unused_names[0]} has no effect without repeats = "{AUTO_REPEATS}".'
+        raise ConfigError(message, where=file.where, hint=f"Leave {unused_names[0]} out.")
+    return int(options.repeats), None
 
 
 def _make_request(options: Options, file: CampaignFile | None) -> Request:
@@ -274,8 +288,6 @@ def _make_campaign_request(
     rehearse: bool,
     file: CampaignFile | None,
 ) -> CampaignRequest:
-    from hpcbert.script.resolve import SubmitOptions
-
     recipe, site_config = sources.find(portion.framework)
     scheduler_name = options.scheduler or site_config.scheduler
     warnings: tuple[str, ...] = ()
@@ -283,11 +295,7 @@ def _make_campaign_request(
         note = f"The site's scheduler is {scheduler_name}, with one node: this script is for Slurm."
         scheduler_name, warnings = SLURM.name, (note,)
     warnings += _describe_mail(options.notify, scheduler_name)
-    warnings += tuple(
-        f"{file.where}: {campaignfile.option_key(name)} has no effect with the {scheduler_name} scheduler."
-        for name in (file.run_options() if file else ())
-        if file and name in list_unused(scheduler_name)
-    )
+    warnings += _list_unused_keys(file, scheduler_name)
     in_one_job = options.repeats_in == "one-job"
     submit_options = SubmitOptions(
         scheduler=scheduler_name,
@@ -305,6 +313,15 @@ def _make_campaign_request(
     return CampaignRequest(portion.request, site_config, recipe, submit_options, warnings)
 
 
+def _list_unused_keys(file: CampaignFile | None, scheduler_name: str) -> tuple[str, ...]:
+    if not file:
+        return ()
+    unused = list_unused(scheduler_name)
+    keys = [campaignfile.option_key(name) for name in file.run_options() if name in unused]
+    effect = f"has no effect with the {scheduler_name} scheduler."
+    return tuple(f"{file.where}: {key} {effect}" for key in keys)
+
+
 def _stops_on_failure(options: Options, request: Request) -> bool:
     """Return whether to hold shapes back if the smallest fails; by default, those of a curve."""
     distinct_shapes = {cell.shape for cell in request.cells} or set(
@@ -318,7 +335,7 @@ def _stops_on_failure(options: Options, request: Request) -> bool:
 
 
 def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
-    """Return which mail Slurm is to send, if any."""
+    """Return a sentence with the mail that Slurm will send, if any."""
     if notify and "notify" in list_unused(scheduler_name):
         raise UsageError(
             f"--notify has no effect with the {scheduler_name} scheduler, which sends no mail.",
@@ -352,8 +369,6 @@ def _refuse_unused_paths(recipe: Recipe, site_config: Site) -> None:
 
 def find_submitter() -> Submitter:
     """Return who submits, and when."""
-    from hpcbert.script.draft import Submitter
-
     try:
         # USER and LOGNAME may name somebody else: in a notebook, after sudo -E.
         user = pwd.getpwuid(os.geteuid()).pw_name
@@ -467,9 +482,6 @@ def _draft_campaign(
     *,
     dry: bool,
 ) -> Draft:
-    """Return what a campaign will be."""
-    from hpcbert.script.draft import draft as draft_campaign  # with Jinja: Slurm answers meanwhile
-
     scheduler_name = request.options.scheduler
     refuse_typed(list_unused(scheduler_name), f"with the {scheduler_name} scheduler")
     backend = scheduler.create_scheduler(scheduler_name, World(ahead))
@@ -483,8 +495,6 @@ def _draft_campaign(
 
 def refuse_costly(drafts: Sequence[Draft], max_gpu_hours: float, *, tries: int) -> None:
     """Refuse campaigns that may together take more GPU-hours than allowed."""
-    from hpcbert.script import cost
-
     costs = [point for draft in drafts for point in cost.array_costs(draft.campaign.arrays)]
     cost.refuse_expensive(costs, max_gpu_hours, tries=tries)
 
@@ -493,8 +503,6 @@ def find_obstacles(
     drafts: Sequence[Draft], *, ignore_failures: bool, ahead: PrefetchingRunner
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
     """Return what prevents submitting campaigns, and the warnings about them."""
-    from hpcbert.commands.obstacles import find_submission_obstacles, list_queries
-
     for draft in drafts:
         for argv in list_queries(draft):
             ahead.begin(argv)

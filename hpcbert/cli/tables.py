@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from hpcbert import __version__
+from hpcbert.campaign import store
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result
 from hpcbert.commands.collect import CollectRequest, CollectResult, Places, collect, find_places
@@ -21,6 +22,7 @@ from hpcbert.model import Provenance, SpeedupTable, format_utc
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.grid import escape_markdown
+from hpcbert.results.published import neighbours
 from hpcbert.system import redact
 
 # Files that one sentence names; --json names all.
@@ -127,8 +129,6 @@ def _find_published(
     collection: CollectResult, name: str, form: str, width: int
 ) -> tuple[dict[str, Any], str]:
     """Return published results for the points of tables: as data, and as text to add to them."""
-    from hpcbert.results.published import neighbours
-
     neighbour_points = neighbours.find_neighbours(collection.tables, name)
     view = neighbours.neighbour_view(neighbour_points, name)
     if not neighbour_points:
@@ -168,8 +168,6 @@ def write_output(path: Path, content: bytes, option: str = "--output") -> None:
     Raises:
         HpcbertError: It can't be written.
     """
-    from hpcbert.campaign import store
-
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(content)

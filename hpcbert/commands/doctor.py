@@ -39,7 +39,6 @@ from hpcbert.script import materials
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.materials import site_data_options
 from hpcbert.script.plan import Request, choose_device
-from hpcbert.script.render import look_arguments
 from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import choose_mpi
@@ -384,6 +383,8 @@ def _read_output(directory: Path, *, wait: bool) -> str:
 
 def _inspect_by_step(site: Site, job: Draft, node_count: int, run: Runner) -> Outcome:
     """Inspect nodes with a plain job step, which answers over the network."""
+    from hpcbert.script.render import look_arguments  # imports Jinja, which --help does not need
+
     script = find_file(job.resolved.recipe, "look.sh")
     return run(
         [

@@ -19,7 +19,6 @@ from hpcbert.model import Array, Campaign, Point, format_stamp, format_utc
 from hpcbert.script import preflight
 from hpcbert.script.lockfile import Lock, make_lock
 from hpcbert.script.plan import MOST_INDICES, Request
-from hpcbert.script.render import job_request, render
 from hpcbert.script.resolve import Resolved, SubmitOptions, find_sample_log, resolve
 from hpcbert.system import redact
 
@@ -173,6 +172,8 @@ def _render_arrays(resolved: Resolved) -> Iterator[tuple[Array, str]]:
 
 def _render_array(resolved: Resolved, array: Array) -> tuple[Array, str]:
     """Return an array with its request and its script's digest, and the script."""
+    from hpcbert.script.render import job_request, render  # imports Jinja: not for --help
+
     text = render(resolved, array)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return replace(array, request=job_request(resolved, array), script_sha256=digest), text
