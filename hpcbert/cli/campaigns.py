@@ -19,7 +19,7 @@ from hpcbert.config import site
 from hpcbert.config.options import Options, PointOptions, RunOptions, option_names
 from hpcbert.model import Campaign
 from hpcbert.results.grid import format_number
-from hpcbert.script.rerun import PreviousCampaign
+from hpcbert.script.rerun import Lock, load_lock
 
 # Up to this many shapes are named one by one.
 _MAX_SHAPES = 3
@@ -107,13 +107,12 @@ _MEASURED_OPTIONS = (
 )
 
 
-def open_past(name: str, options: Options) -> PreviousCampaign:
-    """Return the campaign, archive or lock file that --like names, which says what to measure."""
-    from hpcbert.script import rerun
-
+def open_past(name: str, options: Options) -> Lock:
+    """Return the lock of the campaign, archive or lock file that --like names."""
     refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
     if name.endswith(".toml"):
-        return rerun.read_locked(Path(name))
+        return load_lock(Path(name))
     runs = Path(options.runs or site.load(options.site_file).runs)
     (campaign,) = open_campaigns([name], runs)
-    return rerun.read_previous(campaign.directory)
+    store.read_manifest(campaign.directory)  # refuses another schema
+    return load_lock(campaign.directory / store.LOCKED)

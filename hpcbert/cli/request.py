@@ -43,7 +43,7 @@ from hpcbert.script.draft import Draft, Submitter
 from hpcbert.script.draft import draft as draft_campaign
 from hpcbert.script.matrix import Portion
 from hpcbert.script.plan import Request, choose_device, list_shapes
-from hpcbert.script.rerun import PreviousCampaign
+from hpcbert.script.rerun import Lock, compare_locks, rerun_request
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import mail
 from hpcbert.system.decode import Invalid, did_you_mean
@@ -95,7 +95,7 @@ def read_requests(
     *,
     dry: bool = False,
     rehearse: bool = False,
-    past: PreviousCampaign | None = None,
+    past: Lock | None = None,
     file: CampaignFile | None = None,
 ) -> tuple[CampaignRequest, ...]:
     """Return a request for each campaign, with its site and recipe.
@@ -104,14 +104,14 @@ def read_requests(
         options: The options, completed from the file.
         dry: Whether nothing will run.
         rehearse: Whether nothing will train.
-        past: The campaign that says what to measure, instead of the options.
+        past: The lock that says what to measure, instead of the options.
         file: The file that says what to measure.
     """
-    from hpcbert.script import matrix, rerun
+    from hpcbert.script import matrix
 
     _refuse_unused_options(options)
     if past:
-        options, rehearse = _take_past_options(options, past), rehearse or past.campaign.rehearse
+        options, rehearse = _take_past_options(options, past), rehearse or past.rehearse
     selection: Selection = file or _make_selection(options)
     names = {name for axes in (selection, *selection.include) for name in axes.frameworks}
     if len(names) > 1:
@@ -120,11 +120,11 @@ def read_requests(
             "with several frameworks: set it in [frameworks.NAME] of the site.toml",
         )
     base = _make_request(options, file)
-    sources = _Sources(options, {past.campaign.framework} if past else names)
+    sources = _Sources(options, {past.framework} if past else names)
     if past:
-        recipe, site_config = sources.find(past.campaign.framework)
+        recipe, site_config = sources.find(past.framework)
         portions: tuple[matrix.Portion, ...] = (
-            matrix.Portion(recipe.name, rerun.rerun_request(past, recipe, site_config)),
+            matrix.Portion(recipe.name, rerun_request(past, recipe, site_config)),
         )
     else:
         where = file.where if file else ""
@@ -344,16 +344,16 @@ def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
     return (str(mail.parse(notify)),) if notify else ()
 
 
-def _take_past_options(options: Options, past: PreviousCampaign) -> Options:
+def _take_past_options(options: Options, past: Lock) -> Options:
     """Return the options with those of a campaign that its request does not hold."""
-    campaign, shape = past.campaign, past.largest.shape
+    shape = past.largest.shape
     return replace(
         options,
         nodes=shape.nodes,
         gpus_per_node=shape.gpus_per_node,
-        concurrent_repeats=campaign.concurrent_repeats,
-        concurrent_points=campaign.concurrent_points,
-        repeats_in="one-job" if any(array.together for array in campaign.measured) else "array",
+        concurrent_repeats=past.concurrent_repeats,
+        concurrent_points=past.concurrent_points,
+        repeats_in="one-job" if past.together else "array",
     )
 
 
@@ -431,8 +431,6 @@ def plan_campaigns(
     Raises:
         HpcbertError: The request is impossible.
     """
-    from hpcbert.script import rerun
-
     past = open_past(like, options) if like else None
     campaign_file = read_file(file)
     options = complete_options(options, campaign_file)
@@ -449,7 +447,7 @@ def plan_campaigns(
         drafts.append(draft)
         warnings += request.warnings
         warnings += () if planned else draft.resolved.warnings
-        warnings += rerun.list_differences(past, draft) if past else ()
+        warnings += compare_locks(past, draft.lock) if past else ()
     return SubmitPlan(
         options, requests[0].site, chain_drafts(drafts), tuple(dict.fromkeys(warnings))
     )

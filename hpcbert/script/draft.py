@@ -17,8 +17,8 @@ from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, Point, format_stamp, format_utc
 from hpcbert.script import preflight
-from hpcbert.script.lockfile import Lock, make_lock
 from hpcbert.script.plan import MOST_INDICES, Request
+from hpcbert.script.rerun import Lock, make_lock
 from hpcbert.script.resolve import Resolved, SubmitOptions, find_sample_log, resolve
 from hpcbert.system import redact
 

@@ -33,7 +33,7 @@ from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import largest, preflight
 from hpcbert.script.largest import Multiple
 from hpcbert.script.request import read_request
-from hpcbert.script.resolve import Resolved, relative_path, trusted_entries
+from hpcbert.script.resolve import Resolved, rank_variables, relative_path, trusted_entries
 from hpcbert.script.sandbox import Environment, locate_errors
 from hpcbert.slurm.reasons import ABSENT
 
@@ -130,8 +130,6 @@ def adaptive_settings(resolved: Resolved, array: Array) -> list[tuple[str, Any]]
     ]
 
 
-# Ranks on the CPU see no GPU, even if the node has some.
-_HIDDEN_GPUS = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNSAFE_IN_DIRECTIVE = re.compile(r"[^\w@%+=:,./\[\]-]", re.ASCII)
 _ESCAPED_IN_QUOTES = re.compile(r'(["\\])')
@@ -297,15 +295,6 @@ def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
         *place_tasks(resolved, array.point).srun_options,
         *resolved.site.slurm.srun_args,
     )
-
-
-def rank_variables(resolved: Resolved, point: Point) -> dict[str, str]:
-    """Return the variables of every rank: the site's, the point's, then the recipe's, which win.
-
-    On the CPU, ranks see no GPU.
-    """
-    recipe_variables = {**resolved.recipe.env, **_HIDDEN_GPUS.get(resolved.device, {})}
-    return {**resolved.site.env, **dict(point.env), **recipe_variables}
 
 
 def render(resolved: Resolved, array: Array) -> str:

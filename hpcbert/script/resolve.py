@@ -15,7 +15,7 @@ from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.container import cache, reference, runtimes
 from hpcbert.errors import UsageError
-from hpcbert.model import Device
+from hpcbert.model import Device, Point
 from hpcbert.script import materials
 from hpcbert.script.materials import Inputs, runs_in_environment
 from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device, plan
@@ -34,6 +34,8 @@ _EXAMINATION_FILES = ("examine.bash", "look.sh", "hello.py")
 # fixed number of repeats, or measure the nodes' network first.
 _BIND, _LARGEST, _ENOUGH, PREFLIGHT = "bind.bash", "largest.bash", "enough.bash", "preflight.bash"
 _MISSING = "/path/to/"
+# Ranks on the CPU see no GPU, even if the node has some.
+_HIDDEN_GPUS = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
 
 
 @dataclass(frozen=True)
@@ -266,6 +268,15 @@ def _warn_of_mpi(site: Site, recipe: Recipe, mpi: str) -> tuple[str, ...]:
         return ()
     text = f"{recipe.name} finds its ranks by {' or '.join(recipe.mpi)}"
     return (f"{text}, but {site.where} has slurm.mpi = {mpi!r}: each rank may run alone.",)
+
+
+def rank_variables(resolved: Resolved, point: Point) -> dict[str, str]:
+    """Return the variables of every rank: the site's, the point's, then the recipe's, which win.
+
+    On the CPU, ranks see no GPU.
+    """
+    recipe_variables = {**resolved.recipe.env, **_HIDDEN_GPUS.get(resolved.device, {})}
+    return {**resolved.site.env, **dict(point.env), **recipe_variables}
 
 
 def relative_path(path: Path, base: Path) -> str:

@@ -203,6 +203,7 @@ def test_the_same_again_is_planned_as_it_would_be_submitted(
     here: None, build: Callable[..., Built]
 ) -> None:
     built = build("1n2g", repeats=3, framework="pytorch")
+    built.lock()
     words = ("plan", "--scheduler", "local", "--like", built.directory)
     data = inside(*words, "--json").document["data"]
     assert (data["total"]["points"], data["total"]["repeats"]) == (1, 3)

@@ -260,8 +260,5 @@ def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, table: str) -> N
 
 
 def test_a_preflight_is_no_part_of_what_like_measures_again(tmp_path: Path) -> None:
-
-    from hpcbert.script.rerun import PreviousCampaign
-
     draft = planned(tmp_path)
-    assert PreviousCampaign(draft.campaign, {}).points == tuple(draft.campaign.of_point)
+    assert draft.lock.points == tuple(draft.campaign.of_point)
