@@ -14,12 +14,9 @@ import click
 
 from hpcbert.campaign import archive, store
 from hpcbert.campaign.overview import Best
-from hpcbert.cli.options import refuse_typed
 from hpcbert.config import site
-from hpcbert.config.options import Options, PointOptions, RunOptions, option_names
 from hpcbert.model import Campaign
 from hpcbert.results.grid import format_number
-from hpcbert.script.rerun import Lock, load_lock
 
 # Up to this many shapes are named one by one.
 _MAX_SHAPES = 3
@@ -68,6 +65,11 @@ class OpenedCampaign(NamedTuple):
         return self.directory != self.shown
 
 
+def find_runs(runs: str, site_file: str) -> Path:
+    """Return the directory of the campaigns: that of the command line, or else the site's."""
+    return Path(runs or site.load(site_file).runs)
+
+
 def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ...]:
     """Return the campaigns that the user names, each once; without names, the user's newest."""
     context = click.get_current_context()
@@ -85,6 +87,12 @@ def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ..
     return tuple(dict.fromkeys(campaigns))
 
 
+def open_selected(name: str, runs: Path) -> OpenedCampaign:
+    """Return the campaign that the user names, or else the user's newest."""
+    (campaign,) = open_campaigns([name] if name else (), runs)
+    return campaign
+
+
 def format_next_step(campaign: Campaign, place: Path) -> str:
     """Return a line with the command to type when a campaign is over.
 
@@ -96,23 +104,3 @@ def format_next_step(campaign: Campaign, place: Path) -> str:
     if campaign.rehearse:
         return f"rehearsed; output of the ranks:  hpcbert logs {where}"
     return f"then: hpcbert collect {where}"
-
-
-# Of what to measure and how, --like leaves only these to the command line.
-_OTHER_OPTIONS = {"notify", "max_gpu_hours", "preflight", "stop_on_failure"}
-_MEASURED_OPTIONS = (
-    "file",
-    *option_names(PointOptions),
-    *(name for name in option_names(RunOptions) if name not in _OTHER_OPTIONS),
-)
-
-
-def open_past(name: str, options: Options) -> Lock:
-    """Return the lock of the campaign, archive or lock file that --like names."""
-    refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
-    if name.endswith(".toml"):
-        return load_lock(Path(name))
-    runs = Path(options.runs or site.load(options.site_file).runs)
-    (campaign,) = open_campaigns([name], runs)
-    store.read_manifest(campaign.directory)  # refuses another schema
-    return load_lock(campaign.directory / store.LOCKED)

@@ -10,6 +10,7 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.campaigns import open_campaigns
+from hpcbert.cli.options import RESULTS_SITE, TEMPLATES
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest, Places, find_places, load_result_set
 from hpcbert.errors import IncompleteError
@@ -34,8 +35,8 @@ _LARGE_MESSAGE_RULE = "busbw-32M"
 )
 @click.argument("paths", nargs=-1)
 @click.option("--network", multiple=True, metavar="CAMPAIGN", help="Campaign of nccl-tests.")
-@click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-@click.option("--site", "site_file", default="", help="Site whose runs are read without a path.")
+@TEMPLATES
+@RESULTS_SITE
 @returns_result
 def explain(
     paths: tuple[str, ...],

@@ -10,13 +10,12 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.main import ListByDefault
+from hpcbert.cli.options import SITE
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import site, trust
 from hpcbert.config.site import Site
 from hpcbert.container import cache
 from hpcbert.errors import UsageError
-
-_SITE = click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 
 
 @click.group(cls=ListByDefault)
@@ -25,7 +24,7 @@ def images() -> None:
 
 
 @images.command("list")
-@_SITE
+@SITE
 @returns_result
 def images_list(site_file: str = "") -> Result:
     """List images: name, size, age, source, and the campaigns that used them."""
@@ -63,7 +62,7 @@ def images_list(site_file: str = "") -> Result:
 @click.option(
     "--leftovers", is_flag=True, help="Remove what killed imports and newer images left behind."
 )
-@_SITE
+@SITE
 @returns_result
 def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Result:
     """Remove prepared images by name, reference or the beginning of their SHA-256.

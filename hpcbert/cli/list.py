@@ -15,9 +15,16 @@ import click
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import STATES, Overview, compute_age, read_overview
 from hpcbert.cli import streams
-from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, format_age, format_best, format_shapes
+from hpcbert.cli.campaigns import (
+    COLLECT_AGAIN,
+    PROVISIONAL,
+    find_runs,
+    format_age,
+    format_best,
+    format_shapes,
+)
+from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config.site import load
 from hpcbert.results.grid import align_rows
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -121,8 +128,8 @@ def _read_age(_ctx: click.Context, _param: click.Parameter, value: str) -> float
     "--older", default="", metavar="AGE", callback=_read_age, help="Only older than that."
 )
 @click.option("--everyone", is_flag=True, help="Include other users' campaigns.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def list_(
     *,
@@ -142,7 +149,7 @@ def list_(
     were collected; an ended one was not yet. Of campaigns that wait or run it knows what their jobs
     wrote. The line of a damaged campaign gives the reason.
     """
-    directory, now = Path(runs or load(site_file).runs), time.time()
+    directory, now = find_runs(runs, site_file), time.time()
     criteria = Filter(fw, state, name, newer, older, limit, everyone)
     overviews = list_overviews(directory, criteria, now=now)
     data = {

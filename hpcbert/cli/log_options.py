@@ -10,6 +10,7 @@ import click
 from typing_extensions import Unpack
 
 from hpcbert.campaign.user_settings import UserSettings, parse_settings
+from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES
 from hpcbert.commands.collect import CollectRequest
 from hpcbert.errors import UsageError
 from hpcbert.logs.setting import END, Window
@@ -37,7 +38,7 @@ def _read_precision(_ctx: click.Context, _param: click.Parameter, value: str | N
 
 _OPTIONS = (
     click.option("--fw", default="", help="Framework of logs without it in their path."),
-    click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first."),
+    RULE,
     click.option("--pattern", default="", help="Form of paths: '{nodes}n{gpus_per_node}g/*.log'."),
     click.option(
         "--nodes", type=click.IntRange(1), help="Nodes, if neither path nor log has them."
@@ -72,10 +73,8 @@ _OPTIONS = (
     click.option(
         "--as-repeats", is_flag=True, help="All logs of a point are repeats, whatever their names."
     ),
-    click.option("--templates", multiple=True, help="A folder with recipes of your own."),
-    click.option(
-        "--site", "site_file", default="", help="Site whose runs are read without a path."
-    ),
+    TEMPLATES,
+    RESULTS_SITE,
 )
 
 

@@ -13,7 +13,8 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Repeat, TrackedCampaign
-from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
+from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_selected
+from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, print_text, replace_controls, run_command
 from hpcbert.commands.logs import Log, find_newest_log, follow_log
 from hpcbert.commands.monitor import make_failure_reader, open_campaign
@@ -46,8 +47,8 @@ _MAX_TAIL = 1 << 24
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Print only the last N lines.")
 @click.option("--path", "path_only", is_flag=True, help="Print only the path of the log.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 def logs(
     *, as_json: bool, path_only: bool, follow_it: bool, tail: int | None, **values: Any
 ) -> None:
@@ -96,9 +97,7 @@ def _select_repeats(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
 ) -> tuple[OpenedCampaign, TrackedCampaign, list[Repeat]]:
     """Return a campaign and those of its repeats that the user selects, at least one."""
-    (opened_campaign,) = open_campaigns(
-        [campaign] if campaign else (), Path(runs or load(site_file).runs)
-    )
+    opened_campaign = open_selected(campaign, find_runs(runs, site_file))
     tracked_campaign = open_campaign(opened_campaign.directory)
     repeats = [
         candidate for candidate in tracked_campaign.repeats if repeat in {None, candidate.number}

@@ -17,6 +17,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
 from hpcbert.cli.campaigns import OpenedCampaign, format_next_step, open_campaigns
+from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE
 from hpcbert.cli.output import Result, replace_controls, run_command
 from hpcbert.cli.progress import (
     Display,
@@ -49,18 +50,12 @@ _MIN_INTERVAL, _MAX_INTERVAL = 0.1, 86_400.0
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @click.option("--once", is_flag=True, help="Report the state of every repeat once, and leave.")
 @click.option("--interval", type=float, help="Seconds between queries; not below the site's.")
-@click.option(
-    "--max-retries",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Retry each invalid repeat up to N times.",
-)
+@MAX_RETRIES
 @click.option("--exit-status", is_flag=True, help="Exit with 4 if a repeat failed.")
 @click.option("--plain", is_flag=True, help="Print a line per change, even on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 def monitor(*, as_json: bool, plain: bool, **values: Any) -> None:
     """Watch campaigns until they end.
 

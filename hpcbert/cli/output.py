@@ -145,6 +145,20 @@ def print_result(command: str, result: Result, *, as_json: bool) -> None:
         print_error(error)
 
 
+def confirm(question: str, verb: str) -> bool:
+    """Ask on stderr whether to do what VERB names.
+
+    Raises:
+        UsageError: There is no terminal to ask on.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{question} There is no terminal to ask on.",
+            hint=f"Give --yes to {verb} without asking.",
+        )
+    return click.confirm(question, err=True)
+
+
 def convert_error(error: BaseException) -> HpcbertError:
     """Return the message for an exception that ended a command.
 

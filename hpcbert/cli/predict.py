@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
 from hpcbert.errors import IncompleteError
@@ -43,9 +44,9 @@ def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) 
 @click.option(
     "--nodes", callback=_read_node_counts, required=True, metavar="N,N,…", help="Numbers of nodes."
 )
-@click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first.")
-@click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-@click.option("--site", "site_file", default="", help="Site whose runs are read without a path.")
+@RULE
+@TEMPLATES
+@RESULTS_SITE
 @returns_result
 def predict(
     paths: tuple[str, ...],

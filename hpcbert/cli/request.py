@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
-from hpcbert.cli.campaigns import open_past
+from hpcbert.cli.campaigns import find_runs, open_selected
 from hpcbert.cli.options import is_typed, read_pairs, refuse_typed, split_list
 from hpcbert.commands.obstacles import find_submission_obstacles, list_queries
 from hpcbert.config import campaignfile, places, recipe, site, slurm_arguments
@@ -29,6 +29,7 @@ from hpcbert.config.options import (
     SCALING,
     Options,
     PointOptions,
+    RunOptions,
     list_unused,
     option_names,
 )
@@ -38,12 +39,12 @@ from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, parse_device, parse_precision
 from hpcbert.scheduler.base import World
-from hpcbert.script import cost
+from hpcbert.script import cost, matrix
 from hpcbert.script.draft import Draft, Submitter
 from hpcbert.script.draft import draft as draft_campaign
 from hpcbert.script.matrix import Portion
 from hpcbert.script.plan import Request, choose_device, list_shapes
-from hpcbert.script.rerun import Lock, compare_locks, rerun_request
+from hpcbert.script.rerun import Lock, compare_locks, load_lock, rerun_request
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import mail
 from hpcbert.system.decode import Invalid, did_you_mean
@@ -75,6 +76,13 @@ _FRAMEWORK_OPTIONS = ("image", "data", "source", "python")
 _ALTERNATIVES = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
 # Options that need an adaptive number of repeats.
 _ADAPTIVE = ("max_repeats", "precision_of_median")
+# Of what to measure and how, --like leaves only these to the command line.
+_OTHER_OPTIONS = {"notify", "max_gpu_hours", "preflight", "stop_on_failure"}
+_MEASURED_OPTIONS = (
+    "file",
+    *option_names(PointOptions),
+    *(name for name in option_names(RunOptions) if name not in _OTHER_OPTIONS),
+)
 
 
 def read_file(path: Path | None) -> CampaignFile | None:
@@ -107,8 +115,6 @@ def read_requests(
         past: The lock that says what to measure, instead of the options.
         file: The file that says what to measure.
     """
-    from hpcbert.script import matrix
-
     _refuse_unused_options(options)
     if past:
         options, rehearse = _take_past_options(options, past), rehearse or past.rehearse
@@ -148,6 +154,16 @@ def _refuse_unused_options(options: Options) -> None:
             raise UsageError(
                 f"--{program}-arg: {problem}", hint=f"Leave it out of --{program}-arg."
             )
+
+
+def open_past(name: str, options: Options) -> Lock:
+    """Return the lock of the campaign, archive or lock file that --like names."""
+    refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
+    if name.endswith(".toml"):
+        return load_lock(Path(name))
+    campaign = open_selected(name, find_runs(options.runs, options.site_file))
+    store.read_manifest(campaign.directory)  # refuses another schema
+    return load_lock(campaign.directory / store.LOCKED)
 
 
 def complete_options(options: Options, file: CampaignFile | None) -> Options:

@@ -10,7 +10,7 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
-from hpcbert.cli.options import refuse_typed, shared_option
+from hpcbert.cli.options import RUNS, SITE, refuse_typed, shared_option
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.progress import Display, follow_with_retries, format_retry_plan
 from hpcbert.commands.retry import InvalidRepeat, RetryPlan, resubmit
@@ -40,8 +40,8 @@ from hpcbert.system.runner import run
 )
 @click.option("--no-exclude", is_flag=True, help="Do not avoid nodes that failed.")
 @shared_option("time_limit", "Time limit of one repeat from now on.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def retry(
     *,

@@ -16,9 +16,9 @@ from hpcbert.campaign import ends, overview, preflight, store
 from hpcbert.campaign.ends import Ends
 from hpcbert.campaign.overview import Overview, PointResult
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, format_age, open_campaigns
+from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, find_runs, format_age, open_selected
+from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config.site import load
 from hpcbert.model import Campaign, Point
 from hpcbert.results.grid import align_rows, format_number
 from hpcbert.results.wording import describe_repeats, describe_stop
@@ -26,8 +26,8 @@ from hpcbert.results.wording import describe_repeats, describe_stop
 
 @click.command(epilog="\b\nExamples:\n  hpcbert show\n  hpcbert show 3f9a1c --json")
 @click.argument("campaign", default="")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def show(*, campaign: str, runs: str, site_file: str) -> Result:
     """Show a campaign and its results so far.
@@ -35,9 +35,7 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
     CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
     default. show asks no scheduler: it reads the campaign's files.
     """
-    (opened_campaign,) = open_campaigns(
-        [campaign] if campaign else (), Path(runs or load(site_file).runs)
-    )
+    opened_campaign = open_selected(campaign, find_runs(runs, site_file))
     manifest = store.read_manifest(opened_campaign.directory)
     summary, now = overview.read_overview(opened_campaign.directory), time.time()
     numbers = overview.read_results(opened_campaign.directory, manifest)
