@@ -170,18 +170,16 @@ def _open_log(path: Path) -> tuple[int, int]:
 
 
 def _print_bytes(pieces: Iterator[bytes]) -> None:
-    """Print a file's bytes to stdout, except control characters that steer a terminal."""
-    text = codecs.getincrementaldecoder("utf-8")("replace")
+    printer = _Printer()
     for piece in pieces:
-        if sys.stdout.isatty():
-            click.echo(replace_controls(text.decode(piece)), nl=False)
-        else:
-            sys.stdout.buffer.write(piece)
-    sys.stdout.flush()
+        printer.text(piece)
 
 
 class _Printer:
-    """Print a log as it grows: the log to stdout, changes of its repeat's state to stderr."""
+    """Prints a log to stdout, and changes of its repeat's state to stderr.
+
+    A terminal gets no control characters, which could steer it.
+    """
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode

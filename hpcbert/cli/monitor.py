@@ -16,7 +16,7 @@ from hpcbert.campaign import preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
-from hpcbert.cli.campaigns import OpenedCampaign, format_next_step, open_campaigns
+from hpcbert.cli.campaigns import format_next_step, open_campaigns
 from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE
 from hpcbert.cli.output import Result, replace_controls, run_command
 from hpcbert.cli.progress import (
@@ -86,29 +86,21 @@ def _run_monitor(
     runs: str,
     site_file: str,
 ) -> Result:
-
     site = load(site_file)
     directory = Path(runs or site.runs)
-    tracked_campaigns: Sequence[TrackedCampaign] = ()
-    skipped: tuple[Path, ...] = ()
-    if not campaigns:
-        tracked_campaigns, skipped = flow.find_unfinished(directory, run=run)
-    opened_campaigns = tuple(
-        OpenedCampaign(tracked_campaign.directory, tracked_campaign.directory)
-        for tracked_campaign in tracked_campaigns
-    )
-    opened_campaigns = opened_campaigns or open_campaigns(campaigns, directory)
+    unfinished, skipped = ((), ()) if campaigns else flow.find_unfinished(directory, run=run)
+    tracked_campaigns: Sequence[TrackedCampaign] = unfinished
+    shown_paths: Mapping[Path, Path] = {}
+    if not unfinished:
+        opened_campaigns = open_campaigns(campaigns, directory)
+        shown_paths = {opened.directory: opened.shown for opened in opened_campaigns}
+        tracked_campaigns = tuple(map(flow.open_campaign, shown_paths))
     # Nothing in an archive changes any more.
-    once = once or any(opened_campaign.packed for opened_campaign in opened_campaigns)
-    full = full and not once
-    once = once or not (campaigns or tracked_campaigns)
-    tracked_campaigns = tracked_campaigns or tuple(
-        flow.open_campaign(opened_campaign.directory) for opened_campaign in opened_campaigns
-    )
+    once = once or any(path != shown for path, shown in shown_paths.items())
     policy, floor = RetryPolicy(max_retries), site.slurm.poll_floor
     seconds = _choose_interval(interval, floor, tracked_campaigns)
     try:
-        if full:
+        if full and not once:
             find_new = (lambda _: ()) if campaigns else _make_finder(directory)
             view, tracked_campaigns = _show_screen(
                 tracked_campaigns, policy, find_new, floor=floor, interval=seconds
@@ -121,17 +113,14 @@ def _run_monitor(
                 run=run,
                 floor=floor,
                 interval=seconds,
-                once=once,
+                once=once or not (campaigns or unfinished),
             )
     except KeyboardInterrupt:
         hint = format_cancel_hint(tracked_campaigns)
         return Result(errors=(Interruption("Interrupted. The jobs continue.", hint=hint),))
     shown_paths = {
-        tracked_campaign.directory: tracked_campaign.directory
-        for tracked_campaign in tracked_campaigns
-    }
-    shown_paths |= {
-        opened_campaign.directory: opened_campaign.shown for opened_campaign in opened_campaigns
+        path: shown_paths.get(path, path)
+        for path in (tracked_campaign.directory for tracked_campaign in tracked_campaigns)
     }
     result = _make_result(view, tracked_campaigns, shown_paths, exit_status=exit_status)
     warnings = store.describe_left_out("the campaigns that are not over", skipped)

@@ -193,6 +193,3 @@ def _render_again(path: Path, text: str) -> tuple[dict[str, str], dict[str, Path
     with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
         options = read_options(context.params)
     return _render_scripts(options)
-
-
-command = render
