@@ -6,12 +6,12 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
-from typing_extensions import Unpack
 
 from hpcbert.cli import streams
-from hpcbert.cli.log_options import LogOptions, add_log_options, make_collect_request
+from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import write_output
@@ -83,7 +83,7 @@ def compare(
     form: str,
     templates: tuple[str, ...],
     site_file: str,
-    **reading: Unpack[LogOptions],
+    **reading: Any,
 ) -> Result:
     """Compare results point by point, with a verdict on each.
 
@@ -107,7 +107,7 @@ def compare(
         within,
         fail_under,
         anyway=anyway,
-        reading=make_collect_request(**reading),
+        reading=make_collect_request(reading),
     )
     result = compare_results(request, find_places(site_file, templates))
     if junit:

@@ -249,7 +249,6 @@ class Monitor(App[None]):
         if not self._tail.read(_repeat_with_log(self._row, self._shown)):
             return
         self._bar("log_title").say(self._text(self._tail.title))
-        log.redraw()
         log.show(len(self._tail.lines))
         if at_end or self._tail.fresh:
             log.scroll_end(animate=False, force=True, immediate=True)
@@ -316,7 +315,6 @@ class Monitor(App[None]):
         elif row.level is not Level.REPEAT:
             change = self._tree.folded.add if folded else self._tree.folded.discard
             change(row.key)
-            self._rows.redraw()
             self._arrange()
 
     def _ask_filter(self) -> None:
@@ -341,7 +339,6 @@ class Monitor(App[None]):
             self._rows.focus()
         if self._words != tuple(text.split()):
             self._words = tuple(text.split())
-            self._rows.redraw()
             self._arrange()
 
     def _toggle_log(self) -> None:
