@@ -80,7 +80,6 @@ def collect(
 
 
 def _refuse_beside(name: str, form: str) -> None:
-    """Refuse published numbers that don't fit next to a table, before anything is collected."""
     if form not in ("text", "wide", "markdown"):
         raise UsageError(
             f"--beside has no effect with --format {form}, which has no room for it.",

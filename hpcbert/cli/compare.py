@@ -16,7 +16,7 @@ from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import write_output
 from hpcbert.commands.collect import find_places
-from hpcbert.commands.compare import CompareRequest, compare_results
+from hpcbert.commands.compare import CompareRequest, CompareResult, compare_results
 from hpcbert.errors import IncompleteError
 from hpcbert.results import compare as results_compare
 from hpcbert.results.compare import DIMENSIONS
@@ -112,13 +112,14 @@ def compare(
     result = compare_results(request, find_places(site_file, templates))
     if junit:
         failures = {failure.point: failure.message for failure in result.failures}
-        write_output(
-            Path(junit),
-            f"{results_compare.render_junit(result.comparisons, failures)}\n".encode(
-                errors="backslashreplace"
-            ),
-            "--junit",
-        )
+        text = f"{results_compare.render_junit(result.comparisons, failures)}\n"
+        write_output(Path(junit), text.encode(errors="backslashreplace"), "--junit")
+    return _make_result(result, within, fail_under, form)
+
+
+def _make_result(
+    result: CompareResult, within: float, fail_under: float | None, form: str
+) -> Result:
     width = streams.line_width(sys.stdout)
     views = [
         results_compare.comparison_view(comparison, within) for comparison in result.comparisons

@@ -58,7 +58,6 @@ def _campaigns(context: click.Context) -> Iterable[str]:
 
 
 def _campaign_on_line(context: click.Context) -> Path | None:
-    """Return the campaign that a command line names, or the newest one."""
     # If an option has no value yet, click parses the arguments but gives them no name.
     value = context.params.get("campaign") or context.params.get("paths")
     arguments = value or context.args

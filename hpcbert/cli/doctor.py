@@ -86,7 +86,6 @@ def doctor(
 
 
 def _format_finding(finding: Finding) -> list[str]:
-    """Return a finding as text: what was found, then what to do about it."""
     status = click.style(f"{finding.status:<4}", _COLOURS[finding.status])
     lines = [f"{status} {finding.name}: {replace_controls(finding.detail)}"]
     lines += [f"     {finding.hint}"] if finding.hint else []

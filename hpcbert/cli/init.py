@@ -100,7 +100,6 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
 
 
 def _propose_site(output: Path, options: dict[str, Any]) -> Proposal | None:
-    """Return the site that suits this machine's cluster; None without one."""
     cluster = Cluster(World(run))
     if not has_cluster(cluster):
         return None

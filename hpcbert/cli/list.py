@@ -98,7 +98,6 @@ def _matches_filter(overview: Overview, criteria: Filter, now: float) -> bool:
 
 
 def _read_age(_ctx: click.Context, _param: click.Parameter, value: str) -> float | None:
-    """Read an age; click's callback."""
     if not value:
         return None
     match = _AGE.fullmatch(value.strip())

@@ -142,7 +142,6 @@ def _log_data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file up to its present end."""
     descriptor, size = _open_log(path)
     with os.fdopen(descriptor, "rb") as file:
         while size > 0 and (block := file.read(min(_BLOCK, size))):

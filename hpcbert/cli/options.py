@@ -75,7 +75,6 @@ def is_typed(name: str) -> bool:
 
 
 def _format_flag(name: str) -> str:
-    """Return a parameter as the help shows it."""
     for param in click.get_current_context().command.params:
         if param.name == name:
             return name.upper() if isinstance(param, click.Argument) else max(param.opts, key=len)
@@ -156,7 +155,6 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
 
 
 def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str, Any]:
-    """Return the arguments of `click.option` for the values of a type."""
     bounds = next((check for check in checks if isinstance(check, Range)), None)
     arguments: dict[str, Any] = {}
     if option.choices and option.read:

@@ -91,7 +91,6 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
 
 
 def _write_example(path: Path) -> Result:
-    """Write the example of a campaign.toml."""
     if path.exists() or path.is_symlink():
         hint = "Name another file, or remove it."
         raise UsageError("The file exists already.", where=str(path), hint=hint)

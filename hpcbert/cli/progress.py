@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -39,15 +39,23 @@ from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.runner import run
 
-# kind -> mark, the same without Unicode, style, its name in a count
+
+class Mark(NamedTuple):
+    """How a kind of state is shown: its sign, its style, and its name in a count."""
+
+    sign: str
+    style: str
+    name: str
+
+
 MARKS = {
-    Kind.SUCCEEDED: ("✓", "+", "green", "completed"),
-    Kind.FAILED: ("✗", "x", "red", "failed"),
-    Kind.RUNNING: ("▶", ">", "cyan", "running"),
-    Kind.WAITING: ("·", ".", "dim", "waiting"),
-    Kind.REQUEUED: ("↻", "r", "yellow", "requeued"),
-    Kind.UNKNOWN: ("?", "?", "magenta", "unknown"),
-    Kind.UNNEEDED: ("○", "o", "dim", "not needed"),
+    Kind.SUCCEEDED: Mark("✓", "green", "completed"),
+    Kind.FAILED: Mark("✗", "red", "failed"),
+    Kind.RUNNING: Mark("▶", "cyan", "running"),
+    Kind.WAITING: Mark("·", "dim", "waiting"),
+    Kind.REQUEUED: Mark("↻", "yellow", "requeued"),
+    Kind.UNKNOWN: Mark("?", "magenta", "unknown"),
+    Kind.UNNEEDED: Mark("○", "dim", "not needed"),
 }
 # Polls without an answer from Slurm before that is worth a line.
 _SILENT_POLLS = 2
@@ -116,7 +124,7 @@ def _make_outage_reporter() -> Callable[[View], None]:
 def format_counts(counts: Mapping[Kind, int] | Mapping[str, int]) -> str:
     """Return the number of repeats of each kind: `4 completed, 1 running`."""
     return ", ".join(
-        f"{counts[kind]} {kind_mark[3]}" for kind, kind_mark in MARKS.items() if counts.get(kind)
+        f"{counts[kind]} {mark.name}" for kind, mark in MARKS.items() if counts.get(kind)
     )
 
 

@@ -65,7 +65,6 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
 
 
 def _render_scripts(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
-    """Return the scripts, and the files that they read beside them, by name."""
     scripts, sources = {}, {}
     for request in read_requests(options, dry=True):
         script_texts, files = by_hand(
@@ -77,7 +76,6 @@ def _render_scripts(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
 
 
 def _check_folder(folder: Path) -> Result:
-    """Compare a folder's scripts and their library with what would be written now."""
     place = folder.resolve()
     directory = place.parent if place.name == store.SCRIPTS_FOLDER else folder
     if (directory / MANIFEST).is_file():
@@ -110,7 +108,6 @@ def _check_folder(folder: Path) -> Result:
 
 
 def _compare_scripts(paths: Sequence[Path]) -> tuple[list[str], dict[str, Path]]:
-    """Return the differences of scripts from what their headers render, and their library."""
     differences, sources = [], {}
     for path in paths:
         script_text = path.read_text(encoding="utf-8")
@@ -131,7 +128,6 @@ def _compare_scripts(paths: Sequence[Path]) -> tuple[list[str], dict[str, Path]]
 
 
 def _check_campaign(directory: Path) -> Result:
-    """Compare a campaign's scripts and their library with what was written at submission."""
     campaign = store.read_manifest(directory)
     submit_command = shlex.join(["hpcbert", "submit", "--like", str(directory)])
     errors = [

@@ -113,7 +113,6 @@ def collect_tables(
 def _format_published(
     points: Sequence[neighbours.Neighbour], name: str, form: str, width: int
 ) -> str:
-    """Return published results for the points of tables, as text to add to these."""
     if points:
         view = neighbours.neighbour_view(points, name)
         return view.markdown() if form == "markdown" else view.text(width)

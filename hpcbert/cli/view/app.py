@@ -184,7 +184,6 @@ class Monitor(App[None]):
         return self._rows_shown[cursor] if 0 <= cursor < len(self._rows_shown) else None
 
     def _draw(self) -> None:
-        """Draw what changed."""
         if self._shown is None:
             return
         self._rows.show(len(self._rows_shown))
@@ -241,7 +240,6 @@ class Monitor(App[None]):
         return (Piece(self._text(lines[number]) if number < len(lines) else ""),)
 
     def _read_log(self) -> None:
-        """Show the end of the log of the row at the cursor."""
         if not self._log_open or self._shown is None or self._row is None:
             return
         log = self.query_one("#log", Scroll)

@@ -252,7 +252,6 @@ class Session:
 
 
 def _failed_repeats(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
-    """Yield the failed repeats of the points and repeats among rows."""
     for row in rows:
         if row.level is not Level.CAMPAIGN:
             for repeat in row.repeats:
