@@ -28,7 +28,7 @@ from hpcbert.model import LARGEST, PRECISIONS, Shape, parse_device, parse_precis
 from hpcbert.scheduler.base import World
 from hpcbert.script.draft import Draft, Submitter
 from hpcbert.script.matrix import Portion
-from hpcbert.script.plan import Request, choose_device, list_shapes
+from hpcbert.script.plan import Request, choose_device
 from hpcbert.script.rerun import Lock, compare_locks, rerun_request
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import mail
@@ -307,9 +307,7 @@ def _make_campaign_request(
 
 def _stops_on_failure(options: Options, request: Request) -> bool:
     """Return whether to hold shapes back if the smallest fails; by default, those of a curve."""
-    distinct_shapes = {cell.shape for cell in request.cells} or set(
-        list_shapes(request.shape, scaling=request.scaling)
-    )
+    distinct_shapes = {cell.shape for cell in request.cells}
     if len(distinct_shapes) == 1 or options.concurrent_points:
         return False
     if options.stop_on_failure is None:

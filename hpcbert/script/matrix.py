@@ -165,7 +165,7 @@ def _expand_shapes(words: Sequence[Shape | str], largest: Shape) -> tuple[Shape,
     """Return the requested shapes, each once, those with few GPUs first."""
     unique_shapes: dict[Shape, None] = {}
     for word in words or (largest,):
-        curve = list_shapes(largest, scaling=True) if word == SCALING else (word,)
+        curve = list_shapes(largest) if word == SCALING else (word,)
         unique_shapes |= {shape: None for shape in curve if isinstance(shape, Shape)}
     return tuple(sorted(unique_shapes, key=lambda shape: (shape.gpus, shape.nodes)))
 

@@ -15,11 +15,11 @@ from hpcbert.commands.submit import submit
 from hpcbert.config.site import Site
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, draft
-from hpcbert.script.plan import Request
 from tests.kit.drafts import OPTIONS, SUBMITTER, changed, hurried, load, reference
+from tests.kit.requests import combined
 from tests.kit.slurm import Slurm, failed
 
-REQUEST = Request(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
+REQUEST = combined(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from hpcbert.script.plan import Request
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.system.runner import Runner
 from tests.kit.paths import SITE, TEMPLATES
+from tests.kit.requests import combined
 
 SUBMITTER = Submitter("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
 OPTIONS = SubmitOptions(scheduler="slurm", folders=(TEMPLATES,))
@@ -62,7 +63,7 @@ def drafted(
     """Draft a submission of the PyTorch reference on 1 GPU, at a place or a site."""
     here = reference(where) if isinstance(where, Path) else where
     return draft(
-        request or Request(Shape(1, 1), ("fp32",)), here, found or load(),
+        request or combined(Shape(1, 1), ("fp32",)), here, found or load(),
         options=replace(OPTIONS, **(options or {})), submitter=SUBMITTER,
     )  # fmt: skip
 
@@ -71,7 +72,7 @@ def curve(
     where: Path, precisions: tuple[str, ...] = ("fp32", "bf16"), *, repeats: int = 5, **options: Any
 ) -> Draft:
     """Draft a submission of 1 and 2 GPUs in each precision."""
-    request = Request(Shape(1, 2), precisions, scaling=True, repeats=repeats)
+    request = combined(Shape(1, 2), precisions, scaling=True, repeats=repeats)
     return drafted(where, request, options=options)
 
 

@@ -22,6 +22,7 @@ from tests.kit.cli import Done, inside
 from tests.kit.drafts import changed, drafted, reference, settled
 from tests.kit.logs import put
 from tests.kit.recipes import STEP_LOG
+from tests.kit.requests import combined
 from tests.kit.scripts import only_script
 
 RECIPE = """\
@@ -62,7 +63,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def asked(on: str, **changes: Any) -> Request:
-    return Request(Shape(1, 2), device=on, **changes)
+    return combined(Shape(1, 2), device=on, **changes)
 
 
 def script(tmp_path: Path, on: str, found: Recipe | None = None, **options: Any) -> str:
