@@ -184,6 +184,8 @@ class MeasurementPlan:
     """A request, checked against a recipe and a site.
 
     Attributes:
+        request: The request, with the largest shape of all points.
+        device: The device of the ranks.
         preset: The recipe's protocol.
         protocol: Repeats, iterations, warm-up.
         options: The value of each of the recipe's options.
@@ -192,11 +194,18 @@ class MeasurementPlan:
             batch begins with them.
     """
 
+    request: Request
+    device: Device
     preset: Preset
     protocol: Protocol
     options: Mapping[str, OptionValue]
     points: tuple[Point, ...]
     sizes: Mapping[str, int]
+
+    @property
+    def framework(self) -> str:
+        """The name of the recipe."""
+        return self.points[0].framework
 
 
 def choose_device(
@@ -294,7 +303,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
         )
 
     points = tuple(dict.fromkeys(map(point, cells)))
-    return MeasurementPlan(preset, protocol, values, points, sizes)
+    return MeasurementPlan(request, device, preset, protocol, values, points, sizes)
 
 
 def _check_env(

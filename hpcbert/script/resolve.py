@@ -18,7 +18,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Device, Point
 from hpcbert.script import materials
 from hpcbert.script.materials import Inputs, runs_in_environment
-from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device, plan
+from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device
 from hpcbert.slurm.controller import choose_mpi
 
 # Directory of a script to submit by hand: the one in which sbatch is called.
@@ -100,7 +100,7 @@ class Resolved:
     """A request at a site, decided: nothing below asks site or recipe again.
 
     Attributes:
-        request, site, recipe, options: The sources of the decisions.
+        site, recipe, options: The sources of the decisions.
         scheduler: The scheduler's properties; may differ from the site's in a dry run.
         device: The device of the ranks; the recipe is adapted to it.
         plan: What to measure: protocol, the recipe's options, points.
@@ -115,7 +115,6 @@ class Resolved:
         missing: What ranks need but nothing names: `image`, `data`, `source`, `python`.
     """
 
-    request: Request
     site: Site
     recipe: Recipe
     options: SubmitOptions
@@ -132,6 +131,11 @@ class Resolved:
     missing: tuple[str, ...] = ()
 
     @property
+    def request(self) -> Request:
+        """The request behind the plan."""
+        return self.plan.request
+
+    @property
     def by_hand(self) -> bool:
         """Whether its scripts are submitted by hand, each in any place."""
         return self.directory == BY_HAND
@@ -144,26 +148,29 @@ class Resolved:
 
 
 def resolve(
-    request: Request, site: Site, recipe: Recipe, options: SubmitOptions, directory: str = BY_HAND
+    measurement_plan: MeasurementPlan,
+    site: Site,
+    recipe: Recipe,
+    options: SubmitOptions,
+    directory: str = BY_HAND,
 ) -> Resolved:
-    """Decide everything that a request leaves open.
+    """Decide everything that a plan leaves open.
 
     Args:
-        request: What to measure.
+        measurement_plan: What to measure.
         site: Where it runs.
         recipe: What runs.
         options: How to carry it out.
         directory: The campaign's; without one, scripts are submitted by hand.
 
     Raises:
-        UsageError: Recipe, site and request do not fit together; the hint says what to change. Or
+        UsageError: Recipe, site and plan do not fit together; the hint says what to change. Or
             the user trusts neither site nor recipe.
     """
     scheduler = find_traits(options.scheduler)
-    device = choose_device(recipe, site, request.device, options.folders)
+    request, device = measurement_plan.request, measurement_plan.device
     device_option = "" if device == choose_device(recipe, site, "") else f" --device {device}"
     recipe = recipe.for_device(device)
-    measurement_plan = plan(recipe, site, request)
     sources = _list_sources(site, recipe, options, measurement_plan)
     _refuse_untrusted(site, recipe, options, sources)
     _refuse_impossible(request, site, scheduler, directory)
@@ -182,7 +189,6 @@ def resolve(
     mpi = _choose_mpi(site, recipe, options.mpi)
     has_several_ranks = scheduler.srun and request.shape.gpus > 1
     return Resolved(
-        request=request,
         site=site,
         recipe=recipe,
         options=options,
@@ -323,15 +329,15 @@ def _list_missing(
     site: Site, recipe: Recipe, options: SubmitOptions, inputs: Inputs
 ) -> tuple[str, ...]:
     """Return what ranks need but nothing names; a rehearsal needs only the image."""
-    if site.container.runtime != "none" and not inputs.image:
-        image_needs = ("image",)
-    elif options.rehearse or options.examine:
+    lacks_image = site.container.runtime != "none" and not inputs.image
+    if not lacks_image and (options.rehearse or options.examine):
         return ()
-    else:
-        image_needs = ()
-    needs = tuple(need for need in recipe.needs if not getattr(inputs, need))
-    lacks_python = runs_in_environment(site, recipe) and not inputs.python
-    return (*needs, *(("python",) if lacks_python else ()), *image_needs)
+    needs: list[str] = [need for need in recipe.needs if not getattr(inputs, need)]
+    if runs_in_environment(site, recipe) and not inputs.python:
+        needs.append("python")
+    if lacks_image:
+        needs.append("image")
+    return tuple(needs)
 
 
 def _missing_error(

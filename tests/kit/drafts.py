@@ -13,7 +13,7 @@ from hpcbert.config.site import Site
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
 from hpcbert.script.draft import Draft, Submitter, draft
-from hpcbert.script.plan import Request
+from hpcbert.script.plan import Request, plan
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.system.runner import Runner
 from tests.kit.paths import SITE, TEMPLATES
@@ -62,10 +62,10 @@ def drafted(
 ) -> Draft:
     """Draft a submission of the PyTorch reference on 1 GPU, at a place or a site."""
     here = reference(where) if isinstance(where, Path) else where
-    return draft(
-        request or combined(Shape(1, 1), ("fp32",)), here, found or load(),
-        options=replace(OPTIONS, **(options or {})), submitter=SUBMITTER,
-    )  # fmt: skip
+    own_recipe = found or load()
+    measurement_plan = plan(own_recipe, here, request or combined(Shape(1, 1), ("fp32",)))
+    own_options = replace(OPTIONS, **(options or {}))
+    return draft(measurement_plan, here, own_recipe, options=own_options, submitter=SUBMITTER)
 
 
 def curve(
