@@ -35,6 +35,8 @@ _PYXIS_WORDS = """
     container-entrypoint no-container-entrypoint container-writable container-readonly
 """
 _FLAGS = frozenset(_FLAG_WORDS.split())
+# Without a letter, but read here, so that an abbreviation of them must be known too.
+_READ_NAMES = frozenset({"comment", "gres", "mem", "mpi"})
 
 _NODES = "hpcbert's --nodes sets the nodes of a point"
 _TASKS = "hpcbert's --nodes and --gpus-per-node set the ranks of a point"
@@ -93,7 +95,7 @@ class _Program(NamedTuple):
 
     def expand_name(self, name: str) -> str:
         """Return the long name of an abbreviation, as getopt does; a reserved one if in doubt."""
-        names = _FLAGS | set(self.letters.values()) | set(self.reserved)
+        names = _FLAGS | _READ_NAMES | set(self.letters.values()) | set(self.reserved)
         if name in names or name == "container":  # Slurm's own, for OCI bundles
             return name
         matches = sorted(known for known in names if known.startswith(name))
