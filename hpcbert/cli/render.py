@@ -68,7 +68,7 @@ def _render_scripts(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
     scripts, sources = {}, {}
     for request in read_requests(options, dry=True):
         script_texts, files = by_hand(
-            request.request, request.site, request.recipe, options=request.options
+            request.plan, request.site, request.recipe, options=request.options
         )
         scripts.update(script_texts)
         sources.update(files)

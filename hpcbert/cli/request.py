@@ -42,9 +42,8 @@ from hpcbert.scheduler.base import World
 from hpcbert.script import cost, matrix
 from hpcbert.script.draft import Draft, Submitter
 from hpcbert.script.draft import draft as draft_campaign
-from hpcbert.script.matrix import Portion
-from hpcbert.script.plan import Request, choose_device, list_shapes
-from hpcbert.script.rerun import Lock, compare_locks, load_lock, rerun_request
+from hpcbert.script.plan import MeasurementPlan, Request, choose_device
+from hpcbert.script.rerun import Lock, compare_locks, load_lock, plan_rerun
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import mail
 from hpcbert.system.decode import Invalid, did_you_mean
@@ -61,7 +60,7 @@ class CampaignRequest:
         warnings: Choices made on the user's behalf.
     """
 
-    request: Request
+    plan: MeasurementPlan
     site: Site
     recipe: Recipe
     options: SubmitOptions
@@ -129,15 +128,13 @@ def read_requests(
     sources = _Sources(options, {past.framework} if past else names)
     if past:
         recipe, site_config = sources.find(past.framework)
-        portions: tuple[matrix.Portion, ...] = (
-            matrix.Portion(recipe.name, rerun_request(past, recipe, site_config)),
-        )
+        plans: tuple[MeasurementPlan, ...] = (plan_rerun(past, recipe, site_config),)
     else:
         where = file.where if file else ""
-        portions = matrix.list_portions(matrix.Matrix(selection, base, where), sources.find)
+        plans = matrix.list_plans(matrix.Matrix(selection, base, where), sources.find)
     return tuple(
-        _make_campaign_request(options, sources, portion, dry=dry, rehearse=rehearse, file=file)
-        for portion in portions
+        _make_campaign_request(options, sources, plan, dry=dry, rehearse=rehearse, file=file)
+        for plan in plans
     )
 
 
@@ -298,16 +295,16 @@ class _Sources:
 def _make_campaign_request(
     options: Options,
     sources: _Sources,
-    portion: Portion,
+    plan: MeasurementPlan,
     *,
     dry: bool,
     rehearse: bool,
     file: CampaignFile | None,
 ) -> CampaignRequest:
-    recipe, site_config = sources.find(portion.framework)
+    recipe, site_config = sources.find(plan.framework)
     scheduler_name = options.scheduler or site_config.scheduler
     warnings: tuple[str, ...] = ()
-    if dry and find_traits(scheduler_name).runs_locally and portion.request.shape.nodes > 1:
+    if dry and find_traits(scheduler_name).runs_locally and plan.request.shape.nodes > 1:
         note = f"The site's scheduler is {scheduler_name}, with one node: this script is for Slurm."
         scheduler_name, warnings = SLURM.name, (note,)
     warnings += _describe_mail(options.notify, scheduler_name)
@@ -323,10 +320,10 @@ def _make_campaign_request(
         rehearse=rehearse,
         dry=dry,
         preflight=options.preflight,
-        stop_on_failure=_stops_on_failure(options, portion.request),
+        stop_on_failure=_stops_on_failure(options, plan),
         file=Path(file.where) if file else None,
     )
-    return CampaignRequest(portion.request, site_config, recipe, submit_options, warnings)
+    return CampaignRequest(plan, site_config, recipe, submit_options, warnings)
 
 
 def _list_unused_keys(file: CampaignFile | None, scheduler_name: str) -> tuple[str, ...]:
@@ -338,11 +335,9 @@ def _list_unused_keys(file: CampaignFile | None, scheduler_name: str) -> tuple[s
     return tuple(f"{file.where}: {key} {effect}" for key in keys)
 
 
-def _stops_on_failure(options: Options, request: Request) -> bool:
+def _stops_on_failure(options: Options, plan: MeasurementPlan) -> bool:
     """Return whether to hold shapes back if the smallest fails; by default, those of a curve."""
-    distinct_shapes = {cell.shape for cell in request.cells} or set(
-        list_shapes(request.shape, scaling=request.scaling)
-    )
+    distinct_shapes = {point.shape for point in plan.points}
     if len(distinct_shapes) == 1 or options.concurrent_points:
         return False
     if options.stop_on_failure is None:
@@ -503,7 +498,7 @@ def _draft_campaign(
     fitted_options = backend.fit(request.options, request.site, request.recipe)
     options = replace(fitted_options, name=name, note=note, dry=dry)
     return draft_campaign(
-        request.request, request.site, request.recipe, options=options, submitter=find_submitter()
+        request.plan, request.site, request.recipe, options=options, submitter=find_submitter()
     )
 
 

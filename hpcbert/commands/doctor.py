@@ -38,7 +38,7 @@ from hpcbert.scheduler.base import World
 from hpcbert.script import materials
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.materials import site_data_options
-from hpcbert.script.plan import Request, choose_device
+from hpcbert.script.plan import Request, choose_device, plan
 from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import choose_mpi
@@ -259,7 +259,10 @@ def _draft_job(
         options, job_site, first_recipe
     )
     request = Request(visit.shape, repeats=1, device=device)
-    return draft(request, job_site, first_recipe, options=options, submitter=visit.submitter)
+    measurement_plan = plan(first_recipe, job_site, request)
+    return draft(
+        measurement_plan, job_site, first_recipe, options=options, submitter=visit.submitter
+    )
 
 
 def _submit(

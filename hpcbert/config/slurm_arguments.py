@@ -8,40 +8,35 @@ from typing import NamedTuple
 
 # A name, and what follows `=` or a blank: a word with a blank in it was meant to be two.
 _LONG = re.compile(r"--([^=\s]+)(?:[=\s](.*))?", re.DOTALL)
-# Without a value, or with one only after `=` (SchedMD/slurm, src/common/slurm_opt.c@d525b68): a word
-# after it is no value of it, but would be taken for a script or a command.
-_FLAGS = frozenset(
-    """
+# Without a value, or with one only after `=` (SchedMD/slurm, src/common/slurm_opt.c@d525b68): the
+# next word is no value of it, but would be taken for a script or a command.
+_FLAG_WORDS = """
     async bcast compress consolidate-segments contiguous debugger-test disable-status exact
     exclusive external external-launcher get-user-env help hold ignore-pbs immediate interactive
     kill-on-bad-exit label multi-prog nice no-allocate no-kill no-requeue oom-kill-step overcommit
     overlap oversubscribe parsable preserve-env propagate pty quiet quit-on-interrupt reboot requeue
     resv-ports send-libs spread-job spread-segments stepmgr test-only unbuffered usage
     use-min-nodes verbose version wait-for-children whole
-    """.split()
-)
-_LETTERS = dict(
-    pair.split("=")
-    for pair in """
+"""
+_LETTER_PAIRS = """
     A=account B=extra-node-info C=constraint D=chdir F=nodefile G=gpus H=hold J=job-name L=licenses
     M=clusters N=nodes O=overcommit Q=quiet S=core-spec V=version W=wait b=begin c=cpus-per-task
     d=dependency e=error h=help i=input k=no-kill m=distribution n=ntasks o=output p=partition
     q=qos s=oversubscribe t=time v=verbose w=nodelist x=exclude
-    """.split()
-)
-_SRUN_LETTERS = dict(
-    pair.split("=")
-    for pair in """
+"""
+_SRUN_LETTER_PAIRS = """
     E=preserve-env I=immediate K=kill-on-bad-exit T=threads X=disable-status Z=no-allocate l=label
     r=relative u=unbuffered
-    """.split()
-)
+"""
 # Options of pyxis.
-_CONTAINER = """
+_PYXIS_WORDS = """
     container-env container-image container-mounts container-name container-save container-workdir
     container-mount-home no-container-mount-home container-remap-root no-container-remap-root
     container-entrypoint no-container-entrypoint container-writable container-readonly
-""".split()
+"""
+_FLAGS = frozenset(_FLAG_WORDS.split())
+# Without a letter, but read here, so that an abbreviation of them must be known too.
+_READ_NAMES = frozenset({"comment", "gres", "mem", "mpi"})
 
 _NODES = "hpcbert's --nodes sets the nodes of a point"
 _TASKS = "hpcbert's --nodes and --gpus-per-node set the ranks of a point"
@@ -56,7 +51,7 @@ _RESERVED = {
     **dict.fromkeys(("output", "error", "open-mode"), _LOGS),
     **dict.fromkeys(("export", "export-file"), _ENVIRONMENT),
     **dict.fromkeys(("help", "usage", "version", "test-only"), _NOTHING),
-    **dict.fromkeys(_CONTAINER, _IMAGE),
+    **dict.fromkeys(_PYXIS_WORDS.split(), _IMAGE),
     "chdir": "the job's directory is the campaign, and --runs sets the directory of campaigns",
     "uid": "jobs belong to their submitter",
     "gid": "jobs belong to their submitter",
@@ -99,17 +94,21 @@ class _Program(NamedTuple):
     reserved: dict[str, str]
 
     def expand_name(self, name: str) -> str:
-        """Return the long name that getopt reads from an abbreviation; a reserved one if in doubt."""
-        names = _FLAGS | set(self.letters.values()) | set(self.reserved)
+        """Return the long name of an abbreviation, as getopt does; a reserved one if in doubt."""
+        names = _FLAGS | _READ_NAMES | set(self.letters.values()) | set(self.reserved)
         if name in names or name == "container":  # Slurm's own, for OCI bundles
             return name
         matches = sorted(known for known in names if known.startswith(name))
         return next((match for match in matches if match in self.reserved), [*matches, name][0])
 
 
+def _make_program(letter_pairs: str, reserved: dict[str, str]) -> _Program:
+    return _Program(dict(pair.split("=") for pair in letter_pairs.split()), reserved)
+
+
 _PROGRAMS = {
-    "sbatch": _Program({**_LETTERS, "a": "array"}, _SBATCH_RESERVED),
-    "srun": _Program({**_LETTERS, **_SRUN_LETTERS}, _SRUN_RESERVED),
+    "sbatch": _make_program(f"{_LETTER_PAIRS} a=array", _SBATCH_RESERVED),
+    "srun": _make_program(_LETTER_PAIRS + _SRUN_LETTER_PAIRS, _SRUN_RESERVED),
 }
 
 
@@ -187,7 +186,7 @@ def _parse_option(program: _Program, word: str) -> list[_Option]:
     """Read a long option, or short ones of which the first with a value takes the rest."""
     if long := _LONG.fullmatch(word):
         return [_Option(word, program.expand_name(long[1]), long[2] or "")]
-    options = []
+    options: list[_Option] = []
     for position, letter in enumerate(word[1:], start=2):
         name = program.letters.get(letter, letter)
         if letter in program.letters and name not in _FLAGS:

@@ -18,7 +18,7 @@ from hpcbert.config.site import Site, flatten, to_plain
 from hpcbert.config.toml import SCHEMA, read
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import Campaign, OptionValue, Point, Protocol
-from hpcbert.script.plan import Request, RequestCell, plan
+from hpcbert.script.plan import MeasurementPlan, Request, RequestCell, plan
 from hpcbert.script.resolve import Resolved, rank_variables
 from hpcbert.system import redact
 from hpcbert.system.decode import decode
@@ -209,14 +209,13 @@ def _format_value(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def rerun_request(lock: Lock, recipe: Recipe, site: Site) -> Request:
-    """Return the request that makes the same points here.
+def plan_rerun(lock: Lock, recipe: Recipe, site: Site) -> MeasurementPlan:
+    """Plan the same points here.
 
     Raises:
         UsageError: A point is not possible here; the message says which, or why.
     """
-    request = _same_request(lock, recipe)
-    measurement_plan = plan(recipe, site, request)
+    measurement_plan = plan(recipe, site, _same_request(lock, recipe))
     planned_points = {_without_options(point) for point in measurement_plan.points}
     missing_points = [
         point
@@ -231,7 +230,7 @@ def rerun_request(lock: Lock, recipe: Recipe, site: Site) -> Request:
             where=recipe.name,
             hint="The recipe or the site differs. Give the points with --fw, --nodes and so on.",
         )
-    return request
+    return measurement_plan
 
 
 def _without_options(point: Point) -> Point:

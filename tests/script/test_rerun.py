@@ -18,12 +18,12 @@ from hpcbert.errors import ConfigError
 from hpcbert.model import Material, Shape
 from hpcbert.script import rerun
 from hpcbert.script.draft import Draft
-from hpcbert.script.plan import Request
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cli import inside
 from tests.kit.drafts import changed, drafted, reference
+from tests.kit.requests import combined
 
-REQUEST = Request(
+REQUEST = combined(
     Shape(1, 2),
     ("fp32", "bf16"),
     scaling=True,
