@@ -61,14 +61,14 @@ def doctor(
     nodes: int,
     gpus_per_node: int | None,
     wait: int,
-    **given: Any,
+    **values: Any,
 ) -> Result:
     """Check that this machine, and nodes, can do what the site says.
 
     With --nodes, doctor submits a job with the script of a normal submission, which checks that
     many nodes from inside.
     """
-    site_config = site.load(site_file, Options(**given))
+    site_config = site.load(site_file, Options(**values))
     scheduler_traits = find_traits(site_config.scheduler)
     if not scheduler_traits.srun:
         unused = ("nodes", "gpus_per_node", "wait", *list_unused(site_config.scheduler))

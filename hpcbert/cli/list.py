@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -159,13 +159,10 @@ def list_(
             for overview in overviews
         ],
     }
-    if (
-        not overviews
-        and not everyone
-        and list_overviews(directory, criteria._replace(everyone=True), now=now)
-    ):
-        return Result(data, f"None of yours in {directory}; --everyone lists those of others.")
-    return Result(data, _format_table(overviews, directory, now, narrowed=criteria != Filter()))
+    text = _format_table(overviews, directory, now, narrowed=criteria != Filter())
+    if not overviews and list_overviews(directory, criteria._replace(everyone=True), now=now):
+        text = f"None of yours in {directory}; --everyone lists those of others."
+    return Result(data, text)
 
 
 def _format_table(overviews: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:
@@ -177,12 +174,10 @@ def _format_table(overviews: Sequence[Overview], runs: Path, now: float, *, narr
     if not any(row[_NAME] for row in rows[1:]):
         rows = [(*row[:_NAME], *row[_NAME + 1 :]) for row in rows]
         right = tuple(column - 1 for column in right)
-    notes = [
-        "",
-        _FROM_FILES,
-        *([COLLECT_AGAIN] if any(overview.provisional for overview in overviews) else []),
-    ]
-    return "\n".join([*align_rows(rows, streams.line_width(sys.stdout), right=right), *notes])
+    lines = [*align_rows(rows, streams.line_width(sys.stdout), right=right), "", _FROM_FILES]
+    if any(overview.provisional for overview in overviews):
+        lines.append(COLLECT_AGAIN)
+    return "\n".join(lines)
 
 
 def _format_row(overview: Overview, now: float) -> tuple[str, ...]:
@@ -201,8 +196,6 @@ def _format_row(overview: Overview, now: float) -> tuple[str, ...]:
 
 
 def _format_valid(overview: Overview) -> str:
-    counts: dict[str, Any] = {"valid": overview.valid, "asked": overview.asked}
-    text = "{valid}/{asked}".format(
-        **{key: "-" if count is None else count for key, count in counts.items()}
-    )
-    return text + PROVISIONAL * overview.provisional
+    valid = "-" if overview.valid is None else overview.valid
+    asked = "-" if overview.asked is None else overview.asked
+    return f"{valid}/{asked}{PROVISIONAL * overview.provisional}"

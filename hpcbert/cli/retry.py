@@ -65,11 +65,9 @@ def retry(
     directories = store.resolve_all(campaigns, Path(runs or site_config.runs))
     nodes = tuple(node for node_list in exclude for node in expand(node_list))
     policy = RetryPolicy(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
-    for name in dict.fromkeys(
-        store.read_manifest(directory).scheduler for directory in directories
-    ):
-        unused = (*list_unused(name), "no_exclude") if list_unused(name) else ()
-        refuse_typed(unused, f"on a campaign of the {name} scheduler")
+    for name in sorted({store.read_manifest(directory).scheduler for directory in directories}):
+        if unused := list_unused(name):
+            refuse_typed((*unused, "no_exclude"), f"on a campaign of the {name} scheduler")
     display = Display(err=True)
     waiting = display.waiting if wait else None
     plans = [
@@ -90,7 +88,7 @@ def retry(
 
 
 def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
-    errors = tuple(
+    errors = [
         IncompleteError(
             f"{repeat.array.point.key} repeat {repeat.number} has been retried as often as "
             f"allowed: {repeat.why}",
@@ -99,7 +97,8 @@ def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
         )
         for plan in plans
         for repeat in plan.findings.spent
-    ) + tuple(
+    ]
+    errors += [
         IncompleteError(
             f"{repeat.array.point.key} repeat {repeat.number} ran out of device memory, and "
             "would do so again.",
@@ -109,11 +108,11 @@ def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
         )
         for plan in plans
         for repeat in plan.findings.too_large
-    )
+    ]
     return Result(
         data={"campaigns": [_plan_data(plan) for plan in plans], "submitted": not dry},
         text="\n".join(format_retry_plan(plan, dry=dry) for plan in plans),
-        errors=errors,
+        errors=tuple(errors),
         warnings=tuple(
             f"{node} is suspected too ({reason}), but too few nodes would be left without it."
             for plan in plans

@@ -54,7 +54,7 @@ class Scene:
     Attributes:
         view: The states.
         counts: Number of repeats of each kind in a campaign or point, by the row's key.
-        left: Seconds until a campaign or point ends, if they can be estimated.
+        times_left: Seconds until a campaign or point ends, if they can be estimated.
         details: Progress of the running repeats on the screen.
         failures: Why the failed repeats on the screen failed, from their logs.
         over: Whether nothing waits or runs any more.
@@ -62,7 +62,7 @@ class Scene:
 
     view: View
     counts: Mapping[tuple[str | int, ...], Mapping[Kind, int]]
-    left: Mapping[tuple[str | int, ...], float]
+    times_left: Mapping[tuple[str | int, ...], float]
     details: Mapping[Key, RepeatProgress] = field(default_factory=dict)
     failures: Mapping[Key, str] = field(default_factory=dict)
     over: bool = False
@@ -337,7 +337,7 @@ def _format_reason(repeat: Repeat, state: RepeatState, scene: Scene) -> str:
 
 def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     counts = scene.counts[row.key]
-    time_left = scene.left.get(row.key)
+    time_left = scene.times_left.get(row.key)
     is_alive = any(kind.alive for kind in counts)
     campaign_name = row.watched.campaign.name if row.level is Level.CAMPAIGN else ""
     texts = (campaign_name, _format_reasons(row, scene), format_counts(counts))
