@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,7 +17,7 @@ from hpcbert.cli import streams
 from hpcbert.cli.output import Result
 from hpcbert.commands.collect import CollectRequest, CollectResult, Places, collect, find_places
 from hpcbert.errors import HpcbertError, IncompleteError
-from hpcbert.logs.layout import printable_path
+from hpcbert.logs.layout import LeftOut, printable_path
 from hpcbert.model import Provenance, SpeedupTable, format_utc
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS
@@ -76,22 +77,20 @@ def collect_tables(
         frameworks=recipes.names,
         load=recipes.load,
     )
-    tables, layout, provenance = collection.tables, FORMATS[form], make_provenance()
+    table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
-    text = layout.write(tables, provenance, width) if tables and not layout.pack else ""
-    data = tables_data(tables, provenance if tables else None)
+    layout, tables = FORMATS[form], collection.tables
+    text = layout.write(tables, table_provenance, width) if tables and not layout.pack else ""
+    data = tables_data(tables, table_provenance if tables else None)
     if collection.left_out or tables:
-        data["left_out"] = [
-            {"path": printable_path(log.path), "why": log.why, "wanted": log.wanted}
-            for log in collection.left_out
-        ]
+        data["left_out"] = list(map(_log_data, collection.left_out))
     if published_name:
         neighbour_points = neighbours.find_neighbours(tables, published_name)
         data["beside"] = neighbours.neighbour_data(neighbour_points)
         if tables:
             text += f"\n\n{_format_published(neighbour_points, published_name, form, width)}"
     if output and tables:
-        content = layout.pack and layout.pack(tables, provenance)
+        content = layout.pack and layout.pack(tables, table_provenance)
         plain_text = f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
         write_output(Path(output), content or plain_text)
         text = ""
@@ -104,10 +103,14 @@ def collect_tables(
         warnings=(
             *collection.warnings,
             *_describe_left_out(collection),
-            *layout.omissions(tables, provenance),
+            *layout.omissions(tables, table_provenance),
             *notes,
         ),
     )
+
+
+def _log_data(log: LeftOut) -> dict[str, Any]:
+    return {"path": printable_path(log.path), "why": log.why, "wanted": log.wanted}
 
 
 def _format_published(
