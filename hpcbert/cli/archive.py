@@ -8,8 +8,9 @@ import click
 
 from hpcbert.campaign import archive as archives
 from hpcbert.campaign import evidence, store
+from hpcbert.cli.campaigns import find_runs
+from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config.site import load
 from hpcbert.model import ARCHIVE
 
 _NOT_COLLECTED = (
@@ -28,8 +29,8 @@ _NOT_COLLECTED = (
 @click.option(
     "--output", default="", metavar="FILE", help="File to write; CAMPAIGN.zip by default."
 )
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
     """Pack a campaign into one file.
@@ -41,9 +42,7 @@ def archive(*, campaign: str, output: str, runs: str, site_file: str) -> Result:
     collect, report, audit, compare, logs and monitor --once read an archive as they read a
     directory, and submit --like submits the same campaign again.
     """
-    (directory,) = store.resolve_all(
-        [campaign] if campaign else (), Path(runs or load(site_file).runs)
-    )
+    (directory,) = store.resolve_all([campaign] if campaign else (), find_runs(runs, site_file))
     target = Path(output or f"{directory.name}{ARCHIVE}")
     if target.is_dir():
         target /= f"{directory.name}{ARCHIVE}"

@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
+from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_selected
+from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands import audit as flow
 from hpcbert.commands.audit import Audit, Exhibit, File
 from hpcbert.commands.collect import ask_scheduler
-from hpcbert.config.site import load
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST, Run
 from hpcbert.results.document import tables_data
@@ -45,8 +45,8 @@ _HINTS = {
     "--expect", default="", metavar="SEAL", help="Seal that the record must have; 8 digits will do."
 )
 @click.option("--accept", metavar="WHY", help="Accept the changes, and record the reason.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_file: str) -> Result:
     """Check that a campaign's numbers still follow from its files.
@@ -68,8 +68,8 @@ def audit(*, campaign: str, expect: str, accept: str | None, runs: str, site_fil
         path = Path(campaign).absolute()
         opened_campaign = OpenedCampaign(path, path)
     else:
-        folder = Path(runs or load(site_file).runs)
-        (opened_campaign,) = open_campaigns([campaign] if campaign else (), folder)
+        folder = find_runs(runs, site_file)
+        opened_campaign = open_selected(campaign, folder)
     if accept is not None and opened_campaign.packed:
         raise UsageError(
             "An archive can't be changed, so it can't record what you accept.",
@@ -114,7 +114,8 @@ def _audit_data(directory: Path, report: Audit) -> dict[str, Any]:
 
 
 def _format_audit(report: Audit) -> Iterator[str]:
-    yield f"{click.style(report.campaign.id, bold=True)} · {report.status} · recorded {report.recorded}"
+    name = click.style(report.campaign.id, bold=True)
+    yield f"{name} · {report.status} · recorded {report.recorded}"
     yield f"seal {sanitize(report.seal)}"
     for entry in report.history:
         changes = entry.get("changes")
@@ -145,7 +146,8 @@ def _format_audit(report: Audit) -> Iterator[str]:
 def _format_run(run: Run, exhibit: Exhibit | None) -> Iterator[str]:
     nodes = sanitize(",".join(run.nodes)) or "nodes unknown"
     state = sanitize(f"{run.state} ({run.state_source})")
-    yield f"  {run.repeat}  {format_number(run.throughput)}  {state}  attempt {run.attempt}  {nodes}"
+    rate = format_number(run.throughput)
+    yield f"  {run.repeat}  {rate}  {state}  attempt {run.attempt}  {nodes}"
     if exhibit is None:
         return
     for file in (exhibit.log, exhibit.status, exhibit.script):

@@ -1,4 +1,7 @@
-"""Campaigns that a command only reads: directories, and archives, unpacked while it runs."""
+"""Campaigns that commands read or list: directories and archives, and how text names them.
+
+An archive is unpacked into a temporary directory until the command ends.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,11 @@ from typing import NamedTuple
 
 import click
 
-from hpcbert.campaign import store
+from hpcbert.campaign import archive, store
 from hpcbert.campaign.overview import Best
-from hpcbert.cli.options import refuse_typed
 from hpcbert.config import site
-from hpcbert.config.options import Options, PointOptions, RunOptions, option_names
 from hpcbert.model import Campaign
 from hpcbert.results.grid import format_number
-from hpcbert.script.rerun import PreviousCampaign
 
 # Up to this many shapes are named one by one.
 _MAX_SHAPES = 3
@@ -65,14 +65,17 @@ class OpenedCampaign(NamedTuple):
         return self.directory != self.shown
 
 
+def find_runs(runs: str, site_file: str) -> Path:
+    """Return the directory of the campaigns: that of the command line, or else the site's."""
+    return Path(runs or site.load(site_file).runs)
+
+
 def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ...]:
     """Return the campaigns that the user names, each once; without names, the user's newest."""
     context = click.get_current_context()
     campaigns: list[OpenedCampaign] = []
     for name in dict.fromkeys(names):
         if packed := store.find_archive(name, runs):
-            from hpcbert.campaign import archive  # directories do not need zipfile
-
             directory = context.with_resource(archive.open_archive(packed))
             campaigns.append(OpenedCampaign(directory, packed.absolute()))
         else:
@@ -82,6 +85,12 @@ def open_campaigns(names: Iterable[str], runs: Path) -> tuple[OpenedCampaign, ..
         newest = store.find_newest(runs)
         campaigns.append(OpenedCampaign(newest, newest))
     return tuple(dict.fromkeys(campaigns))
+
+
+def open_selected(name: str, runs: Path) -> OpenedCampaign:
+    """Return the campaign that the user names, or else the user's newest."""
+    (campaign,) = open_campaigns([name] if name else (), runs)
+    return campaign
 
 
 def format_next_step(campaign: Campaign, place: Path) -> str:
@@ -95,24 +104,3 @@ def format_next_step(campaign: Campaign, place: Path) -> str:
     if campaign.rehearse:
         return f"rehearsed; output of the ranks:  hpcbert logs {where}"
     return f"then: hpcbert collect {where}"
-
-
-# Of what to measure and how, --like leaves only these to the command line.
-_OTHER_OPTIONS = {"notify", "max_gpu_hours", "preflight", "stop_on_failure"}
-_MEASURED_OPTIONS = (
-    "file",
-    *option_names(PointOptions),
-    *(name for name in option_names(RunOptions) if name not in _OTHER_OPTIONS),
-)
-
-
-def open_past(name: str, options: Options) -> PreviousCampaign:
-    """Return the campaign, archive or lock file that --like names, which says what to measure."""
-    from hpcbert.script import rerun
-
-    refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
-    if name.endswith(".toml"):
-        return rerun.read_locked(Path(name))
-    runs = Path(options.runs or site.load(options.site_file).runs)
-    (campaign,) = open_campaigns([name], runs)
-    return rerun.read_previous(campaign.directory)

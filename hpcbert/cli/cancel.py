@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.campaigns import find_runs
+from hpcbert.cli.options import RUNS, SITE
+from hpcbert.cli.output import Result, confirm, returns_result
 from hpcbert.commands import submit as flow
 from hpcbert.commands.monitor import open_campaign
-from hpcbert.config.site import load
-from hpcbert.errors import UsageError
 from hpcbert.scheduler.base import Target
 from hpcbert.system.runner import run
 
@@ -21,8 +18,8 @@ from hpcbert.system.runner import run
 @click.command(epilog="\b\nExamples:\n  hpcbert cancel 20261121T100000Z-oneflow-3f9a1c")
 @click.argument("campaign")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
     """Cancel a campaign's jobs.
@@ -31,13 +28,13 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
     carry the campaign's name, belong to you and were submitted in its directory. Jobs that have
     ended stay as they are.
     """
-    tracked_campaign = open_campaign(store.resolve(campaign, Path(runs or load(site_file).runs)))
-    target = flow.find_living(tracked_campaign, run=run)
-    if target.jobs and not (yes or _ask_consent(tracked_campaign, target)):
+    tracked_campaign = open_campaign(store.resolve(campaign, find_runs(runs, site_file)))
+    name, target = tracked_campaign.campaign.id, flow.find_living(tracked_campaign, run=run)
+    question = f"Cancel {_count_targets(target)} of {name}?"
+    if target.jobs and not (yes or confirm(question, "cancel")):
         data = _target_data(tracked_campaign, target, cancelled=False)
         return Result(data, "Nothing was cancelled.", warnings=target.left)
     flow.cancel(tracked_campaign, target, run=run)
-    name = tracked_campaign.campaign.id
     text = f"Cancelled {_count_targets(target)} of {name}: jobs {', '.join(target.jobs)}."
     if not target.jobs:
         text = f"No job of {name} waits or runs."
@@ -50,17 +47,6 @@ def _count_targets(target: Target) -> str:
     count = sum(not repeat.array.preflight for repeat in target.repeats)
     preflight = " and the preflight" if count < len(target.repeats) else ""
     return f"{count} repeats{preflight}"
-
-
-def _ask_consent(tracked_campaign: TrackedCampaign, target: Target) -> bool:
-    """Ask, on stderr."""
-    question = f"Cancel {_count_targets(target)} of {tracked_campaign.campaign.id}?"
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"{question} There is no terminal to ask on.",
-            hint="Give --yes to cancel without asking.",
-        )
-    return click.confirm(question, err=True)
 
 
 def _target_data(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
-from typing_extensions import Unpack
 
-from hpcbert.cli.log_options import LogOptions, add_log_options, make_collect_request
+from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import collect_tables
 from hpcbert.commands.collect import find_newest, find_places, resolve_word
 from hpcbert.errors import UsageError
 from hpcbert.results.formats import FORMATS, format_of_suffix
+from hpcbert.results.published.record import find_tables
 
 
 @click.command()
@@ -35,7 +36,7 @@ def collect(
     beside: str,
     templates: tuple[str, ...],
     site_file: str,
-    **reading: Unpack[LogOptions],
+    **reading: Any,
 ) -> Result:
     """Reduce logs to a table of medians and speedups.
 
@@ -51,7 +52,7 @@ def collect(
       hpcbert collect ~/DLPerf/logs --fw oneflow --rule rate
       hpcbert collect old/*.log --fw oneflow --pattern 'run{repeat}_{nodes}x{gpus_per_node}.log'
     """
-    request = make_collect_request(**reading)
+    request = make_collect_request(reading)
     suffix_form = format_of_suffix(Path(output).suffix)
     notes: tuple[str, ...] = ()
     if form and suffix_form and form.removeprefix("dlperf-") != suffix_form:
@@ -79,9 +80,6 @@ def collect(
 
 
 def _refuse_beside(name: str, form: str) -> None:
-    """Refuse published numbers that don't fit next to a table, before anything is collected."""
-    from hpcbert.results.published.record import find_tables
-
     if form not in ("text", "wide", "markdown"):
         raise UsageError(
             f"--beside has no effect with --format {form}, which has no room for it.",

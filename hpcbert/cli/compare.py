@@ -6,17 +6,17 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
-from typing_extensions import Unpack
 
 from hpcbert.cli import streams
-from hpcbert.cli.log_options import LogOptions, add_log_options, make_collect_request
+from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.options import refuse_typed
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import write_output
 from hpcbert.commands.collect import find_places
-from hpcbert.commands.compare import CompareRequest, compare_results
+from hpcbert.commands.compare import CompareRequest, CompareResult, compare_results
 from hpcbert.errors import IncompleteError
 from hpcbert.results import compare as results_compare
 from hpcbert.results.compare import DIMENSIONS
@@ -83,7 +83,7 @@ def compare(
     form: str,
     templates: tuple[str, ...],
     site_file: str,
-    **reading: Unpack[LogOptions],
+    **reading: Any,
 ) -> Result:
     """Compare results point by point, with a verdict on each.
 
@@ -107,18 +107,19 @@ def compare(
         within,
         fail_under,
         anyway=anyway,
-        reading=make_collect_request(**reading),
+        reading=make_collect_request(reading),
     )
     result = compare_results(request, find_places(site_file, templates))
     if junit:
         failures = {failure.point: failure.message for failure in result.failures}
-        write_output(
-            Path(junit),
-            f"{results_compare.render_junit(result.comparisons, failures)}\n".encode(
-                errors="backslashreplace"
-            ),
-            "--junit",
-        )
+        text = f"{results_compare.render_junit(result.comparisons, failures)}\n"
+        write_output(Path(junit), text.encode(errors="backslashreplace"), "--junit")
+    return _make_result(result, within, fail_under, form)
+
+
+def _make_result(
+    result: CompareResult, within: float, fail_under: float | None, form: str
+) -> Result:
     width = streams.line_width(sys.stdout)
     views = [
         results_compare.comparison_view(comparison, within) for comparison in result.comparisons

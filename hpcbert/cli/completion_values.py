@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hpcbert.campaign import store
+from hpcbert.cli.campaigns import find_runs
 from hpcbert.config import places
 from hpcbert.config.site import load
 from hpcbert.config.toml import read
@@ -46,19 +47,14 @@ def _recipes(context: click.Context) -> Mapping[str, Path]:
 
 
 def _runs(context: click.Context) -> Path:
-    if runs := context.params.get("runs"):
-        return Path(str(runs))
-
-    return Path(load(str(context.params.get("site_file") or "")).runs)
+    return find_runs(*(str(context.params.get(name) or "") for name in ("runs", "site_file")))
 
 
 def _campaigns(context: click.Context) -> Iterable[str]:
-
     return [path.name for path in reversed(store.find_campaigns(_runs(context)))]
 
 
 def _campaign_on_line(context: click.Context) -> Path | None:
-    """Return the campaign that a command line names, or the newest one."""
     # If an option has no value yet, click parses the arguments but gives them no name.
     value = context.params.get("campaign") or context.params.get("paths")
     arguments = value or context.args
@@ -67,7 +63,6 @@ def _campaign_on_line(context: click.Context) -> Path | None:
 
 
 def _points(context: click.Context) -> Iterable[str]:
-
     directory = _campaign_on_line(context)
     arrays = store.read_manifest(directory).arrays if directory else ()
     return dict.fromkeys(array.point.key for array in arrays)
@@ -102,7 +97,6 @@ def _settings(context: click.Context) -> Iterable[str]:
 
 
 def _published(_context: click.Context) -> Iterable[str]:
-
     return record.source_names()
 
 
@@ -114,7 +108,6 @@ def _values_of_name(context: click.Context) -> Iterable[str]:
 
 
 def _images(context: click.Context) -> Iterable[str]:
-
     site = load(str(context.params.get("site_file") or ""))
     return [path.stem for path in cache.list_images(Path(site.container.images))]
 

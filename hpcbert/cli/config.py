@@ -6,6 +6,7 @@ import os
 
 import click
 
+from hpcbert.cli.options import SITE
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.checks import check_settings
 from hpcbert.config import site
@@ -13,7 +14,7 @@ from hpcbert.config import site
 
 @click.command()
 @click.option("--origin", "with_origin", is_flag=True, help="Show where each value comes from.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@SITE
 @returns_result
 def config(*, site_file: str, with_origin: bool) -> Result:
     """Show every setting of the site in use; fail if one of them is invalid."""

@@ -90,7 +90,6 @@ def data_make(
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Draw a progress bar on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _, __: None
         return

@@ -10,6 +10,7 @@ import click
 from hpcbert.cli.options import refuse_typed, shared_option
 from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.cli.request import find_submitter
+from hpcbert.commands.doctor import Visit, examine
 from hpcbert.config import site
 from hpcbert.config.options import Options, list_unused
 from hpcbert.config.schedulers import find_traits
@@ -60,16 +61,14 @@ def doctor(
     nodes: int,
     gpus_per_node: int | None,
     wait: int,
-    **given: Any,
+    **values: Any,
 ) -> Result:
     """Check that this machine, and nodes, can do what the site says.
 
     With --nodes, doctor submits a job with the script of a normal submission, which checks that
     many nodes from inside.
     """
-    from hpcbert.commands.doctor import Visit, examine  # imports Jinja, which --help does not need
-
-    site_config = site.load(site_file, Options(**given))
+    site_config = site.load(site_file, Options(**values))
     scheduler_traits = find_traits(site_config.scheduler)
     if not scheduler_traits.srun:
         unused = ("nodes", "gpus_per_node", "wait", *list_unused(site_config.scheduler))
@@ -87,7 +86,6 @@ def doctor(
 
 
 def _format_finding(finding: Finding) -> list[str]:
-    """Return a finding as text: what was found, then what to do about it."""
     status = click.style(f"{finding.status:<4}", _COLOURS[finding.status])
     lines = [f"{status} {finding.name}: {replace_controls(finding.detail)}"]
     lines += [f"     {finding.hint}"] if finding.hint else []

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli.campaigns import open_campaigns
+from hpcbert.cli.campaigns import open_selected
+from hpcbert.cli.options import RESULTS_SITE, TEMPLATES
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest, Places, find_places, load_result_set
 from hpcbert.errors import IncompleteError
@@ -34,8 +35,8 @@ _LARGE_MESSAGE_RULE = "busbw-32M"
 )
 @click.argument("paths", nargs=-1)
 @click.option("--network", multiple=True, metavar="CAMPAIGN", help="Campaign of nccl-tests.")
-@click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-@click.option("--site", "site_file", default="", help="Site whose runs are read without a path.")
+@TEMPLATES
+@RESULTS_SITE
 @returns_result
 def explain(
     paths: tuple[str, ...],
@@ -89,16 +90,13 @@ def explain(
 
 
 def _unpack_archives(names: Sequence[str], places: Places) -> list[str]:
-    """Return words with archives replaced by the directories that hold their content meanwhile."""
-    archives = {
-        word: store.find_archive(word, places.runs) for word in names if word.endswith(ARCHIVE)
-    }
-    return [
-        str(open_campaigns([str(archive_path)], places.runs)[0].directory)
-        if (archive_path := archives.get(word))
-        else word
-        for word in names
-    ]
+    """Return names with archives replaced by the directories that hold their content meanwhile."""
+    paths = []
+    for name in names:
+        archive = store.find_archive(name, places.runs) if name.endswith(ARCHIVE) else None
+        path = open_selected(str(archive), places.runs).directory if archive else name
+        paths.append(str(path))
+    return paths
 
 
 def read_bandwidths(tables: Sequence[SpeedupTable]) -> dict[Shape, float]:

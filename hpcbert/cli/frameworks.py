@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from hpcbert.cli.main import ListByDefault
+from hpcbert.cli.options import TEMPLATES
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import places, recipe
 from hpcbert.config.recipe import Recipe
@@ -26,11 +27,8 @@ def _find_recipe_folders(templates: tuple[str, ...]) -> tuple[Path, ...]:
     return places.recipe_folders(path, templates)
 
 
-_TEMPLATES = click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-
-
 @frameworks.command("list")
-@_TEMPLATES
+@TEMPLATES
 @returns_result
 def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
     """List the frameworks, one per line."""
@@ -47,7 +45,7 @@ def frameworks_list(templates: tuple[str, ...] = ()) -> Result:
 
 @frameworks.command("show")
 @click.argument("name")
-@_TEMPLATES
+@TEMPLATES
 @returns_result
 def frameworks_show(name: str, templates: tuple[str, ...]) -> Result:
     """Show everything that hpcbert knows about a framework."""

@@ -10,13 +10,12 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.cli.main import ListByDefault
+from hpcbert.cli.options import SITE
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.config import site, trust
 from hpcbert.config.site import Site
 from hpcbert.container import cache
 from hpcbert.errors import UsageError
-
-_SITE = click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
 
 
 @click.group(cls=ListByDefault)
@@ -25,7 +24,7 @@ def images() -> None:
 
 
 @images.command("list")
-@_SITE
+@SITE
 @returns_result
 def images_list(site_file: str = "") -> Result:
     """List images: name, size, age, source, and the campaigns that used them."""
@@ -63,7 +62,7 @@ def images_list(site_file: str = "") -> Result:
 @click.option(
     "--leftovers", is_flag=True, help="Remove what killed imports and newer images left behind."
 )
-@_SITE
+@SITE
 @returns_result
 def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Result:
     """Remove prepared images by name, reference or the beginning of their SHA-256.
@@ -82,11 +81,11 @@ def images_remove(name: tuple[str, ...], leftovers: bool, site_file: str) -> Res
     for image in targets:
         cache.remove_image(directory, image)
     swept_files = cache.remove_leftovers(cache.find_leftovers(directory)) if leftovers else ()
-    paths = [*(image.path for image in targets), *(leftover.path for leftover in swept_files)]
-    count = sum(image.bytes for image in targets) + sum(leftover.bytes for leftover in swept_files)
-    text = "\n".join(
-        [*(f"removed {path}" for path in paths), f"{_format_size(count)} are free again"]
-    )
+    removed: list[cache.Cached | cache.Leftover] = [*targets, *swept_files]
+    paths = [entry.path for entry in removed]
+    count = sum(entry.bytes for entry in removed)
+    lines = [*(f"removed {path}" for path in paths), f"{_format_size(count)} are free again"]
+    text = "\n".join(lines)
     return Result({"removed": paths, "bytes": count}, text)
 
 
@@ -113,10 +112,8 @@ def _read_uses(site_config: Site) -> tuple[dict[str, list[str]], tuple[str, ...]
     uses: dict[str, list[str]] = {}
     campaigns, skipped = store.read_manifests(store.find_all_campaigns(Path(site_config.runs)))
     for campaign in campaigns.values():
-        paths = {material.path for material in campaign.materials if material.kind == "image"} | {
-            campaign.image
-        }
-        for path in sorted(paths - {""}):
+        paths = {material.path for material in campaign.materials if material.kind == "image"}
+        for path in sorted((paths | {campaign.image}) - {""}):
             uses.setdefault(path, []).append(campaign.id)
     return uses, store.describe_left_out("the uses of images", skipped)
 

@@ -61,7 +61,7 @@ _SLURM = ("partition", "account", "qos", "gpu_type", "mpi", "interface")
 @shared_option("runs")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @returns_result
-def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: Any) -> Result:
+def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **options: Any) -> Result:
     """Write a site.toml for this cluster or machine, with every key explained.
 
     init examines what Slurm has and allows, and gives the reason for each value and the
@@ -73,7 +73,7 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
         raise UsageError(
             "The file exists already.", where=str(output), hint="Give --force to overwrite it."
         )
-    proposal = None if only_local else _propose_site(output, said)
+    proposal = None if only_local else _propose_site(output, options)
     if proposal is None:
         missing = (
             "with --local" if only_local else "without Slurm, which this machine does not have"
@@ -81,7 +81,7 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
         refuse_typed(_SLURM, missing)
         if slurm:
             raise SchedulerError("Slurm does not answer here.", hint="Run this on a login node.")
-    values = proposal.values if proposal else local_values(said)
+    values = proposal.values if proposal else local_values(options)
     text = render_site(default_site().read_text(encoding="utf-8"), values)
     write_text(output, text)
     kind = f"the Slurm cluster {proposal.name}" if proposal else "this machine"
@@ -100,7 +100,6 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **said: An
 
 
 def _propose_site(output: Path, options: dict[str, Any]) -> Proposal | None:
-    """Return the site that suits this machine's cluster; None without one."""
     cluster = Cluster(World(run))
     if not has_cluster(cluster):
         return None

@@ -8,16 +8,23 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.overview import STATES, Overview, compute_age, read_overview
 from hpcbert.cli import streams
-from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, format_age, format_best, format_shapes
+from hpcbert.cli.campaigns import (
+    COLLECT_AGAIN,
+    PROVISIONAL,
+    find_runs,
+    format_age,
+    format_best,
+    format_shapes,
+)
+from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config.site import load
 from hpcbert.results.grid import align_rows
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -91,7 +98,6 @@ def _matches_filter(overview: Overview, criteria: Filter, now: float) -> bool:
 
 
 def _read_age(_ctx: click.Context, _param: click.Parameter, value: str) -> float | None:
-    """Read an age; click's callback."""
     if not value:
         return None
     match = _AGE.fullmatch(value.strip())
@@ -121,8 +127,8 @@ def _read_age(_ctx: click.Context, _param: click.Parameter, value: str) -> float
     "--older", default="", metavar="AGE", callback=_read_age, help="Only older than that."
 )
 @click.option("--everyone", is_flag=True, help="Include other users' campaigns.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def list_(
     *,
@@ -142,7 +148,7 @@ def list_(
     were collected; an ended one was not yet. Of campaigns that wait or run it knows what their jobs
     wrote. The line of a damaged campaign gives the reason.
     """
-    directory, now = Path(runs or load(site_file).runs), time.time()
+    directory, now = find_runs(runs, site_file), time.time()
     criteria = Filter(fw, state, name, newer, older, limit, everyone)
     overviews = list_overviews(directory, criteria, now=now)
     data = {
@@ -153,13 +159,10 @@ def list_(
             for overview in overviews
         ],
     }
-    if (
-        not overviews
-        and not everyone
-        and list_overviews(directory, criteria._replace(everyone=True), now=now)
-    ):
-        return Result(data, f"None of yours in {directory}; --everyone lists those of others.")
-    return Result(data, _format_table(overviews, directory, now, narrowed=criteria != Filter()))
+    text = _format_table(overviews, directory, now, narrowed=criteria != Filter())
+    if not overviews and list_overviews(directory, criteria._replace(everyone=True), now=now):
+        text = f"None of yours in {directory}; --everyone lists those of others."
+    return Result(data, text)
 
 
 def _format_table(overviews: Sequence[Overview], runs: Path, now: float, *, narrowed: bool) -> str:
@@ -171,12 +174,10 @@ def _format_table(overviews: Sequence[Overview], runs: Path, now: float, *, narr
     if not any(row[_NAME] for row in rows[1:]):
         rows = [(*row[:_NAME], *row[_NAME + 1 :]) for row in rows]
         right = tuple(column - 1 for column in right)
-    notes = [
-        "",
-        _FROM_FILES,
-        *([COLLECT_AGAIN] if any(overview.provisional for overview in overviews) else []),
-    ]
-    return "\n".join([*align_rows(rows, streams.line_width(sys.stdout), right=right), *notes])
+    lines = [*align_rows(rows, streams.line_width(sys.stdout), right=right), "", _FROM_FILES]
+    if any(overview.provisional for overview in overviews):
+        lines.append(COLLECT_AGAIN)
+    return "\n".join(lines)
 
 
 def _format_row(overview: Overview, now: float) -> tuple[str, ...]:
@@ -195,8 +196,6 @@ def _format_row(overview: Overview, now: float) -> tuple[str, ...]:
 
 
 def _format_valid(overview: Overview) -> str:
-    counts: dict[str, Any] = {"valid": overview.valid, "asked": overview.asked}
-    text = "{valid}/{asked}".format(
-        **{key: "-" if count is None else count for key, count in counts.items()}
-    )
-    return text + PROVISIONAL * overview.provisional
+    valid = "-" if overview.valid is None else overview.valid
+    asked = "-" if overview.asked is None else overview.asked
+    return f"{valid}/{asked}{PROVISIONAL * overview.provisional}"

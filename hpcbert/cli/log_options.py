@@ -1,20 +1,19 @@
-"""How logs are read: the options that all commands share that read logs."""
+"""The options of all commands that read logs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
-from typing_extensions import Unpack
 
 from hpcbert.campaign.user_settings import UserSettings, parse_settings
+from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES
 from hpcbert.commands.collect import CollectRequest
 from hpcbert.errors import UsageError
 from hpcbert.logs.setting import END, Window
-from hpcbert.model import LOG_PRECISIONS
-from hpcbert.model import parse_precision as spelled
+from hpcbert.model import LOG_PRECISIONS, parse_precision
 
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 
@@ -30,14 +29,14 @@ def _read_last_iteration(_: click.Context, __: click.Parameter, value: str | Non
 
 def _read_precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """Read a precision in any of its spellings; click's callback."""
-    if value is None or spelled(value) in LOG_PRECISIONS:
-        return value and spelled(value)
+    if value is None or parse_precision(value) in LOG_PRECISIONS:
+        return value and parse_precision(value)
     raise click.BadParameter(f"{value!r} is not one of {', '.join(LOG_PRECISIONS)}.")
 
 
 _OPTIONS = (
     click.option("--fw", default="", help="Framework of logs without it in their path."),
-    click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first."),
+    RULE,
     click.option("--pattern", default="", help="Form of paths: '{nodes}n{gpus_per_node}g/*.log'."),
     click.option(
         "--nodes", type=click.IntRange(1), help="Nodes, if neither path nor log has them."
@@ -72,29 +71,9 @@ _OPTIONS = (
     click.option(
         "--as-repeats", is_flag=True, help="All logs of a point are repeats, whatever their names."
     ),
-    click.option("--templates", multiple=True, help="A folder with recipes of your own."),
-    click.option(
-        "--site", "site_file", default="", help="Site whose runs are read without a path."
-    ),
+    TEMPLATES,
+    RESULTS_SITE,
 )
-
-
-class LogOptions(TypedDict):
-    """The values of the options, except the places of recipes and runs."""
-
-    fw: str
-    rule: str
-    pattern: str
-    nodes: int | None
-    gpus_per_node: int | None
-    batch_size: int | None
-    precision: str | None
-    settings: tuple[str, ...]
-    model: str
-    skip: int | None
-    iters: int | None
-    require_all: bool
-    as_repeats: bool
 
 
 def add_log_options(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,23 +83,28 @@ def add_log_options(body: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
-def make_collect_request(**values: Unpack[LogOptions]) -> CollectRequest:
-    """Return what the options ask for."""
+def make_collect_request(values: Mapping[str, Any]) -> CollectRequest:
+    """Return what the options ask for.
+
+    Raises:
+        UsageError: The window of iterations is empty.
+    """
     skip, iters = values["skip"], values["iters"]
     if skip is not None and iters is not None and skip >= iters:
         raise UsageError(f"--skip must be below --iters, and {skip} is not below {iters}.")
+    known = UserSettings(
+        values["fw"],
+        values["model"],
+        values["nodes"],
+        values["gpus_per_node"],
+        values["batch_size"],
+        values["precision"],
+        parse_settings(values["settings"]),
+    )
     return CollectRequest(
         rule=values["rule"],
         pattern=values["pattern"],
-        known=UserSettings(
-            values["fw"],
-            values["model"],
-            values["nodes"],
-            values["gpus_per_node"],
-            values["batch_size"],
-            values["precision"],
-            parse_settings(values["settings"]),
-        ),
+        known=known,
         window=Window(skip, iters),
         require_all=values["require_all"],
         as_repeats=values["as_repeats"],

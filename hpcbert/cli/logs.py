@@ -13,7 +13,8 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Repeat, TrackedCampaign
-from hpcbert.cli.campaigns import OpenedCampaign, open_campaigns
+from hpcbert.cli.campaigns import OpenedCampaign, find_runs, open_selected
+from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, print_text, replace_controls, run_command
 from hpcbert.commands.logs import Log, find_newest_log, follow_log
 from hpcbert.commands.monitor import make_failure_reader, open_campaign
@@ -46,8 +47,8 @@ _MAX_TAIL = 1 << 24
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Print only the last N lines.")
 @click.option("--path", "path_only", is_flag=True, help="Print only the path of the log.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 def logs(
     *, as_json: bool, path_only: bool, follow_it: bool, tail: int | None, **values: Any
 ) -> None:
@@ -96,9 +97,7 @@ def _select_repeats(
     *, campaign: str, point: str, repeat: int | None, runs: str, site_file: str
 ) -> tuple[OpenedCampaign, TrackedCampaign, list[Repeat]]:
     """Return a campaign and those of its repeats that the user selects, at least one."""
-    (opened_campaign,) = open_campaigns(
-        [campaign] if campaign else (), Path(runs or load(site_file).runs)
-    )
+    opened_campaign = open_selected(campaign, find_runs(runs, site_file))
     tracked_campaign = open_campaign(opened_campaign.directory)
     repeats = [
         candidate for candidate in tracked_campaign.repeats if repeat in {None, candidate.number}
@@ -143,7 +142,6 @@ def _log_data(log: Log, lines: Iterator[bytes], place: str) -> dict[str, Any]:
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file up to its present end."""
     descriptor, size = _open_log(path)
     with os.fdopen(descriptor, "rb") as file:
         while size > 0 and (block := file.read(min(_BLOCK, size))):
@@ -171,18 +169,16 @@ def _open_log(path: Path) -> tuple[int, int]:
 
 
 def _print_bytes(pieces: Iterator[bytes]) -> None:
-    """Print a file's bytes to stdout, except control characters that steer a terminal."""
-    text = codecs.getincrementaldecoder("utf-8")("replace")
+    printer = _Printer()
     for piece in pieces:
-        if sys.stdout.isatty():
-            click.echo(replace_controls(text.decode(piece)), nl=False)
-        else:
-            sys.stdout.buffer.write(piece)
-    sys.stdout.flush()
+        printer.text(piece)
 
 
 class _Printer:
-    """Print a log as it grows: the log to stdout, changes of its repeat's state to stderr."""
+    """Prints a log to stdout, and changes of its repeat's state to stderr.
+
+    A terminal gets no control characters, which could steer it.
+    """
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode

@@ -94,14 +94,14 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of one command."""
-        from hpcbert.cli.completion_values import attach_completion
-
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"hpcbert.cli.{cmd_name}")
         # With an underscore if Python has the name already, as `list`.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         if _COMPLETE in os.environ:
+            from hpcbert.cli.completion_values import attach_completion  # loads most rooms
+
             return attach_completion(command)
         return refuse_blanks(command)
 

@@ -67,7 +67,6 @@ def _format_page(name: str, context: click.Context) -> str:
 
 
 def _format_help(help_lines: list[str]) -> Iterator[str]:
-    """Yield the text of a help page, with sections and lists in troff."""
     in_list = False
     in_example = False
     for line in help_lines[1:]:
@@ -93,7 +92,6 @@ def _format_help(help_lines: list[str]) -> Iterator[str]:
 
 
 def _escape_troff(text: str) -> str:
-    """Return text escaped so that troff prints it as it is."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     text = "".join(
         character if character.isascii() else f"\\[u{ord(character):04X}]" for character in text

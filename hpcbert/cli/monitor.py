@@ -16,7 +16,8 @@ from hpcbert.campaign import preflight, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli import streams
-from hpcbert.cli.campaigns import OpenedCampaign, format_next_step, open_campaigns
+from hpcbert.cli.campaigns import format_next_step, open_campaigns
+from hpcbert.cli.options import MAX_RETRIES, RUNS, SITE
 from hpcbert.cli.output import Result, replace_controls, run_command
 from hpcbert.cli.progress import (
     Display,
@@ -49,18 +50,12 @@ _MIN_INTERVAL, _MAX_INTERVAL = 0.1, 86_400.0
 @click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @click.option("--once", is_flag=True, help="Report the state of every repeat once, and leave.")
 @click.option("--interval", type=float, help="Seconds between queries; not below the site's.")
-@click.option(
-    "--max-retries",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Retry each invalid repeat up to N times.",
-)
+@MAX_RETRIES
 @click.option("--exit-status", is_flag=True, help="Exit with 4 if a repeat failed.")
 @click.option("--plain", is_flag=True, help="Print a line per change, even on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 def monitor(*, as_json: bool, plain: bool, **values: Any) -> None:
     """Watch campaigns until they end.
 
@@ -91,29 +86,21 @@ def _run_monitor(
     runs: str,
     site_file: str,
 ) -> Result:
-
     site = load(site_file)
     directory = Path(runs or site.runs)
-    tracked_campaigns: Sequence[TrackedCampaign] = ()
-    skipped: tuple[Path, ...] = ()
-    if not campaigns:
-        tracked_campaigns, skipped = flow.find_unfinished(directory, run=run)
-    opened_campaigns = tuple(
-        OpenedCampaign(tracked_campaign.directory, tracked_campaign.directory)
-        for tracked_campaign in tracked_campaigns
-    )
-    opened_campaigns = opened_campaigns or open_campaigns(campaigns, directory)
+    unfinished, skipped = ((), ()) if campaigns else flow.find_unfinished(directory, run=run)
+    tracked_campaigns: Sequence[TrackedCampaign] = unfinished
+    shown_paths: Mapping[Path, Path] = {}
+    if not unfinished:
+        opened_campaigns = open_campaigns(campaigns, directory)
+        shown_paths = {opened.directory: opened.shown for opened in opened_campaigns}
+        tracked_campaigns = tuple(map(flow.open_campaign, shown_paths))
     # Nothing in an archive changes any more.
-    once = once or any(opened_campaign.packed for opened_campaign in opened_campaigns)
-    full = full and not once
-    once = once or not (campaigns or tracked_campaigns)
-    tracked_campaigns = tracked_campaigns or tuple(
-        flow.open_campaign(opened_campaign.directory) for opened_campaign in opened_campaigns
-    )
+    once = once or any(path != shown for path, shown in shown_paths.items())
     policy, floor = RetryPolicy(max_retries), site.slurm.poll_floor
     seconds = _choose_interval(interval, floor, tracked_campaigns)
     try:
-        if full:
+        if full and not once:
             find_new = (lambda _: ()) if campaigns else _make_finder(directory)
             view, tracked_campaigns = _show_screen(
                 tracked_campaigns, policy, find_new, floor=floor, interval=seconds
@@ -126,17 +113,14 @@ def _run_monitor(
                 run=run,
                 floor=floor,
                 interval=seconds,
-                once=once,
+                once=once or not (campaigns or unfinished),
             )
     except KeyboardInterrupt:
         hint = format_cancel_hint(tracked_campaigns)
         return Result(errors=(Interruption("Interrupted. The jobs continue.", hint=hint),))
     shown_paths = {
-        tracked_campaign.directory: tracked_campaign.directory
-        for tracked_campaign in tracked_campaigns
-    }
-    shown_paths |= {
-        opened_campaign.directory: opened_campaign.shown for opened_campaign in opened_campaigns
+        path: shown_paths.get(path, path)
+        for path in (tracked_campaign.directory for tracked_campaign in tracked_campaigns)
     }
     result = _make_result(view, tracked_campaigns, shown_paths, exit_status=exit_status)
     warnings = store.describe_left_out("the campaigns that are not over", skipped)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from hpcbert.campaign import store
+from hpcbert.cli.campaigns import find_runs
+from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config.site import load
 from hpcbert.errors import UsageError
 
 
@@ -20,8 +19,8 @@ from hpcbert.errors import UsageError
 )
 @click.argument("campaign")
 @click.argument("text", nargs=-1)
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> Result:
     """Write a line about a campaign, or print it.
@@ -30,7 +29,7 @@ def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> 
     an empty one removes it. list and show print the note, archives carry it, and no number depends
     on it.
     """
-    directory = store.resolve(campaign, Path(runs or load(site_file).runs))
+    directory = store.resolve(campaign, find_runs(runs, site_file))
     store.read_manifest(directory)
     if text:
         if owner := store.find_foreign_owner(directory):

@@ -23,6 +23,24 @@ from hpcbert.config.options import Options, Spec, declared_options
 from hpcbert.errors import UsageError
 from hpcbert.system.decode import MAX_COUNT, Invalid, Range
 
+Body = Callable[..., Any]
+
+# Options of several commands.
+RUNS = click.option("--runs", default="", help="Directory of the campaigns.")
+SITE = click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+RESULTS_SITE = click.option(
+    "--site", "site_file", default="", help="Site whose runs are read without a path."
+)
+TEMPLATES = click.option("--templates", multiple=True, help="A folder with recipes of your own.")
+RULE = click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first.")
+MAX_RETRIES = click.option(
+    "--max-retries",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Retry each invalid repeat up to N times.",
+)
+
 
 def refuse_typed(options: Iterable[str], context: str) -> None:
     """Refuse those of some options that were typed.
@@ -57,14 +75,10 @@ def is_typed(name: str) -> bool:
 
 
 def _format_flag(name: str) -> str:
-    """Return a parameter as the help shows it."""
     for param in click.get_current_context().command.params:
         if param.name == name:
             return name.upper() if isinstance(param, click.Argument) else max(param.opts, key=len)
     return name
-
-
-Body = Callable[..., Any]
 
 
 def read_pairs(arguments: Iterable[str], flag: str = "--set") -> dict[str, str]:
@@ -141,7 +155,6 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
 
 
 def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str, Any]:
-    """Return the arguments of `click.option` for the values of a type."""
     bounds = next((check for check in checks if isinstance(check, Range)), None)
     arguments: dict[str, Any] = {}
     if option.choices and option.read:

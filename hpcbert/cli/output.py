@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import wraps
@@ -144,6 +145,20 @@ def print_result(command: str, result: Result, *, as_json: bool) -> None:
         print_error(error)
 
 
+def confirm(question: str, verb: str) -> bool:
+    """Ask on stderr whether to do what VERB names.
+
+    Raises:
+        UsageError: There is no terminal to ask on.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{question} There is no terminal to ask on.",
+            hint=f"Give --yes to {verb} without asking.",
+        )
+    return click.confirm(question, err=True)
+
+
 def convert_error(error: BaseException) -> HpcbertError:
     """Return the message for an exception that ended a command.
 
@@ -160,8 +175,6 @@ def convert_error(error: BaseException) -> HpcbertError:
     if path := _PATHLIB.match(str(error)):
         return UsageError(f"{path[1]}.")
     if os.environ.get("HPCBERT_DEBUG"):
-        import traceback
-
         traceback.print_exception(error)
     return HpcbertError(
         f"This is a bug in hpcbert: {type(error).__name__}: {error}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,14 @@ from hpcbert.campaign import durations, store
 from hpcbert.cli.options import add_submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import plan_campaigns
-from hpcbert.commands.plan import Missing, Outlook, PointOutlook
+from hpcbert.commands.plan import Missing, Outlook, PointOutlook, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import format_utc
 from hpcbert.results.grid import align_rows
 from hpcbert.scheduler.base import Supply
-from hpcbert.script import cost
-from hpcbert.script.cost import format_hours, hours_unit, sum_hours
+from hpcbert.script.cost import Cost, format_hours, hours_unit, refuse_expensive, sum_hours
 from hpcbert.system.runner import PrefetchingRunner, run
 
 _NOTHING = "-"
@@ -58,8 +57,6 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     time that earlier runs took. The exit code is 5 if the campaign (everything that one submit
     starts) can't run. FILE is a campaign.toml.
     """
-    from hpcbert.commands.plan import forecast, list_refusals
-
     if init:
         return _write_example(file or Path("campaign.toml"))
 
@@ -78,7 +75,7 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     errors = [error for outlook in outlooks for error in list_refusals(outlook)]
     if submission.options.max_gpu_hours is not None:
         try:
-            cost.refuse_expensive(
+            refuse_expensive(
                 [point.cost for outlook in outlooks for point in outlook.points],
                 submission.options.max_gpu_hours,
             )
@@ -89,14 +86,11 @@ def plan(options: Options, *, rehearse: bool, like: str, init: bool, file: Path 
     text += "\n\nIt can run: nothing was submitted." if can_run else "\n\nIt can't run as it is."
     data = {"can_run": can_run, "campaigns": [_campaign_data(outlook) for outlook in outlooks]}
     data["total"] = _sum_points([point for outlook in outlooks for point in outlook.points])
-    hpcbert_errors = {
-        (str(hpcbert_error), hpcbert_error.hint): hpcbert_error for hpcbert_error in errors
-    }
-    return Result(data, text, tuple(hpcbert_errors.values()), tuple(dict.fromkeys(warnings)))
+    distinct_errors = {(str(error), error.hint): error for error in errors}
+    return Result(data, text, tuple(distinct_errors.values()), tuple(dict.fromkeys(warnings)))
 
 
 def _write_example(path: Path) -> Result:
-    """Write the example of a campaign.toml."""
     if path.exists() or path.is_symlink():
         hint = "Name another file, or remove it."
         raise UsageError("The file exists already.", where=str(path), hint=hint)
@@ -153,68 +147,60 @@ def _point_data(point_outlook: PointOutlook) -> dict[str, Any]:
 
 
 def _sum_points(points: Sequence[PointOutlook]) -> dict[str, Any]:
-    point_outlooks = [point for point in points if not point.cost.preflight]
-    counts = {
-        "points": len(point_outlooks),
-        "repeats": sum(point_outlook.cost.repeats for point_outlook in point_outlooks),
-        "least_repeats": sum(point_outlook.least for point_outlook in point_outlooks),
+    training = [point for point in points if not point.cost.preflight]
+    sums: dict[str, Any] = {
+        "points": len(training),
+        "repeats": sum(point.cost.repeats for point in training),
+        "least_repeats": sum(point.least for point in training),
+        "jobs": sum(point.cost.jobs for point in points),
     }
-    return {**counts, "jobs": sum(point.cost.jobs for point in points), **_sum_hours(points)}
+    return {**sums, **_sum_hours(points)}
 
 
 def _sum_hours(points: Sequence[PointOutlook]) -> dict[str, float | None]:
     """Return hours by kind: the maximum, and those expected if all points have run before."""
-    hours = {
-        "node_hours": sum_hours(point.cost.on_nodes(point.cost.hours) for point in points),
-        "least_node_hours": sum_hours(point.cost.on_nodes(point.least_hours) for point in points),
-        "expected_node_hours": sum_hours(
-            point.cost.on_nodes(point.expected_hours)
-            for point in points
-            if not point.cost.preflight
+    hours = _sum_kind("node_hours", points, Cost.on_nodes)
+    for name, units in _HOURS.items():
+        counted = [point for point in points if point.cost.unit in units]
+        hours |= _sum_kind(name, counted, Cost.on_devices)
+    return hours
+
+
+def _sum_kind(
+    name: str,
+    points: Sequence[PointOutlook],
+    convert: Callable[[Cost, float | None], float | None],
+) -> dict[str, float | None]:
+    training = [point for point in points if not point.cost.preflight]
+    return {
+        name: sum_hours(convert(point.cost, point.cost.hours) for point in points),
+        f"least_{name}": sum_hours(convert(point.cost, point.least_hours) for point in points),
+        f"expected_{name}": sum_hours(
+            convert(point.cost, point.expected_hours) for point in training
         ),
     }
-    for name, units in _HOURS.items():
-        point_outlooks = [point for point in points if point.cost.unit in units]
-        hours[name] = sum_hours(
-            point_outlook.cost.on_devices(point_outlook.cost.hours)
-            for point_outlook in point_outlooks
-        )
-        hours[f"least_{name}"] = sum_hours(
-            point_outlook.cost.on_devices(point_outlook.least_hours)
-            for point_outlook in point_outlooks
-        )
-        hours[f"expected_{name}"] = sum_hours(
-            point_outlook.cost.on_devices(point_outlook.expected_hours)
-            for point_outlook in point_outlooks
-            if not point_outlook.cost.preflight
-        )
-    return hours
 
 
 # --- As text ------------------------------------------------------------------------------------
 
 
 def _format_campaign(outlook: Outlook) -> str:
-
     campaign, points = outlook.draft.campaign, outlook.points
-    first_point = points[0].cost.point
-    measured = " · ".join(
-        filter(None, (campaign.framework, first_point.model, first_point.variant))
-    )
-    sums = _sum_points(points)
+    first_point, sums = points[0].cost.point, _sum_points(points)
+    measured = (campaign.framework, first_point.model, first_point.variant)
     head = (
-        f"{measured} · site {campaign.site} ({campaign.scheduler})\n"
+        f"{' · '.join(filter(None, measured))} · site {campaign.site} ({campaign.scheduler})\n"
         f"{_format_count(sums['points'], 'point')} (one row each), "
         f"{_format_count(sums['repeats'], 'repeat')} (runs of a point), "
         f"{_format_count(sums['jobs'], 'job')}"
     )
     unit = hours_unit(point.cost for point in points)
-    rows = [(*_TITLES, unit, "expected", "start"), *map(_format_row, points), _format_total(points)]
+    rows = [(*_TITLES, unit, "expected", "start"), *map(_format_row, points), _format_total(sums)]
     table = align_rows(rows, right=range(len(_TITLES) + 2))
     table[0] = click.style(table[0], dim=True)
-    parts = [head, "\n".join(table), *_format_notes(outlook)]
+    parts = [head, "\n".join(table), _format_notes(outlook, unit, sums)]
     lines = [*map(_format_partition, outlook.supplies), *map(_format_missing, outlook.lacks)]
-    return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])
+    return "\n\n".join([*parts, "\n".join(lines)] if lines else parts)
 
 
 def _format_sum(outlooks: Sequence[Outlook]) -> list[str]:
@@ -223,19 +209,13 @@ def _format_sum(outlooks: Sequence[Outlook]) -> list[str]:
         return []
     points = [point for outlook in outlooks for point in outlook.points]
     sums = _sum_points(points)
-    unit = hours_unit(point_outlook.cost for point_outlook in points)
-    hours = format_hours(
-        sum_hours(
-            point_outlook.cost.on_devices(point_outlook.cost.hours) for point_outlook in points
-        )
-    )
+    unit = hours_unit(point.cost for point in points)
     counts = ", ".join(_format_count(sums[f"{noun}s"], noun) for noun in ("point", "repeat", "job"))
-    maximum = f"{format_hours(sums['node_hours'])} node-hours, {hours} {unit} at most"
-    return [f"{len(outlooks)} campaigns: {counts}; {maximum}."]
+    nodes, most = format_hours(sums["node_hours"]), format_hours(sums["device_hours"])
+    return [f"{len(outlooks)} campaigns: {counts}; {nodes} node-hours, {most} {unit} at most."]
 
 
 def _format_row(point_outlook: PointOutlook) -> tuple[str, ...]:
-
     cost, point = point_outlook.cost, point_outlook.cost.point
     return (
         str(point.shape),
@@ -252,75 +232,50 @@ def _format_row(point_outlook: PointOutlook) -> tuple[str, ...]:
     )
 
 
-def _format_total(points: Sequence[PointOutlook]) -> tuple[str, ...]:
-
-    point_outlooks = [point for point in points if not point.cost.preflight]
-    maximum = sum_hours(point.cost.on_devices(point.cost.hours) for point in points)
-    expected = sum_hours(
-        point_outlook.cost.on_devices(point_outlook.expected_hours)
-        for point_outlook in point_outlooks
-    )
-    nodes = sum_hours(point.cost.on_nodes(point.cost.hours) for point in points)
-    repeats = sum(point_outlook.cost.repeats for point_outlook in point_outlooks)
-    return (
-        "total",
-        "",
-        "",
-        str(repeats),
-        "",
-        format_hours(nodes),
-        format_hours(maximum),
-        format_hours(expected),
-        "",
-    )
+def _format_total(sums: Mapping[str, Any]) -> tuple[str, ...]:
+    names = ("node_hours", "device_hours", "expected_device_hours")
+    hours = [format_hours(sums[name]) for name in names]
+    return ("total", "", "", str(sums["repeats"]), "", *hours, "")
 
 
-def _format_notes(outlook: Outlook) -> list[str]:
+def _format_notes(outlook: Outlook, unit: str, sums: Mapping[str, Any]) -> str:
     """Return the meaning of the columns: the runs behind expectations, the cost of whole nodes."""
-    points = outlook.points
-    unit = hours_unit(point.cost for point in points)
-    earlier_times = [point.earlier for point in points if point.earlier]
-    names = list(dict.fromkeys(name for earlier in earlier_times for name in earlier.campaigns))
-    runs = sum(len(earlier.seconds) for earlier in earlier_times)
     lines = [f"Node-hours and {unit} are the maximum: each job uses its whole time limit."]
     if unit == "rank-hours":
         lines.append("A rank is one process of the distributed program.")
-    if any(point.least < point.cost.repeats for point in points):
-        least = format_hours(
-            sum_hours(point.cost.on_devices(point.least_hours) for point in points)
-        )
+    if any(point.least < point.cost.repeats for point in outlook.points):
+        least = format_hours(sums["least_device_hours"])
         lines.append(
             f"Repeats stop as soon as the median is precise enough: at least {least} {unit}."
         )
-    more_text = (
-        f" and {len(names) - _MAX_CAMPAIGNS} more, which --json names"
-        if len(names) > _MAX_CAMPAIGNS
-        else ""
-    )
-    if earlier_times:
-        lines.append(
-            f"Expected {unit} are based on the median of {_format_count(runs, 'earlier run')} of the same "
-            f"points: {', '.join(names[:_MAX_CAMPAIGNS])}{more_text}."
-        )
-    else:
-        lines.append(
-            "No expected hours: the directory of campaigns has no run of these points yet."
-        )
+    lines.append(_format_expectation(outlook.points, unit))
     site = outlook.draft.resolved.site
-    srun = outlook.draft.resolved.scheduler.srun
-    point_outlooks = [point for point in points if point.cost.unit == "GPU" and srun]
-    if point_outlooks and site.slurm.exclusive:
-        hours = sum_hours(
-            point_outlook.cost.on_nodes(point_outlook.cost.hours)
-            for point_outlook in point_outlooks
-        )
-        gpus_per_node = site.nodes.gpus_per_node
-        lines.append(
-            "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
-            f"{_format_count(gpus_per_node, 'GPU')} each, bills up to "
-            f"{format_hours(hours and hours * gpus_per_node)} GPU-hours."
-        )
-    return ["\n".join(lines)]
+    if site.slurm.exclusive and outlook.draft.resolved.scheduler.srun:
+        lines += _format_whole_nodes(outlook.points, site.nodes.gpus_per_node)
+    return "\n".join(lines)
+
+
+def _format_expectation(points: Sequence[PointOutlook], unit: str) -> str:
+    earlier_times = [point.earlier for point in points if point.earlier]
+    if not earlier_times:
+        return "No expected hours: the directory of campaigns has no run of these points yet."
+    names = list(dict.fromkeys(name for earlier in earlier_times for name in earlier.campaigns))
+    more = len(names) - _MAX_CAMPAIGNS
+    text = ", ".join(names[:_MAX_CAMPAIGNS])
+    text += f" and {more} more, which --json names" if more > 0 else ""
+    runs = _format_count(sum(len(earlier.seconds) for earlier in earlier_times), "earlier run")
+    return f"Expected {unit} are based on the median of {runs} of the same points: {text}."
+
+
+def _format_whole_nodes(points: Sequence[PointOutlook], gpus_per_node: int) -> list[str]:
+    costs = [point.cost for point in points if point.cost.unit == "GPU"]
+    if not costs:
+        return []
+    hours = sum_hours(cost.on_nodes(cost.hours) for cost in costs)
+    bill = format_hours(hours and hours * gpus_per_node)
+    text = "Jobs take whole nodes (slurm.exclusive): a site that bills whole nodes, with "
+    text += f"{_format_count(gpus_per_node, 'GPU')} each, bills up to {bill} GPU-hours."
+    return [text]
 
 
 def _format_start(point_outlook: PointOutlook) -> str:
@@ -332,16 +287,14 @@ def _format_start(point_outlook: PointOutlook) -> str:
 
 
 def _format_partition(supply: Supply) -> str:
-    node_limit = (
-        ""
-        if supply.most_nodes is None
-        else f", at most {_format_count(supply.most_nodes, 'node')} a job"
-    )
+    node_limit = ""
+    if supply.most_nodes is not None:
+        node_limit = f", at most {_format_count(supply.most_nodes, 'node')} a job"
     usable = "" if supply.usable is None else f", {supply.usable} usable, {supply.free} free now"
     resources = f", with {' or '.join(supply.resources)}" if supply.resources else ""
     return (
-        f"partition {supply.name}: {supply.state}, {_format_count(supply.nodes, 'node')}{usable}{resources}; "
-        f"{supply.fitting} fit; limit {supply.limit}{node_limit}"
+        f"partition {supply.name}: {supply.state}, {_format_count(supply.nodes, 'node')}{usable}"
+        f"{resources}; {supply.fitting} fit; limit {supply.limit}{node_limit}"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
 from hpcbert.errors import IncompleteError
@@ -43,9 +44,9 @@ def _read_node_counts(_ctx: click.Context, _param: click.Parameter, value: str) 
 @click.option(
     "--nodes", callback=_read_node_counts, required=True, metavar="N,N,…", help="Numbers of nodes."
 )
-@click.option("--rule", default="", help="Rule that reads logs; default: the recipe's first.")
-@click.option("--templates", multiple=True, help="A folder with recipes of your own.")
-@click.option("--site", "site_file", default="", help="Site whose runs are read without a path.")
+@RULE
+@TEMPLATES
+@RESULTS_SITE
 @returns_result
 def predict(
     paths: tuple[str, ...],
@@ -112,7 +113,7 @@ def _forecast_data(forecast: Forecast) -> dict[str, Any]:
 
 
 def _format_forecast(forecast: Forecast) -> Iterator[str]:
-    curve = forecast.curve
+    curve, unit = forecast.curve, device_word(forecast.group)
     yield click.style(_format_title(forecast), bold=True)
     for nodes, seconds in curve.points:
         residual = dict(curve.residuals).get(nodes)
@@ -127,6 +128,6 @@ def _format_forecast(forecast: Forecast) -> Iterator[str]:
                 f"  {prediction.nodes}n{prediction.gpus_per_node}g"
                 f"  {prediction.throughput:,.0f} samples/s, "
                 f"{prediction.low:,.0f} to {prediction.high:,.0f}; "
-                f"{prediction.efficiency:.1%} of one node's rate per {device_word(forecast.group)}, "
+                f"{prediction.efficiency:.1%} of one node's rate per {unit}, "
                 f"{(prediction.exposed_seconds or 0) * 1e3:,.1f} ms of each step wait for others"
             )

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +15,7 @@ from hpcbert.cli.output import Result, replace_controls, returns_result
 from hpcbert.commands import prepare as flow
 from hpcbert.config import places, recipe, site, trust
 from hpcbert.config.options import Options
+from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import (
@@ -32,6 +34,16 @@ from hpcbert.slurm.commands import submission_environment
 from hpcbert.system.runner import follow, run
 
 _ERRORS = (UsageError, ConfigError, SchedulerError, IncompleteError, CheckError, Interruption)
+_SITE_OPTIONS = (
+    "runtime",
+    "partition",
+    "account",
+    "qos",
+    "time_limit",
+    "image",
+    "data",
+    "repository",
+)
 _MARKS = {"ready": "ok", "done": "done", "planned": "plan", "skipped": "skip", "failed": "FAIL"}
 
 
@@ -82,36 +94,16 @@ def prepare(
     site_config = _load_site(frameworks, values)
     if site_config.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")
-    folders = places.recipe_folders(Path(site_config.where), templates)
-    loaded_recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
-    used_paths = [
-        Path(site_config.where),
-        *(
-            path
-            for framework_recipe in loaded_recipes
-            for path in Path(framework_recipe.folder).iterdir()
-        ),
-    ]
-    site_file = Path(site_config.where) if site_config.named else None
-    trust.refuse_untrusted(used_paths, trust.command_line_entries(site_file, templates))
-    wanted_device = parse_device(values["device"])
-    recipes = [
-        framework_recipe.for_device(
-            choose_device(framework_recipe, site_config, wanted_device, folders)
-        )
-        for framework_recipe in loaded_recipes
-    ]
+    recipes = _load_recipes(frameworks, site_config, templates, parse_device(values["device"]))
     if on_node:
-        template_paths = tuple(str(Path(path).absolute()) for path in templates)
         list_options = {
             "fw": frameworks,
             "only": only,
-            "templates": template_paths,
+            "templates": tuple(str(Path(path).absolute()) for path in templates),
             "set": settings,
         }
-        return _prepare_on_node(
-            site_config, _make_node_arguments(site_config, list_options, values, dry=dry_run)
-        )
+        arguments = _make_node_arguments(site_config, list_options, values, dry=dry_run)
+        return _prepare_on_node(site_config, arguments)
     context = Context(
         run=run,
         follow=follow,
@@ -121,27 +113,32 @@ def prepare(
         python=values["python"],
         settings=read_pairs(settings),
     )
-    return _make_result(
-        [
-            part
-            for framework_recipe in recipes
-            for part in flow.prepare(framework_recipe, site_config, context, only=only)
-        ]
-    )
+    parts: list[Part] = []
+    for framework_recipe in recipes:
+        parts += flow.prepare(framework_recipe, site_config, context, only=only)
+    return _make_result(parts)
 
 
-def _load_site(frameworks: Sequence[str], values: dict[str, str]) -> Site:
-    options = Options(
-        runtime=values["runtime"],
-        partition=values["partition"],
-        account=values["account"],
-        qos=values["qos"],
-        time_limit=values["time_limit"],
-        fw=frameworks[0],
-        image=values["image"],
-        data=values["data"],
-        repository=values["repository"],
-    )
+def _load_recipes(
+    frameworks: Sequence[str], site_config: Site, templates: tuple[str, ...], device: str
+) -> list[Recipe]:
+    """Return the recipes for the device; files of strangers are refused before anything runs."""
+    folders = places.recipe_folders(Path(site_config.where), templates)
+    recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
+    site_file = Path(site_config.where)
+    paths = [site_file]
+    for loaded in recipes:
+        paths += Path(loaded.folder).iterdir()
+    named_site = site_file if site_config.named else None
+    trust.refuse_untrusted(paths, trust.command_line_entries(named_site, templates))
+    return [
+        loaded.for_device(choose_device(loaded, site_config, device, folders)) for loaded in recipes
+    ]
+
+
+def _load_site(frameworks: Sequence[str], values: dict[str, Any]) -> Site:
+    site_values = {name: values[name] for name in _SITE_OPTIONS}
+    options = Options(fw=frameworks[0], **site_values)
     site_config = site.load(values["site_file"], options)
     flags = [f"--{name}" for name in ("image", "data", "repository") if values[name]]
     if flags and len(frameworks) != 1:
@@ -198,9 +195,8 @@ def _prepare_on_node(site_config: Site, arguments: Sequence[str]) -> Result:
             hint="Leave --on-node out: this machine is the node.",
         )
     env = submission_environment(os.environ)
-    env.pop(
-        "XDG_RUNTIME_DIR", None
-    )  # names this host's directory, which enroot would look for on the node
+    # It names this host's directory, which enroot would look for on the node.
+    env.pop("XDG_RUNTIME_DIR", None)
     outcome = follow(flow.on_node_argv(site_config, arguments), show=_print_line, env=env)
     try:
         document = json.loads(outcome.stdout.strip().splitlines()[-1])

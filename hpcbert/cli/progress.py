@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from hpcbert import model
+from hpcbert.campaign.judge import gather
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.campaigns import format_next_step
 from hpcbert.cli.output import VERSION, Result, escape_json, print_text, replace_controls
+from hpcbert.cli.tables import collect_tables
 from hpcbert.commands import monitor as flow
 from hpcbert.commands import retry
 from hpcbert.commands.monitor import Change, RepeatProgress, Sinks, View
@@ -29,20 +31,31 @@ from hpcbert.commands.retry import RetryPlan
 from hpcbert.config.site import Site
 from hpcbert.errors import HpcbertError, IncompleteError
 from hpcbert.logs.failures import Failure
-from hpcbert.model import Campaign
+from hpcbert.logs.setting import Window
+from hpcbert.model import Campaign, Point
+from hpcbert.results.grid import format_number
+from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.hostlist import fold
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.runner import run
 
-# kind -> mark, the same without Unicode, style, its name in a count
+
+class Mark(NamedTuple):
+    """How a kind of state is shown: its sign, its style, and its name in a count."""
+
+    sign: str
+    style: str
+    name: str
+
+
 MARKS = {
-    Kind.SUCCEEDED: ("✓", "+", "green", "completed"),
-    Kind.FAILED: ("✗", "x", "red", "failed"),
-    Kind.RUNNING: ("▶", ">", "cyan", "running"),
-    Kind.WAITING: ("·", ".", "dim", "waiting"),
-    Kind.REQUEUED: ("↻", "r", "yellow", "requeued"),
-    Kind.UNKNOWN: ("?", "?", "magenta", "unknown"),
-    Kind.UNNEEDED: ("○", "o", "dim", "not needed"),
+    Kind.SUCCEEDED: Mark("✓", "green", "completed"),
+    Kind.FAILED: Mark("✗", "red", "failed"),
+    Kind.RUNNING: Mark("▶", "cyan", "running"),
+    Kind.WAITING: Mark("·", "dim", "waiting"),
+    Kind.REQUEUED: Mark("↻", "yellow", "requeued"),
+    Kind.UNKNOWN: Mark("?", "magenta", "unknown"),
+    Kind.UNNEEDED: Mark("○", "dim", "not needed"),
 }
 # Polls without an answer from Slurm before that is worth a line.
 _SILENT_POLLS = 2
@@ -111,7 +124,7 @@ def _make_outage_reporter() -> Callable[[View], None]:
 def format_counts(counts: Mapping[Kind, int] | Mapping[str, int]) -> str:
     """Return the number of repeats of each kind: `4 completed, 1 running`."""
     return ", ".join(
-        f"{counts[kind]} {kind_mark[3]}" for kind, kind_mark in MARKS.items() if counts.get(kind)
+        f"{counts[kind]} {mark.name}" for kind, mark in MARKS.items() if counts.get(kind)
     )
 
 
@@ -141,11 +154,6 @@ def report_finished_points(
         changes: Of one campaign.
         states: Those of all its repeats so far, the changes included.
     """
-    from hpcbert.campaign.judge import gather
-    from hpcbert.logs.setting import Window
-    from hpcbert.results.grid import format_number
-    from hpcbert.results.reduce import tabulate
-
     tracked_campaign = changes[0].repeat.watched
     for point in dict.fromkeys(change.repeat.array.point for change in changes):
         keys = [repeat.key for repeat in tracked_campaign.repeats if repeat.array.point == point]
@@ -153,13 +161,24 @@ def report_finished_points(
         if tracked_campaign.campaign.rehearse or not is_over:
             continue
         with contextlib.suppress(HpcbertError):  # The table at the end reports it.
-            gathered = gather(
-                tracked_campaign, rule="", window=Window(), states=lambda _: states, with_nearby=False,
-                point=point.key,
-            )  # fmt: skip
-            (row,) = tabulate(gathered.points)[0].rows
-            rates = f"median {format_number(row.median)} samples/s, {format_number(row.min)} .. {format_number(row.max)}"
-            yield replace_controls(f"{point.key}: {rates}, {row.ok}/{row.asked} repeats")
+            yield _format_numbers(tracked_campaign, point, states)
+
+
+def _format_numbers(
+    tracked_campaign: TrackedCampaign, point: Point, states: Mapping[Key, RepeatState]
+) -> str:
+    gathered = gather(
+        tracked_campaign,
+        rule="",
+        window=Window(),
+        states=lambda _: states,
+        with_nearby=False,
+        point=point.key,
+    )
+    (row,) = tabulate(gathered.points)[0].rows
+    median, low, high = map(format_number, (row.median, row.min, row.max))
+    rates = f"median {median} samples/s, {low} .. {high}"
+    return replace_controls(f"{point.key}: {rates}, {row.ok}/{row.asked} repeats")
 
 
 def follow_campaign(directory: Path, policy: RetryPolicy, site: Site) -> View:
@@ -183,10 +202,7 @@ def follow_with_retries(directories: Sequence[Path], policy: RetryPolicy, site: 
 
     Rehearsals have nothing to collect; their result is the number of repeats that went through.
     """
-    from hpcbert.cli.tables import collect_tables
-
     views = {directory: follow_campaign(directory, policy, site) for directory in directories}
-
     rehearsals = [path for path, view in views.items() if _viewed_campaign(view).rehearse]
     campaign_paths = [path for path in directories if path not in rehearsals]
     return collect_tables(campaign_paths) if campaign_paths else _make_rehearsal_result(views)
@@ -237,7 +253,7 @@ def format_retry_plan(plan: RetryPlan, *, dry: bool = False) -> str:
             f"repeat{'s' if len(array.repeats) > 1 else ''} {numbers} of {array.point.key}"
         )
         lines.append(f"{repeats_text} {text}:")
-        lines += [f"  repeat {format_number}: {reason}" for format_number, _, reason in array.why]
+        lines += [f"  repeat {number}: {reason}" for number, _, reason in array.why]
         lines += [f"  not on {node}: {reason}" for node, reason in array.excluded]
     if not lines:
         lines.append(f"{tracked_campaign.campaign.id} has nothing to retry.")

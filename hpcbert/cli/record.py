@@ -6,10 +6,9 @@ import sys
 from typing import Any
 
 import click
-from typing_extensions import Unpack
 
 from hpcbert.cli import streams
-from hpcbert.cli.log_options import LogOptions, add_log_options, make_collect_request
+from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.main import ListByDefault
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.commands.collect import find_places
@@ -174,7 +173,7 @@ def record_check(
     edition: str,
     templates: tuple[str, ...],
     site_file: str,
-    **reading: Unpack[LogOptions],
+    **reading: Any,
 ) -> Result:
     """Check which published numbers follow from their logs.
 
@@ -185,7 +184,7 @@ def record_check(
     Examples:
       hpcbert record check logs/tensorflow --fw tf2 --against dlperf:tf2-rn50
     """
-    request = make_collect_request(**reading)
+    request = make_collect_request(reading)
     if request.rule or request.window.skip is not None or request.window.iters is not None:
         raise UsageError(
             "The record sets --rule, --skip and --iters.", hint="Leave them out, or use collect."

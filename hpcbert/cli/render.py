@@ -17,6 +17,7 @@ from hpcbert.cli.request import read_requests
 from hpcbert.config.options import AUTO_REPEATS, Options
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
+from hpcbert.script.draft import by_hand
 
 _HEADER = "# hpcbert render "
 
@@ -47,7 +48,8 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
         return _check_folder(check)
     if options.repeats == AUTO_REPEATS:
         raise UsageError(
-            f"--repeats {AUTO_REPEATS} reads a campaign's logs, but a script to submit by hand has none.",
+            f"--repeats {AUTO_REPEATS} reads a campaign's logs, but a script to submit by hand has "
+            "none.",
             hint="Use hpcbert submit, or replace --repeats auto with a number.",
         )
     scripts, sources = _render_scripts(options)
@@ -63,13 +65,10 @@ def render(options: Options, *, output: Path | None, check: Path | None) -> Resu
 
 
 def _render_scripts(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
-    """Return the scripts, and the files that they read beside them, by name."""
-    from hpcbert.script.draft import by_hand  # imports Jinja, which --help does not need
-
     scripts, sources = {}, {}
     for request in read_requests(options, dry=True):
         script_texts, files = by_hand(
-            request.request, request.site, request.recipe, options=request.options
+            request.plan, request.site, request.recipe, options=request.options
         )
         scripts.update(script_texts)
         sources.update(files)
@@ -77,7 +76,6 @@ def _render_scripts(options: Options) -> tuple[dict[str, str], dict[str, Path]]:
 
 
 def _check_folder(folder: Path) -> Result:
-    """Compare a folder's scripts and their library with what would be written now."""
     place = folder.resolve()
     directory = place.parent if place.name == store.SCRIPTS_FOLDER else folder
     if (directory / MANIFEST).is_file():
@@ -110,7 +108,6 @@ def _check_folder(folder: Path) -> Result:
 
 
 def _compare_scripts(paths: Sequence[Path]) -> tuple[list[str], dict[str, Path]]:
-    """Return the differences of scripts from what their headers render, and their library."""
     differences, sources = [], {}
     for path in paths:
         script_text = path.read_text(encoding="utf-8")
@@ -131,7 +128,6 @@ def _compare_scripts(paths: Sequence[Path]) -> tuple[list[str], dict[str, Path]]
 
 
 def _check_campaign(directory: Path) -> Result:
-    """Compare a campaign's scripts and their library with what was written at submission."""
     campaign = store.read_manifest(directory)
     submit_command = shlex.join(["hpcbert", "submit", "--like", str(directory)])
     errors = [
@@ -193,6 +189,3 @@ def _render_again(path: Path, text: str) -> tuple[dict[str, str], dict[str, Path
     with render.make_context("render", shlex.split(header[len(_HEADER) :])) as context:
         options = read_options(context.params)
     return _render_scripts(options)
-
-
-command = render

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
-from typing_extensions import Unpack
 
-from hpcbert.cli.log_options import LogOptions, add_log_options, make_collect_request
+from hpcbert.cli.log_options import add_log_options, make_collect_request
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.tables import describe_invalid, make_provenance
 from hpcbert.commands import report as flow
@@ -40,7 +40,7 @@ def report(
     with_logs: bool,
     templates: tuple[str, ...],
     site_file: str,
-    **reading: Unpack[LogOptions],
+    **reading: Any,
 ) -> Result:
     """Write a report: a page, figures, tables, and all numbers.
 
@@ -55,7 +55,7 @@ def report(
       hpcbert report 3f9a1c 77b0d2 --output report --title 'BERT on our cluster'
       hpcbert report ~/DLPerf/logs --fw oneflow --output report --lang zh --with-logs
     """
-    request = make_collect_request(**reading)
+    request = make_collect_request(reading)
     places = find_places(site_file, templates)
     results = load_result_set(paths, places, request)
     shortfalls = tuple(map(IncompleteError, (*results.refused, *describe_invalid(results.tables))))

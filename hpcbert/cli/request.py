@@ -1,4 +1,7 @@
-"""From the options of submit, plan and render to a request for each campaign."""
+"""From the options of submit, plan and render to drafted campaigns, and what prevents them.
+
+A command line with several frameworks, models or precisions makes several campaigns.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,33 @@ from typing import NamedTuple, TypeVar
 
 from hpcbert import scheduler
 from hpcbert.campaign import store
-from hpcbert.cli.campaigns import open_past
+from hpcbert.cli.campaigns import find_runs, open_selected
 from hpcbert.cli.options import is_typed, read_pairs, refuse_typed, split_list
+from hpcbert.commands.obstacles import find_submission_obstacles, list_queries
 from hpcbert.config import campaignfile, places, recipe, site, slurm_arguments
-from hpcbert.config import options as config_options
 from hpcbert.config.campaignfile import CampaignFile, Selection
-from hpcbert.config.options import SCALING, Options, PointOptions, list_unused, option_names
+from hpcbert.config.options import (
+    AUTO_REPEATS,
+    DEFAULT_MAX_REPEATS,
+    DEFAULT_PRECISION,
+    SCALING,
+    Options,
+    PointOptions,
+    RunOptions,
+    list_unused,
+    option_names,
+)
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import SLURM, find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, parse_device, parse_precision
 from hpcbert.scheduler.base import World
+from hpcbert.script import cost, matrix
 from hpcbert.script.draft import Draft, Submitter
-from hpcbert.script.matrix import Portion
-from hpcbert.script.plan import Request, choose_device, list_shapes
-from hpcbert.script.rerun import PreviousCampaign
+from hpcbert.script.draft import draft as draft_campaign
+from hpcbert.script.plan import MeasurementPlan, Request, choose_device
+from hpcbert.script.rerun import Lock, compare_locks, load_lock, plan_rerun
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.slurm import mail
 from hpcbert.system.decode import Invalid, did_you_mean
@@ -46,7 +60,7 @@ class CampaignRequest:
         warnings: Choices made on the user's behalf.
     """
 
-    request: Request
+    plan: MeasurementPlan
     site: Site
     recipe: Recipe
     options: SubmitOptions
@@ -61,6 +75,13 @@ _FRAMEWORK_OPTIONS = ("image", "data", "source", "python")
 _ALTERNATIVES = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
 # Options that need an adaptive number of repeats.
 _ADAPTIVE = ("max_repeats", "precision_of_median")
+# Of what to measure and how, --like leaves only these to the command line.
+_OTHER_OPTIONS = {"notify", "max_gpu_hours", "preflight", "stop_on_failure"}
+_MEASURED_OPTIONS = (
+    "file",
+    *option_names(PointOptions),
+    *(name for name in option_names(RunOptions) if name not in _OTHER_OPTIONS),
+)
 
 
 def read_file(path: Path | None) -> CampaignFile | None:
@@ -81,7 +102,7 @@ def read_requests(
     *,
     dry: bool = False,
     rehearse: bool = False,
-    past: PreviousCampaign | None = None,
+    past: Lock | None = None,
     file: CampaignFile | None = None,
 ) -> tuple[CampaignRequest, ...]:
     """Return a request for each campaign, with its site and recipe.
@@ -90,14 +111,12 @@ def read_requests(
         options: The options, completed from the file.
         dry: Whether nothing will run.
         rehearse: Whether nothing will train.
-        past: The campaign that says what to measure, instead of the options.
+        past: The lock that says what to measure, instead of the options.
         file: The file that says what to measure.
     """
-    from hpcbert.script import matrix, rerun
-
     _refuse_unused_options(options)
     if past:
-        options, rehearse = _take_past_options(options, past), rehearse or past.campaign.rehearse
+        options, rehearse = _take_past_options(options, past), rehearse or past.rehearse
     selection: Selection = file or _make_selection(options)
     names = {name for axes in (selection, *selection.include) for name in axes.frameworks}
     if len(names) > 1:
@@ -106,18 +125,16 @@ def read_requests(
             "with several frameworks: set it in [frameworks.NAME] of the site.toml",
         )
     base = _make_request(options, file)
-    sources = _Sources(options, {past.campaign.framework} if past else names)
+    sources = _Sources(options, {past.framework} if past else names)
     if past:
-        recipe, site_config = sources.find(past.campaign.framework)
-        portions: tuple[matrix.Portion, ...] = (
-            matrix.Portion(recipe.name, rerun.rerun_request(past, recipe, site_config)),
-        )
+        recipe, site_config = sources.find(past.framework)
+        plans: tuple[MeasurementPlan, ...] = (plan_rerun(past, recipe, site_config),)
     else:
         where = file.where if file else ""
-        portions = matrix.list_portions(matrix.Matrix(selection, base, where), sources.find)
+        plans = matrix.list_plans(matrix.Matrix(selection, base, where), sources.find)
     return tuple(
-        _make_campaign_request(options, sources, portion, dry=dry, rehearse=rehearse, file=file)
-        for portion in portions
+        _make_campaign_request(options, sources, plan, dry=dry, rehearse=rehearse, file=file)
+        for plan in plans
     )
 
 
@@ -134,6 +151,16 @@ def _refuse_unused_options(options: Options) -> None:
             raise UsageError(
                 f"--{program}-arg: {problem}", hint=f"Leave it out of --{program}-arg."
             )
+
+
+def open_past(name: str, options: Options) -> Lock:
+    """Return the lock of the campaign, archive or lock file that --like names."""
+    refuse_typed(_MEASURED_OPTIONS, "with --like, which says what to measure")
+    if name.endswith(".toml"):
+        return load_lock(Path(name))
+    campaign = open_selected(name, find_runs(options.runs, options.site_file))
+    store.read_manifest(campaign.directory)  # refuses another schema
+    return load_lock(campaign.directory / store.LOCKED)
 
 
 def complete_options(options: Options, file: CampaignFile | None) -> Options:
@@ -206,15 +233,15 @@ def _read_batch_sizes(text: str) -> tuple[campaignfile.Sizes, ...]:
 
 def _read_repeats(options: Options, file: CampaignFile | None) -> tuple[int, float | None]:
     """Return the maximum number of repeats, and the required precision of the median."""
-    if options.repeats != config_options.AUTO_REPEATS:
-        refuse_typed(_ADAPTIVE, f"without --repeats {config_options.AUTO_REPEATS}")
-        unused_names = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
-        if file and unused_names and file.repeats != config_options.AUTO_REPEATS:
-            message = f'{unused_names[0]} has no effect without repeats = "{config_options.AUTO_REPEATS}".'
-            raise ConfigError(message, where=file.where, hint=f"Leave {unused_names[0]} out.")
-        return int(options.repeats), None
-    maximum = options.max_repeats or config_options.DEFAULT_MAX_REPEATS
-    return maximum, float(options.precision_of_median or config_options.DEFAULT_PRECISION)
+    if options.repeats == AUTO_REPEATS:
+        maximum = options.max_repeats or DEFAULT_MAX_REPEATS
+        return maximum, float(options.precision_of_median or DEFAULT_PRECISION)
+    refuse_typed(_ADAPTIVE, f"without --repeats {AUTO_REPEATS}")
+    unused_names = [name for name in _ADAPTIVE if file and getattr(file, name) is not None]
+    if file and unused_names and file.repeats != AUTO_REPEATS:
+        message = f'{unused_names[0]} has no effect without repeats = "{AUTO_REPEATS}".'
+        raise ConfigError(message, where=file.where, hint=f"Leave {unused_names[0]} out.")
+    return int(options.repeats), None
 
 
 def _make_request(options: Options, file: CampaignFile | None) -> Request:
@@ -268,26 +295,20 @@ class _Sources:
 def _make_campaign_request(
     options: Options,
     sources: _Sources,
-    portion: Portion,
+    plan: MeasurementPlan,
     *,
     dry: bool,
     rehearse: bool,
     file: CampaignFile | None,
 ) -> CampaignRequest:
-    from hpcbert.script.resolve import SubmitOptions
-
-    recipe, site_config = sources.find(portion.framework)
+    recipe, site_config = sources.find(plan.framework)
     scheduler_name = options.scheduler or site_config.scheduler
     warnings: tuple[str, ...] = ()
-    if dry and find_traits(scheduler_name).runs_locally and portion.request.shape.nodes > 1:
+    if dry and find_traits(scheduler_name).runs_locally and plan.request.shape.nodes > 1:
         note = f"The site's scheduler is {scheduler_name}, with one node: this script is for Slurm."
         scheduler_name, warnings = SLURM.name, (note,)
     warnings += _describe_mail(options.notify, scheduler_name)
-    warnings += tuple(
-        f"{file.where}: {campaignfile.option_key(name)} has no effect with the {scheduler_name} scheduler."
-        for name in (file.run_options() if file else ())
-        if file and name in list_unused(scheduler_name)
-    )
+    warnings += _list_unused_keys(file, scheduler_name)
     in_one_job = options.repeats_in == "one-job"
     submit_options = SubmitOptions(
         scheduler=scheduler_name,
@@ -299,17 +320,24 @@ def _make_campaign_request(
         rehearse=rehearse,
         dry=dry,
         preflight=options.preflight,
-        stop_on_failure=_stops_on_failure(options, portion.request),
+        stop_on_failure=_stops_on_failure(options, plan),
         file=Path(file.where) if file else None,
     )
-    return CampaignRequest(portion.request, site_config, recipe, submit_options, warnings)
+    return CampaignRequest(plan, site_config, recipe, submit_options, warnings)
 
 
-def _stops_on_failure(options: Options, request: Request) -> bool:
+def _list_unused_keys(file: CampaignFile | None, scheduler_name: str) -> tuple[str, ...]:
+    if not file:
+        return ()
+    unused = list_unused(scheduler_name)
+    keys = [campaignfile.option_key(name) for name in file.run_options() if name in unused]
+    effect = f"has no effect with the {scheduler_name} scheduler."
+    return tuple(f"{file.where}: {key} {effect}" for key in keys)
+
+
+def _stops_on_failure(options: Options, plan: MeasurementPlan) -> bool:
     """Return whether to hold shapes back if the smallest fails; by default, those of a curve."""
-    distinct_shapes = {cell.shape for cell in request.cells} or set(
-        list_shapes(request.shape, scaling=request.scaling)
-    )
+    distinct_shapes = {point.shape for point in plan.points}
     if len(distinct_shapes) == 1 or options.concurrent_points:
         return False
     if options.stop_on_failure is None:
@@ -318,7 +346,7 @@ def _stops_on_failure(options: Options, request: Request) -> bool:
 
 
 def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
-    """Return which mail Slurm is to send, if any."""
+    """Return a sentence with the mail that Slurm will send, if any."""
     if notify and "notify" in list_unused(scheduler_name):
         raise UsageError(
             f"--notify has no effect with the {scheduler_name} scheduler, which sends no mail.",
@@ -327,16 +355,16 @@ def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
     return (str(mail.parse(notify)),) if notify else ()
 
 
-def _take_past_options(options: Options, past: PreviousCampaign) -> Options:
+def _take_past_options(options: Options, past: Lock) -> Options:
     """Return the options with those of a campaign that its request does not hold."""
-    campaign, shape = past.campaign, past.largest.shape
+    shape = past.largest.shape
     return replace(
         options,
         nodes=shape.nodes,
         gpus_per_node=shape.gpus_per_node,
-        concurrent_repeats=campaign.concurrent_repeats,
-        concurrent_points=campaign.concurrent_points,
-        repeats_in="one-job" if any(array.together for array in campaign.measured) else "array",
+        concurrent_repeats=past.concurrent_repeats,
+        concurrent_points=past.concurrent_points,
+        repeats_in="one-job" if past.together else "array",
     )
 
 
@@ -352,8 +380,6 @@ def _refuse_unused_paths(recipe: Recipe, site_config: Site) -> None:
 
 def find_submitter() -> Submitter:
     """Return who submits, and when."""
-    from hpcbert.script.draft import Submitter
-
     try:
         # USER and LOGNAME may name somebody else: in a notebook, after sudo -E.
         user = pwd.getpwuid(os.geteuid()).pw_name
@@ -416,8 +442,6 @@ def plan_campaigns(
     Raises:
         HpcbertError: The request is impossible.
     """
-    from hpcbert.script import rerun
-
     past = open_past(like, options) if like else None
     campaign_file = read_file(file)
     options = complete_options(options, campaign_file)
@@ -434,7 +458,7 @@ def plan_campaigns(
         drafts.append(draft)
         warnings += request.warnings
         warnings += () if planned else draft.resolved.warnings
-        warnings += rerun.list_differences(past, draft) if past else ()
+        warnings += compare_locks(past, draft.lock) if past else ()
     return SubmitPlan(
         options, requests[0].site, chain_drafts(drafts), tuple(dict.fromkeys(warnings))
     )
@@ -467,9 +491,6 @@ def _draft_campaign(
     *,
     dry: bool,
 ) -> Draft:
-    """Return what a campaign will be."""
-    from hpcbert.script.draft import draft as draft_campaign  # with Jinja: Slurm answers meanwhile
-
     scheduler_name = request.options.scheduler
     refuse_typed(list_unused(scheduler_name), f"with the {scheduler_name} scheduler")
     backend = scheduler.create_scheduler(scheduler_name, World(ahead))
@@ -477,14 +498,12 @@ def _draft_campaign(
     fitted_options = backend.fit(request.options, request.site, request.recipe)
     options = replace(fitted_options, name=name, note=note, dry=dry)
     return draft_campaign(
-        request.request, request.site, request.recipe, options=options, submitter=find_submitter()
+        request.plan, request.site, request.recipe, options=options, submitter=find_submitter()
     )
 
 
 def refuse_costly(drafts: Sequence[Draft], max_gpu_hours: float, *, tries: int) -> None:
     """Refuse campaigns that may together take more GPU-hours than allowed."""
-    from hpcbert.script import cost
-
     costs = [point for draft in drafts for point in cost.array_costs(draft.campaign.arrays)]
     cost.refuse_expensive(costs, max_gpu_hours, tries=tries)
 
@@ -493,8 +512,6 @@ def find_obstacles(
     drafts: Sequence[Draft], *, ignore_failures: bool, ahead: PrefetchingRunner
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
     """Return what prevents submitting campaigns, and the warnings about them."""
-    from hpcbert.commands.obstacles import find_submission_obstacles, list_queries
-
     for draft in drafts:
         for argv in list_queries(draft):
             ahead.begin(argv)

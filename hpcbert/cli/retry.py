@@ -10,7 +10,7 @@ import click
 
 from hpcbert.campaign import store
 from hpcbert.campaign.suspects import MAX_RETRIES, RetryPolicy
-from hpcbert.cli.options import refuse_typed, shared_option
+from hpcbert.cli.options import RUNS, SITE, refuse_typed, shared_option
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.progress import Display, follow_with_retries, format_retry_plan
 from hpcbert.commands.retry import InvalidRepeat, RetryPlan, resubmit
@@ -40,8 +40,8 @@ from hpcbert.system.runner import run
 )
 @click.option("--no-exclude", is_flag=True, help="Do not avoid nodes that failed.")
 @shared_option("time_limit", "Time limit of one repeat from now on.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def retry(
     *,
@@ -65,11 +65,9 @@ def retry(
     directories = store.resolve_all(campaigns, Path(runs or site_config.runs))
     nodes = tuple(node for node_list in exclude for node in expand(node_list))
     policy = RetryPolicy(max_retries, nodes, suspect=not no_exclude, time_limit=time_limit)
-    for name in dict.fromkeys(
-        store.read_manifest(directory).scheduler for directory in directories
-    ):
-        unused = (*list_unused(name), "no_exclude") if list_unused(name) else ()
-        refuse_typed(unused, f"on a campaign of the {name} scheduler")
+    for name in sorted({store.read_manifest(directory).scheduler for directory in directories}):
+        if unused := list_unused(name):
+            refuse_typed((*unused, "no_exclude"), f"on a campaign of the {name} scheduler")
     display = Display(err=True)
     waiting = display.waiting if wait else None
     plans = [
@@ -90,7 +88,7 @@ def retry(
 
 
 def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
-    errors = tuple(
+    errors = [
         IncompleteError(
             f"{repeat.array.point.key} repeat {repeat.number} has been retried as often as "
             f"allowed: {repeat.why}",
@@ -99,7 +97,8 @@ def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
         )
         for plan in plans
         for repeat in plan.findings.spent
-    ) + tuple(
+    ]
+    errors += [
         IncompleteError(
             f"{repeat.array.point.key} repeat {repeat.number} ran out of device memory, and "
             "would do so again.",
@@ -109,11 +108,11 @@ def _make_result(plans: Sequence[RetryPlan], *, dry: bool) -> Result:
         )
         for plan in plans
         for repeat in plan.findings.too_large
-    )
+    ]
     return Result(
         data={"campaigns": [_plan_data(plan) for plan in plans], "submitted": not dry},
         text="\n".join(format_retry_plan(plan, dry=dry) for plan in plans),
-        errors=errors,
+        errors=tuple(errors),
         warnings=tuple(
             f"{node} is suspected too ({reason}), but too few nodes would be left without it."
             for plan in plans

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import click
 
 from hpcbert.campaign import store
-from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.campaigns import find_runs
+from hpcbert.cli.options import RUNS, SITE
+from hpcbert.cli.output import Result, confirm, returns_result
 from hpcbert.commands.remove import remove
-from hpcbert.config.site import load
-from hpcbert.errors import UsageError
 from hpcbert.system.runner import run
 
 # Characters of an id's random end: a shorter part of an id could match by accident.
@@ -23,8 +19,8 @@ _MIN_ID_LENGTH = 6
 @click.argument("campaigns", nargs=-1, required=True, metavar="CAMPAIGN...")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Remove even campaigns that may not have ended.")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_file: str) -> Result:
     """Remove campaigns for good.
@@ -33,12 +29,14 @@ def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_fi
     scheduler first: if a job of any of them still waits or runs, it removes none. Archives, and
     files that you wrote elsewhere, stay.
     """
-    runs_path = Path(runs or load(site_file).runs)
+    runs_path = find_runs(runs, site_file)
     directories = tuple(
         dict.fromkeys(store.resolve(name, runs_path, shortest=_MIN_ID_LENGTH) for name in campaigns)
     )
+    names = ", ".join(directory.name for directory in directories)
+    question = f"Remove {names} for good, with all logs?"
     is_removed = remove(
-        directories, confirm=lambda: yes or _ask_consent(directories), run=run, force=force
+        directories, confirm=lambda: yes or confirm(question, "remove"), run=run, force=force
     )
     data = {
         "removed": is_removed,
@@ -52,15 +50,3 @@ def rm(*, campaigns: tuple[str, ...], yes: bool, force: bool, runs: str, site_fi
         else ["Nothing was removed."]
     )
     return Result(data, "\n".join(lines))
-
-
-def _ask_consent(directories: Sequence[Path]) -> bool:
-    """Ask, on stderr."""
-    names = ", ".join(directory.name for directory in directories)
-    question = f"Remove {names} for good, with all logs?"
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"{question} There is no terminal to ask on.",
-            hint="Give --yes to remove without asking.",
-        )
-    return click.confirm(question, err=True)

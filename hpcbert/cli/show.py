@@ -16,9 +16,9 @@ from hpcbert.campaign import ends, overview, preflight, store
 from hpcbert.campaign.ends import Ends
 from hpcbert.campaign.overview import Overview, PointResult
 from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, format_age, open_campaigns
+from hpcbert.cli.campaigns import COLLECT_AGAIN, PROVISIONAL, find_runs, format_age, open_selected
+from hpcbert.cli.options import RUNS, SITE
 from hpcbert.cli.output import Result, returns_result
-from hpcbert.config.site import load
 from hpcbert.model import Campaign, Point
 from hpcbert.results.grid import align_rows, format_number
 from hpcbert.results.wording import describe_repeats, describe_stop
@@ -26,8 +26,8 @@ from hpcbert.results.wording import describe_repeats, describe_stop
 
 @click.command(epilog="\b\nExamples:\n  hpcbert show\n  hpcbert show 3f9a1c --json")
 @click.argument("campaign", default="")
-@click.option("--runs", default="", help="Directory of the campaigns.")
-@click.option("--site", "site_file", default="", help="A site.toml, or its folder.")
+@RUNS
+@SITE
 @returns_result
 def show(*, campaign: str, runs: str, site_file: str) -> Result:
     """Show a campaign and its results so far.
@@ -35,11 +35,9 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
     CAMPAIGN is a campaign's directory or archive, its id or a part of the id; the newest one by
     default. show asks no scheduler: it reads the campaign's files.
     """
-    (opened_campaign,) = open_campaigns(
-        [campaign] if campaign else (), Path(runs or load(site_file).runs)
-    )
+    opened_campaign = open_selected(campaign, find_runs(runs, site_file))
     manifest = store.read_manifest(opened_campaign.directory)
-    seen_overview, now = overview.read_overview(opened_campaign.directory), time.time()
+    summary, now = overview.read_overview(opened_campaign.directory), time.time()
     numbers = overview.read_results(opened_campaign.directory, manifest)
     ended = ends.read(opened_campaign.directory)
     points = [
@@ -47,9 +45,9 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
         for point in manifest.of_point
     ]
     data = {
-        **asdict(seen_overview),
+        **asdict(summary),
         "directory": str(opened_campaign.shown),
-        "age_seconds": overview.compute_age(seen_overview.created, now=now),
+        "age_seconds": overview.compute_age(summary.created, now=now),
         "source": "files",
         "site": manifest.site,
         "image": manifest.image,
@@ -61,7 +59,7 @@ def show(*, campaign: str, runs: str, site_file: str) -> Result:
             TrackedCampaign(opened_campaign.directory, manifest)
         ),
     }
-    text = "\n".join(_format_campaign(seen_overview, manifest, data, now))
+    text = "\n".join(_format_campaign(summary, manifest, data, now))
     return Result(data, text, warnings=store.warn_about_writers(opened_campaign.shown))
 
 
@@ -72,9 +70,7 @@ def _point_data(
     numbers: Mapping[Point, PointResult],
     repeat_ends: Ends,
 ) -> dict[str, Any]:
-    repeats = [
-        (array, format_number) for array, format_number in manifest.current if array.point == point
-    ]
+    repeats = [(array, number) for array, number in manifest.current if array.point == point]
     point_result, adaptive = numbers.get(point), manifest.protocol.precision_of_median is not None
     return {
         "point": point.key,
@@ -100,46 +96,47 @@ def _point_data(
         "valid": point_result.valid if point_result else None,
         "median": point_result.median if point_result else None,
         "refused": [
-            {"repeat": format_number, "why": reason}
-            for format_number, reason in (point_result.refused if point_result else ())
+            {"repeat": number, "why": reason}
+            for number, reason in (point_result.refused if point_result else ())
         ],
         "unneeded": list(point_result.unneeded) if point_result else [],
     }
 
 
 def _format_campaign(
-    seen_overview: Overview, manifest: Campaign, data: Mapping[str, Any], now: float
+    summary: Overview, manifest: Campaign, data: Mapping[str, Any], now: float
 ) -> Iterator[str]:
     protocol, goal = manifest.protocol, describe_stop(manifest.protocol)
-    age_text = format_age(overview.compute_age(seen_overview.created, now=now))
+    age = format_age(overview.compute_age(summary.created, now=now))
     facts = {
-        "campaign": seen_overview.campaign,
+        "campaign": summary.campaign,
         "name": manifest.name,
-        "note": seen_overview.note,
+        "note": summary.note,
         "directory": data["directory"],
-        "state": seen_overview.state + (", a rehearsal" if seen_overview.rehearse else ""),
-        "problem": seen_overview.problem,
-        "created": f"{seen_overview.created}, {age_text} ago, by {seen_overview.user} with hpcbert {manifest.hpcbert}",
-        "framework": seen_overview.framework,
-        "scheduler": f"{seen_overview.scheduler}, site {manifest.site}",
+        "state": summary.state + (", a rehearsal" if summary.rehearse else ""),
+        "problem": summary.problem,
+        "created": f"{summary.created}, {age} ago, by {summary.user} with hpcbert "
+        f"{manifest.hpcbert}",
+        "framework": summary.framework,
+        "scheduler": f"{summary.scheduler}, site {manifest.site}",
         "image": manifest.image,
-        "protocol": f"{describe_repeats(protocol)} repeats of {protocol.iters} iterations, the first "
-        f"{protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
+        "protocol": f"{describe_repeats(protocol)} repeats of {protocol.iters} iterations, the "
+        f"first {protocol.skip} of them warm-up" + (f"; {goal}" if goal else ""),
         "command": shlex.join(manifest.command),
         "preflight": " ".join(data["preflight"]),
     }
     yield from (f"{name + ':':<11}{value}" for name, value in facts.items() if value)
     titles = ("point", "job", "repeats", "valid", "median samples/s", "")
-    rows = [titles, *(_format_row(point, seen_overview.provisional) for point in data["points"])]
+    rows = [titles, *(_format_row(point, summary.provisional) for point in data["points"])]
     yield ""
     yield from align_rows(rows, right=(3, 4))
-    if seen_overview.provisional:
+    if summary.provisional:
         yield COLLECT_AGAIN
     for point in data["points"]:
         repeats_by_end: dict[str, list[str]] = {}
-        for repeat_end in () if point["refused"] else point["ended"]:
-            repeats_by_end.setdefault(f"{repeat_end['state']}: {repeat_end['detail']}", []).append(
-                str(repeat_end["repeat"])
+        for end in () if point["refused"] else point["ended"]:
+            repeats_by_end.setdefault(f"{end['state']}: {end['detail']}", []).append(
+                str(end["repeat"])
             )
         for end_text, numbers in repeats_by_end.items():
             yield f"{point['point']} repeat {', '.join(numbers)}: {end_text}"

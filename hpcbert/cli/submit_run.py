@@ -176,8 +176,8 @@ def _make_result(
     )
     # A site's plugin may change a job's settings.
     changed = tuple(
-        f"Job {array.job_id} has {setting}={actual}, but {requested or 'none'} was requested: a plugin or "
-        "site setting changed it."
+        f"Job {array.job_id} has {setting}={actual}, but {requested or 'none'} was requested: a "
+        "plugin or site setting changed it."
         for _, campaign in submitted
         for array in campaign.arrays
         for setting, requested, actual in array.changed
@@ -189,13 +189,15 @@ def _make_result(
 
 def _format_doubt(campaign: Campaign, array: Array) -> str:
     """Return why a job may not be an array's: the request, and what the controller shows."""
-    job_settings = {setting: has for setting, _, has in array.changed}
-    has = "Slurm does not show that job yet"
+    shown = "Slurm does not show that job yet"
     if array.is_doubtful:
-        has = f"Slurm shows it as {job_settings['JobName']!r} in {job_settings.get('WorkDir', array.workdir)}"
+        actual = {setting: value for setting, _, value in array.changed}
+        workdir = actual.get("WorkDir", array.workdir)
+        shown = f"Slurm shows it as {actual['JobName']!r} in {workdir}"
     return (
-        f"sbatch printed {array.job_id} for {array.name!r} in {array.workdir}, but {has}. hpcbert "
-        f"follows it as this array's job; its start will settle it: hpcbert monitor {campaign.id}"
+        f"sbatch printed {array.job_id} for {array.name!r} in {array.workdir}, but {shown}. "
+        "hpcbert follows it as this array's job; its start will settle it: "
+        f"hpcbert monitor {campaign.id}"
     )
 
 

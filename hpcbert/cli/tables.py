@@ -12,15 +12,17 @@ from typing import Any
 import click
 
 from hpcbert import __version__
+from hpcbert.campaign import store
 from hpcbert.cli import streams
 from hpcbert.cli.output import Result
 from hpcbert.commands.collect import CollectRequest, CollectResult, Places, collect, find_places
 from hpcbert.errors import HpcbertError, IncompleteError
-from hpcbert.logs.layout import printable_path
+from hpcbert.logs.layout import LeftOut, printable_path
 from hpcbert.model import Provenance, SpeedupTable, format_utc
 from hpcbert.results.document import tables_data
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.grid import escape_markdown
+from hpcbert.results.published import neighbours
 from hpcbert.system import redact
 
 # Files that one sentence names; --json names all.
@@ -36,13 +38,12 @@ def make_provenance() -> Provenance:
 def describe_invalid(tables: Iterable[SpeedupTable]) -> tuple[str, ...]:
     """Return a sentence with the number of invalid repeats; nothing if all are valid."""
     rows = [row for table in tables for row in table.rows]
-    repeat_count, valid_count = sum(row.asked for row in rows), sum(row.ok for row in rows)
-    verb = "is" if repeat_count - valid_count == 1 else "are"
-    return (
-        (f"{repeat_count - valid_count} of {repeat_count} repeats {verb} invalid.",)
-        if valid_count < repeat_count
-        else ()
-    )
+    count = sum(row.asked for row in rows)
+    invalid_count = count - sum(row.ok for row in rows)
+    if not invalid_count:
+        return ()
+    verb = "is" if invalid_count == 1 else "are"
+    return (f"{invalid_count} of {count} repeats {verb} invalid.",)
 
 
 def collect_tables(
@@ -78,38 +79,23 @@ def collect_tables(
     )
     table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
-    layout = FORMATS[form]
-    text = (
-        layout.write(collection.tables, table_provenance, width)
-        if collection.tables and not layout.pack
-        else ""
-    )
-    published_data, published_text = (
-        _find_published(collection, published_name, form, width) if published_name else ({}, "")
-    )
-    text += published_text
-    if output and collection.tables:
-        packed_table = layout.pack and layout.pack(collection.tables, table_provenance)
-        write_output(
-            Path(output),
-            packed_table or f"{click.unstyle(text)}\n".encode(errors="backslashreplace"),
-        )
+    layout, tables = FORMATS[form], collection.tables
+    text = layout.write(tables, table_provenance, width) if tables and not layout.pack else ""
+    data = tables_data(tables, table_provenance if tables else None)
+    if collection.left_out or tables:
+        data["left_out"] = list(map(_log_data, collection.left_out))
+    if published_name:
+        neighbour_points = neighbours.find_neighbours(tables, published_name)
+        data["beside"] = neighbours.neighbour_data(neighbour_points)
+        if tables:
+            text += f"\n\n{_format_published(neighbour_points, published_name, form, width)}"
+    if output and tables:
+        content = layout.pack and layout.pack(tables, table_provenance)
+        plain_text = f"{click.unstyle(text)}\n".encode(errors="backslashreplace")
+        write_output(Path(output), content or plain_text)
         text = ""
-    files = [
-        {
-            "path": printable_path(skipped_log.path),
-            "why": skipped_log.why,
-            "wanted": skipped_log.wanted,
-        }
-        for skipped_log in collection.left_out
-    ]
-    skipped_data = {"left_out": files} if files or collection.tables else {}
     return Result(
-        data={
-            **tables_data(collection.tables, table_provenance if collection.tables else None),
-            **skipped_data,
-            **published_data,
-        },
+        data=data,
         text=text,
         exact=layout.exact and bool(text),
         incomplete=collection.exit_code != 0,
@@ -117,44 +103,38 @@ def collect_tables(
         warnings=(
             *collection.warnings,
             *_describe_left_out(collection),
-            *layout.omissions(collection.tables, table_provenance),
+            *layout.omissions(tables, table_provenance),
             *notes,
         ),
     )
 
 
-def _find_published(
-    collection: CollectResult, name: str, form: str, width: int
-) -> tuple[dict[str, Any], str]:
-    """Return published results for the points of tables: as data, and as text to add to them."""
-    from hpcbert.results.published import neighbours
+def _log_data(log: LeftOut) -> dict[str, Any]:
+    return {"path": printable_path(log.path), "why": log.why, "wanted": log.wanted}
 
-    neighbour_points = neighbours.find_neighbours(collection.tables, name)
-    view = neighbours.neighbour_view(neighbour_points, name)
-    if not neighbour_points:
-        text = neighbours.describe_absence(name)
-        text = escape_markdown(text) if form == "markdown" else text
-    else:
-        text = view.markdown() if form == "markdown" else view.text(width)
-    return {
-        "beside": neighbours.neighbour_data(neighbour_points)
-    }, f"\n\n{text}" if collection.tables else ""
+
+def _format_published(
+    points: Sequence[neighbours.Neighbour], name: str, form: str, width: int
+) -> str:
+    if points:
+        view = neighbours.neighbour_view(points, name)
+        return view.markdown() if form == "markdown" else view.text(width)
+    text = neighbours.describe_absence(name)
+    return escape_markdown(text) if form == "markdown" else text
 
 
 def _describe_left_out(collection: CollectResult) -> tuple[str, ...]:
     reasons: dict[str, list[str]] = {}
-    for skipped_log in collection.left_out:
-        reasons.setdefault(skipped_log.why, []).append(printable_path(skipped_log.path))
-    return tuple(
-        f"left out {len(names)} file{'s' if len(names) > 1 else ''}, because {reason}: "
-        + ", ".join(names[:_MAX_FILES])
-        + (
-            f" and {len(names) - _MAX_FILES} more, which --json names"
-            if len(names) > _MAX_FILES
-            else ""
-        )
-        for reason, names in reasons.items()
-    )
+    for log in collection.left_out:
+        reasons.setdefault(log.why, []).append(printable_path(log.path))
+    warnings = []
+    for reason, names in reasons.items():
+        text = f"left out {len(names)} file{'s' if len(names) > 1 else ''}, because {reason}: "
+        text += ", ".join(names[:_MAX_FILES])
+        if len(names) > _MAX_FILES:
+            text += f" and {len(names) - _MAX_FILES} more, which --json names"
+        warnings.append(text)
+    return tuple(warnings)
 
 
 def write_output(path: Path, content: bytes, option: str = "--output") -> None:
@@ -168,8 +148,6 @@ def write_output(path: Path, content: bytes, option: str = "--output") -> None:
     Raises:
         HpcbertError: It can't be written.
     """
-    from hpcbert.campaign import store
-
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
@@ -180,7 +158,9 @@ def write_output(path: Path, content: bytes, option: str = "--output") -> None:
 
 
 def _list_shortcomings(collection: CollectResult) -> list[str]:
-    lost_logs = [skipped_log for skipped_log in collection.left_out if skipped_log.wanted]
-    logs = "a log" if len(lost_logs) == 1 else f"{len(lost_logs)} logs"
-    log_errors = [f"hpcbert left out what may be {logs}."] if lost_logs else []
-    return [*collection.refused, *describe_invalid(collection.tables), *log_errors]
+    shortcomings = [*collection.refused, *describe_invalid(collection.tables)]
+    lost_count = sum(log.wanted for log in collection.left_out)
+    if lost_count:
+        logs = "a log" if lost_count == 1 else f"{lost_count} logs"
+        shortcomings.append(f"hpcbert left out what may be {logs}.")
+    return shortcomings

@@ -38,8 +38,7 @@ from hpcbert.scheduler.base import World
 from hpcbert.script import materials
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.materials import site_data_options
-from hpcbert.script.plan import Request, choose_device
-from hpcbert.script.render import look_arguments
+from hpcbert.script.plan import Request, choose_device, plan
 from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import choose_mpi
@@ -260,7 +259,10 @@ def _draft_job(
         options, job_site, first_recipe
     )
     request = Request(visit.shape, repeats=1, device=device)
-    return draft(request, job_site, first_recipe, options=options, submitter=visit.submitter)
+    measurement_plan = plan(first_recipe, job_site, request)
+    return draft(
+        measurement_plan, job_site, first_recipe, options=options, submitter=visit.submitter
+    )
 
 
 def _submit(
@@ -384,6 +386,8 @@ def _read_output(directory: Path, *, wait: bool) -> str:
 
 def _inspect_by_step(site: Site, job: Draft, node_count: int, run: Runner) -> Outcome:
     """Inspect nodes with a plain job step, which answers over the network."""
+    from hpcbert.script.render import look_arguments  # imports Jinja, which --help does not need
+
     script = find_file(job.resolved.recipe, "look.sh")
     return run(
         [

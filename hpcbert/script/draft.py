@@ -17,9 +17,8 @@ from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Campaign, Point, format_stamp, format_utc
 from hpcbert.script import preflight
-from hpcbert.script.lockfile import Lock, make_lock
-from hpcbert.script.plan import MOST_INDICES, Request
-from hpcbert.script.render import job_request, render
+from hpcbert.script.plan import MOST_INDICES, MeasurementPlan
+from hpcbert.script.rerun import Lock, make_lock
 from hpcbert.script.resolve import Resolved, SubmitOptions, find_sample_log, resolve
 from hpcbert.system import redact
 
@@ -80,15 +79,20 @@ class Draft:
 
 
 def draft(
-    request: Request, site: Site, recipe: Recipe, *, options: SubmitOptions, submitter: Submitter
+    measurement_plan: MeasurementPlan,
+    site: Site,
+    recipe: Recipe,
+    *,
+    options: SubmitOptions,
+    submitter: Submitter,
 ) -> Draft:
     """Work out a campaign: points, scripts, manifest.
 
     Raises:
-        UsageError: Recipe, site and request do not fit together; the hint says what to change.
+        UsageError: Recipe, site and plan do not fit together; the hint says what to change.
     """
     campaign_id = f"{format_stamp(submitter.time)}-{recipe.name}-{submitter.token}"
-    resolved = resolve(request, site, recipe, options, str(Path(site.runs) / campaign_id))
+    resolved = resolve(measurement_plan, site, recipe, options, str(Path(site.runs) / campaign_id))
     preflight_plan = preflight.resolve_preflight(resolved) if options.preflight else None
     sources = {**(preflight_plan.sources if preflight_plan else {}), **resolved.sources}
     copies = (
@@ -141,7 +145,7 @@ def draft(
 
 
 def by_hand(
-    request: Request, site: Site, recipe: Recipe, *, options: SubmitOptions
+    measurement_plan: MeasurementPlan, site: Site, recipe: Recipe, *, options: SubmitOptions
 ) -> tuple[dict[str, str], dict[str, Path]]:
     """Return scripts to submit by hand, and the files that they read beside them, by path.
 
@@ -150,13 +154,13 @@ def by_hand(
     Raises:
         UsageError: As `draft`.
     """
-    if request.repeats > MOST_INDICES:
+    if measurement_plan.protocol.repeats > MOST_INDICES:
         raise UsageError(
             f"A script to submit by hand can have at most {MOST_INDICES} repeats, "
-            f"not {request.repeats}.",
+            f"not {measurement_plan.protocol.repeats}.",
             hint="hpcbert submit splits more repeats into several arrays.",
         )
-    resolved = resolve(request, site, recipe, options)
+    resolved = resolve(measurement_plan, site, recipe, options)
     files = {f"scripts/{name}": path for name, path in resolved.sources.items()}
     return {array.script: text for array, text in _render_arrays(resolved)}, files
 
@@ -173,6 +177,8 @@ def _render_arrays(resolved: Resolved) -> Iterator[tuple[Array, str]]:
 
 def _render_array(resolved: Resolved, array: Array) -> tuple[Array, str]:
     """Return an array with its request and its script's digest, and the script."""
+    from hpcbert.script.render import job_request, render  # imports Jinja: not for --help
+
     text = render(resolved, array)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return replace(array, request=job_request(resolved, array), script_sha256=digest), text

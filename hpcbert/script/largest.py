@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from hpcbert.errors import UsageError
+from hpcbert.logs import failures, grammar
 from hpcbert.model import Array, Point, Protocol
 from hpcbert.script.resolve import Resolved
 
@@ -89,8 +90,6 @@ def largest_settings(resolved: Resolved, array: Array, program: str) -> list[tup
             f"{recipe.name} does not depend on the batch size here, so there is no largest one.",
             hint="Leave --batch-size out.",
         )
-    from hpcbert.logs import failures, grammar  # with patterns that few submissions need
-
     log_grammar = grammar.parse(recipe.log, where=recipe.folder)
     shortage = failures.shortage_signs(log_grammar, array.point.device)
     # A record of several lines is recognised by the text that begins it.

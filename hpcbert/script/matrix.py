@@ -1,4 +1,4 @@
-"""The combinations of a campaign.toml or a command line, as one request per campaign.
+"""The combinations of a campaign.toml or a command line, as one plan per campaign.
 
 A campaign has one framework with one model, one value of each option and one environment. Every
 cell is checked against its recipe and the site before any campaign is made, so that everything that
@@ -7,7 +7,7 @@ can't be measured is refused at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -19,7 +19,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, Refusals, UsageError
 from hpcbert.model import OptionValue, Point, Shape
-from hpcbert.script.plan import Request, RequestCell, UnfitError, list_shapes, plan
+from hpcbert.script.plan import MeasurementPlan, Request, RequestCell, UnfitError, list_shapes, plan
 from hpcbert.system.decode import did_you_mean
 
 # More are a typing error: as many as a point can have repeats.
@@ -165,7 +165,7 @@ def _expand_shapes(words: Sequence[Shape | str], largest: Shape) -> tuple[Shape,
     """Return the requested shapes, each once, those with few GPUs first."""
     unique_shapes: dict[Shape, None] = {}
     for word in words or (largest,):
-        curve = list_shapes(largest, scaling=True) if word == SCALING else (word,)
+        curve = list_shapes(largest) if word == SCALING else (word,)
         unique_shapes |= {shape: None for shape in curve if isinstance(shape, Shape)}
     return tuple(sorted(unique_shapes, key=lambda shape: (shape.gpus, shape.nodes)))
 
@@ -185,29 +185,25 @@ class Matrix:
     where: str = ""
 
 
-class Portion(NamedTuple):
-    """The request of one campaign."""
-
-    framework: str
-    request: Request
-
-
 class _Measurable(NamedTuple):
     """A cell that can be measured."""
 
     cell: Combination
-    point: Point
-    options: Mapping[str, OptionValue]
+    plan: MeasurementPlan
+
+    @property
+    def point(self) -> Point:
+        return self.plan.points[0]
 
 
-def list_portions(
+def list_plans(
     matrix: Matrix, find_recipe: Callable[[str], tuple[Recipe, Site]]
-) -> tuple[Portion, ...]:
-    """Return the request of each campaign, in the order of the axes.
+) -> tuple[MeasurementPlan, ...]:
+    """Return the plan of each campaign, in the order of the axes.
 
     Args:
         matrix: What to measure.
-        find_recipe: Returns the recipe of a framework for its device, and the site for that framework.
+        find_recipe: Returns the recipe of a framework, and the site.
 
     Raises:
         UsageError: A part of it can't be measured; all such parts in one `Refusals`.
@@ -236,7 +232,7 @@ def list_portions(
         errors.append(ConfigError("exclude leaves nothing to measure.", where=matrix.where))
     if errors:
         raise _combine_errors(errors)
-    return tuple(_group_portions(measurables, matrix.base))
+    return tuple(_group_plans(measurables))
 
 
 def _try_cell(
@@ -249,7 +245,7 @@ def _try_cell(
         try:
             if matrix.where:
                 _refuse_texts(combination, recipe)
-            measurement_plan = plan(recipe, site, _build_request(matrix.base, (combination,)))
+            measurement_plan = plan(recipe, site, _build_request(matrix.base, combination))
         except UnfitError as error:  # noqa: PERF203
             place = cell.place(error.key)
             faults.append(_locate_error(error, matrix, place, cell.framework))
@@ -257,12 +253,7 @@ def _try_cell(
         except UsageError as error:
             return None, [*faults, error]
         else:
-            measurable = (
-                None
-                if faults
-                else _Measurable(cell, measurement_plan.points[0], measurement_plan.options)
-            )
-            return measurable, faults
+            return (None if faults else _Measurable(cell, measurement_plan)), faults
     return None, faults
 
 
@@ -279,47 +270,37 @@ def _refuse_texts(cell: Combination, recipe: Recipe) -> None:
             raise UnfitError(message, key=f"options.{name}")
 
 
-def _build_request(
-    base: Request, cells: Sequence[Combination], sizes: Sequence[int] = ()
-) -> Request:
-    """Return the request for cells of one campaign."""
-    first_cell = cells[0]
-    largest = max((cell.shape for cell in cells), key=lambda shape: (shape.gpus, shape.nodes))
+def _build_request(base: Request, cell: Combination) -> Request:
     return replace(
         base,
-        shape=largest,
-        cells=tuple(
-            RequestCell(cell.shape, cell.precision, size)
-            for cell, size in zip(
-                cells, sizes or [combination.size for combination in cells], strict=True
-            )
-        ),
-        model=first_cell.model,
-        settings=dict(first_cell.options),
-        env=first_cell.env,
+        shape=cell.shape,
+        cells=(RequestCell(cell.shape, cell.precision, cell.size),),
+        model=cell.model,
+        settings=dict(cell.options),
+        env=cell.env,
     )
 
 
-def _group_portions(measurables: Iterable[_Measurable], base: Request) -> Iterator[Portion]:
-    groups: dict[Any, dict[Point, _Measurable]] = {}
+def _group_plans(measurables: Iterable[_Measurable]) -> Iterator[MeasurementPlan]:
+    """Yield a plan for all points of a framework with the same model, options and variables."""
+    groups: dict[Any, dict[Point, MeasurementPlan]] = {}
     for measurable in measurables:
-        values = tuple(sorted(measurable.options.items()))
-        key = (measurable.point.framework, measurable.point.model, values, measurable.point.env)
-        groups.setdefault(key, {}).setdefault(measurable.point, measurable)
-    for points in groups.values():
-        members = tuple(points.values())
-        cells = [
-            measurable.cell._replace(precision=measurable.point.precision) for measurable in members
-        ]
-        sizes = [measurable.point.batch_size_per_device for measurable in members]
-        yield Portion(members[0].cell.framework, _build_request(base, cells, sizes))
+        point = measurable.point
+        values = tuple(sorted(measurable.plan.options.items()))
+        key = (point.framework, point.model, values, point.env)
+        groups.setdefault(key, {}).setdefault(point, measurable.plan)
+    for plans in groups.values():
+        first_plan = next(iter(plans.values()))
+        largest = max((point.shape for point in plans), key=lambda shape: (shape.gpus, shape.nodes))
+        request = replace(first_plan.request, shape=largest)
+        yield replace(first_plan, request=request, points=tuple(plans))
 
 
 def _is_excluded(exclusion: Exclusion, cell: Combination, measurable: _Measurable | None) -> bool:
     """Return whether an exclusion matches a cell; if that can be measured, also by its defaults."""
     options, model, precision, size = dict(cell.options), cell.model, cell.precision, cell.size
     if measurable:
-        options, point = dict(measurable.options), measurable.point
+        options, point = dict(measurable.plan.options), measurable.point
         model, precision, size = point.model, point.precision, point.batch_size_per_device
     env = dict(cell.env)
     return (
@@ -353,7 +334,7 @@ def _check_exclusions(
     }
     names = {
         "options": {name for cell in cells for name, _ in cell.options}
-        | {name for measurable in feasible_cells for name in measurable.options},
+        | {name for measurable in feasible_cells for name in measurable.plan.options},
         "env": {name for cell in cells for name, _ in cell.env},
     }
     for number, exclusion in enumerate(matrix.asked.exclude, 1):

@@ -114,7 +114,11 @@ _BY_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 @dataclass(frozen=True)
 class RequestCell:
-    """One point of a request; empty fields are left to the recipe."""
+    """One point of a request; empty fields are left to the recipe.
+
+    Attributes:
+        batch_size: Samples per device; LARGEST: as many as fit.
+    """
 
     shape: Shape
     precision: str = ""
@@ -128,10 +132,7 @@ class Request:
 
     Attributes:
         shape: The largest shape.
-        batch_sizes: Samples per device; LARGEST: as many as fit.
-        scaling: Whether to measure the smaller shapes of the curve too.
-        cells: Exactly what to measure, instead of all combinations of shapes, precisions and
-            batch sizes.
+        cells: The points; none: one of the largest shape.
         preset: Name of one of the recipe's protocols; empty for its first.
         device: What the ranks compute on; empty for the site's, then the recipe's first.
         accumulation: Micro-batches in one step; 0 leaves it to the protocol.
@@ -145,9 +146,6 @@ class Request:
     """
 
     shape: Shape
-    precisions: tuple[str, ...] = ()
-    batch_sizes: tuple[int, ...] = ()
-    scaling: bool = False
     cells: tuple[RequestCell, ...] = ()
     model: str = ""
     preset: str = ""
@@ -163,13 +161,11 @@ class Request:
     precision_of_median: float | None = None
 
 
-def list_shapes(largest: Shape, *, scaling: bool) -> tuple[Shape, ...]:
-    """Return the shapes of a scaling curve, smallest first, or just the one.
+def list_shapes(largest: Shape) -> tuple[Shape, ...]:
+    """Return the shapes of a scaling curve, smallest first.
 
     Within a node 1, 4, 8, … and the node's GPUs; then whole nodes 2, 4, 8, … and the last.
     """
-    if not scaling:
-        return (largest,)
     node_gpus = largest.gpus_per_node
     gpu_counts = {1, node_gpus, *_double_from(_FIRST_STEP, node_gpus)}
     node_counts = {largest.nodes, *_double_from(2, largest.nodes)} - {1}
@@ -188,6 +184,8 @@ class MeasurementPlan:
     """A request, checked against a recipe and a site.
 
     Attributes:
+        request: The request, with the largest shape of all points.
+        device: The device of the ranks.
         preset: The recipe's protocol.
         protocol: Repeats, iterations, warm-up.
         options: The value of each of the recipe's options.
@@ -196,11 +194,18 @@ class MeasurementPlan:
             batch begins with them.
     """
 
+    request: Request
+    device: Device
     preset: Preset
     protocol: Protocol
     options: Mapping[str, OptionValue]
     points: tuple[Point, ...]
     sizes: Mapping[str, int]
+
+    @property
+    def framework(self) -> str:
+        """The name of the recipe."""
+        return self.points[0].framework
 
 
 def choose_device(
@@ -259,7 +264,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     protocol = _choose_protocol(preset, request)
     _check_request(recipe, request, preset)
     precisions = preset.precisions or recipe.precisions
-    cells = request.cells or _combine_axes(request, precisions)
+    cells = request.cells or (RequestCell(request.shape),)
     for shape in dict.fromkeys(request_cell.shape for request_cell in cells):
         _check_shape(recipe, site, shape, preset, device)
     values = read_options(recipe, site, request.settings)
@@ -298,17 +303,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
         )
 
     points = tuple(dict.fromkeys(map(point, cells)))
-    return MeasurementPlan(preset, protocol, values, points, sizes)
-
-
-def _combine_axes(request: Request, precisions: tuple[str, ...]) -> tuple[RequestCell, ...]:
-    """Return every requested combination of shape, batch size and precision."""
-    return tuple(
-        RequestCell(shape, precision, size)
-        for precision in request.precisions or precisions[:1]
-        for size in request.batch_sizes or (0,)
-        for shape in list_shapes(request.shape, scaling=request.scaling)
-    )
+    return MeasurementPlan(request, device, preset, protocol, values, points, sizes)
 
 
 def _check_env(
@@ -359,8 +354,8 @@ def _count_micro_batches(
     global_batch = request.global_batch_size or preset.global_batch_size
     if size == LARGEST and global_batch:
         raise UnfitError(
-            f"A global batch of {global_batch} and the largest batch per device leave the accumulation "
-            "open until that is found.",
+            f"A global batch of {global_batch} and the largest batch per device leave the "
+            "accumulation open until that is found.",
             hint="Give --accumulation, or --batch-size with a number.",
             key="batch_sizes",
         )
@@ -380,12 +375,10 @@ def _count_micro_batches(
 
 
 def _check_request(recipe: Recipe, request: Request, preset: Preset) -> None:
-    sizes = (*request.batch_sizes, *(cell.batch_size or 1 for cell in request.cells))
-    if bad_sizes := [size for size in sizes if size < 1 and size != LARGEST]:
-        message = f"A batch size must be at least 1, not {bad_sizes[0]}."
-        raise UnfitError(message, key="batch_sizes")
-    if min(request.accumulation, request.global_batch_size) < 0:
-        raise UsageError("--accumulation and --global-batch-size must be at least 1.")
+    for cell in request.cells:
+        if cell.batch_size < 0 and cell.batch_size != LARGEST:
+            message = f"A batch size must be at least 1, not {cell.batch_size}."
+            raise UnfitError(message, key="batch_sizes")
     if request.xla and not recipe.xla:
         raise UnfitError(f"{recipe.name} does not support --xla.", key="xla")
     is_accumulating = (

@@ -14,7 +14,7 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, Point, Shape
-from hpcbert.script.plan import Request
+from hpcbert.script.plan import Request, plan
 from hpcbert.script.resolve import PREFLIGHT, Resolved, find_file, resolve
 from hpcbert.timelimit import TimeLimit
 
@@ -68,9 +68,10 @@ def resolve_preflight(resolved: Resolved) -> Resolved:
     )
     slurm = resolved.site.slurm
     limit = _LONGEST if slurm.time_limit.exceeds(_LONGEST) else slurm.time_limit
+    site = replace(resolved.site, slurm=replace(slurm, time_limit=limit))
     network_plan = resolve(
-        request,
-        replace(resolved.site, slurm=replace(slurm, time_limit=limit)),
+        plan(network_recipe, site, request),
+        site,
         network_recipe,
         replace(resolved.options, together=True, rehearse=False),
         resolved.directory,

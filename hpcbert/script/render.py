@@ -32,10 +32,14 @@ from hpcbert.logs.models import model_facts
 from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import largest, preflight
 from hpcbert.script.largest import Multiple
+from hpcbert.script.quoting import Verbatim, comment, directive, identifier, quote
 from hpcbert.script.request import read_request
-from hpcbert.script.resolve import Resolved, relative_path, trusted_entries
+from hpcbert.script.resolve import Resolved, rank_variables, relative_path, trusted_entries
 from hpcbert.script.sandbox import Environment, locate_errors
 from hpcbert.slurm.reasons import ABSENT
+
+_PACKAGE = Path(__file__).parent.parent
+_DECIDER = "hpcbert.campaign.enough"
 
 
 @dataclass(frozen=True)
@@ -44,19 +48,16 @@ class Placing:
 
     Attributes:
         on_gpus: Whether the nodes' GPUs do the work.
-        nodes, gpus: Nodes, and GPUs (or ranks on CPUs) of all of them.
         tasks: Tasks per node.
         gpus_of_task: GPUs that each of them drives.
         cpus: CPUs of each task; 0 if unknown.
         share: GPUs of a whole node, which share its CPUs.
         binding: What tasks are bound to: `gpu`, `none`, or what the `cluster` decides.
-        binds_if_confined: Whether jobs share nodes: then tasks may be bound only to CPUs of their own,
-            which they know only if Slurm confines them to these.
+        binds_if_confined: Whether jobs share nodes: then tasks may be bound only to CPUs of their
+            own, which they know only if Slurm confines them to these.
     """
 
     on_gpus: bool
-    nodes: int
-    gpus: int
     tasks: int
     gpus_of_task: int
     cpus: int
@@ -85,7 +86,7 @@ class Placing:
 
 
 def place_tasks(resolved: Resolved, point: Point) -> Placing:
-    """Determine it for a point."""
+    """Return the tasks of a point on their nodes."""
     site, shape = resolved.site, point.shape
     tasks = resolved.recipe.tasks_per_node(shape)
     gpus_per_node = shape.gpus_per_node // tasks
@@ -94,8 +95,6 @@ def place_tasks(resolved: Resolved, point: Point) -> Placing:
     )
     return Placing(
         on_gpus=resolved.plan.preset.gpus and resolved.device != "cpu",
-        nodes=shape.nodes,
-        gpus=shape.gpus,
         tasks=tasks,
         gpus_of_task=gpus_per_node,
         cpus=site.nodes.cpus_per_gpu * gpus_per_node,
@@ -103,10 +102,6 @@ def place_tasks(resolved: Resolved, point: Point) -> Placing:
         binding="cluster" if has_binding else site.nodes.cpu_bind,
         binds_if_confined=not (site.slurm.exclusive or resolved.scheduler.runs_locally),
     )
-
-
-_PACKAGE = Path(__file__).parent.parent
-_DECIDER = "hpcbert.campaign.enough"
 
 
 def is_adaptive(resolved: Resolved, array: Array) -> bool:
@@ -128,87 +123,6 @@ def adaptive_settings(resolved: Resolved, array: Array) -> list[tuple[str, Any]]
         ("package", str(_PACKAGE.parent)),
         ("decider", (sys.executable, "-B", "-m", _DECIDER)),
     ]
-
-
-# Ranks on the CPU see no GPU, even if the node has some.
-_HIDDEN_GPUS = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_UNSAFE_IN_DIRECTIVE = re.compile(r"[^\w@%+=:,./\[\]-]", re.ASCII)
-_ESCAPED_IN_QUOTES = re.compile(r'(["\\])')
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\", "'": r"\'"}
-
-
-class Verbatim(str):
-    """Text that is shell already."""
-
-    __slots__ = ()
-
-
-def quote(text: str) -> str:
-    r"""Return text as one shell word that is exactly that text; control characters as `$'\n'`.
-
-    Raises:
-        UsageError: The text has a NUL or is not valid Unicode: a shell word cannot have either.
-    """
-    _refuse_unwritable(text)
-    if not _CONTROL.search(text):
-        return shlex.quote(text)
-    escaped = "".join(
-        _ESCAPES.get(char) or (f"\\x{ord(char):02x}" if _CONTROL.match(char) else char)
-        for char in text
-    )
-    return f"$'{escaped}'"
-
-
-def directive(text: str) -> Verbatim:
-    r"""Return text in the form after `#SBATCH` from which sbatch reads exactly that word.
-
-    Within double quotes a backslash takes the next character as it is, `#` begins no comment and
-    blanks do not end the word; outside of them a blank can't be escaped (seen with sbatch 22.05.8;
-    SchedMD/slurm, src/sbatch/opt.c, _get_argument).
-
-    Raises:
-        UsageError: The text has a control character, which no directive can contain.
-    """
-    _refuse_unwritable(text)
-    if _CONTROL.search(text):
-        raise UsageError(
-            f"{text!r} contains a line break or another control character.",
-            hint="An #SBATCH line can't contain it: remove it.",
-        )
-    if not _UNSAFE_IN_DIRECTIVE.search(text):
-        return Verbatim(text)
-    name, equals, value = text.partition("=")
-    if _UNSAFE_IN_DIRECTIVE.search(name):
-        name, equals, value = "", "", text
-    escaped = _ESCAPED_IN_QUOTES.sub(r"\\\1", value)
-    return Verbatim(f'{name}{equals}"{escaped}"')
-
-
-def comment(text: str) -> Verbatim:
-    """Return text fit for the rest of a comment line."""
-    return Verbatim(_CONTROL.sub(" ", text))
-
-
-def identifier(text: str) -> Verbatim:
-    """Return a variable's name, or refuse an invalid one.
-
-    Raises:
-        UsageError: The text is not a shell identifier.
-    """
-    if not _IDENTIFIER.fullmatch(text):
-        raise UsageError(f"{text!r} is not a valid name for an environment variable.")
-    return Verbatim(text)
-
-
-def _refuse_unwritable(text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{text!r} is not valid Unicode text.") from error
-    if "\0" in text:
-        raise UsageError(f"{text!r} contains a NUL character.")
 
 
 def _word(value: Any) -> str:
@@ -297,15 +211,6 @@ def _srun_options(resolved: Resolved, array: Array) -> tuple[str, ...]:
         *place_tasks(resolved, array.point).srun_options,
         *resolved.site.slurm.srun_args,
     )
-
-
-def rank_variables(resolved: Resolved, point: Point) -> dict[str, str]:
-    """Return the variables of every rank: the site's, the point's, then the recipe's, which win.
-
-    On the CPU, ranks see no GPU.
-    """
-    recipe_variables = {**resolved.recipe.env, **_HIDDEN_GPUS.get(resolved.device, {})}
-    return {**resolved.site.env, **dict(point.env), **recipe_variables}
 
 
 def render(resolved: Resolved, array: Array) -> str:

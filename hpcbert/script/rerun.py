@@ -1,44 +1,83 @@
-"""Measure the same again: the request behind a campaign's points, and the differences here."""
+"""campaign.lock.toml: all decisions of a submission, and the request that measures the same again.
+
+It is in the campaign for people to read, and for `submit --like`, which measures the same elsewhere
+and reports the differences.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcbert.campaign import store
+from hpcbert.config import toml
 from hpcbert.config.recipe import Recipe
-from hpcbert.config.site import Site
-from hpcbert.config.toml import read
-from hpcbert.errors import UsageError
-from hpcbert.model import Campaign, Material, OptionValue, Point
-from hpcbert.script import lockfile
-from hpcbert.script.draft import Draft
-from hpcbert.script.lockfile import Lock
-from hpcbert.script.plan import Request, RequestCell, plan
-from hpcbert.system.redact import MASK
+from hpcbert.config.site import Site, flatten, to_plain
+from hpcbert.config.toml import SCHEMA, read
+from hpcbert.errors import ConfigError, UsageError
+from hpcbert.model import Campaign, OptionValue, Point, Protocol
+from hpcbert.script.plan import MeasurementPlan, Request, RequestCell, plan
+from hpcbert.script.resolve import Resolved, rank_variables
+from hpcbert.system import redact
+from hpcbert.system.decode import decode
+
+_HEAD = """\
+# All decisions of this submission. To measure the same again, here or elsewhere, and to see the
+# differences: hpcbert submit --like campaign.lock.toml
+"""
+# A site's keys for where things are, or that are elsewhere in a lock.
+_SITE_KEYS_LEFT_OUT = ("name", "scheduler", "runs", "sources", "env", "frameworks")
+# Keys of a particular campaign, and the points, which `submit --like` makes again.
+_KEYS_OF_CAMPAIGN = ("campaign", "created", "name", "points", "protocol", "options")
 
 
 @dataclass(frozen=True)
-class PreviousCampaign:
-    """A campaign to measure again.
+class Lock:
+    """A campaign.lock.toml.
 
     Attributes:
-        campaign: Its manifest.
-        defaults: The defaults of the recipe's measured options, by name; with a lock, the values of
-            all its options.
-        lock: Its lock file; None if the campaign has none.
+        campaign: The campaign's id.
+        created, hpcbert, framework, scheduler, site, name, rehearse, concurrent_repeats,
+            concurrent_points: As in the manifest.
+        recipe: Digest of the recipe's folder.
+        together: Whether a point's repeats run in one job.
+        preflight: Whether the network of the nodes is measured first.
+        protocol: Repeats, iterations and warm-up.
+        points: The measured points.
+        options: The value of each of the recipe's options.
+        env: The variables that every rank exports.
+        inputs: Image, source, data and interpreter, with known digests and commits.
+        files: SHA-256 of each file that jobs run, by name.
+        settings: The site's other keys, with options applied; those of the framework in a table.
     """
 
-    campaign: Campaign
-    defaults: Mapping[str, OptionValue]
-    lock: Lock | None = None
+    campaign: str
+    created: str
+    hpcbert: str
+    framework: str
+    recipe: str
+    scheduler: str
+    site: str
+    rehearse: bool
+    concurrent_repeats: int
+    concurrent_points: bool
+    together: bool
+    preflight: bool
+    protocol: Protocol
+    points: tuple[Point, ...]
+    options: Mapping[str, OptionValue]
+    env: Mapping[str, str]
+    inputs: Mapping[str, str]
+    files: Mapping[str, str]
+    settings: Mapping[str, Any]
+    name: str = ""
 
     @property
-    def points(self) -> tuple[Point, ...]:
-        """The measured points, each once."""
-        return tuple(dict.fromkeys(array.point for array in self.campaign.measured))
+    def text(self) -> str:
+        """The lock as TOML."""
+        return _HEAD + toml.format_toml({"schema": SCHEMA, **asdict(self)})
 
     @property
     def largest(self) -> Point:
@@ -46,99 +85,177 @@ class PreviousCampaign:
         return max(self.points, key=lambda point: (point.shape.gpus, point.shape.nodes))
 
     def values(self, point: Point) -> dict[str, OptionValue]:
-        """Return the values of a point's measured options, including defaults."""
-        return {**self.defaults, **dict(point.options)}
+        """Return the values of a point's options, including defaults."""
+        return {**self.options, **dict(point.options)}
 
 
-def read_previous(directory: Path) -> PreviousCampaign:
-    """Read what a campaign measured.
-
-    Raises:
-        UsageError: Its manifest or its recipe is damaged, or it has no points.
-    """
-    campaign = store.read_manifest(directory)
-    if not campaign.arrays:
-        raise UsageError("The campaign has no points.", where=str(directory))
-    path = directory / store.LOCKED
-    lock = lockfile.load_lock(path) if path.exists() else None
-    return PreviousCampaign(campaign, lock.options if lock else _read_defaults(directory), lock)
-
-
-def read_locked(path: Path) -> PreviousCampaign:
-    """Read from a lock file what was measured.
+def make_lock(resolved: Resolved, campaign: Campaign) -> Lock:
+    """Return the lock of a drafted campaign; secrets are masked.
 
     Raises:
-        ConfigError: It is missing or wrong.
+        OSError: A file that the jobs run can't be read.
     """
-    lock = lockfile.load_lock(path)
-    return PreviousCampaign(lock.as_campaign, lock.options, lock)
+    points = tuple(dict.fromkeys(array.point for array in campaign.measured))
+    site_values = to_plain(resolved.site)
+    framework = to_plain(resolved.site.settings(campaign.framework))
+    settings = {
+        name: value for name, value in site_values.items() if name not in _SITE_KEYS_LEFT_OUT
+    }
+    slurm = resolved.site.slurm
+    settings["slurm"] |= {"nodelist": slurm.nodelist, "exclude": slurm.exclude}
+    settings["container"].pop("images")
+    settings["framework"] = framework
+    return Lock(
+        campaign=campaign.id,
+        created=campaign.created,
+        hpcbert=campaign.hpcbert,
+        framework=campaign.framework,
+        recipe=campaign.recipe_digest,
+        scheduler=campaign.scheduler,
+        site=campaign.site,
+        rehearse=campaign.rehearse,
+        concurrent_repeats=campaign.concurrent_repeats,
+        concurrent_points=campaign.concurrent_points,
+        together=resolved.options.together,
+        preflight=resolved.options.preflight,
+        protocol=campaign.protocol,
+        points=points,
+        options=dict(resolved.plan.options),
+        env=redact.mask_environment(rank_variables(resolved, points[0])),
+        inputs=_list_inputs(resolved, campaign),
+        files={
+            name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for name, path in sorted(resolved.sources.items())
+        },
+        settings=_mask_secrets(settings),
+        name=campaign.name,
+    )
 
 
-def _read_defaults(directory: Path) -> dict[str, OptionValue]:
-    options = read(directory / store.RECIPE).get("options")
-    tables = options if isinstance(options, dict) else {}
+def _list_inputs(resolved: Resolved, campaign: Campaign) -> dict[str, str]:
+    """Return the inputs of ranks, as far as known: `prepare` recorded digests of its own."""
+    materials = {material.kind: material for material in campaign.materials}
+    inputs = {
+        "image": campaign.image,
+        "source": resolved.inputs.source,
+        "data": resolved.inputs.data,
+        "python": resolved.inputs.python,
+    }
+    inputs = {name: redact.mask_text(text) for name, text in inputs.items()}
+    for kind in ("image", "source", "environment", "data"):
+        inputs[f"{kind}_digest"] = materials[kind].digest if kind in materials else ""
+    if "source" in materials:
+        inputs["source_repository"], _, inputs["source_commit"] = materials[
+            "source"
+        ].name.rpartition("@")
+    return {name: text for name, text in inputs.items() if text}
+
+
+def _mask_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact.mask_text(value)
+    if isinstance(value, dict):
+        return {name: _mask_secrets(entry) for name, entry in value.items()}
+    return [_mask_secrets(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def load_lock(path: Path) -> Lock:
+    """Read a lock file strictly.
+
+    Raises:
+        ConfigError: It is missing, wrong, or not a lock file.
+    """
+    values = read(path)
+    if "campaign" not in values or "points" not in values:
+        hint = "The lock file of a campaign is its campaign.lock.toml."
+        if "frameworks" in values or "include" in values:
+            hint = f"To submit a file that says what to measure: hpcbert submit {path}"
+        raise ConfigError("This is not a lock file.", where=str(path), hint=hint)
+    lock = decode(Lock, values, file=str(path))
+    if not lock.points:
+        raise ConfigError("points is empty.", where=str(path))
+    return lock
+
+
+def compare_locks(lock: Lock, new_lock: Lock) -> tuple[str, ...]:
+    """Return the differences from then, one sentence each."""
+    old_values, new_values = _flatten_lock(lock), _flatten_lock(new_lock)
+    return tuple(
+        f"Differs from {lock.campaign}: {key} was {_format_value(old_values.get(key))}, "
+        f"and is {_format_value(new_values.get(key))} here."
+        for key in dict.fromkeys((*old_values, *new_values))
+        if old_values.get(key) != new_values.get(key)
+        and redact.MASK not in f"{old_values.get(key)}"
+    )
+
+
+def _flatten_lock(lock: Lock) -> dict[str, Any]:
+    short_lock = replace(lock, recipe=lock.recipe[:12])
+    values = {
+        name: value for name, value in asdict(short_lock).items() if name not in _KEYS_OF_CAMPAIGN
+    }
+    values["files"] = {name: file[:12] for name, file in lock.files.items()}
+    settings = flatten(values)
     return {
-        name: table["default"]
-        for name, table in tables.items()
-        if isinstance(table, dict) and table.get("measured", True) and "default" in table
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in settings.items()
+        if value
     }
 
 
-def rerun_request(previous: PreviousCampaign, recipe: Recipe, site: Site) -> Request:
-    """Return the request that makes the same points here.
+def _format_value(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def plan_rerun(lock: Lock, recipe: Recipe, site: Site) -> MeasurementPlan:
+    """Plan the same points here.
 
     Raises:
         UsageError: A point is not possible here; the message says which, or why.
     """
-    measurement_plan = plan(recipe, site, same_request := _same_request(previous, recipe))
-    options_by_point = {
-        _without_options(point): measurement_plan.options for point in measurement_plan.points
-    }
+    measurement_plan = plan(recipe, site, _same_request(lock, recipe))
+    planned_points = {_without_options(point) for point in measurement_plan.points}
     missing_points = [
-        point for point in previous.points if not _has_point(previous, point, options_by_point)
+        point
+        for point in lock.points
+        if _without_options(point) not in planned_points
+        or not _has_values(measurement_plan.options, lock.values(point))
     ]
     if missing_points:
         names = "; ".join(f"{point.key} {point.variant}".strip() for point in missing_points)
         raise UsageError(
-            f"Some points of {previous.campaign.id} are not possible here: {names}.",
+            f"Some points of {lock.campaign} are not possible here: {names}.",
             where=recipe.name,
             hint="The recipe or the site differs. Give the points with --fw, --nodes and so on.",
         )
-    return same_request
+    return measurement_plan
 
 
 def _without_options(point: Point) -> Point:
     return replace(point, options=())
 
 
-def _has_point(
-    previous: PreviousCampaign,
-    point: Point,
-    options_by_point: Mapping[Point, Mapping[str, OptionValue]],
-) -> bool:
-    """Return whether a plan has a point, with the same values of its options."""
-    options = options_by_point.get(_without_options(point), {})
-    return _without_options(point) in options_by_point and all(
-        options[name] == value if name in options else value == previous.defaults.get(name)
-        for name, value in previous.values(point).items()
-    )
+def _has_values(options: Mapping[str, OptionValue], values: Mapping[str, OptionValue]) -> bool:
+    return all(options.get(name, value) == value for name, value in values.items())
 
 
-def _same_request(previous: PreviousCampaign, recipe: Recipe) -> Request:
-    largest, protocol = previous.largest, previous.campaign.protocol
+def _same_request(lock: Lock, recipe: Recipe) -> Request:
+    largest, protocol = lock.largest, lock.protocol
     return Request(
         shape=largest.shape,
         cells=tuple(
             RequestCell(
                 point.shape, point.precision, point.batch_size_per_device, point.accumulation
             )
-            for point in previous.points
+            for point in lock.points
         ),
         model=largest.model,
         preset=largest.protocol,
         device=largest.device,
         xla=largest.xla,
-        settings=_previous_settings(previous, recipe),
+        settings=_same_settings(lock, recipe),
         env=largest.env,
         repeats=protocol.repeats,
         precision_of_median=protocol.precision_of_median,
@@ -147,59 +264,11 @@ def _same_request(previous: PreviousCampaign, recipe: Recipe) -> Request:
     )
 
 
-def _previous_settings(previous: PreviousCampaign, recipe: Recipe) -> dict[str, str]:
-    """Return all options as they were: those that no point has, as they were typed."""
-    values = previous.values(previous.largest)
-    settings = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in values.items()
-        if name in recipe.options or name in dict(previous.largest.options)
-    }
+def _same_settings(lock: Lock, recipe: Recipe) -> dict[str, str]:
+    """Return the options as they were, without unmeasured ones that the recipe no longer has."""
+    point_options = dict(lock.largest.options)
     return {
-        **settings,
-        **{name: text for name, text in _typed_settings(previous) if name not in values},
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in lock.values(lock.largest).items()
+        if name in recipe.options or name in point_options
     }
-
-
-def _typed_settings(previous: PreviousCampaign) -> Iterator[tuple[str, str]]:
-    words = previous.campaign.command
-    for preceding_word, word in zip(("", *words), words, strict=False):
-        text = word if preceding_word == "--set" else word.removeprefix("--set=")
-        name, equals, value = text.partition("=")
-        if (preceding_word == "--set" or text != word) and equals and MASK not in value:
-            yield name.strip(), value
-
-
-def list_differences(previous: PreviousCampaign, draft: Draft) -> tuple[str, ...]:
-    """Return the differences from then, one sentence each."""
-    if previous.lock:
-        return lockfile.compare_locks(previous.lock, draft.lock)
-    return _compare_manifests(previous.campaign, draft.campaign)
-
-
-def _compare_manifests(campaign: Campaign, current: Campaign) -> tuple[str, ...]:
-    pairs: dict[str, tuple[Any, Any]] = {
-        "hpcbert": (campaign.hpcbert, current.hpcbert),
-        "site": (campaign.site, current.site),
-        "scheduler": (campaign.scheduler, current.scheduler),
-        "container runtime": (campaign.runtime, current.runtime),
-        "image": (campaign.image, current.image),
-        "recipe": (campaign.recipe_digest[:12], current.recipe_digest[:12]),
-        **{
-            kind: (
-                _format_materials(campaign.materials, kind),
-                _format_materials(current.materials, kind),
-            )
-            for kind in ("image file", "source", "data")
-        },
-    }
-    return tuple(
-        f"Differs from {campaign.id}: {subject} was {old_value or 'none'}, and is {new_value or 'none'} here."
-        for subject, (old_value, new_value) in pairs.items()
-        if old_value != new_value
-    )
-
-
-def _format_materials(materials: tuple[Material, ...], kind: str) -> str:
-    matches = (material for material in materials if material.kind == kind.partition(" ")[0])
-    return "; ".join(f"{material.name} {material.digest}" for material in matches)

@@ -15,10 +15,10 @@ from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.container import cache, reference, runtimes
 from hpcbert.errors import UsageError
-from hpcbert.model import Device
+from hpcbert.model import Device, Point
 from hpcbert.script import materials
 from hpcbert.script.materials import Inputs, runs_in_environment
-from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device, plan
+from hpcbert.script.plan import MOST_INDICES, MeasurementPlan, Request, choose_device
 from hpcbert.slurm.controller import choose_mpi
 
 # Directory of a script to submit by hand: the one in which sbatch is called.
@@ -30,10 +30,11 @@ _WORKLOADS, _SHELL = _PACKAGE / "workloads", _PACKAGE / "shell"
 _COMMON_FILES = ("job.bash", "watch.bash", "rank.bash", "describe.sh", "sample.sh")
 # Further files of an examination's ranks and nodes, and of containers.
 _EXAMINATION_FILES = ("examine.bash", "look.sh", "hello.py")
-# Further files of the scripts that bind ranks to CPUs, search for the largest batch, do not have a
-# fixed number of repeats, or measure the nodes' network first.
-_BIND, _LARGEST, _ENOUGH, PREFLIGHT = "bind.bash", "largest.bash", "enough.bash", "preflight.bash"
+# Further file of a preflight.
+PREFLIGHT = "preflight.bash"
 _MISSING = "/path/to/"
+# Ranks on the CPU see no GPU, even if the node has some.
+_HIDDEN_GPUS = {"cpu": {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}}
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Resolved:
     """A request at a site, decided: nothing below asks site or recipe again.
 
     Attributes:
-        request, site, recipe, options: The sources of the decisions.
+        site, recipe, options: The sources of the decisions.
         scheduler: The scheduler's properties; may differ from the site's in a dry run.
         device: The device of the ranks; the recipe is adapted to it.
         plan: What to measure: protocol, the recipe's options, points.
@@ -114,7 +115,6 @@ class Resolved:
         missing: What ranks need but nothing names: `image`, `data`, `source`, `python`.
     """
 
-    request: Request
     site: Site
     recipe: Recipe
     options: SubmitOptions
@@ -131,6 +131,11 @@ class Resolved:
     missing: tuple[str, ...] = ()
 
     @property
+    def request(self) -> Request:
+        """The request behind the plan."""
+        return self.plan.request
+
+    @property
     def by_hand(self) -> bool:
         """Whether its scripts are submitted by hand, each in any place."""
         return self.directory == BY_HAND
@@ -143,75 +148,82 @@ class Resolved:
 
 
 def resolve(
-    request: Request, site: Site, recipe: Recipe, options: SubmitOptions, directory: str = BY_HAND
+    measurement_plan: MeasurementPlan,
+    site: Site,
+    recipe: Recipe,
+    options: SubmitOptions,
+    directory: str = BY_HAND,
 ) -> Resolved:
-    """Decide everything that a request leaves open.
+    """Decide everything that a plan leaves open.
 
     Args:
-        request: What to measure.
+        measurement_plan: What to measure.
         site: Where it runs.
         recipe: What runs.
         options: How to carry it out.
         directory: The campaign's; without one, scripts are submitted by hand.
 
     Raises:
-        UsageError: Recipe, site and request do not fit together; the hint says what to change. Or
+        UsageError: Recipe, site and plan do not fit together; the hint says what to change. Or
             the user trusts neither site nor recipe.
     """
-    sources = _list_sources(site, recipe, options)
-    features = {name: _SHELL / name for name in (_BIND, _LARGEST, _ENOUGH, PREFLIGHT)}
-    recipe_files = sorted(path for path in Path(recipe.folder).iterdir() if path.is_file())
-    entries = trusted_entries(site, options)
-    trust.refuse_untrusted(
-        (Path(site.where), *recipe_files, *sources.values(), *features.values()), entries
-    )
-    by_hand, scheduler = directory == BY_HAND, find_traits(options.scheduler)
-    device = choose_device(recipe, site, request.device, options.folders)
+    scheduler = find_traits(options.scheduler)
+    request, device = measurement_plan.request, measurement_plan.device
+    device_option = "" if device == choose_device(recipe, site, "") else f" --device {device}"
     recipe = recipe.for_device(device)
-    measurement_plan = plan(recipe, site, request)
+    sources = _list_sources(site, recipe, options, measurement_plan)
+    _refuse_untrusted(site, recipe, options, sources)
+    _refuse_impossible(request, site, scheduler, directory)
     if options.concurrent > 1 and any(point.largest for point in measurement_plan.points):
         raise UsageError(
             "--concurrent-repeats has no effect with --batch-size max: the first repeat finds the "
             "size for all.",
             hint="Leave --concurrent-repeats out.",
         )
-    available_inputs = materials.find_inputs(
-        site, recipe, measurement_plan.options, by_hand=by_hand
+    by_hand = directory == BY_HAND
+    inputs = materials.find_inputs(site, recipe, measurement_plan.options, by_hand=by_hand)
+    missing_needs = _list_missing(site, recipe, options, inputs)
+    if missing_needs and not (options.dry or by_hand):
+        raise _missing_error(site, recipe, missing_needs, device_option)
+    script_inputs = _complete_inputs(site, recipe, scheduler, inputs, missing_needs)
+    mpi = _choose_mpi(site, recipe, options.mpi)
+    has_several_ranks = scheduler.srun and request.shape.gpus > 1
+    return Resolved(
+        site=site,
+        recipe=recipe,
+        options=options,
+        scheduler=scheduler,
+        device=device,
+        found=inputs,
+        inputs=script_inputs,
+        mpi=mpi,
+        directory=directory,
+        sources=sources,
+        plan=measurement_plan,
+        mounts=materials.list_mounts(site, script_inputs, directory),
+        warnings=(
+            *_warn_of_missing(site, recipe, missing_needs),
+            *(_warn_of_mpi(site, recipe, mpi) if has_several_ranks else ()),
+        ),
+        missing=missing_needs,
     )
+
+
+def _refuse_untrusted(
+    site: Site, recipe: Recipe, options: SubmitOptions, sources: Mapping[str, Path]
+) -> None:
+    recipe_files = sorted(path for path in Path(recipe.folder).iterdir() if path.is_file())
+    paths = (Path(site.where), *recipe_files, *sources.values())
+    trust.refuse_untrusted(paths, trusted_entries(site, options))
+
+
+def _refuse_impossible(request: Request, site: Site, scheduler: Traits, directory: str) -> None:
     if site.container.runtime == "pyxis" and not scheduler.srun:
         raise UsageError(
             f"pyxis belongs to srun, which the {scheduler.name} scheduler does not use.",
             where=site.where,
             hint='Use container.runtime = "enroot" or "apptainer", or "none" on the host.',
         )
-    missing_needs: list[str] = [
-        need for need in recipe.needs if not getattr(available_inputs, need)
-    ]
-    if runs_in_environment(site, recipe) and not available_inputs.python:
-        missing_needs.append("python")
-    if site.container.runtime != "none" and not available_inputs.image:
-        missing_needs.append("image")
-    elif options.rehearse or options.examine:
-        missing_needs = []
-    device_option = "" if device == choose_device(recipe, site, "") else f" --device {device}"
-    is_dry = options.dry or by_hand
-    placeholders, warnings = _fill_missing(
-        site, recipe, missing_needs, device_option, is_dry=is_dry
-    )
-    mpi = _choose_mpi(site, recipe, options.mpi)
-    has_several_ranks = scheduler.srun and request.shape.gpus > 1
-    is_on_host = scheduler.runs_locally and site.container.runtime == "none"
-    script_inputs = replace(
-        available_inputs,
-        image=reference.parse_reference(placeholders["image"])
-        if "image" in placeholders
-        else available_inputs.image,
-        data=placeholders.get("data", available_inputs.data),
-        source=placeholders.get("source", available_inputs.source),
-        python=available_inputs.python
-        or placeholders.get("python")
-        or (sys.executable if is_on_host else "python3"),
-    )
     if scheduler.runs_locally and request.shape.nodes > 1:
         raise UsageError(
             f"The {scheduler.name} scheduler has one node; you asked for {request.shape.nodes}.",
@@ -223,26 +235,6 @@ def resolve(
             where=directory,
             hint="Choose another place with --runs.",
         )
-    return Resolved(
-        request=request,
-        site=site,
-        recipe=recipe,
-        options=options,
-        scheduler=scheduler,
-        device=device,
-        found=available_inputs,
-        inputs=script_inputs,
-        mpi=mpi,
-        directory=directory,
-        sources={
-            **sources,
-            **{name: features[name] for name in _list_features(site, measurement_plan)},
-        },
-        plan=measurement_plan,
-        mounts=materials.list_mounts(site, script_inputs, directory),
-        warnings=(*warnings, *(_warn_of_mpi(site, recipe, mpi) if has_several_ranks else ())),
-        missing=tuple(missing_needs),
-    )
 
 
 def trusted_entries(site: Site, options: SubmitOptions) -> tuple[trust.TrustedPath, ...]:
@@ -266,6 +258,15 @@ def _warn_of_mpi(site: Site, recipe: Recipe, mpi: str) -> tuple[str, ...]:
         return ()
     text = f"{recipe.name} finds its ranks by {' or '.join(recipe.mpi)}"
     return (f"{text}, but {site.where} has slurm.mpi = {mpi!r}: each rank may run alone.",)
+
+
+def rank_variables(resolved: Resolved, point: Point) -> dict[str, str]:
+    """Return the variables of every rank: the site's, the point's, then the recipe's, which win.
+
+    On the CPU, ranks see no GPU.
+    """
+    recipe_variables = {**resolved.recipe.env, **_HIDDEN_GPUS.get(resolved.device, {})}
+    return {**resolved.site.env, **dict(point.env), **recipe_variables}
 
 
 def relative_path(path: Path, base: Path) -> str:
@@ -297,45 +298,90 @@ def find_file(recipe: Recipe, name: str) -> Path:
     raise UsageError(f"The recipe's file {name!r} is missing.", where=recipe.folder)
 
 
-def _list_sources(site: Site, recipe: Recipe, options: SubmitOptions) -> dict[str, Path]:
-    examination_files = _EXAMINATION_FILES if options.examine else ()
-    launch_file = f"{find_traits(options.scheduler).launch}.bash"
-    names = (*recipe.files, *_COMMON_FILES, launch_file, *examination_files)
-    paths = {name: find_file(recipe, name) for name in names}
-    runtime = site.container.runtime
-    container_files = () if runtime == "none" else runtimes.get_runtime(runtime).files
-    container_files += ("probe.sh",) if options.examine and options.examine.probe else ()
-    return {**paths, **{name: cache.SCRIPT.parent / name for name in container_files}}
-
-
-def _list_features(site: Site, measurement_plan: MeasurementPlan) -> tuple[str, ...]:
-    """Return the files that only the scripts of some plans source."""
-    needs = {
-        _BIND: bool(site.nodes.cpus_per_gpu),
-        _LARGEST: any(point.largest for point in measurement_plan.points),
-        _ENOUGH: measurement_plan.protocol.precision_of_median is not None,
+def _list_sources(
+    site: Site, recipe: Recipe, options: SubmitOptions, measurement_plan: MeasurementPlan
+) -> dict[str, Path]:
+    """Return the files that jobs read or run, by name."""
+    features = {
+        "bind.bash": bool(site.nodes.cpus_per_gpu),
+        "largest.bash": any(point.largest for point in measurement_plan.points),
+        "enough.bash": measurement_plan.protocol.precision_of_median is not None,
     }
-    return tuple(name for name, is_needed in needs.items() if is_needed)
+    names = [
+        *recipe.files,
+        *_COMMON_FILES,
+        f"{find_traits(options.scheduler).launch}.bash",
+        *(_EXAMINATION_FILES if options.examine else ()),
+        *(name for name, is_needed in features.items() if is_needed),
+    ]
+    container_files: list[str] = []
+    if site.container.runtime != "none":
+        container_files += runtimes.get_runtime(site.container.runtime).files
+    if options.examine and options.examine.probe:
+        container_files.append("probe.sh")
+    return {
+        **{name: find_file(recipe, name) for name in names},
+        **{name: cache.SCRIPT.parent / name for name in container_files},
+    }
 
 
-def _fill_missing(
-    site: Site, recipe: Recipe, missing_needs: list[str], device_option: str, *, is_dry: bool
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the paths that a dry run shows for what nothing names, and a warning about them.
+def _list_missing(
+    site: Site, recipe: Recipe, options: SubmitOptions, inputs: Inputs
+) -> tuple[str, ...]:
+    """Return what ranks need but nothing names; a rehearsal needs only the image."""
+    lacks_image = site.container.runtime != "none" and not inputs.image
+    if not lacks_image and (options.rehearse or options.examine):
+        return ()
+    needs: list[str] = [need for need in recipe.needs if not getattr(inputs, need)]
+    if runs_in_environment(site, recipe) and not inputs.python:
+        needs.append("python")
+    if lacks_image:
+        needs.append("image")
+    return tuple(needs)
 
-    Raises:
-        UsageError: Something is missing, and this is not a dry run.
-    """
+
+def _missing_error(
+    site: Site, recipe: Recipe, missing_needs: tuple[str, ...], device_option: str
+) -> UsageError:
+    options = " ".join(f"--{need}" for need in missing_needs)
+    return UsageError(
+        f"{recipe.name} needs {' and '.join(missing_needs)}, but site {site.name!r} names none.",
+        where=site.where,
+        hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{device_option}; or set "
+        f"{_format_keys(recipe, missing_needs)} there, or give {options}. Without them, "
+        "--rehearse runs everything but the training.",
+    )
+
+
+def _warn_of_missing(site: Site, recipe: Recipe, missing_needs: tuple[str, ...]) -> tuple[str, ...]:
     if not missing_needs:
-        return {}, ()
-    keys = ", ".join(f"frameworks.{recipe.name}.{need}" for need in missing_needs)
-    if not is_dry:
-        raise UsageError(
-            f"{recipe.name} needs {' and '.join(missing_needs)}, but site {site.name!r} names none.",
-            where=site.where,
-            hint=f"Make it ready: hpcbert prepare --fw {recipe.name}{device_option}; or set {keys} there, "
-            f"or give {' '.join('--' + need for need in missing_needs)}. Without them, --rehearse runs "
-            "everything but the training.",
-        )
-    warning = f"{site.where} does not set {keys}: the script shows {_MISSING}… instead."
-    return {need: f"{_MISSING}{recipe.name}/{need}" for need in missing_needs}, (warning,)
+        return ()
+    keys = _format_keys(recipe, missing_needs)
+    return (f"{site.where} does not set {keys}: the script shows {_MISSING}… instead.",)
+
+
+def _format_keys(recipe: Recipe, needs: tuple[str, ...]) -> str:
+    return ", ".join(f"frameworks.{recipe.name}.{need}" for need in needs)
+
+
+def _complete_inputs(
+    site: Site,
+    recipe: Recipe,
+    scheduler: Traits,
+    inputs: Inputs,
+    missing_needs: tuple[str, ...],
+) -> Inputs:
+    """Return the inputs with an interpreter, and with a path to fill in for what is missing."""
+    placeholders = {need: f"{_MISSING}{recipe.name}/{need}" for need in missing_needs}
+    image = inputs.image
+    if "image" in placeholders:
+        image = reference.parse_reference(placeholders["image"])
+    is_on_host = scheduler.runs_locally and site.container.runtime == "none"
+    python = inputs.python or placeholders.get("python")
+    return replace(
+        inputs,
+        image=image,
+        data=placeholders.get("data", inputs.data),
+        source=placeholders.get("source", inputs.source),
+        python=python or (sys.executable if is_on_host else "python3"),
+    )

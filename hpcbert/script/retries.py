@@ -12,6 +12,7 @@ from pathlib import Path
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import UsageError
 from hpcbert.model import Array, JobRequest
+from hpcbert.script.quoting import directive
 from hpcbert.script.request import is_marked
 from hpcbert.timelimit import TimeLimit
 
@@ -142,8 +143,6 @@ def rewrite_script(
     Raises:
         UsageError: It is not a script of this version's.
     """
-    from hpcbert.script.render import directive  # imports Jinja, which watching does not need
-
     options = {
         "job-name": (first_request.job_name, new_request.job_name),
         "comment": (first_request.comment, new_request.comment),

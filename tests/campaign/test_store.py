@@ -20,12 +20,12 @@ from hpcbert.campaign import store
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.model import Shape
 from hpcbert.scheduler.local import backend
-from hpcbert.script.plan import Request
 from hpcbert.system import lock
 from hpcbert.system.runner import Outcome, run
 from tests.kit.drafts import drafted
 from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
+from tests.kit.requests import combined
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -99,7 +99,7 @@ def test_what_was_submitted_is_read_again_however_large_its_numbers(tmp_path: Pa
 
 
 def test_an_array_is_a_line_of_the_manifest(tmp_path: Path) -> None:
-    draft = drafted(tmp_path, Request(Shape(1, 1), ("fp32",), (1, 2)))
+    draft = drafted(tmp_path, combined(Shape(1, 1), ("fp32",), (1, 2)))
     changed = (("Name", 'ü "\n', "\N{LINE SEPARATOR}"),)
     arrays = tuple(replace(array, changed=changed) for array in draft.campaign.arrays)
     campaign = replace(draft.campaign, arrays=arrays)

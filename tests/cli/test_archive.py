@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("here")
 @pytest.fixture
 def done(build: Build) -> Built:
     built = build("1n1g", "1n4g", repeats=3)
+    built.lock()
     built.finish()
     gathered(built.directory, states=says())
     return built
@@ -227,32 +228,25 @@ def test_what_cannot_be_had_is_named(done: Built) -> None:
     for changes, message in wrong:
         points_ = (replace(array.point, **changes) for array in done.campaign.arrays)
         arrays = zip(done.campaign.arrays, points_, strict=True)
-        done.change(arrays=tuple(replace(array, point=point) for array, point in arrays))
+        done.change(arrays=tuple(replace(array, point=point) for array, point in arrays)).lock()
         result = inside("submit", "--like", done.directory, *OPTIONS)
         assert result.returncode == 2
         assert message in result.error["message"], result
 
 
-def test_an_option_that_has_another_default_now(done: Built, tmp_path: Path) -> None:
+def test_an_option_that_has_another_default_now(done: Built) -> None:
     """What was the default then is asked for by name."""
-    recipe = done.directory / store.RECIPE
-    text = recipe.read_text()
-    start = text.index("[options.sequence_length]")
-    old = next(line for line in text[start:].splitlines() if line.startswith("default = "))
-    recipe.write_text(text[:start] + text[start:].replace(old, "default = 64", 1))
+    done.lock(sequence_length=64)
     document = inside("submit", "--like", done.directory, *OPTIONS).document
     assert document["exit_code"] == 0, document
     assert all("64" in array["script_text"] for array in document["data"]["arrays"])
 
 
-def test_an_archive_of_an_empty_campaign(build: Build) -> None:
-    built = build("1n1g")
-    built.change(arrays=())
-    result = inside("submit", "--like", built.directory, *OPTIONS)
-    assert (result.returncode, result.error["message"].endswith("The campaign has no points.")) == (
-        2,
-        True,
-    )
+def test_a_campaign_without_its_lock_file(done: Built) -> None:
+    (done.directory / store.LOCKED).unlink()
+    result = inside("submit", "--like", done.directory, *OPTIONS)
+    assert result.returncode == 2
+    assert store.LOCKED in result.error["message"]
 
 
 def test_it_is_an_ordinary_zip_file(packed: Path, done: Built) -> None:

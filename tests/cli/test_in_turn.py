@@ -15,11 +15,12 @@ from hpcbert.commands.submit import submit
 from hpcbert.config.site import Site
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, draft
-from hpcbert.script.plan import Request
+from hpcbert.script.plan import plan
 from tests.kit.drafts import OPTIONS, SUBMITTER, changed, hurried, load, reference
+from tests.kit.requests import combined
 from tests.kit.slurm import Slurm, failed
 
-REQUEST = Request(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
+REQUEST = combined(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
 
 
 @pytest.fixture
@@ -38,7 +39,13 @@ def three(site: Site, *, together: bool = False) -> list[Draft]:
     """Think out three campaigns of two points each."""
     options = replace(OPTIONS, concurrent_points=together)
     drafts = [
-        draft(REQUEST, site, load(), options=options, submitter=replace(SUBMITTER, token=token))
+        draft(
+            plan(load(), site, REQUEST),
+            site,
+            load(),
+            options=options,
+            submitter=replace(SUBMITTER, token=token),
+        )
         for token in ("aaa", "bbb", "ccc")
     ]
     return [*chain_drafts(drafts)]

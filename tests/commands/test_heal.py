@@ -17,8 +17,8 @@ from hpcbert.commands import retry, submit
 from hpcbert.commands.monitor import Sinks, View, open_campaign
 from hpcbert.commands.retry import Findings, RetryPlan
 from hpcbert.model import Shape
-from hpcbert.script.plan import Request
 from tests.kit.drafts import drafted
+from tests.kit.requests import combined
 from tests.kit.slurm import Slurm
 
 
@@ -66,7 +66,7 @@ class Story:
 
 @pytest.fixture
 def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Story:
-    draft = drafted(tmp_path, Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny"))
+    draft = drafted(tmp_path, combined(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny"))
     submit.write_campaign(draft)
     return Story(open_campaign(draft.directory), monkeypatch)
 

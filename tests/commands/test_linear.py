@@ -26,12 +26,12 @@ from hpcbert.commands.submit import submit, write_campaign
 from hpcbert.model import Point, Shape
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
-from hpcbert.script.plan import Request
 from tests.kit.campaigns import WRITTEN, Built, build
 from tests.kit.collecting import gathered, says
 from tests.kit.drafts import drafted
 from tests.kit.logs import pytorch
 from tests.kit.nodes import leave, node
+from tests.kit.requests import combined
 from tests.kit.slurm import Slurm
 from tests.kit.status import STARTED, ended
 
@@ -115,7 +115,7 @@ def submitting(runs: Path, number: int) -> Calls:
 
 
 def drafting(runs: Path, number: int) -> Calls:
-    request = Request(Shape(1, 1), ("fp32",), tuple(range(1, number + 1)))
+    request = combined(Shape(1, 1), ("fp32",), tuple(range(1, number + 1)))
     return calls(lambda: write_campaign(drafted(runs, request)))
 
 

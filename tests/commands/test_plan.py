@@ -14,10 +14,10 @@ from hpcbert.commands.plan import Outlook, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.model import Point, Protocol, Shape
-from hpcbert.script.plan import Request
 from tests.kit.campaigns import Built
 from tests.kit.cli import Cli, Done, inside
 from tests.kit.drafts import drafted, load, reference
+from tests.kit.requests import combined
 from tests.kit.slurm import Answer, Programs, Said, Slurm, failed
 
 SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]\n"
@@ -39,7 +39,7 @@ class Cluster(Slurm):
 
 def planned(where: Path, run: Slurm, framework: str = "pytorch", **request: Any) -> Outlook:
     site = reference(where, slurm={"partition": "gpu", "gres": "gpu"}, runs="/shared/runs")
-    asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
+    asked = combined(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
     draft = drafted(site, asked, found=load(framework), options={"dry": True})
     return forecast(draft, durations.find_own_campaigns(where / "runs")[0], run=run)
 
@@ -203,6 +203,7 @@ def test_the_same_again_is_planned_as_it_would_be_submitted(
     here: None, build: Callable[..., Built]
 ) -> None:
     built = build("1n2g", repeats=3, framework="pytorch")
+    built.lock()
     words = ("plan", "--scheduler", "local", "--like", built.directory)
     data = inside(*words, "--json").document["data"]
     assert (data["total"]["points"], data["total"]["repeats"]) == (1, 3)

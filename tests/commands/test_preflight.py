@@ -16,10 +16,10 @@ from hpcbert.commands import submit as flow
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Campaign, Shape
 from hpcbert.script.draft import Draft
-from hpcbert.script.plan import Request
 from tests.kit import lines
 from tests.kit.cli import Cli, inside
 from tests.kit.drafts import drafted, hurried, reference
+from tests.kit.requests import combined
 from tests.kit.slurm import Programs, Slurm
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ NODES = ("n1", "n2", "n3", "n4")
 
 def curve(where: Path, nodes: int = 2, **options: Any) -> Draft:
     """Draft three points, after a preflight."""
-    request = Request(Shape(nodes, 2), ("fp32",), scaling=True, repeats=2, device="cpu")
+    request = combined(Shape(nodes, 2), ("fp32",), scaling=True, repeats=2, device="cpu")
     return drafted(reference(where), request, options={"preflight": True, **options})
 
 

@@ -18,12 +18,12 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Array, Campaign, Shape
 from hpcbert.scheduler.base import World
 from hpcbert.script import retries
-from hpcbert.script.plan import Request
 from hpcbert.script.request import read_request
 from tests.kit import status
 from tests.kit.asking import adopted
 from tests.kit.clock import Clock
 from tests.kit.drafts import changed, drafted, reference
+from tests.kit.requests import combined
 from tests.kit.scripts import sbatch_options
 from tests.kit.slurm import PROGRAMS, Slurm
 from tests.kit.training import log
@@ -92,7 +92,9 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny", iters=12, skip=2)
+    request = combined(
+        Shape(1, 1), ("fp32",), batch_sizes=(2,), model="bert-tiny", iters=12, skip=2
+    )
     draft = drafted(tmp_path, request)
     submit.write_campaign(draft)
     one = Bench(draft.directory, Slurm(first=10, now=NOW))
@@ -124,7 +126,7 @@ def test_only_what_does_not_count_is_submitted_again(three_of_five: Bench) -> No
 
 def test_nodes_that_the_script_names_are_not_kept_away_from(tmp_path: Path) -> None:
     """sbatch refuses a job that has to run on a node and must not."""
-    request = Request(Shape(1, 1), ("fp32",), batch_sizes=(2,), iters=12, skip=2, model="bert-tiny",
+    request = combined(Shape(1, 1), ("fp32",), batch_sizes=(2,), iters=12, skip=2, model="bert-tiny",
                       env=(("NCCL_ALGO", "Ring"),))  # fmt: skip
     draft = drafted(changed(reference(tmp_path), slurm={"nodelist": "n2"}), request)
     submit.write_campaign(draft)

@@ -17,9 +17,10 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import NoRoomError, World
 from hpcbert.script.draft import by_hand
-from hpcbert.script.plan import MOST_INDICES, Request
+from hpcbert.script.plan import MOST_INDICES, plan
 from hpcbert.system.runner import Outcome, run
 from tests.kit.drafts import OPTIONS, curve, hurried, load, reference
+from tests.kit.requests import combined
 from tests.kit.slurm import Answer, Slurm, failed
 
 POLICY = (
@@ -135,9 +136,11 @@ def test_the_cluster_says_how_many_indices_it_takes(tmp_path: Path) -> None:
 
 
 def test_a_script_to_submit_by_hand_has_one_array(tmp_path: Path) -> None:
-    request = Request(Shape(1, 2), ("fp32",), repeats=1001)
+    request = combined(Shape(1, 2), ("fp32",), repeats=1001)
+    site = reference(tmp_path)
+    measurement_plan = plan(load(), site, request)
     with pytest.raises(UsageError, match="at most 1000 repeats"):
-        by_hand(request, reference(tmp_path), load(), options=OPTIONS)
+        by_hand(measurement_plan, site, load(), options=OPTIONS)
 
 
 def test_a_retry_of_repeats_beyond_an_array_has_indices_within_it(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.model import MANIFEST, Campaign, Shape
 from hpcbert.scheduler.base import Check, World
 from hpcbert.script.draft import Draft
-from hpcbert.script.plan import Request
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import build, updated
 from tests.kit.drafts import curve, drafted, hurried, reference
+from tests.kit.requests import combined
 from tests.kit.slurm import Answer, Job, Slurm, failed
 
 
@@ -43,7 +43,7 @@ def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None
 
 
 def many(where: Path, count: int = 7) -> Draft:
-    request = Request(Shape(1, 1), ("fp32",), tuple(range(1, count + 1)))
+    request = combined(Shape(1, 1), ("fp32",), tuple(range(1, count + 1)))
     return drafted(where, request)
 
 

@@ -15,7 +15,7 @@ from tests.kit.drafts import MINIMAL, site_of
 
 ALLOWED = {
     "sbatch": [
-        *(["--nice=100"], ["--mem=0"], ["--comment", "--job-name=x"], ["--hold"], ["-H"]),
+        *(["--nice=100"], ["--mem=0"], ["--comment=--job-name=x"], ["--hold"], ["-H"]),
         *(["--exclude=n3"], ["--nodelist", "n1"], ["-xn3"], ["--clusters=other"], ["-M", "other"]),
         *(["--gpus-per-node=8"], ["--mail-type=ALL"], ["-vvv"], ["--a-plugins-option=x"], ["-k"]),
         *(["--export=NONE"], ["--export", "none"], ["--export=NIL"], ["--export=ALL"]),

@@ -23,7 +23,7 @@ from hpcbert.errors import HpcbertError
 from hpcbert.logs import failures, grammar
 from hpcbert.model import Campaign
 from hpcbert.results.wording import FLAGS
-from hpcbert.script.lockfile import Lock
+from hpcbert.script.rerun import Lock
 from hpcbert.slurm import reasons, states
 from hpcbert.system import decode
 from hpcbert.timelimit import TimeLimit

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from hpcbert.script.render import directive
+from hpcbert.script.quoting import directive
 from tests.kit.cli import Cli
 from tests.kit.training import WORDS, stand_in
 from tests.kit.waiting import unqueued, until

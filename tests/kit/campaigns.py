@@ -11,6 +11,7 @@ from typing import Any
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.model import Array, Campaign, Point, Protocol, Shape
+from hpcbert.script.rerun import Lock
 from tests.kit import lines, status
 from tests.kit.logs import ITERS, SKIP, pytorch
 from tests.kit.paths import TEMPLATES
@@ -140,6 +141,33 @@ class Built(TrackedCampaign):
     def _columns(self, repeat: int, state: str, array: int) -> dict[str, Any]:
         found = self.campaign.arrays[array]
         return {"job": found.element(repeat), "state": state, "name": found.name, "nodes": "n[1-2]"}
+
+    def lock(self, **options: Any) -> None:
+        """Write the lock file that `submit --like` reads, with values of the recipe's options."""
+        campaign = self.campaign
+        points = tuple(dict.fromkeys(array.point for array in campaign.measured))
+        lock = Lock(
+            campaign=campaign.id,
+            created=campaign.created,
+            hpcbert=campaign.hpcbert,
+            framework=campaign.framework,
+            recipe=campaign.recipe_digest,
+            scheduler=campaign.scheduler,
+            site=campaign.site,
+            rehearse=campaign.rehearse,
+            concurrent_repeats=campaign.concurrent_repeats,
+            concurrent_points=campaign.concurrent_points,
+            together=any(array.together for array in campaign.measured),
+            preflight=False,
+            protocol=campaign.protocol,
+            points=points,
+            options=options,
+            env={},
+            inputs={},
+            files={},
+            settings={},
+        )
+        (self.directory / store.LOCKED).write_text(lock.text)
 
     def change(self, **changes: Any) -> Built:
         """Write the manifest again."""

@@ -13,10 +13,11 @@ from hpcbert.config.site import Site
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
 from hpcbert.script.draft import Draft, Submitter, draft
-from hpcbert.script.plan import Request
+from hpcbert.script.plan import Request, plan
 from hpcbert.script.resolve import SubmitOptions
 from hpcbert.system.runner import Runner
 from tests.kit.paths import SITE, TEMPLATES
+from tests.kit.requests import combined
 
 SUBMITTER = Submitter("someone", ("hpcbert", "submit"), 1763700000.0, "abc123")
 OPTIONS = SubmitOptions(scheduler="slurm", folders=(TEMPLATES,))
@@ -61,17 +62,17 @@ def drafted(
 ) -> Draft:
     """Draft a submission of the PyTorch reference on 1 GPU, at a place or a site."""
     here = reference(where) if isinstance(where, Path) else where
-    return draft(
-        request or Request(Shape(1, 1), ("fp32",)), here, found or load(),
-        options=replace(OPTIONS, **(options or {})), submitter=SUBMITTER,
-    )  # fmt: skip
+    own_recipe = found or load()
+    measurement_plan = plan(own_recipe, here, request or combined(Shape(1, 1), ("fp32",)))
+    own_options = replace(OPTIONS, **(options or {}))
+    return draft(measurement_plan, here, own_recipe, options=own_options, submitter=SUBMITTER)
 
 
 def curve(
     where: Path, precisions: tuple[str, ...] = ("fp32", "bf16"), *, repeats: int = 5, **options: Any
 ) -> Draft:
     """Draft a submission of 1 and 2 GPUs in each precision."""
-    request = Request(Shape(1, 2), precisions, scaling=True, repeats=repeats)
+    request = combined(Shape(1, 2), precisions, scaling=True, repeats=repeats)
     return drafted(where, request, options=options)
 
 

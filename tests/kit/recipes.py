@@ -20,9 +20,9 @@ from hpcbert.logs.grammar import parse as parse_grammar
 from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Device, Point, Shape
-from hpcbert.script.plan import Request
 from tests.kit import drafts, logs
 from tests.kit.paths import REPOSITORY, TEMPLATES
+from tests.kit.requests import combined
 from tests.kit.waiting import CEILING
 
 # The grammar for the logs of an invented program: iteration, loss and rate in a line.
@@ -173,7 +173,7 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
     image = "/i.sif" if runtime == "apptainer" else "/i.sqsh"
     named = {"image": image, "data": "/d a", "source": "/s b", **paths}
     settings = FrameworkSettings(**named)  # type: ignore[arg-type]
-    request = Request(
+    request = combined(
         case.shape,
         precisions=(case.precision,),
         preset=case.preset.name,

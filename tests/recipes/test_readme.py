@@ -12,6 +12,7 @@ from hpcbert.script.plan import Request
 from tests.kit import drafts
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import RUNTIMES, Case, load, presets, render
+from tests.kit.requests import combined
 
 _ASSIGNED = re.compile(r"(?<![-\w$\"'=/,{])([a-z_]+)=")
 
@@ -52,8 +53,8 @@ def test_the_table_names_every_line_of_the_committed_scripts() -> None:
 @pytest.mark.parametrize(
     ("request_", "options"),
     [
-        (Request(Shape(1, 2), batch_sizes=(LARGEST,)), {}),
-        (Request(Shape(2, 2), scaling=True), {"preflight": True, "stop_on_failure": True}),
+        (combined(Shape(1, 2), batch_sizes=(LARGEST,)), {}),
+        (combined(Shape(2, 2), scaling=True), {"preflight": True, "stop_on_failure": True}),
     ],
     ids=["largest", "preflight"],
 )

@@ -21,7 +21,7 @@ from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft, by_hand
-from hpcbert.script.plan import Request
+from hpcbert.script.plan import Request, plan
 from tests.kit import drafts
 from tests.kit.containers import Image, open_stand_ins, real_enroot
 from tests.kit.drafts import reference, settled
@@ -177,12 +177,9 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
     where = reference(tmp_path, container={"runtime": runtime})
-    (texts, files) = by_hand(
-        Request(Shape(1, 1)),
-        settled(where, image="/i.sqsh"),
-        pytorch(),
-        options=drafts.OPTIONS,
-    )
+    site = settled(where, image="/i.sqsh")
+    measurement_plan = plan(pytorch(), site, Request(Shape(1, 1)))
+    (texts, files) = by_hand(measurement_plan, site, pytorch(), options=drafts.OPTIONS)
     (text,) = texts.values()
     assert "workdir" in text
     assert '"$campaign:$campaign"' in text

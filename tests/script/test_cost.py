@@ -11,16 +11,16 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script import cost
 from hpcbert.script.cost import Cost
-from hpcbert.script.plan import Request
 from hpcbert.timelimit import TimeLimit
 from tests.kit.drafts import drafted, reference
+from tests.kit.requests import combined
 
 
 def costs(
     tmp_path: Path, limit: str = "02:00:00", options: Any = None, **request: Any
 ) -> list[Cost]:
     site = reference(tmp_path, slurm={"time_limit": TimeLimit.parse(limit)})
-    asked = Request(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
+    asked = combined(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
     draft = drafted(site, asked, options=options)
     return list(cost.array_costs(draft.campaign.arrays))
 

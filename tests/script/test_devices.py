@@ -22,6 +22,7 @@ from tests.kit.cli import Done, inside
 from tests.kit.drafts import changed, drafted, reference, settled
 from tests.kit.logs import put
 from tests.kit.recipes import STEP_LOG
+from tests.kit.requests import combined
 from tests.kit.scripts import only_script
 
 RECIPE = """\
@@ -62,7 +63,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def asked(on: str, **changes: Any) -> Request:
-    return Request(Shape(1, 2), device=on, **changes)
+    return combined(Shape(1, 2), device=on, **changes)
 
 
 def script(tmp_path: Path, on: str, found: Recipe | None = None, **options: Any) -> str:
@@ -165,7 +166,9 @@ def test_the_cpu_is_part_of_a_points_names(tmp_path: Path) -> None:
     assert other.point == replace(array.point, device="cpu")
     assert (array.point.key + "_cpu", array.name + "_cpu") == (other.point.key, other.name)
     assert other.script == "scripts/bert-tiny_1n2g_fp32_b4_cpu.sbatch"
-    ((name,), _) = by_hand(asked("cpu"), site, drafts.load(), options=drafts.OPTIONS)
+    ((name,), _) = by_hand(
+        plan(drafts.load(), site, asked("cpu")), site, drafts.load(), options=drafts.OPTIONS
+    )
     assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     write_campaign(on_cpu)
     manifest = json.loads((on_cpu.directory / "manifest.json").read_text())

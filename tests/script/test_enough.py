@@ -18,6 +18,7 @@ from hpcbert.script.plan import Request
 from hpcbert.slurm.jobrecord import reduce_events
 from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit import drafts
+from tests.kit.requests import combined
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
 
@@ -28,7 +29,7 @@ WHY = 'five are "enough": the median\'s interval is 0.8 % wide'
 
 
 def made(tmp_path: Path, **options: object) -> Draft:
-    request = Request(Shape(1, 1), ("fp32",), repeats=8, precision_of_median=0.01)
+    request = combined(Shape(1, 1), ("fp32",), repeats=8, precision_of_median=0.01)
     return drafts.drafted(tmp_path, request, options=options)
 
 

@@ -16,12 +16,12 @@ from hpcbert.logs import failures, grammar
 from hpcbert.model import LARGEST, Shape
 from hpcbert.script.draft import Draft
 from hpcbert.script.largest import Multiple
-from hpcbert.script.plan import Request
 from tests.kit import drafts
 from tests.kit.drafts import changed, reference
 from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import NAMES
+from tests.kit.requests import combined
 from tests.kit.scripts import events, only_script, run_script, run_written, tool, with_python
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def searching(tmp_path: Path, start: int = 32, **options: object) -> Draft:
     """Draft two repeats of the largest batch; the search begins with a size."""
     program = tool(tmp_path, "python", PROGRAM)
     site = with_python(reference(tmp_path), program, batch_sizes={"fp32": start})
-    request = Request(Shape(1, 1), ("fp32",), (LARGEST,), repeats=2, device="gpu")
+    request = combined(Shape(1, 1), ("fp32",), (LARGEST,), repeats=2, device="gpu")
     return drafts.drafted(site, request, options={"scheduler": "local", **options})
 
 
@@ -200,7 +200,7 @@ def test_a_rehearsal_searches_with_a_stand_in(tmp_path: Path, room: str, found: 
 def test_the_kernels_word_counts_on_the_cpu(tmp_path: Path) -> None:
     program = tool(tmp_path, "python", PROGRAM)
     site = with_python(reference(tmp_path), program, batch_sizes={"fp32": 32})
-    request = Request(Shape(1, 1), ("fp32",), (LARGEST,), repeats=1, device="cpu")
+    request = combined(Shape(1, 1), ("fp32",), (LARGEST,), repeats=1, device="cpu")
     draft = drafts.drafted(site, request, options={"scheduler": "local"})
     result = run(draft, tmp_path, ROOM="40", WORDS="slain", STATUS="137")
     assert result.returncode == 0, result.stderr
@@ -245,7 +245,7 @@ def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(
 
     def text(size: int) -> str:
         shape = Shape(1, 1)
-        request = Request(
+        request = combined(
             shape, (recipe.precisions[0],), (size,), accumulation=1 if recipe.accumulation else 0
         )
         return only_script(drafts.drafted(site, request, found=recipe, options=options))
@@ -282,6 +282,6 @@ def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str) -> None
 
 
 def test_a_fixed_global_batch_leaves_the_accumulation_open(tmp_path: Path) -> None:
-    request = Request(Shape(1, 1), ("fp32",), (LARGEST,), global_batch_size=256)
+    request = combined(Shape(1, 1), ("fp32",), (LARGEST,), global_batch_size=256)
     with pytest.raises(UsageError, match="leave the accumulation open"):
         drafts.drafted(changed(reference(tmp_path)), request)

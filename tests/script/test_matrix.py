@@ -11,8 +11,8 @@ from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.errors import Refusals, UsageError
 from hpcbert.model import Point, Shape
-from hpcbert.script.matrix import Matrix, list_portions
-from hpcbert.script.plan import Request, plan
+from hpcbert.script.matrix import Matrix, list_plans
+from hpcbert.script.plan import Request
 from tests.kit.drafts import changed, reference
 from tests.kit.paths import TEMPLATES
 
@@ -33,11 +33,8 @@ def made(site: Site, text: str) -> list[tuple[str, tuple[Point, ...]]]:
     def find(name: str) -> tuple[Recipe, Site]:
         return recipe.load(places.find_recipe(name, (TEMPLATES,))), site
 
-    found = list_portions(Matrix(file, Request(largest), str(path)), find)
-    return [
-        (portion.framework, plan(*find(portion.framework), portion.request).points)
-        for portion in found
-    ]
+    plans = list_plans(Matrix(file, Request(largest), str(path)), find)
+    return [(campaign_plan.framework, campaign_plan.points) for campaign_plan in plans]
 
 
 def short(points: tuple[Point, ...]) -> str:

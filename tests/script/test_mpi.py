@@ -9,8 +9,8 @@ import pytest
 
 from hpcbert.config import recipe
 from hpcbert.model import Shape
-from hpcbert.script.plan import Request
 from tests.kit.drafts import drafted, load, reference
+from tests.kit.requests import combined
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,9 @@ def test_ranks_that_may_not_find_each_other_are_warned_of(
     mpi: str, shape: Shape, *, warned: bool, tmp_path: Path
 ) -> None:
     found = replace(load(), mpi=("pmix",))
-    draft = drafted(reference(tmp_path, slurm={"mpi": mpi}), Request(shape, ("fp32",)), found=found)
+    draft = drafted(
+        reference(tmp_path, slurm={"mpi": mpi}), combined(shape, ("fp32",)), found=found
+    )
     warnings = [
         warning for warning in draft.resolved.warnings if "finds its ranks by pmix" in warning
     ]

@@ -14,6 +14,7 @@ from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.plan import Request, list_shapes, plan
 from hpcbert.system.decode import Invalid
+from tests.kit.requests import combined
 
 
 @pytest.fixture
@@ -38,13 +39,13 @@ def site(repository: Path) -> Site:
     ],
 )
 def test_scaling_goes_through_dlperfs_shapes(largest: str, curve: str) -> None:
-    found = list_shapes(Shape.parse(largest), scaling=True)
+    found = list_shapes(Shape.parse(largest))
     assert " ".join(map(str, found)) == curve
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
 def test_a_curve_starts_at_one_gpu_grows_and_ends_at_what_is_asked(nodes: int, gpus: int) -> None:
-    found = list_shapes(Shape(nodes, gpus), scaling=True)
+    found = list_shapes(Shape(nodes, gpus))
     assert found[0] == Shape(1, 1)
     assert found[-1] == Shape(nodes, gpus)
     sizes = [shape.gpus for shape in found]
@@ -52,7 +53,7 @@ def test_a_curve_starts_at_one_gpu_grows_and_ends_at_what_is_asked(nodes: int, g
 
 
 def test_points_are_every_combination_once(recipe: Recipe, site: Site) -> None:
-    request = Request(
+    request = combined(
         Shape(1, 2), ("fp32", "bf16", "fp32"), (8, 16, 8), scaling=True, model="bert-base"
     )
     points = plan(recipe, site, request).points
@@ -67,7 +68,7 @@ def test_defaults_come_from_site_then_recipe(recipe: Recipe, site: Site) -> None
 
 
 def test_global_batch_size_counts_gpus_and_accumulation(recipe: Recipe, site: Site) -> None:
-    request = Request(Shape(1, 8), batch_sizes=(32,), accumulation=4)
+    request = combined(Shape(1, 8), batch_sizes=(32,), accumulation=4)
     (point,) = plan(recipe, site, request).points
     assert point.global_batch_size == 8 * 32 * 4
     assert point.variant == "acc4,vocab_size=8192"
@@ -77,12 +78,12 @@ def test_a_protocol_sets_the_global_batch_of_every_shape(recipe: Recipe, site: S
     lamb = Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
     deep = Preset("micro", "DeepSpeed's", samples_per_device=1024)
     known = replace(recipe, protocols={"lamb": lamb, "micro": deep})
-    points = plan(known, site, Request(Shape(4, 8), batch_sizes=(64,), scaling=True)).points
+    points = plan(known, site, combined(Shape(4, 8), batch_sizes=(64,), scaling=True)).points
     assert {point.global_batch_size for point in points} == {65536}
     assert [point.accumulation for point in points] == [1024, 256, 128, 64, 32]
     assert {(point.protocol, point.precision) for point in points} == {("lamb", "fp16")}
     assert plan(known, site, Request(Shape(1, 1), skip=5)).protocol.iters == 220
-    other = Request(Shape(1, 8), batch_sizes=(32,), preset="micro")
+    other = combined(Shape(1, 8), batch_sizes=(32,), preset="micro")
     assert plan(known, site, other).points[0].accumulation == 1024 // 8
     request = replace(other, accumulation=3)
     assert plan(known, site, request).points[0].accumulation == 3
@@ -100,7 +101,7 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
     ("request_", "says"),
     [
         (Request(Shape(1, 9)), "8 GPUs, you asked for 9"),
-        (Request(Shape(1, 1), ("fp8",)), "no precision 'fp8'"),
+        (combined(Shape(1, 1), ("fp8",)), "no precision 'fp8'"),
         (Request(Shape(1, 1), model="bert-huge"), "no model 'bert-huge'"),
         (Request(Shape(1, 1), xla=True), "does not support --xla"),
         (Request(Shape(1, 1), settings={"sead": "1"}), "no option 'sead'"),
@@ -108,7 +109,7 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
         (Request(Shape(1, 1), settings={"sequence_length": "513"}), "must be 512 or less, not 513"),
         (Request(Shape(1, 1), settings={"sequence_length": "0"}), "must be 8 or more, not 0"),
         (Request(Shape(1, 1), settings={"learning_rate": "-0.1"}), "must be 0 or more, not -0.1"),
-        (Request(Shape(1, 1), batch_sizes=(0,)), "at least 1, not 0"),
+        (combined(Shape(1, 1), batch_sizes=(-2,)), "at least 1, not -2"),
         (Request(Shape(1, 1), iters=20), "leaves nothing"),
         (Request(Shape(1, 1), repeats=0), "--repeats must be 1 to 1000"),
         (Request(Shape(1, 8), global_batch_size=100), "not a multiple of 8 GPUs x 4 samples"),

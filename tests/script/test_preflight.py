@@ -14,9 +14,9 @@ from hpcbert.commands.submit import write_campaign
 from hpcbert.errors import UsageError
 from hpcbert.model import Shape
 from hpcbert.script.draft import Draft
-from hpcbert.script.plan import Request
 from hpcbert.timelimit import TimeLimit
 from tests.kit.drafts import drafted, reference, settled
+from tests.kit.requests import combined
 from tests.kit.scripts import slurm_in, tool
 from tests.kit.waiting import CEILING
 
@@ -59,7 +59,7 @@ def planned(
     limit: str = "01:00:00",
     **options: Any,
 ) -> Draft:
-    request = Request(Shape.parse(shape), ("fp32",), device=device, repeats=2)
+    request = combined(Shape.parse(shape), ("fp32",), device=device, repeats=2)
     site = reference(where, slurm={"time_limit": TimeLimit.parse(limit)})
     site = settled(site, "nccl-tests", options={"program": "/opt/a b/all_reduce_perf"})
     return drafted(site, request, options={"preflight": True, **options})
@@ -260,8 +260,5 @@ def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, table: str) -> N
 
 
 def test_a_preflight_is_no_part_of_what_like_measures_again(tmp_path: Path) -> None:
-
-    from hpcbert.script.rerun import PreviousCampaign
-
     draft = planned(tmp_path)
-    assert PreviousCampaign(draft.campaign, {}).points == tuple(draft.campaign.of_point)
+    assert draft.lock.points == tuple(draft.campaign.of_point)

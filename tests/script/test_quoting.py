@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcbert.errors import UsageError
-from hpcbert.script.render import Verbatim, _word, comment, directive, identifier, quote
+from hpcbert.script.quoting import Verbatim, comment, directive, identifier, quote
+from hpcbert.script.render import _word
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=40)
 

@@ -113,7 +113,7 @@ class Monitor(App[None]):
         self._bar("keys").say(_KEYS)
         self.set_interval(0.5, lambda: self._unless_closed(self._read_log))
         self._session.begin(
-            lambda tree, scene: self._hand(self.picture, tree, scene),
+            lambda tree, scene: self._hand(self.show_scene, tree, scene),
             lambda text: self._hand(self.notify_user, text),
             lambda: self._hand(self.exit),
         )
@@ -148,7 +148,7 @@ class Monitor(App[None]):
             self._rows.move(self._rows.cursor)
         self._draw()
 
-    def picture(self, tree: Tree, scene: Scene) -> None:
+    def show_scene(self, tree: Tree, scene: Scene) -> None:
         """Take the present states."""
         is_new_tree = tree is not self._tree
         self._tree, self._shown = tree, scene
@@ -184,11 +184,10 @@ class Monitor(App[None]):
         return self._rows_shown[cursor] if 0 <= cursor < len(self._rows_shown) else None
 
     def _draw(self) -> None:
-        """Draw what changed."""
         if self._shown is None:
             return
         self._rows.show(len(self._rows_shown))
-        self._session.look_at([self._rows_shown[number] for number in self._rows.window])
+        self._session.show_details_of([self._rows_shown[number] for number in self._rows.window])
         self._bar("title").say(self._text(self._title(self._shown)))
         current_row = self._row
         self._bar("about").say(
@@ -206,7 +205,7 @@ class Monitor(App[None]):
             if len(group) == 1:
                 for kind, count in scene.counts[group].items():
                     counts[kind] = counts.get(kind, 0) + count
-        times_left = [scene.left.get(key) for key in scene.counts if len(key) == 1]
+        times_left = [scene.times_left.get(key) for key in scene.counts if len(key) == 1]
         seconds = [value for value in times_left if value is not None]
         words = [f"hpcbert monitor  {format_counts(counts)}"]
         if scene.over:
@@ -241,7 +240,6 @@ class Monitor(App[None]):
         return (Piece(self._text(lines[number]) if number < len(lines) else ""),)
 
     def _read_log(self) -> None:
-        """Show the end of the log of the row at the cursor."""
         if not self._log_open or self._shown is None or self._row is None:
             return
         log = self.query_one("#log", Scroll)
@@ -249,7 +247,6 @@ class Monitor(App[None]):
         if not self._tail.read(_repeat_with_log(self._row, self._shown)):
             return
         self._bar("log_title").say(self._text(self._tail.title))
-        log.redraw()
         log.show(len(self._tail.lines))
         if at_end or self._tail.fresh:
             log.scroll_end(animate=False, force=True, immediate=True)
@@ -316,7 +313,6 @@ class Monitor(App[None]):
         elif row.level is not Level.REPEAT:
             change = self._tree.folded.add if folded else self._tree.folded.discard
             change(row.key)
-            self._rows.redraw()
             self._arrange()
 
     def _ask_filter(self) -> None:
@@ -341,7 +337,6 @@ class Monitor(App[None]):
             self._rows.focus()
         if self._words != tuple(text.split()):
             self._words = tuple(text.split())
-            self._rows.redraw()
             self._arrange()
 
     def _toggle_log(self) -> None:
@@ -371,7 +366,7 @@ class Monitor(App[None]):
         if self._row is None:
             return
         tracked_campaign = self._row.watched
-        make_offer = self._session.cancelling if cancels else self._session.retrying
+        make_offer = self._session.offer_cancel if cancels else self._session.offer_retry
         self._notice = f"Looking at {tracked_campaign.campaign.id} ..."
         self._in_thread(lambda: make_offer(tracked_campaign))
 

@@ -1,4 +1,4 @@
-"""The rows of the view: campaigns, their points, and the repeats of those."""
+"""The rows of the view: campaigns, their points and the repeats of those, and how they look."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Scene:
     Attributes:
         view: The states.
         counts: Number of repeats of each kind in a campaign or point, by the row's key.
-        left: Seconds until a campaign or point ends, if they can be estimated.
+        times_left: Seconds until a campaign or point ends, if they can be estimated.
         details: Progress of the running repeats on the screen.
         failures: Why the failed repeats on the screen failed, from their logs.
         over: Whether nothing waits or runs any more.
@@ -62,7 +62,7 @@ class Scene:
 
     view: View
     counts: Mapping[tuple[str | int, ...], Mapping[Kind, int]]
-    left: Mapping[tuple[str | int, ...], float]
+    times_left: Mapping[tuple[str | int, ...], float]
     details: Mapping[Key, RepeatProgress] = field(default_factory=dict)
     failures: Mapping[Key, str] = field(default_factory=dict)
     over: bool = False
@@ -191,7 +191,7 @@ def make_filter(words: Collection[str], view: View) -> Callable[[Repeat], bool] 
         text = " ".join(
             (
                 *(repeat.watched.campaign.id, repeat.array.point.key, repeat.array.point.framework),
-                *(f"repeat {repeat.number}", state.word, MARKS[state.kind][3], state.reason),
+                *(f"repeat {repeat.number}", state.word, MARKS[state.kind].name, state.reason),
                 *(repeat.watched.campaign.name, state.detail, *state.nodes),
             )
         ).lower()
@@ -253,7 +253,7 @@ class Sheet:
         name = f"{self._sign(row, scene, folded=folded)} {_format_name(row)}"
         cells = []
         for column, _, width, _ in self._columns:
-            text = self._bar(texts.get("share", ""), width) if column == "bar" else texts[column]
+            text = self._bar(_share(row, scene), width) if column == "bar" else texts[column]
             cells.append(self.shorten(text, width).rjust(width))
         head = self._line("  " * row.level + name, cells)
         state = self.shorten(texts["state"], max(0, self.width - len(head) - 1))
@@ -266,17 +266,14 @@ class Sheet:
 
     def _sign(self, row: TreeRow, scene: Scene, *, folded: bool) -> str:
         if row.level is Level.REPEAT:
-            unicode_sign, ascii_sign, *_ = MARKS[scene.view.states[row.repeats[0].key].kind]
-            return unicode_sign if self.unicode else ascii_sign
-        signs = "▸▾" if self.unicode else "+-"
-        return signs[0] if folded else signs[1]
+            return MARKS[scene.view.states[row.repeats[0].key].kind].sign
+        return "▸" if folded else "▾"
 
-    def _bar(self, share: str, width: int) -> str:
-        if not share:
+    def _bar(self, share: float | None, width: int) -> str:
+        if share is None:
             return ""
-        full = round(float(share) * width)
-        signs = "█░" if self.unicode else "#."
-        return signs[0] * full + signs[1] * (width - full)
+        full = round(share * width)
+        return "█" * full + "░" * (width - full)
 
     def shorten(self, text: str, width: int) -> str:
         """Return a text cut or filled to a number of characters."""
@@ -296,38 +293,43 @@ def _format_name(row: TreeRow) -> str:
     return f"{point.model} {point.shape} {point.precision} b{point.batch}{cpu}"
 
 
+def _share(row: TreeRow, scene: Scene) -> float | None:
+    """Return the part of a row's repeats, or of a repeat's iterations, that is done."""
+    if row.level is not Level.REPEAT:
+        return _count_ended(row, scene) / len(row.repeats)
+    running = _running_progress(row.repeats[0], scene)
+    if running is None or running.iteration is None or not running.iterations:
+        return None
+    return min(1.0, running.iteration / running.iterations)
+
+
+def _count_ended(row: TreeRow, scene: Scene) -> int:
+    return sum(scene.counts[row.key].get(kind, 0) for kind in _ENDED)
+
+
+def _running_progress(repeat: Repeat, scene: Scene) -> RepeatProgress | None:
+    is_running = scene.view.states[repeat.key].kind is Kind.RUNNING
+    return scene.details.get(repeat.key) if is_running else None
+
+
 def _cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     if row.level is not Level.REPEAT:
         return _group_cells(row, scene)
     (repeat,) = row.repeats
     state = scene.view.states[repeat.key]
-    detail = scene.details.get(repeat.key)
-    ends = detail.ends - scene.view.time if detail and detail.ends is not None else None
-    running_detail = detail if state.kind is Kind.RUNNING else None
-    iteration, iterations = (
-        (running_detail.iteration, running_detail.iterations) if running_detail else (None, 0)
-    )
-    return {
-        "share": f"{min(1.0, iteration / iterations)}"
-        if iteration is not None and iterations
-        else "",
-        "done": f"{iteration}/{iterations}" if iteration is not None else "",
-        "rate": f"{running_detail.throughput:,.2f}"
-        if running_detail and running_detail.throughput is not None
-        else "",
-        "left": format_duration(max(0.0, ends)) if running_detail and ends is not None else "",
-        "nodes": fold(state.nodes),
-        "state": f"{state.word}  {_format_reason(repeat, state, scene)}".rstrip(),
-    }
-
-
-def _campaign_name(row: TreeRow) -> str:
-    """Return a campaign's name; empty if it has none, and for rows inside it."""
-    return row.watched.campaign.name if row.level is Level.CAMPAIGN else ""
+    cells = {"done": "", "rate": "", "left": "", "nodes": fold(state.nodes)}
+    cells["state"] = f"{state.word}  {_format_reason(repeat, state, scene)}".rstrip()
+    running = _running_progress(repeat, scene)
+    if running and running.iteration is not None:
+        cells["done"] = f"{running.iteration}/{running.iterations}"
+    if running and running.throughput is not None:
+        cells["rate"] = f"{running.throughput:,.2f}"
+    if running and running.ends is not None:
+        cells["left"] = format_duration(max(0.0, running.ends - scene.view.time))
+    return cells
 
 
 def _format_reason(repeat: Repeat, state: RepeatState, scene: Scene) -> str:
-    """Return the reason of a state in words: why it waits, or how and why it ended."""
     attempt = f"attempt {state.attempt}" if state.attempt else ""
     failure = scene.failures.get(repeat.key, "")
     return "; ".join(filter(None, (failure, state.detail, attempt, format_earlier_attempts(state))))
@@ -335,13 +337,12 @@ def _format_reason(repeat: Repeat, state: RepeatState, scene: Scene) -> str:
 
 def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
     counts = scene.counts[row.key]
-    done_count, repeat_count = sum(counts.get(kind, 0) for kind in _ENDED), len(row.repeats)
-    time_left = scene.left.get(row.key)
+    time_left = scene.times_left.get(row.key)
     is_alive = any(kind.alive for kind in counts)
-    texts = (_campaign_name(row), _format_reasons(row, scene), format_counts(counts))
+    campaign_name = row.watched.campaign.name if row.level is Level.CAMPAIGN else ""
+    texts = (campaign_name, _format_reasons(row, scene), format_counts(counts))
     return {
-        "share": f"{done_count / repeat_count}",
-        "done": f"{done_count}/{repeat_count}",
+        "done": f"{_count_ended(row, scene)}/{len(row.repeats)}",
         "rate": "",
         "left": format_duration(time_left) if is_alive and time_left is not None else "",
         "nodes": "",
@@ -368,27 +369,21 @@ def _format_reasons(row: TreeRow, scene: Scene) -> str:
 
 def _choose_style(row: TreeRow, scene: Scene) -> str:
     if row.level is Level.REPEAT:
-        return MARKS[scene.view.states[row.repeats[0].key].kind][2]
+        return MARKS[scene.view.states[row.repeats[0].key].kind].style
     counts = scene.counts[row.key]
     kinds = (Kind.FAILED, Kind.UNKNOWN, Kind.REQUEUED, Kind.RUNNING, Kind.WAITING)
-    return next((MARKS[kind][2] for kind in kinds if counts.get(kind)), "green")
+    return next((MARKS[kind].style for kind in kinds if counts.get(kind)), "green")
 
 
 def describe_row(row: TreeRow, scene: Scene) -> str:
     """Return everything known about a row, as a sentence that may be folded."""
+    texts = _cells(row, scene)
     if row.level is not Level.REPEAT:
-        time_left = scene.left.get(row.key)
-        is_alive = any(kind.alive for kind in scene.counts[row.key])
-        words = [_format_name(row), _group_cells(row, scene)["state"]]
-        words += (
-            [f"about {format_duration(time_left)} left"]
-            if is_alive and time_left is not None
-            else []
-        )
+        words = [_format_name(row), texts["state"]]
+        words += [f"about {texts['left']} left"] if texts["left"] else []
         return "  ".join(words)
     (repeat,) = row.repeats
     state, view = scene.view.states[repeat.key], scene.view
-    texts = _cells(row, scene)
     used_time = (
         state.elapsed if state.start is None else max(0.0, (state.end or view.time) - state.start)
     )

@@ -116,7 +116,7 @@ class Session:
         self._left = True
         self._wake.set()
 
-    def look_at(self, rows: Sequence[TreeRow]) -> None:
+    def show_details_of(self, rows: Sequence[TreeRow]) -> None:
         """Set the rows on the screen, for which more than states is read."""
         if rows != self._rows:
             self._rows = rows
@@ -220,7 +220,7 @@ class Session:
 
     # --- what the user asks for ------------------------------------------------------------------
 
-    def cancelling(self, tracked_campaign: TrackedCampaign) -> Offer | str:
+    def offer_cancel(self, tracked_campaign: TrackedCampaign) -> Offer | str:
         """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do."""
         target = submit.find_living(tracked_campaign, run=run)
         name = tracked_campaign.campaign.id
@@ -234,7 +234,7 @@ class Session:
 
         return Offer(f"Cancel {len(target.repeats)} repeats of {name}?", act)
 
-    def retrying(self, tracked_campaign: TrackedCampaign) -> Offer | str:
+    def offer_retry(self, tracked_campaign: TrackedCampaign) -> Offer | str:
         """Return what `hpcbert retry` would submit for a campaign, or why nothing."""
         directory, policy = tracked_campaign.directory, RetryPolicy()
         plan = retry.resubmit(directory, policy, run=run, floor=self._floor, dry=True)
@@ -252,7 +252,6 @@ class Session:
 
 
 def _failed_repeats(rows: Sequence[TreeRow], view: View) -> Iterator[Repeat]:
-    """Yield the failed repeats of the points and repeats among rows."""
     for row in rows:
         if row.level is not Level.CAMPAIGN:
             for repeat in row.repeats:

@@ -1,4 +1,4 @@
-"""Widgets of the view: scrolling lines that draw only what changed, and the end of a log."""
+"""Widgets of the view: scrolling lines, bars of text, and the end of a log."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ _END_BYTES = 1 << 16  # bytes
 
 
 class Scroll(ScrollView):
-    """Scrolling lines that are computed when they are on the screen, for ten or ten thousand.
-
-    Attributes:
-        drawn: Number of lines drawn so far, for tests and benchmarks.
-    """
+    """Scrolling lines that are computed when they are on the screen, for ten or ten thousand."""
 
     DEFAULT_CSS = "Scroll { scrollbar-size: 0 0; overflow-x: hidden; }"
 
@@ -44,9 +40,7 @@ class Scroll(ScrollView):
         super().__init__(id=name)
         self._line, self._colour, self._resized = line, colour, resized
         self._count = 0
-        self._known: dict[int, Line] = {}
         self.cursor = -1
-        self.drawn = 0
 
     @property
     def window(self) -> range:
@@ -55,19 +49,10 @@ class Scroll(ScrollView):
         return range(top, min(self._count, top + self.size.height))
 
     def show(self, count: int) -> None:
-        """Set the number of lines, and draw those on the screen that changed."""
-        if count != self._count:
-            shrunk = range(count, self._count)
-            self._count = count
-            self.virtual_size = Size(self.size.width, count)
-            if shrunk:
-                self._known.clear()
-                self.refresh()
-        for number in self.window:
-            line = self._line(number)
-            if self._known.get(number) != line:
-                self._known[number] = line
-                self.refresh_line(number)
+        """Set the number of lines, and draw those on the screen."""
+        self._count = count
+        self.virtual_size = Size(self.size.width, count)
+        self.refresh()
 
     def move(self, line_number: int) -> None:
         """Move the cursor to a line, and scroll the line onto the screen."""
@@ -83,26 +68,19 @@ class Scroll(ScrollView):
 
     def on_resize(self) -> None:
         """Draw everything for another size."""
-        self.virtual_size = Size(self.size.width, self._count)
-        self.redraw()
+        self.show(self._count)
         self._resized()
-
-    def redraw(self) -> None:
-        """Draw everything, because lines mean something else now."""
-        self._known.clear()
-        self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """Return a line of the screen."""
         number = round(self.scroll_offset.y) + y
-        self.drawn += 1
         width = self.size.width
         if number >= self._count:
             return Strip.blank(width)
-        line = self._line(number)
-        self._known[number] = line
         style = Style(reverse=number == self.cursor)
-        parts = [Segment(piece.text, self._style(piece.style) + style) for piece in line]
+        parts = [
+            Segment(piece.text, self._style(piece.style) + style) for piece in self._line(number)
+        ]
         return Strip(parts).adjust_cell_length(width, style)
 
     def _style(self, words: str) -> Style:

@@ -14,7 +14,6 @@ from hpcbert.campaign.suspects import RetryPolicy
 from hpcbert.cli.view import app as screen
 from hpcbert.cli.view.rows import Tree, make_filter, summarise
 from hpcbert.cli.view.session import Offer, Session
-from hpcbert.cli.view.widgets import Scroll
 from hpcbert.commands.monitor import RepeatProgress, View
 from hpcbert.errors import SchedulerError
 from hpcbert.slurm.states import Kind, RepeatState
@@ -52,9 +51,9 @@ class Scripted(Session):
 
     def begin(self, show: Any, tell: Any, fail: Any) -> Any:
         self.show, self.fail = show, fail
-        self.picture()
+        self.show_scene()
 
-    def picture(self) -> None:
+    def show_scene(self) -> None:
         details = {
             key: RepeatProgress(60, 120, 512.5, NOW + 50)
             for key, repeat_state in self.now.states.items()
@@ -67,15 +66,15 @@ class Scripted(Session):
         states = dict(self.now.states)
         states[self.one.repeats[number].key] = to
         self.now = replace(self.now, states=states)
-        self.picture()
+        self.show_scene()
 
     def leave(self) -> None:
         self.calls.append("leave")
 
-    def look_at(self, rows: Any) -> None:
+    def show_details_of(self, rows: Any) -> None:
         self.looked = rows
 
-    def cancelling(self, watched: Any) -> Offer | str:
+    def offer_cancel(self, watched: Any) -> Offer | str:
         self.calls.append("look")
         return Offer("Cancel 3 repeats?", self._cancel)
 
@@ -83,7 +82,7 @@ class Scripted(Session):
         self.calls.append("cancel")
         return "Cancelled 3."
 
-    def retrying(self, watched: Any) -> Offer | str:
+    def offer_retry(self, watched: Any) -> Offer | str:
         raise SchedulerError("Slurm does not answer.", hint="Ask it again.")
 
 
@@ -148,7 +147,7 @@ def test_every_size_shows_rows_and_keys_and_overflows_nowhere(
 def test_what_comes_while_the_screen_closes_is_dropped(session: Scripted) -> None:
     async def story(app: screen.Monitor, pilot: Any) -> None:
         await app.screen.remove_children()
-        session.picture()
+        session.show_scene()
         await pilot.pause(0.7)
 
     drive(session, story)
@@ -292,27 +291,18 @@ def test_when_all_is_over_it_stays_for_who_pressed_a_key(
     drive(Scripted(one, [DONE] * 10), story)
 
 
-def test_only_lines_that_changed_are_drawn(tmp_path: Path) -> None:
+def test_of_thousands_of_repeats_those_on_the_screen_are_read(tmp_path: Path) -> None:
     built = build(tmp_path, "1n1g", repeats=10_000)
     session = Scripted(built, [WAITS] * 10_000)
 
     async def story(app: screen.Monitor, pilot: Any) -> None:
         await pilot.press("down", "right")
         await pilot.pause()
-        table = app.query_one("#rows", Scroll)
         assert "/10002" in lines(app)[0]
         assert len(session.looked) <= 30, "of more nothing is read"
-        before = table.drawn
-        session.picture()
-        await pilot.pause()
-        assert table.drawn == before, "nothing changed"
-        session.change(9_000, RUNS)
-        await pilot.pause()
-        assert table.drawn - before <= 4, "the point and the campaign; the repeat is off the screen"
-        before = table.drawn
         session.change(3, RUNS)
         await pilot.pause()
-        assert 0 < table.drawn - before <= 6
+        assert any("RUNNING" in line for line in lines(app))
 
     drive(session, story)
 
@@ -327,13 +317,13 @@ def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(one: Built
         NOW,
     )
     shown = summarise(tree, view, {})
-    assert shown.left[keys[1]] == 50 + 3 * 100, "one runs at a time"
-    assert shown.left[name,] == 50 + 8 * 100
+    assert shown.times_left[keys[1]] == 50 + 3 * 100, "one runs at a time"
+    assert shown.times_left[name,] == 50 + 8 * 100
     states = {**view.states, one.repeats[0].key: WAITS}
     bare = replace(view, states=states)
-    assert summarise(tree, bare, {}).left == {}
+    assert summarise(tree, bare, {}).times_left == {}
     details = {one.repeats[1].key: RepeatProgress(60, 120, 10.0, NOW + 30)}
-    assert summarise(tree, bare, details).left[keys[1]] == 30 + 4 * 80
+    assert summarise(tree, bare, details).times_left[keys[1]] == 30 + 4 * 80
     over = replace(view, states=dict.fromkeys(states, DONE))
     assert summarise(tree, over, {}).over
 

@@ -16,14 +16,14 @@ from hpcbert.commands.submit import write_campaign
 from hpcbert.config import toml
 from hpcbert.errors import ConfigError
 from hpcbert.model import Material, Shape
-from hpcbert.script import lockfile
+from hpcbert.script import rerun
 from hpcbert.script.draft import Draft
-from hpcbert.script.plan import Request
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cli import inside
 from tests.kit.drafts import changed, drafted, reference
+from tests.kit.requests import combined
 
-REQUEST = Request(
+REQUEST = combined(
     Shape(1, 2),
     ("fp32", "bf16"),
     scaling=True,
@@ -59,7 +59,7 @@ def made(tmp_path: Path) -> Draft:
 
 def test_it_is_written_into_the_campaign_and_read_again(made: Draft) -> None:
     path = made.directory / "campaign.lock.toml"
-    lock = lockfile.load_lock(path)
+    lock = rerun.load_lock(path)
     assert lock == made.lock
     assert lock.points == made.resolved.plan.points
     assert (lock.options["seed"], lock.options["unpad"]) == (7, False)
@@ -77,17 +77,17 @@ def test_digests_of_what_was_prepared_are_in_it(made: Draft) -> None:
         Material("source", "https://x/y@abc", "/s", "git-tree:2"),
         Material("data", "npz", "/d", "listing:3"),
     )
-    inputs = lockfile.make_lock(made.resolved, replace(made.campaign, materials=materials)).inputs
+    inputs = rerun.make_lock(made.resolved, replace(made.campaign, materials=materials)).inputs
     assert inputs["image_digest"] == "sha256:1"
     assert (inputs["source_repository"], inputs["source_commit"]) == ("https://x/y", "abc")
     assert (inputs["source_digest"], inputs["data_digest"]) == ("git-tree:2", "listing:3")
 
 
 def test_what_is_otherwise_is_said_by_its_key(made: Draft, tmp_path: Path) -> None:
-    assert lockfile.compare_locks(made.lock, made.lock) == ()
+    assert rerun.compare_locks(made.lock, made.lock) == ()
     slurm = {"partition": "gpu", "time_limit": TimeLimit.parse("2-0"), "srun_args": ("-v",)}
     other = changed(reference(tmp_path, env={"TZ": "CET"}), slurm=slurm, name="there")
-    told = lockfile.compare_locks(made.lock, drafted(other, REQUEST).lock)
+    told = rerun.compare_locks(made.lock, drafted(other, REQUEST).lock)
     assert {re.sub("^Differs from [^:]*: ", "", one) for one in told} == {
         "site was local, and is there here.",
         "env.TZ was UTC, and is CET here.",
@@ -117,7 +117,7 @@ def test_what_is_no_lock_file_is_refused(case: str, made: Draft) -> None:
     }  # fmt: skip
     path.write_text(more.get(case, text))
     with pytest.raises(ConfigError) as refused:
-        lockfile.load_lock(path)
+        rerun.load_lock(path)
     assert refused.value.where == str(path)
     assert message in refused.value.message
     assert hint in refused.value.hint
