@@ -14,9 +14,11 @@ is as wide as their predictions differ; docs/explanation/prediction.md says how 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import mul
 
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Row, SpeedupTable
@@ -32,6 +34,8 @@ _MIN_POINTS = 2
 # of its own, plus this.
 _ALIKE_FACTOR, _NOISE = 4.0, 1e-4
 _NEGATIVE = -1e-12
+# Terms with a smaller pivot, as a share of the first, can't be told apart.
+_DEPENDENT = 1e-12
 _MAX_NODES = 1_000_000
 
 # Growth of the exposed all-reduce with nodes and GPUs per node.
@@ -132,8 +136,8 @@ class Curve:
         largest = max(count for count, _ in self.points)
         return (
             f"{nodes} nodes are {nodes / largest:g} times the {largest} that were measured, and "
-            f"beyond {MAX_EXTRAPOLATION} times the model was never compared with a measurement. A run on "
-            f"{math.ceil(nodes / MAX_EXTRAPOLATION)} nodes would be enough."
+            f"beyond {MAX_EXTRAPOLATION} times the model was never compared with a measurement. "
+            f"A run on {math.ceil(nodes / MAX_EXTRAPOLATION)} nodes would be enough."
         )
 
 
@@ -163,28 +167,17 @@ class Prediction:
 def fit_curve(table: SpeedupTable) -> Curve:
     """Fit a table's growth over nodes, at the number of GPUs per node with the most node counts."""
     batch = table.group.batch_size_per_device
-    measured_rows = [row for row in table.rows if row.median]
-    widths = {row.shape.gpus_per_node for row in measured_rows}
-    rows_by_width = {
-        gpus: [row for row in measured_rows if row.shape.gpus_per_node == gpus] for gpus in widths
-    }
-    width = max(widths, key=lambda gpus: (len(rows_by_width[gpus]), gpus), default=0)
-    rows = sorted(rows_by_width.get(width, ()), key=lambda row: row.shape.nodes)
+    measured = [row for row in table.rows if row.median]
+    counts = Counter(row.shape.gpus_per_node for row in measured)
+    width = max(counts, key=lambda gpus: (counts[gpus], gpus), default=0)
+    rows = [row for row in measured if row.shape.gpus_per_node == width]
+    rows.sort(key=lambda row: row.shape.nodes)
     points = tuple((row.shape.nodes, _seconds(row, batch)) for row in rows)
-    single_gpu_seconds = next(
-        (_seconds(row, batch) for row in measured_rows if row.shape.gpus == 1), None
-    )
-    spread = max((_spread(row) for row in rows), default=0.0)
+    alone = next((_seconds(row, batch) for row in measured if row.shape.gpus == 1), None)
     missing_run = _describe_missing_run(points, width)
-    return Curve(
-        width,
-        batch,
-        points,
-        single_gpu_seconds,
-        () if missing_run else _fit_models(points, width),
-        missing_run,
-        spread,
-    )
+    fits = () if missing_run else _fit_models(points, width)
+    spread = max((_spread(row) for row in rows), default=0.0)
+    return Curve(width, batch, points, alone, fits, missing_run, spread)
 
 
 def _seconds(row: Row, batch: int) -> float:
@@ -204,8 +197,8 @@ def _describe_missing_run(points: Sequence[tuple[int, float]], width: int) -> st
     (measured_nodes, _), suffix = points[0], f"n{width}g"
     suggested_nodes = 2 * measured_nodes if measured_nodes == 1 else 1
     return (
-        f"{measured_nodes}{suffix} alone says nothing about more nodes. A run of {suggested_nodes}{suffix} would "
-        "show the cost of the network."
+        f"{measured_nodes}{suffix} alone says nothing about more nodes. "
+        f"A run of {suggested_nodes}{suffix} would show the cost of the network."
     )
 
 
@@ -222,8 +215,7 @@ def _fit_models(points: Sequence[tuple[int, float]], width: int) -> tuple[Fit, .
 def _fit_model(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit:
     """Return the least squares of relative residuals with no coefficient below zero.
 
-    There are so few terms that all subsets are tried; the result is the best one without a negative
-        coefficient.
+    There are so few terms that all subsets are tried.
     """
     fits = [
         fit
@@ -239,30 +231,28 @@ def _fit_terms(names: Sequence[str], points: Sequence[tuple[int, float]], width:
         [1 / seconds, *(GROWTH[name](nodes, width) / seconds for name in names)]
         for nodes, seconds in points
     ]
-    coefficients = _solve_least_squares(equations)
-    if coefficients is None or min(coefficients) < _NEGATIVE:
+    solution = _solve_least_squares(equations)
+    if solution is None or min(solution) < _NEGATIVE:
         return None
-    residual = math.fsum(
-        (math.fsum(map(_product, line, coefficients)) - 1) ** 2 for line in equations
-    )
-    return Fit(coefficients[0], tuple(zip(names, coefficients[1:], strict=True)), residual)
-
-
-def _product(factor: float, other_factor: float) -> float:
-    return factor * other_factor
+    errors = [math.fsum(map(mul, equation, solution)) - 1 for equation in equations]
+    residual = math.fsum(error**2 for error in errors)
+    return Fit(solution[0], tuple(zip(names, solution[1:], strict=True)), residual)
 
 
 def _solve_least_squares(equations: Sequence[Sequence[float]]) -> list[float] | None:
-    """Return x for which lines times x is nearest to ones, by the normal equations; None: any."""
-    size = len(equations[0])
+    """Return x for which equations times x is nearest to ones, by the normal equations; None: any.
+
+    Not numpy's: its last digits differ between machines, and they order models that fit exactly.
+    """
+    columns = [*zip(*equations, strict=True)]
+    size = len(columns)
     system = [
-        [*(math.fsum(equation[row] * equation[column] for equation in equations) for column in range(size)),
-         math.fsum(equation[row] for equation in equations)]
-        for row in range(size)
-    ]  # fmt: skip
+        [*(math.fsum(map(mul, column, other)) for other in columns), math.fsum(column)]
+        for column in columns
+    ]
     for place in range(size):
         pivot = max(range(place, size), key=lambda row: abs(system[row][place]))
-        if abs(system[pivot][place]) < 1e-12 * abs(system[0][0]):
+        if abs(system[pivot][place]) < _DEPENDENT * abs(system[0][0]):
             return None
         system[place], system[pivot] = system[pivot], system[place]
         for row in range(size):
@@ -279,10 +269,8 @@ def parse_node_counts(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: A value is not a whole number from 1 to a million.
     """
-    numbers: Iterable[str] = (word.strip() for word in text.split(","))
-    node_counts = tuple(
-        dict.fromkeys(int(number) if number.isdecimal() else 0 for number in numbers)
-    )
-    if not all(1 <= count <= _MAX_NODES for count in node_counts):
+    words = [word.strip() for word in text.split(",")]
+    counts = [int(word) if word.isdecimal() else 0 for word in words]
+    if not all(1 <= count <= _MAX_NODES for count in counts):
         raise ValueError(text)
-    return node_counts
+    return tuple(dict.fromkeys(counts))

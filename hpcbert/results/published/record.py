@@ -34,6 +34,8 @@ from hpcbert.system.decode import GIVEN, Count, decode, did_you_mean
 
 DATA = Path(__file__).parent / "data"
 _NAME = re.compile(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
+# The rounding error of a published median: two decimals are usual.
+_ROUNDING = 0.006
 
 
 @dataclass(frozen=True)
@@ -213,39 +215,26 @@ def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
     return selected
 
 
-# The rounding error of a published median: two decimals are usual.
-_ROUNDING = 0.006
-
-
 def published_results(words: Iterable[str]) -> ResultSet:
     """Return the tables that names of the record select, each once.
 
     Raises:
-        UsageError: As `record.find`.
+        UsageError: A name selects none.
     """
-    tables_by_name = {
+    selected = {
         source.called(table): (source, table)
         for word in words
         for source, table in find_tables(word)
     }
-    selected = tuple(tables_by_name.values())
-    sources = tuple(
-        Source("record", source.called(table), path=source.place(table))
-        for source, table in selected
-    )
-    return ResultSet(
-        tables=tuple(
-            speedup_table
-            for source, table in selected
-            for speedup_table in convert_table(source, table)
-        ),
-        sources=sources,
-        warnings=tuple(
-            f"{source.called(table)}{f' {error.shape}' if error.shape else ''}: {error.what}"
-            for source, table in selected
-            for error in table.errors
-        ),
-    )
+    tables: list[SpeedupTable] = []
+    sources, warnings = [], []
+    for name, (source, table) in selected.items():
+        tables += convert_table(source, table)
+        sources.append(Source("record", name, path=source.place(table)))
+        for error in table.errors:
+            point = f" {error.shape}" if error.shape else ""
+            warnings.append(f"{name}{point}: {error.what}")
+    return ResultSet(tables=tuple(tables), sources=tuple(sources), warnings=tuple(warnings))
 
 
 def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, ...]:
@@ -253,33 +242,26 @@ def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTa
     group = published_group(table)
     facts = tuple((name, (value,)) for name, value in source.facts_of(table).items())
     origin = Origin("record", source.called(table), source.place(table))
-    points = [
-        Measured(
-            group,
-            point.shape,
-            len(published_runs(point)),
-            tuple(
-                Run(number, 0, speed, True, (), FOREIGN, "none", "")
-                for number, speed in enumerate(published_runs(point), 1)
-            ),
-            counted=_counted_window(table),
-            origin=origin,
-            facts=facts,
+    counted = _counted_window(table)
+    points = []
+    for point in table.points:
+        runs = tuple(
+            Run(number, 0, speed, True, (), FOREIGN, "none", "")
+            for number, speed in enumerate(published_runs(point), 1)
         )
-        for point in table.points
-    ]
+        points.append(
+            Measured(
+                group, point.shape, len(runs), runs, counted=counted, origin=origin, facts=facts
+            )
+        )
     return tabulate(points)
 
 
 def published_group(table: PublishedTable) -> Group:
     """Return the common settings of a published table's rows."""
+    batch_size = table.batch_size_per_device
     return Group(
-        table.framework,
-        table.model,
-        table.precision,
-        table.batch_size_per_device,
-        table.rule,
-        table.variant,
+        table.framework, table.model, table.precision, batch_size, table.rule, table.variant
     )
 
 

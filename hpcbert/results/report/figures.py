@@ -103,8 +103,8 @@ def inline_svg(svg: str, name: str, label: str) -> str:
     body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
     body = body.replace(_INK, "currentColor").replace("fill: #ffffff", "fill: none")
     # The page sets the width.
-    body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
-    body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
+    tag, end, rest = body.partition(">")
+    body = re.sub(r' (?:width|height)="[^"]*"', "", tag) + end + rest
     return body.replace("<svg ", f'<svg role="img" aria-labelledby="{label}" ', 1)
 
 
