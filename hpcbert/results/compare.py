@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
+from xml.etree import ElementTree as ET
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Counted, Group, Row, SpeedupTable
@@ -550,8 +551,6 @@ def render_junit(comparisons: Sequence[Comparison], failures: Mapping[str, str])
         comparisons: The comparisons.
         failures: Why points failed, by the name that `case_name` gives them.
     """
-    from xml.etree import ElementTree as ET
-
     root = ET.Element("testsuites", name="hpcbert compare")
     for comparison in comparisons:
         names = [pair.new.name for pair in comparison.pairs] + [

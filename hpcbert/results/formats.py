@@ -177,7 +177,7 @@ def _row_lines(table: SpeedupTable, width: int) -> list[list[str]]:
     row_lines = [[head]]
     for row, line in zip(grid.rows, lines, strict=True):
         cells_below = [
-            f"{column.title} {column.shown(cell, separator=',')}"
+            f"{column.title} {column.format_cell(cell, separator=',')}"
             for place, (column, cell) in enumerate(zip(columns, row, strict=True))
             if place not in places and cell not in (None, "", NOTHING)
         ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from math import comb, log, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 from hpcbert.config.options import FEWEST_REPEATS
@@ -205,6 +206,4 @@ def expected_distance(count: int) -> float:
     The expectation of a normal order statistic is G. Blom's: Statistical Estimates and
     Transformed Beta-Variables, 1958.
     """
-    from statistics import NormalDist
-
     return -2 * NormalDist().inv_cdf((limit_rank(count) - 0.375) / (count + 0.25))

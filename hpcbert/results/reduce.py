@@ -272,8 +272,6 @@ def _variation(numbers: list[float], mean: float | None) -> float | None:
 
 def _mark_outliers(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
     """Return the runs with outliers marked."""
-    if not has_outlier(numbers):
-        return runs
     low, high = expected_range(numbers)
     return tuple(
         replace(run, flags=("outlier", *run.flags))
@@ -281,12 +279,6 @@ def _mark_outliers(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run
         else run
         for run in runs
     )
-
-
-def has_outlier(numbers: Sequence[float]) -> bool:
-    """Return whether a run is an outlier."""
-    low, high = expected_range(numbers)
-    return any(not low <= number <= high for number in numbers)
 
 
 def expected_range(numbers: Sequence[float]) -> tuple[float, float]:

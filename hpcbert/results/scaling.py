@@ -63,7 +63,7 @@ class Fit:
     terms: tuple[tuple[str, float], ...]
     residual: float
 
-    def at(self, nodes: int, gpus_per_node: int) -> float:
+    def step_seconds(self, nodes: int, gpus_per_node: int) -> float:
         """Return the seconds of a step."""
         return self.seconds + math.fsum(
             value * GROWTH[name](nodes, gpus_per_node) for name, value in self.terms
@@ -78,22 +78,22 @@ class Curve:
         gpus_per_node: On each node, the same for all points.
         batch: Samples of one GPU in a step; the unit of steps.
         points: Number of nodes and seconds of a step, measured.
-        alone: Seconds of a step on one GPU; None if that was not measured.
+        single_gpu_seconds: Seconds of a step on one GPU; None if that was not measured.
         fits: The models that the points allow, the best first.
-        why: Why there are no models, as sentences; empty if there are some.
+        reason: Why there are no models, as sentences; empty if there are some.
         spread: Half the range of a point's runs divided by its median; the largest of these.
     """
 
     gpus_per_node: int
     batch: int
     points: tuple[tuple[int, float], ...]
-    alone: float | None
+    single_gpu_seconds: float | None
     fits: tuple[Fit, ...]
-    why: str = ""
+    reason: str = ""
     spread: float = 0.0
 
     @property
-    def reach(self) -> int:
+    def max_nodes(self) -> int:
         """The largest number of nodes for a prediction."""
         return MAX_EXTRAPOLATION * max((nodes for nodes, _ in self.points), default=0)
 
@@ -109,14 +109,14 @@ class Curve:
     def seconds(self, nodes: int) -> float:
         """Return the seconds of a step: the middle of the models' predictions."""
         if len(self.points) == _MIN_POINTS:
-            return self.fits[0].at(nodes, self.gpus_per_node)
-        return median([fit.at(nodes, self.gpus_per_node) for fit in self.fits])
+            return self.fits[0].step_seconds(nodes, self.gpus_per_node)
+        return median([fit.step_seconds(nodes, self.gpus_per_node) for fit in self.fits])
 
-    def predicted(self, nodes: int) -> Prediction:
+    def predict(self, nodes: int) -> Prediction:
         """Return the prediction for some nodes, or the reason for its absence."""
-        if self.why or nodes > self.reach:
-            return Prediction(nodes, self.gpus_per_node, why=self.why or self._too_far(nodes))
-        times = [fit.at(nodes, self.gpus_per_node) for fit in self.fits]
+        if self.reason or nodes > self.max_nodes:
+            return Prediction(nodes, self.gpus_per_node, why=self.reason or self._too_far(nodes))
+        times = [fit.step_seconds(nodes, self.gpus_per_node) for fit in self.fits]
         margin = max(MARGIN, self.spread)
         middle, low, high = self.seconds(nodes), min(times), max(times)
         samples = nodes * self.gpus_per_node * self.batch
@@ -173,11 +173,13 @@ def fit_curve(table: SpeedupTable) -> Curve:
     rows = [row for row in measured if row.shape.gpus_per_node == width]
     rows.sort(key=lambda row: row.shape.nodes)
     points = tuple((row.shape.nodes, _seconds(row, batch)) for row in rows)
-    alone = next((_seconds(row, batch) for row in measured if row.shape.gpus == 1), None)
+    single_gpu_seconds = next(
+        (_seconds(row, batch) for row in measured if row.shape.gpus == 1), None
+    )
     missing_run = _describe_missing_run(points, width)
     fits = () if missing_run else _fit_models(points, width)
     spread = max((_spread(row) for row in rows), default=0.0)
-    return Curve(width, batch, points, alone, fits, missing_run, spread)
+    return Curve(width, batch, points, single_gpu_seconds, fits, missing_run, spread)
 
 
 def _seconds(row: Row, batch: int) -> float:

@@ -136,12 +136,12 @@ class Publication:
         length_fact = {"sequence_length": str(length)} if length else {}
         return {**self.facts, **table.facts, **length_fact}
 
-    def place(self, table: PublishedTable) -> str:
+    def location(self, table: PublishedTable) -> str:
         """Return where a table was published, for readers."""
         heading = f", {table.heading}" if table.heading else ""
         return f"{self.repository}@{table.commit[:7]}, {table.path}{heading}"
 
-    def called(self, table: PublishedTable) -> str:
+    def full_name(self, table: PublishedTable) -> str:
         """Return a table's full name."""
         return f"{self.name}:{table.name}"
 
@@ -207,7 +207,7 @@ def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
         if not table.edition or word.endswith(f"-{table.edition}")
     )
     if not selected:
-        full_names = [source.called(table) for source, table in candidates]
+        full_names = [source.full_name(table) for source, table in candidates]
         raise UsageError(
             f"{word!r} has tables of several editions only.",
             hint=f"Name one: {', '.join(full_names)}.",
@@ -222,7 +222,7 @@ def published_results(words: Iterable[str]) -> ResultSet:
         UsageError: A name selects none.
     """
     selected = {
-        source.called(table): (source, table)
+        source.full_name(table): (source, table)
         for word in words
         for source, table in find_tables(word)
     }
@@ -230,7 +230,7 @@ def published_results(words: Iterable[str]) -> ResultSet:
     sources, warnings = [], []
     for name, (source, table) in selected.items():
         tables += convert_table(source, table)
-        sources.append(Source("record", name, path=source.place(table)))
+        sources.append(Source("record", name, path=source.location(table)))
         for error in table.errors:
             point = f" {error.shape}" if error.shape else ""
             warnings.append(f"{name}{point}: {error.what}")
@@ -241,7 +241,7 @@ def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTa
     """Return a published table in a measured one's form, with only the runs behind its median."""
     group = published_group(table)
     facts = tuple((name, (value,)) for name, value in source.facts_of(table).items())
-    origin = Origin("record", source.called(table), source.place(table))
+    origin = Origin("record", source.full_name(table), source.location(table))
     counted = _counted_window(table)
     points = []
     for point in table.points:

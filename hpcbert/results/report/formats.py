@@ -154,7 +154,7 @@ def _latex_sign(char: str) -> str:
 def _latex_cell(column: Column, cell: Cell, escaped: Callable[[str], str]) -> str:
     if column.numeric and not isinstance(cell, str):
         return "{}" if cell is None else _latex_number(column, cell)
-    text = escaped(column.shown(cell))
+    text = escaped(column.format_cell(cell))
     # In a column of numbers a text needs braces; so does text that `\\` would read as its argument.
     return f"{{{text}}}" if column.numeric or text.startswith(("[", "*")) else text
 

@@ -42,7 +42,7 @@ class Words:
         """
         return catalogue()[key][self.language].format_map(values)
 
-    def known(self, key: str, default: str) -> str:
+    def translate(self, key: str, default: str) -> str:
         """Return a text without placeholders; if there is none, the program's own word."""
         texts = catalogue().get(key)
         return texts[self.language] if texts else default

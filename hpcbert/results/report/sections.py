@@ -224,7 +224,7 @@ class _Feature(NamedTuple):
 
     key: str
     where: str
-    tell: Callable[[Recipe, Words], str]
+    describe: Callable[[Recipe, Words], str]
 
 
 def _yes_or_no(value: bool, words: Words) -> str:
@@ -269,7 +269,7 @@ def describe_features(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
         columns += tuple(Column(sanitize(recipe.name)) for recipe in recipes)
         rows: list[tuple[Cell, ...]] = []
         for feature in _FEATURES:
-            values = [sanitize(feature.tell(recipe, words)) for recipe in recipes]
+            values = [sanitize(feature.describe(recipe, words)) for recipe in recipes]
             cells = [f"{text} [{place}]" if text else "" for place, text in enumerate(values, 1)]
             rows.append((words(f"feature.{feature.key}", where=feature.where), *cells))
         sources = [
@@ -380,7 +380,7 @@ def explain_flags(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     used_flags = {flag for row in rows for flag in row.flags}
     used_flags |= {flag for row in rows for run in row.runs for flag in run.flags}
     meanings = tuple(
-        (name, adapt_to_devices(words.known(f"flag.{name}", text), inputs.tables))
+        (name, adapt_to_devices(words.translate(f"flag.{name}", text), inputs.tables))
         for name, text in FLAGS.items()
         if name in used_flags
     )
@@ -417,7 +417,7 @@ def _code_meanings(inputs: ReportInput, words: Words) -> tuple[str, ...]:
         if not run.valid
         for reason in run.reasons
     )
-    meanings = ((sanitize(code), words.known(f"reason.{code}", "")) for code in codes)
+    meanings = ((sanitize(code), words.translate(f"reason.{code}", "")) for code in codes)
     return tuple(words("left-out.code", code=code, text=text) for code, text in meanings if text)
 
 
