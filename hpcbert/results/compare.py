@@ -108,9 +108,8 @@ class PointPair:
     Attributes:
         obstacles: Why the two do not measure the same thing.
         contrasts: Their other differences, hardware first.
-        ratio: None where a side has no number.
-        repeats: How many repeats of both a verdict needs; None if there is a verdict, or if more
-            are needed than anybody runs.
+        repeats: Repeats of both that a verdict needs; None if there is a verdict, or if more are
+            needed than anybody runs.
     """
 
     base: Side
@@ -138,11 +137,6 @@ class Comparison:
     pairs: tuple[PointPair, ...]
     lacking: tuple[tuple[str, str], ...]
     added: tuple[str, ...]
-
-    @property
-    def obstacles(self) -> tuple[Contrast, ...]:
-        """Why points are not comparable, each reason once."""
-        return tuple(dict.fromkeys(obstacle for pair in self.pairs for obstacle in pair.obstacles))
 
 
 def compare(
@@ -243,7 +237,7 @@ def _variant_options(variant: object) -> str:
 
 
 def _is_option(word: str) -> bool:
-    """Return whether a word of a variant is an option, not the name of a protocol."""
+    """Tell an option in a variant from the name of a protocol."""
     return word in ("", "xla") or "=" in word or bool(_ACCUMULATION.fullmatch(word))
 
 
@@ -286,7 +280,7 @@ def judge(ratio: Ratio, within: float) -> Verdict:
 
 
 def _repeats_for_verdict(base: Side, new: Side, ratio: Ratio, within: float) -> int | None:
-    """Return how many repeats of both a verdict needs, if their spread stays the same."""
+    """Return the repeats of both that a verdict needs, if their spread stays the same."""
     spread = measure_scatter(base.speeds, new.speeds)
     if spread is None:
         return min_repeats()
@@ -445,7 +439,7 @@ def _describe_unknown(pair: PointPair) -> str:
 
 
 def format_share(value: float) -> str:
-    """Return a share in percent, in the usual form."""
+    """Return a share in percent, all its digits: `3 %`, `0.25 %`."""
     return f"{value * 100:.6g} %"
 
 
@@ -457,41 +451,31 @@ def comparison_view(comparison: Comparison, within: float) -> TableView:
         within: The share within which two numbers are equal.
     """
     pairs = comparison.pairs
-    published = any(pair.base.published or pair.new.published for pair in pairs)
-    columns = tuple(
-        column
-        for column in _COMPARISON_COLUMNS
-        if published or not column.title.endswith("per GPU")
-    )
-    cells = [_pair_cells(pair, within) for pair in pairs]
-    rows = tuple(tuple(row[column.title] for column in columns) for row in cells)
     title = f"{comparison.new} against {comparison.base}"
+    rows = tuple(_pair_cells(pair, within) for pair in pairs)
+    grid = Grid("comparison", title, _COMPARISON_COLUMNS, rows)
+    if not any(pair.base.published or pair.new.published for pair in pairs):
+        titles = [column.title for column in _COMPARISON_COLUMNS]
+        grid = grid.select([at for at, title in enumerate(titles) if not title.endswith("per GPU")])
     return TableView(
         heading=(f"BASE {sanitize(comparison.base)}", f"NEW  {sanitize(comparison.new)}"),
-        grid=Grid("comparison", title, columns, rows),
+        grid=grid,
         notes=tuple(_comparison_notes(comparison)),
         legend=_comparison_legend(comparison),
         colours=tuple(_COLOURS.get(pair.verdict) for pair in pairs),
     )
 
 
-def _pair_cells(pair: PointPair, within: float) -> dict[str, Cell]:
-    ratio = pair.ratio
-    return {
-        "point": sanitize(pair.new.name),
-        "BASE samples/s": pair.base.row.median,
-        "NEW samples/s": pair.new.row.median,
-        "BASE per GPU": pair.base.per_gpu,
-        "NEW per GPU": pair.new.per_gpu,
-        "NEW/BASE": ratio.value,
-        "interval": f"{ratio.low:.2%} .. {ratio.high:.2%}" if ratio.coverage else NOTHING,
-        "runs": f"{len(pair.base.speeds)}, {len(pair.new.speeds)}",
-        "verdict": describe_verdict(pair, within),
-    }
+def _pair_cells(pair: PointPair, within: float) -> tuple[Cell, ...]:
+    """Return the cells of a point, in the order of _COMPARISON_COLUMNS."""
+    base, new, ratio = pair.base, pair.new, pair.ratio
+    numbers = base.row.median, new.row.median, base.per_gpu, new.per_gpu, ratio.value
+    limits = f"{ratio.low:.2%} .. {ratio.high:.2%}" if ratio.coverage else NOTHING
+    runs = f"{len(base.speeds)}, {len(new.speeds)}"
+    return (sanitize(new.name), *numbers, limits, runs, describe_verdict(pair, within))
 
 
 def _comparison_notes(comparison: Comparison) -> list[str]:
-    """Return further remarks, one sentence each."""
     pairs = comparison.pairs
     notes = describe_contrasts("not comparable: ", [(pair, pair.obstacles) for pair in pairs])
     contrasts = describe_contrasts("", [(pair, pair.contrasts) for pair in pairs])
@@ -525,8 +509,9 @@ def describe_contrasts(
 
 def shorten_names(names: Sequence[str]) -> str:
     """Return the first few names and the number of the others."""
-    hidden_count = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
+    text = ", ".join(names[:_MAX_NAMES])
+    more = len(names) - _MAX_NAMES
+    return f"{text} and {more} more" if more > 0 else text
 
 
 def _comparison_legend(comparison: Comparison) -> str:
@@ -545,7 +530,7 @@ def _comparison_legend(comparison: Comparison) -> str:
 def render_junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str:
     """Return comparisons as JUnit XML: one case per point, with the failed ones.
 
-    Jenkins and GitLab read this form (testsuites, testsuite, testcase, failure).
+    Jenkins and GitLab read it (testsuites, testsuite, testcase, failure).
 
     Args:
         comparisons: The comparisons.
@@ -553,18 +538,15 @@ def render_junit(comparisons: Sequence[Comparison], failures: Mapping[str, str])
     """
     root = ET.Element("testsuites", name="hpcbert compare")
     for comparison in comparisons:
-        names = [pair.new.name for pair in comparison.pairs] + [
-            name for name, _ in comparison.lacking
-        ]
+        names = [pair.new.name for pair in comparison.pairs]
+        names += [name for name, _ in comparison.lacking]
         failed = [name for name in names if case_name(comparison, name) in failures]
-        suite = ET.SubElement(
-            root, "testsuite", name=sanitize(f"{comparison.new} against {comparison.base}")
-        )
+        title = sanitize(f"{comparison.new} against {comparison.base}")
+        suite = ET.SubElement(root, "testsuite", name=title)
         suite.attrib.update(tests=str(len(names)), failures=str(len(failed)), errors="0")
+        group = sanitize(comparison.new)
         for name in names:
-            element = ET.SubElement(
-                suite, "testcase", classname=sanitize(comparison.new), name=sanitize(name)
-            )
+            element = ET.SubElement(suite, "testcase", classname=group, name=sanitize(name))
             if name in failed:
                 reason = sanitize(failures[case_name(comparison, name)])
                 ET.SubElement(element, "failure", message=reason).text = reason

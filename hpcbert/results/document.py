@@ -152,11 +152,7 @@ class Envelope(IgnoreUnknown):
 
 
 def _check_runs(row: Row, place: str) -> None:
-    """Compare the numbers of a row with its runs.
-
-    Raises:
-        Invalid: They differ.
-    """
+    """Refuse numbers of a row that its runs do not give."""
     for number, run in enumerate(row.runs, 1):
         if run.valid and run.throughput is None:
             key = f"{place}.runs[{number}].throughput"
@@ -326,11 +322,7 @@ def parse_results(text: str, *, file: str) -> ResultSet:
 
 
 def _load_document(text: str, file: str) -> dict[str, Any]:
-    """Return a document of a version that can be read.
-
-    Raises:
-        UsageError: It has another version.
-    """
+    """Return a document with tables, of a version that can be read; refuse others."""
     try:
         data = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:

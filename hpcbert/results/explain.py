@@ -69,7 +69,6 @@ def explain(
 
 
 def _submit_command(group: Group, shape: Shape) -> str:
-    """Return the command that measures a shape."""
     text = (
         f"hpcbert submit --fw {group.framework} {_shape_options(shape)} "
         f"--precision {group.precision} --batch-size {group.batch_size_per_device}"
@@ -249,7 +248,7 @@ def _missing_nodes(shape: Shape) -> Observation:
 
 
 def _explain_steps(row: Row) -> list[Observation]:
-    """Report whether some steps take much longer than most."""
+    """Report steps that take much longer than most."""
     metrics = row.metrics
     if metrics is None or not metrics.step_seconds or not metrics.step_seconds_p95:
         return []

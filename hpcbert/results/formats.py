@@ -77,8 +77,8 @@ METRIC_COLUMNS: dict[str, tuple[Column, float]] = {
     "watts": (Column("W", ".0f"), 1),
     "samples_per_joule": (Column("samples/J", ".3f"), 1),
 }
-# The columns of a published table by their keys, with their forms. DLPerf's come first: its header
-# is `| node_num | gpu_num | samples/s | speedup |`, where gpu_num counts all GPUs
+# The columns of a published table: keys and number formats. DLPerf's come first: its header is
+# `| node_num | gpu_num | samples/s | speedup |`, where gpu_num counts all GPUs
 # (Oneflow-Inc/DLPerf@c89430b, most of its READMEs).
 PUBLISHED_COLUMNS = {
     "node_num": "d",
@@ -265,12 +265,12 @@ def dlperf_data(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
 
 
 def render_dlperf(tables: Iterable[SpeedupTable], _provenance: Provenance, _width: int = 0) -> str:
-    """Return the JSON text."""
+    """Return the text of DLPerf's result JSON."""
     return json.dumps(dlperf_data(tables), ensure_ascii=False, allow_nan=False)
 
 
 def describe_omissions(tables: Iterable[SpeedupTable], provenance: Provenance) -> tuple[str, ...]:
-    """Return the content that this form can't hold, one sentence per table."""
+    """Return the content that DLPerf's JSON can't hold, one sentence per table."""
     text = f"hpcbert {provenance.hpcbert}, {provenance.date}: {provenance.command}"
     sentences = []
     for table in tables:
@@ -430,11 +430,10 @@ Writer = Callable[[Sequence[SpeedupTable], Provenance, int], str]
 
 @dataclass(frozen=True)
 class TableFormat:
-    """One form.
+    """One format.
 
     Attributes:
-        write: Writes it.
-        endings: Endings of file names that select this form.
+        endings: Endings of file names that select it.
         exact: Whether programs read it: then it is printed byte for byte.
         omissions: Returns the content that it can't hold, one sentence per table.
         pack: Makes the file of a binary format; then `write` is not used.
@@ -467,5 +466,5 @@ FORMATS = {
 
 
 def format_of_suffix(ending: str) -> str:
-    """Return the name of the form that a file name's ending selects; empty if none."""
+    """Return the name of the format that a file name's ending selects; empty if none."""
     return next((name for name, form in FORMATS.items() if ending.lower() in form.endings), "")

@@ -1,4 +1,4 @@
-"""A table of any kind, its cells as values, and its forms: text, Markdown, CSV."""
+"""A table of any kind, its cells as values, as text, Markdown or CSV."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def median_limits(runs: Sequence[float]) -> Limits:
 
 
 def is_precise(runs: Sequence[float], precision: float | None) -> bool:
-    """Return whether a median is so precise that no more runs are needed.
+    """Tell if a median is so precise that no more runs are needed.
 
     Fewer than five runs never suffice; the limits of five contain it with 93.75 %.
 

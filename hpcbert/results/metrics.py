@@ -180,7 +180,7 @@ def mfu_flags(metrics: Metrics | None) -> tuple[str, ...]:
 
 
 def _compute_mfu(flops: float | None, rate: float | None) -> tuple[float | None, str]:
-    """Return an MFU; if it is above 1, none, and why.
+    """Return an MFU; if it is above 1, none and the reason.
 
     Args:
         flops: Operations of a sample.
@@ -228,7 +228,7 @@ def _model_size(point: Measured) -> ModelSize | None:
 
 
 def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
-    """Return what a sample takes; of packed sequences, its share of one."""
+    """Return the work of a sample; of packed sequences, its share of one."""
     facts = point.facts
     length, packing = _agreed_size(facts, "sequence_length"), _agreed_size(facts, "packing") or 1
     shares = [share for share in _positive_numbers(facts, "real_token_share") if share <= 1]

@@ -191,7 +191,7 @@ def _spread(row: Row) -> float:
 
 
 def _describe_missing_run(points: Sequence[tuple[int, float]], width: int) -> str:
-    """Return which run would make a prediction possible; empty if none is missing."""
+    """Return the run that would make a prediction possible; empty if none is missing."""
     if len(points) >= _MIN_POINTS:
         return ""
     if not points:

@@ -103,7 +103,7 @@ def _name_run(run: Run, row: Row) -> str:
 
 
 def describe_window(table: SpeedupTable) -> str:
-    """Return which part of the runs was counted, as clauses that each end in `; `."""
+    """Return the counted part of the runs, as clauses that each end in `; `."""
     parts = dict.fromkeys(row.window.counted for row in table.rows if row.window)
     return "".join(f"{sanitize(part)}; " for part in parts)
 
@@ -128,7 +128,7 @@ def describe_differences(row: Row) -> tuple[str, ...]:
 
 
 def describe_adaptive(row: Row) -> tuple[str, ...]:
-    """Return how many repeats a row has and why, unless their number was fixed."""
+    """Return the number of repeats and its reason, unless the number was fixed."""
     if not row.adaptive:
         return ()
     return (describe_sufficiency(valid_throughputs(row.runs), row.adaptive),)
@@ -140,7 +140,7 @@ def row_notes(row: Row) -> tuple[str, ...]:
 
 
 def describe_sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
-    """Return how many valid repeats a point has, and whether they are enough."""
+    """Return the number of valid repeats, and if they are enough."""
     count = f"{len(numbers)} of at most {adaptive.max_repeats} repeats"
     if not numbers:
         return count
@@ -156,7 +156,7 @@ def describe_sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
 
 
 def describe_repeats(protocol: Protocol) -> str:
-    """Return how many repeats a protocol has: `5`, or `5 to 15`."""
+    """Return the repeats of a protocol: `5`, or `5 to 15`."""
     fixed = protocol.precision_of_median is None
     return str(protocol.repeats) if fixed else f"{FEWEST_REPEATS} to {protocol.repeats}"
 

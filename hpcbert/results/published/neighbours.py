@@ -99,7 +99,7 @@ def neighbour_view(neighbours: Sequence[Neighbour], word: str) -> TableView:
 
 
 def describe_absence(word: str) -> str:
-    """Return that the record has no neighbours, as a sentence."""
+    """Return the sentence for tables without neighbours in the record."""
     return f"{word} has no number for these devices, models, precisions, batch sizes and shapes."
 
 

@@ -169,7 +169,7 @@ def load_source(name: str) -> Publication:
 
 
 def is_record_name(word: str) -> bool:
-    """Return whether a word has the form of a table name of the record."""
+    """Tell table names of the record, `SOURCE:TABLE`, from paths."""
     match = _NAME.fullmatch(word)
     return match is not None and match[1] in source_names()
 

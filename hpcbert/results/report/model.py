@@ -48,7 +48,7 @@ class Words:
         return texts[self.language] if texts else default
 
     def columns(self, *keys: str) -> tuple[Column, ...]:
-        """Return columns by their keys in the catalogue: `shape`, with a form `min:.2f`."""
+        """Return columns by their keys in the catalogue: `shape`, with a format `min:.2f`."""
         pairs = (key.partition(":") for key in keys)
         return tuple(Column(self(f"column.{name}"), form) for name, _, form in pairs)
 

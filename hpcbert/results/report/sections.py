@@ -1,4 +1,7 @@
-"""The sections of a report, in the order of DLPerf's reports; pure."""
+"""The sections of a report, in the order of DLPerf's reports; pure.
+
+`tables` has those with the results.
+"""
 
 from __future__ import annotations
 
@@ -308,7 +311,7 @@ def _program_name(recipe: Recipe) -> str:
 
 
 def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return how to repeat it: commands, versions, one rendered script per campaign."""
+    """Return what repeats it: commands, versions, one rendered script per campaign."""
     blocks: list[Block] = [Code(words("repeat.report"), inputs.made.command)]
     if inputs.results.made:
         blocks.append(Code(words("repeat.saved"), inputs.results.made.command))

@@ -35,9 +35,9 @@ MAX_LINES = 6
 _MAX_PICTURES = 4
 # The most places on an axis of names that remain readable.
 _MAX_PLACES = 24
-# In the form that hpcbert.logs.window writes.
+# As hpcbert.logs.window writes it.
 _SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
-# Each metric with its form, in the order of the table.
+# Each metric with its number format, in the order of the table.
 _METRIC_FORMATS = {
     "samples_per_second_per_gpu": ".2f",
     "tokens_per_second": ".0f",
@@ -327,7 +327,7 @@ def describe_metrics(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 
 
 def _unknown_metrics(table: SpeedupTable, words: Words) -> tuple[str, ...]:
-    """Return why metrics are unknown, a sentence each."""
+    """Return the reasons for unknown metrics, a sentence each."""
     hidden = _GPU_METRICS if table.group.device == "cpu" else ()
     unknown = dict.fromkeys(
         reason for row in table.rows if row.metrics for reason in row.metrics.unknown
