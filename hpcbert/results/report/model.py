@@ -209,7 +209,7 @@ class ReportInput:
 
     Attributes:
         title: Of the report; empty for the usual one.
-        made: By what, when and by which command.
+        provenance: By what, when and by which command.
         results: Tables and their sources.
         source_files: The content of the sources' files, in the order of the sources.
         recipes: Those of the frameworks in the tables, where they exist.
@@ -217,7 +217,7 @@ class ReportInput:
     """
 
     title: str
-    made: Provenance
+    provenance: Provenance
     results: ResultSet
     source_files: tuple[SourceFiles, ...] = ()
     recipes: tuple[Recipe, ...] = ()

@@ -75,7 +75,6 @@ _DIGITS = 12
 
 def compose_report(inputs: ReportInput, words: Words) -> Report:
     """Return a report in one language."""
-    provenance = inputs.made
     rows = [row for table in inputs.tables for row in table.rows]
     counts = words(
         "lead.counts",
@@ -83,7 +82,7 @@ def compose_report(inputs: ReportInput, words: Words) -> Report:
         ok=sum(row.ok for row in rows),
         asked=sum(row.asked for row in rows),
     )
-    made_text = words("lead.made", version=provenance.hpcbert, date=provenance.date)
+    made_text = words("lead.made", version=inputs.provenance.hpcbert, date=inputs.provenance.date)
     return Report(
         language=words.language,
         title=sanitize(inputs.title) or words("title"),
@@ -312,7 +311,7 @@ def _program_name(recipe: Recipe) -> str:
 
 def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return what repeats it: commands, versions, one rendered script per campaign."""
-    blocks: list[Block] = [Code(words("repeat.report"), inputs.made.command)]
+    blocks: list[Block] = [Code(words("repeat.report"), inputs.provenance.command)]
     if inputs.results.made:
         blocks.append(Code(words("repeat.saved"), inputs.results.made.command))
     columns = words.columns("fact", "value")
