@@ -36,6 +36,10 @@ from hpcbert.results.wording import describe_adaptive
 from hpcbert.system import files
 from hpcbert.system.decode import EncodedAs, IgnoreUnknown, Invalid, TableKeys, decode
 
+# The fields of a group, of a point's place and of its numbers, in the order of all tables.
+GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule", "device")
+PLACE = (*GROUP, "nodes", "gpus_per_node", "gpus")
+NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency", "ok", "asked")
 # hpcbert writes all digits; another program may have dropped the last one.
 _TOLERANCE = 1e-9
 

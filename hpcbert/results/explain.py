@@ -85,9 +85,9 @@ def _median_of(rows: Sequence[Row], shape: Shape) -> float | None:
 
 
 def _missing_run(
-    about: str, shape: Shape, what: str, group: Group, missing_shape: Shape
+    about: str, shape: Shape, loss: str, group: Group, missing_shape: Shape
 ) -> Observation:
-    text = f"{what} is unknown without a run of {missing_shape}: "
+    text = f"{loss} is unknown without a run of {missing_shape}: "
     text += _submit_command(group, missing_shape)
     return Observation(about, shape, text, missing=True)
 

@@ -19,6 +19,7 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Provenance, Row, Run, SpeedupTable, valid_throughputs
 from hpcbert.results import document
+from hpcbert.results.document import GROUP, NUMBERS, PLACE
 from hpcbert.results.grid import (
     GAP,
     NOTHING,
@@ -98,9 +99,6 @@ _LEGEND = (
     "cv is their standard deviation over their mean; repeats are the valid ones, of those "
     "requested."
 )
-_GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule", "device")
-PLACE = (*_GROUP, "nodes", "gpus_per_node", "gpus")
-NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency", "ok", "asked")
 _MFU = ("mfu", "mfu_padded")
 # Lines of a spreadsheet are copied out of their file, so each states its origin.
 _PROVENANCE = ("window", "hpcbert", "date", "command")
@@ -275,8 +273,8 @@ def describe_omissions(tables: Iterable[SpeedupTable], provenance: Provenance) -
     sentences = []
     for table in tables:
         device = "device CPU; " if table.group.device == "cpu" else ""
-        how = f"{device}rule {table.group.rule}; {describe_window(table)}{text}"
-        sentences.append(f"what dlperf-json has no key for: {how}")
+        origin = f"{device}rule {table.group.rule}; {describe_window(table)}{text}"
+        sentences.append(f"what dlperf-json has no key for: {origin}")
     return tuple(sentences)
 
 
@@ -317,8 +315,8 @@ def published_cells(row: Row) -> tuple[Cell, ...]:
 def render_markdown(tables: Sequence[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a heading and a table for each group, its problems, and a legend, as Markdown."""
     version, command = escape_markdown(provenance.hpcbert), escape_markdown(provenance.command)
-    how = f"Made by hpcbert {version}, {provenance.date}: {command}"
-    return "\n\n".join([*map(_markdown_table, tables), *_markdown_legend(tables), how])
+    origin = f"Made by hpcbert {version}, {provenance.date}: {command}"
+    return "\n\n".join([*map(_markdown_table, tables), *_markdown_legend(tables), origin])
 
 
 def _markdown_table(table: SpeedupTable) -> str:
@@ -391,7 +389,7 @@ def render_runs_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _wid
 
 
 def _place_cells(table: SpeedupTable, row: Row) -> tuple[Cell, ...]:
-    labels = [getattr(table.group, name) for name in _GROUP]
+    labels = [getattr(table.group, name) for name in GROUP]
     return (*labels, row.shape.nodes, row.shape.gpus_per_node, row.shape.gpus)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from hpcbert.model import Metrics, Provenance, Row, Run, SpeedupTable
-from hpcbert.results.formats import NUMBERS, PLACE
+from hpcbert.results.document import NUMBERS, PLACE
 
 _METRICS = tuple(field.name for field in fields(Metrics) if field.name != "unknown")
 _ROWS = (*PLACE, *NUMBERS, *_METRICS, "flags", "window", "source")

@@ -104,8 +104,8 @@ def inline_svg(svg: str, name: str, label: str) -> str:
     body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
     body = body.replace(_INK, "currentColor").replace("fill: #ffffff", "fill: none")
     # The page sets the width.
-    tag, end, rest = body.partition(">")
-    body = re.sub(r' (?:width|height)="[^"]*"', "", tag) + end + rest
+    tag, end, content = body.partition(">")
+    body = re.sub(r' (?:width|height)="[^"]*"', "", tag) + end + content
     return body.replace("<svg ", f'<svg role="img" aria-labelledby="{label}" ', 1)
 
 

@@ -122,7 +122,7 @@ def _environment_blocks(
     main_facts = {key: _first_known(facts, names) for key, names in _MAIN_FACTS.items()}
     rows = [(words(f"fact.{key}"), value) for key, value in main_facts.items() if value]
     missing = [words(f"fact.{key}") for key in expected if not main_facts[key]]
-    others = tuple(fact for fact in sorted(facts.items()) if fact[0] not in _MAIN_NAMES)
+    more_facts = tuple(fact for fact in sorted(facts.items()) if fact[0] not in _MAIN_NAMES)
     columns = words.columns("fact", "value")
     blocks: list[Block] = [Heading(words("environment.title", of=sanitize(group.source)))]
     if group.nodes:
@@ -131,10 +131,10 @@ def _environment_blocks(
     name = f"environment-{number}"
     if rows:
         blocks.append(Grid(name, words("environment.table", number=number), columns, tuple(rows)))
-    if others:
+    if more_facts:
         # Logs give nothing else.
         title = words("environment.rest" if rows else "environment.stated", number=number)
-        blocks.append(Grid(f"{name}-more", title, columns, others, folded=bool(rows)))
+        blocks.append(Grid(f"{name}-more", title, columns, more_facts, folded=bool(rows)))
     if not facts:
         blocks.append(Paragraph(words("environment.none")))
     elif missing:
