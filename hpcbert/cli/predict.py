@@ -69,7 +69,7 @@ def predict(
     forecasts = []
     for table in results.tables:
         curve = fit_curve(table)
-        forecasts.append(Forecast(table.group, curve, tuple(map(curve.predicted, nodes))))
+        forecasts.append(Forecast(table.group, curve, tuple(map(curve.predict, nodes))))
     refused = [
         f"{_format_title(forecast)}, {prediction.nodes} nodes: {prediction.why}"
         for forecast in forecasts
@@ -98,7 +98,7 @@ def _forecast_data(forecast: Forecast) -> dict[str, Any]:
     return {
         **vars(forecast.group),
         "gpus_per_node": curve.gpus_per_node,
-        "step_seconds_of_one_gpu": curve.alone,
+        "step_seconds_of_one_gpu": curve.single_gpu_seconds,
         "points": [
             {"nodes": nodes, "step_seconds": seconds, "residual": dict(curve.residuals).get(nodes)}
             for nodes, seconds in curve.points
@@ -107,7 +107,7 @@ def _forecast_data(forecast: Forecast) -> dict[str, Any]:
             {"step_seconds_of_one_node": fit.seconds, "terms": dict(fit.terms)}
             for fit in curve.fits
         ],
-        "reach": curve.reach,
+        "reach": curve.max_nodes,
         "predictions": [vars(prediction) for prediction in forecast.predictions],
     }
 

@@ -105,7 +105,7 @@ def _source_data(source: Publication) -> dict[str, Any]:
         "name": source.name,
         "title": source.title,
         "repository": source.repository,
-        "tables": [source.called(table) for table in source.tables],
+        "tables": [source.full_name(table) for table in source.tables],
         "points": sum(len(table.points) for table in source.tables),
     }
 
@@ -114,7 +114,7 @@ def _table_data(source: Publication, table: PublishedTable) -> dict[str, Any]:
     field_names = ("framework", "model", "precision", "batch_size_per_device", "variant", "edition")
     other_names = ("rule", "window", "commit", "path", "heading", "errors")
     return {
-        "name": source.called(table),
+        "name": source.full_name(table),
         **{name: getattr(table, name) for name in (*field_names, *other_names)},
         "facts": source.facts_of(table),
         "points": [
@@ -141,11 +141,11 @@ def _make_table_view(source: Publication, table: PublishedTable) -> TableView:
         f"known error: {f'{error.shape}: ' if error.shape else ''}{error.what} {error.proof}"
         for error in table.errors
     ]
-    name = source.called(table)
+    name = source.full_name(table)
     return TableView(
         heading=(click.style(name, bold=True) + f"  {text}{variant}",),
         grid=Grid(table.name, name, _COLUMNS, tuple(rows)).without_empty(),
-        notes=(source.place(table), *([facts] if facts else []), *notes),
+        notes=(source.location(table), *([facts] if facts else []), *notes),
     )
 
 

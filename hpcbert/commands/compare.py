@@ -289,7 +289,7 @@ def check_record(
         UsageError: The record has nothing about these logs; or as `load_result_set`.
     """
     tables = [
-        (published_table, source.called(published_table))
+        (published_table, source.full_name(published_table))
         for source, published_table in record.find_all_tables(against)
     ]
     logged_keys = {point[:4] for point in _compute_medians(words, user_places, request)}

@@ -84,7 +84,7 @@ def write_report(
         campaigns = _find_campaigns(results, stack)
         inputs = ReportInput(
             title=title,
-            made=provenance,
+            provenance=provenance,
             results=results,
             source_files=tuple(
                 _read_backing(source, results, campaigns) for source in results.sources
@@ -122,7 +122,7 @@ def _render_files(inputs: ReportInput, language: str) -> Iterator[tuple[str, byt
     )
     yield from _render_figures(drawings)
     yield from _render_tables(report, language)
-    result_set = replace(inputs.results, made=inputs.results.made or inputs.made)
+    result_set = replace(inputs.results, made=inputs.results.made or inputs.provenance)
     yield "results.json", f"{document.render_results(result_set)}\n".encode(errors=_ESCAPE)
 
 

@@ -1,18 +1,24 @@
-"""Compare two sets of results point by point, with a verdict on each; pure."""
+"""Compare two sets of results point by point; the comparison as a table, as JSON, as JUnit XML."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
+from xml.etree import ElementTree as ET
 
 from hpcbert.errors import UsageError
 from hpcbert.model import Counted, Group, Row, SpeedupTable
-from hpcbert.results import interval
 from hpcbert.results.grid import NOTHING, Cell, Column, Grid, TableView
-from hpcbert.results.interval import MAX_REPEATS, Ratio, min_repeats
+from hpcbert.results.interval import (
+    MAX_REPEATS,
+    Ratio,
+    expected_repeats,
+    measure_scatter,
+    median_ratio,
+    min_repeats,
+)
 from hpcbert.results.wording import sanitize
 
 Verdict = Literal["faster", "slower", "equal", "unknown"]
@@ -102,9 +108,8 @@ class PointPair:
     Attributes:
         obstacles: Why the two do not measure the same thing.
         contrasts: Their other differences, hardware first.
-        ratio: None where a side has no number.
-        repeats: How many repeats of both a verdict needs; None if there is a verdict, or if more
-            are needed than anybody runs.
+        repeats: Repeats of both that a verdict needs; None if there is a verdict, or if more are
+            needed than anybody runs.
     """
 
     base: Side
@@ -133,11 +138,6 @@ class Comparison:
     lacking: tuple[tuple[str, str], ...]
     added: tuple[str, ...]
 
-    @property
-    def obstacles(self) -> tuple[Contrast, ...]:
-        """Why points are not comparable, each reason once."""
-        return tuple(dict.fromkeys(obstacle for pair in self.pairs for obstacle in pair.obstacles))
-
 
 def compare(
     base: Sequence[SpeedupTable],
@@ -160,26 +160,23 @@ def compare(
         UsageError: They have no point in common, or a point is in one of them twice.
     """
     base_sides, new_sides = _sides_by_key(base, by), _sides_by_key(new, by)
-    key_pairs = [(key, key) for key in base_sides if key in new_sides]
-    key_pairs += _match_variants(
-        [key for key in base_sides if key not in new_sides], [*new_sides.keys() - base_sides.keys()]
-    )
-    if not key_pairs:
+    partners = {key: key for key in base_sides if key in new_sides}
+    partners |= _match_variants(base_sides.keys() - partners, new_sides.keys() - partners)
+    if not partners:
         raise _no_common_point([*base_sides], [*new_sides], names)
-    pairs, lacking = [], []
-    order = {key: number for number, key in enumerate(base_sides)}
-    for base_key, new_key in sorted(key_pairs, key=lambda keys: order[keys[0]]):
-        sides = base_sides[base_key], new_sides[new_key]
-        if reason := _describe_missing_number(*sides):
-            lacking.append((sides[1].name, reason))
+    pairs, without_number, missing = [], [], []
+    for key, side in base_sides.items():
+        if key not in partners:
+            missing.append((side.name, "it is missing"))
+            continue
+        new_side = new_sides[partners[key]]
+        if reason := _describe_missing_number(side, new_side):
+            without_number.append((new_side.name, reason))
         else:
-            pairs.append(_compare_sides(*sides, within, by))
-    matched_keys = {key for key, _ in key_pairs}, {key for _, key in key_pairs}
-    lacking += [
-        (base_sides[key].name, "it is missing") for key in base_sides if key not in matched_keys[0]
-    ]
-    added = tuple(new_sides[key].name for key in new_sides if key not in matched_keys[1])
-    return Comparison(*names, tuple(pairs), tuple(lacking), added)
+            pairs.append(_compare_sides(side, new_side, within, by))
+    matched = set(partners.values())
+    added = tuple(side.name for key, side in new_sides.items() if key not in matched)
+    return Comparison(*names, tuple(pairs), tuple(without_number + missing), added)
 
 
 def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
@@ -189,9 +186,9 @@ def _sides_by_key(tables: Iterable[SpeedupTable], by: str) -> dict[_Key, Side]:
             side = Side(table.group, row)
             key = tuple(part for part in _identity(side) if part[0] != by)
             if key in sides:
+                places = f"{_describe_origin(sides[key])} and {_describe_origin(side)}"
                 raise UsageError(
-                    f"{side.name} appears twice: {_describe_origin(sides[key])} and {_describe_origin(side)}.",
-                    hint="Name one of the two.",
+                    f"{side.name} appears twice: {places}.", hint="Name one of the two."
                 )
             sides[key] = side
     return sides
@@ -207,24 +204,27 @@ def _describe_origin(side: Side) -> str:
     return f"that{origin} by rule {side.group.rule or 'unknown'}"
 
 
-def _match_variants(base_keys: Sequence[_Key], new_keys: Sequence[_Key]) -> list[tuple[_Key, _Key]]:
-    """Return pairs of points that differ only in protocol or sequence length.
+def _match_variants(base_keys: Iterable[_Key], new_keys: Iterable[_Key]) -> dict[_Key, _Key]:
+    """Return the partners of points that differ from them only in protocol or sequence length.
 
-    If a point has several such partners, it has no pair.
+    A point with several of them has none.
     """
+    base, new = _by_short_key(base_keys), _by_short_key(new_keys)
+    return {
+        keys[0]: new[short][0]
+        for short, keys in base.items()
+        if len(keys) == 1 and len(new.get(short, ())) == 1
+    }
 
-    def shorten(key: _Key) -> _Key:
-        return tuple(
+
+def _by_short_key(keys: Iterable[_Key]) -> dict[_Key, list[_Key]]:
+    keys_by_short: dict[_Key, list[_Key]] = {}
+    for key in keys:
+        short = tuple(
             (name, _variant_options(value) if name == "variant" else value) for name, value in key
         )
-
-    base_counts, new_counts = Counter(map(shorten, base_keys)), Counter(map(shorten, new_keys))
-    partners = {shorten(key): key for key in new_keys}
-    return [
-        (key, partners[shorten(key)])
-        for key in base_keys
-        if base_counts[shorten(key)] == new_counts[shorten(key)] == 1
-    ]
+        keys_by_short.setdefault(short, []).append(key)
+    return keys_by_short
 
 
 def _variant_options(variant: object) -> str:
@@ -237,7 +237,7 @@ def _variant_options(variant: object) -> str:
 
 
 def _is_option(word: str) -> bool:
-    """Return whether a word of a variant is an option, not the name of a protocol."""
+    """Tell an option in a variant from the name of a protocol."""
     return word in ("", "xla") or "=" in word or bool(_ACCUMULATION.fullmatch(word))
 
 
@@ -251,26 +251,20 @@ def _describe_missing_number(base: Side, new: Side) -> str:
 
 
 def _compare_sides(base: Side, new: Side, within: float, by: str) -> PointPair:
-    ratio = interval.median_ratio(base.speeds, new.speeds)
+    ratio = median_ratio(base.speeds, new.speeds)
     if base.row.median and new.row.median:
         # A published median may differ from that of the runs that were published with it.
         ratio = ratio._replace(value=new.row.median / base.row.median)
     verdict = judge(ratio, within)
-    is_undecided = verdict == "unknown" and not (base.is_single_number or new.is_single_number)
-    needed_repeats = _repeats_for_verdict(base, new, ratio, within) if is_undecided else None
-    return PointPair(
-        base,
-        new,
-        _find_obstacles(base, new, by),
-        find_contrasts(base, new),
-        ratio,
-        verdict,
-        needed_repeats,
-    )
+    obstacles, contrasts = _find_obstacles(base, new, by), find_contrasts(base, new)
+    repeats = None
+    if verdict == "unknown" and not (base.is_single_number or new.is_single_number):
+        repeats = _repeats_for_verdict(base, new, ratio, within)
+    return PointPair(base, new, obstacles, contrasts, ratio, verdict, repeats)
 
 
 def judge(ratio: Ratio, within: float) -> Verdict:
-    """Return the interval of a ratio, and a verdict.
+    """Return the verdict on a ratio.
 
     Args:
         ratio: The ratio.
@@ -286,38 +280,33 @@ def judge(ratio: Ratio, within: float) -> Verdict:
 
 
 def _repeats_for_verdict(base: Side, new: Side, ratio: Ratio, within: float) -> int | None:
-    """Return how many repeats of both a verdict needs, if their spread stays the same."""
-    spread = interval.measure_scatter(base.speeds, new.speeds)
+    """Return the repeats of both that a verdict needs, if their spread stays the same."""
+    spread = measure_scatter(base.speeds, new.speeds)
     if spread is None:
-        return interval.min_repeats()
+        return min_repeats()
     existing_repeats = min(len(base.speeds), len(new.speeds))
     distance = abs(ratio.value - 1)
     # The repeats show either the difference, or that there is none that matters.
-    return interval.expected_repeats(spread, max(distance, within - distance), existing_repeats)
+    return expected_repeats(spread, max(distance, within - distance), existing_repeats)
 
 
 def _find_obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
-    base_group, new_group = base.group, new.group
     candidates = []
     # Each framework has its own rules.
-    if base_group.framework == new_group.framework:
-        candidates.append(Contrast("rule", (base_group.rule,), (new_group.rule,)))
+    if base.group.framework == new.group.framework:
+        candidates.append(Contrast("rule", (base.group.rule,), (new.group.rule,)))
     if by != "variant":
-        candidates.append(
-            Contrast("options", (base_group.variant or "none",), (new_group.variant or "none",))
-        )
-    windows = base.row.window, new.row.window
-    if (
-        windows[0]
-        and windows[1]
-        and _requested_iterations(windows[0]) != _requested_iterations(windows[1])
-    ):
-        candidates.append(Contrast("window", (windows[0].counted,), (windows[1].counted,)))
-    facts = dict(base.row.facts), dict(new.row.facts)
+        options = base.group.variant or "none", new.group.variant or "none"
+        candidates.append(Contrast("options", options[:1], options[1:]))
+    base_window, new_window = base.row.window, new.row.window
+    # The frameworks' rules word the same requested iterations differently.
+    if base_window and new_window and _iterations(base_window) != _iterations(new_window):
+        candidates.append(Contrast("window", (base_window.counted,), (new_window.counted,)))
+    base_facts, new_facts = dict(base.row.facts), dict(new.row.facts)
     candidates += [
-        Contrast(name, facts[0][fact], facts[1][fact])
+        Contrast(name, base_facts[fact], new_facts[fact])
         for fact, name in _EXPERIMENT_FACTS.items()
-        if fact in facts[0] and fact in facts[1]
+        if fact in base_facts and fact in new_facts
     ]
     return tuple(
         contrast
@@ -326,26 +315,27 @@ def _find_obstacles(base: Side, new: Side, by: str) -> tuple[Contrast, ...]:
     )
 
 
-def _requested_iterations(window: Counted) -> tuple[int, int | None]:
-    """Return the requested iterations; the frameworks' rules word them differently."""
+def _iterations(window: Counted) -> tuple[int, int | None]:
     return window.skip, window.iters
 
 
 def find_contrasts(base: Side, new: Side) -> tuple[Contrast, ...]:
     """Return the facts that both sides know and that differ; all facts that the record states."""
-    facts = dict(base.row.facts), dict(new.row.facts)
-    stated = {name for side in (base, new) if side.published for name, _ in side.row.facts}
-    names = [*facts[0], *(name for name in facts[1] if name not in facts[0])]
-    candidates = [
-        Contrast(name, facts[0].get(name, ()), facts[1].get(name, ()))
-        for name in names
-        if name not in _EXPERIMENT_FACTS
-        and (name in stated or (name in facts[0] and name in facts[1]))
+    base_facts, new_facts = dict(base.row.facts), dict(new.row.facts)
+    names = base_facts.keys() & new_facts.keys()
+    for side in (base, new):
+        if side.published:
+            names |= {name for name, _ in side.row.facts}
+    contrasts = [
+        Contrast(name, base_facts.get(name, ()), new_facts.get(name, ()))
+        for name in names - _EXPERIMENT_FACTS.keys()
+        if base_facts.get(name, ()) != new_facts.get(name, ())
     ]
-    differing = [contrast for contrast in candidates if contrast.base != contrast.new]
-    return tuple(
-        sorted(differing, key=lambda contrast: (not contrast.what.startswith("GPU"), contrast.what))
-    )
+    return tuple(sorted(contrasts, key=_contrast_order))
+
+
+def _contrast_order(contrast: Contrast) -> tuple[bool, str]:
+    return not contrast.what.startswith("GPU"), contrast.what
 
 
 def _no_common_point(
@@ -355,19 +345,17 @@ def _no_common_point(
     if not base_keys or not new_keys:
         return UsageError(message, hint="Name results with points in common.")
     base, new = _values_by_name(base_keys), _values_by_name(new_keys)
-    differing_names = [name for name in base if not base[name] & new[name]]
-    option_words = {name: word for word, name in DIMENSIONS.items()}
+    # By the words of --by, in the order of a point's identity.
+    words = {name: word for word, name in DIMENSIONS.items()}
+    differing = [name for name in base if not base[name] & new[name]]
     texts = [
-        f"{option_words[name]} ({', '.join(sorted(base[name]))}; {', '.join(sorted(new[name]))})"
-        for name in differing_names
+        f"{words[name]} ({', '.join(sorted(base[name]))}; {', '.join(sorted(new[name]))})"
+        for name in differing
     ]
     hint = f"They differ in {' and in '.join(texts)}." if texts else ""
-    suggestion = (
-        f" To compare by it: --by {option_words[differing_names[0]]}."
-        if len(differing_names) == 1
-        else ""
-    )
-    return UsageError(message, hint=hint + suggestion)
+    if len(differing) == 1:
+        hint += f" To compare by it: --by {words[differing[0]]}."
+    return UsageError(message, hint=hint)
 
 
 def _values_by_name(keys: Iterable[_Key]) -> dict[str, set[str]]:
@@ -451,7 +439,7 @@ def _describe_unknown(pair: PointPair) -> str:
 
 
 def format_share(value: float) -> str:
-    """Return a share in percent, in the usual form."""
+    """Return a share in percent, all its digits: `3 %`, `0.25 %`."""
     return f"{value * 100:.6g} %"
 
 
@@ -463,59 +451,46 @@ def comparison_view(comparison: Comparison, within: float) -> TableView:
         within: The share within which two numbers are equal.
     """
     pairs = comparison.pairs
-    published = any(pair.base.published or pair.new.published for pair in pairs)
-    columns = tuple(
-        column
-        for column in _COMPARISON_COLUMNS
-        if published or not column.title.endswith("per GPU")
-    )
-    cells = [_pair_cells(pair, within) for pair in pairs]
-    rows = tuple(tuple(row[column.title] for column in columns) for row in cells)
     title = f"{comparison.new} against {comparison.base}"
+    rows = tuple(_pair_cells(pair, within) for pair in pairs)
+    grid = Grid("comparison", title, _COMPARISON_COLUMNS, rows)
+    if not any(pair.base.published or pair.new.published for pair in pairs):
+        titles = [column.title for column in _COMPARISON_COLUMNS]
+        grid = grid.select([at for at, title in enumerate(titles) if not title.endswith("per GPU")])
     return TableView(
         heading=(f"BASE {sanitize(comparison.base)}", f"NEW  {sanitize(comparison.new)}"),
-        grid=Grid("comparison", title, columns, rows),
+        grid=grid,
         notes=tuple(_comparison_notes(comparison)),
         legend=_comparison_legend(comparison),
         colours=tuple(_COLOURS.get(pair.verdict) for pair in pairs),
     )
 
 
-def _pair_cells(pair: PointPair, within: float) -> dict[str, Cell]:
-    ratio = pair.ratio
-    return {
-        "point": sanitize(pair.new.name),
-        "BASE samples/s": pair.base.row.median,
-        "NEW samples/s": pair.new.row.median,
-        "BASE per GPU": pair.base.per_gpu,
-        "NEW per GPU": pair.new.per_gpu,
-        "NEW/BASE": ratio.value,
-        "interval": f"{ratio.low:.2%} .. {ratio.high:.2%}" if ratio.coverage else NOTHING,
-        "runs": f"{len(pair.base.speeds)}, {len(pair.new.speeds)}",
-        "verdict": describe_verdict(pair, within),
-    }
+def _pair_cells(pair: PointPair, within: float) -> tuple[Cell, ...]:
+    """Return the cells of a point, in the order of _COMPARISON_COLUMNS."""
+    base, new, ratio = pair.base, pair.new, pair.ratio
+    numbers = base.row.median, new.row.median, base.per_gpu, new.per_gpu, ratio.value
+    limits = f"{ratio.low:.2%} .. {ratio.high:.2%}" if ratio.coverage else NOTHING
+    runs = f"{len(base.speeds)}, {len(new.speeds)}"
+    return (sanitize(new.name), *numbers, limits, runs, describe_verdict(pair, within))
 
 
 def _comparison_notes(comparison: Comparison) -> list[str]:
-    """Return further remarks, one sentence each."""
-    obstacles = describe_contrasts(
-        "not comparable: ", [(pair, pair.obstacles) for pair in comparison.pairs]
-    )
-    contrasts = describe_contrasts("", [(pair, pair.contrasts) for pair in comparison.pairs])
-    hidden_count = len(contrasts) - _MAX_CONTRASTS
+    pairs = comparison.pairs
+    notes = describe_contrasts("not comparable: ", [(pair, pair.obstacles) for pair in pairs])
+    contrasts = describe_contrasts("", [(pair, pair.contrasts) for pair in pairs])
+    notes += contrasts[:_MAX_CONTRASTS]
+    if len(contrasts) > _MAX_CONTRASTS:
+        more = len(contrasts) - _MAX_CONTRASTS
+        notes.append(f"{more} more differences: --json has them all")
     lacking: dict[str, list[str]] = {}
     for name, reason in comparison.lacking:
         lacking.setdefault(reason, []).append(name)
-    return [
-        *obstacles,
-        *contrasts[:_MAX_CONTRASTS],
-        *([f"{hidden_count} more differences: --json has them all"] if hidden_count > 0 else []),
-        *(
-            f"no verdict, because {reason}: {shorten_names(names)}"
-            for reason, names in lacking.items()
-        ),
-        *([f"only in NEW: {shorten_names(comparison.added)}"] if comparison.added else []),
-    ]
+    for reason, names in lacking.items():
+        notes.append(f"no verdict, because {reason}: {shorten_names(names)}")
+    if comparison.added:
+        notes.append(f"only in NEW: {shorten_names(comparison.added)}")
+    return notes
 
 
 def describe_contrasts(
@@ -534,8 +509,9 @@ def describe_contrasts(
 
 def shorten_names(names: Sequence[str]) -> str:
     """Return the first few names and the number of the others."""
-    hidden_count = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
+    text = ", ".join(names[:_MAX_NAMES])
+    more = len(names) - _MAX_NAMES
+    return f"{text} and {more} more" if more > 0 else text
 
 
 def _comparison_legend(comparison: Comparison) -> str:
@@ -554,28 +530,23 @@ def _comparison_legend(comparison: Comparison) -> str:
 def render_junit(comparisons: Sequence[Comparison], failures: Mapping[str, str]) -> str:
     """Return comparisons as JUnit XML: one case per point, with the failed ones.
 
-    Jenkins and GitLab read this form (testsuites, testsuite, testcase, failure).
+    Jenkins and GitLab read it (testsuites, testsuite, testcase, failure).
 
     Args:
         comparisons: The comparisons.
         failures: Why points failed, by the name that `case_name` gives them.
     """
-    from xml.etree import ElementTree as ET
-
     root = ET.Element("testsuites", name="hpcbert compare")
     for comparison in comparisons:
-        names = [pair.new.name for pair in comparison.pairs] + [
-            name for name, _ in comparison.lacking
-        ]
+        names = [pair.new.name for pair in comparison.pairs]
+        names += [name for name, _ in comparison.lacking]
         failed = [name for name in names if case_name(comparison, name) in failures]
-        suite = ET.SubElement(
-            root, "testsuite", name=sanitize(f"{comparison.new} against {comparison.base}")
-        )
+        title = sanitize(f"{comparison.new} against {comparison.base}")
+        suite = ET.SubElement(root, "testsuite", name=title)
         suite.attrib.update(tests=str(len(names)), failures=str(len(failed)), errors="0")
+        group = sanitize(comparison.new)
         for name in names:
-            element = ET.SubElement(
-                suite, "testcase", classname=sanitize(comparison.new), name=sanitize(name)
-            )
+            element = ET.SubElement(suite, "testcase", classname=group, name=sanitize(name))
             if name in failed:
                 reason = sanitize(failures[case_name(comparison, name)])
                 ET.SubElement(element, "failure", message=reason).text = reason

@@ -1,6 +1,7 @@
-"""Speedup tables as plain data for JSON: numbers unrounded, None if missing.
+"""Results, wherever they come from, and the JSON documents that hold them.
 
-`results.saved` reads them back.
+Numbers are unrounded, None if missing. Those of a document that is read are compared with their
+runs: a changed table is refused.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ from hpcbert.results.wording import describe_adaptive
 from hpcbert.system import files
 from hpcbert.system.decode import EncodedAs, IgnoreUnknown, Invalid, TableKeys, decode
 
+# The fields of a group, of a point's place and of its numbers, in the order of all tables.
+GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule", "device")
+PLACE = (*GROUP, "nodes", "gpus_per_node", "gpus")
+NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency", "ok", "asked")
 # hpcbert writes all digits; another program may have dropped the last one.
 _TOLERANCE = 1e-9
 
@@ -151,11 +156,7 @@ class Envelope(IgnoreUnknown):
 
 
 def _check_runs(row: Row, place: str) -> None:
-    """Compare the numbers of a row with its runs.
-
-    Raises:
-        Invalid: They differ.
-    """
+    """Refuse numbers of a row that its runs do not give."""
     for number, run in enumerate(row.runs, 1):
         if run.valid and run.throughput is None:
             key = f"{place}.runs[{number}].throughput"
@@ -193,9 +194,13 @@ def tables_data(
 
 
 def render_json(tables: Iterable[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
-    """Return the JSON text."""
-    data = {"format": FORMAT, "schema": SCHEMA, **tables_data(tables, provenance)}
-    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    """Return tables as the JSON text of a file of results."""
+    return _dump(tables_data(tables, provenance))
+
+
+def _dump(data: Mapping[str, Any]) -> str:
+    document = {"format": FORMAT, "schema": SCHEMA, **data}
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def _table_data(table: SpeedupTable) -> dict[str, Any]:
@@ -268,15 +273,13 @@ _HINT = "Name a file that hpcbert collect --json or --format json has written."
 def render_results(results: ResultSet) -> str:
     """Return the text of a results.json, without its last newline."""
     data = {
-        "format": FORMAT,
-        "schema": SCHEMA,
         **tables_data(results.tables, results.made),
         "sources": [asdict(source) for source in results.sources],
         "refused": results.refused,
         "warnings": results.warnings,
         "left_out": [{"path": path, "why": reason} for path, reason in results.left_out],
     }
-    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    return _dump(data)
 
 
 def read_results(path: Path) -> ResultSet:
@@ -291,9 +294,7 @@ def read_results(path: Path) -> ResultSet:
     except OSError as error:
         raise UsageError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
     except UnicodeDecodeError as error:
-        raise UsageError(
-            "These are not results: the file is not UTF-8.", where=str(path), hint=_HINT
-        ) from error
+        raise _no_results("the file is not UTF-8", str(path)) from error
     return parse_results(text, file=str(path))
 
 
@@ -318,36 +319,27 @@ def parse_results(text: str, *, file: str) -> ResultSet:
         raise UsageError(message, where=file, hint=error.hint) from error
     count = len(results.tables)
     if count > MAX_TABLES:
-        limit_message = f"The file has {count:,} tables; hpcbert reads at most {MAX_TABLES:,}."
-        raise UsageError(limit_message, where=file)
+        message = f"The file has {count:,} tables; hpcbert reads at most {MAX_TABLES:,}."
+        raise UsageError(message, where=file)
     _refuse_repeated_points(results, file)
     return results
 
 
 def _load_document(text: str, file: str) -> dict[str, Any]:
-    """Return a document of a version that can be read.
-
-    Raises:
-        UsageError: It has another version.
-    """
+    """Return a document with tables, of a version that can be read; refuse others."""
     try:
         data = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"The file is not valid JSON: {error}.", where=file, hint=_HINT) from error
     if not isinstance(data, dict):
-        raise UsageError("These are not results: the file has no table.", where=file, hint=_HINT)
+        raise _no_results("the file has no table", file)
     payload = data.get("data") if "data" in data and "command" in data else data
     if not isinstance(payload, dict) or "tables" not in payload:
         command = data.get("command")
         description = f"what hpcbert {command} printed" if isinstance(command, str) else "JSON"
-        raise UsageError(
-            f"These are not results: it is {description}, without tables.", where=file, hint=_HINT
-        )
+        raise _no_results(f"it is {description}, without tables", file)
     if data.get("format", FORMAT) != FORMAT:
-        format_name = data["format"]
-        raise UsageError(
-            f"These are not results: the format is {format_name!r}.", where=file, hint=_HINT
-        )
+        raise _no_results(f"the format is {data['format']!r}", file)
     for key, supported in (("schema", SCHEMA), ("version", _ENVELOPE_VERSION)):
         if data.get(key, supported) != supported or isinstance(data.get(key), bool):
             raise UsageError(
@@ -356,6 +348,10 @@ def _load_document(text: str, file: str) -> dict[str, Any]:
                 hint="Use the version of hpcbert that wrote them, or a newer one.",
             )
     return data
+
+
+def _no_results(reason: str, file: str) -> UsageError:
+    return UsageError(f"These are not results: {reason}.", where=file, hint=_HINT)
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -57,84 +57,83 @@ def explain(
     """
     rows = [row for row in table.rows if row.median]
     if not rows:
-        return (
-            Observation("nodes", None, "No point has a number, so there is nothing to explain."),
-        )
-    findings = [_explain_node_loss(table, rows), *_explain_network_loss(table, rows)]
+        text = "No point has a number, so there is nothing to explain."
+        return (Observation("nodes", None, text),)
+    group = table.group
+    findings = [_explain_node_loss(group, rows), *_explain_network_loss(group, rows)]
     for row in rows:
-        findings += _explain_all_reduce(table.group, row, rows, bandwidths)
+        findings += _explain_all_reduce(group, row, rows, bandwidths)
         findings += _explain_slow_node(row)
         findings += _explain_steps(row)
-    return (*findings, *_explain_input(table.group, rows, waits))
+    return (*findings, *_explain_input(group, rows, waits))
 
 
-def _submit_command(group: Group, shape: Shape, *, fw: str = "") -> str:
-    """Return the command that measures a shape."""
+def _submit_command(group: Group, shape: Shape) -> str:
     text = (
-        "" if fw else f" --precision {group.precision} --batch-size {group.batch_size_per_device}"
+        f"hpcbert submit --fw {group.framework} {_shape_options(shape)} "
+        f"--precision {group.precision} --batch-size {group.batch_size_per_device}"
     )
-    text += " --device cpu" if group.device == "cpu" and not fw else ""
-    shape_options = f"--nodes {shape.nodes} --gpus-per-node {shape.gpus_per_node}"
-    return sanitize(f"hpcbert submit --fw {fw or group.framework} {shape_options}{text}")
+    return sanitize(text + (" --device cpu" if group.device == "cpu" else ""))
 
 
-def _row_of_shape(rows: Sequence[Row], shape: Shape) -> Row | None:
-    return next((row for row in rows if row.shape == shape), None)
+def _shape_options(shape: Shape) -> str:
+    return f"--nodes {shape.nodes} --gpus-per-node {shape.gpus_per_node}"
 
 
-def _explain_node_loss(table: SpeedupTable, rows: Sequence[Row]) -> Observation:
-    """Report the loss inside a node: the rate of one GPU compared with that of a whole node."""
+def _median_of(rows: Sequence[Row], shape: Shape) -> float | None:
+    return next((row.median for row in rows if row.shape == shape), None)
+
+
+def _missing_run(
+    about: str, shape: Shape, loss: str, group: Group, missing_shape: Shape
+) -> Observation:
+    text = f"{loss} is unknown without a run of {missing_shape}: "
+    text += _submit_command(group, missing_shape)
+    return Observation(about, shape, text, missing=True)
+
+
+def _explain_node_loss(group: Group, rows: Sequence[Row]) -> Observation:
+    """Compare the rate of one GPU with that of a whole node."""
     width = max(row.shape.gpus_per_node for row in rows)
-    node_shape = Shape(1, width)
+    shape = Shape(1, width)
+    device = device_word(group)
     if width == 1:
-        text = f"One {device_word(table.group)} per node: nothing is lost inside a node."
-        return Observation("node", node_shape, text)
-    single_row, node_row = _row_of_shape(rows, BASELINE), _row_of_shape(rows, node_shape)
-    if single_row is None or node_row is None or not (single_row.median and node_row.median):
-        missing_shape = BASELINE if single_row is None else node_shape
-        text = f"The loss inside a node is unknown without a run of {missing_shape}: "
-        return Observation(
-            "node", node_shape, text + _submit_command(table.group, missing_shape), missing=True
-        )
-    ideal = width * single_row.median
-    loss = 1 - node_row.median / ideal
+        return Observation("node", shape, f"One {device} per node: nothing is lost inside a node.")
+    single, node = _median_of(rows, BASELINE), _median_of(rows, shape)
+    if single is None or node is None:
+        missing_shape = BASELINE if single is None else shape
+        return _missing_run("node", shape, "The loss inside a node", group, missing_shape)
+    ideal = width * single
+    loss = 1 - node / ideal
     text = (
-        f"Inside a node {loss:.1%} is lost: {node_shape} gives {node_row.median:,.2f} samples/s, where "
-        f"{width} times the {single_row.median:,.2f} of one {device_word(table.group)} are "
-        f"{ideal:,.2f}."
+        f"Inside a node {loss:.1%} is lost: {shape} gives {node:,.2f} samples/s, where "
+        f"{width} times the {single:,.2f} of one {device} are {ideal:,.2f}."
     )
-    return Observation(
-        "node", node_shape, text, {"lost": loss, "ideal": ideal, "measured": node_row.median}
-    )
+    return Observation("node", shape, text, {"lost": loss, "ideal": ideal, "measured": node})
 
 
-def _explain_network_loss(table: SpeedupTable, rows: Sequence[Row]) -> list[Observation]:
-    """Report the loss between nodes: the rate of one node compared with that of several."""
-    multi_node_rows = [row for row in rows if row.shape.nodes > 1]
-    if not multi_node_rows:
-        width = max(row.shape.gpus_per_node for row in rows)
-        next_shape = Shape(2, width)
-        text = f"The loss between nodes is unknown without a run of {next_shape}: "
-        text += _submit_command(table.group, next_shape)
-        return [Observation("nodes", next_shape, text, missing=True)]
-    findings = []
-    for row in multi_node_rows:
-        node_row = _row_of_shape(rows, Shape(1, row.shape.gpus_per_node))
-        if node_row is None or not node_row.median or not row.median:
-            missing_shape = Shape(1, row.shape.gpus_per_node)
-            text = f"The loss of {row.shape} between nodes is unknown without a run of {missing_shape}: "
-            text += _submit_command(table.group, missing_shape)
-            findings.append(Observation("nodes", row.shape, text, missing=True))
-            continue
-        ideal = row.shape.nodes * node_row.median
-        loss = 1 - row.median / ideal
-        text = (
-            f"Between nodes {row.shape} loses {loss:.1%}: it gives {row.median:,.2f} samples/s, "
-            f"where {row.shape.nodes} times the {node_row.median:,.2f} of one node are {ideal:,.2f}."
-        )
-        numbers = {"lost": loss, "ideal": ideal, "measured": row.median}
-        findings.append(Observation("nodes", row.shape, text, numbers))
-    return findings
+def _explain_network_loss(group: Group, rows: Sequence[Row]) -> list[Observation]:
+    """Compare the rate of one node with that of several."""
+    several = [row for row in rows if row.shape.nodes > 1]
+    if not several:
+        shape = Shape(2, max(row.shape.gpus_per_node for row in rows))
+        return [_missing_run("nodes", shape, "The loss between nodes", group, shape)]
+    return [_explain_loss_between(group, row, rows) for row in several]
+
+
+def _explain_loss_between(group: Group, row: Row, rows: Sequence[Row]) -> Observation:
+    shape, speed = row.shape, row.median or 0.0
+    node_shape = Shape(1, shape.gpus_per_node)
+    node = _median_of(rows, node_shape)
+    if node is None:
+        return _missing_run("nodes", shape, f"The loss of {shape} between nodes", group, node_shape)
+    ideal = shape.nodes * node
+    loss = 1 - speed / ideal
+    text = (
+        f"Between nodes {shape} loses {loss:.1%}: it gives {speed:,.2f} samples/s, "
+        f"where {shape.nodes} times the {node:,.2f} of one node are {ideal:,.2f}."
+    )
+    return Observation("nodes", shape, text, {"lost": loss, "ideal": ideal, "measured": speed})
 
 
 def count_parameters(model: ModelSize) -> int:
@@ -163,71 +162,66 @@ def _explain_all_reduce(
 ) -> list[Observation]:
     """Compare the time of all-reduce alone with the time that a step lost."""
     shape = row.shape
-    base = _row_of_shape(rows, Shape(1, shape.gpus_per_node) if shape.nodes > 1 else BASELINE)
-    model = find_model(group.model)
-    uses_nccl = shape.gpus > 1 and group.device != "cpu"
-    if not uses_nccl or base is None or model is None or not (row.median and base.median):
+    base_shape = Shape(1, shape.gpus_per_node) if shape.nodes > 1 else BASELINE
+    base_speed, model = _median_of(rows, base_shape), find_model(group.model)
+    if shape.gpus == 1 or group.device == "cpu" or not (base_speed and model and row.median):
         return []
     bandwidth = bandwidths.get(shape)
     if bandwidth is None:
-        if shape.nodes == 1:
-            return []
-        text = f"The time of the network of {shape} alone is unknown without nccl-tests: "
-        text += _submit_command(group, shape, fw="nccl-tests")
-        return [Observation("all-reduce", shape, text, missing=True)]
+        return [_missing_bandwidth(shape)] if shape.nodes > 1 else []
     samples = group.batch_size_per_device * _accumulation(group)
-    step_seconds = shape.gpus * samples / row.median
-    lost_seconds = step_seconds - base.shape.gpus * samples / base.median
+    step = shape.gpus * samples / row.median
+    lost = step - base_shape.gpus * samples / base_speed
     size = count_parameters(model) * 4
-    network_seconds = 2 * (shape.gpus - 1) / shape.gpus * size / (bandwidth * 1e9)
-    numbers = {"bytes": float(size), "gb_per_s": bandwidth, "alone_seconds": network_seconds}
-    numbers |= {"lost_seconds": lost_seconds, "step_seconds": step_seconds}
-    half_note = (
+    alone = 2 * (shape.gpus - 1) / shape.gpus * size / (bandwidth * 1e9)
+    numbers = {
+        "bytes": float(size),
+        "gb_per_s": bandwidth,
+        "alone_seconds": alone,
+        "lost_seconds": lost,
+        "step_seconds": step,
+    }
+    half = (
         "" if group.precision in {"fp32", "tf32"} else " (half of it if they are sent in 16 bits)"
     )
     text = (
         f"All-reduce of {size / 1e6:,.0f} MB of fp32 gradients over {shape} takes "
-        f"{network_seconds * 1e3:,.1f} ms{half_note} at the {bandwidth:,.1f} GB/s that nccl-tests measured; a step of "
-        f"{step_seconds * 1e3:,.1f} ms lost {max(0.0, lost_seconds) * 1e3:,.1f} ms to {base.shape}: "
+        f"{alone * 1e3:,.1f} ms{half} at the {bandwidth:,.1f} GB/s that nccl-tests measured; "
+        f"a step of {step * 1e3:,.1f} ms lost {max(0.0, lost) * 1e3:,.1f} ms to {base_shape}: "
     )
-    if lost_seconds <= 0:
+    if lost <= 0:
         text += "all of it is hidden behind computation."
-    elif lost_seconds <= network_seconds:
-        numbers["hidden"] = 1 - lost_seconds / network_seconds
-        text += f"{1 - lost_seconds / network_seconds:.0%} of it is hidden behind computation."
+    elif lost <= alone:
+        numbers["hidden"] = 1 - lost / alone
+        text += f"{1 - lost / alone:.0%} of it is hidden behind computation."
     else:
-        text += f"the network alone does not explain {(lost_seconds - network_seconds) * 1e3:,.1f} ms of that."
+        text += f"the network alone does not explain {(lost - alone) * 1e3:,.1f} ms of that."
     return [Observation("all-reduce", shape, text, numbers)]
+
+
+def _missing_bandwidth(shape: Shape) -> Observation:
+    text = (
+        f"The time of the network of {shape} alone is unknown without nccl-tests: "
+        f"hpcbert submit --fw nccl-tests {_shape_options(shape)}"
+    )
+    return Observation("all-reduce", shape, text, missing=True)
 
 
 def _explain_slow_node(row: Row) -> list[Observation]:
     """Name a node that lowers the median: without its runs, the median would be higher."""
-    runs = [(frozenset(run.nodes), run.throughput) for run in row.runs if run.valid]
-    measured_runs = [(nodes, speed) for nodes, speed in runs if nodes and speed]
-    if len(measured_runs) < _MIN_RUNS_WITHOUT + 1 or not row.median:
+    runs = [(run.nodes, run.throughput) for run in row.runs if run.valid]
+    measured = [(nodes, speed) for nodes, speed in runs if nodes and speed]
+    if len(measured) < _MIN_RUNS_WITHOUT + 1 or not row.median:
         return []
-    changes: dict[str, tuple[float, int]] = {}
-    for node in sorted(set().union(*(nodes for nodes, _ in measured_runs))):
-        speeds_without = [speed for nodes, speed in measured_runs if node not in nodes]
-        if _MIN_RUNS_WITHOUT <= len(speeds_without) < len(measured_runs):
-            changes[node] = median(speeds_without), len(speeds_without)
+    changes: list[tuple[float, int, str]] = []
+    for node in sorted({node for nodes, _ in measured for node in nodes}):
+        speeds = [speed for nodes, speed in measured if node not in nodes]
+        if _MIN_RUNS_WITHOUT <= len(speeds) < len(measured):
+            changes.append((median(speeds), len(speeds), node))
     if not changes:
-        text = (
-            f"All runs of {row.shape} had the same nodes, so they can't be compared with each "
-            "other (in a step all ranks wait for the slowest): repeats on other nodes would show "
-            "it, as an array makes them (--repeats-in array)."
-        )
-        return (
-            [Observation("slow-node", row.shape, text, missing=True)] if row.shape.nodes > 1 else []
-        )
-    node, (best_median, count) = max(changes.items(), key=lambda change: change[1][0])
-    gain = best_median / row.median - 1
-    numbers = {
-        "median": row.median,
-        "median_without": best_median,
-        "gain": gain,
-        "runs_without": float(count),
-    }
+        return [_missing_nodes(row.shape)] if row.shape.nodes > 1 else []
+    best, count, node = max(changes, key=lambda change: change[0])
+    gain = best / row.median - 1
     if gain < _MIN_GAIN:
         text = (
             f"No node of {row.shape} stands out: without the runs of any one of them the median "
@@ -235,15 +229,26 @@ def _explain_slow_node(row: Row) -> list[Observation]:
         )
     else:
         text = (
-            f"Without the runs on {sanitize(node)} the median of {row.shape} would be {best_median:,.2f} "
-            f"samples/s instead of {row.median:,.2f}, {gain:.1%} more ({count} of {len(measured_runs)} "
-            "runs)."
+            f"Without the runs on {sanitize(node)} the median of {row.shape} would be "
+            f"{best:,.2f} samples/s instead of {row.median:,.2f}, {gain:.1%} more "
+            f"({count} of {len(measured)} runs)."
         )
+    numbers = {"median": row.median, "median_without": best, "gain": gain}
+    numbers["runs_without"] = float(count)
     return [Observation("slow-node", row.shape, text, numbers)]
 
 
+def _missing_nodes(shape: Shape) -> Observation:
+    text = (
+        f"All runs of {shape} had the same nodes, so they can't be compared with each "
+        "other (in a step all ranks wait for the slowest): repeats on other nodes would show "
+        "it, as an array makes them (--repeats-in array)."
+    )
+    return Observation("slow-node", shape, text, missing=True)
+
+
 def _explain_steps(row: Row) -> list[Observation]:
-    """Report whether some steps take much longer than most."""
+    """Report steps that take much longer than most."""
     metrics = row.metrics
     if metrics is None or not metrics.step_seconds or not metrics.step_seconds_p95:
         return []

@@ -1,11 +1,17 @@
-"""Speedup tables for a terminal."""
+"""The formats of speedup tables: a new one is a `Writer` and a line in `FORMATS`.
+
+DLPerf's JSON has the shape and the rounding of its extractors (Oneflow-Inc/DLPerf@e36df2e,
+Tensorflow/resnet50v1.5/result/resnet50_result.json): runs are rounded to two decimals before
+they are averaged, medians before they are divided. Unlike them it never writes NaN: a point
+without a valid run is left out, a missing baseline gives null.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -13,6 +19,7 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Provenance, Row, Run, SpeedupTable, valid_throughputs
 from hpcbert.results import document
+from hpcbert.results.document import GROUP, NUMBERS, PLACE
 from hpcbert.results.grid import (
     GAP,
     NOTHING,
@@ -25,11 +32,10 @@ from hpcbert.results.grid import (
     format_lines,
     format_markdown,
 )
-from hpcbert.results.reduce import BASELINE
+from hpcbert.results.reduce import BASELINE, FOREIGN
 from hpcbert.results.wording import (
     FLAGS,
     adapt_to_devices,
-    cpu_suffix,
     describe_adaptive,
     describe_differences,
     describe_flags,
@@ -37,7 +43,9 @@ from hpcbert.results.wording import (
     describe_window,
     earlier_attempts,
     invalid_repeats,
+    row_notes,
     sanitize,
+    table_title,
 )
 
 _INDENT = " " * 4
@@ -70,6 +78,33 @@ METRIC_COLUMNS: dict[str, tuple[Column, float]] = {
     "watts": (Column("W", ".0f"), 1),
     "samples_per_joule": (Column("samples/J", ".3f"), 1),
 }
+# The columns of a published table: keys and number formats. DLPerf's come first: its header is
+# `| node_num | gpu_num | samples/s | speedup |`, where gpu_num counts all GPUs
+# (Oneflow-Inc/DLPerf@c89430b, most of its READMEs).
+PUBLISHED_COLUMNS = {
+    "node_num": "d",
+    "devices": "d",
+    "samples": ".2f",
+    "speedup": ".2f",
+    "efficiency": ".1%",
+    "min": ".2f",
+    "max": ".2f",
+    "cv": ".2%",
+    "repeats": ">",
+    "flags": "",
+}
+_LEGEND = (
+    "samples/s is the median of the valid repeats, over all GPUs; min and max are the slowest and "
+    "the fastest of them, of five the range that holds the true median with 93.75 % confidence. "
+    "cv is their standard deviation over their mean; repeats are the valid ones, of those "
+    "requested."
+)
+_MFU = ("mfu", "mfu_padded")
+# Lines of a spreadsheet are copied out of their file, so each states its origin.
+_PROVENANCE = ("window", "hpcbert", "date", "command")
+_POINT_TITLES = (*PLACE, *NUMBERS, *_MFU, "flags", "reasons", "differences", *_PROVENANCE)
+_RUN = ("repeat", "attempt", "throughput", "valid", "flags", "reasons", "state", "nodelist", "log")
+_RUN_TITLES = (*PLACE, *_RUN, *_PROVENANCE)
 
 
 def render_text(tables: Iterable[SpeedupTable], provenance: Provenance, width: int = 0) -> str:
@@ -119,15 +154,12 @@ def _table_text(table: SpeedupTable, width: int) -> str:
     for row, row_lines in zip(table.rows, rows, strict=True):
         lines += [_colour_line(row, line) for line in row_lines]
         lines += _note_lines(f"{GAP}· ", describe_adaptive(row), width)
-        lines += [
-            line for refusal in invalid_repeats(row) for line in _refusal_lines(*refusal, width)
-        ]
-        lines += _note_lines(
-            f"{GAP}· ", [note for run in row.runs for note in earlier_attempts(run)], width
-        )
-        lines += _note_lines(
-            f"{GAP}! ", [*describe_flags(row), *describe_differences(row)], width, colour="yellow"
-        )
+        for repeats, reason in invalid_repeats(row):
+            lines += _refusal_lines(repeats, reason, width)
+        for run in row.runs:
+            lines += _note_lines(f"{GAP}· ", earlier_attempts(run), width)
+        warnings = describe_flags(row) + describe_differences(row)
+        lines += _note_lines(f"{GAP}! ", warnings, width, colour="yellow")
     return "\n".join([*lines, *_note_lines(f"{GAP}· ", _likely_cause(table), width)])
 
 
@@ -138,25 +170,18 @@ def _row_lines(table: SpeedupTable, width: int) -> list[list[str]]:
         columns = (columns[0], replace(columns[1], title="ranks (CPU)"), *columns[2:])
     grid = Grid("results", "", columns, tuple(_text_cells(row) for row in table.rows))
     layouts = [(places, format_lines(grid.select(places))) for places in _COLUMN_CHOICES]
-    fitting_layouts = [layout for layout in layouts if not width or _text_width(layout[1]) <= width]
-    places, (head, *lines) = (fitting_layouts or layouts[-1:])[0]
+    fitting = [layout for layout in layouts if not width or _text_width(layout[1]) <= width]
+    places, (head, *lines) = fitting[0] if fitting else layouts[-1]
     row_lines = [[head]]
     for row, line in zip(grid.rows, lines, strict=True):
         cells_below = [
-            f"{column.title} {column.shown(cell, separator=',')}"
+            f"{column.title} {column.format_cell(cell, separator=',')}"
             for place, (column, cell) in enumerate(zip(columns, row, strict=True))
             if place not in places and cell not in (None, "", NOTHING)
         ]
-        row_lines.append(
-            [
-                line,
-                *(
-                    fold_text(_INDENT + ", ".join(cells_below), width, _INDENT)
-                    if cells_below
-                    else []
-                ),
-            ]
-        )
+        row_lines.append([line])
+        if cells_below:
+            row_lines[-1] += fold_text(_INDENT + ", ".join(cells_below), width, _INDENT)
     return row_lines
 
 
@@ -193,13 +218,12 @@ def _note_lines(sign: str, notes: Iterable[str], width: int, *, colour: str = ""
 
 def _heading_lines(table: SpeedupTable, width: int) -> list[str]:
     group = table.group
-    title = sanitize(
-        f"{group.framework} · {group.model} · {group.precision}{cpu_suffix(group, ' · ')}"
-    )
+    title = table_title(group, " · ")
     batch = f" · {group.batch} samples per device"
     variant = f" · {sanitize(group.variant)}" if group.variant else ""
-    base = f"speedup to the median of {table.baseline}"
-    base = base if table.baseline else "no speedup: there is no valid run of 1n1g"
+    base = "no speedup: there is no valid run of 1n1g"
+    if table.baseline:
+        base = f"speedup to the median of {table.baseline}"
     counted = describe_window(table).replace("; ", " · ")
     first, *more = fold_text(title + batch + variant, width, GAP)
     name = click.style(first[: len(title)], bold=True) + first[len(title) :]
@@ -239,19 +263,19 @@ def dlperf_data(tables: Iterable[SpeedupTable]) -> dict[str, Any]:
 
 
 def render_dlperf(tables: Iterable[SpeedupTable], _provenance: Provenance, _width: int = 0) -> str:
-    """Return the JSON text."""
+    """Return the text of DLPerf's result JSON."""
     return json.dumps(dlperf_data(tables), ensure_ascii=False, allow_nan=False)
 
 
 def describe_omissions(tables: Iterable[SpeedupTable], provenance: Provenance) -> tuple[str, ...]:
-    """Return the content that this form can't hold, one sentence per table."""
+    """Return the content that DLPerf's JSON can't hold, one sentence per table."""
     text = f"hpcbert {provenance.hpcbert}, {provenance.date}: {provenance.command}"
-    texts = (
-        f"{cpu_suffix(table.group, 'device ')}{'; ' if table.group.device == 'cpu' else ''}"
-        f"rule {table.group.rule}; {describe_window(table)}{text}"
-        for table in tables
-    )
-    return tuple(f"what dlperf-json has no key for: {sentence}" for sentence in texts)
+    sentences = []
+    for table in tables:
+        device = "device CPU; " if table.group.device == "cpu" else ""
+        origin = f"{device}rule {table.group.rule}; {describe_window(table)}{text}"
+        sentences.append(f"what dlperf-json has no key for: {origin}")
+    return tuple(sentences)
 
 
 def _dlperf_model(table: SpeedupTable) -> str:
@@ -279,40 +303,8 @@ def _dlperf_points(table: SpeedupTable) -> dict[str, Any]:
     }
 
 
-# The columns of a published table by their keys, with their forms. DLPerf's come first: its header
-# is `| node_num | gpu_num | samples/s | speedup |`, where gpu_num counts all GPUs
-# (Oneflow-Inc/DLPerf@c89430b, most of its READMEs).
-PUBLISHED_COLUMNS = {
-    "node_num": "d",
-    "devices": "d",
-    "samples": ".2f",
-    "speedup": ".2f",
-    "efficiency": ".1%",
-    "min": ".2f",
-    "max": ".2f",
-    "cv": ".2%",
-    "repeats": ">",
-    "flags": "",
-}
-_LEGEND = (
-    "samples/s is the median of the valid repeats, over all GPUs; min and max are the slowest and "
-    "the fastest of them, of five the range that holds the true median with 93.75 % confidence. "
-    "cv is their standard deviation over their mean; repeats are the valid ones, of those "
-    "requested."
-)
-_GROUP = ("framework", "model", "precision", "batch_size_per_device", "variant", "rule", "device")
-_PLACE = (*_GROUP, "nodes", "gpus_per_node", "gpus")
-_NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency", "ok", "asked")
-_MFU = ("mfu", "mfu_padded")
-# Lines of a spreadsheet are copied out of their file, so each states its origin.
-_PROVENANCE = ("window", "hpcbert", "date", "command")
-_POINT_TITLES = (*_PLACE, *_NUMBERS, *_MFU, "flags", "reasons", "differences", *_PROVENANCE)
-_RUN = ("repeat", "attempt", "throughput", "valid", "flags", "reasons", "state", "nodelist", "log")
-_RUN_TITLES = (*_PLACE, *_RUN, *_PROVENANCE)
-
-
 def published_cells(row: Row) -> tuple[Cell, ...]:
-    """Return the cells of a row, in the order of PUBLISHED."""
+    """Return the cells of a row, in the order of PUBLISHED_COLUMNS."""
     # One run does not have a range.
     low, high = (row.min, row.max) if row.cv is not None else (None, None)
     numbers = (row.median, row.speedup, row.efficiency, low, high, row.cv)
@@ -323,38 +315,39 @@ def published_cells(row: Row) -> tuple[Cell, ...]:
 def render_markdown(tables: Sequence[SpeedupTable], provenance: Provenance, _width: int = 0) -> str:
     """Return a heading and a table for each group, its problems, and a legend, as Markdown."""
     version, command = escape_markdown(provenance.hpcbert), escape_markdown(provenance.command)
-    provenance_line = f"Made by hpcbert {version}, {provenance.date}: {command}"
-    return "\n\n".join([*map(_markdown_table, tables), *_markdown_legend(tables), provenance_line])
+    origin = f"Made by hpcbert {version}, {provenance.date}: {command}"
+    return "\n\n".join([*map(_markdown_table, tables), *_markdown_legend(tables), origin])
 
 
 def _markdown_table(table: SpeedupTable) -> str:
     group = table.group
     variant = f", {group.variant}" if group.variant else ""
-    title = f"{group.framework} {group.model} {group.precision}{cpu_suffix(group, ' ')}"
+    title = table_title(group)
     titles = {"devices": "rank_num" if group.device == "cpu" else "gpu_num", "samples": "samples/s"}
     columns = tuple(Column(titles.get(key, key), form) for key, form in PUBLISHED_COLUMNS.items())
     rows = [published_cells(row) for row in table.rows]
     if any(any(_mfu_cells(row)) for row in table.rows):
         columns += (Column("MFU", ".1%"), Column("MFU padded", ".1%"))
         rows = [(*cells, *_mfu_cells(row)) for cells, row in zip(rows, table.rows, strict=True)]
+    heading = f"{title}, batch size {group.batch} per device{variant}"
+    rule = f"{group.rule}; {describe_window(table)}median"
     lines = [
-        f"### {escape_markdown(f'{title}, batch size {group.batch} per device{variant}')}",
+        f"### {escape_markdown(heading)}",
         "",
-        f"Rule {escape_markdown(f'{group.rule}; {describe_window(table)}median')} of the valid repeats.",
+        f"Rule {escape_markdown(rule)} of the valid repeats.",
         "",
         format_markdown(Grid("results", title, columns, tuple(rows))),
     ]
-    notes = [f"* {escape_markdown(note)}" for row in table.rows for note in _row_notes(row)]
+    notes = [f"* {escape_markdown(note)}" for row in table.rows for note in _markdown_notes(row)]
     return "\n".join([*lines, "", *notes] if notes else lines)
 
 
-def _row_notes(row: Row) -> list[str]:
+def _markdown_notes(row: Row) -> list[str]:
     notes = []
     for repeats, reason in invalid_repeats(row):
         verb = "are" if " repeats" in repeats else "is"
         notes.append(f"{row.shape}, {repeats} {verb} invalid: {reason}")
-    remarks = (*describe_adaptive(row), *describe_flags(row), *describe_differences(row))
-    return notes + [f"{row.shape}: {note}" for note in remarks]
+    return notes + [f"{row.shape}: {note}" for note in row_notes(row)]
 
 
 def _mfu_cells(row: Row) -> tuple[float | None, float | None]:
@@ -396,34 +389,28 @@ def render_runs_csv(tables: Iterable[SpeedupTable], provenance: Provenance, _wid
 
 
 def _place_cells(table: SpeedupTable, row: Row) -> tuple[Cell, ...]:
-    labels = [getattr(table.group, name) for name in _GROUP]
+    labels = [getattr(table.group, name) for name in GROUP]
     return (*labels, row.shape.nodes, row.shape.gpus_per_node, row.shape.gpus)
 
 
 def _point_cells(row: Row) -> tuple[Cell, ...]:
-    numbers = [getattr(row, name) for name in _NUMBERS]
+    numbers = [getattr(row, name) for name in NUMBERS]
     reasons = "; ".join(
         f"repeat {run.repeat}: {describe_reasons(run)}" for run in row.runs if not run.valid
     )
-    return (
-        *numbers,
-        *_mfu_cells(row),
-        " ".join(row.flags),
-        reasons,
-        "; ".join(describe_differences(row)),
-    )
+    differences = "; ".join(describe_differences(row))
+    return (*numbers, *_mfu_cells(row), " ".join(row.flags), reasons, differences)
 
 
 def _run_cells(run: Run) -> tuple[Cell, ...]:
-    valid = "yes" if run.valid else "no"
-    # A log that hpcbert did not submit has no state.
-    state = "" if run.state == "-" else run.state
-    numbers = (run.repeat, run.attempt, run.throughput, valid)
     return (
-        *numbers,
+        run.repeat,
+        run.attempt,
+        run.throughput,
+        "yes" if run.valid else "no",
         " ".join(run.flags),
         describe_reasons(run),
-        state,
+        "" if run.state == FOREIGN else run.state,
         " ".join(run.nodes),
         run.log,
     )
@@ -434,38 +421,23 @@ def _provenance_cells(row: Row, provenance: Provenance) -> tuple[str, ...]:
     return window, provenance.hpcbert, provenance.date, provenance.command
 
 
-class Reporter(Protocol):
-    """Writes tables in one form."""
-
-    def __call__(
-        self, tables: Sequence[SpeedupTable], provenance: Provenance, width: int, /
-    ) -> str:
-        """Return the text without its last newline.
-
-        Args:
-            tables: What to write.
-            provenance: By what, when and by which command.
-            width: The maximum length of a line, in forms that fold lines. 0: no maximum.
-
-        Raises:
-            UsageError: The form can't represent these tables.
-        """
-        ...
+# Returns the text of tables without its last newline, from what made it and the maximum length of
+# a line (0: no maximum), which only formats that fold lines use.
+Writer = Callable[[Sequence[SpeedupTable], Provenance, int], str]
 
 
 @dataclass(frozen=True)
 class TableFormat:
-    """One form.
+    """One format.
 
     Attributes:
-        write: Writes it.
-        endings: Endings of file names that select this form.
+        endings: Endings of file names that select it.
         exact: Whether programs read it: then it is printed byte for byte.
         omissions: Returns the content that it can't hold, one sentence per table.
         pack: Makes the file of a binary format; then `write` is not used.
     """
 
-    write: Reporter
+    write: Writer
     endings: tuple[str, ...] = ()
     exact: bool = False
     omissions: Callable[[Sequence[SpeedupTable], Provenance], tuple[str, ...]] = lambda *_: ()
@@ -492,5 +464,5 @@ FORMATS = {
 
 
 def format_of_suffix(ending: str) -> str:
-    """Return the name of the form that a file name's ending selects; empty if none."""
+    """Return the name of the format that a file name's ending selects; empty if none."""
     return next((name for name, form in FORMATS.items() if ending.lower() in form.endings), "")

@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
 
 from hpcbert.model import Metrics, Provenance, Row, Run, SpeedupTable
+from hpcbert.results.document import NUMBERS, PLACE
 
-# Columns with their types. Text is pandas' own text type, and never missing.
-_TEXT, _INTEGER, _NUMBER, _BOOL = "string", "int64", "float64", "bool"
-_PLACE_COLUMNS = {
-    "framework": _TEXT,
-    "model": _TEXT,
-    "precision": _TEXT,
-    "batch_size_per_device": _INTEGER,
-    "variant": _TEXT,
-    "rule": _TEXT,
-    "device": _TEXT,
-    "nodes": _INTEGER,
-    "gpus_per_node": _INTEGER,
-    "gpus": _INTEGER,
-}
-_NUMBERS = ("median", "mean", "min", "max", "cv", "speedup", "efficiency")
-_ROW_COLUMNS = {
-    **_PLACE_COLUMNS,
-    **dict.fromkeys(_NUMBERS, _NUMBER),
-    "ok": _INTEGER,
-    "asked": _INTEGER,
-}
 _METRICS = tuple(field.name for field in fields(Metrics) if field.name != "unknown")
-_ROW_COLUMNS |= dict.fromkeys(_METRICS, _NUMBER)
-_ROW_COLUMNS |= {"flags": _TEXT, "window": _TEXT, "source": _TEXT}
-_RUN_COLUMNS = {
-    **_PLACE_COLUMNS,
-    "repeat": _INTEGER,
-    "attempt": _INTEGER,
-    "throughput": _NUMBER,
-    "valid": _BOOL,
+_ROWS = (*PLACE, *NUMBERS, *_METRICS, "flags", "window", "source")
+_RUNS = (
+    *PLACE,
+    *("repeat", "attempt", "throughput", "valid", "state"),
+    *("reasons", "flags", "nodelist", "log", "source"),
+)
+_STEPS = (*PLACE, "repeat", "iteration", "seconds", "measured", "source")
+# The types of columns that are no floating-point numbers. Text is pandas' own, and never missing.
+_TYPES = {
+    **dict.fromkeys(("framework", "model", "precision", "variant", "rule", "device"), "string"),
+    **dict.fromkeys(("flags", "window", "source"), "string"),
+    **dict.fromkeys(("state", "reasons", "nodelist", "log"), "string"),
+    **dict.fromkeys(("batch_size_per_device", "nodes", "gpus_per_node", "gpus"), "int64"),
+    **dict.fromkeys(("ok", "asked", "repeat", "attempt", "iteration"), "int64"),
+    **dict.fromkeys(("valid", "measured"), "bool"),
 }
-_RUN_COLUMNS |= {"state": _TEXT, "reasons": _TEXT, "flags": _TEXT, "nodelist": _TEXT, "log": _TEXT}
-_RUN_COLUMNS |= {"source": _TEXT}
-_STEP_COLUMNS = {
-    **_PLACE_COLUMNS,
-    "repeat": _INTEGER,
-    "iteration": _INTEGER,
-    "seconds": _NUMBER,
-    "measured": _BOOL,
-}
-_STEP_COLUMNS |= {"source": _TEXT}
 
 
 def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
@@ -67,9 +44,8 @@ def rows_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     blanks. window: the measured part of each run. source: the campaign or the logs.
     """
     points = ((table, row) for table in tables for row in table.rows)
-    return _make_frame(
-        ({**_place_values(*point), **_point_values(point[1])} for point in points), _ROW_COLUMNS
-    )
+    values = ({**_place_values(table, row), **_point_values(row)} for table, row in points)
+    return _make_frame(values, _ROWS)
 
 
 def runs_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
@@ -81,10 +57,8 @@ def runs_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     log: its path.
     """
     runs = ((table, row, run) for table in tables for row in table.rows for run in row.runs)
-    return _make_frame(
-        ({**_place_values(table, row), **_run_values(run)} for table, row, run in runs),
-        _RUN_COLUMNS,
-    )
+    values = ({**_place_values(table, row), **_run_values(run)} for table, row, run in runs)
+    return _make_frame(values, _RUNS)
 
 
 def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
@@ -94,7 +68,7 @@ def steps_frame(tables: Iterable[SpeedupTable]) -> pd.DataFrame:
     record ends, in iterations completed. seconds: of one iteration, averaged over those that the
     record covers. measured: whether it is in the window that the number comes from.
     """
-    return _make_frame(_step_records(tables), _STEP_COLUMNS)
+    return _make_frame(_step_records(tables), _STEPS)
 
 
 def to_parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
@@ -107,8 +81,9 @@ def to_parquet(tables: Iterable[SpeedupTable], provenance: Provenance) -> bytes:
     return stream.getvalue()
 
 
-def _make_frame(records: Iterable[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
-    return pd.DataFrame(list(records), columns=list(types)).astype(dict(types))
+def _make_frame(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> pd.DataFrame:
+    types = {name: _TYPES.get(name, "float64") for name in names}
+    return pd.DataFrame(list(records), columns=list(names)).astype(types)
 
 
 def _place_values(table: SpeedupTable, row: Row) -> dict[str, Any]:
@@ -117,7 +92,7 @@ def _place_values(table: SpeedupTable, row: Row) -> dict[str, Any]:
 
 
 def _point_values(row: Row) -> dict[str, Any]:
-    numbers = {name: getattr(row, name) for name in (*_NUMBERS, "ok", "asked")}
+    numbers = {name: getattr(row, name) for name in NUMBERS}
     window = row.window.counted if row.window else ""
     metrics = {name: getattr(row.metrics, name, None) for name in _METRICS}
     return {**numbers, **metrics, "flags": " ".join(row.flags), "window": window}
@@ -139,10 +114,10 @@ def _step_records(tables: Iterable[SpeedupTable]) -> Iterator[dict[str, Any]]:
             place = _place_values(table, row)
             for repeat, steps in row.steps:
                 for iteration, seconds in zip(steps.iterations, steps.seconds, strict=True):
-                    is_measured = steps.after < iteration <= steps.until
-                    step_values = {
+                    yield {
+                        **place,
+                        "repeat": repeat,
                         "iteration": iteration,
                         "seconds": seconds,
-                        "measured": is_measured,
+                        "measured": steps.after < iteration <= steps.until,
                     }
-                    yield {**place, "repeat": repeat, **step_values}

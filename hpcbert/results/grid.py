@@ -1,4 +1,4 @@
-"""A table of any kind, its cells as values, and its forms: text, Markdown, CSV."""
+"""A table of any kind, its cells as values, as text, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Column:
         """Whether its cells are numbers."""
         return self.form not in ("", ">")
 
-    def shown(self, cell: Cell, *, nothing: str = "", separator: str = "") -> str:
+    def format_cell(self, cell: Cell, *, nothing: str = "", separator: str = "") -> str:
         """Return a cell as text.
 
         Args:
@@ -135,7 +135,7 @@ def format_lines(grid: Grid) -> list[str]:
     titles = [column.title for column in grid.columns]
     rows = [
         [
-            sanitize(column.shown(cell, nothing=NOTHING, separator=","))
+            sanitize(column.format_cell(cell, nothing=NOTHING, separator=","))
             for column, cell in zip(grid.columns, row, strict=True)
         ]
         for row in grid.rows
@@ -155,7 +155,7 @@ def format_markdown(grid: Grid) -> str:
     rows = [
         [column.title for column in grid.columns],
         *(
-            [column.shown(cell) for column, cell in zip(grid.columns, row, strict=True)]
+            [column.format_cell(cell) for column, cell in zip(grid.columns, row, strict=True)]
             for row in grid.rows
         ),
     ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from math import comb, log, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 from hpcbert.config.options import FEWEST_REPEATS
@@ -84,7 +85,7 @@ def median_limits(runs: Sequence[float]) -> Limits:
 
 
 def is_precise(runs: Sequence[float], precision: float | None) -> bool:
-    """Return whether a median is so precise that no more runs are needed.
+    """Tell if a median is so precise that no more runs are needed.
 
     Fewer than five runs never suffice; the limits of five contain it with 93.75 %.
 
@@ -205,6 +206,4 @@ def expected_distance(count: int) -> float:
     The expectation of a normal order statistic is G. Blom's: Statistical Estimates and
     Transformed Beta-Variables, 1958.
     """
-    from statistics import NormalDist
-
     return -2 * NormalDist().inv_cdf((limit_rank(count) - 0.375) / (count + 0.25))

@@ -145,9 +145,10 @@ def compute_metrics(point: Measured, speed: float | None) -> Metrics | None:
         padded_reason = "the program leaves padding out: with it, it is above the GPUs' peak"
     elif padded_reason:
         padded_reason += ", or the program leaves padding out"
-    unknown |= {
-        name: text for name, text in (("mfu", mfu_reason), ("mfu_padded", padded_reason)) if text
-    }
+    if mfu_reason:
+        unknown["mfu"] = mfu_reason
+    if padded_reason:
+        unknown["mfu_padded"] = padded_reason
     watts, memory = _sampled_gpus(point, unknown)
     steps = _measured_steps(point, unknown)
     return Metrics(
@@ -179,7 +180,7 @@ def mfu_flags(metrics: Metrics | None) -> tuple[str, ...]:
 
 
 def _compute_mfu(flops: float | None, rate: float | None) -> tuple[float | None, str]:
-    """Return an MFU; if it is above 1, none, and why.
+    """Return an MFU; if it is above 1, none and the reason.
 
     Args:
         flops: Operations of a sample.
@@ -193,8 +194,8 @@ def _compute_mfu(flops: float | None, rate: float | None) -> tuple[float | None,
 
 def _first_known(facts: Facts, *names: str) -> tuple[str, ...]:
     """Return the values of the first of some facts that is known."""
-    values_by_name = dict(facts)
-    return next((values_by_name[name] for name in names if values_by_name.get(name)), ())
+    values = dict(facts)
+    return next((values[name] for name in names if values.get(name)), ())
 
 
 def _positive_numbers(facts: Facts, name: str) -> list[float]:
@@ -227,7 +228,7 @@ def _model_size(point: Measured) -> ModelSize | None:
 
 
 def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
-    """Return what a sample takes; of packed sequences, its share of one."""
+    """Return the work of a sample; of packed sequences, its share of one."""
     facts = point.facts
     length, packing = _agreed_size(facts, "sequence_length"), _agreed_size(facts, "packing") or 1
     shares = [share for share in _positive_numbers(facts, "real_token_share") if share <= 1]
@@ -253,13 +254,12 @@ def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
         return SampleWork(tokens, real_tokens, padded_flops)
     # Without the program's own sum, samples count as equally long: that is the least they need.
     stated = _positive_numbers(facts, "model_flops")
-    real_flops = (
-        median(stated) if stated else model_flops(model, real_tokens, masked * real_tokens / tokens)
-    )
-    if real_flops <= padded_flops * _ROUNDING:
-        return SampleWork(tokens, real_tokens, padded_flops, real_flops)
+    real = model_flops(model, real_tokens, masked * real_tokens / tokens)
+    real = median(stated) if stated else real
+    if real <= padded_flops * _ROUNDING:
+        return SampleWork(tokens, real_tokens, padded_flops, real)
     unknown["mfu"] = (
-        f"the logs state {real_flops:.4g} FLOP a sample; with padding it has {padded_flops:.4g}"
+        f"the logs state {real:.4g} FLOP a sample; with padding it has {padded_flops:.4g}"
     )
     return SampleWork(tokens, real_tokens, padded_flops)
 
@@ -284,28 +284,25 @@ def _gpu_peak(point: Measured, unknown: dict[str, str]) -> float | None:
 def _sampled_gpus(point: Measured, unknown: dict[str, str]) -> tuple[float | None, float | None]:
     """Return watts and memory from the runs in which all GPUs were sampled."""
     samples = [run.sampled for run in point.runs if run.valid and run.sampled]
-    full_samples = [sample for sample in samples if sample.gpus == point.shape.gpus]
-    if full_samples:
-        memory = max(sample.memory_mib for sample in full_samples)
-        return median([sample.watts for sample in full_samples]), memory
-    names = ("watts", "samples_per_joule", "gpu_memory_mib")
+    complete = [sample for sample in samples if sample.gpus == point.shape.gpus]
+    if complete:
+        memory = max(sample.memory_mib for sample in complete)
+        return median([sample.watts for sample in complete]), memory
     reason = "nothing sampled the GPUs long enough inside the window"
     if point.group.device == "cpu":
         reason = "it ran on the CPU, which is not sampled"
     elif samples:
         reason = f"{samples[0].gpus} of {point.shape.gpus} GPUs were sampled"
-    unknown |= dict.fromkeys(names, reason)
+    unknown |= dict.fromkeys(("watts", "samples_per_joule", "gpu_memory_mib"), reason)
     return None, None
 
 
 def _measured_steps(point: Measured, unknown: dict[str, str]) -> list[float]:
     valid_repeats = {run.repeat for run in point.runs if run.valid}
-    steps = [
-        seconds
-        for repeat, run_steps in point.steps
-        if repeat in valid_repeats
-        for seconds in run_steps.measured
-    ]
+    steps: list[float] = []
+    for repeat, run_steps in point.steps:
+        if repeat in valid_repeats:
+            steps += run_steps.measured
     if not steps:
         reason = "the logs print no times of single steps"
         unknown |= dict.fromkeys(("step_seconds", "step_seconds_p95"), reason)

@@ -209,7 +209,7 @@ def _counted_speeds(point: Measured, require_all: bool) -> list[float]:
 
 
 def _required_runs(point: Measured, numbers: list[float]) -> int:
-    """Return how many runs are needed: the existing ones if they are enough."""
+    """Return the number of runs that are needed: the existing ones if they are precise enough."""
     precision = point.adaptive.precision_of_median if point.adaptive else None
     return len(numbers) if is_precise(numbers, precision) else point.asked
 
@@ -271,9 +271,6 @@ def _variation(numbers: list[float], mean: float | None) -> float | None:
 
 
 def _mark_outliers(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run, ...]:
-    """Return the runs with outliers marked."""
-    if not has_outlier(numbers):
-        return runs
     low, high = expected_range(numbers)
     return tuple(
         replace(run, flags=("outlier", *run.flags))
@@ -281,12 +278,6 @@ def _mark_outliers(runs: tuple[Run, ...], numbers: Sequence[float]) -> tuple[Run
         else run
         for run in runs
     )
-
-
-def has_outlier(numbers: Sequence[float]) -> bool:
-    """Return whether a run is an outlier."""
-    low, high = expected_range(numbers)
-    return any(not low <= number <= high for number in numbers)
 
 
 def expected_range(numbers: Sequence[float]) -> tuple[float, float]:

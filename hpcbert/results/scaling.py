@@ -14,9 +14,11 @@ is as wide as their predictions differ; docs/explanation/prediction.md says how 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import mul
 
 from hpcbert.logs.arithmetic import median
 from hpcbert.model import Row, SpeedupTable
@@ -32,6 +34,8 @@ _MIN_POINTS = 2
 # of its own, plus this.
 _ALIKE_FACTOR, _NOISE = 4.0, 1e-4
 _NEGATIVE = -1e-12
+# Terms with a smaller pivot, as a share of the first, can't be told apart.
+_DEPENDENT = 1e-12
 _MAX_NODES = 1_000_000
 
 # Growth of the exposed all-reduce with nodes and GPUs per node.
@@ -59,7 +63,7 @@ class Fit:
     terms: tuple[tuple[str, float], ...]
     residual: float
 
-    def at(self, nodes: int, gpus_per_node: int) -> float:
+    def step_seconds(self, nodes: int, gpus_per_node: int) -> float:
         """Return the seconds of a step."""
         return self.seconds + math.fsum(
             value * GROWTH[name](nodes, gpus_per_node) for name, value in self.terms
@@ -74,22 +78,22 @@ class Curve:
         gpus_per_node: On each node, the same for all points.
         batch: Samples of one GPU in a step; the unit of steps.
         points: Number of nodes and seconds of a step, measured.
-        alone: Seconds of a step on one GPU; None if that was not measured.
+        single_gpu_seconds: Seconds of a step on one GPU; None if that was not measured.
         fits: The models that the points allow, the best first.
-        why: Why there are no models, as sentences; empty if there are some.
+        reason: Why there are no models, as sentences; empty if there are some.
         spread: Half the range of a point's runs divided by its median; the largest of these.
     """
 
     gpus_per_node: int
     batch: int
     points: tuple[tuple[int, float], ...]
-    alone: float | None
+    single_gpu_seconds: float | None
     fits: tuple[Fit, ...]
-    why: str = ""
+    reason: str = ""
     spread: float = 0.0
 
     @property
-    def reach(self) -> int:
+    def max_nodes(self) -> int:
         """The largest number of nodes for a prediction."""
         return MAX_EXTRAPOLATION * max((nodes for nodes, _ in self.points), default=0)
 
@@ -105,14 +109,14 @@ class Curve:
     def seconds(self, nodes: int) -> float:
         """Return the seconds of a step: the middle of the models' predictions."""
         if len(self.points) == _MIN_POINTS:
-            return self.fits[0].at(nodes, self.gpus_per_node)
-        return median([fit.at(nodes, self.gpus_per_node) for fit in self.fits])
+            return self.fits[0].step_seconds(nodes, self.gpus_per_node)
+        return median([fit.step_seconds(nodes, self.gpus_per_node) for fit in self.fits])
 
-    def predicted(self, nodes: int) -> Prediction:
+    def predict(self, nodes: int) -> Prediction:
         """Return the prediction for some nodes, or the reason for its absence."""
-        if self.why or nodes > self.reach:
-            return Prediction(nodes, self.gpus_per_node, why=self.why or self._too_far(nodes))
-        times = [fit.at(nodes, self.gpus_per_node) for fit in self.fits]
+        if self.reason or nodes > self.max_nodes:
+            return Prediction(nodes, self.gpus_per_node, why=self.reason or self._too_far(nodes))
+        times = [fit.step_seconds(nodes, self.gpus_per_node) for fit in self.fits]
         margin = max(MARGIN, self.spread)
         middle, low, high = self.seconds(nodes), min(times), max(times)
         samples = nodes * self.gpus_per_node * self.batch
@@ -132,8 +136,8 @@ class Curve:
         largest = max(count for count, _ in self.points)
         return (
             f"{nodes} nodes are {nodes / largest:g} times the {largest} that were measured, and "
-            f"beyond {MAX_EXTRAPOLATION} times the model was never compared with a measurement. A run on "
-            f"{math.ceil(nodes / MAX_EXTRAPOLATION)} nodes would be enough."
+            f"beyond {MAX_EXTRAPOLATION} times the model was never compared with a measurement. "
+            f"A run on {math.ceil(nodes / MAX_EXTRAPOLATION)} nodes would be enough."
         )
 
 
@@ -163,28 +167,19 @@ class Prediction:
 def fit_curve(table: SpeedupTable) -> Curve:
     """Fit a table's growth over nodes, at the number of GPUs per node with the most node counts."""
     batch = table.group.batch_size_per_device
-    measured_rows = [row for row in table.rows if row.median]
-    widths = {row.shape.gpus_per_node for row in measured_rows}
-    rows_by_width = {
-        gpus: [row for row in measured_rows if row.shape.gpus_per_node == gpus] for gpus in widths
-    }
-    width = max(widths, key=lambda gpus: (len(rows_by_width[gpus]), gpus), default=0)
-    rows = sorted(rows_by_width.get(width, ()), key=lambda row: row.shape.nodes)
+    measured = [row for row in table.rows if row.median]
+    counts = Counter(row.shape.gpus_per_node for row in measured)
+    width = max(counts, key=lambda gpus: (counts[gpus], gpus), default=0)
+    rows = [row for row in measured if row.shape.gpus_per_node == width]
+    rows.sort(key=lambda row: row.shape.nodes)
     points = tuple((row.shape.nodes, _seconds(row, batch)) for row in rows)
     single_gpu_seconds = next(
-        (_seconds(row, batch) for row in measured_rows if row.shape.gpus == 1), None
+        (_seconds(row, batch) for row in measured if row.shape.gpus == 1), None
     )
-    spread = max((_spread(row) for row in rows), default=0.0)
     missing_run = _describe_missing_run(points, width)
-    return Curve(
-        width,
-        batch,
-        points,
-        single_gpu_seconds,
-        () if missing_run else _fit_models(points, width),
-        missing_run,
-        spread,
-    )
+    fits = () if missing_run else _fit_models(points, width)
+    spread = max((_spread(row) for row in rows), default=0.0)
+    return Curve(width, batch, points, single_gpu_seconds, fits, missing_run, spread)
 
 
 def _seconds(row: Row, batch: int) -> float:
@@ -196,7 +191,7 @@ def _spread(row: Row) -> float:
 
 
 def _describe_missing_run(points: Sequence[tuple[int, float]], width: int) -> str:
-    """Return which run would make a prediction possible; empty if none is missing."""
+    """Return the run that would make a prediction possible; empty if none is missing."""
     if len(points) >= _MIN_POINTS:
         return ""
     if not points:
@@ -204,8 +199,8 @@ def _describe_missing_run(points: Sequence[tuple[int, float]], width: int) -> st
     (measured_nodes, _), suffix = points[0], f"n{width}g"
     suggested_nodes = 2 * measured_nodes if measured_nodes == 1 else 1
     return (
-        f"{measured_nodes}{suffix} alone says nothing about more nodes. A run of {suggested_nodes}{suffix} would "
-        "show the cost of the network."
+        f"{measured_nodes}{suffix} alone says nothing about more nodes. "
+        f"A run of {suggested_nodes}{suffix} would show the cost of the network."
     )
 
 
@@ -222,8 +217,7 @@ def _fit_models(points: Sequence[tuple[int, float]], width: int) -> tuple[Fit, .
 def _fit_model(names: Sequence[str], points: Sequence[tuple[int, float]], width: int) -> Fit:
     """Return the least squares of relative residuals with no coefficient below zero.
 
-    There are so few terms that all subsets are tried; the result is the best one without a negative
-        coefficient.
+    There are so few terms that all subsets are tried.
     """
     fits = [
         fit
@@ -239,30 +233,28 @@ def _fit_terms(names: Sequence[str], points: Sequence[tuple[int, float]], width:
         [1 / seconds, *(GROWTH[name](nodes, width) / seconds for name in names)]
         for nodes, seconds in points
     ]
-    coefficients = _solve_least_squares(equations)
-    if coefficients is None or min(coefficients) < _NEGATIVE:
+    solution = _solve_least_squares(equations)
+    if solution is None or min(solution) < _NEGATIVE:
         return None
-    residual = math.fsum(
-        (math.fsum(map(_product, line, coefficients)) - 1) ** 2 for line in equations
-    )
-    return Fit(coefficients[0], tuple(zip(names, coefficients[1:], strict=True)), residual)
-
-
-def _product(factor: float, other_factor: float) -> float:
-    return factor * other_factor
+    errors = [math.fsum(map(mul, equation, solution)) - 1 for equation in equations]
+    residual = math.fsum(error**2 for error in errors)
+    return Fit(solution[0], tuple(zip(names, solution[1:], strict=True)), residual)
 
 
 def _solve_least_squares(equations: Sequence[Sequence[float]]) -> list[float] | None:
-    """Return x for which lines times x is nearest to ones, by the normal equations; None: any."""
-    size = len(equations[0])
+    """Return x for which equations times x is nearest to ones, by the normal equations; None: any.
+
+    Not numpy's: its last digits differ between machines, and they order models that fit exactly.
+    """
+    columns = [*zip(*equations, strict=True)]
+    size = len(columns)
     system = [
-        [*(math.fsum(equation[row] * equation[column] for equation in equations) for column in range(size)),
-         math.fsum(equation[row] for equation in equations)]
-        for row in range(size)
-    ]  # fmt: skip
+        [*(math.fsum(map(mul, column, other)) for other in columns), math.fsum(column)]
+        for column in columns
+    ]
     for place in range(size):
         pivot = max(range(place, size), key=lambda row: abs(system[row][place]))
-        if abs(system[pivot][place]) < 1e-12 * abs(system[0][0]):
+        if abs(system[pivot][place]) < _DEPENDENT * abs(system[0][0]):
             return None
         system[place], system[pivot] = system[pivot], system[place]
         for row in range(size):
@@ -279,10 +271,8 @@ def parse_node_counts(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: A value is not a whole number from 1 to a million.
     """
-    numbers: Iterable[str] = (word.strip() for word in text.split(","))
-    node_counts = tuple(
-        dict.fromkeys(int(number) if number.isdecimal() else 0 for number in numbers)
-    )
-    if not all(1 <= count <= _MAX_NODES for count in node_counts):
+    words = [word.strip() for word in text.split(",")]
+    counts = [int(word) if word.isdecimal() else 0 for word in words]
+    if not all(1 <= count <= _MAX_NODES for count in counts):
         raise ValueError(text)
-    return node_counts
+    return tuple(dict.fromkeys(counts))

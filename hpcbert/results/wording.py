@@ -1,4 +1,4 @@
-"""Words from paths and logs, in a form that is safe to show."""
+"""Sentences about tables, rows and runs, with words from logs and paths made safe to show."""
 
 from __future__ import annotations
 
@@ -47,6 +47,13 @@ def cpu_suffix(group: Group, before: str) -> str:
     return f"{before}CPU" if group.device == "cpu" else ""
 
 
+def table_title(group: Group, separator: str = " ") -> str:
+    """Return framework, model and precision of a table, and that it is of CPUs if so."""
+    words = [group.framework, group.model, group.precision]
+    words += ["CPU"] if group.device == "cpu" else []
+    return sanitize(separator.join(words))
+
+
 def device_word(group: Group) -> str:
     """Return a table's word for one computing device."""
     return "rank" if group.device == "cpu" else "GPU"
@@ -55,11 +62,9 @@ def device_word(group: Group) -> str:
 def adapt_to_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
     """Return a text about tables on GPUs in the words for these tables."""
     devices = {table.group.device for table in tables}
-    return (
-        text.replace("GPUs", "devices" if "gpu" in devices else "ranks")
-        if "cpu" in devices
-        else text
-    )
+    if "cpu" not in devices:
+        return text
+    return text.replace("GPUs", "devices" if "gpu" in devices else "ranks")
 
 
 def describe_reasons(run: Run) -> str:
@@ -98,23 +103,21 @@ def _name_run(run: Run, row: Row) -> str:
 
 
 def describe_window(table: SpeedupTable) -> str:
-    """Return which part of the runs was counted, as clauses that each end in `; `."""
+    """Return the counted part of the runs, as clauses that each end in `; `."""
     parts = dict.fromkeys(row.window.counted for row in table.rows if row.window)
     return "".join(f"{sanitize(part)}; " for part in parts)
 
 
 def earlier_attempts(run: Run) -> tuple[str, ...]:
     """Return the outcome of a repeat's other attempts, one sentence each."""
-    return tuple(
-        sanitize(
-            f"repeat {run.repeat} attempt {attempt.attempt}"
-            + (f" on {','.join(attempt.nodes)}" if attempt.nodes else "")
-            + f" was {attempt.state}"
-            + (f": {attempt.detail}" if attempt.detail else "")
-        )
-        for attempt in run.attempts
-        if attempt.attempt != run.attempt
-    )
+    sentences = []
+    for attempt in run.attempts:
+        if attempt.attempt != run.attempt:
+            nodes = f" on {','.join(attempt.nodes)}" if attempt.nodes else ""
+            detail = f": {attempt.detail}" if attempt.detail else ""
+            text = f"repeat {run.repeat} attempt {attempt.attempt}{nodes} was {attempt.state}"
+            sentences.append(sanitize(text + detail))
+    return tuple(sentences)
 
 
 def describe_differences(row: Row) -> tuple[str, ...]:
@@ -125,14 +128,19 @@ def describe_differences(row: Row) -> tuple[str, ...]:
 
 
 def describe_adaptive(row: Row) -> tuple[str, ...]:
-    """Return how many repeats a row has and why, unless their number was fixed."""
-    return (
-        (describe_sufficiency(valid_throughputs(row.runs), row.adaptive),) if row.adaptive else ()
-    )
+    """Return the number of repeats and its reason, unless the number was fixed."""
+    if not row.adaptive:
+        return ()
+    return (describe_sufficiency(valid_throughputs(row.runs), row.adaptive),)
+
+
+def row_notes(row: Row) -> tuple[str, ...]:
+    """Return all sentences about a row except those on its invalid repeats."""
+    return describe_adaptive(row) + describe_flags(row) + describe_differences(row)
 
 
 def describe_sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
-    """Return how many valid repeats a point has, and whether they are enough."""
+    """Return the number of valid repeats, and if they are enough."""
     count = f"{len(numbers)} of at most {adaptive.max_repeats} repeats"
     if not numbers:
         return count
@@ -148,16 +156,17 @@ def describe_sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
 
 
 def describe_repeats(protocol: Protocol) -> str:
-    """Return how many repeats a protocol has: `5`, or `5 to 15`."""
+    """Return the repeats of a protocol: `5`, or `5 to 15`."""
     fixed = protocol.precision_of_median is None
     return str(protocol.repeats) if fixed else f"{FEWEST_REPEATS} to {protocol.repeats}"
 
 
 def describe_stop(protocol: Protocol) -> str:
     """Return when a protocol stops repeating a point; empty if the number is fixed."""
-    if protocol.precision_of_median is None:
+    precision = protocol.precision_of_median
+    if precision is None:
         return ""
-    return f"until the median's interval is narrower than {format_percent(protocol.precision_of_median)}"
+    return f"until the median's interval is narrower than {format_percent(precision)}"
 
 
 def format_percent(share: float) -> str:
@@ -167,24 +176,18 @@ def format_percent(share: float) -> str:
 
 def describe_flags(row: Row) -> tuple[str, ...]:
     """Return what no log of a row confirms, and a sentence for each marked repeat that is valid."""
-    labels = (f"unchecked: {', '.join(row.unchecked)}",) if row.unchecked else ()
-    return labels + tuple(
-        sanitize(
-            f"{_name_run(run, row)}: {', '.join(run.flags)}{_median_distance(run, row)}{_run_notes(run)}"
-        )
-        for run in row.runs
-        if run.valid and run.flags
-    )
-
-
-def _run_notes(run: Run) -> str:
-    return "".join(f" ({note.detail})" for note in run.notes)
+    notes = [f"unchecked: {', '.join(row.unchecked)}"] if row.unchecked else []
+    for run in row.runs:
+        if run.valid and run.flags:
+            details = "".join(f" ({note.detail})" for note in run.notes)
+            text = f"{_name_run(run, row)}: {', '.join(run.flags)}"
+            notes.append(sanitize(f"{text}{_median_distance(run, row)}{details}"))
+    return tuple(notes)
 
 
 def _median_distance(run: Run, row: Row) -> str:
     if "outlier" not in run.flags or not row.median or run.throughput is None:
         return ""
     share = run.throughput / row.median - 1
-    return (
-        f" ({run.throughput:,.2f}, {abs(share):.1%} {'above' if share > 0 else 'below'} the median)"
-    )
+    side = "above" if share > 0 else "below"
+    return f" ({run.throughput:,.2f}, {abs(share):.1%} {side} the median)"

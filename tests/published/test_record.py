@@ -29,7 +29,7 @@ PRINTED = "printed-aggregate"
 
 
 def called(pair: tuple[Publication, PublishedTable]) -> str:
-    return pair[0].called(pair[1])
+    return pair[0].full_name(pair[1])
 
 
 def test_the_sources_are_there() -> None:

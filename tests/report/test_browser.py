@@ -20,7 +20,7 @@ from hpcbert.results.report.model import LANGUAGES, Words
 from hpcbert.results.report.sections import compose_report
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
-from tests.report.test_forms import HOSTILE, given
+from tests.report.test_report_formats import HOSTILE, given
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(

@@ -51,7 +51,7 @@ def law(nodes: int, *, ring: float = 0.0, latency: float = 0.0, tree: float = 0.
 def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
     curve = fit_curve(table({f"{n}n8g": law(n, **costs) for n in (1, 2, 4, 8)}))
     for nodes in (1, 2, 4, 8, 16, 32):
-        prediction = curve.predicted(nodes)
+        prediction = curve.predict(nodes)
         assert prediction.low
         assert prediction.high
         assert prediction.low <= law(nodes, **costs) <= prediction.high
@@ -62,8 +62,8 @@ def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
 
 def test_what_is_said_of_a_prediction() -> None:
     curve = fit_curve(table({"1n1g": 300.0, "1n8g": law(1), "2n8g": law(2, ring=0.02)}))
-    prediction = curve.predicted(4)
-    assert curve.alone == pytest.approx(32 / 300)
+    prediction = curve.predict(4)
+    assert curve.single_gpu_seconds == pytest.approx(32 / 300)
     assert prediction.throughput == pytest.approx(law(4, ring=0.02))
     assert prediction.step_seconds == pytest.approx(0.115)
     assert prediction.exposed_seconds == pytest.approx(0.015)
@@ -79,7 +79,7 @@ def test_scatter_widens_the_interval() -> None:
     rows = tuple(
         row(shape, law(n), spread) for shape, n, spread in (("1n8g", 1, 0.1), ("2n8g", 2, 0.2))
     )
-    prediction = fit_curve(SpeedupTable(GROUP, None, rows)).predicted(2)
+    prediction = fit_curve(SpeedupTable(GROUP, None, rows)).predict(2)
     assert prediction.low == pytest.approx(law(2) / 1.2)
 
 
@@ -97,14 +97,14 @@ def test_scatter_widens_the_interval() -> None:
 def test_it_goes_no_further_than_the_points_carry(
     speeds: dict[str, float | None], nodes: int, why: str
 ) -> None:
-    prediction = fit_curve(table(speeds)).predicted(nodes)
+    prediction = fit_curve(table(speeds)).predict(nodes)
     assert why in prediction.why
     assert prediction.throughput is prediction.low is prediction.high is None
 
 
 def test_faster_on_more_nodes_predicts_no_growth() -> None:
     """No coefficient is negative: what was measured by luck does not grow."""
-    prediction = fit_curve(table({"1n8g": 1000.0, "2n8g": 2100.0})).predicted(8)
+    prediction = fit_curve(table({"1n8g": 1000.0, "2n8g": 2100.0})).predict(8)
     assert prediction.efficiency == 1.0
     assert prediction.throughput is not None
     assert prediction.throughput <= 8 * 1050.0
@@ -160,7 +160,7 @@ def test_every_published_table_less_its_largest_shape(shared: Path) -> None:
         if len(speeds) < 3:
             continue
         curve, largest, speed = without_largest(key, speeds)
-        prediction = curve.predicted(largest.nodes)
+        prediction = curve.predict(largest.nodes)
         if prediction.throughput is None or curve.gpus_per_node != largest.gpus_per_node:
             assert prediction.why or curve.gpus_per_node != largest.gpus_per_node
             refused += 1
@@ -184,7 +184,7 @@ def test_tables_of_many_nodes_four_times_beyond(shared: Path) -> None:
         if {1, 4, 16} <= nodes:
             shorter = {shape: speed for shape, speed in speeds.items() if shape.nodes <= 16}
             curve, largest, speed = without_largest(key, shorter)
-            prediction = curve.predicted(largest.nodes)
+            prediction = curve.predict(largest.nodes)
             assert prediction.throughput is not None
             errors.append(abs(prediction.throughput / speed - 1))
     assert MAX_EXTRAPOLATION == 4

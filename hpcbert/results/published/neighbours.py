@@ -28,18 +28,18 @@ _HARDWARE = ("GPU", "CPU", "InfiniBand", "network")
 class Neighbour(NamedTuple):
     """Your own point and a published one."""
 
-    own: Side
-    theirs: Side
+    own_side: Side
+    published_side: Side
 
     @property
     def ratio(self) -> float:
         """The published median divided by your own."""
-        return (self.theirs.row.median or 0) / (self.own.row.median or 1)
+        return (self.published_side.row.median or 0) / (self.own_side.row.median or 1)
 
     @property
     def contrasts(self) -> tuple[Contrast, ...]:
         """Their differences, hardware first."""
-        return find_contrasts(self.theirs, self.own)
+        return find_contrasts(self.published_side, self.own_side)
 
 
 def find_neighbours(tables: Iterable[SpeedupTable], word: str) -> tuple[Neighbour, ...]:
@@ -72,9 +72,9 @@ def neighbour_data(neighbours: Iterable[Neighbour]) -> list[dict[str, Any]]:
     """Return neighbours as docs/reference/json.md describes them."""
     return [
         {
-            "point": neighbour.own.name,
-            "own": side_data(neighbour.own),
-            "published": side_data(neighbour.theirs),
+            "point": neighbour.own_side.name,
+            "own": side_data(neighbour.own_side),
+            "published": side_data(neighbour.published_side),
             "ratio": neighbour.ratio,
             "differences": [contrast._asdict() for contrast in neighbour.contrasts],
         }
@@ -86,7 +86,7 @@ def neighbour_view(neighbours: Sequence[Neighbour], word: str) -> TableView:
     """Return neighbours as a table: your own line, then published results for the same point."""
     rows_by_point: dict[str, list[tuple[Cell, ...]]] = {}
     for neighbour in neighbours:
-        side, published_side = neighbour.own, neighbour.theirs
+        side, published_side = neighbour.own_side, neighbour.published_side
         rows = rows_by_point.setdefault(side.name, [_side_cells(side, side.name, "", "yours")])
         origin = published_side.row.origin
         rows.append(_side_cells(published_side, "", neighbour.ratio, origin.name if origin else ""))
@@ -99,7 +99,7 @@ def neighbour_view(neighbours: Sequence[Neighbour], word: str) -> TableView:
 
 
 def describe_absence(word: str) -> str:
-    """Return that the record has no neighbours, as a sentence."""
+    """Return the sentence for tables without neighbours in the record."""
     return f"{word} has no number for these devices, models, precisions, batch sizes and shapes."
 
 

@@ -34,6 +34,8 @@ from hpcbert.system.decode import GIVEN, Count, decode, did_you_mean
 
 DATA = Path(__file__).parent / "data"
 _NAME = re.compile(r"([a-z][a-z0-9-]*):([a-z0-9.-]*)")
+# The rounding error of a published median: two decimals are usual.
+_ROUNDING = 0.006
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,12 @@ class Publication:
         length_fact = {"sequence_length": str(length)} if length else {}
         return {**self.facts, **table.facts, **length_fact}
 
-    def place(self, table: PublishedTable) -> str:
+    def location(self, table: PublishedTable) -> str:
         """Return where a table was published, for readers."""
         heading = f", {table.heading}" if table.heading else ""
         return f"{self.repository}@{table.commit[:7]}, {table.path}{heading}"
 
-    def called(self, table: PublishedTable) -> str:
+    def full_name(self, table: PublishedTable) -> str:
         """Return a table's full name."""
         return f"{self.name}:{table.name}"
 
@@ -167,7 +169,7 @@ def load_source(name: str) -> Publication:
 
 
 def is_record_name(word: str) -> bool:
-    """Return whether a word has the form of a table name of the record."""
+    """Tell table names of the record, `SOURCE:TABLE`, from paths."""
     match = _NAME.fullmatch(word)
     return match is not None and match[1] in source_names()
 
@@ -205,7 +207,7 @@ def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
         if not table.edition or word.endswith(f"-{table.edition}")
     )
     if not selected:
-        full_names = [source.called(table) for source, table in candidates]
+        full_names = [source.full_name(table) for source, table in candidates]
         raise UsageError(
             f"{word!r} has tables of several editions only.",
             hint=f"Name one: {', '.join(full_names)}.",
@@ -213,73 +215,53 @@ def find_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
     return selected
 
 
-# The rounding error of a published median: two decimals are usual.
-_ROUNDING = 0.006
-
-
 def published_results(words: Iterable[str]) -> ResultSet:
     """Return the tables that names of the record select, each once.
 
     Raises:
-        UsageError: As `record.find`.
+        UsageError: A name selects none.
     """
-    tables_by_name = {
-        source.called(table): (source, table)
+    selected = {
+        source.full_name(table): (source, table)
         for word in words
         for source, table in find_tables(word)
     }
-    selected = tuple(tables_by_name.values())
-    sources = tuple(
-        Source("record", source.called(table), path=source.place(table))
-        for source, table in selected
-    )
-    return ResultSet(
-        tables=tuple(
-            speedup_table
-            for source, table in selected
-            for speedup_table in convert_table(source, table)
-        ),
-        sources=sources,
-        warnings=tuple(
-            f"{source.called(table)}{f' {error.shape}' if error.shape else ''}: {error.what}"
-            for source, table in selected
-            for error in table.errors
-        ),
-    )
+    tables: list[SpeedupTable] = []
+    sources, warnings = [], []
+    for name, (source, table) in selected.items():
+        tables += convert_table(source, table)
+        sources.append(Source("record", name, path=source.location(table)))
+        for error in table.errors:
+            point = f" {error.shape}" if error.shape else ""
+            warnings.append(f"{name}{point}: {error.what}")
+    return ResultSet(tables=tuple(tables), sources=tuple(sources), warnings=tuple(warnings))
 
 
 def convert_table(source: Publication, table: PublishedTable) -> tuple[SpeedupTable, ...]:
     """Return a published table in a measured one's form, with only the runs behind its median."""
     group = published_group(table)
     facts = tuple((name, (value,)) for name, value in source.facts_of(table).items())
-    origin = Origin("record", source.called(table), source.place(table))
-    points = [
-        Measured(
-            group,
-            point.shape,
-            len(published_runs(point)),
-            tuple(
-                Run(number, 0, speed, True, (), FOREIGN, "none", "")
-                for number, speed in enumerate(published_runs(point), 1)
-            ),
-            counted=_counted_window(table),
-            origin=origin,
-            facts=facts,
+    origin = Origin("record", source.full_name(table), source.location(table))
+    counted = _counted_window(table)
+    points = []
+    for point in table.points:
+        runs = tuple(
+            Run(number, 0, speed, True, (), FOREIGN, "none", "")
+            for number, speed in enumerate(published_runs(point), 1)
         )
-        for point in table.points
-    ]
+        points.append(
+            Measured(
+                group, point.shape, len(runs), runs, counted=counted, origin=origin, facts=facts
+            )
+        )
     return tabulate(points)
 
 
 def published_group(table: PublishedTable) -> Group:
     """Return the common settings of a published table's rows."""
+    batch_size = table.batch_size_per_device
     return Group(
-        table.framework,
-        table.model,
-        table.precision,
-        table.batch_size_per_device,
-        table.rule,
-        table.variant,
+        table.framework, table.model, table.precision, batch_size, table.rule, table.variant
     )
 
 

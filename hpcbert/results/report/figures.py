@@ -8,6 +8,7 @@ bytes.
 from __future__ import annotations
 
 import io
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from hpcbert.results.report.model import Panel, Picture, Series
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import Locator, NullLocator
+    from matplotlib.ticker import Locator
 
 # M. Okabe and K. Ito, Color Universal Design (2008): the colours that suit a white and a dark page.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -37,7 +38,7 @@ _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
 
 
 class Drawing(NamedTuple):
-    """A figure in three forms; png and pdf are None if this machine lacks a font for them."""
+    """A figure in three formats; png and pdf are None if this machine lacks a font for them."""
 
     svg: str
     png: bytes | None
@@ -49,7 +50,7 @@ def draw(picture: Picture, *, all_formats: bool = True) -> Drawing:
 
     Args:
         picture: The figure.
-        all_formats: Whether to draw all forms; else only SVG.
+        all_formats: Whether to draw PNG and PDF too.
     """
     with _style(), _silence_fonts():
         figure = _draw_figure(picture)
@@ -82,7 +83,7 @@ def _draw_figure(picture: Picture) -> Figure:
         axes.set_ylabel(panel.y)
         axes.grid(visible=True, which="major", alpha=0.3, linewidth=0.6)
         handles, labels = axes.get_legend_handles_labels()
-        if len(handles) > 1 and len(handles) <= _MAX_LEGEND:
+        if 1 < len(handles) <= _MAX_LEGEND:
             axes.legend(handles, labels, fontsize="small", frameon=False)
     return figure
 
@@ -103,8 +104,8 @@ def inline_svg(svg: str, name: str, label: str) -> str:
     body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
     body = body.replace(_INK, "currentColor").replace("fill: #ffffff", "fill: none")
     # The page sets the width.
-    body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
-    body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", body, count=1)
+    tag, end, content = body.partition(">")
+    body = re.sub(r' (?:width|height)="[^"]*"', "", tag) + end + content
     return body.replace("<svg ", f'<svg role="img" aria-labelledby="{label}" ', 1)
 
 
@@ -140,8 +141,6 @@ def _style() -> Iterator[None]:
 @contextmanager
 def _silence_fonts() -> Iterator[None]:
     """Draw without complaints about fonts: a browser has its own."""
-    import logging
-
     logger = logging.getLogger("matplotlib.font_manager")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -209,10 +208,11 @@ def _draw_scaling(axes: Axes, panel: Panel) -> None:
     axes.set_yscale("log")
     ticks = sorted({point[0] for series in panel.series for point in series.points})
     axes.set_xticks(ticks, labels=[format(tick, "g") for tick in ticks])
-    axes.xaxis.set_minor_locator(_no_ticks())
-    if (locator := _choose_locator(panel)) is not None:
+    locator = _choose_locator(panel)
+    if locator:
         axes.yaxis.set_major_locator(locator)
-    _format_ticks(axes)
+    axes.yaxis.set_major_formatter(lambda value, _: format(value, ",g"))
+    axes.minorticks_off()
 
 
 def _choose_locator(panel: Panel) -> Locator | None:
@@ -229,19 +229,6 @@ def _choose_locator(panel: Panel) -> Locator | None:
 def _cut_label(label: str) -> str:
     """Return the part of a label that fits into a figure; the table next to it has the whole."""
     return label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…"
-
-
-def _format_ticks(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format(value, ",g")))
-    axes.yaxis.set_minor_locator(_no_ticks())
-
-
-def _no_ticks() -> NullLocator:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
 
 
 def _draw_bars(axes: Axes, panel: Panel) -> None:

@@ -1,4 +1,4 @@
-"""The forms of a report: one template each.
+"""The formats of a report: one template each.
 
 The page loads nothing: no script, no font, nothing from a network. LaTeX's tables need the packages
 booktabs and siunitx; each file says so.
@@ -50,13 +50,8 @@ _HAN = range(0x2E80, 0xFFF0)
 
 @cache
 def _template_environment(escape_text: Callable[[str], str] | None = None) -> Environment:
-    """Return the environment of the templates.
-
-    Args:
-        escape_text: Escapes every value but Markup; None: Jinja escapes those of HTML.
-    """
+    """Return templates in which a function escapes every value but Markup; None: as HTML."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-    from markupsafe import Markup
 
     def finalize(value: object) -> object:
         return escape_text(str(value)) if escape_text and not isinstance(value, Markup) else value
@@ -82,7 +77,6 @@ def render_page(report: Report, drawings: Mapping[str, Drawing], words: Words) -
         drawings: One for each figure, by name.
         words: Those of the report's language.
     """
-    from markupsafe import Markup
 
     def figure(picture: Picture) -> Markup:
         # matplotlib escapes what it writes.
@@ -95,7 +89,6 @@ def render_page(report: Report, drawings: Mapping[str, Drawing], words: Words) -
 
 def render_markdown(report: Report) -> str:
     """Return a report as Markdown; its figures are the files next to it."""
-    from markupsafe import Markup
 
     def table(grid: Grid) -> Markup:
         return Markup(format_markdown(grid))  # noqa: S704 - its cells are escaped
@@ -107,8 +100,6 @@ def render_markdown(report: Report) -> str:
 
 def _fence_text(text: str) -> Markup:
     """Return a text between fences that are longer than any in it."""
-    from markupsafe import Markup
-
     fence = "`" * max([3, *(len(fence) + 1 for fence in _FENCE.findall(text))])
     return Markup(f"{fence}text\n{text.rstrip()}\n{fence}")  # noqa: S704 - nothing ends the fence
 
@@ -154,7 +145,7 @@ def _latex_sign(char: str) -> str:
 def _latex_cell(column: Column, cell: Cell, escaped: Callable[[str], str]) -> str:
     if column.numeric and not isinstance(cell, str):
         return "{}" if cell is None else _latex_number(column, cell)
-    text = escaped(column.shown(cell))
+    text = escaped(column.format_cell(cell))
     # In a column of numbers a text needs braces; so does text that `\\` would read as its argument.
     return f"{{{text}}}" if column.numeric or text.startswith(("[", "*")) else text
 

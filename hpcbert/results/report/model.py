@@ -1,6 +1,6 @@
-"""What a report is made from, and its parts before they are a page, Markdown or LaTeX; pure.
+"""What a report is made from, its words, and its parts before they are a page, Markdown or LaTeX.
 
-All texts are plain: each form escapes them by its own rules.
+All texts are plain: each format escapes them by its own rules. catalogue.toml has the words.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Words:
         """
         return catalogue()[key][self.language].format_map(values)
 
-    def known(self, key: str, default: str) -> str:
+    def translate(self, key: str, default: str) -> str:
         """Return a text without placeholders; if there is none, the program's own word."""
         texts = catalogue().get(key)
         return texts[self.language] if texts else default
 
     def columns(self, *keys: str) -> tuple[Column, ...]:
-        """Return columns by their keys in the catalogue: `shape`, with a form `min:.2f`."""
+        """Return columns by their keys in the catalogue: `shape`, with a format `min:.2f`."""
         pairs = (key.partition(":") for key in keys)
         return tuple(Column(self(f"column.{name}"), form) for name, _, form in pairs)
 
@@ -76,29 +76,23 @@ class Heading:
 
 @dataclass(frozen=True)
 class Code:
-    """Text that is shown as it is: a command, a script.
-
-    Attributes:
-        title: Its title.
-        folded: Whether a page shows it only when asked.
-    """
+    """Text that is shown as it is, a command or a script; a page shows folded text when asked."""
 
     title: str
     text: str
     folded: bool = False
 
 
+# x, y, the lowest and the highest y; x is a place on an axis of names if the figure has names.
+Point = tuple[float, float, float, float]
+
+
 @dataclass(frozen=True)
 class Series:
-    """One line, or one set of bars, of a figure.
-
-    Attributes:
-        points: For each x: y, the lowest and the highest y; x is a place on an axis of names if the
-            figure has names.
-    """
+    """One line, or one set of bars, of a figure."""
 
     label: str
-    points: tuple[tuple[float, float, float, float], ...]
+    points: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,6 @@ class Panel:
         kind: `scaling` (lines with ranges, log-log), `bars` (side by side), `runs` (one mark per
             run), `steps` (a line, the window shaded).
         x, y: Their titles, with units.
-        series: The lines or bars.
         names: The places of an axis of names, from 0; empty for an axis of numbers.
         ideal: Points of the ideal line; empty without one.
         window: The part of x that is measured; empty without one.
@@ -148,11 +141,7 @@ Block = Paragraph | Items | Heading | Code | Grid | Picture
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report.
-
-    Attributes:
-        key: Its anchor.
-    """
+    """A part of a report; its key is its anchor."""
 
     key: str
     title: str
@@ -161,13 +150,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report in one language.
-
-    Attributes:
-        language: `en` or `zh`.
-        title: Its title.
-        lead: The text below the title.
-    """
+    """A whole report in one language: `en` or `zh`."""
 
     language: str
     title: str
@@ -226,7 +209,7 @@ class ReportInput:
 
     Attributes:
         title: Of the report; empty for the usual one.
-        made: By what, when and by which command.
+        provenance: By what, when and by which command.
         results: Tables and their sources.
         source_files: The content of the sources' files, in the order of the sources.
         recipes: Those of the frameworks in the tables, where they exist.
@@ -234,7 +217,7 @@ class ReportInput:
     """
 
     title: str
-    made: Provenance
+    provenance: Provenance
     results: ResultSet
     source_files: tuple[SourceFiles, ...] = ()
     recipes: tuple[Recipe, ...] = ()

@@ -1,15 +1,19 @@
-"""The sections of a report, in the order of DLPerf's reports; pure."""
+"""The sections of a report, in the order of DLPerf's reports; pure.
+
+`tables` has those with the results.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcbert.config.recipe import Recipe
 from hpcbert.results.document import Source
 from hpcbert.results.grid import Cell, Column, Grid
-from hpcbert.results.report import machines, tables
+from hpcbert.results.report import tables
 from hpcbert.results.report.model import (
     Block,
     Code,
@@ -30,6 +34,40 @@ from hpcbert.results.wording import (
     sanitize,
 )
 
+# The most different environments that are shown; results.json has all.
+_MAX_GROUPS = 8
+_MAX_NAMES = 6
+# The facts that readers look for, in the order of DLPerf's reports: the first known name is used.
+_MAIN_FACTS = {
+    "system": ("system in the image",),
+    "kernel": ("kernel",),
+    "cpu": ("CPU",),
+    "cpus": ("CPU numbers",),
+    "memory": ("memory, GiB",),
+    "gpu": ("GPU",),
+    "gpus": ("GPUs",),
+    "gpu-memory": ("GPU memory, MiB",),
+    "clock": ("GPU clock limit, MHz",),
+    "memory-clock": ("GPU memory clock limit, MHz",),
+    "power": ("GPU power limit, W",),
+    "driver": ("GPU driver",),
+    "cuda": ("library libcudart", "package nvidia_cuda_runtime_cu12", "CUDA driver"),
+    "cudnn": ("library libcudnn", "package nvidia_cudnn_cu12", "variable CUDNN_VERSION"),
+    "nccl": ("library libnccl", "package nvidia_nccl_cu12", "variable NCCL_VERSION"),
+    "image": ("image",),
+    "python": ("Python",),
+    "infiniband": ("InfiniBand",),
+    "network": ("network",),
+}
+_MAIN_NAMES = {name for names in _MAIN_FACTS.values() for name in names}
+# Facts that are omitted if nothing ran on a GPU.
+_GPU_FACTS = {
+    *("gpu", "gpus", "gpu-memory", "clock", "memory-clock", "power"),
+    *("driver", "cuda", "cudnn", "nccl"),
+}
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_LINKS = ("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV")
+_LINK = re.compile(r"(X|SYS|NODE|PHB|PXB|PIX|NV(?=\d))\d*")
 # The most scripts on a page; the others are named with their digests.
 _MAX_SCRIPTS = 8
 _DIGITS = 12
@@ -37,7 +75,6 @@ _DIGITS = 12
 
 def compose_report(inputs: ReportInput, words: Words) -> Report:
     """Return a report in one language."""
-    provenance = inputs.made
     rows = [row for table in inputs.tables for row in table.rows]
     counts = words(
         "lead.counts",
@@ -45,7 +82,7 @@ def compose_report(inputs: ReportInput, words: Words) -> Report:
         ok=sum(row.ok for row in rows),
         asked=sum(row.asked for row in rows),
     )
-    made_text = words("lead.made", version=provenance.hpcbert, date=provenance.date)
+    made_text = words("lead.made", version=inputs.provenance.hpcbert, date=inputs.provenance.date)
     return Report(
         language=words.language,
         title=sanitize(inputs.title) or words("title"),
@@ -57,12 +94,139 @@ def compose_report(inputs: ReportInput, words: Words) -> Report:
     )
 
 
+class _NodeGroup(NamedTuple):
+    """Nodes that are equal as far as known; for logs, their facts."""
+
+    source: str
+    nodes: tuple[str, ...]
+    facts: Mapping[str, str]
+
+
+def describe_environment(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
+    """Return the facts of the nodes; equal nodes appear once."""
+    groups = _node_groups(inputs)
+    on_gpus = any(table.group.device == "gpu" for table in inputs.tables)
+    expected = [key for key in _MAIN_FACTS if on_gpus or key not in _GPU_FACTS]
+    blocks: list[Block] = []
+    for number, group in enumerate(groups[:_MAX_GROUPS], 1):
+        blocks += _environment_blocks(number, group, expected, words)
+    if len(groups) > _MAX_GROUPS:
+        blocks.append(Paragraph(words("environment.more", count=len(groups) - _MAX_GROUPS)))
+    return tuple(blocks) or (Paragraph(words("environment.none")),)
+
+
+def _environment_blocks(
+    number: int, group: _NodeGroup, expected: Sequence[str], words: Words
+) -> list[Block]:
+    facts = {name: sanitize(value) for name, value in group.facts.items()}
+    main_facts = {key: _first_known(facts, names) for key, names in _MAIN_FACTS.items()}
+    rows = [(words(f"fact.{key}"), value) for key, value in main_facts.items() if value]
+    missing = [words(f"fact.{key}") for key in expected if not main_facts[key]]
+    more_facts = tuple(fact for fact in sorted(facts.items()) if fact[0] not in _MAIN_NAMES)
+    columns = words.columns("fact", "value")
+    blocks: list[Block] = [Heading(words("environment.title", of=sanitize(group.source)))]
+    if group.nodes:
+        nodes = _list_names(map(sanitize, group.nodes), words)
+        blocks.append(Paragraph(words("environment.nodes", count=len(group.nodes), nodes=nodes)))
+    name = f"environment-{number}"
+    if rows:
+        blocks.append(Grid(name, words("environment.table", number=number), columns, tuple(rows)))
+    if more_facts:
+        # Logs give nothing else.
+        title = words("environment.rest" if rows else "environment.stated", number=number)
+        blocks.append(Grid(f"{name}-more", title, columns, more_facts, folded=bool(rows)))
+    if not facts:
+        blocks.append(Paragraph(words("environment.none")))
+    elif missing:
+        names = words("comma").join(missing)
+        blocks.append(Paragraph(words("environment.missing", names=names)))
+    return blocks
+
+
+def describe_topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
+    """Return how GPUs, network cards and processors of a node are connected, with a legend."""
+    nodes_by_matrix: dict[tuple[str, ...], list[str]] = {}
+    for _, source_files in inputs.sources:
+        for node, lines in source_files.topologies.items():
+            nodes_by_matrix.setdefault(_matrix_lines(lines), []).append(node)
+    if not nodes_by_matrix:
+        return (Paragraph(words("topology.none")),)
+    blocks: list[Block] = []
+    for number, (lines, nodes) in enumerate(list(nodes_by_matrix.items())[:_MAX_GROUPS], 1):
+        cells = [[sanitize(cell) for cell in line.split("\t")] for line in lines]
+        title = words("topology.title", nodes=_list_names(dict.fromkeys(nodes), words))
+        blocks.append(_matrix_block(cells, f"topology-{number}", title))
+        matches = [_LINK.fullmatch(cell) for row in cells for cell in row]
+        links = {match[1] for match in matches if match}
+        blocks.append(Items(tuple(words(f"topology.{link}") for link in _LINKS if link in links)))
+    return tuple(blocks)
+
+
+def _node_groups(inputs: ReportInput) -> list[_NodeGroup]:
+    """Return each environment with its first source; if there is none, the logs' facts."""
+    groups: dict[str, _NodeGroup] = {}
+    for source, _ in inputs.sources:
+        for node_facts in source.environments:
+            group = _NodeGroup(source.name, node_facts.nodes, node_facts.facts)
+            groups.setdefault(node_facts.digest, group)
+        if not source.environments:
+            group = _NodeGroup(source.name, (), _log_facts(inputs, source))
+            groups[f"{source.kind} {source.name}"] = group
+    return list(groups.values())
+
+
+def _log_facts(inputs: ReportInput, source: Source) -> dict[str, str]:
+    """Return the facts from the logs of a source, over all its points."""
+    values: dict[str, dict[str, None]] = {}
+    for table in inputs.tables:
+        for row in table.rows:
+            if row.origin and (row.origin.kind, row.origin.name) == (source.kind, source.name):
+                for name, fact_values in row.facts:
+                    values.setdefault(name, {}).update(dict.fromkeys(fact_values))
+    return {name: ", ".join(value) for name, value in values.items()}
+
+
+def _first_known(facts: dict[str, str], names: Iterable[str]) -> str:
+    return next((facts[name] for name in names if facts.get(name)), "")
+
+
+def _list_names(names: Iterable[str], words: Words) -> str:
+    """Return the first few names and the number of the others."""
+    unique = list(dict.fromkeys(names))
+    text = words("comma").join(unique[:_MAX_NAMES])
+    remaining = len(unique) - _MAX_NAMES
+    return words("more", names=text, count=remaining) if remaining > 0 else text
+
+
+def _matrix_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines of the matrix, without nvidia-smi's own legend."""
+    matrix_lines = []
+    for line in (_ANSI.sub("", raw_line).rstrip() for raw_line in lines):
+        if line.strip().lower().startswith(("legend", "nic legend")):
+            break
+        if line.strip():
+            matrix_lines.append(line)
+    return tuple(matrix_lines)
+
+
+def _matrix_block(cells: Sequence[list[str]], name: str, title: str) -> Block:
+    """Return the matrix as a table if possible, else as it was printed."""
+    header = [cell for cell in cells[0] if cell] if cells else []
+    # nvidia-smi puts two tabs between some columns of the rows, and one between their headings.
+    rows = [[cell for cell in row if cell][: len(header) + 1] for row in cells[1:]]
+    if not rows or any(len(row) <= 1 for row in rows):
+        return Code(title, "\n".join("  ".join(line) for line in cells))
+    columns = (Column(""), *map(Column, header))
+    padded_rows = (tuple(row + [""] * (len(columns) - len(row))) for row in rows)
+    return Grid(name, title, columns, tuple(padded_rows))
+
+
 class _Feature(NamedTuple):
     """One row: its key in recipe.toml, and the value."""
 
     key: str
     where: str
-    tell: Callable[[Recipe, Words], str]
+    describe: Callable[[Recipe, Words], str]
 
 
 def _yes_or_no(value: bool, words: Words) -> str:
@@ -103,27 +267,26 @@ def describe_features(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     unknown_names = [sanitize(name) for name in names if name not in recipe_names]
     blocks: list[Block] = []
     if recipes:
-        columns = (
-            *words.columns("feature"),
-            *(Column(sanitize(recipe.name)) for recipe in recipes),
-        )
+        columns = words.columns("feature")
+        columns += tuple(Column(sanitize(recipe.name)) for recipe in recipes)
         rows: list[tuple[Cell, ...]] = []
         for feature in _FEATURES:
-            values = [sanitize(feature.tell(recipe, words)) for recipe in recipes]
+            values = [sanitize(feature.describe(recipe, words)) for recipe in recipes]
             cells = [f"{text} [{place}]" if text else "" for place, text in enumerate(values, 1)]
             rows.append((words(f"feature.{feature.key}", where=feature.where), *cells))
+        sources = [
+            _describe_source(place, recipe, words) for place, recipe in enumerate(recipes, 1)
+        ]
         blocks += [
             Paragraph(words("features.how")),
             Grid("features", words("features.table"), columns, tuple(rows)),
             Heading(words("features.sources")),
-            Items(
-                tuple(
-                    _describe_source(place, recipe, words)
-                    for place, recipe in enumerate(recipes, 1)
-                )
-            ),
+            Items(tuple(sources)),
         ]
-        blocks += [block for recipe in recipes for block in _problem_blocks(recipe, words)]
+        for recipe in recipes:
+            if recipe.problems:
+                blocks.append(Heading(words("features.problems", name=sanitize(recipe.name))))
+                blocks.append(Items(tuple(map(sanitize, recipe.problems))))
     if unknown_names:
         blocks.append(Paragraph(words("features.none", names=", ".join(unknown_names))))
     return tuple(blocks)
@@ -146,16 +309,9 @@ def _program_name(recipe: Recipe) -> str:
     return f"{source.repository}{commit}" + (f":{source.path}" if source.path else "")
 
 
-def _problem_blocks(recipe: Recipe, words: Words) -> tuple[Block, ...]:
-    if not recipe.problems:
-        return ()
-    title = words("features.problems", name=sanitize(recipe.name))
-    return (Heading(title), Items(tuple(map(sanitize, recipe.problems))))
-
-
 def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return how to repeat it: commands, versions, one rendered script per campaign."""
-    blocks: list[Block] = [Code(words("repeat.report"), inputs.made.command)]
+    """Return what repeats it: commands, versions, one rendered script per campaign."""
+    blocks: list[Block] = [Code(words("repeat.report"), inputs.provenance.command)]
     if inputs.results.made:
         blocks.append(Code(words("repeat.saved"), inputs.results.made.command))
     columns = words.columns("fact", "value")
@@ -179,10 +335,8 @@ def _source_facts(source: Source) -> Iterator[tuple[str, str]]:
     for key in ("created", "hpcbert", "site", "scheduler", "runtime", "image", "recipe_digest"):
         yield key, getattr(source, key)
     if protocol := source.protocol:
-        yield (
-            "repeats",
-            ", ".join(filter(None, (describe_repeats(protocol), describe_stop(protocol)))),
-        )
+        repeats = describe_repeats(protocol), describe_stop(protocol)
+        yield "repeats", ", ".join(filter(None, repeats))
         yield "iters", str(protocol.iters)
         yield "skip", str(protocol.skip)
     for material in source.materials:
@@ -210,34 +364,25 @@ def list_left_out(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
         codes = _code_meanings(inputs, words)
         blocks += [Grid("left-out", words("left-out.runs"), columns, tuple(rows)), Items(codes)]
     if inputs.results.refused:
-        blocks += [
-            Heading(words("left-out.refused")),
-            Items(tuple(map(sanitize, inputs.results.refused))),
-        ]
+        blocks.append(Heading(words("left-out.refused")))
+        blocks.append(Items(tuple(map(sanitize, inputs.results.refused))))
     if inputs.results.left_out:
         titles = words.columns("file", "why")
-        files = tuple(
-            (sanitize(path), sanitize(reason)) for path, reason in inputs.results.left_out
-        )
+        files = tuple(tuple(map(sanitize, file)) for file in inputs.results.left_out)
         blocks.append(Grid("files-left-out", words("left-out.files"), titles, files))
     if inputs.results.warnings:
-        blocks += [
-            Heading(words("left-out.warnings")),
-            Items(tuple(map(sanitize, inputs.results.warnings))),
-        ]
+        blocks.append(Heading(words("left-out.warnings")))
+        blocks.append(Items(tuple(map(sanitize, inputs.results.warnings))))
     return tuple(blocks) or (Paragraph(words("left-out.none")),)
 
 
 def explain_flags(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the meaning of the flags in the tables."""
     rows = [row for table in inputs.tables for row in table.rows]
-    used_flags = {
-        flag
-        for row in rows
-        for flag in (*row.flags, *(run_flag for run in row.runs for run_flag in run.flags))
-    }
+    used_flags = {flag for row in rows for flag in row.flags}
+    used_flags |= {flag for row in rows for run in row.runs for flag in run.flags}
     meanings = tuple(
-        (name, adapt_to_devices(words.known(f"flag.{name}", text), inputs.tables))
+        (name, adapt_to_devices(words.translate(f"flag.{name}", text), inputs.tables))
         for name, text in FLAGS.items()
         if name in used_flags
     )
@@ -254,14 +399,13 @@ def list_digests(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
         for source, source_files in inputs.sources
         for path, digest in source_files.digests.items()
     )
-    bare_sources = [source for source, source_files in inputs.sources if not source_files.digests]
     blocks: list[Block] = []
     if rows:
         columns = words.columns("origin", "file", "sha256")
         blocks.append(Grid("digests", words("digests.table"), columns, rows, folded=True))
-    blocks += [
-        Paragraph(words("digests.none", name=sanitize(source.name))) for source in bare_sources
-    ]
+    for source, source_files in inputs.sources:
+        if not source_files.digests:
+            blocks.append(Paragraph(words("digests.none", name=sanitize(source.name))))
     return (*blocks, Paragraph(words("digests.how")))
 
 
@@ -275,13 +419,13 @@ def _code_meanings(inputs: ReportInput, words: Words) -> tuple[str, ...]:
         if not run.valid
         for reason in run.reasons
     )
-    meanings = ((sanitize(code), words.known(f"reason.{code}", "")) for code in codes)
+    meanings = ((sanitize(code), words.translate(f"reason.{code}", "")) for code in codes)
     return tuple(words("left-out.code", code=code, text=text) for code, text in meanings if text)
 
 
 _SECTIONS = {
-    "environment": machines.describe_environment,
-    "topology": machines.describe_topology,
+    "environment": describe_environment,
+    "topology": describe_topology,
     "features": describe_features,
     "repeat": describe_repetition,
     "results": tables.describe_results,

@@ -1,10 +1,9 @@
-"""The sections with the results: published tables, pivots, figures and all runs; pure."""
+"""The sections with the results: published tables, pivots, metrics, figures and all runs; pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 
 from hpcbert.model import Group, Row, Run, SpeedupTable
 from hpcbert.results.formats import PUBLISHED_COLUMNS, published_cells
@@ -16,6 +15,7 @@ from hpcbert.results.report.model import (
     Panel,
     Paragraph,
     Picture,
+    Point,
     ReportInput,
     Series,
     StepTrace,
@@ -23,11 +23,10 @@ from hpcbert.results.report.model import (
 )
 from hpcbert.results.wording import (
     cpu_suffix,
-    describe_adaptive,
-    describe_differences,
-    describe_flags,
     describe_reasons,
+    row_notes,
     sanitize,
+    table_title,
 )
 
 # The number of distinguishable colours and markers; further lines go into another figure.
@@ -36,6 +35,24 @@ MAX_LINES = 6
 _MAX_PICTURES = 4
 # The most places on an axis of names that remain readable.
 _MAX_PLACES = 24
+# As hpcbert.logs.window writes it.
+_SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
+# Each metric with its number format, in the order of the table.
+_METRIC_FORMATS = {
+    "samples_per_second_per_gpu": ".2f",
+    "tokens_per_second": ".0f",
+    "real_tokens_per_second": ".0f",
+    "step_seconds": ".4f",
+    "step_seconds_p95": ".4f",
+    "model_flops_per_sample": ".3e",
+    "mfu": ".1%",
+    "mfu_padded": ".1%",
+    "gpu_memory_mib": ".0f",
+    "watts": ".0f",
+    "samples_per_joule": ".3f",
+}
+# These are omitted if nothing ran on GPUs.
+_GPU_METRICS = ("mfu", "mfu_padded", "gpu_memory_mib", "watts", "samples_per_joule")
 
 
 def make_pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int]:
@@ -44,103 +61,93 @@ def make_pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int
     figures: list[Picture] = []
     more = 0
     for kind in (_scaling_pictures, _bar_pictures, _spread_pictures):
-        candidates = list(kind(measured_tables, words))
+        candidates = kind(measured_tables, words)
         figures += candidates[:_MAX_PICTURES]
-        more += len(candidates) - len(candidates[:_MAX_PICTURES])
-    figures += [
-        _step_picture(number, stretch, words)
-        for number, stretch in enumerate(inputs.step_traces, 1)
-    ]
+        more += max(0, len(candidates) - _MAX_PICTURES)
+    for number, trace in enumerate(inputs.step_traces, 1):
+        figures.append(_step_picture(number, trace, words))
     return figures, more
 
 
-def _tables_by_picture(tables: Iterable[SpeedupTable]) -> dict[tuple[str, str], list[SpeedupTable]]:
-    """Return tables by figure, its name and the device."""
+def _group_tables(tables: Iterable[SpeedupTable]) -> list[tuple[str, list[SpeedupTable]]]:
+    """Return the tables that belong together in figures, with their common name."""
     tables_by_name: dict[tuple[str, str], list[SpeedupTable]] = {}
     for table in tables:
         group = table.group
         tables_by_name.setdefault((_picture_name(group), group.device), []).append(table)
-    return tables_by_name
+    return [(name, group_tables) for (name, _), group_tables in tables_by_name.items()]
 
 
 def _picture_name(group: Group) -> str:
     return sanitize(f"{group.model} {group.precision}{cpu_suffix(group, ' ')}")
 
 
-def _split_tables(tables: Sequence[SpeedupTable]) -> Iterator[tuple[SpeedupTable, ...]]:
-    remaining = iter(tables)
-    while part := tuple(islice(remaining, MAX_LINES)):
-        yield part
+def _split_tables(
+    groups: Iterable[tuple[str, list[SpeedupTable]]],
+) -> list[tuple[str, list[SpeedupTable]]]:
+    """Return groups of tables in parts with as many lines as one figure can have."""
+    return [
+        (name, tables[start : start + MAX_LINES])
+        for name, tables in groups
+        for start in range(0, len(tables), MAX_LINES)
+    ]
 
 
 def _series_label(table: SpeedupTable, words: Words) -> str:
     group = table.group
     parts = [sanitize(group.framework), words("batch-short", size=group.batch)]
-    return " ".join([*parts, *([sanitize(group.variant)] if group.variant else [])])
+    parts += [sanitize(group.variant)] if group.variant else []
+    return " ".join(parts)
 
 
-def _scaling_pictures(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
-    """Yield throughput and speedup against GPUs, one figure per model and precision."""
-    number = 0
-    for (name, _), speedup_tables in _tables_by_picture(tables).items():
-        for part in _split_tables(speedup_tables):
-            number += 1
-            yield _scaling_picture(number, name, part, words)
+def _scaling_pictures(tables: Sequence[SpeedupTable], words: Words) -> list[Picture]:
+    """Return throughput and speedup against GPUs, one figure per model and precision."""
+    return [
+        _scaling_picture(number, name, part, words)
+        for number, (name, part) in enumerate(_split_tables(_group_tables(tables)), 1)
+    ]
 
 
 def _scaling_picture(
     number: int, name: str, tables: Sequence[SpeedupTable], words: Words
 ) -> Picture:
     device = tables[0].group.device
-    rows = [(table, row) for table in tables for row in table.rows if row.median]
-    gpus = sorted({row.shape.gpus for _, row in rows})
-    throughput = Panel(
-        "scaling",
-        words(f"axis.devices.{device}"),
-        words("axis.throughput"),
-        tuple(
-            Series(_series_label(speedup_table, words), tuple(_throughput_points(speedup_table)))
-            for speedup_table in tables
-        ),
-        ideal=_ideal_line(tables[0], gpus),
-        legend=words("figure.ideal", name=_series_label(tables[0], words)),
-    )
-    ratios = tuple(
-        Series(_series_label(speedup_table, words), tuple(_speedup_points(speedup_table)))
-        for speedup_table in tables
-        if speedup_table.baseline
-    )
-    speedup = Panel(
-        "scaling",
-        words(f"axis.devices.{device}"),
-        words("axis.speedup"),
-        ratios,
-        ideal=tuple((gpu, gpu) for gpu in gpus),
-        legend=words("figure.linear"),
-    )
+    labels = [_series_label(table, words) for table in tables]
+    gpus = sorted({row.shape.gpus for table in tables for row in table.rows if row.median})
+    throughput, speedup = [], []
+    cells: list[tuple[Cell, ...]] = []
+    for label, table in zip(labels, tables, strict=True):
+        throughput.append(Series(label, _throughput_points(table)))
+        if table.baseline:
+            speedup.append(Series(label, _speedup_points(table)))
+        for row in table.rows:
+            if row.median:
+                numbers = row.shape.gpus, row.median, row.min, row.max, row.speedup
+                cells.append((label, str(row.shape), *numbers))
+    axis = words(f"axis.devices.{device}")
+    panels = [
+        Panel(
+            "scaling",
+            axis,
+            words("axis.throughput"),
+            tuple(throughput),
+            ideal=_ideal_line(tables[0], gpus),
+            legend=words("figure.ideal", name=labels[0]),
+        )
+    ]
+    if speedup:
+        ideal = tuple((gpu, gpu) for gpu in gpus)
+        title = words("axis.speedup")
+        legend = words("figure.linear")
+        panels.append(Panel("scaling", axis, title, tuple(speedup), ideal=ideal, legend=legend))
     columns = words.columns(
         "line", "shape", f"devices.{device}:d", "samples:.2f", "min:.2f", "max:.2f", "speedup:.2f"
     )
-    cells: list[tuple[Cell, ...]] = [
-        (
-            _series_label(table, words),
-            str(row.shape),
-            row.shape.gpus,
-            row.median,
-            row.min,
-            row.max,
-            row.speedup,
-        )
-        for table, row in rows
-    ]
-    descriptions = words("comma").join(
-        _describe_line(speedup_table, words) for speedup_table in tables
-    )
     title = words("figure.scaling", name=name)
     grid = Grid(f"figure-scaling-{number}", title, columns, tuple(cells), folded=True)
-    panels = (throughput, speedup) if ratios else (throughput,)
-    alt = words("figure.scaling.alt", name=name, lines=descriptions)
-    return Picture(f"scaling-{number}", title, alt, panels, grid)
+    lines = words("comma").join(_describe_line(table, words) for table in tables)
+    alt = words("figure.scaling.alt", name=name, lines=lines)
+    return Picture(f"scaling-{number}", title, alt, tuple(panels), grid)
 
 
 def _describe_line(table: SpeedupTable, words: Words) -> str:
@@ -157,71 +164,67 @@ def _describe_line(table: SpeedupTable, words: Words) -> str:
     )
 
 
-def _throughput_points(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
-    for row in table.rows:
-        if row.median:
-            low, high = row.min or row.median, row.max or row.median
-            yield float(row.shape.gpus), row.median, low, high
+def _throughput_points(table: SpeedupTable) -> tuple[Point, ...]:
+    return tuple((row.shape.gpus, *_row_range(row)) for row in table.rows if row.median)
 
 
-def _speedup_points(table: SpeedupTable) -> Iterator[tuple[float, float, float, float]]:
+def _speedup_points(table: SpeedupTable) -> tuple[Point, ...]:
+    points = []
     for row in table.rows:
         if row.median and row.speedup:
+            _, low, high = _row_range(row)
             unit = row.median / row.speedup
-            low, high = (row.min or row.median) / unit, (row.max or row.median) / unit
-            yield float(row.shape.gpus), row.speedup, low, high
+            points.append((row.shape.gpus, row.speedup, low / unit, high / unit))
+    return tuple(points)
 
 
 def _ideal_line(table: SpeedupTable, gpus: Sequence[int]) -> tuple[tuple[float, float], ...]:
     """Return the ideal line: each GPU is as fast as those of the first point."""
     first = next(row for row in table.rows if row.median)
     rate = (first.median or 0.0) / first.shape.gpus
-    return tuple((float(gpu), rate * gpu) for gpu in gpus)
+    return tuple((count, rate * count) for count in gpus)
 
 
-def _bar_pictures(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
-    """Yield frameworks side by side, samples per second per GPU."""
-    number = 0
-    for (name, _), speedup_tables in _tables_by_picture(tables).items():
-        if len({speedup_table.group.framework for speedup_table in speedup_tables}) > 1:
-            for part in _split_tables(speedup_tables):
-                number += 1
-                yield _bar_picture(number, name, part, words)
+def _bar_pictures(tables: Sequence[SpeedupTable], words: Words) -> list[Picture]:
+    """Return frameworks side by side, samples per second per GPU."""
+    groups = [
+        (name, group_tables)
+        for name, group_tables in _group_tables(tables)
+        if len({table.group.framework for table in group_tables}) > 1
+    ]
+    return [
+        _bar_picture(number, name, part, words)
+        for number, (name, part) in enumerate(_split_tables(groups), 1)
+    ]
 
 
 def _bar_picture(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
-    device = tables[0].group.device
     shapes = sorted(
-        {row.shape for speedup_table in tables for row in speedup_table.rows if row.median},
+        {row.shape for table in tables for row in table.rows if row.median},
         key=lambda shape: (shape.gpus, shape.nodes),
     )[:_MAX_PLACES]
-    places = {shape: number for number, shape in enumerate(shapes)}
+    labels = [_series_label(table, words) for table in tables]
     series: list[Series] = []
     cells: list[tuple[Cell, ...]] = []
-    for table in tables:
+    for label, table in zip(labels, tables, strict=True):
         points = []
         for row in table.rows:
-            if row.median and row.shape in places:
-                rates = [value / row.shape.gpus for value in _row_range(row)]
-                points.append((float(places[row.shape]), rates[0], rates[1], rates[2]))
-                cells.append((_series_label(table, words), str(row.shape), *rates))
-        series.append(Series(_series_label(table, words), tuple(points)))
+            if row.median and row.shape in shapes:
+                middle, low, high = (value / row.shape.gpus for value in _row_range(row))
+                points.append((shapes.index(row.shape), middle, low, high))
+                cells.append((label, str(row.shape), middle, low, high))
+        series.append(Series(label, tuple(points)))
+    title = words("figure.beside", name=name)
+    per_gpu = words("axis.per-gpu")
     columns = (
         *words.columns("line", "shape"),
-        Column(words("axis.per-gpu"), ".2f"),
+        Column(per_gpu, ".2f"),
         *words.columns("min:.2f", "max:.2f"),
     )
-    title = words("figure.beside", name=name)
     grid = Grid(f"figure-beside-{number}", title, columns, tuple(cells), folded=True)
-    panel = Panel(
-        "bars",
-        words(f"axis.shape.{device}"),
-        words("axis.per-gpu"),
-        tuple(series),
-        names=tuple(map(str, shapes)),
-    )
-    lines = words("comma").join(_series_label(speedup_table, words) for speedup_table in tables)
-    alt = words("figure.beside.alt", name=name, lines=lines)
+    axis = words(f"axis.shape.{tables[0].group.device}")
+    panel = Panel("bars", axis, per_gpu, tuple(series), names=tuple(map(str, shapes)))
+    alt = words("figure.beside.alt", name=name, lines=words("comma").join(labels))
     return Picture(f"beside-{number}", title, alt, (panel,), grid)
 
 
@@ -230,14 +233,15 @@ def _row_range(row: Row) -> tuple[float, float, float]:
     return middle, row.min or middle, row.max or middle
 
 
-def _spread_pictures(tables: Sequence[SpeedupTable], words: Words) -> Iterator[Picture]:
-    """Yield the runs of every point of a table, as distances from their median."""
-    number = 0
+def _spread_pictures(tables: Sequence[SpeedupTable], words: Words) -> list[Picture]:
+    """Return the runs of every point of a table, as distances from their median."""
+    pictures: list[Picture] = []
     for table in tables:
-        rows = [row for row in table.rows if row.median and _valid_speeds(row)[1:]][:_MAX_PLACES]
+        rows = [row for row in table.rows if row.median and len(_valid_speeds(row)) > 1]
         if rows:
-            number += 1
-            yield _spread_picture(number, table, rows, words)
+            number = len(pictures) + 1
+            pictures.append(_spread_picture(number, table, rows[:_MAX_PLACES], words))
+    return pictures
 
 
 def _valid_speeds(row: Row) -> list[tuple[int, float]]:
@@ -252,69 +256,34 @@ def _spread_picture(number: int, table: SpeedupTable, rows: Sequence[Row], words
     for place, row in enumerate(rows):
         for repeat, speed in _valid_speeds(row):
             deviation = (speed / (row.median or speed) - 1) * 100
-            points.append((float(place), deviation, deviation, deviation))
+            points.append((place, deviation, deviation, deviation))
             cells.append((str(row.shape), repeat, speed, deviation / 100))
-    label, group = _series_label(table, words), table.group
-    device = group.device
     columns = words.columns("shape", "repeat:d", "throughput:.2f", "distance:+.2%")
-    name = f"{label} {_picture_name(group)}"
+    name = f"{_series_label(table, words)} {_picture_name(table.group)}"
     title = words("figure.runs", name=name)
     grid = Grid(f"figure-runs-{number}", title, columns, tuple(cells), folded=True)
-    panel = Panel(
-        "runs",
-        words(f"axis.shape.{device}"),
-        words("axis.distance"),
-        (Series(words("figure.run"), tuple(points)),),
-        names=tuple(str(row.shape) for row in rows),
-    )
+    axes = words(f"axis.shape.{table.group.device}"), words("axis.distance")
+    series = Series(words("figure.run"), tuple(points))
+    panel = Panel("runs", *axes, (series,), names=tuple(str(row.shape) for row in rows))
     widest = max(abs(point[1]) for point in points)
     alt = words("figure.runs.alt", name=name, points=len(rows), widest=format(widest, ".2f"))
     return Picture(f"runs-{number}", title, alt, (panel,), grid)
 
 
-def _step_picture(number: int, stretch: StepTrace, words: Words) -> Picture:
-    group = stretch.group
-    name = f"{sanitize(group.framework)} {_picture_name(group)} {stretch.shape}"
-    name = words("figure.of-run", name=name, repeat=stretch.repeat)
-    points = tuple(
-        (float(iteration), seconds, seconds, seconds) for iteration, seconds in stretch.steps
-    )
-    columns = (Column(words("axis.iteration"), "d"), Column(words("axis.seconds"), ".4f"))
+def _step_picture(number: int, trace: StepTrace, words: Words) -> Picture:
+    name = f"{table_title(trace.group)} {trace.shape}"
+    name = words("figure.of-run", name=name, repeat=trace.repeat)
     title = words("figure.steps", name=name)
-    grid = Grid(f"figure-steps-{number}", title, columns, stretch.steps, folded=True)
-    first, last = stretch.window
-    panel = Panel(
-        "steps",
-        words("axis.iteration"),
-        words("axis.seconds"),
-        (Series(words("figure.step"), points),),
-        window=(float(first), float(last)),
-        legend=words("figure.window"),
-    )
+    axes = words("axis.iteration"), words("axis.seconds")
+    columns = Column(axes[0], "d"), Column(axes[1], ".4f")
+    grid = Grid(f"figure-steps-{number}", title, columns, trace.steps, folded=True)
+    points = tuple((iteration, seconds, seconds, seconds) for iteration, seconds in trace.steps)
+    series = Series(words("figure.step"), points)
+    legend = words("figure.window")
+    panel = Panel("steps", *axes, (series,), window=trace.window, legend=legend)
+    first, last = trace.window
     alt = words("figure.steps.alt", name=name, first=first, last=last)
     return Picture(f"steps-{number}", title, alt, (panel,), grid)
-
-
-# In the form that hpcbert.logs.window writes.
-_SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
-# Each metric with its form, in the order of the table.
-_METRIC_FORMATS = {
-    "samples_per_second_per_gpu": ".2f",
-    "tokens_per_second": ".0f",
-    "real_tokens_per_second": ".0f",
-    "step_seconds": ".4f",
-    "step_seconds_p95": ".4f",
-    "model_flops_per_sample": ".3e",
-    "mfu": ".1%",
-    "mfu_padded": ".1%",
-    "gpu_memory_mib": ".0f",
-    "watts": ".0f",
-    "samples_per_joule": ".3f",
-}
-
-
-# These are omitted if nothing ran on GPUs.
-_GPU_METRICS = ("mfu", "mfu_padded", "gpu_memory_mib", "watts", "samples_per_joule")
 
 
 def describe_results(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
@@ -336,50 +305,49 @@ def describe_metrics(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the metrics of each number: per device, in tokens, steps, operations and joules."""
     blocks: list[Block] = []
     for number, table in enumerate(inputs.tables, 1):
-        measured_rows = [(row, row.metrics) for row in table.rows if row.metrics]
-        shown = [
-            metric
-            for metric in _METRIC_FORMATS
-            if any(getattr(row_metrics, metric) is not None for _, row_metrics in measured_rows)
+        rows = [(str(row.shape), row.metrics) for row in table.rows if row.metrics]
+        names = [
+            name
+            for name in _METRIC_FORMATS
+            if any(getattr(metrics, name) is not None for _, metrics in rows)
         ]
-        columns = (
-            *words.columns("shape"),
-            *(Column(words(f"metric.{metric}"), _METRIC_FORMATS[metric]) for metric in shown),
-        )
-        rows = tuple(
-            (str(row.shape), *(getattr(row_metrics, metric) for metric in shown))
-            for row, row_metrics in measured_rows
-        )
-        name = table_name(table.group, words)
-        if shown:
-            grid = Grid(f"metrics-{number}", words("metrics.table", name=name), columns, rows)
-            blocks.append(grid)
-        unknown_reasons = {
-            (metric, reason): None
-            for _, row_metrics in measured_rows
-            for metric, reason in row_metrics.unknown
-        }
-        missing_notes = [
-            words("metrics.unknown", metric=words(f"metric.{metric}"), why=sanitize(reason))
-            for metric, reason in unknown_reasons
-            if metric in _METRIC_FORMATS
-            and not (table.group.device == "cpu" and metric in _GPU_METRICS)
-        ]
-        blocks += [Items(tuple(missing_notes))] if missing_notes else []
+        if names:
+            columns = words.columns("shape")
+            columns += tuple(
+                Column(words(f"metric.{name}"), _METRIC_FORMATS[name]) for name in names
+            )
+            cells = tuple(
+                (shape, *(getattr(metrics, name) for name in names)) for shape, metrics in rows
+            )
+            title = words("metrics.table", name=table_name(table.group, words))
+            blocks.append(Grid(f"metrics-{number}", title, columns, cells))
+        notes = _unknown_metrics(table, words)
+        blocks += [Items(notes)] if notes else []
     return tuple(blocks) or (Paragraph(words("results.none")),)
+
+
+def _unknown_metrics(table: SpeedupTable, words: Words) -> tuple[str, ...]:
+    """Return the reasons for unknown metrics, a sentence each."""
+    hidden = _GPU_METRICS if table.group.device == "cpu" else ()
+    unknown = dict.fromkeys(
+        reason for row in table.rows if row.metrics for reason in row.metrics.unknown
+    )
+    return tuple(
+        words("metrics.unknown", metric=words(f"metric.{name}"), why=sanitize(reason))
+        for name, reason in unknown
+        if name in _METRIC_FORMATS and name not in hidden
+    )
 
 
 def show_pictures(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the figures, each with its numbers."""
-    drawn_pictures, hidden_count = make_pictures(inputs, words)
-    blocks: list[Block] = (
-        [Paragraph(words("figures.none"))] if not drawn_pictures else list(drawn_pictures)
-    )
-    return (
-        (*blocks, Paragraph(words("figures.more", count=hidden_count)))
-        if hidden_count
-        else tuple(blocks)
-    )
+    pictures, more = make_pictures(inputs, words)
+    blocks: list[Block] = [*pictures]
+    if not pictures:
+        blocks.append(Paragraph(words("figures.none")))
+    if more:
+        blocks.append(Paragraph(words("figures.more", count=more)))
+    return tuple(blocks)
 
 
 def list_runs(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
@@ -402,18 +370,17 @@ def list_runs(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 def table_name(group: Group, words: Words) -> str:
     """Return the name of a table."""
     parts = [
-        sanitize(f"{group.framework} {group.model} {group.precision}{cpu_suffix(group, ' ')}"),
+        table_title(group),
         words("batch", size=group.batch),
     ]
-    return words("comma").join([*parts, *([sanitize(group.variant)] if group.variant else [])])
+    parts += [sanitize(group.variant)] if group.variant else []
+    return words("comma").join(parts)
 
 
 def _published_blocks(number: int, table: SpeedupTable, words: Words) -> list[Block]:
     group = table.group
-    device_keys = {"devices": f"devices.{group.device}"}
-    columns = words.columns(
-        *(f"{device_keys.get(key, key)}:{form}" for key, form in PUBLISHED_COLUMNS.items())
-    )
+    keys = [f"{key}:{form}" for key, form in PUBLISHED_COLUMNS.items()]
+    columns = words.columns(*(key.replace("devices", f"devices.{group.device}") for key in keys))
     rows = tuple(map(published_cells, table.rows))
     name = table_name(group, words)
     base = "results.base" if table.baseline else "results.no-base"
@@ -422,7 +389,7 @@ def _published_blocks(number: int, table: SpeedupTable, words: Words) -> list[Bl
     notes = [
         Paragraph(words("results.note", shape=row.shape, note=sanitize(note)))
         for row in table.rows
-        for note in (*describe_adaptive(row), *describe_flags(row), *describe_differences(row))
+        for note in row_notes(row)
     ]
     return [
         Heading(name),
@@ -469,20 +436,19 @@ def _make_pivot(number: int, tables: list[SpeedupTable], words: Words) -> Grid:
         key=lambda shape: (shape.gpus, shape.nodes),
     )
     medians = [{row.shape: row.median for row in table.rows} for table in tables]
-    groups = [table.group for table in tables]
-    columns = (
-        *words.columns(f"cards.{groups[0].device}:d", "shape"),
-        *(Column(f"{sanitize(group.precision)}(bs{group.batch})", ".2f") for group in groups),
-    )
+    group = tables[0].group
+    columns = words.columns(f"cards.{group.device}:d", "shape")
+    for table in tables:
+        title = f"{sanitize(table.group.precision)}(bs{table.group.batch})"
+        columns += (Column(title, ".2f"),)
     rows: list[tuple[Cell, ...]] = [
         (shape.gpus, str(shape), *(median.get(shape) for median in medians)) for shape in shapes
     ]
-    first_group = groups[0]
     parts = [
-        sanitize(f"{first_group.framework} {first_group.model}{cpu_suffix(first_group, ' ')}"),
-        words("rule", name=sanitize(first_group.rule)),
+        sanitize(f"{group.framework} {group.model}{cpu_suffix(group, ' ')}"),
+        words("rule", name=sanitize(group.rule)),
     ]
-    parts += [sanitize(first_group.variant)] if first_group.variant else []
+    parts += [sanitize(group.variant)] if group.variant else []
     name = words("comma").join(parts)
     return Grid(f"pivot-{number}", words("pivot.table", name=name), columns, tuple(rows))
 
