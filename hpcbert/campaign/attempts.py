@@ -158,12 +158,12 @@ class AttemptState:
     Attributes:
         array: The array that it was submitted in.
         state: Its state, with its number.
-        seen: What the job wrote about it.
+        job_record: What the job wrote about it.
     """
 
     array: Array
     state: RepeatState
-    seen: JobRecord
+    job_record: JobRecord
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class History:
         return self.attempts[-1].state
 
     @property
-    def told(self) -> RepeatState:
+    def full_state(self) -> RepeatState:
         """The same, with the states of earlier attempts."""
         return replace(self.newest, earlier=tuple(attempt.state for attempt in self.attempts[:-1]))
 
@@ -197,7 +197,7 @@ class History:
                 return attempt
         return self.attempts[-1]
 
-    def listed(self, directory: Path) -> tuple[Attempt, ...]:
+    def list_attempts(self, directory: Path) -> tuple[Attempt, ...]:
         """Return the attempts for a table; none if there is only one."""
         if len(self.attempts) == 1:
             return ()
@@ -303,7 +303,7 @@ def _state_from_job(job_record: JobRecord, *, requeued: bool) -> RepeatState:
 
 def _list_attempt(directory: Path, number: int, attempt_state: AttemptState) -> Attempt:
     log = store.log_path(directory, attempt_state.array, number, attempt_state.state.attempt)
-    state, job_record = attempt_state.state, attempt_state.seen
+    state, job_record = attempt_state.state, attempt_state.job_record
     return Attempt(
         attempt=state.attempt,
         job=job_record.jobs[0] if job_record.jobs else attempt_state.array.element(number),

@@ -25,14 +25,14 @@ class ComparedRun(NamedTuple):
     Attributes:
         point: Its point, for messages.
         log: The path of its log.
-        taken: What its log and its nodes say about the experiment.
+        samples: What its log and its nodes say about the experiment.
         beginning: Of its log, as `lines.checksum` returns it; None if unknown.
     """
 
     point: str
     run: Run
     log: Path
-    taken: tuple[NodeSample, ...]
+    samples: tuple[NodeSample, ...]
     beginning: int | None = None
 
 
@@ -75,10 +75,10 @@ def _merge_nodes(account: ComparedRun) -> tuple[NodeSample, ...]:
 
     Nodes of one run may be of several kinds, if those of the other runs are too.
     """
-    logs = [node_sample for node_sample in account.taken if LOG in node_sample.fingerprint.scopes]
+    logs = [node_sample for node_sample in account.samples if LOG in node_sample.fingerprint.scopes]
     nodes = [
         node_sample.fingerprint
-        for node_sample in account.taken
+        for node_sample in account.samples
         if LOG not in node_sample.fingerprint.scopes
     ]
     values: dict[str, set[str]] = {}

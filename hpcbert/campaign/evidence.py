@@ -418,8 +418,8 @@ def renew_evidence(
         document: The measurements that the evidence belongs to.
         now: Seconds since the epoch.
         accepted: The user's reason to accept changes; empty if there are none.
-        known_digests: The digests used for the comparison. They still hold for logs, or the process that
-            records them sees from size and time that they don't.
+        known_digests: The digests used for the comparison. They still hold for logs, or the process
+            that records them sees from size and time that they don't.
     """
     logs = {name: digest for name, digest in known_digests.items() if name.startswith(_LOGS)}
     files = read_digests(watched, logs)

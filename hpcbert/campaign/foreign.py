@@ -75,7 +75,7 @@ class Reader:
     """Reads logs of any framework.
 
     Attributes:
-        known: The user's settings for all of them.
+        user_settings: The user's settings for all of them.
         frameworks: Names of all frameworks, to recognise one in a path.
         load: Returns a framework by name.
         rule: Name of a rule, empty for each framework's default.
@@ -84,7 +84,7 @@ class Reader:
         as_repeats: Whether all logs of a point are repeats, whatever their names.
     """
 
-    known: UserSettings
+    user_settings: UserSettings
     frameworks: Collection[str]
     load: Callable[[str], Framework]
     rule: str
@@ -202,7 +202,7 @@ class Reader:
                 message, where, hint = outcome.unknown
                 self._unfit.append((log, UnknownLogError(message, where=where, hint=hint)))
                 continue
-            model = self.known.model or log.model or ""
+            model = self.user_settings.model or log.model or ""
             reads.append(ReadLog(log, outcome.framework, model, outcome.rule, outcome.reading))
         return reads
 
@@ -276,7 +276,7 @@ class Reader:
     def _setting(self, log: LogFile) -> Setting:
         of_point = log.of_point
         if of_point not in self._settings:
-            self._settings[of_point] = make_setting(log, self.known, self.window)
+            self._settings[of_point] = make_setting(log, self.user_settings, self.window)
         return self._settings[of_point]
 
     def _point(self, read: ReadLog) -> Point:
@@ -303,7 +303,7 @@ class Reader:
         ]
 
     def _framework(self, log: LogFile) -> Framework:
-        path_framework, user_framework = log.framework, self.known.framework
+        path_framework, user_framework = log.framework, self.user_settings.framework
         if path_framework and user_framework and path_framework != user_framework:
             raise make_contradiction("framework", path_framework, "--fw", user_framework, log)
         framework = self._load(user_framework) if user_framework else self._named(log)

@@ -1,8 +1,8 @@
 """The runs of a campaign: the valid attempt of each, how it ended, and what its log says.
 
-For each repeat, find its state and its attempts, choose one (`attempts`),
-read its log, and turn every objection to the number into a reason (`_Judge`). Then compare repeats
-with each other: on one node at one time (`node_sharing`), and those of one point (`likeness`).
+For each repeat, find its state and its attempts, choose one (`attempts`), read its log, and turn
+every objection to the number into a reason (`_Judge`). Then compare repeats with each other: on one
+node at one time (`node_sharing`), and those of one point (`duplicates`).
 Reasons are only ever added; nothing makes an invalid run valid.
 """
 
@@ -14,15 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpcbert.campaign import evidence as proof
-from hpcbert.campaign import store
+from hpcbert.campaign import evidence, store
 from hpcbert.campaign.attempts import AskStates, History, RecordedStates, find_states, read_history
 from hpcbert.campaign.duplicates import ComparedRun, make_log_sample, refuse_unlike_runs
 from hpcbert.campaign.evidence import Comparison
 from hpcbert.campaign.fingerprint import Environments, Fingerprint, NodeSample, compare_points
 from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
-from hpcbert.campaign.power import ENDING
-from hpcbert.campaign.power import read_power as read_samples
+from hpcbert.campaign.power import ENDING, read_power
 from hpcbert.campaign.record import Event, RepeatRecord, Stamp, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.config.toml import read as read_toml
@@ -194,12 +192,10 @@ def find_search_problems(repeat: Repeat, attempt: int) -> tuple[Reason, ...]:
     batch_size = _last_number(repeat.record.attempts.get(attempt, ()), "step", "batch")
     if batch_size in (None, sized_point.batch_size_per_device):
         return ()
-    return (
-        Reason(
-            "search",
-            f"it ran with {batch_size} samples per device; the largest batch is {sized_point.batch}",
-        ),
+    detail = (
+        f"it ran with {batch_size} samples per device; the largest batch is {sized_point.batch}"
     )
+    return (Reason("search", detail),)
 
 
 def _search_events(watched: TrackedCampaign, point: Point) -> tuple[Event, ...]:
@@ -220,7 +216,7 @@ class JudgedRepeat:
 
     Attributes:
         array: The array that it was submitted in last.
-        known: All its attempts; the newest need not be the valid one.
+        history: All its attempts; the newest need not be the valid one.
         run: The run for the table.
         fingerprints: The fingerprints of its nodes, as far as they were written.
         facts: What its log says about itself.
@@ -228,7 +224,7 @@ class JudgedRepeat:
     """
 
     array: Array
-    known: History
+    history: History
     run: Run
     fingerprints: tuple[Fingerprint, ...] = ()
     facts: tuple[tuple[str, int | str], ...] = ()
@@ -237,17 +233,17 @@ class JudgedRepeat:
     @property
     def key(self) -> Key:
         """Name of its array, and its number."""
-        return self.array.name, self.known.number
+        return self.array.name, self.history.number
 
     @property
     def unneeded(self) -> bool:
         """Whether it did not run because the repeats before it were enough."""
-        return self.known.counted.state.kind is Kind.UNNEEDED
+        return self.history.counted.state.kind is Kind.UNNEEDED
 
     @property
     def samples(self) -> tuple[NodeSample, ...]:
         """The facts of its nodes and of its log."""
-        shape, number = str(self.array.point.shape), self.known.number
+        shape, number = str(self.array.point.shape), self.history.number
         nodes = (NodeSample(shape, number, fingerprint) for fingerprint in self.fingerprints)
         return (*nodes, make_log_sample(shape, number, dict(self.facts)))
 
@@ -257,9 +253,9 @@ class Gathered:
     """A campaign's points and what they were made from.
 
     Attributes:
-        held: The comparison with the evidence on record.
+        comparison: The comparison with the evidence on record.
         standard: Whether it is made with the recipe's default rule and the protocol's window.
-        taken: The fingerprints of each point's valid runs, in the order of the points.
+        samples: The fingerprints of each point's valid runs, in the order of the points.
         stamps: Sizes and times of logs and status files before they were read.
     """
 
@@ -267,9 +263,9 @@ class Gathered:
     repeats: tuple[JudgedRepeat, ...]
     rule: Rule
     warnings: tuple[str, ...]
-    held: Comparison
+    comparison: Comparison
     standard: bool
-    taken: tuple[tuple[NodeSample, ...], ...] = ()
+    samples: tuple[tuple[NodeSample, ...], ...] = ()
     stamps: Mapping[str, Stamp] = field(default_factory=dict)
 
     @property
@@ -286,7 +282,7 @@ class Gathered:
     @property
     def states(self) -> dict[Key, RepeatState]:
         """The states that it was made with, to make it again by another rule."""
-        return {repeat.key: repeat.known.told for repeat in self.repeats}
+        return {repeat.key: repeat.history.full_state for repeat in self.repeats}
 
 
 def gather(
@@ -315,29 +311,20 @@ def gather(
     Raises:
         UsageError: The recipe has no such rule, or the directory lacks its recipe.
     """
-    directory, protocol = watched.directory, watched.campaign.protocol
     grammar, defaults = _read_recipe(watched)
     chosen_rule = grammar.rule(rule)
-    recorded = RecordedStates(directory)
+    recorded = RecordedStates(watched.directory)
     newest_states, warnings = find_states(watched, states, recorded)
     # Before any log is read: a log that is written to from now on has no number.
-    stamps = proof.read_stamps(directory)
-    comparison = Comparison() if trusted else proof.compare_with_record(watched)
+    stamps = evidence.read_stamps(watched.directory)
+    comparison = Comparison() if trusted else evidence.compare_with_record(watched)
     judge = _Judge(watched, grammar, defaults, chosen_rule, window, comparison.changed)
     histories = [
         (repeat, read_history(repeat, newest_states[repeat.key], recorded))
         for repeat in watched.repeats
         if point in ("", repeat.array.point.key)
     ]
-    sizes = [stamps.get(judge.log(*pair), (0, 0))[0] for pair in histories]
-    readings = map_in_parallel(judge.read, histories, sizes)
-    repeats = [
-        judge.repeat(*pair, reading) for pair, reading in zip(histories, readings, strict=True)
-    ]
-    # A status file may have been read earlier, when its repeat was asked about.
-    stamps |= watched.records.stamps(directory)
-    present_stamps = proof.read_stamps(directory)
-    repeats = [_refuse_changing(repeat, stamps, present_stamps) for repeat in repeats]
+    repeats = judge.judge_all(histories, stamps)
     nearby = (nearby or NearbyCampaigns()) if with_nearby else None
     runs, sharing_warnings = refuse_shared(
         watched, {repeat.key: repeat.run for repeat in repeats}, nearby
@@ -346,67 +333,24 @@ def gather(
     for repeat in repeats:
         points.setdefault(repeat.array.point, []).append(replace(repeat, run=runs[repeat.key]))
     points = _refuse_unlike(watched, points)
-    # One campaign, one device: a run without a log is of the same table as the others.
-    device_kinds = (dict(repeat.facts).get("device_kind") for repeat in repeats)
-    device_kind = next((str(kind) for kind in device_kinds if kind), None)
-    curves = Curves(apply_found_size(watched, point) for point in points)
-    unneeded = {
-        point: tuple(
-            judged_repeat.run.repeat for judged_repeat in judged_repeats if judged_repeat.unneeded
-        )
-        for point, judged_repeats in points.items()
-    }
-    measured = [
-        Measured(
-            mark_largest(
-                point,
-                make_group(
-                    apply_found_size(watched, point), curves, chosen_rule.name, stated=device_kind
-                ),
-            ),
-            point.shape,
-            asked=len(judged_repeats) - len(unneeded[point]),
-            runs=tuple(
-                judged_repeat.run for judged_repeat in judged_repeats if not judged_repeat.unneeded
-            ),
-            adaptive=make_adaptive(protocol, unneeded[point]),
-            flags=("accumulation",) if point.accumulation > 1 else (),
-            counted=judge.counted,
-            steps=tuple(
-                (judged_repeat.run.repeat, judged_repeat.steps)
-                for judged_repeat in judged_repeats
-                if judged_repeat.run.valid and judged_repeat.steps
-            ),
-        )
-        for point, judged_repeats in points.items()
-    ]
-    valid_samples = tuple(
-        tuple(
-            sample
-            for judged_repeat in judged_repeats
-            if judged_repeat.run.valid
-            for sample in judged_repeat.samples
-        )
-        for judged_repeats in points.values()
-    )
-    protocol_window = Window(protocol.skip, protocol.iters)
+    samples = tuple(_list_samples(repeats) for repeats in points.values())
+    protocol = watched.campaign.protocol
+    whole_windows = (Window(), Window(protocol.skip, protocol.iters))
+    undecided = warn_about_undecided(watched)
     return Gathered(
-        compare_points(zip(measured, valid_samples, strict=True)),
-        tuple(
-            judged_repeat for judged_repeats in points.values() for judged_repeat in judged_repeats
-        ),
+        compare_points(zip(judge.measure(points), samples, strict=True)),
+        tuple(repeat for repeats in points.values() for repeat in repeats),
         chosen_rule,
-        (
-            *chosen_rule.warnings,
-            *warnings,
-            *warn_about_undecided(watched),
-            *sharing_warnings,
-        ),
+        (*chosen_rule.warnings, *warnings, *undecided, *sharing_warnings),
         comparison,
-        chosen_rule == grammar.rule("") and window in {Window(), protocol_window},
-        valid_samples,
+        chosen_rule == grammar.rule("") and window in whole_windows,
+        samples,
         stamps,
     )
+
+
+def _list_samples(repeats: Sequence[JudgedRepeat]) -> tuple[NodeSample, ...]:
+    return tuple(sample for repeat in repeats if repeat.run.valid for sample in repeat.samples)
 
 
 def _read_recipe(watched: TrackedCampaign) -> tuple[Grammar, Mapping[str, object]]:
@@ -432,20 +376,16 @@ def _refuse_changing(
     judged_repeat: JudgedRepeat, before: Mapping[str, Stamp], after: Mapping[str, Stamp]
 ) -> JudgedRepeat:
     """Return a repeat; it is invalid if its files were written to while they were read."""
-    files = (
-        judged_repeat.run.log,
-        judged_repeat.known.counted.array.status(judged_repeat.known.number),
-    )
+    history, run = judged_repeat.history, judged_repeat.run
+    files = (run.log, history.counted.array.status(history.number))
     changed_files = [name for name in files if before.get(name) != after.get(name)]
-    if not changed_files or not judged_repeat.run.valid:
+    if not changed_files or not run.valid:
         return judged_repeat
-    reasons = (
+    reasons = tuple(
         Reason("changed", f"{name}: it was written to while it was read") for name in changed_files
     )
-    return replace(
-        judged_repeat,
-        run=replace(judged_repeat.run, throughput=None, valid=False, reasons=tuple(reasons)),
-    )
+    refused = replace(run, throughput=None, valid=False, reasons=reasons)
+    return replace(judged_repeat, run=refused)
 
 
 def _refuse_unlike(
@@ -482,7 +422,7 @@ class _Judge:
     defaults: Mapping[str, object]
     rule: Rule
     window: Window
-    changed: tuple[proof.Deviation, ...]
+    changed: tuple[evidence.Deviation, ...]
 
     @cached_property
     def environments(self) -> Environments:
@@ -494,6 +434,62 @@ class _Judge:
         """The measured part of each run."""
         setting = self._setting(self.watched.campaign.arrays[0].point)
         return counted_part(self.rule, setting.skip, setting.iters)
+
+    def judge_all(
+        self, histories: Sequence[tuple[Repeat, History]], stamps: dict[str, Stamp]
+    ) -> list[JudgedRepeat]:
+        """Return all repeats, judged; add the stamps that their files had when they were read."""
+        directory = self.watched.directory
+        sizes = [stamps.get(self.log(*pair), (0, 0))[0] for pair in histories]
+        readings = map_in_parallel(self.read, histories, sizes)
+        repeats = [
+            self.repeat(*pair, reading) for pair, reading in zip(histories, readings, strict=True)
+        ]
+        # A status file may have been read earlier, when its repeat was asked about.
+        stamps |= self.watched.records.stamps(directory)
+        present_stamps = evidence.read_stamps(directory)
+        return [_refuse_changing(repeat, stamps, present_stamps) for repeat in repeats]
+
+    def measure(self, points: Mapping[Point, Sequence[JudgedRepeat]]) -> list[Measured]:
+        """Return the points with their runs."""
+        # One campaign, one device: a run without a log is of the same table as the others.
+        device_kinds = (
+            dict(repeat.facts).get("device_kind")
+            for repeats in points.values()
+            for repeat in repeats
+        )
+        device_kind = next((str(kind) for kind in device_kinds if kind), None)
+        curves = Curves(apply_found_size(self.watched, point) for point in points)
+        return [
+            self._measure_point(point, repeats, curves, device_kind)
+            for point, repeats in points.items()
+        ]
+
+    def _measure_point(
+        self,
+        point: Point,
+        repeats: Sequence[JudgedRepeat],
+        curves: Curves,
+        device_kind: str | None,
+    ) -> Measured:
+        sized_point = apply_found_size(self.watched, point)
+        group = make_group(sized_point, curves, self.rule.name, stated=device_kind)
+        needed = [repeat for repeat in repeats if not repeat.unneeded]
+        unneeded = [repeat.run.repeat for repeat in repeats if repeat.unneeded]
+        return Measured(
+            mark_largest(point, group),
+            point.shape,
+            asked=len(needed),
+            runs=tuple(repeat.run for repeat in needed),
+            adaptive=make_adaptive(self.watched.campaign.protocol, unneeded),
+            flags=("accumulation",) if point.accumulation > 1 else (),
+            counted=self.counted,
+            steps=tuple(
+                (repeat.run.repeat, repeat.steps)
+                for repeat in repeats
+                if repeat.run.valid and repeat.steps
+            ),
+        )
 
     def log(self, repeat: Repeat, history: History) -> str:
         """Return the log of a repeat's valid attempt, relative to the campaign."""
@@ -515,44 +511,18 @@ class _Judge:
 
     def repeat(self, repeat: Repeat, history: History, reading: Reading) -> JudgedRepeat:
         """Return one repeat with its valid attempt, and what its log says."""
-        directory, campaign = self.watched.directory, self.watched.campaign
         array, attempt_state = repeat.array, history.counted
-        state, log = attempt_state.state, self.log(repeat, history)
+        state = attempt_state.state
         if state.kind is Kind.UNNEEDED:
             return JudgedRepeat(array, history, make_unneeded_run(repeat.number, state))
-        path = directory / log
         if reading.missing:
             # A number or a reason, never neither.
             detail = f"{reading.missing} is unknown, but the rule needs it"
             reading = reading._replace(reasons=(Reason("rule", detail),))
-        evidence = Evidence(
-            state=state.word,
-            exit_code=state.step_exit,
-            log=reading.reasons,
-            over=state.kind.over,
-            detail=state.detail,
-            rehearsed=campaign.rehearse,
-            suspended=state.suspended,
-        )
-        reasons = [*find_invalid_reasons(evidence)]
-        # Slurm's own word for the host's memory leaves no other cause to look for.
-        if state.kind.over and not campaign.rehearse and state.word != "OUT_OF_MEMORY":
-            device, printed = array.point.device, repeat.own_outputs
-            reasons = [*failures.add_cause(path, self.grammar, reasons, device, printed)]
-            reasons += failures.explain_status(self.grammar, reasons, state.step_exit)
-        if len(attempt_state.seen.jobs) > 1:
-            # The user submitted the script again by hand: both wrote to one log.
-            jobs = " and ".join(attempt_state.seen.jobs)
-            reasons.append(Reason("state", f"the jobs {jobs} ran it at the same time"))
-        if state.kind.over and not campaign.rehearse:
-            reasons += find_search_problems(repeat, state.attempt)
-        reasons += self._changed(history, log)
-        if reading.throughput is not None:
-            in_container = campaign.runtime != "none"
-            reasons += find_time_problems(
-                repeat.record, state.attempt, path, self.grammar, contained=in_container
-            )
+        reasons = self._find_reasons(repeat, history, reading)
         fingerprints = self.environments.of(array.point.key, repeat.number, state.attempt)
+        sampled = None if reasons else self._sampled(array, repeat.number, state.attempt, reading)
+        flags = (*reading.flags, "apart") if attempt_state.job_record.apart else reading.flags
         run = Run(
             repeat=repeat.number,
             attempt=state.attempt,
@@ -561,19 +531,55 @@ class _Judge:
             reasons=tuple(reasons),
             state=state.word,
             state_source=state.source,
-            log=log,
+            log=self.log(repeat, history),
             nodes=state.nodes,
             environments=tuple(
                 (fingerprint.node, fingerprint.digest) for fingerprint in fingerprints
             ),
-            attempts=history.listed(directory),
-            flags=(*reading.flags, *(("apart",) if attempt_state.seen.apart else ())),
+            attempts=history.list_attempts(self.watched.directory),
+            flags=flags,
             notes=reading.notes,
-            sampled=None
-            if reasons
-            else self._sampled(array, repeat.number, state.attempt, reading),
+            sampled=sampled,
         )
         return JudgedRepeat(array, history, run, fingerprints, reading.told, reading.steps)
+
+    def _find_reasons(self, repeat: Repeat, history: History, reading: Reading) -> list[Reason]:
+        """Return every reason against a repeat's number."""
+        campaign, state = self.watched.campaign, history.counted.state
+        log = self.log(repeat, history)
+        path = self.watched.directory / log
+        over = state.kind.over and not campaign.rehearse
+        reasons = [*find_invalid_reasons(self._collect_evidence(state, reading))]
+        # Slurm's own word for the host's memory leaves no other cause to look for.
+        if over and state.word != "OUT_OF_MEMORY":
+            device, outputs = repeat.array.point.device, repeat.own_outputs
+            reasons = [*failures.add_cause(path, self.grammar, reasons, device, outputs)]
+            reasons += failures.explain_status(self.grammar, reasons, state.step_exit)
+        job_ids = history.counted.job_record.jobs
+        if len(job_ids) > 1:
+            # The user submitted the script again by hand: both wrote to one log.
+            jobs = " and ".join(job_ids)
+            reasons.append(Reason("state", f"the jobs {jobs} ran it at the same time"))
+        if over:
+            reasons += find_search_problems(repeat, state.attempt)
+        reasons += self._changed(history, log)
+        if reading.throughput is not None:
+            contained = campaign.runtime != "none"
+            reasons += find_time_problems(
+                repeat.record, state.attempt, path, self.grammar, contained=contained
+            )
+        return reasons
+
+    def _collect_evidence(self, state: RepeatState, reading: Reading) -> Evidence:
+        return Evidence(
+            state=state.word,
+            exit_code=state.step_exit,
+            log=reading.reasons,
+            over=state.kind.over,
+            detail=state.detail,
+            rehearsed=self.watched.campaign.rehearse,
+            suspended=state.suspended,
+        )
 
     def _changed(self, history: History, log: str) -> tuple[Reason, ...]:
         """Return why a repeat is invalid if a file of it differs from the record."""
@@ -585,7 +591,7 @@ class _Judge:
             for deviation in self.changed
             if deviation.path in paths
             or deviation.path.startswith(prefix)
-            or proof.concerns_all(deviation.path)
+            or evidence.concerns_all(deviation.path)
         )
         return tuple(Reason("changed", str(deviation)) for deviation in deviations)
 
@@ -598,7 +604,7 @@ class _Judge:
         counted = (setting.iters - setting.skip) * point.global_batch_size
         paths = (self.environments.folder / name for name in names)
         gpus, seconds = point.shape.gpus_per_node, counted / reading.throughput
-        return read_samples(paths, gpus_per_node=gpus, seconds=seconds)
+        return read_power(paths, gpus_per_node=gpus, seconds=seconds)
 
     def _setting(self, requested_point: Point) -> Setting:
         point = apply_found_size(self.watched, requested_point)

@@ -197,7 +197,7 @@ def make_points(
             ),
         )
         pairs = zip(runs, point_accounts, strict=True)
-        node_samples = (sample for run, account in pairs if run.valid for sample in account.taken)
+        node_samples = (sample for run, account in pairs if run.valid for sample in account.samples)
         measured.append((measured_point, tuple(node_samples)))
     return tuple(measured)
 
@@ -218,8 +218,8 @@ def _without_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Ru
 
 def _overlap_reason(other: ReadLog) -> Reason:
     detail = (
-        f"{printable_path(other.log.path)} was measured at the same time: logs of several ranks are one run,"
-        " and runs that share nodes slow each other down"
+        f"{printable_path(other.log.path)} was measured at the same time: logs of several ranks are "
+        "one run, and runs that share nodes slow each other down"
     )
     return Reason("shared-nodes", detail)
 

@@ -172,7 +172,7 @@ def _describe_slow_nodes(preflight: Preflight) -> Iterator[str]:
 
 
 def warn_about_preflight(watched: TrackedCampaign, *, over: bool) -> tuple[str, ...]:
-    """Return the same as `describe_preflight`, if something is wrong with a node or with the preflight."""
+    """Return what `describe_preflight` does, if a node or the preflight itself has a problem."""
     preflight = read_preflight(watched)
     if preflight is None or (preflight.state == "done" and not preflight.slow):
         return ()

@@ -340,7 +340,7 @@ class Records:
             if repeat_record.stamp is not None
         }
 
-    def stirred(self) -> bool:
+    def reread_changed(self) -> bool:
         """Read files again that have another stamp than before; return whether any had."""
         changed = [
             (folder_records, path)

@@ -103,14 +103,14 @@ class TrackedCampaign:
     def find_array(self, row: JobRow) -> Array | None:
         """Return the array that a job was submitted for, even if submitted again by hand."""
         for array in self.arrays_of_job.get(row.job, ())[:1]:
-            if self.lists(row, array):
+            if self.is_job_of(row, array):
                 return array
         label = self.find_labelled_array(row)
         if label is None or label.job_id == row.job:
             return None
-        return label if self.lists(row, replace(label, job_id="")) else None
+        return label if self.is_job_of(row, replace(label, job_id="")) else None
 
-    def lists(self, row: JobRow, array: Array) -> bool:
+    def is_job_of(self, row: JobRow, array: Array) -> bool:
         """Return whether a line is about an array's job: another job may have the same id.
 
         A job is identified by cluster, id, the controller's time of its submission, and directory
@@ -260,7 +260,7 @@ class Repeat:
 
     def matches_row(self, row: JobRow) -> bool:
         """Return whether a line is about this repeat and not about another job with its number."""
-        return self.covers_row(row) and self.watched.lists(row, self.array)
+        return self.covers_row(row) and self.watched.is_job_of(row, self.array)
 
     def covers_row(self, row: JobRow) -> bool:
         """Return whether a line about its array, or the job it shares, is about this repeat."""
@@ -288,7 +288,7 @@ class RowIndex:
         if array.job_id:
             return (array.job_id,)
         if array.name not in self._found:
-            job_ids = [row.job for row in self._jobs.values() if watched.lists(row, array)]
+            job_ids = [row.job for row in self._jobs.values() if watched.is_job_of(row, array)]
             self._found[array.name] = tuple(dict.fromkeys(job_ids))
         return self._found[array.name]
 

@@ -271,7 +271,7 @@ def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) 
     }
     unclaimed_rows = [row for row in rows if row.job not in job_ids]
     unnumbered = replace(array, job_id="")
-    matching_rows = [row for row in unclaimed_rows if watched.lists(row, unnumbered)]
+    matching_rows = [row for row in unclaimed_rows if watched.is_job_of(row, unnumbered)]
     # Renamed beyond recognition, with unknown script: nothing else is submitted from that
     # directory.
     job_rows = [row for row in unclaimed_rows if row.workdir in watched.places and not row.command]
@@ -379,7 +379,7 @@ def _check_printed_id(watched: TrackedCampaign, array: Array, job: Job, world: W
     is_ours = (
         controller_job.row.job == job.job_id
         and name_fits
-        and watched.lists(controller_job.row, array_with_job)
+        and watched.is_job_of(controller_job.row, array_with_job)
     )
     return Claim(job, is_ours=is_ours, shown=controller_job)
 
