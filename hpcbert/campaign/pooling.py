@@ -217,9 +217,10 @@ def _without_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Ru
 
 
 def _overlap_reason(other: ReadLog) -> Reason:
+    path = printable_path(other.log.path)
     detail = (
-        f"{printable_path(other.log.path)} was measured at the same time: logs of several ranks are "
-        "one run, and runs that share nodes slow each other down"
+        f"{path} was measured at the same time: logs of several ranks are one run, and runs that "
+        "share nodes slow each other down"
     )
     return Reason("shared-nodes", detail)
 

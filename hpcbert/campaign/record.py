@@ -1,17 +1,17 @@
 """The status files of a campaign: what its jobs wrote themselves, each file opened once.
 
 A job appends one JSON object per line to `status/POINT.REPEAT.jsonl` (job.bash), in each of
-its attempts. Everything that needs what a job wrote takes a RepeatRecord and opens no file.
+its attempts. Everything that needs what a job wrote takes a RepeatRecord and opens no file. A Step
+is when and where an attempt was measured, by the job's own account.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -86,31 +86,6 @@ class Step:
         ahead = self.ahead if apart and abs(self.ahead) > 1 else 0
         span = ((self.begin or 0.0) + ahead, (self.end or 0.0) + ahead)
         return span if fine else (math.floor(span[0]), math.floor(span[1]))
-
-
-def find_meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
-    """Return which steps may have had a node at the same time, by their places in the sequence.
-
-    This sweeps over each node's time, so that steps that never met are not compared. `Step.shared`
-    decides about each pair.
-    """
-    nodes: dict[str, list[tuple[float, float, int]]] = {}
-    for number, step in enumerate(steps):
-        if spanned := step.span:
-            for node in step.nodes:
-                nodes.setdefault(node, []).append((*spanned, number))
-    overlapping: dict[int, set[int]] = {}
-    for spans in nodes.values():
-        active: list[tuple[float, float, int]] = []  # those that have begun, by their end
-        for low, high, number in sorted(spans):
-            while active and active[0][0] <= low:
-                heapq.heappop(active)
-            for _, begin, other in active:
-                if begin < high:
-                    overlapping.setdefault(number, set()).add(other)
-                    overlapping.setdefault(other, set()).add(number)
-            heapq.heappush(active, (high, low, number))
-    return overlapping
 
 
 def read_steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
