@@ -6,6 +6,7 @@ says which of them the row is about. A median over them would describe neither.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -174,9 +175,6 @@ def _hash_beginning(log: Path) -> int:
 
 def _hash_log(log: Path) -> bytes:
     """Return the SHA-256 of a whole log, unpacked; nothing if it can't be read."""
-    # Most logs differ at the beginning, and need no digest.
-    import hashlib
-
     digest = hashlib.sha256()
     with suppress(NotALogError), closing(read_pieces(log)) as pieces:
         for piece in pieces:

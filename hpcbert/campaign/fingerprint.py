@@ -6,6 +6,7 @@ of known types, or left out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -116,9 +117,6 @@ class Fingerprint:
     @property
     def digest(self) -> str:
         """SHA-256 of the relevant facts, 12 hexadecimal digits: equal nodes have equal ones."""
-        # Logs of other origin have no fingerprint, and need no digest.
-        import hashlib
-
         text = json.dumps([sorted(self.facts.items()), sorted(self.scopes)])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 

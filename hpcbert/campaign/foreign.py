@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.campaign.duplicates import find_compressed_copies
@@ -26,8 +27,11 @@ from hpcbert.campaign.user_settings import (
     make_setting,
     make_unknown,
 )
+from hpcbert.config import places
+from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import failures
+from hpcbert.logs import grammar as grammars
 from hpcbert.logs.advice import advise, explain_unread, find_frameworks
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import LeftOut, LogFile, printable_path
@@ -37,6 +41,7 @@ from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.logs.window import counted_part
 from hpcbert.model import Counted, Measured, Point, Shape
 from hpcbert.results.reduce import Curves, make_group
+from hpcbert.system.decode import decode
 from hpcbert.system.files import size_of
 from hpcbert.system.workers import map_in_parallel
 
@@ -54,6 +59,36 @@ class Framework(NamedTuple):
     name: str
     grammar: Grammar
     model: str
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """The frameworks in some folders.
+
+    Attributes:
+        folders: As `places.recipe_folders` returns them.
+    """
+
+    folders: tuple[Path, ...]
+
+    @cached_property
+    def names(self) -> Mapping[str, Path]:
+        """The folder of each framework, by its name."""
+        return places.list_recipes(self.folders)
+
+    def load(self, name: str) -> Framework:
+        """Return how to read a framework's logs.
+
+        Raises:
+            ConfigError: No framework has that name, or its recipe is invalid.
+        """
+        folder = self.names.get(name) or places.find_recipe(name, self.folders)
+        path = folder / "recipe.toml"
+        values = read_toml(path)
+        model_names = values.get("models", ["bert"])
+        models = decode(tuple[str, ...], model_names, file=str(path), path="models")
+        log = grammars.parse(values.get("log", {}), where=str(path))
+        return Framework(folder.name, log, models[0])
 
 
 class _Outcome(NamedTuple):
@@ -96,12 +131,8 @@ class Reader:
     _twins: list[LeftOut] = field(default_factory=list, init=False)
     _assumed: set[Shape] = field(default_factory=set, init=False)
     _used: dict[tuple[str, str], Rule] = field(default_factory=dict, init=False)
-    # By folder: the framework that it is named after.
-    _folders: dict[str, str] = field(default_factory=dict, init=False)
     # By all that paths say about runs: the repeats of a point have one setting.
     _settings: dict[tuple[object, ...], Setting] = field(default_factory=dict, init=False)
-    # By all that logs say about their points.
-    _points: dict[tuple[object, ...], Point] = field(default_factory=dict, init=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -138,7 +169,7 @@ class Reader:
                     if read_log.valid
                     else [point for point in valid_points if _is_log_of(read_log, point)]
                 )
-                point = candidates[0] if len(candidates) == 1 else self._point(read_log)
+                point = candidates[0] if len(candidates) == 1 else _make_point(read_log)
                 if not read_log.valid:
                     self._refuse_clash(read_log, points.get((point, read_log.rule), ()))
             except UnknownLogError as error:
@@ -279,12 +310,6 @@ class Reader:
             self._settings[of_point] = make_setting(log, self.user_settings, self.window)
         return self._settings[of_point]
 
-    def _point(self, read: ReadLog) -> Point:
-        key = read.framework, read.model, read.reading.setting
-        if key not in self._points:
-            self._points[key] = _make_point(read)
-        return self._points[key]
-
     def _called(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
         """Return the logs; those without a named model get the model that they all state.
 
@@ -342,11 +367,8 @@ class Reader:
 
     def _folder(self, log: LogFile) -> str:
         """Return the framework that a folder of the path is named after, the nearest one."""
-        folder = os.path.dirname(log.path)  # noqa: PTH120 - pathlib takes ten times as long
-        if folder not in self._folders:
-            parents = log.path.absolute().parts[-2::-1]
-            self._folders[folder] = next((name for name in parents if name in self.frameworks), "")
-        return self._folders[folder]
+        parents = log.path.absolute().parts[-2::-1]
+        return next((name for name in parents if name in self.frameworks), "")
 
     def _in_path(self, log: LogFile) -> str:
         if folder := self._folder(log):

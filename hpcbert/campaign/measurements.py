@@ -20,6 +20,7 @@ from hpcbert.model import Campaign
 from hpcbert.results.document import NodeFacts, Source, tables_data
 from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.states import dump_state
+from hpcbert.system import redact
 
 # Seconds after the end of a script in which such a scheduler adds its own line.
 _LAST_LINE_DELAY = 60.0
@@ -150,8 +151,6 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
 
 def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
     """Return what a campaign is, and the facts of its valid runs' nodes."""
-    from hpcbert.system import redact
-
     return Source(
         kind="campaign",
         name=campaign.id,

@@ -201,11 +201,6 @@ class RepeatRecord:
         """All events, oldest first."""
         return read_events(self.raw)
 
-    @property
-    def last(self) -> Event:
-        """The last event; empty if there is none."""
-        return _parse_last(self.raw)
-
     @cached_property
     def attempts(self) -> dict[int, tuple[Event, ...]]:
         """The events of each attempt, by its number."""

@@ -65,7 +65,7 @@ class TrackedCampaign:
         Sites add to names, cut them or replace them; comment or script stay. A name is part of its
         retries' names, so the longest match counts.
         """
-        if array := self._names.longest(row.name) or self._names.longest(row.comment):
+        if array := self._names.find_longest(row.name) or self._names.find_longest(row.comment):
             return array
         command = f"{row.command.rstrip()} "
         return next((array for place in self.places if (array := self._run(place, command))), None)
@@ -157,31 +157,21 @@ def _belongs_to(array: Array, event: Event) -> bool:
 
 
 class ArrayNames:
-    """The names of arrays, to be found in a site's version of them.
-
-    All begin alike, with the campaign's name, so the rest is looked up, by each of the few
-    lengths that occur.
-    """
+    """The names of arrays, to be found in a site's version of them."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
-        names = [array.name for array in arrays]
-        self._whole = {array.name: array for array in reversed(arrays)}
-        self._common = os.path.commonprefix(names)  # noqa: RUF071 - names, not paths
-        self._rests = {array.name[len(self._common) :]: array for array in reversed(arrays)}
-        self._lengths = sorted({len(suffix) for suffix in self._rests}, reverse=True)
+        self._arrays = {array.name: array for array in reversed(arrays)}
+        # All names begin with the campaign's, which the names of most other jobs don't have.
+        self._common = os.path.commonprefix(list(self._arrays))  # noqa: RUF071 - names, not paths
 
-    def longest(self, text: str) -> Array | None:
+    def find_longest(self, text: str) -> Array | None:
         """Return the array with the longest name that a text contains."""
-        if text in self._whole:
-            return self._whole[text]
-        matches: list[tuple[int, Array]] = []
-        position = text.find(self._common)
-        while position >= 0 and self._rests:
-            suffix = text[position + len(self._common) :]
-            arrays = (array for size in self._lengths if (array := self._rests.get(suffix[:size])))
-            matches += [(len(array.name), array) for array in arrays]
-            position = text.find(self._common, position + 1)
-        return max(matches, key=lambda match: match[0])[1] if matches else None
+        if text in self._arrays:
+            return self._arrays[text]
+        if self._common not in text:
+            return None
+        names = [name for name in self._arrays if name in text]
+        return self._arrays[max(names, key=len)] if names else None
 
 
 @dataclass(frozen=True)

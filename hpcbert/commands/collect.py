@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
-from hpcbert.campaign.foreign import Framework, Reader
-from hpcbert.campaign.foreign_recipes import Recipes
+from hpcbert.campaign.foreign import Framework, Reader, Recipes
 from hpcbert.campaign.node_sharing import NearbyCampaigns
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.user_settings import UserSettings
