@@ -60,7 +60,7 @@ class Deviation:
     Attributes:
         kind: `missing`, `changed`, `added`, `grew` (it still begins with what was recorded),
             `late` (the file system showed it only later), `masked` (something in it looked like a
-            secret when it was archived), or `compute_seal`: the record itself was changed.
+            secret when it was archived), or `seal`: the record itself was changed.
         path: Relative to the campaign.
         detail: A sentence.
         harmless: Whether a campaign that goes on, or a slow file system, explains it.
@@ -100,16 +100,8 @@ def read_digests(
         name for name in paths if name not in known_digests and not name.startswith(_STATUS)
     ]
     sizes = [size_of(watched.directory / name) for name in new_paths]
-    entries = {
-        **known_digests,
-        **dict(
-            zip(
-                new_paths,
-                map_in_parallel(partial(_hash_file, watched), new_paths, sizes),
-                strict=True,
-            )
-        ),
-    }
+    digests = map_in_parallel(partial(_hash_file, watched), new_paths, sizes)
+    entries = {**known_digests, **dict(zip(new_paths, digests, strict=True))}
     return {name: entries[name] if name in entries else _hash_file(watched, name) for name in paths}
 
 
@@ -229,37 +221,33 @@ def find_deviations(
         entries: The digests of its files.
     """
     recorded_entries = document[EVIDENCE]["files"]
-    text = "the record itself was changed after it was written"
-    seal_deviations = (
-        ()
-        if document.get(SEAL) == compute_seal(document)
-        else (Deviation("seal", MEASUREMENTS, text),)
-    )
-    lacking, masked = find_late_files(watched.campaign, document), read_masks(watched.directory)
-    deviations = [
-        _masked_deviation(name)
-        if masked.get(name) == Masking(entry, entries.get(name, {}))
-        else _classify_change(watched, name, entry, document, lacking)
-        if name in entries
-        else Deviation("missing", name, "it is missing")
-        for name, entry in recorded_entries.items()
-        if entries.get(name) != entry
-    ]
+    late_files, masks = find_late_files(watched.campaign, document), read_masks(watched.directory)
+    deviations = []
+    if document.get(SEAL) != compute_seal(document):
+        text = "the record itself was changed after it was written"
+        deviations.append(Deviation("seal", MEASUREMENTS, text))
+    for name, entry in recorded_entries.items():
+        if entries.get(name) == entry:
+            continue
+        if name not in entries:
+            deviations.append(Deviation("missing", name, "it is missing"))
+        elif masks.get(name) == Masking(entry, entries[name]):
+            text = "secrets in it were masked to archive it"
+            deviations.append(Deviation("masked", name, text, harmless=True))
+        else:
+            deviations.append(_classify_change(watched, name, entry, document, late_files))
     goes_on = any(deviation.harmless and deviation.kind == "grew" for deviation in deviations)
-    added = (
-        _classify_new_file(name, lacking, goes_on=goes_on)
-        for name in entries
-        if name not in recorded_entries
-    )
-    return (*seal_deviations, *deviations, *added)
-
-
-def _masked_deviation(name: str) -> Deviation:
-    return Deviation("masked", name, "secrets in it were masked to archive it", harmless=True)
+    new_names = [name for name in entries if name not in recorded_entries]
+    added = [_classify_new_file(name, late_files, goes_on=goes_on) for name in new_names]
+    return (*deviations, *added)
 
 
 def _classify_change(
-    watched: TrackedCampaign, name: str, entry: Any, document: Mapping[str, Any], lacking: LateFiles
+    watched: TrackedCampaign,
+    name: str,
+    entry: Any,
+    document: Mapping[str, Any],
+    late_files: LateFiles,
 ) -> Deviation:
     if name == MANIFEST and _is_continued(watched.campaign, document):
         return Deviation("grew", name, "arrays were added or submitted", harmless=True)
@@ -267,7 +255,7 @@ def _classify_change(
     is_output = name.startswith("slurm/")
     if parts is not None and (is_output or (name.startswith(_STATUS) and is_continuation(*parts))):
         return Deviation("grew", name, "lines were added", harmless=True)
-    if parts is not None and name in lacking.growing:
+    if parts is not None and name in late_files.growing:
         return Deviation("late", name, "the file system shows more of it now", harmless=True)
     return Deviation("changed", name, "its content is not what was recorded")
 
@@ -287,8 +275,8 @@ def _split_at_record(watched: TrackedCampaign, name: str, entry: Any) -> tuple[b
     return (raw[:size], raw[size:]) if is_same and len(raw) >= size else None
 
 
-def _classify_new_file(name: str, lacking: LateFiles, *, goes_on: bool) -> Deviation:
-    if name in lacking.missing or name.startswith("env/"):
+def _classify_new_file(name: str, late_files: LateFiles, *, goes_on: bool) -> Deviation:
+    if name in late_files.missing or name.startswith("env/"):
         return Deviation("late", name, "the file system did not show it before", harmless=True)
     return Deviation("added", name, "it did not exist before", harmless=goes_on)
 

@@ -56,158 +56,8 @@ from hpcbert.system.workers import map_in_parallel
 _MAX_DRIFT = 0.5
 # Seconds by which the file server's clock may differ from the controller's.
 _SERVER_SLACK = 60.0
-
-
-def find_time_problems(
-    record: RepeatRecord, attempt: int, log: Path, grammar: Grammar, *, contained: bool
-) -> tuple[Reason, ...]:
-    """Return why a run's times are inconsistent; none if they are consistent or unknown.
-
-    Args:
-        record: What its script wrote.
-        attempt: The number of the attempt.
-        log: What its program wrote.
-        grammar: How the log is read.
-        contained: Whether the program ran in a container, which has a time zone of its own.
-    """
-    step = next((step for step in record.steps if step.attempt == attempt), None)
-    if step is None or step.begin is None or step.end is None or step.end <= step.begin:
-        return ()  # A record in whole seconds that has no length does not say when it was.
-    detail = _describe_clock_change(step) or _describe_old_log(record, log, step.begin + step.ahead)
-    if not detail:
-        zones = QUARTERS if contained or not step.zones else step.zones
-        log_stamps = read_stamps(log, grammar)
-        details = [explain_mismatch(log_stamps, span) for span in _list_spans(step, zones)]
-        detail = details[0] if all(details) else ""
-    return (Reason("clock", detail),) if detail else ()
-
-
-def _list_spans(step: Step, zones: Sequence[int]) -> list[TimeSpan]:
-    """Return the time of a step by each clock that a log's stamps may come from.
-
-    On several nodes, the rank that prints may be on another one than the script. If the clock there
-    is right and only the script's is wrong, the stamps are those of the controller's clock.
-    """
-    begin, end = step.begin or 0.0, step.end or 0.0
-    offsets = [step.ahead] if len(step.nodes) > 1 and abs(step.ahead) > 1 else []
-    return [TimeSpan(begin + ahead, end + ahead, zones) for ahead in (0, *offsets)]
-
-
-def _describe_clock_change(step: Step) -> str:
-    if abs(step.moved) <= _MAX_DRIFT:
-        return ""
-    way = "forward" if step.moved > 0 else "back"
-    return f"the clock of {step.host} was set {way} by {abs(step.moved):.1f} s in the measured step"
-
-
-def _describe_old_log(record: RepeatRecord, log: Path, begin: float) -> str:
-    """Return a clause about a log that was last written to before its step began.
-
-    The status file was last written to later than that: if it seems older too, as in a restored
-    copy, the file system's times mean nothing.
-    """
-    try:
-        gap = begin - log.stat().st_mtime
-    except OSError:
-        return ""
-    if gap <= _SERVER_SLACK or (record.written or 0.0) < begin - _SERVER_SLACK:
-        return ""
-    return f"the log was last written to {gap:.0f} s before the measured step began"
-
-
-def make_adaptive(protocol: Protocol, unneeded: Sequence[int]) -> Adaptive | None:
-    """Return what ended the repeats of a point; None if their number was fixed."""
-    if protocol.precision_of_median is None:
-        return None
-    return Adaptive(protocol.precision_of_median, protocol.repeats, tuple(unneeded))
-
-
-def make_unneeded_run(number: int, state: RepeatState) -> Run:
-    """Return a repeat that was not needed: it has neither a number nor a reason against it."""
-    return Run(
-        repeat=number,
-        attempt=state.attempt,
-        throughput=None,
-        valid=False,
-        reasons=(),
-        state=state.word,
-        state_source=state.source,
-        log="",
-        nodes=state.nodes,
-    )
-
-
-def warn_about_undecided(watched: TrackedCampaign) -> tuple[str, ...]:
-    """Return a sentence if nodes could not decide whether repeats were needed, which then ran."""
-    if watched.campaign.protocol.precision_of_median is None:
-        return ()
-    attempts = [
-        attempt for repeat in watched.repeats for attempt in repeat.record.attempts.values()
-    ]
-    undecided = [
-        attempt
-        for attempt in attempts
-        if any(event.get("event") == "undecided" for event in attempt)
-    ]
-    if not undecided:
-        return ()
-    hosts = {str(event["host"]) for attempt in undecided for event in attempt if "host" in event}
-    text = "1 repeat was" if len(undecided) == 1 else f"{len(undecided)} repeats were"
-    clause = f"{text} made without knowing whether they were needed"
-    reason = f"hpcbert did not run on {fold(tuple(sorted(hosts)))}"
-    return (f"{watched.campaign.id}: {clause}: {reason}; see slurm/*.out.",)
-
-
 # Larger than any size that a search tries.
 _MAX_SIZE = 1 << 24
-
-
-def apply_found_size(watched: TrackedCampaign, point: Point) -> Point:
-    """Return a point with its batch size; unchanged if its jobs have not found that."""
-    if not point.largest:
-        return point
-    size = _last_number(_search_events(watched, point), "found", "size")
-    return replace(point, batch_size_per_device=size) if size else point
-
-
-def mark_largest(point: Point, group: Group) -> Group:
-    """Return the table of a point, with its batch size if that was found."""
-    if not point.largest:
-        return group
-    return replace(group, largest=True, batch_size_per_device=max(group.batch_size_per_device, 0))
-
-
-def find_search_problems(repeat: Repeat, attempt: int) -> tuple[Reason, ...]:
-    """Return why an attempt did not run with the largest batch; empty if it did or need not."""
-    watched, point = repeat.watched, repeat.array.point
-    if not point.largest:
-        return ()
-    for event in reversed(_search_events(watched, point)):
-        outcome = event.get("event"), event.get("repeat"), event.get("attempt")
-        if outcome == ("stopped", repeat.number, attempt):
-            return (Reason("search", f"no largest batch was found: {event.get('reason')}"),)
-    sized_point = apply_found_size(watched, point)
-    if sized_point.largest:
-        return (Reason("search", "no largest batch was found: the search has not ended"),)
-    batch_size = _last_number(repeat.record.attempts.get(attempt, ()), "step", "batch")
-    if batch_size in (None, sized_point.batch_size_per_device):
-        return ()
-    detail = (
-        f"it ran with {batch_size} samples per device; the largest batch is {sized_point.batch}"
-    )
-    return (Reason("search", detail),)
-
-
-def _search_events(watched: TrackedCampaign, point: Point) -> tuple[Event, ...]:
-    return watched.records.at(watched.directory / point.search).events
-
-
-def _last_number(events: Iterable[Event], kind: str, name: str) -> int | None:
-    """Return a number from the last event of a kind; None if there is no valid one."""
-    values = [event.get(name) for event in events if event.get("event") == kind]
-    value = values[-1] if values else None
-    sound = isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_SIZE
-    return value if sound else None
 
 
 @dataclass(frozen=True)
@@ -629,3 +479,160 @@ class _Judge:
             iters=protocol.iters if self.window.iters is None else self.window.iters,
             reach=protocol.iters,
         )._replace(**model_facts(point.model), **recorded)
+
+
+# --- The largest batch, as the search of a point's first job found it ----------------------------
+
+
+def apply_found_size(watched: TrackedCampaign, point: Point) -> Point:
+    """Return a point with its batch size; unchanged if its jobs have not found that."""
+    if not point.largest:
+        return point
+    size = _last_number(_search_events(watched, point), "found", "size")
+    return replace(point, batch_size_per_device=size) if size else point
+
+
+def mark_largest(point: Point, group: Group) -> Group:
+    """Return the table of a point, with its batch size if that was found."""
+    if not point.largest:
+        return group
+    return replace(group, largest=True, batch_size_per_device=max(group.batch_size_per_device, 0))
+
+
+def find_search_problems(repeat: Repeat, attempt: int) -> tuple[Reason, ...]:
+    """Return why an attempt did not run with the largest batch; empty if it did or need not."""
+    watched, point = repeat.watched, repeat.array.point
+    if not point.largest:
+        return ()
+    for event in reversed(_search_events(watched, point)):
+        outcome = event.get("event"), event.get("repeat"), event.get("attempt")
+        if outcome == ("stopped", repeat.number, attempt):
+            return (Reason("search", f"no largest batch was found: {event.get('reason')}"),)
+    sized_point = apply_found_size(watched, point)
+    if sized_point.largest:
+        return (Reason("search", "no largest batch was found: the search has not ended"),)
+    batch_size = _last_number(repeat.record.attempts.get(attempt, ()), "step", "batch")
+    if batch_size in (None, sized_point.batch_size_per_device):
+        return ()
+    detail = (
+        f"it ran with {batch_size} samples per device; the largest batch is {sized_point.batch}"
+    )
+    return (Reason("search", detail),)
+
+
+def _search_events(watched: TrackedCampaign, point: Point) -> tuple[Event, ...]:
+    return watched.records.at(watched.directory / point.search).events
+
+
+def _last_number(events: Iterable[Event], kind: str, name: str) -> int | None:
+    """Return a number from the last event of a kind; None if there is no valid one."""
+    values = [event.get(name) for event in events if event.get("event") == kind]
+    value = values[-1] if values else None
+    sound = isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_SIZE
+    return value if sound else None
+
+
+# --- Repeats until the median is known -----------------------------------------------------------
+
+
+def make_adaptive(protocol: Protocol, unneeded: Sequence[int]) -> Adaptive | None:
+    """Return what ended the repeats of a point; None if their number was fixed."""
+    if protocol.precision_of_median is None:
+        return None
+    return Adaptive(protocol.precision_of_median, protocol.repeats, tuple(unneeded))
+
+
+def make_unneeded_run(number: int, state: RepeatState) -> Run:
+    """Return a repeat that was not needed: it has neither a number nor a reason against it."""
+    return Run(
+        repeat=number,
+        attempt=state.attempt,
+        throughput=None,
+        valid=False,
+        reasons=(),
+        state=state.word,
+        state_source=state.source,
+        log="",
+        nodes=state.nodes,
+    )
+
+
+def warn_about_undecided(watched: TrackedCampaign) -> tuple[str, ...]:
+    """Return a sentence if nodes could not decide whether repeats were needed, which then ran."""
+    if watched.campaign.protocol.precision_of_median is None:
+        return ()
+    attempts = [
+        attempt for repeat in watched.repeats for attempt in repeat.record.attempts.values()
+    ]
+    undecided = [
+        attempt
+        for attempt in attempts
+        if any(event.get("event") == "undecided" for event in attempt)
+    ]
+    if not undecided:
+        return ()
+    hosts = {str(event["host"]) for attempt in undecided for event in attempt if "host" in event}
+    text = "1 repeat was" if len(undecided) == 1 else f"{len(undecided)} repeats were"
+    clause = f"{text} made without knowing whether they were needed"
+    reason = f"hpcbert did not run on {fold(tuple(sorted(hosts)))}"
+    return (f"{watched.campaign.id}: {clause}: {reason}; see slurm/*.out.",)
+
+
+# --- A log's times, compared with those of the step ----------------------------------------------
+
+
+def find_time_problems(
+    record: RepeatRecord, attempt: int, log: Path, grammar: Grammar, *, contained: bool
+) -> tuple[Reason, ...]:
+    """Return why a run's times are inconsistent; none if they are consistent or unknown.
+
+    Args:
+        record: What its script wrote.
+        attempt: The number of the attempt.
+        log: What its program wrote.
+        grammar: How the log is read.
+        contained: Whether the program ran in a container, which has a time zone of its own.
+    """
+    step = next((step for step in record.steps if step.attempt == attempt), None)
+    if step is None or step.begin is None or step.end is None or step.end <= step.begin:
+        return ()  # A record in whole seconds that has no length does not say when it was.
+    detail = _describe_clock_change(step) or _describe_old_log(record, log, step.begin + step.ahead)
+    if not detail:
+        zones = QUARTERS if contained or not step.zones else step.zones
+        log_stamps = read_stamps(log, grammar)
+        details = [explain_mismatch(log_stamps, span) for span in _list_spans(step, zones)]
+        detail = details[0] if all(details) else ""
+    return (Reason("clock", detail),) if detail else ()
+
+
+def _list_spans(step: Step, zones: Sequence[int]) -> list[TimeSpan]:
+    """Return the time of a step by each clock that a log's stamps may come from.
+
+    On several nodes, the rank that prints may be on another one than the script. If the clock there
+    is right and only the script's is wrong, the stamps are those of the controller's clock.
+    """
+    begin, end = step.begin or 0.0, step.end or 0.0
+    offsets = [step.ahead] if len(step.nodes) > 1 and abs(step.ahead) > 1 else []
+    return [TimeSpan(begin + ahead, end + ahead, zones) for ahead in (0, *offsets)]
+
+
+def _describe_clock_change(step: Step) -> str:
+    if abs(step.moved) <= _MAX_DRIFT:
+        return ""
+    way = "forward" if step.moved > 0 else "back"
+    return f"the clock of {step.host} was set {way} by {abs(step.moved):.1f} s in the measured step"
+
+
+def _describe_old_log(record: RepeatRecord, log: Path, begin: float) -> str:
+    """Return a clause about a log that was last written to before its step began.
+
+    The status file was last written to later than that: if it seems older too, as in a restored
+    copy, the file system's times mean nothing.
+    """
+    try:
+        gap = begin - log.stat().st_mtime
+    except OSError:
+        return ""
+    if gap <= _SERVER_SLACK or (record.written or 0.0) < begin - _SERVER_SLACK:
+        return ""
+    return f"the log was last written to {gap:.0f} s before the measured step began"
