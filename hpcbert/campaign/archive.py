@@ -65,10 +65,6 @@ class PackedArchive:
 def pack(directory: Path, target: Path) -> PackedArchive:
     """Write a campaign into one new file.
 
-    Args:
-        directory: The campaign.
-        target: The archive.
-
     Raises:
         UsageError: A file of the campaign is a link or too large, or the target exists.
         CheckError: A file that can't be changed without losing its digests holds a secret.
@@ -98,10 +94,6 @@ def pack(directory: Path, target: Path) -> PackedArchive:
 
 def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
     """Write logs into one new file, the same bytes for the same logs; return those with secrets.
-
-    Args:
-        target: The file.
-        logs: Path of each entry's log.
 
     Raises:
         UsageError: One of them is a link, or they are too large.

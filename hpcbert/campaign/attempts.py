@@ -82,10 +82,7 @@ def find_states(
 ) -> tuple[dict[Key, RepeatState], tuple[str, ...]]:
     """Return the state of every repeat's newest attempt, and a warning if nothing answers.
 
-    Args:
-        watched: The campaign.
-        ask: Asks its scheduler; called only if a repeat's state is not on record.
-        recorded: What an earlier collect recorded.
+    The scheduler is asked only if a repeat's state is not on record.
     """
     states: dict[Key, RepeatState] = {}
     for repeat in watched.repeats:
@@ -207,10 +204,7 @@ class History:
 def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) -> History:
     """Return what is known about every attempt of one repeat.
 
-    Args:
-        repeat: The repeat, in the array that it was submitted in last.
-        newest: The state of its newest attempt, and what the scheduler says about earlier ones.
-        recorded: What an earlier collect recorded.
+    `newest` is the state of the newest one, with what the scheduler says about earlier ones.
     """
     arrays = [submission.array for submission in (*repeat.before, repeat)]
     submitted = [array for array in arrays if array.state == "submitted"]

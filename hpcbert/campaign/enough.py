@@ -37,10 +37,6 @@ class Decision(NamedTuple):
 def decide(directory: Path, point: str) -> Decision:
     """Return whether enough repeats of a point have ended.
 
-    Args:
-        directory: The campaign.
-        point: Key of the point.
-
     Raises:
         UsageError: The campaign is damaged.
     """

@@ -107,7 +107,8 @@ def read_digests(
 
 def _hash_file(watched: TrackedCampaign, name: str) -> dict[str, Any]:
     path = watched.directory / name
-    if name.startswith(_STATUS) and (record := watched.records.at(path)).stamp:
+    record = watched.records.at(path) if name.startswith(_STATUS) else None
+    if record and record.stamp:
         return {"bytes": len(record.raw), "sha256": hashlib.sha256(record.raw).hexdigest()}
     size, digest = 0, hashlib.sha256()
     try:
@@ -213,13 +214,7 @@ def concerns_all(path: str) -> bool:
 def find_deviations(
     watched: TrackedCampaign, document: Mapping[str, Any], entries: Mapping[str, dict[str, Any]]
 ) -> tuple[Deviation, ...]:
-    """Return the differences from the time when the evidence was recorded.
-
-    Args:
-        watched: The campaign.
-        document: Its measurements, with evidence.
-        entries: The digests of its files.
-    """
+    """Return the differences from the time when the evidence was recorded."""
     recorded_entries = document[EVIDENCE]["files"]
     late_files, masks = find_late_files(watched.campaign, document), read_masks(watched.directory)
     deviations = []
@@ -328,12 +323,7 @@ class LateFiles:
 
 
 def find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> LateFiles:
-    """Return the files that a record says it lacked; none if that can't be read.
-
-    Args:
-        campaign: Its manifest.
-        document: Its measurements, with evidence.
-    """
+    """Return the files that a record says it lacked; none if that can't be read."""
     try:
         arrays = {array.name: array for array in campaign.arrays}
         recorded = parse_utc(document["evidence"].get("recorded"))

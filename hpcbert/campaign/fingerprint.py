@@ -361,11 +361,7 @@ _MAX_FILES = 100_000
 
 
 class Environments:
-    """The fingerprints of a campaign; its folder is listed once.
-
-    Args:
-        directory: The campaign.
-    """
+    """The fingerprints of a campaign; its folder is listed once."""
 
     def __init__(self, directory: Path) -> None:
         self.folder = directory / ENV_FOLDER
@@ -405,9 +401,6 @@ def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> t
     """Return points with the facts of their nodes, and with the differences between these.
 
     A table's points are also compared with its baseline, the unit of its speedups.
-
-    Args:
-        points: Each with the fingerprints of its valid runs.
     """
     point_samples = [(point, tuple(node_samples)) for point, node_samples in points]
     baselines: dict[Group, tuple[NodeSample, ...]] = {}

@@ -371,7 +371,9 @@ class _Judge:
             reading = reading._replace(reasons=(Reason("rule", detail),))
         reasons = self._find_reasons(repeat, history, reading)
         fingerprints = self.environments.of(array.point.key, repeat.number, state.attempt)
-        sampled = None if reasons else self._sampled(array, repeat.number, state.attempt, reading)
+        sampled = (
+            None if reasons else self._read_power(array, repeat.number, state.attempt, reading)
+        )
         flags = (*reading.flags, "apart") if attempt_state.job_record.apart else reading.flags
         run = Run(
             repeat=repeat.number,
@@ -412,7 +414,7 @@ class _Judge:
             reasons.append(Reason("state", f"the jobs {jobs} ran it at the same time"))
         if over:
             reasons += find_search_problems(repeat, state.attempt)
-        reasons += self._changed(history, log)
+        reasons += self._find_changes(history, log)
         if reading.throughput is not None:
             contained = campaign.runtime != "none"
             reasons += find_time_problems(
@@ -431,7 +433,7 @@ class _Judge:
             suspended=state.suspended,
         )
 
-    def _changed(self, history: History, log: str) -> tuple[Reason, ...]:
+    def _find_changes(self, history: History, log: str) -> tuple[Reason, ...]:
         """Return why a repeat is invalid if a file of it differs from the record."""
         array = history.counted.array
         prefix = f"env/{array.point.key}.{history.number}.{history.counted.state.attempt}."
@@ -445,7 +447,9 @@ class _Judge:
         )
         return tuple(Reason("changed", str(deviation)) for deviation in deviations)
 
-    def _sampled(self, array: Array, number: int, attempt: int, reading: Reading) -> Sampled | None:
+    def _read_power(
+        self, array: Array, number: int, attempt: int, reading: Reading
+    ) -> Sampled | None:
         """Return the power of a valid run's GPUs in its window."""
         point, setting = apply_found_size(self.watched, array.point), reading.setting
         names = self.environments.names(point.key, number, attempt, ENDING)

@@ -32,12 +32,6 @@ def write_results(
     """Write a campaign's results into it; return sentences about problems with that.
 
     Nothing is written while a recorded file has changed.
-
-    Args:
-        watched: The campaign.
-        gathered: Its repeats.
-        nearby: The campaigns next to it.
-        now: Seconds since the epoch.
     """
     if gathered.comparison.changed:
         return ()

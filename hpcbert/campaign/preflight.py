@@ -82,7 +82,7 @@ def read_preflight(watched: TrackedCampaign) -> Preflight | None:
     record = read_record(watched.directory / array.status(array.repeats[0]))
     job_record = record.newest()
     events = record.attempts.get(job_record.attempt, ())
-    nodes = tuple(node for event in _select_events(events, "node") if (node := _read_node(event)))
+    nodes = tuple(filter(None, map(_read_node, _select_events(events, "node"))))
     fabric = next(iter(_select_events(events, "fabric")), {})
     over = job_record.exit is not None
     state: Literal["waits", "runs", "done", "failed"] = "waits"

@@ -113,7 +113,7 @@ def _apply_event(step: Step, kind: str, event: Mapping[str, Any]) -> Step:
     if kind == "start":
         host = _short_name(str(event.get("host", "")))
         names = expand(str(event.get("nodelist", ""))) or (host,)
-        nodes = frozenset(short for name in names if (short := _short_name(name)))
+        nodes = frozenset(map(_short_name, names)) - {""}
         job = str(event.get("job", ""))
         return Step(step.attempt, job=job, host=host, nodes=nodes, begin=time)
     exact_time = _as_number(event.get("at"), _MAX_TIME)

@@ -65,15 +65,15 @@ class TrackedCampaign:
         Sites add to names, cut them or replace them; comment or script stay. A name is part of its
         retries' names, so the longest match counts.
         """
-        if array := self._names.find_longest(row.name) or self._names.find_longest(row.comment):
+        array = self._names.find_longest(row.name) or self._names.find_longest(row.comment)
+        if array:
             return array
-        command = f"{row.command.rstrip()} "
-        return next((array for place in self.places if (array := self._run(place, command))), None)
-
-    def _run(self, place: str, command: str) -> Array | None:
-        """Return the array of a command's script, if the command names one of a campaign there."""
-        _, separator, text = command.partition(f"{place}/")
-        return self._scripts.get(text.split(" ")[0]) if separator else None
+        for place in self.places:
+            _, separator, text = f"{row.command.rstrip()} ".partition(f"{place}/")
+            array = self._scripts.get(text.split(" ")[0])
+            if separator and array:
+                return array
+        return None
 
     @cached_property
     def _scripts(self) -> dict[str, Array]:

@@ -134,12 +134,7 @@ def read_manifests(directories: Iterable[Path]) -> tuple[dict[Path, Campaign], t
 
 
 def describe_left_out(purpose: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return a warning about campaigns of another schema; nothing if there are none.
-
-    Args:
-        purpose: What they were left out of.
-        directories: The campaigns.
-    """
+    """Return a warning about campaigns of another schema; nothing if there are none."""
     if not directories:
         return ()
     reason = f"this hpcbert reads only schema {SCHEMA}"
@@ -477,9 +472,7 @@ def hash_file(path: Path) -> str:
 def compare_library(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[LibraryFile]:
     """Yield what is missing, differs or is not needed in a folder, apart from scripts.
 
-    Args:
-        folder: The library's.
-        expected: Name and SHA-256 of each file.
+    `expected` has the name and the SHA-256 of each file.
     """
     for name, sha256 in expected:
         sha256_found = hash_file(folder / name)
