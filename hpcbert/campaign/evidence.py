@@ -216,7 +216,7 @@ def find_deviations(
 ) -> tuple[Deviation, ...]:
     """Return the differences from the time when the evidence was recorded."""
     recorded_entries = document[EVIDENCE]["files"]
-    late_files, masks = find_late_files(watched.campaign, document), read_masks(watched.directory)
+    late_files, masks = _find_late_files(watched.campaign, document), read_masks(watched.directory)
     deviations = []
     if document.get(SEAL) != compute_seal(document):
         text = "the record itself was changed after it was written"
@@ -242,13 +242,13 @@ def _classify_change(
     name: str,
     entry: Any,
     document: Mapping[str, Any],
-    late_files: LateFiles,
+    late_files: _LateFiles,
 ) -> Deviation:
     if name == MANIFEST and _is_continued(watched.campaign, document):
         return Deviation("grew", name, "arrays were added or submitted", harmless=True)
     parts = _split_at_record(watched, name, entry)
     is_output = name.startswith("slurm/")
-    if parts is not None and (is_output or (name.startswith(_STATUS) and is_continuation(*parts))):
+    if parts is not None and (is_output or (name.startswith(_STATUS) and _is_continuation(*parts))):
         return Deviation("grew", name, "lines were added", harmless=True)
     if parts is not None and name in late_files.growing:
         return Deviation("late", name, "the file system shows more of it now", harmless=True)
@@ -270,7 +270,7 @@ def _split_at_record(watched: TrackedCampaign, name: str, entry: Any) -> tuple[b
     return (raw[:size], raw[size:]) if is_same and len(raw) >= size else None
 
 
-def _classify_new_file(name: str, late_files: LateFiles, *, goes_on: bool) -> Deviation:
+def _classify_new_file(name: str, late_files: _LateFiles, *, goes_on: bool) -> Deviation:
     if name in late_files.missing or name.startswith("env/"):
         return Deviation("late", name, "the file system did not show it before", harmless=True)
     return Deviation("added", name, "it did not exist before", harmless=goes_on)
@@ -284,7 +284,7 @@ def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
     """
     manifest = document[EVIDENCE].get("manifest")
     try:
-        present = hash_manifest(campaign)
+        present = _hash_manifest(campaign)
         run_arrays = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
         array_names = run_arrays & manifest["arrays"].keys()
         is_kept = all(
@@ -296,7 +296,7 @@ def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
         return False
 
 
-def hash_manifest(campaign: Campaign) -> dict[str, Any]:
+def _hash_manifest(campaign: Campaign) -> dict[str, Any]:
     """Return the digests of a manifest's arrays, by name, and of everything else in it."""
     data = asdict(campaign)
     arrays = data.pop("arrays")
@@ -310,7 +310,7 @@ def hash_manifest(campaign: Campaign) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class LateFiles:
+class _LateFiles:
     """Files that may have been missing or cut short when a campaign was collected.
 
     Attributes:
@@ -322,7 +322,7 @@ class LateFiles:
     growing: frozenset[str] = frozenset()
 
 
-def find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> LateFiles:
+def _find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> _LateFiles:
     """Return the files that a record says it lacked; none if that can't be read."""
     try:
         arrays = {array.name: array for array in campaign.arrays}
@@ -337,11 +337,11 @@ def find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> LateFile
             if recorded is not None and end is not None and abs(recorded - end) < VISIBILITY_DELAY:
                 growing.add(run["log"])
     except (KeyError, TypeError, AttributeError):
-        return LateFiles()
-    return LateFiles(frozenset(missing), frozenset(growing))
+        return _LateFiles()
+    return _LateFiles(frozenset(missing), frozenset(growing))
 
 
-def is_continuation(recorded: bytes, added: bytes) -> bool:
+def _is_continuation(recorded: bytes, added: bytes) -> bool:
     """Return whether lines that were added to a status file are lines that a job adds.
 
     They are if they belong to later attempts, or to one that had no end in the record.
@@ -404,7 +404,7 @@ def renew_evidence(
     evidence: dict[str, Any] = {
         "recorded": format_utc(now),
         "window": _PROTOCOL_WINDOW,
-        "manifest": hash_manifest(watched.campaign),
+        "manifest": _hash_manifest(watched.campaign),
         "files": files,
         "history": [],
     }

@@ -252,7 +252,7 @@ class NodeSample(NamedTuple):
     fingerprint: Fingerprint
 
 
-def collect_facts(node_samples: Iterable[NodeSample]) -> Facts:
+def _collect_facts(node_samples: Iterable[NodeSample]) -> Facts:
     """Return every fact of a point by name, with its values."""
     values_by_name: dict[str, set[str]] = {}
     for node_sample in node_samples:
@@ -415,7 +415,7 @@ def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> t
                 *find_differences_within(node_samples),
                 *find_differences_between(baselines.get(point.group, ()), node_samples),
             ),
-            facts=collect_facts(node_samples),
+            facts=_collect_facts(node_samples),
         )
         for point, node_samples in point_samples
     )

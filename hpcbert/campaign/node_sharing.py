@@ -153,7 +153,7 @@ class _Neighbour:
     @cached_property
     def last_written(self) -> float:
         """When one of its status files was last written to; 0 if it has none."""
-        return max(status_times(self.directory), default=0.0)
+        return max(_status_times(self.directory), default=0.0)
 
     @cached_property
     def attempts(self) -> list[tuple[float, float, MeasuredAttempt]]:
@@ -171,12 +171,12 @@ class _Neighbour:
         return [
             (*attempt.step.span, replace(attempt, campaign=name, owner=owner))
             for repeat in watched.repeats
-            for attempt in measured_attempts(repeat)
+            for attempt in _measured_attempts(repeat)
             if attempt.step.span
         ]
 
 
-def measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
+def _measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
     """Yield the measured attempts of a repeat, from all arrays of its point."""
     steps, key = repeat.record.steps, repeat.array.point.key
     for step, following in zip(steps, (*steps[1:], None), strict=False):
@@ -198,7 +198,7 @@ def _close_step(step: Step, following: Step | None, log: Path) -> Step:
     return replace(step, end=begin)
 
 
-def status_times(directory: Path) -> Iterator[float]:
+def _status_times(directory: Path) -> Iterator[float]:
     """Yield when each status file of a campaign was last written to."""
     with contextlib.suppress(OSError), os.scandir(directory / "status") as entries:
         for entry in entries:
@@ -237,8 +237,8 @@ def refuse_shared(
     arrays = {repeat.key: repeat.array for repeat in watched.repeats}
     valid = {key: run for key, run in runs.items() if run.valid}
     counted = {(arrays[key].point.key, run.repeat): run.attempt for key, run in valid.items()}
-    sharings = find_sharing(watched, counted, nearby)
-    recorded = read_recorded(watched.directory)
+    sharings = _find_sharing(watched, counted, nearby)
+    recorded = _read_recorded(watched.directory)
     judged, warnings = dict(runs), []
     for key, run in valid.items():
         array = arrays[key]
@@ -260,7 +260,7 @@ def refuse_shared(
     return judged, tuple(warnings)
 
 
-def find_sharing(
+def _find_sharing(
     watched: TrackedCampaign, counted: Mapping[Key, int], nearby: NearbyCampaigns | None
 ) -> dict[Key, Sharing]:
     """Return the attempts that ran on a repeat's nodes while it was measured, by repeat.
@@ -273,7 +273,7 @@ def find_sharing(
     attempts = [
         measured_attempt
         for repeat in watched.repeats
-        for measured_attempt in measured_attempts(repeat)
+        for measured_attempt in _measured_attempts(repeat)
     ]
     numbers = [
         number
@@ -286,7 +286,7 @@ def find_sharing(
     if nearby:
         begin, end = min(begin for begin, _ in spans), max(end for _, end in spans)
         # Files have the time of the file server's clock, which is not the nodes'.
-        times = list(status_times(watched.directory))
+        times = list(_status_times(watched.directory))
         period = Period(min([begin, *times]) - _SLACK, begin - _SLACK, end + _SLACK)
         own_nodes = frozenset(node for number in numbers for node in attempts[number].step.nodes)
         attempts += nearby.attempts(watched, own_nodes, period, max(times, default=0.0))
@@ -327,7 +327,7 @@ def _find_overlapping(steps: Sequence[Step]) -> dict[int, set[int]]:
     return overlapping
 
 
-def read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
+def _read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
     """Return what an earlier collect recorded about shared nodes, by array, repeat, attempt.
 
     The value is why a run was refused, or empty if it was only marked.

@@ -249,7 +249,7 @@ def read_record(path: Path) -> RepeatRecord:
         descriptor, _ = open_file(path)
         with os.fdopen(descriptor, "rb") as file:
             # Before its content: what is added while it is read then changes the stamp.
-            stamp = make_stamp(os.fstat(file.fileno()))
+            stamp = _make_stamp(os.fstat(file.fileno()))
             return RepeatRecord(read_open(file, path, max_bytes=_MAX_BYTES), stamp)
     except OSError:
         return RepeatRecord()
@@ -274,7 +274,7 @@ def _parse_last(raw: bytes) -> Event:
     return next((event for line in lines for event in read_events(line)), {})
 
 
-def make_stamp(status: os.stat_result) -> Stamp:
+def _make_stamp(status: os.stat_result) -> Stamp:
     """Return size and time of the last change of a file."""
     return status.st_size, status.st_mtime_ns
 
@@ -347,6 +347,6 @@ class Records:
 
 def _read_stamp(path: Path) -> Stamp | None:
     try:
-        return make_stamp(path.stat())
+        return _make_stamp(path.stat())
     except OSError:
         return None
