@@ -65,10 +65,6 @@ class PackedArchive:
 def pack(directory: Path, target: Path) -> PackedArchive:
     """Write a campaign into one new file.
 
-    Args:
-        directory: The campaign.
-        target: The archive.
-
     Raises:
         UsageError: A file of the campaign is a link or too large, or the target exists.
         CheckError: A file that can't be changed without losing its digests holds a secret.
@@ -83,12 +79,11 @@ def pack(directory: Path, target: Path) -> PackedArchive:
     campaign = store.read_manifest(directory)
     temporary = temporary_for(target)
     with translate_errors("write", target):
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         try:
-            with os.fdopen(descriptor, "w+b") as file:
+            with temporary.open("x+b") as file:
                 index = _write_archive(file, directory, campaign.id)
                 file.flush()
-                os.fsync(descriptor)
+                os.fsync(file.fileno())
                 size, sha256 = file.seek(0, os.SEEK_END), _hash_file(file)
             _publish(temporary, target)
         finally:
@@ -99,10 +94,6 @@ def pack(directory: Path, target: Path) -> PackedArchive:
 
 def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
     """Write logs into one new file, the same bytes for the same logs; return those with secrets.
-
-    Args:
-        target: The file.
-        logs: Path of each entry's log.
 
     Raises:
         UsageError: One of them is a link, or they are too large.
@@ -116,7 +107,8 @@ def pack_logs(target: Path, logs: Mapping[str, Path]) -> tuple[str, ...]:
         for entry, path in sorted(logs.items()):
             packed, original = _add_file(archive, path.parent, path.name, entry, bytes_left)
             bytes_left -= packed["bytes"]
-            masked += [entry] if original["sha256"] != packed["sha256"] else []
+            if original["sha256"] != packed["sha256"]:
+                masked.append(entry)
     return tuple(masked)
 
 

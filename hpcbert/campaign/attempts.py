@@ -82,10 +82,7 @@ def find_states(
 ) -> tuple[dict[Key, RepeatState], tuple[str, ...]]:
     """Return the state of every repeat's newest attempt, and a warning if nothing answers.
 
-    Args:
-        watched: The campaign.
-        ask: Asks its scheduler; called only if a repeat's state is not on record.
-        recorded: What an earlier collect recorded.
+    The scheduler is asked only if a repeat's state is not on record.
     """
     states: dict[Key, RepeatState] = {}
     for repeat in watched.repeats:
@@ -158,12 +155,12 @@ class AttemptState:
     Attributes:
         array: The array that it was submitted in.
         state: Its state, with its number.
-        seen: What the job wrote about it.
+        job_record: What the job wrote about it.
     """
 
     array: Array
     state: RepeatState
-    seen: JobRecord
+    job_record: JobRecord
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,7 @@ class History:
         return self.attempts[-1].state
 
     @property
-    def told(self) -> RepeatState:
+    def full_state(self) -> RepeatState:
         """The same, with the states of earlier attempts."""
         return replace(self.newest, earlier=tuple(attempt.state for attempt in self.attempts[:-1]))
 
@@ -197,7 +194,7 @@ class History:
                 return attempt
         return self.attempts[-1]
 
-    def listed(self, directory: Path) -> tuple[Attempt, ...]:
+    def list_attempts(self, directory: Path) -> tuple[Attempt, ...]:
         """Return the attempts for a table; none if there is only one."""
         if len(self.attempts) == 1:
             return ()
@@ -207,10 +204,7 @@ class History:
 def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) -> History:
     """Return what is known about every attempt of one repeat.
 
-    Args:
-        repeat: The repeat, in the array that it was submitted in last.
-        newest: The state of its newest attempt, and what the scheduler says about earlier ones.
-        recorded: What an earlier collect recorded.
+    `newest` is the state of the newest one, with what the scheduler says about earlier ones.
     """
     arrays = [submission.array for submission in (*repeat.before, repeat)]
     submitted = [array for array in arrays if array.state == "submitted"]
@@ -303,7 +297,7 @@ def _state_from_job(job_record: JobRecord, *, requeued: bool) -> RepeatState:
 
 def _list_attempt(directory: Path, number: int, attempt_state: AttemptState) -> Attempt:
     log = store.log_path(directory, attempt_state.array, number, attempt_state.state.attempt)
-    state, job_record = attempt_state.state, attempt_state.seen
+    state, job_record = attempt_state.state, attempt_state.job_record
     return Attempt(
         attempt=state.attempt,
         job=job_record.jobs[0] if job_record.jobs else attempt_state.array.element(number),

@@ -6,6 +6,7 @@ says which of them the row is about. A median over them would describe neither.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -25,14 +26,14 @@ class ComparedRun(NamedTuple):
     Attributes:
         point: Its point, for messages.
         log: The path of its log.
-        taken: What its log and its nodes say about the experiment.
+        samples: What its log and its nodes say about the experiment.
         beginning: Of its log, as `lines.checksum` returns it; None if unknown.
     """
 
     point: str
     run: Run
     log: Path
-    taken: tuple[NodeSample, ...]
+    samples: tuple[NodeSample, ...]
     beginning: int | None = None
 
 
@@ -75,10 +76,10 @@ def _merge_nodes(account: ComparedRun) -> tuple[NodeSample, ...]:
 
     Nodes of one run may be of several kinds, if those of the other runs are too.
     """
-    logs = [node_sample for node_sample in account.taken if LOG in node_sample.fingerprint.scopes]
+    logs = [node_sample for node_sample in account.samples if LOG in node_sample.fingerprint.scopes]
     nodes = [
         node_sample.fingerprint
-        for node_sample in account.taken
+        for node_sample in account.samples
         if LOG not in node_sample.fingerprint.scopes
     ]
     values: dict[str, set[str]] = {}
@@ -174,9 +175,6 @@ def _hash_beginning(log: Path) -> int:
 
 def _hash_log(log: Path) -> bytes:
     """Return the SHA-256 of a whole log, unpacked; nothing if it can't be read."""
-    # Most logs differ at the beginning, and need no digest.
-    import hashlib
-
     digest = hashlib.sha256()
     with suppress(NotALogError), closing(read_pieces(log)) as pieces:
         for piece in pieces:

@@ -58,29 +58,24 @@ def find_earlier_runs(
         iters: Iterations of a run: runs of other lengths are not comparable.
         rehearse: Whether to look for rehearsals or for runs.
     """
-    runs_by_point: dict[Point, EarlierRuns] = {}
+    seconds: dict[Point, list[float]] = {point: [] for point in points}
+    campaign_ids: dict[Point, list[str]] = {point: [] for point in points}
     for tracked_campaign in tracked_campaigns:
         campaign = tracked_campaign.campaign
         if campaign.protocol.iters != iters or campaign.rehearse != rehearse:
             continue
-        open_points = [
-            point
-            for point in campaign.of_point
-            if point in points and len(_get_runs(runs_by_point, point).seconds) < _ENOUGH
-        ]
-        for point in open_points:
-            seconds = tuple(_list_durations(tracked_campaign, point))
-            if seconds:
-                newer = _get_runs(runs_by_point, point)
-                campaign_ids = (*newer.campaigns, campaign.id)
-                runs_by_point[point] = EarlierRuns((*newer.seconds, *seconds), campaign_ids)
-        if all(len(_get_runs(runs_by_point, point).seconds) >= _ENOUGH for point in points):
-            break
-    return runs_by_point
-
-
-def _get_runs(runs_by_point: dict[Point, EarlierRuns], point: Point) -> EarlierRuns:
-    return runs_by_point.get(point, EarlierRuns((), ()))
+        for point in campaign.of_point:
+            if point not in seconds or len(seconds[point]) >= _ENOUGH:
+                continue
+            durations = list(_list_durations(tracked_campaign, point))
+            if durations:
+                seconds[point] += durations
+                campaign_ids[point].append(campaign.id)
+    return {
+        point: EarlierRuns(tuple(durations), tuple(campaign_ids[point]))
+        for point, durations in seconds.items()
+        if durations
+    }
 
 
 def _list_durations(watched: TrackedCampaign, point: Point) -> Iterator[float]:

@@ -77,11 +77,6 @@ def write(
 
     An end of a repeat that lives again is removed. In another user's campaign, or one that can't be
     written to, nothing changes.
-
-    Args:
-        watched: The campaign.
-        states: The states of its repeats.
-        final: The repeats whose states are final.
     """
     before = read(watched.directory).by_repeat
     ends = dict(before)

@@ -37,10 +37,6 @@ class Decision(NamedTuple):
 def decide(directory: Path, point: str) -> Decision:
     """Return whether enough repeats of a point have ended.
 
-    Args:
-        directory: The campaign.
-        point: Key of the point.
-
     Raises:
         UsageError: The campaign is damaged.
     """
@@ -50,7 +46,7 @@ def decide(directory: Path, point: str) -> Decision:
     protocol = campaign.protocol
     if campaign.rehearse:
         succeeded = sum(
-            repeat.known.counted.state.kind is Kind.SUCCEEDED for repeat in gathered.repeats
+            repeat.history.counted.state.kind is Kind.SUCCEEDED for repeat in gathered.repeats
         )
         return Decision(succeeded >= FEWEST_REPEATS, f"{succeeded} repeats were rehearsed")
     rates = valid_throughputs(repeat.run for repeat in gathered.repeats)

@@ -60,7 +60,7 @@ class Deviation:
     Attributes:
         kind: `missing`, `changed`, `added`, `grew` (it still begins with what was recorded),
             `late` (the file system showed it only later), `masked` (something in it looked like a
-            secret when it was archived), or `compute_seal`: the record itself was changed.
+            secret when it was archived), or `seal`: the record itself was changed.
         path: Relative to the campaign.
         detail: A sentence.
         harmless: Whether a campaign that goes on, or a slow file system, explains it.
@@ -100,22 +100,15 @@ def read_digests(
         name for name in paths if name not in known_digests and not name.startswith(_STATUS)
     ]
     sizes = [size_of(watched.directory / name) for name in new_paths]
-    entries = {
-        **known_digests,
-        **dict(
-            zip(
-                new_paths,
-                map_in_parallel(partial(_hash_file, watched), new_paths, sizes),
-                strict=True,
-            )
-        ),
-    }
+    digests = map_in_parallel(partial(_hash_file, watched), new_paths, sizes)
+    entries = {**known_digests, **dict(zip(new_paths, digests, strict=True))}
     return {name: entries[name] if name in entries else _hash_file(watched, name) for name in paths}
 
 
 def _hash_file(watched: TrackedCampaign, name: str) -> dict[str, Any]:
     path = watched.directory / name
-    if name.startswith(_STATUS) and (record := watched.records.at(path)).stamp:
+    record = watched.records.at(path) if name.startswith(_STATUS) else None
+    if record and record.stamp:
         return {"bytes": len(record.raw), "sha256": hashlib.sha256(record.raw).hexdigest()}
     size, digest = 0, hashlib.sha256()
     try:
@@ -221,53 +214,43 @@ def concerns_all(path: str) -> bool:
 def find_deviations(
     watched: TrackedCampaign, document: Mapping[str, Any], entries: Mapping[str, dict[str, Any]]
 ) -> tuple[Deviation, ...]:
-    """Return the differences from the time when the evidence was recorded.
-
-    Args:
-        watched: The campaign.
-        document: Its measurements, with evidence.
-        entries: The digests of its files.
-    """
+    """Return the differences from the time when the evidence was recorded."""
     recorded_entries = document[EVIDENCE]["files"]
-    text = "the record itself was changed after it was written"
-    seal_deviations = (
-        ()
-        if document.get(SEAL) == compute_seal(document)
-        else (Deviation("seal", MEASUREMENTS, text),)
-    )
-    lacking, masked = find_late_files(watched.campaign, document), read_masks(watched.directory)
-    deviations = [
-        _masked_deviation(name)
-        if masked.get(name) == Masking(entry, entries.get(name, {}))
-        else _classify_change(watched, name, entry, document, lacking)
-        if name in entries
-        else Deviation("missing", name, "it is missing")
-        for name, entry in recorded_entries.items()
-        if entries.get(name) != entry
-    ]
+    late_files, masks = _find_late_files(watched.campaign, document), read_masks(watched.directory)
+    deviations = []
+    if document.get(SEAL) != compute_seal(document):
+        text = "the record itself was changed after it was written"
+        deviations.append(Deviation("seal", MEASUREMENTS, text))
+    for name, entry in recorded_entries.items():
+        if entries.get(name) == entry:
+            continue
+        if name not in entries:
+            deviations.append(Deviation("missing", name, "it is missing"))
+        elif masks.get(name) == Masking(entry, entries[name]):
+            text = "secrets in it were masked to archive it"
+            deviations.append(Deviation("masked", name, text, harmless=True))
+        else:
+            deviations.append(_classify_change(watched, name, entry, document, late_files))
     goes_on = any(deviation.harmless and deviation.kind == "grew" for deviation in deviations)
-    added = (
-        _classify_new_file(name, lacking, goes_on=goes_on)
-        for name in entries
-        if name not in recorded_entries
-    )
-    return (*seal_deviations, *deviations, *added)
-
-
-def _masked_deviation(name: str) -> Deviation:
-    return Deviation("masked", name, "secrets in it were masked to archive it", harmless=True)
+    new_names = [name for name in entries if name not in recorded_entries]
+    added = [_classify_new_file(name, late_files, goes_on=goes_on) for name in new_names]
+    return (*deviations, *added)
 
 
 def _classify_change(
-    watched: TrackedCampaign, name: str, entry: Any, document: Mapping[str, Any], lacking: LateFiles
+    watched: TrackedCampaign,
+    name: str,
+    entry: Any,
+    document: Mapping[str, Any],
+    late_files: _LateFiles,
 ) -> Deviation:
     if name == MANIFEST and _is_continued(watched.campaign, document):
         return Deviation("grew", name, "arrays were added or submitted", harmless=True)
     parts = _split_at_record(watched, name, entry)
     is_output = name.startswith("slurm/")
-    if parts is not None and (is_output or (name.startswith(_STATUS) and is_continuation(*parts))):
+    if parts is not None and (is_output or (name.startswith(_STATUS) and _is_continuation(*parts))):
         return Deviation("grew", name, "lines were added", harmless=True)
-    if parts is not None and name in lacking.growing:
+    if parts is not None and name in late_files.growing:
         return Deviation("late", name, "the file system shows more of it now", harmless=True)
     return Deviation("changed", name, "its content is not what was recorded")
 
@@ -287,8 +270,8 @@ def _split_at_record(watched: TrackedCampaign, name: str, entry: Any) -> tuple[b
     return (raw[:size], raw[size:]) if is_same and len(raw) >= size else None
 
 
-def _classify_new_file(name: str, lacking: LateFiles, *, goes_on: bool) -> Deviation:
-    if name in lacking.missing or name.startswith("env/"):
+def _classify_new_file(name: str, late_files: _LateFiles, *, goes_on: bool) -> Deviation:
+    if name in late_files.missing or name.startswith("env/"):
         return Deviation("late", name, "the file system did not show it before", harmless=True)
     return Deviation("added", name, "it did not exist before", harmless=goes_on)
 
@@ -301,7 +284,7 @@ def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
     """
     manifest = document[EVIDENCE].get("manifest")
     try:
-        present = hash_manifest(campaign)
+        present = _hash_manifest(campaign)
         run_arrays = {run["array"] for run in document["runs"] if run["state_source"] != "none"}
         array_names = run_arrays & manifest["arrays"].keys()
         is_kept = all(
@@ -313,7 +296,7 @@ def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
         return False
 
 
-def hash_manifest(campaign: Campaign) -> dict[str, Any]:
+def _hash_manifest(campaign: Campaign) -> dict[str, Any]:
     """Return the digests of a manifest's arrays, by name, and of everything else in it."""
     data = asdict(campaign)
     arrays = data.pop("arrays")
@@ -327,7 +310,7 @@ def hash_manifest(campaign: Campaign) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class LateFiles:
+class _LateFiles:
     """Files that may have been missing or cut short when a campaign was collected.
 
     Attributes:
@@ -339,13 +322,8 @@ class LateFiles:
     growing: frozenset[str] = frozenset()
 
 
-def find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> LateFiles:
-    """Return the files that a record says it lacked; none if that can't be read.
-
-    Args:
-        campaign: Its manifest.
-        document: Its measurements, with evidence.
-    """
+def _find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> _LateFiles:
+    """Return the files that a record says it lacked; none if that can't be read."""
     try:
         arrays = {array.name: array for array in campaign.arrays}
         recorded = parse_utc(document["evidence"].get("recorded"))
@@ -359,11 +337,11 @@ def find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> LateFile
             if recorded is not None and end is not None and abs(recorded - end) < VISIBILITY_DELAY:
                 growing.add(run["log"])
     except (KeyError, TypeError, AttributeError):
-        return LateFiles()
-    return LateFiles(frozenset(missing), frozenset(growing))
+        return _LateFiles()
+    return _LateFiles(frozenset(missing), frozenset(growing))
 
 
-def is_continuation(recorded: bytes, added: bytes) -> bool:
+def _is_continuation(recorded: bytes, added: bytes) -> bool:
     """Return whether lines that were added to a status file are lines that a job adds.
 
     They are if they belong to later attempts, or to one that had no end in the record.
@@ -418,15 +396,15 @@ def renew_evidence(
         document: The measurements that the evidence belongs to.
         now: Seconds since the epoch.
         accepted: The user's reason to accept changes; empty if there are none.
-        known_digests: The digests used for the comparison. They still hold for logs, or the process that
-            records them sees from size and time that they don't.
+        known_digests: The digests used for the comparison. They still hold for logs, or the process
+            that records them sees from size and time that they don't.
     """
     logs = {name: digest for name, digest in known_digests.items() if name.startswith(_LOGS)}
     files = read_digests(watched, logs)
     evidence: dict[str, Any] = {
         "recorded": format_utc(now),
         "window": _PROTOCOL_WINDOW,
-        "manifest": hash_manifest(watched.campaign),
+        "manifest": _hash_manifest(watched.campaign),
         "files": files,
         "history": [],
     }

@@ -6,6 +6,7 @@ of known types, or left out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -116,9 +117,6 @@ class Fingerprint:
     @property
     def digest(self) -> str:
         """SHA-256 of the relevant facts, 12 hexadecimal digits: equal nodes have equal ones."""
-        # Logs of other origin have no fingerprint, and need no digest.
-        import hashlib
-
         text = json.dumps([sorted(self.facts.items()), sorted(self.scopes)])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
@@ -254,7 +252,7 @@ class NodeSample(NamedTuple):
     fingerprint: Fingerprint
 
 
-def collect_facts(node_samples: Iterable[NodeSample]) -> Facts:
+def _collect_facts(node_samples: Iterable[NodeSample]) -> Facts:
     """Return every fact of a point by name, with its values."""
     values_by_name: dict[str, set[str]] = {}
     for node_sample in node_samples:
@@ -363,11 +361,7 @@ _MAX_FILES = 100_000
 
 
 class Environments:
-    """The fingerprints of a campaign; its folder is listed once.
-
-    Args:
-        directory: The campaign.
-    """
+    """The fingerprints of a campaign; its folder is listed once."""
 
     def __init__(self, directory: Path) -> None:
         self.folder = directory / ENV_FOLDER
@@ -407,9 +401,6 @@ def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> t
     """Return points with the facts of their nodes, and with the differences between these.
 
     A table's points are also compared with its baseline, the unit of its speedups.
-
-    Args:
-        points: Each with the fingerprints of its valid runs.
     """
     point_samples = [(point, tuple(node_samples)) for point, node_samples in points]
     baselines: dict[Group, tuple[NodeSample, ...]] = {}
@@ -424,7 +415,7 @@ def compare_points(points: Iterable[tuple[Measured, Sequence[NodeSample]]]) -> t
                 *find_differences_within(node_samples),
                 *find_differences_between(baselines.get(point.group, ()), node_samples),
             ),
-            facts=collect_facts(node_samples),
+            facts=_collect_facts(node_samples),
         )
         for point, node_samples in point_samples
     )

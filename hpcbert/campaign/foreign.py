@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from hpcbert.campaign.duplicates import find_compressed_copies
@@ -26,8 +27,11 @@ from hpcbert.campaign.user_settings import (
     make_setting,
     make_unknown,
 )
+from hpcbert.config import places
+from hpcbert.config.toml import read as read_toml
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.logs import failures
+from hpcbert.logs import grammar as grammars
 from hpcbert.logs.advice import advise, explain_unread, find_frameworks
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import LeftOut, LogFile, printable_path
@@ -37,6 +41,7 @@ from hpcbert.logs.setting import END, Setting, Window
 from hpcbert.logs.window import counted_part
 from hpcbert.model import Counted, Measured, Point, Shape
 from hpcbert.results.reduce import Curves, make_group
+from hpcbert.system.decode import decode
 from hpcbert.system.files import size_of
 from hpcbert.system.workers import map_in_parallel
 
@@ -54,6 +59,36 @@ class Framework(NamedTuple):
     name: str
     grammar: Grammar
     model: str
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """The frameworks in some folders.
+
+    Attributes:
+        folders: As `places.recipe_folders` returns them.
+    """
+
+    folders: tuple[Path, ...]
+
+    @cached_property
+    def names(self) -> Mapping[str, Path]:
+        """The folder of each framework, by its name."""
+        return places.list_recipes(self.folders)
+
+    def load(self, name: str) -> Framework:
+        """Return how to read a framework's logs.
+
+        Raises:
+            ConfigError: No framework has that name, or its recipe is invalid.
+        """
+        folder = self.names.get(name) or places.find_recipe(name, self.folders)
+        path = folder / "recipe.toml"
+        values = read_toml(path)
+        model_names = values.get("models", ["bert"])
+        models = decode(tuple[str, ...], model_names, file=str(path), path="models")
+        log = grammars.parse(values.get("log", {}), where=str(path))
+        return Framework(folder.name, log, models[0])
 
 
 class _Outcome(NamedTuple):
@@ -75,7 +110,7 @@ class Reader:
     """Reads logs of any framework.
 
     Attributes:
-        known: The user's settings for all of them.
+        user_settings: The user's settings for all of them.
         frameworks: Names of all frameworks, to recognise one in a path.
         load: Returns a framework by name.
         rule: Name of a rule, empty for each framework's default.
@@ -84,7 +119,7 @@ class Reader:
         as_repeats: Whether all logs of a point are repeats, whatever their names.
     """
 
-    known: UserSettings
+    user_settings: UserSettings
     frameworks: Collection[str]
     load: Callable[[str], Framework]
     rule: str
@@ -93,15 +128,11 @@ class Reader:
     as_repeats: bool = False
     _loaded: dict[str, Framework] = field(default_factory=dict, init=False)
     _unfit: list[tuple[LogFile, UsageError]] = field(default_factory=list, init=False)
-    _twins: list[LeftOut] = field(default_factory=list, init=False)
+    _copies: list[LeftOut] = field(default_factory=list, init=False)
     _assumed: set[Shape] = field(default_factory=set, init=False)
     _used: dict[tuple[str, str], Rule] = field(default_factory=dict, init=False)
-    # By folder: the framework that it is named after.
-    _folders: dict[str, str] = field(default_factory=dict, init=False)
     # By all that paths say about runs: the repeats of a point have one setting.
     _settings: dict[tuple[object, ...], Setting] = field(default_factory=dict, init=False)
-    # By all that logs say about their points.
-    _points: dict[tuple[object, ...], Point] = field(default_factory=dict, init=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -127,18 +158,12 @@ class Reader:
         """
         points: dict[tuple[Point, str], list[ReadLog]] = {}
         valid_points: set[Point] = set()
-        unique_logs = self._without_twins(logs)
-        reads = self._called(self._advised(self._reads(unique_logs)))
+        unique_logs = self._leave_out_copies(logs)
+        reads = self._name_models(self._add_advice(self._read_all(unique_logs)))
         reads = sorted(reads, key=lambda read_log: not read_log.valid)
         for read_log in reads:
             try:
-                # An invalid log may lack facts that the others of its point state.
-                candidates = (
-                    []
-                    if read_log.valid
-                    else [point for point in valid_points if _is_log_of(read_log, point)]
-                )
-                point = candidates[0] if len(candidates) == 1 else self._point(read_log)
+                point = _find_point(read_log, valid_points)
                 if not read_log.valid:
                     self._refuse_clash(read_log, points.get((point, read_log.rule), ()))
             except UnknownLogError as error:
@@ -157,7 +182,7 @@ class Reader:
             NumberedLogs(
                 make_group(point, curves, rule),
                 point.shape,
-                self._counted(point_reads),
+                self._count(point_reads),
                 number_logs(point_reads, as_repeats=self.as_repeats),
             )
             for (point, rule), point_reads in points.items()
@@ -171,27 +196,27 @@ class Reader:
             LeftOut(log.path, f"{error.message} {error.hint}".strip(), wanted=True)
             for log, error in self._unfit
         )
-        return (*unfit, *self._twins)
+        return (*unfit, *self._copies)
 
-    def _without_twins(self, logs: Sequence[LogFile]) -> list[LogFile]:
+    def _leave_out_copies(self, logs: Sequence[LogFile]) -> list[LogFile]:
         """Return the logs without compressed copies of others next to them."""
         pairs = find_compressed_copies([log.path for log in logs])
-        self._twins.extend(
+        self._copies.extend(
             LeftOut(path, f"it is a copy of {printable_path(other)}, which was read", wanted=False)
             for path, other in pairs.items()
         )
         return [log for log in logs if log.path not in pairs]
 
-    def _reads(self, logs: Sequence[LogFile]) -> list[ReadLog]:
+    def _read_all(self, logs: Sequence[LogFile]) -> list[ReadLog]:
         """Return the logs that could be read; the others are left out.
 
         Raises:
             UsageError: As `gather`.
         """
         # The modules for the first log are loaded here, once for all processes.
-        outcomes = [self._outcome(log) for log in logs[:1]]
+        outcomes = [self._read_log(log) for log in logs[:1]]
         outcomes += map_in_parallel(
-            self._outcome, logs[1:], [size_of(log.path) for log in logs[1:]]
+            self._read_log, logs[1:], [size_of(log.path) for log in logs[1:]]
         )
         reads = []
         for log, outcome in zip(logs, outcomes, strict=True):
@@ -202,31 +227,31 @@ class Reader:
                 message, where, hint = outcome.unknown
                 self._unfit.append((log, UnknownLogError(message, where=where, hint=hint)))
                 continue
-            model = self.known.model or log.model or ""
+            model = self.user_settings.model or log.model or ""
             reads.append(ReadLog(log, outcome.framework, model, outcome.rule, outcome.reading))
         return reads
 
-    def _advised(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
+    def _add_advice(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
         """Return the logs; if none of a framework has a number, with what would give one."""
         valid = {read.framework for read in reads if read.valid}
         unmeasured = [
             read for read in reads if read.framework not in valid and _lacks_records(read)
         ]
         unmeasured = unmeasured[:_MAX_ADVISED]
-        details = [self._advice(read, to_end=False) for read in unmeasured]
+        details = [self._find_advice(read, to_end=False) for read in unmeasured]
         if len(set(details)) > 1:
             # Runs of several lengths: one window for all of them.
-            details = [self._advice(read, to_end=True) for read in unmeasured]
+            details = [self._find_advice(read, to_end=True) for read in unmeasured]
         advice_by_log = dict(zip([read.log for read in unmeasured], details, strict=True))
         return [_with_detail(read, advice_by_log.get(read.log, "")) for read in reads]
 
-    def _advice(self, read: ReadLog, *, to_end: bool) -> str:
+    def _find_advice(self, read: ReadLog, *, to_end: bool) -> str:
         grammar = self._load(read.framework).grammar
         rule, detail = grammar.rule(self.rule), read.reading.reasons[0].detail
         setting = self._setting(read.log)
         return advise(read.log.path, grammar, rule, setting, detail, to_end=to_end)
 
-    def _counted(self, reads: Sequence[ReadLog]) -> Counted:
+    def _count(self, reads: Sequence[ReadLog]) -> Counted:
         usual, window, first = Setting(), self.window, reads[0]
         return counted_part(
             self._used[first.framework, first.rule],
@@ -234,7 +259,7 @@ class Reader:
             usual.iters if window.iters is None else window.iters,
         )
 
-    def _outcome(self, log: LogFile) -> _Outcome:
+    def _read_log(self, log: LogFile) -> _Outcome:
         """Read one log, in any process: it leaves only loaded recipes behind.
 
         Raises:
@@ -248,7 +273,7 @@ class Reader:
             setting = self._setting(log)
             reader = read_to_end if self.window.iters == END else read
             reading = reader(log.path, framework.grammar, rule, setting)
-            reading = self._explained(log, framework, reading)
+            reading = self._explain(log, framework, reading)
             if reading.missing:
                 raise make_unknown([reading.missing], log)
         except UnknownLogError as error:
@@ -276,16 +301,10 @@ class Reader:
     def _setting(self, log: LogFile) -> Setting:
         of_point = log.of_point
         if of_point not in self._settings:
-            self._settings[of_point] = make_setting(log, self.known, self.window)
+            self._settings[of_point] = make_setting(log, self.user_settings, self.window)
         return self._settings[of_point]
 
-    def _point(self, read: ReadLog) -> Point:
-        key = read.framework, read.model, read.reading.setting
-        if key not in self._points:
-            self._points[key] = _make_point(read)
-        return self._points[key]
-
-    def _called(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
+    def _name_models(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
         """Return the logs; those without a named model get the model that they all state.
 
         If they state several models, they stay together but are not repeats of each other.
@@ -303,11 +322,11 @@ class Reader:
         ]
 
     def _framework(self, log: LogFile) -> Framework:
-        path_framework, user_framework = log.framework, self.known.framework
+        path_framework, user_framework = log.framework, self.user_settings.framework
         if path_framework and user_framework and path_framework != user_framework:
             raise make_contradiction("framework", path_framework, "--fw", user_framework, log)
-        framework = self._load(user_framework) if user_framework else self._named(log)
-        folder = self._folder(log) if user_framework and not self.pattern else ""
+        framework = self._load(user_framework) if user_framework else self._load_named(log)
+        folder = self._name_in_folders(log) if user_framework and not self.pattern else ""
         # A folder may be called `pytorch` for other reasons: its contents decide.
         if folder not in ("", user_framework) and find_frameworks(
             log.path, self._grammars([folder])
@@ -320,9 +339,9 @@ class Reader:
             self._loaded[name] = self.load(name)
         return self._loaded[name]
 
-    def _named(self, log: LogFile) -> Framework:
+    def _load_named(self, log: LogFile) -> Framework:
         """Return the framework that a path names; it may not have a recipe."""
-        name = log.framework or self._in_path(log)
+        name = log.framework or self._find_name(log)
         try:
             return self._load(name)
         except ConfigError:
@@ -340,16 +359,13 @@ class Reader:
                 grammars[name] = self._load(name).grammar
         return grammars
 
-    def _folder(self, log: LogFile) -> str:
+    def _name_in_folders(self, log: LogFile) -> str:
         """Return the framework that a folder of the path is named after, the nearest one."""
-        folder = os.path.dirname(log.path)  # noqa: PTH120 - pathlib takes ten times as long
-        if folder not in self._folders:
-            parents = log.path.absolute().parts[-2::-1]
-            self._folders[folder] = next((name for name in parents if name in self.frameworks), "")
-        return self._folders[folder]
+        parents = log.path.absolute().parts[-2::-1]
+        return next((name for name in parents if name in self.frameworks), "")
 
-    def _in_path(self, log: LogFile) -> str:
-        if folder := self._folder(log):
+    def _find_name(self, log: LogFile) -> str:
+        if folder := self._name_in_folders(log):
             return folder
         frameworks = find_frameworks(log.path, self._grammars(self.frameworks))
         hint = (
@@ -363,7 +379,7 @@ class Reader:
             hint=hint or f"Give --fw NAME; known: {', '.join(sorted(self.frameworks))}.",
         )
 
-    def _explained(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
+    def _explain(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
         """Return why a log has no number: the run lacked something, or the file is not a log."""
         if any(reason.code in ("no-log", "rehearsal") for reason in reading.reasons):
             return reading
@@ -407,6 +423,15 @@ def _choose_error(read: ReadLog, error: UnknownLogError) -> UnknownLogError:
 
 def _join_reasons(read: ReadLog) -> str:
     return "; ".join(map(str, read.reading.reasons))
+
+
+def _find_point(read: ReadLog, valid_points: Collection[Point]) -> Point:
+    """Return the point of a log, which an invalid one may know only by the others' facts."""
+    if not read.valid:
+        candidates = [point for point in valid_points if _is_log_of(read, point)]
+        if len(candidates) == 1:
+            return candidates[0]
+    return _make_point(read)
 
 
 def _make_point(read: ReadLog) -> Point:

@@ -125,13 +125,9 @@ def format_manifest(schema: int, campaign: Campaign) -> str:
 
     json's own indentation is ten times as slow.
     """
-    lines = (
-        (name, _format_line(value))
-        for name, value in _field_values(campaign).items()
-        if name != "arrays"
-    )
-    head = "".join(f' "{name}": {text},\n' for name, text in (("schema", schema), *lines))
-    arrays = ",\n  ".join(map(_format_line, campaign.arrays))
+    values = {"schema": schema, **_field_values(campaign)}
+    arrays = ",\n  ".join(map(_format_line, values.pop("arrays")))
+    head = "".join(f' "{name}": {_format_line(value)},\n' for name, value in values.items())
     return f'{{\n{head} "arrays": [\n  {arrays}\n ]\n}}\n'
 
 

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpcbert.campaign import evidence as proof
-from hpcbert.campaign import judge, overview, store
+from hpcbert.campaign import evidence, judge, overview, store
 from hpcbert.campaign.attempts import SCHEMA
 from hpcbert.campaign.evidence import MEASUREMENTS, TABLE
 from hpcbert.campaign.judge import Gathered, JudgedRepeat
@@ -21,6 +20,7 @@ from hpcbert.model import Campaign
 from hpcbert.results.document import NodeFacts, Source, tables_data
 from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.states import dump_state
+from hpcbert.system import redact
 
 # Seconds after the end of a script in which such a scheduler adds its own line.
 _LAST_LINE_DELAY = 60.0
@@ -32,14 +32,8 @@ def write_results(
     """Write a campaign's results into it; return sentences about problems with that.
 
     Nothing is written while a recorded file has changed.
-
-    Args:
-        watched: The campaign.
-        gathered: Its repeats.
-        nearby: The campaigns next to it.
-        now: Seconds since the epoch.
     """
-    if gathered.held.changed:
+    if gathered.comparison.changed:
         return ()
     if not gathered.standard:
         states = gathered.states
@@ -60,11 +54,9 @@ def write_results(
 
 def _find_busy_file(directory: Path, gathered: Gathered) -> str:
     """Return a log or status file that was written to since it was read; empty if none was."""
-    present_stamps = proof.read_stamps(directory)
-    names = sorted({*present_stamps, *gathered.stamps})
-    return next(
-        (name for name in names if present_stamps.get(name) != gathered.stamps.get(name)), ""
-    )
+    before, now = gathered.stamps, evidence.read_stamps(directory)
+    names = sorted({*before, *now})
+    return next((name for name in names if before.get(name) != now.get(name)), "")
 
 
 def record_results(
@@ -88,26 +80,26 @@ def record_results(
     document = _make_document(watched.campaign, gathered)
     table = {"schema": SCHEMA, **tables_data(tabulate(gathered.points))}
     store.write_json(directory / TABLE, table)
-    evidence, is_ended = None, is_over(watched, gathered, now=now)
-    if is_ended:
-        evidence = proof.renew_evidence(
-            watched, document, now=now, accepted=accepted, known_digests=gathered.held.digests
+    ended, digests = is_over(watched, gathered, now=now), gathered.comparison.digests
+    renewed = None
+    if ended:
+        renewed = evidence.renew_evidence(
+            watched, document, now=now, accepted=accepted, known_digests=digests
         )
     # Digests belong to what was read, or there are none.
-    if evidence and not _find_busy_file(directory, gathered):
-        document[proof.EVIDENCE] = evidence
+    if renewed and not _find_busy_file(directory, gathered):
+        document[evidence.EVIDENCE] = renewed
     else:
-        document[proof.EVIDENCE] = proof.keep_evidence(watched)
-    document[overview.SUMMARY] = asdict(
-        overview.summarize(watched.campaign, document, over=is_ended)
-    )
-    document[proof.SEAL] = proof.compute_seal(document)
+        document[evidence.EVIDENCE] = evidence.keep_evidence(watched)
+    summary = overview.summarize(watched.campaign, document, over=ended)
+    document[overview.SUMMARY] = asdict(summary)
+    document[evidence.SEAL] = evidence.compute_seal(document)
     store.write_json(directory / MEASUREMENTS, document)
 
 
 def is_over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
     """Return whether no repeat waits or runs, and nothing writes to its files any more."""
-    if any(repeat.known.newest.kind.alive for repeat in gathered.repeats):
+    if any(repeat.history.newest.kind.alive for repeat in gathered.repeats):
         return False
     if not find_traits(watched.campaign.scheduler).records_end:
         return True
@@ -134,16 +126,16 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
             {
                 "array": repeat.array.name,
                 "job_id": repeat.array.job_id,
-                "newest": repeat.known.newest.attempt,
+                "newest": repeat.history.newest.attempt,
                 **asdict(repeat.run),
-                "scheduler": dump_state(repeat.known.counted.state),
+                "scheduler": dump_state(repeat.history.counted.state),
                 "verdicts": [
                     {
                         "array": attempt.array.name,
                         "job_id": attempt.array.job_id,
                         "state": dump_state(attempt.state),
                     }
-                    for attempt in repeat.known.attempts
+                    for attempt in repeat.history.attempts
                 ],
             }
             for repeat in gathered.repeats
@@ -153,8 +145,6 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
 
 def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
     """Return what a campaign is, and the facts of its valid runs' nodes."""
-    from hpcbert.system import redact
-
     return Source(
         kind="campaign",
         name=campaign.id,

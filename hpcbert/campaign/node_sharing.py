@@ -10,8 +10,7 @@ import contextlib
 import os
 import re
 import time
-from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 from hpcbert.campaign import store
 from hpcbert.campaign.evidence import MEASUREMENTS
-from hpcbert.campaign.record import Records, Step, find_meetings
+from hpcbert.campaign.record import Records, Step
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.errors import UsageError
 from hpcbert.model import Reason, Run, parse_stamp
@@ -75,7 +74,11 @@ class NearbyCampaigns:
         self._folders: dict[Path, _Folder] = {}
 
     def attempts(
-        self, watched: TrackedCampaign, nodes: Iterable[str], period: Period, last_written: float
+        self,
+        watched: TrackedCampaign,
+        nodes: frozenset[str],
+        period: Period,
+        last_written: float,
     ) -> list[MeasuredAttempt]:
         """Return the attempts of other campaigns in a folder that ran on nodes about a period.
 
@@ -102,98 +105,78 @@ class NearbyCampaigns:
 
 
 class _Folder:
-    """The campaigns of one folder; they are read when a period needs them.
-
-    A folder has thousands of campaigns after some months: the names and times of files rule out
-    most of them.
-    """
+    """The campaigns of one folder, each read when a period needs it."""
 
     def __init__(self, path: Path, records: Records) -> None:
         self.listed = time.time()
+        self.left_out: list[Path] = []
         directories: list[Path] = []
         with contextlib.suppress(OSError):
-            directories = list(path.iterdir())
-        neighbours = [_Neighbour(directory, records) for directory in directories]
-        # The oldest, and then those last written to, at the end, where they are removed.
-        self._unseen = sorted(neighbours, key=lambda neighbour: neighbour.created, reverse=True)
-        self._unread: list[_Neighbour] = []
-        self._by_node: dict[str, list[_NodeUse]] = {}
-        self.left_out: list[Path] = []
+            directories = sorted(path.iterdir())
+        self._neighbours = [
+            _Neighbour(directory, records, self.left_out) for directory in directories
+        ]
 
-    def find(self, campaign: str, nodes: Iterable[str], period: Period) -> list[MeasuredAttempt]:
+    def find(self, campaign: str, nodes: frozenset[str], period: Period) -> list[MeasuredAttempt]:
         """Return the attempts of campaigns other than one, in the order of their directories."""
-        self._read(period)
-        uses: dict[tuple[str, int], MeasuredAttempt] = {}
-        for node in nodes:
-            for use in self._by_node.get(node, ()):
-                overlaps = use.begin <= period.end and use.end >= period.begin
-                if overlaps and use.campaign != campaign:
-                    uses[use.order] = use.attempt
-        return [uses[order] for order in sorted(uses)]
-
-    def _read(self, period: Period) -> None:
-        while self._unseen and self._unseen[-1].created <= period.end:
-            insort(self._unread, self._unseen.pop(), key=lambda neighbour: neighbour.last_written)
-        while self._unread and self._unread[-1].last_written >= period.since:
-            neighbour = self._unread.pop()
-            try:
-                for node, use in neighbour.uses():
-                    self._by_node.setdefault(node, []).append(use)
-            except store.OtherSchemaError:
-                self.left_out.append(neighbour.directory)
-            except UsageError:
-                continue
-
-
-class _NodeUse(NamedTuple):
-    """One attempt on one node.
-
-    Attributes:
-        begin, end: As of `Step.span`.
-        campaign: Id of its campaign.
-        order: Its place among the attempts of the folder.
-    """
-
-    begin: float
-    end: float
-    campaign: str
-    order: tuple[str, int]
-    attempt: MeasuredAttempt
+        # Names and times of files rule out most of the thousands of campaigns in a folder.
+        neighbours = [
+            neighbour
+            for neighbour in self._neighbours
+            if neighbour.created <= period.end and neighbour.last_written >= period.since
+        ]
+        return [
+            attempt
+            for neighbour in neighbours
+            for begin, end, attempt in neighbour.attempts
+            if begin <= period.end
+            and end >= period.begin
+            and attempt.step.nodes & nodes
+            and neighbour.campaign != campaign
+        ]
 
 
 class _Neighbour:
-    """A campaign, or another file or directory; the manifest is read when it is needed."""
+    """A campaign, or another file or directory; the manifest is read when it is needed.
 
-    def __init__(self, directory: Path, records: Records) -> None:
+    Args:
+        left_out: Gets the directory if it has another schema.
+    """
+
+    def __init__(self, directory: Path, records: Records, left_out: list[Path]) -> None:
         self.directory = directory
-        self._records = records
+        self.campaign = ""
+        self._records, self._left_out = records, left_out
         # Long ago if the name does not say.
         self.created = parse_stamp(directory.name) or 0.0
 
     @cached_property
     def last_written(self) -> float:
         """When one of its status files was last written to; 0 if it has none."""
-        return max(status_times(self.directory), default=0.0)
+        return max(_status_times(self.directory), default=0.0)
 
-    def uses(self) -> Iterator[tuple[str, _NodeUse]]:
-        """Yield each node of each measured attempt.
-
-        Raises:
-            UsageError: The campaign can't be read.
-        """
-        manifest = store.read_manifest(self.directory)
+    @cached_property
+    def attempts(self) -> list[tuple[float, float, MeasuredAttempt]]:
+        """Its measured attempts, each with its span; none if it can't be read."""
+        try:
+            manifest = store.read_manifest(self.directory)
+        except store.OtherSchemaError:
+            self._left_out.append(self.directory)
+            return []
+        except UsageError:
+            return []
+        self.campaign = manifest.id
         watched = TrackedCampaign(self.directory, manifest, self._records)
         name, owner = self.directory.name, store.find_foreign_owner(self.directory)
-        attempts = [attempt for repeat in watched.repeats for attempt in measured_attempts(repeat)]
-        for number, attempt in enumerate(attempts):
-            if span := attempt.step.span:
-                named = replace(attempt, campaign=name, owner=owner)
-                use = _NodeUse(*span, manifest.id, (name, number), named)
-                for node in attempt.step.nodes:
-                    yield node, use
+        return [
+            (*attempt.step.span, replace(attempt, campaign=name, owner=owner))
+            for repeat in watched.repeats
+            for attempt in _measured_attempts(repeat)
+            if attempt.step.span
+        ]
 
 
-def measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
+def _measured_attempts(repeat: Repeat) -> Iterator[MeasuredAttempt]:
     """Yield the measured attempts of a repeat, from all arrays of its point."""
     steps, key = repeat.record.steps, repeat.array.point.key
     for step, following in zip(steps, (*steps[1:], None), strict=False):
@@ -215,7 +198,7 @@ def _close_step(step: Step, following: Step | None, log: Path) -> Step:
     return replace(step, end=begin)
 
 
-def status_times(directory: Path) -> Iterator[float]:
+def _status_times(directory: Path) -> Iterator[float]:
     """Yield when each status file of a campaign was last written to."""
     with contextlib.suppress(OSError), os.scandir(directory / "status") as entries:
         for entry in entries:
@@ -254,8 +237,8 @@ def refuse_shared(
     arrays = {repeat.key: repeat.array for repeat in watched.repeats}
     valid = {key: run for key, run in runs.items() if run.valid}
     counted = {(arrays[key].point.key, run.repeat): run.attempt for key, run in valid.items()}
-    sharings = find_sharing(watched, counted, nearby)
-    recorded = read_recorded(watched.directory)
+    sharings = _find_sharing(watched, counted, nearby)
+    recorded = _read_recorded(watched.directory)
     judged, warnings = dict(runs), []
     for key, run in valid.items():
         array = arrays[key]
@@ -277,7 +260,7 @@ def refuse_shared(
     return judged, tuple(warnings)
 
 
-def find_sharing(
+def _find_sharing(
     watched: TrackedCampaign, counted: Mapping[Key, int], nearby: NearbyCampaigns | None
 ) -> dict[Key, Sharing]:
     """Return the attempts that ran on a repeat's nodes while it was measured, by repeat.
@@ -290,7 +273,7 @@ def find_sharing(
     attempts = [
         measured_attempt
         for repeat in watched.repeats
-        for measured_attempt in measured_attempts(repeat)
+        for measured_attempt in _measured_attempts(repeat)
     ]
     numbers = [
         number
@@ -303,11 +286,11 @@ def find_sharing(
     if nearby:
         begin, end = min(begin for begin, _ in spans), max(end for _, end in spans)
         # Files have the time of the file server's clock, which is not the nodes'.
-        times = list(status_times(watched.directory))
+        times = list(_status_times(watched.directory))
         period = Period(min([begin, *times]) - _SLACK, begin - _SLACK, end + _SLACK)
-        node_names = {node for number in numbers for node in attempts[number].step.nodes}
-        attempts += nearby.attempts(watched, node_names, period, max(times, default=0.0))
-    overlapping = find_meetings([attempt.step for attempt in attempts])
+        own_nodes = frozenset(node for number in numbers for node in attempts[number].step.nodes)
+        attempts += nearby.attempts(watched, own_nodes, period, max(times, default=0.0))
+    overlapping = _find_overlapping([attempt.step for attempt in attempts])
     sharings: dict[Key, Sharing] = {}
     for number in numbers:
         attempt = attempts[number]
@@ -321,7 +304,30 @@ def find_sharing(
     return sharings
 
 
-def read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
+def _find_overlapping(steps: Sequence[Step]) -> dict[int, set[int]]:
+    """Return which steps may have had a node at the same time, by their places in the sequence.
+
+    Those that never met are not compared; `Step.shared` decides about each pair.
+    """
+    by_node: dict[str, list[tuple[float, float, int]]] = {}
+    for number, step in enumerate(steps):
+        if step.span:
+            for node in step.nodes:
+                by_node.setdefault(node, []).append((*step.span, number))
+    overlapping: dict[int, set[int]] = {}
+    for spans in by_node.values():
+        spans.sort()
+        for place, (_, end, number) in enumerate(spans):
+            for later in range(place + 1, len(spans)):
+                begin, _, other = spans[later]
+                if begin >= end:
+                    break
+                overlapping.setdefault(number, set()).add(other)
+                overlapping.setdefault(other, set()).add(number)
+    return overlapping
+
+
+def _read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
     """Return what an earlier collect recorded about shared nodes, by array, repeat, attempt.
 
     The value is why a run was refused, or empty if it was only marked.

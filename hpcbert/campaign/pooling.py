@@ -101,9 +101,8 @@ def _by_number(reads: Sequence[ReadLog], numbers: Sequence[int]) -> dict[int, Re
     numbered: dict[int, list[ReadLog]] = {}
     for number, read in sorted(zip(numbers, reads, strict=True), key=itemgetter(0)):
         numbered.setdefault(number, []).append(read)
-    return _refuse_early_ends(
-        {repeat: _choose_attempt(repeat, same_number) for repeat, same_number in numbered.items()}
-    )
+    attempts = {number: _choose_attempt(number, same) for number, same in numbered.items()}
+    return _refuse_early_ends(attempts)
 
 
 def _refuse_early_ends(reads: dict[int, ReadLog]) -> dict[int, ReadLog]:
@@ -112,9 +111,7 @@ def _refuse_early_ends(reads: dict[int, ReadLog]) -> dict[int, ReadLog]:
     A log that states the run's end is whole: runs to convergence differ in length.
     """
     last = max((read.reading.last for read in reads.values() if read.valid), default=0)
-    return (
-        {repeat: _refuse_early_end(read, last) for repeat, read in reads.items()} if last else reads
-    )
+    return {repeat: _refuse_early_end(read, last) for repeat, read in reads.items()}
 
 
 def _refuse_early_end(read: ReadLog, last: int) -> ReadLog:
@@ -191,13 +188,13 @@ def make_points(
             counted=point.counted,
             unchecked=_list_unchecked(reads),
             steps=tuple(
-                (run.repeat, steps)
+                (run.repeat, read.reading.steps)
                 for run, read in zip(runs, reads, strict=True)
-                if run.valid and (steps := read.reading.steps)
+                if run.valid and read.reading.steps
             ),
         )
         pairs = zip(runs, point_accounts, strict=True)
-        node_samples = (sample for run, account in pairs if run.valid for sample in account.taken)
+        node_samples = (sample for run, account in pairs if run.valid for sample in account.samples)
         measured.append((measured_point, tuple(node_samples)))
     return tuple(measured)
 
@@ -217,9 +214,10 @@ def _without_overlaps(runs: Sequence[Run], reads: Sequence[ReadLog]) -> tuple[Ru
 
 
 def _overlap_reason(other: ReadLog) -> Reason:
+    path = printable_path(other.log.path)
     detail = (
-        f"{printable_path(other.log.path)} was measured at the same time: logs of several ranks are one run,"
-        " and runs that share nodes slow each other down"
+        f"{path} was measured at the same time: logs of several ranks are one run, and runs that "
+        "share nodes slow each other down"
     )
     return Reason("shared-nodes", detail)
 

@@ -82,7 +82,7 @@ def read_preflight(watched: TrackedCampaign) -> Preflight | None:
     record = read_record(watched.directory / array.status(array.repeats[0]))
     job_record = record.newest()
     events = record.attempts.get(job_record.attempt, ())
-    nodes = tuple(node for event in _select_events(events, "node") if (node := _read_node(event)))
+    nodes = tuple(filter(None, map(_read_node, _select_events(events, "node"))))
     fabric = next(iter(_select_events(events, "fabric")), {})
     over = job_record.exit is not None
     state: Literal["waits", "runs", "done", "failed"] = "waits"
@@ -172,7 +172,7 @@ def _describe_slow_nodes(preflight: Preflight) -> Iterator[str]:
 
 
 def warn_about_preflight(watched: TrackedCampaign, *, over: bool) -> tuple[str, ...]:
-    """Return the same as `describe_preflight`, if something is wrong with a node or with the preflight."""
+    """Return what `describe_preflight` does, if a node or the preflight itself has a problem."""
     preflight = read_preflight(watched)
     if preflight is None or (preflight.state == "done" and not preflight.slow):
         return ()

@@ -1,17 +1,17 @@
 """The status files of a campaign: what its jobs wrote themselves, each file opened once.
 
 A job appends one JSON object per line to `status/POINT.REPEAT.jsonl` (job.bash), in each of
-its attempts. Everything that needs what a job wrote takes a RepeatRecord and opens no file.
+its attempts. Everything that needs what a job wrote takes a RepeatRecord and opens no file. A Step
+is when and where an attempt was measured, by the job's own account.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -88,31 +88,6 @@ class Step:
         return span if fine else (math.floor(span[0]), math.floor(span[1]))
 
 
-def find_meetings(steps: Sequence[Step]) -> dict[int, set[int]]:
-    """Return which steps may have had a node at the same time, by their places in the sequence.
-
-    This sweeps over each node's time, so that steps that never met are not compared. `Step.shared`
-    decides about each pair.
-    """
-    nodes: dict[str, list[tuple[float, float, int]]] = {}
-    for number, step in enumerate(steps):
-        if spanned := step.span:
-            for node in step.nodes:
-                nodes.setdefault(node, []).append((*spanned, number))
-    overlapping: dict[int, set[int]] = {}
-    for spans in nodes.values():
-        active: list[tuple[float, float, int]] = []  # those that have begun, by their end
-        for low, high, number in sorted(spans):
-            while active and active[0][0] <= low:
-                heapq.heappop(active)
-            for _, begin, other in active:
-                if begin < high:
-                    overlapping.setdefault(number, set()).add(other)
-                    overlapping.setdefault(other, set()).add(number)
-            heapq.heappush(active, (high, low, number))
-    return overlapping
-
-
 def read_steps(events: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
     """Return the measured steps in a status file, one per attempt, in order.
 
@@ -138,7 +113,7 @@ def _apply_event(step: Step, kind: str, event: Mapping[str, Any]) -> Step:
     if kind == "start":
         host = _short_name(str(event.get("host", "")))
         names = expand(str(event.get("nodelist", ""))) or (host,)
-        nodes = frozenset(short for name in names if (short := _short_name(name)))
+        nodes = frozenset(map(_short_name, names)) - {""}
         job = str(event.get("job", ""))
         return Step(step.attempt, job=job, host=host, nodes=nodes, begin=time)
     exact_time = _as_number(event.get("at"), _MAX_TIME)
@@ -226,11 +201,6 @@ class RepeatRecord:
         """All events, oldest first."""
         return read_events(self.raw)
 
-    @property
-    def last(self) -> Event:
-        """The last event; empty if there is none."""
-        return _parse_last(self.raw)
-
     @cached_property
     def attempts(self) -> dict[int, tuple[Event, ...]]:
         """The events of each attempt, by its number."""
@@ -279,7 +249,7 @@ def read_record(path: Path) -> RepeatRecord:
         descriptor, _ = open_file(path)
         with os.fdopen(descriptor, "rb") as file:
             # Before its content: what is added while it is read then changes the stamp.
-            stamp = make_stamp(os.fstat(file.fileno()))
+            stamp = _make_stamp(os.fstat(file.fileno()))
             return RepeatRecord(read_open(file, path, max_bytes=_MAX_BYTES), stamp)
     except OSError:
         return RepeatRecord()
@@ -304,7 +274,7 @@ def _parse_last(raw: bytes) -> Event:
     return next((event for line in lines for event in read_events(line)), {})
 
 
-def make_stamp(status: os.stat_result) -> Stamp:
+def _make_stamp(status: os.stat_result) -> Stamp:
     """Return size and time of the last change of a file."""
     return status.st_size, status.st_mtime_ns
 
@@ -340,7 +310,7 @@ class Records:
             if repeat_record.stamp is not None
         }
 
-    def stirred(self) -> bool:
+    def reread_changed(self) -> bool:
         """Read files again that have another stamp than before; return whether any had."""
         changed = [
             (folder_records, path)
@@ -377,6 +347,6 @@ class Records:
 
 def _read_stamp(path: Path) -> Stamp | None:
     try:
-        return make_stamp(path.stat())
+        return _make_stamp(path.stat())
     except OSError:
         return None

@@ -65,15 +65,15 @@ class TrackedCampaign:
         Sites add to names, cut them or replace them; comment or script stay. A name is part of its
         retries' names, so the longest match counts.
         """
-        if array := self._names.longest(row.name) or self._names.longest(row.comment):
+        array = self._names.find_longest(row.name) or self._names.find_longest(row.comment)
+        if array:
             return array
-        command = f"{row.command.rstrip()} "
-        return next((array for place in self.places if (array := self._run(place, command))), None)
-
-    def _run(self, place: str, command: str) -> Array | None:
-        """Return the array of a command's script, if the command names one of a campaign there."""
-        _, separator, text = command.partition(f"{place}/")
-        return self._scripts.get(text.split(" ")[0]) if separator else None
+        for place in self.places:
+            _, separator, text = f"{row.command.rstrip()} ".partition(f"{place}/")
+            array = self._scripts.get(text.split(" ")[0])
+            if separator and array:
+                return array
+        return None
 
     @cached_property
     def _scripts(self) -> dict[str, Array]:
@@ -103,14 +103,14 @@ class TrackedCampaign:
     def find_array(self, row: JobRow) -> Array | None:
         """Return the array that a job was submitted for, even if submitted again by hand."""
         for array in self.arrays_of_job.get(row.job, ())[:1]:
-            if self.lists(row, array):
+            if self.is_job_of(row, array):
                 return array
         label = self.find_labelled_array(row)
         if label is None or label.job_id == row.job:
             return None
-        return label if self.lists(row, replace(label, job_id="")) else None
+        return label if self.is_job_of(row, replace(label, job_id="")) else None
 
-    def lists(self, row: JobRow, array: Array) -> bool:
+    def is_job_of(self, row: JobRow, array: Array) -> bool:
         """Return whether a line is about an array's job: another job may have the same id.
 
         A job is identified by cluster, id, the controller's time of its submission, and directory
@@ -157,31 +157,21 @@ def _belongs_to(array: Array, event: Event) -> bool:
 
 
 class ArrayNames:
-    """The names of arrays, to be found in a site's version of them.
-
-    All begin alike, with the campaign's name, so the rest is looked up, by each of the few
-    lengths that occur.
-    """
+    """The names of arrays, to be found in a site's version of them."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
-        names = [array.name for array in arrays]
-        self._whole = {array.name: array for array in reversed(arrays)}
-        self._common = os.path.commonprefix(names)  # noqa: RUF071 - names, not paths
-        self._rests = {array.name[len(self._common) :]: array for array in reversed(arrays)}
-        self._lengths = sorted({len(suffix) for suffix in self._rests}, reverse=True)
+        self._arrays = {array.name: array for array in reversed(arrays)}
+        # All names begin with the campaign's, which the names of most other jobs don't have.
+        self._common = os.path.commonprefix(list(self._arrays))  # noqa: RUF071 - names, not paths
 
-    def longest(self, text: str) -> Array | None:
+    def find_longest(self, text: str) -> Array | None:
         """Return the array with the longest name that a text contains."""
-        if text in self._whole:
-            return self._whole[text]
-        matches: list[tuple[int, Array]] = []
-        position = text.find(self._common)
-        while position >= 0 and self._rests:
-            suffix = text[position + len(self._common) :]
-            arrays = (array for size in self._lengths if (array := self._rests.get(suffix[:size])))
-            matches += [(len(array.name), array) for array in arrays]
-            position = text.find(self._common, position + 1)
-        return max(matches, key=lambda match: match[0])[1] if matches else None
+        if text in self._arrays:
+            return self._arrays[text]
+        if self._common not in text:
+            return None
+        names = [name for name in self._arrays if name in text]
+        return self._arrays[max(names, key=len)] if names else None
 
 
 @dataclass(frozen=True)
@@ -260,7 +250,7 @@ class Repeat:
 
     def matches_row(self, row: JobRow) -> bool:
         """Return whether a line is about this repeat and not about another job with its number."""
-        return self.covers_row(row) and self.watched.lists(row, self.array)
+        return self.covers_row(row) and self.watched.is_job_of(row, self.array)
 
     def covers_row(self, row: JobRow) -> bool:
         """Return whether a line about its array, or the job it shares, is about this repeat."""
@@ -288,7 +278,7 @@ class RowIndex:
         if array.job_id:
             return (array.job_id,)
         if array.name not in self._found:
-            job_ids = [row.job for row in self._jobs.values() if watched.lists(row, array)]
+            job_ids = [row.job for row in self._jobs.values() if watched.is_job_of(row, array)]
             self._found[array.name] = tuple(dict.fromkeys(job_ids))
         return self._found[array.name]
 

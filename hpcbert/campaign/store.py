@@ -25,103 +25,6 @@ from hpcbert.model import ARCHIVE, MANIFEST, Array, Campaign
 from hpcbert.system import files, lock, ownership
 from hpcbert.system.decode import decode
 
-NOTE = "note.txt"
-# Characters.
-_LONGEST_NOTE = 1000
-# A larger file is something else.
-_MAX_NOTE_BYTES = 1 << 16
-
-
-def check_note(text: str) -> str:
-    """Return a note as it is stored: on one line.
-
-    Raises:
-        UsageError: It is too long, or has control characters.
-    """
-    line = " ".join(text.split())
-    if len(line) > _LONGEST_NOTE:
-        raise UsageError(f"The note has {len(line):,} characters; the limit is {_LONGEST_NOTE:,}.")
-    if not line.isprintable():
-        raise UsageError("The note has characters that can't be printed.")
-    return line
-
-
-def write_note(directory: Path, text: str) -> None:
-    """Write a campaign's note, replacing the present one; an empty one removes it.
-
-    Raises:
-        UsageError: As `check_note`.
-        HpcbertError: The file system refused; the old note stays.
-    """
-    line, path = check_note(text), directory / NOTE
-    if line:
-        files.write_text(path, f"{line}\n")
-        return
-    with files.translate_errors("remove the note", path), contextlib.suppress(FileNotFoundError):
-        path.unlink()
-
-
-def read_note(directory: Path) -> str:
-    """Return a campaign's note; empty if there is none, or if it can't be read."""
-    try:
-        raw = files.read(directory / NOTE, max_bytes=_MAX_NOTE_BYTES)
-    except OSError:
-        return ""
-    line = " ".join(raw.decode("utf-8", "replace").split())
-    return "".join(char if char.isprintable() else "�" for char in line)[:_LONGEST_NOTE]
-
-
-SCRIPTS_FOLDER = "scripts"
-
-
-class LibraryFile(NamedTuple):
-    """A file of a library that is not as its scripts need it."""
-
-    name: str
-    state: Literal["missing", "different", "not needed"]
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file, hexadecimal; empty if it is missing or can't be read."""
-    try:
-        return hashlib.sha256(files.read(path)).hexdigest()
-    except OSError:
-        return ""
-
-
-def compare_library(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[LibraryFile]:
-    """Yield what is missing, differs or is not needed in a folder, apart from scripts.
-
-    Args:
-        folder: The library's.
-        expected: Name and SHA-256 of each file.
-    """
-    for name, sha256 in expected:
-        sha256_found = hash_file(folder / name)
-        if sha256_found != sha256:
-            yield LibraryFile(name, "different" if sha256_found else "missing")
-    names = {name for name, _ in expected}
-    paths = sorted(folder.iterdir()) if folder.is_dir() else ()
-    for path in paths:
-        if path.name not in names and path.suffix != ".sbatch" and not path.is_dir():
-            yield LibraryFile(path.name, "not needed")
-
-
-def refuse_changed_library(directory: Path, campaign: Campaign) -> None:
-    """Refuse to run a campaign with another library than it was written with.
-
-    Raises:
-        UsageError: A file is missing or differs.
-    """
-    for name, state in compare_library(directory / SCRIPTS_FOLDER, campaign.library):
-        if state != "not needed":
-            raise UsageError(
-                f"The file is {state}: the campaign was written with it.",
-                where=str(directory / SCRIPTS_FOLDER / name),
-                hint="Submit again, so that manifest and library agree.",
-            )
-
-
 SCHEMA = 2
 RECIPE = "recipe.toml"
 SAMPLE = "sample.log"
@@ -137,6 +40,12 @@ _LONGEST_NAME = 255
 MOST_REPEATS = 50_000
 # Number of campaigns that an error names.
 _MAX_NAMED = 10
+SCRIPTS_FOLDER = "scripts"
+NOTE = "note.txt"
+# Characters.
+_LONGEST_NOTE = 1000
+# A larger file is something else.
+_MAX_NOTE_BYTES = 1 << 16
 
 write_text, write_bytes, locked = files.write_text, files.write_bytes, lock.hold_lock
 
@@ -225,12 +134,7 @@ def read_manifests(directories: Iterable[Path]) -> tuple[dict[Path, Campaign], t
 
 
 def describe_left_out(purpose: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return a warning about campaigns of another schema; nothing if there are none.
-
-    Args:
-        purpose: What they were left out of.
-        directories: The campaigns.
-    """
+    """Return a warning about campaigns of another schema; nothing if there are none."""
     if not directories:
         return ()
     reason = f"this hpcbert reads only schema {SCHEMA}"
@@ -545,3 +449,94 @@ def read_script(directory: Path, array: Array) -> bytes:
             hint="Submit again, so that manifest and script agree.",
         )
     return raw
+
+
+# --- The library that scripts source -------------------------------------------------------------
+
+
+class LibraryFile(NamedTuple):
+    """A file of a library that is not as its scripts need it."""
+
+    name: str
+    state: Literal["missing", "different", "not needed"]
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal; empty if it is missing or can't be read."""
+    try:
+        return hashlib.sha256(files.read(path)).hexdigest()
+    except OSError:
+        return ""
+
+
+def compare_library(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[LibraryFile]:
+    """Yield what is missing, differs or is not needed in a folder, apart from scripts.
+
+    `expected` has the name and the SHA-256 of each file.
+    """
+    for name, sha256 in expected:
+        sha256_found = hash_file(folder / name)
+        if sha256_found != sha256:
+            yield LibraryFile(name, "different" if sha256_found else "missing")
+    names = {name for name, _ in expected}
+    paths = sorted(folder.iterdir()) if folder.is_dir() else ()
+    for path in paths:
+        if path.name not in names and path.suffix != ".sbatch" and not path.is_dir():
+            yield LibraryFile(path.name, "not needed")
+
+
+def refuse_changed_library(directory: Path, campaign: Campaign) -> None:
+    """Refuse to run a campaign with another library than it was written with.
+
+    Raises:
+        UsageError: A file is missing or differs.
+    """
+    for name, state in compare_library(directory / SCRIPTS_FOLDER, campaign.library):
+        if state != "not needed":
+            raise UsageError(
+                f"The file is {state}: the campaign was written with it.",
+                where=str(directory / SCRIPTS_FOLDER / name),
+                hint="Submit again, so that manifest and library agree.",
+            )
+
+
+# --- The user's note: no part of the manifest, because it may change at any time ------------------
+
+
+def check_note(text: str) -> str:
+    """Return a note as it is stored: on one line.
+
+    Raises:
+        UsageError: It is too long, or has control characters.
+    """
+    line = " ".join(text.split())
+    if len(line) > _LONGEST_NOTE:
+        raise UsageError(f"The note has {len(line):,} characters; the limit is {_LONGEST_NOTE:,}.")
+    if not line.isprintable():
+        raise UsageError("The note has characters that can't be printed.")
+    return line
+
+
+def write_note(directory: Path, text: str) -> None:
+    """Write a campaign's note, replacing the present one; an empty one removes it.
+
+    Raises:
+        UsageError: As `check_note`.
+        HpcbertError: The file system refused; the old note stays.
+    """
+    line, path = check_note(text), directory / NOTE
+    if line:
+        files.write_text(path, f"{line}\n")
+        return
+    with files.translate_errors("remove the note", path), contextlib.suppress(FileNotFoundError):
+        path.unlink()
+
+
+def read_note(directory: Path) -> str:
+    """Return a campaign's note; empty if there is none, or if it can't be read."""
+    try:
+        raw = files.read(directory / NOTE, max_bytes=_MAX_NOTE_BYTES)
+    except OSError:
+        return ""
+    line = " ".join(raw.decode("utf-8", "replace").split())
+    return "".join(char if char.isprintable() else "�" for char in line)[:_LONGEST_NOTE]

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
-from hpcbert.campaign.foreign import Framework, Reader
-from hpcbert.campaign.foreign_recipes import Recipes
+from hpcbert.campaign.foreign import Framework, Reader, Recipes
 from hpcbert.campaign.node_sharing import NearbyCampaigns
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.user_settings import UserSettings
@@ -165,7 +164,7 @@ def _collect_directories(
         warnings += notes
     if discovery.logs:
         reader = Reader(
-            known=request.known,
+            user_settings=request.known,
             frameworks=frameworks,
             load=load,
             rule=request.rule,
@@ -287,15 +286,15 @@ def _collect_campaign(
     judgement = judge.gather(
         tracked_campaign, rule=request.rule, window=request.window, states=states, nearby=nearby
     )
-    is_alive = any(repeat.known.newest.kind.alive for repeat in judgement.repeats)
-    acceptances = tuple(f"{campaign.id}: {sentence}" for sentence in judgement.held.accepted)
+    is_alive = any(repeat.history.newest.kind.alive for repeat in judgement.repeats)
+    acceptances = tuple(f"{campaign.id}: {sentence}" for sentence in judgement.comparison.accepted)
     notes = (
         *store.warn_about_writers(origin_path),
         *preflight.warn_about_preflight(tracked_campaign, over=not is_alive),
         *acceptances,
     )
     if origin_path == directory and not store.find_foreign_owner(directory):
-        newest_states = {repeat.key: repeat.known.newest for repeat in judgement.repeats}
+        newest_states = {repeat.key: repeat.history.newest for repeat in judgement.repeats}
         ends.write(
             tracked_campaign,
             newest_states,
@@ -306,12 +305,12 @@ def _collect_campaign(
         _MeasuredPoint(point, node_samples).out_of(
             Origin("campaign", campaign.id, str(origin_path))
         )
-        for point, node_samples in zip(judgement.points, judgement.taken, strict=True)
+        for point, node_samples in zip(judgement.points, judgement.samples, strict=True)
     ]
     refused: tuple[str, ...] = ()
-    if judgement.held.changed:
+    if judgement.comparison.changed:
         # A changed campaign is not recorded again.
-        changes = "; ".join(map(str, judgement.held.changed))
+        changes = "; ".join(map(str, judgement.comparison.changed))
         hint = 'Restore it, or accept the change with hpcbert audit --accept "WHY"'
         refused = (f"{campaign.id} was changed since it was collected: {changes}. {hint}.",)
     source = make_source(origin_path, campaign, judgement.repeats)

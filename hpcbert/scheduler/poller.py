@@ -162,7 +162,7 @@ class PlainPoller(Poller):
 
     def has_news(self) -> bool:
         """Return whether anything was written."""
-        return any(tracked_campaign.records.stirred() for tracked_campaign in self._watched)
+        return any(tracked_campaign.records.reread_changed() for tracked_campaign in self._watched)
 
     def is_final(self, key: Key) -> bool:
         """Return whether a repeat has ended, or has an unknown end."""

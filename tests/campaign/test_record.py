@@ -157,5 +157,5 @@ def test_what_is_too_large_or_no_file_is_as_good_as_missing(tmp_path: Path) -> N
         file.truncate((1 << 22) + 1)
     missing = record.RepeatRecord()
     assert [record.read_record(one) for one in (path, tmp_path, tmp_path / "none")] == [missing] * 3
-    assert (missing.events, missing.attempts, missing.steps, missing.last) == ((), {}, (), {})
+    assert (missing.events, missing.attempts, missing.steps) == ((), {}, ())
     assert missing.attempt(2).attempt == missing.newest(first=2).attempt == 2

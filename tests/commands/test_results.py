@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.campaign.foreign_recipes import Recipes
+from hpcbert.campaign.foreign import Recipes
 from hpcbert.commands.collect import CollectRequest, Places, load_result_set
 from hpcbert.errors import UsageError
 from hpcbert.results.document import ResultSet, read_results, render_results

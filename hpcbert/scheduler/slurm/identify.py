@@ -266,7 +266,7 @@ def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) 
     job_ids = {other.job_id for other in watched.campaign.arrays if other.name != array.name}
     free_rows = [row for row in rows if row.job not in job_ids]
     unnumbered = replace(array, job_id="")
-    candidates = [row for row in free_rows if watched.lists(row, unnumbered)]
+    candidates = [row for row in free_rows if watched.is_job_of(row, unnumbered)]
     if not candidates and array.called:
         candidates = [row for row in free_rows if _may_be_renamed(watched, array, row)]
     if not candidates:
@@ -363,7 +363,7 @@ def _check_printed_id(watched: TrackedCampaign, array: Array, job: Job, world: W
     label = watched.find_labelled_array(row)
     name_fits = label is None or label.name == array.name
     numbered = replace(array, job_id=job.job_id, cluster=job.cluster, submit_time=row.submit)
-    is_ours = row.job == job.job_id and name_fits and watched.lists(row, numbered)
+    is_ours = row.job == job.job_id and name_fits and watched.is_job_of(row, numbered)
     return PrintedId(job, is_ours=is_ours, shown=controller_job)
 
 

@@ -89,7 +89,7 @@ class SlurmPoller(Poller):
 
     def has_news(self) -> bool:
         """Return whether jobs wrote ends that squeue can be asked about now."""
-        if any(tracked_campaign.records.stirred() for tracked_campaign in self._watched):
+        if any(tracked_campaign.records.reread_changed() for tracked_campaign in self._watched):
             self._note_ends()
         return self._is_early_query_due()
 
