@@ -5,6 +5,7 @@ site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: docs/re
 
 from __future__ import annotations
 
+import calendar
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,9 +74,7 @@ def format_utc(seconds: float) -> str:
 
 
 def parse_utc(text: object) -> float | None:
-    """Return ISO 8601 UTC as `format_utc` writes it in seconds since the epoch; None for anything else."""
-    import calendar  # what reads no moment has no use for it
-
+    """Return the seconds since the epoch of a text of `format_utc`; None for anything else."""
     try:
         return float(calendar.timegm(time.strptime(str(text)[:19], "%Y-%m-%dT%H:%M:%S")))
     except ValueError:
@@ -89,8 +88,6 @@ def format_stamp(seconds: float) -> str:
 
 def parse_stamp(name: str) -> float | None:
     """Return when a campaign was created, by its name, in seconds since the epoch."""
-    import calendar
-
     if not _STAMP_PATTERN.match(name):
         return None
     try:

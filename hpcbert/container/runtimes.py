@@ -174,8 +174,8 @@ class Runtime:
 
     Attributes:
         tool: The tool that makes its images.
-        enters_by_tool: Whether a job enters by the tool's command; otherwise srun does, by a plugin.
-        forbidden_characters: Characters that mounts must not contain, because a shell would expand them.
+        enters_by_tool: A job enters by the tool's command; otherwise srun does, by a plugin.
+        forbidden_characters: Characters that a shell would expand in mounts.
     """
 
     name: str

@@ -24,6 +24,7 @@ class Part:
     """The result of one part of preparing a framework.
 
     Attributes:
+        framework, kind: What was prepared; `prepare` sets them.
         status: `ready` it existed before, `done` it exists now, `planned` it would be made,
             `skipped` the framework does not need it here, `failed`.
         detail: A sentence or a name.
@@ -32,8 +33,8 @@ class Part:
         hint: What to do about a failure.
     """
 
-    framework: str
-    kind: Kind
+    framework: str = field(default="", kw_only=True)
+    kind: Kind = field(default="source", kw_only=True)
     status: Status
     detail: str
     path: str = ""
