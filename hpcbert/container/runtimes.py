@@ -1,6 +1,8 @@
-"""The differences between container runtimes, as data: the only place that knows them.
+"""Container runtimes, their mounts, and the options of pyxis: only this module knows them.
 
-A site's file names a runtime. A runtime has a tool that fetches images; pyxis uses enroot's.
+A site's file names a runtime. A runtime has a tool that fetches images; pyxis uses enroot's. Mounts
+are written as pyxis takes them, `SRC[:DST[:FLAGS]]`: flags are joined with `+` and added to the
+defaults; a missing DST is SRC (NVIDIA/pyxis 0.24.0, args.c, parse_mount_option and add_mount).
 """
 
 from __future__ import annotations

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hpcbert.data import making
-from hpcbert.data.formats import DamagedError, find
+from hpcbert.data.formats import DamagedError, DataFormat, find
+from hpcbert.data.samples import Samples
 from hpcbert.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.data.formats import DataFormat
-    from hpcbert.data.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ def check(directory: Path) -> DataCheck:
         UsageError: data.json does not exist or can't be read.
     """
     document = making.read_document(directory / making.DATA)
-    form = find(str(document["format"]))
+    form = find_format(str(document["format"]))
     problems = list(_find_unlisted(directory, document))
     total, samples, tokens, is_damaged = hashlib.sha256(), 0, 0, False
     for entries in _group_entries(document, form):
@@ -157,7 +153,7 @@ def show(directory: Path, number: int) -> SampleText:
         UsageError: The sample does not exist, or its file can't be read.
     """
     document = making.read_document(directory / making.DATA)
-    form = find(str(document["format"]))
+    form = find_format(str(document["format"]))
     vocabulary = (directory / making.VOCABULARY).read_text(encoding="utf-8").splitlines()
     remaining = number
     for entries in _group_entries(document, form):

@@ -7,29 +7,30 @@ DIR/training/      the files that programs read, and nothing else
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hpcbert.data import text
-from hpcbert.data.formats import find
-from hpcbert.data.samples import StreamSettings, Vocabulary, make_synthetic, number_blocks
+from hpcbert.data.formats import DataFormat, find_format
+from hpcbert.data.samples import (
+    Integers,
+    Samples,
+    StreamSettings,
+    Vocabulary,
+    make_synthetic,
+    number_blocks,
+)
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import files as filing
 from hpcbert.system import machine
 from hpcbert.system.lock import LOCK, hold_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.data.formats import DataFormat
-    from hpcbert.data.samples import Integers, Samples
 
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
@@ -83,7 +84,7 @@ def make(
             space.
         HpcbertError: The file system refused.
     """
-    form = find(plan.form)
+    form = find_format(plan.form)
     if not plan.stream.samples and not plan.text:
         raise UsageError("--samples 0 is out of range: 1 or more.")
     _check_packages(plan)
@@ -94,7 +95,7 @@ def make(
     _refuse_other(plan.directory)
     samples, take = _open_source(plan, paths, vocabulary)
     count = _file_count(plan, form, samples)
-    with _name_directory_in_errors(plan.directory):
+    with filing.translate_errors("write", plan.directory):
         plan.directory.mkdir(parents=True, exist_ok=True)
         with hold_lock(plan.directory, "data directory"):
             _refuse_other(plan.directory)  # another process may have made them meanwhile
@@ -329,13 +330,3 @@ def _check_space(plan: DataPlan, form: DataFormat, samples: int) -> None:
             where=str(plan.directory),
             hint="Free some space, or request fewer samples.",
         )
-
-
-@contextlib.contextmanager
-def _name_directory_in_errors(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        where = str(error.filename or directory)
-        hint = filing.suggest_remedy(error)
-        raise HpcbertError(f"Can't write: {error.strerror}.", where=where, hint=hint) from error

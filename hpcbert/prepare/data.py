@@ -200,7 +200,7 @@ def make_synthetic(
 
 
 def _make_samples(folder: Path, request: SyntheticData) -> None:
-    from hpcbert.data.formats import find
+    from hpcbert.data.formats import find_format
     from hpcbert.data.making import DATA, DataPlan, make, synthetic_words
     from hpcbert.data.samples import StreamSettings, Vocabulary
 
@@ -209,7 +209,7 @@ def _make_samples(folder: Path, request: SyntheticData) -> None:
     vocabulary_path = folder / "vocab.txt"
     write_bytes(vocabulary_path, synthetic_words(Vocabulary(request.vocabulary)), mode=0o644)
     stream = StreamSettings(request.length, request.predictions, request.samples)
-    files = min(request.files, find(request.form).most_files or request.files)
+    files = min(request.files, find_format(request.form).most_files or request.files)
     make(DataPlan(folder / "made", request.form, files, stream, vocabulary=vocabulary_path))
 
 
