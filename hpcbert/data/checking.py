@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcbert.data import making
-from hpcbert.data.formats import DamagedError, DataFormat, find
+from hpcbert.data.formats import DamagedError, DataFormat, find_format
 from hpcbert.data.samples import Samples
 from hpcbert.errors import UsageError
 
