@@ -122,8 +122,8 @@ def lab_status(*, directory: Path) -> Result:
 def lab_down(*, directory: Path) -> Result:
     """End every process and remove everything that the lab made, even after a failed start."""
     removal = library.down(directory.absolute(), run=run, report=_print_progress)
-    data = {"ended": removal.ended, "left": list(removal.left)}
-    if not removal.left:
+    data = {"ended": removal.ended, "left": list(removal.remains)}
+    if not removal.remains:
         return Result(data, f"{removal.ended} processes ended, nothing is left behind.")
-    error = CheckError(f"Left behind: {', '.join(removal.left)}.", where=str(directory))
+    error = CheckError(f"Left behind: {', '.join(removal.remains)}.", where=str(directory))
     return Result(data, errors=(error,))

@@ -17,13 +17,13 @@ class Symptom:
     Attributes:
         name: Short name, for checks and tests.
         shows: Regular expression to find in the output.
-        what: What is wrong, one sentence.
+        problem: One sentence.
         hint: What to change, and where.
     """
 
     name: str
     shows: str
-    what: str
+    problem: str
     hint: str
 
 

@@ -56,7 +56,7 @@ def check(directory: Path) -> DataCheck:
         except (DamagedError, ValueError) as error:
             problems.append(f"{names}: {error}")
             is_damaged = True
-    if form.whole and not is_damaged and total.hexdigest() != document["stream_sha256"]:
+    if form.is_complete and not is_damaged and total.hexdigest() != document["stream_sha256"]:
         problems.append("the samples differ from the digest in data.json")
     mean = tokens / samples if samples else 0.0
     files = len(document["files"])
@@ -113,9 +113,9 @@ def _compare_files(directory: Path, entries: list[dict[str, Any]]) -> None:
 def _check_block(block: Samples, document: Mapping[str, Any], form: DataFormat) -> None:
     """Refuse samples that a program could not train on."""
     length, predictions = document["sequence_length"], document["predictions"]
-    if form.whole and block.input_ids.shape[1] != length:
+    if form.is_complete and block.input_ids.shape[1] != length:
         raise DamagedError(f"its samples have {block.input_ids.shape[1]} tokens, not {length}")
-    if form.whole and block.masked_lm_positions.shape[1] != predictions:
+    if form.is_complete and block.masked_lm_positions.shape[1] != predictions:
         count = block.masked_lm_positions.shape[1]
         raise DamagedError(f"its samples have {count} predictions, not {predictions}")
     size = document["vocabulary"]["size"]

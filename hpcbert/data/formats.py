@@ -44,7 +44,7 @@ class DataFormat(NamedTuple):
             raises `DamagedError`, ValueError or OSError.
         bytes_at_most: Returns an upper bound for a sample with this length and number of
             predictions.
-        whole: Whether it holds a whole sample. Two formats hold tokens before masking, because
+        is_complete: Whether it holds a whole sample. Two formats hold tokens before masking, because
             their programs mask them.
         most_files: The most files that a directory may have; 0 for any number.
     """
@@ -53,7 +53,7 @@ class DataFormat(NamedTuple):
     write: Callable[[Sequence[Path], Stream], None]
     read: Callable[[Sequence[Path]], Iterator[Samples]]
     bytes_at_most: Callable[[int, int], int]
-    whole: bool = True
+    is_complete: bool = True
     most_files: int = 0
 
 
@@ -328,14 +328,14 @@ FORMATS: dict[str, DataFormat] = {
         _write_text,
         _read_text,
         lambda length, _: 13 * length + 16,
-        whole=False,
+        is_complete=False,
     ),
     "megatron": DataFormat(
         lambda _, __: ("training.bin", "training.idx"),
         _write_megatron,
         _read_megatron,
         lambda length, _: 4 * length + 40,
-        whole=False,
+        is_complete=False,
         most_files=1,
     ),
 }

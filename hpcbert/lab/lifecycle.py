@@ -218,7 +218,7 @@ def _open_journal(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
     mark = secrets.token_hex(5)
     root = root_of(directory, mark)
     paths = directories if root == directory else (*directories, root)
-    return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, made=paths))
+    return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, created=paths))
 
 
 def _start_database(journal: Journal, run: Runner) -> None:
@@ -333,7 +333,7 @@ class Removal:
     """How many processes `down` ended, and what is left, in words."""
 
     ended: int = 0
-    left: tuple[str, ...] = ()
+    remains: tuple[str, ...] = ()
 
 
 def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Removal:
@@ -415,9 +415,9 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
         return complaints
     for path in (record, *lab.directory.glob(UNFINISHED)):
         path.unlink(missing_ok=True)
-    for directory in reversed(lab.made):
+    for directory in reversed(lab.created):
         _remove_if_empty(directory)
-    if lab.directory in lab.made and lab.directory.exists():
+    if lab.directory in lab.created and lab.directory.exists():
         return (f"{lab.directory}: it holds files of others",)
     return ()
 

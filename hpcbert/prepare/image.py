@@ -175,7 +175,7 @@ def _describe_result(result: Cached | Outcome) -> Part:
         if line.startswith("hpcbert: "):
             detail = line.removeprefix("hpcbert: ")
     if symptom:
-        return Part("failed", f"{detail}. {symptom.what}", hint=symptom.hint)
+        return Part("failed", f"{detail}. {symptom.problem}", hint=symptom.hint)
     hint = "See the output above; run the command again to continue."
     return Part("failed", detail, hint=hint)
 

@@ -51,7 +51,7 @@ def test_a_row_is_known_by_what_is_printed(name: str) -> None:
     symptom = find_symptom(PRINTED[name])
     assert symptom is not None
     assert symptom.name == name
-    assert symptom.what.endswith(".")
+    assert symptom.problem.endswith(".")
     assert symptom.hint
 
 

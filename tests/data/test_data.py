@@ -37,7 +37,7 @@ from tests.kit.waiting import CEILING
 
 SMALL = ("--samples", 60, "--files", 3, "--sequence-length", 32, "--predictions", 5)
 MEGATRON = tuple(word for word in SMALL if word not in ("--files", 3))
-WHOLE = [name for name, data_format in FORMATS.items() if data_format.whole]
+WHOLE = [name for name, data_format in FORMATS.items() if data_format.is_complete]
 
 
 def words_of(form: str) -> tuple[object, ...]:
@@ -498,7 +498,7 @@ def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> No
     assert result.returncode == 0, result
     samples = make_synthetic(np.array([number]), StreamSettings(32, 5, samples=60))
     assert len(result.data["tokens"]) == samples.lengths[0]
-    if FORMATS[form].whole:
+    if FORMATS[form].is_complete:
         assert result.data["tokens"][0] == "[CLS]"
         assert result.data["label"] == samples.next_sentence_labels[0]
         assert [at for at, _ in result.data["masked"]] == [

@@ -57,7 +57,7 @@ def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[La
         yield lab
     finally:
         removal = down(plan.directory, run=run, report=notes.append)
-        assert not removal.left, removal.left
+        assert not removal.remains, removal.remains
         shutil.rmtree(directory)
 
 

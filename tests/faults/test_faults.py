@@ -452,4 +452,4 @@ def test_there_is_no_accounting(cluster: Cluster) -> None:
         )
     finally:
         removal = down(directory, run=run, report=lambda _: None)
-        assert not removal.left, removal.left
+        assert not removal.remains, removal.left

@@ -142,7 +142,7 @@ def lab(
         yield up(plan, run=run, report=notes.append)
     finally:
         removal = down(directory, run=run, report=notes.append)
-        assert not removal.left, removal.left
+        assert not removal.remains, removal.remains
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,9 @@ from hpcbert.lab.record import MARK, RECORD, Journal, lock_lab
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     plan = LabPlan(directory=tmp_path, nodes=2)
-    return Journal(Lab(plan=plan, mark="ab12cd34ef", boot="b", root=Path("/srv"), made=(tmp_path,)))
+    return Journal(
+        Lab(plan=plan, mark="ab12cd34ef", boot="b", root=Path("/srv"), created=(tmp_path,))
+    )
 
 
 def test_every_change_is_read_back(journal: Journal):
