@@ -76,7 +76,7 @@ def check_packages(*, accounting: bool) -> None:
     Raises:
         CheckError: Some are missing; the hint is the command that installs them.
     """
-    lacking = missing(accounting=accounting)
+    lacking = find_missing(accounting=accounting)
     if lacking:
         packages = " ".join(sorted(set(lacking.values())))
         raise CheckError(
@@ -86,7 +86,7 @@ def check_packages(*, accounting: bool) -> None:
         )
 
 
-def missing(*, accounting: bool) -> dict[str, str]:
+def find_missing(*, accounting: bool) -> dict[str, str]:
     """Return the missing parts, each with its Debian package."""
     commands = _COMMANDS | (_ACCOUNTING_COMMANDS if accounting else {})
     patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})

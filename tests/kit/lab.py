@@ -18,8 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.lab import Lab, LabPlan, down, up
 from hpcbert.lab.files import has_pmix
+from hpcbert.lab.lifecycle import down, up
+from hpcbert.lab.plan import LabPlan
+from hpcbert.lab.record import Lab
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.needs import not_applicable, require
 from tests.kit.paths import REPOSITORY

@@ -6,8 +6,8 @@ import pytest
 import tomli
 
 from hpcbert.config.site import read_site
-from hpcbert.lab import LabPlan, files
-from hpcbert.lab.plan import Layout, Network
+from hpcbert.lab import files
+from hpcbert.lab.plan import LabPlan, Layout, Network
 
 LAYOUT = Layout(Path("/srv/lab"))
 NETWORK = Network(7)

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError, SchedulerError, UsageError
-from hpcbert.lab import Lab, LabPlan, down, load, status, up
-from hpcbert.lab.plan import Network
-from hpcbert.lab.record import MARK, Journal, lock_lab
+from hpcbert.lab.lifecycle import down, status, up
+from hpcbert.lab.plan import LabPlan, Network
+from hpcbert.lab.record import MARK, Journal, Lab, load, lock_lab
 from hpcbert.system.processes import identify
 from hpcbert.system.runner import Outcome, run
 from tests.kit.waiting import CEILING, until
@@ -147,7 +147,7 @@ def test_down_from_another_mount_namespace_ends_nobody_else_s_processes(
     program = """
 import sys
 from pathlib import Path
-from hpcbert.lab import down
+from hpcbert.lab.lifecycle import down
 from hpcbert.system.runner import run
 assert not down(Path(sys.argv[1]), run=run, report=print).remains
 """
@@ -184,7 +184,8 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(
     program = """
 import signal, sys
 from pathlib import Path
-from hpcbert.lab import LabPlan, up
+from hpcbert.lab.plan import LabPlan
+from hpcbert.lab.lifecycle import up
 from hpcbert.system.runner import run
 up(LabPlan(directory=Path(sys.argv[1]), nodes=2, gpus_per_node=1), run=run, report=print)
 signal.pause()  # It is killed in any case, however late.

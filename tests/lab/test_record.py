@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError, HpcbertError, UsageError
-from hpcbert.lab import Lab, LabPlan, Process, load
-from hpcbert.lab.record import MARK, RECORD, Journal, lock_lab
+from hpcbert.lab.plan import LabPlan
+from hpcbert.lab.record import MARK, RECORD, Journal, Lab, load, lock_lab
+from hpcbert.system.processes import Process
 
 
 @pytest.fixture
