@@ -75,10 +75,7 @@ def format_utc(seconds: float) -> str:
 
 def parse_utc(text: object) -> float | None:
     """Return the seconds since the epoch of a text of `format_utc`; None for anything else."""
-    try:
-        return float(calendar.timegm(time.strptime(str(text)[:19], "%Y-%m-%dT%H:%M:%S")))
-    except ValueError:
-        return None
+    return _parse_time(str(text)[:19], "%Y-%m-%dT%H:%M:%S")
 
 
 def format_stamp(seconds: float) -> str:
@@ -88,10 +85,12 @@ def format_stamp(seconds: float) -> str:
 
 def parse_stamp(name: str) -> float | None:
     """Return when a campaign was created, by its name, in seconds since the epoch."""
-    if not _STAMP_PATTERN.match(name):
-        return None
+    return _parse_time(name[:16], _STAMP) if _STAMP_PATTERN.match(name) else None
+
+
+def _parse_time(text: str, form: str) -> float | None:
     try:
-        return float(calendar.timegm(time.strptime(name[:16], _STAMP)))
+        return float(calendar.timegm(time.strptime(text, form)))
     except (ValueError, OverflowError):
         return None
 

@@ -44,8 +44,8 @@ class DataFormat(NamedTuple):
             raises `DamagedError`, ValueError or OSError.
         bytes_at_most: Returns an upper bound for a sample with this length and number of
             predictions.
-        is_complete: Whether it holds a whole sample. Two formats hold tokens before masking, because
-            their programs mask them.
+        is_complete: Whether it holds whole samples. Two formats hold tokens before masking: their
+            programs mask them.
         most_files: The most files that a directory may have; 0 for any number.
     """
 

@@ -12,10 +12,10 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hpcbert.data import text
 from hpcbert.data.formats import DataFormat, find_format
@@ -30,16 +30,13 @@ from hpcbert.data.samples import (
 from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import files as filing
 from hpcbert.system import machine
+from hpcbert.system.decode import IgnoreUnknown, decode
 from hpcbert.system.lock import LOCK, hold_lock
 
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
 # The mark of a directory whose data are not complete: the next run makes them again.
 _UNFINISHED = ".unfinished"
-# The keys that readers of a data.json rely on.
-_KINDS = {"format": str, "sequence_length": int, "predictions": int, "samples": int, "files": list}
-_VOCABULARY_KINDS = {"size": int, "sha256": str}
-_FILE_KINDS = {"name": str, "bytes": int, "sha256": str, "samples": int}
 _FILE_MODE = 0o644
 _MOST_FILES = 1 << 16
 _USUAL_FILES = 32
@@ -232,49 +229,54 @@ def synthetic_words(vocabulary: Vocabulary) -> bytes:
     return ("\n".join(words) + "\n").encode()
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """Return the contents of a data.json.
+@dataclass(frozen=True)
+class VocabularyEntry(IgnoreUnknown):
+    """The vocabulary in a data.json."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class FileEntry(IgnoreUnknown):
+    """A file in a data.json; its name is relative to the directory."""
+
+    name: str
+    bytes: int
+    sha256: str
+    samples: int
+
+
+@dataclass(frozen=True)
+class DataDocument(IgnoreUnknown):
+    """What readers of a data.json rely on."""
+
+    schema: Literal[1]
+    format: str
+    sequence_length: int
+    predictions: int
+    samples: int
+    stream_sha256: str
+    vocabulary: VocabularyEntry
+    files: tuple[FileEntry, ...]
+
+
+def read_document(path: Path) -> DataDocument:
+    """Read a data.json.
 
     Raises:
         UsageError: It is missing, damaged or has another version.
     """
     try:
-        document = json.loads(filing.read(path))
+        values = json.loads(filing.read(path))
     except OSError as error:
+        problem = f"The file can't be read: {error.strerror or error}."
         hint = "`hpcbert data make` writes it last: run that again if it was interrupted."
-        problem = error.strerror or str(error)
-        raise UsageError(
-            f"The file can't be read: {problem}.", where=str(path), hint=hint
-        ) from error
+        raise UsageError(problem, where=str(path), hint=hint) from error
     except ValueError as error:
-        raise UsageError(
-            "The file is not JSON.", where=str(path), hint="Make the data again."
-        ) from error
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise UsageError(f"The file is not a data.json of schema {SCHEMA}.", where=str(path))
-    if damaged_key := _find_damaged_key(document):
         hint = "Make the data again."
-        raise UsageError(
-            f"The key {damaged_key} is missing or damaged.", where=str(path), hint=hint
-        )
-    return document
-
-
-def _find_damaged_key(document: Mapping[str, Any]) -> str:
-    """Return the first key with a value that `make` does not write, else ""."""
-    entries = document.get("files")
-    tables = [
-        ("", document, _KINDS),
-        ("vocabulary.", document.get("vocabulary"), _VOCABULARY_KINDS),
-    ]
-    tables += (
-        [("files.", entry, _FILE_KINDS) for entry in entries] if isinstance(entries, list) else []
-    )
-    for prefix, table, kinds in tables:
-        for name, kind in kinds.items():
-            if not isinstance(table, dict) or not isinstance(table.get(name), kind):
-                return prefix + name
-    return ""
+        raise UsageError("The file is not JSON.", where=str(path), hint=hint) from error
+    return decode(DataDocument, values, file=str(path))
 
 
 def _refuse_other(directory: Path) -> None:

@@ -455,10 +455,10 @@ def test_a_weight_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     [
         (None, "No such file"),
         ("{", "not JSON"),
-        ("[]", "schema"),
+        ("[]", "must be a table"),
         ('{"schema": 9}', "schema"),
         ('{"schema": 1}', "format is missing"),
-        ('{"schema": 1, "format": 4}', "format is missing or damaged"),
+        ('{"schema": 1, "format": 4}', "format must be a text"),
     ],
     ids=["missing", "cut", "list", "future", "empty", "another-kind"],
 )
@@ -474,14 +474,14 @@ def test_a_data_json_that_is_none_is_refused(
         assert says in result.error["message"]
 
 
-@pytest.mark.parametrize("key", ["vocabulary.size", "files.sha256", "files.name", "samples"])
+@pytest.mark.parametrize("key", ["vocabulary.size", "files[2].sha256", "files[2].name", "samples"])
 @pytest.mark.parametrize("value", [None, 7.5], ids=["nothing", "another-kind"])
 def test_a_key_of_data_json_that_is_damaged_is_named(
     key: str, value: object, tmp_path: Path
 ) -> None:
     make(tmp_path / "x")
     document = documents(tmp_path / "x")
-    table = {"vocabulary": document["vocabulary"], "files": document["files"][1]}
+    table = {"vocabulary": document["vocabulary"], "files[2]": document["files"][1]}
     place, _, name = key.rpartition(".")
     table.get(place, document)[name] = value
     (tmp_path / "x" / "data.json").write_text(json.dumps(document))
