@@ -42,8 +42,6 @@ class DataFormat(NamedTuple):
         write: Writes samples to new files of these names.
         read: Yields their samples, or the sentence pairs of formats without masked ones;
             raises `DamagedError`, ValueError or OSError.
-        bytes_at_most: Returns an upper bound for a sample with this length and number of
-            predictions.
         is_complete: Whether it holds whole samples. Two formats hold tokens before masking: their
             programs mask them.
         most_files: The most files that a directory may have; 0 for any number.
@@ -52,7 +50,6 @@ class DataFormat(NamedTuple):
     names: Callable[[int, int], tuple[str, ...]]
     write: Callable[[Sequence[Path], Stream], None]
     read: Callable[[Sequence[Path]], Iterator[Samples]]
-    bytes_at_most: Callable[[int, int], int]
     is_complete: bool = True
     most_files: int = 0
 
@@ -303,38 +300,32 @@ FORMATS: dict[str, DataFormat] = {
         lambda number, count: (f"training-{number:05d}-of-{count:05d}.tfrecord",),
         functools.partial(_write_records, dialect=protobuf.TENSORFLOW),
         functools.partial(_read_records, dialect=protobuf.TENSORFLOW),
-        lambda length, predictions: 5 * length + 9 * predictions + 256,
     ),
     "ofrecord": DataFormat(
         lambda number, _: (f"part-{number}",),
         functools.partial(_write_records, dialect=protobuf.ONEFLOW),
         functools.partial(_read_records, dialect=protobuf.ONEFLOW),
-        lambda length, predictions: 5 * length + 9 * predictions + 256,
     ),
     "hdf5": DataFormat(
         lambda number, _: (f"training_{number:05d}.hdf5",),
         _write_hdf5,
         _read_hdf5,
-        lambda length, predictions: 6 * length + 8 * predictions + 1,
     ),
     "npz": DataFormat(
         lambda number, _: (f"training-{number:05d}.npz",),
         _write_npz,
         _read_npz,
-        lambda length, predictions: 8 * length + 12 * predictions + 8,
     ),
     "paddle-text": DataFormat(
         lambda number, _: (f"training-{number:05d}.gz",),
         _write_text,
         _read_text,
-        lambda length, _: 13 * length + 16,
         is_complete=False,
     ),
     "megatron": DataFormat(
         lambda _, __: ("training.bin", "training.idx"),
         _write_megatron,
         _read_megatron,
-        lambda length, _: 4 * length + 40,
         is_complete=False,
         most_files=1,
     ),

@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from hpcbert.data.samples import (
     make_synthetic,
     number_blocks,
 )
-from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.errors import UsageError
 from hpcbert.system import files as filing
 from hpcbert.system import machine
 from hpcbert.system.decode import IgnoreUnknown, decode
@@ -40,8 +39,6 @@ _UNFINISHED = ".unfinished"
 _FILE_MODE = 0o644
 _MOST_FILES = 1 << 16
 _USUAL_FILES = 32
-# Space to leave free: a full file system hurts its other users.
-_SPARE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -77,8 +74,7 @@ def make(
         progress: Receives the number of samples that are done, and the number of all.
 
     Raises:
-        UsageError: The directory holds something else, a setting is invalid, or there is not enough
-            space.
+        UsageError: The directory holds something else, or a setting is invalid.
         HpcbertError: The file system refused.
     """
     form = find_format(plan.form)
@@ -97,7 +93,6 @@ def make(
         with hold_lock(plan.directory, "data directory"):
             _refuse_other(plan.directory)  # another process may have made them meanwhile
             _clear(plan.directory)
-            _check_space(plan, form, samples)
             filing.write_bytes(plan.directory / VOCABULARY, words, mode=_FILE_MODE)
             document = _describe_plan(plan, vocabulary.size, words, paths)
             stream = _Stream(samples, take, progress)
@@ -320,15 +315,3 @@ def _file_count(plan: DataPlan, form: DataFormat, samples: int) -> int:
             f"{samples} samples don't fill {count} files.", hint="Request fewer files."
         )
     return count
-
-
-def _check_space(plan: DataPlan, form: DataFormat, samples: int) -> None:
-    stream = plan.stream
-    needed = samples * form.bytes_at_most(stream.length, stream.predictions)
-    free = shutil.disk_usage(plan.directory).free
-    if needed + _SPARE_BYTES > free:
-        raise HpcbertError(
-            f"{samples} samples take up to {needed >> 20} MiB, but only {free >> 20} MiB are free.",
-            where=str(plan.directory),
-            hint="Free some space, or request fewer samples.",
-        )

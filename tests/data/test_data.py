@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -169,7 +168,6 @@ def test_samples_come_back_from_files(form: str, tmp_path: Path) -> None:
     FORMATS[form].write(paths, [samples])
     (found,) = FORMATS[form].read(paths)
     assert found.rows() == samples.rows()
-    assert paths[0].stat().st_size <= 40 * FORMATS[form].bytes_at_most(32, 5) + 4096
 
 
 @pytest.mark.parametrize("form", ["paddle-text", "megatron"])
@@ -353,17 +351,6 @@ def test_what_is_there_is_never_written_over(name: str, tmp_path: Path) -> None:
     assert result.returncode == 2, result
     assert says in result.error["message"].lower(), result
     assert sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*")) == before
-
-
-def test_a_full_disk_is_told_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
-    result = make(tmp_path / "x", "npz")
-    assert result.returncode == 1
-    assert "1 MiB are free" in result.error["message"]
-    assert not files(tmp_path / "x")
 
 
 def test_a_disk_that_fills_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
