@@ -46,13 +46,13 @@ DEVICES: tuple[Device, ...] = ("gpu", "cpu", "auto")
 
 
 def parse_device(word: str) -> str:
-    """Return the device that a word means, or else the word."""
+    """Return the device that a word names, or the word itself."""
     normalized = word.strip().lower()
     return {"gpus": "gpu", "cuda": "gpu", "cpus": "cpu"}.get(normalized, normalized)
 
 
 def parse_precision(word: str) -> str:
-    """Return the precision that a word means, or else the word."""
+    """Return the precision that a word names, or the word itself."""
     normalized = word.strip().lower().replace("-", "").replace("_", "")
     return _PRECISIONS.get(normalized, normalized if normalized in PRECISIONS else word)
 
@@ -679,7 +679,7 @@ class Run(IgnoreUnknown):
 
 
 def valid_throughputs(runs: Iterable[Run]) -> list[float]:
-    """Return the throughputs of the valid ones of some runs."""
+    """Samples per second of the valid runs."""
     return [run.throughput for run in runs if run.valid and run.throughput is not None]
 
 

@@ -190,7 +190,7 @@ def _read_pointer(pointer: Path) -> Cached | None:
 
 
 def _is_dead_here(holder_fields: Sequence[str]) -> bool:
-    """Return whether a holder, as image.sh writes it, was a process here that is gone."""
+    """Whether a holder, as image.sh writes it, was a process here that is gone."""
     if len(holder_fields) != 5:  # noqa: PLR2004 - token, host, place, pid, moment of start
         return False
     _, _, holder_place, pid, start_time = holder_fields

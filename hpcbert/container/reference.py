@@ -164,7 +164,7 @@ def _parse_docker(reference: str, text: str) -> Image:
 
 
 def _split_location(location: str) -> tuple[str, str, str]:
-    """Split `[USER@][REGISTRY(#|/)]IMAGE[:TAG]` into place, name and tag."""
+    """Split `[USER@][REGISTRY(#|/)]IMAGE[:TAG]` into authority, name and tag."""
     if "#" in location:
         authority, _, path = location.partition("#")
     else:

@@ -123,7 +123,7 @@ def has_pyxis(usage: str) -> bool:
 
 
 def missing_pyxis_options(usage: str, required: Iterable[str]) -> tuple[str, ...]:
-    """Return the wanted options that the output of `srun --help` lacks, the newest last."""
+    """Return the required options that the output of `srun --help` lacks, the newest last."""
     options = frozenset(_SRUN_OPTION.findall(usage))
     return tuple(
         flag for flag in PYXIS_SINCE if flag in frozenset(required) and flag not in options

@@ -1,4 +1,7 @@
-"""Bring a lab up, report its state, and take it down, even if only parts of it are left."""
+"""Bring a lab up, report its state, and take it down, even if only parts of it are left.
+
+First come the requirements: root, packages, and abilities of the kernel.
+"""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def _check_data(
     options: Mapping[str, OptionValue],
     context: Context,
 ) -> Part:
-    """Check whether data are what the program reads, and record them."""
+    """Compare data with what the program reads, and record them."""
     path = find_data_path(site, recipe, options)
     try:
         files = _find_files(Path(path), dataset, options)

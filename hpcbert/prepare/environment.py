@@ -139,7 +139,7 @@ def _find_interpreters(release: str, context: Context) -> Iterator[str]:
 
 
 class _Installation:
-    """One virtual environment, and the work on it."""
+    """The making and checking of one virtual environment."""
 
     def __init__(
         self, recipe: Recipe, virtual_environment: VirtualEnvironment, site: Site, context: Context
@@ -162,17 +162,15 @@ class _Installation:
         return ", ".join(dict.fromkeys(files)) or "nothing"
 
     def part(self, status: Status, detail: str, digest: str = "", hint: str = "") -> Part:
-        """Return the result."""
         path = str(self.directory)
         return Part(status, detail, path, digest, hint)
 
     def ready(self, status: Status, description: Mapping[str, Any]) -> Part:
-        """Return the result for one that exists."""
         detail = f"Python {description['python']}, {len(description['packages'])} packages"
         return self.part(status, detail, str(description["digest"]))
 
     def check_installed(self, description: Mapping[str, Any]) -> Part:
-        """Check whether it still has the installed packages."""
+        """Compare the packages with those that were installed."""
         try:
             changed = sorted(set(self._list_packages()) ^ set(description["packages"]))
         except IncompleteError as error:

@@ -121,7 +121,7 @@ def _prepare_build(recipe: Recipe, site: Site, context: Context) -> Part:
 
 
 def _build_commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
-    """Return the mounts and the commands of a build."""
+    """Return the mounts of a build, and its commands; no commands without the checkout."""
     lines = list(recipe.image.install)
     if not recipe.image.copy:
         return [], "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The common objects of preparing: the context, the results, the records."""
+"""What all parts of preparation share: context, results, records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Context:
-    """The context of preparing.
+    """What preparation works with.
 
     Attributes:
         run: Runs commands that answer at once.

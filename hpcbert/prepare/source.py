@@ -57,7 +57,7 @@ class _Member(NamedTuple):
 
 
 def is_archive(url: str) -> bool:
-    """Return whether a program's location is the path of an archive."""
+    """Tell a path of an archive from a URL or the path of a repository."""
     return "://" not in url and url.lower().endswith(_ARCHIVE_SUFFIXES)
 
 
@@ -107,7 +107,7 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
 
 
 def _is_nested(members: Sequence[_Member], program: str) -> bool:
-    """Return whether everything is in one folder that is not one of the repository's own."""
+    """Whether everything is in one folder that is not one of the repository's own."""
     top_folders = {member.name.parts[0] for member in members if member.name.parts}
     program_folder = PurePosixPath(program)
     if program and any(entry.name.is_relative_to(program_folder) for entry in members):
@@ -206,7 +206,7 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
 
 
 def _skip_reason(recipe: Recipe, site: Site) -> str:
-    """Return why nothing is to be checked out; empty if something is."""
+    """Say why nothing is to be checked out; empty if something is."""
     if comes_with_environment(site, recipe):
         return "the program comes with its environment"
     virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
@@ -316,7 +316,6 @@ def _refuse_another(recipe: Recipe, url: str, commit: str) -> None:
 
 
 def _fetch_commit(git: Callable[..., str], url: str, commit: str) -> None:
-    """Fetch and check out a commit."""
     try:
         shallow = ("--depth=1", "--no-tags")
         git("fetch", "--quiet", *shallow, url, commit, patience=_GIT_TIMEOUT)
@@ -335,7 +334,7 @@ def _git_hint(recipe: Recipe, message: str) -> str:
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove the files that killed checkouts of this program on this host left."""
+    """Remove what killed checkouts of this program left on this host."""
     for path in directory.parent.glob(f".{directory.name}~*"):
         match = _UNFINISHED_NAME.fullmatch(path.name.removeprefix(f".{directory.name}"))
         if match and match["host"] == socket.gethostname() and not read_start_time(match["pid"]):
