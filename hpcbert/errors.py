@@ -126,12 +126,12 @@ class CheckError(HpcbertError):
 
 
 def find_remedy(error: OSError) -> str:
-    """Return what helps if the system refused something, without a full stop; often nothing."""
+    """Return a remedy for what the system refused, without a full stop; often none."""
     return _REMEDIES.get(error.errno or 0, "")
 
 
 def explain_os_error(error: OSError) -> HpcbertError:
-    """Return the error for what the system refused, and the file."""
+    """Turn an error of the system into one of hpcbert that names the file."""
     names = [
         os.fsdecode(filename)
         for filename in (error.filename, error.filename2)
@@ -154,7 +154,6 @@ def _is_path(filename: object) -> bool:
 
 
 def _is_working_directory_gone() -> bool:
-    """Return whether the working directory has been removed."""
     try:
         os.getcwd()  # noqa: PTH109 - pathlib is not loaded for this
     except OSError:

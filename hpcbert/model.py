@@ -5,6 +5,7 @@ site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: CONTRIB
 
 from __future__ import annotations
 
+import calendar
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,13 +46,13 @@ DEVICES: tuple[Device, ...] = ("gpu", "cpu", "auto")
 
 
 def parse_device(word: str) -> str:
-    """Return the device that a word means, or else the word."""
+    """Return the device that a word names, or the word itself."""
     normalized = word.strip().lower()
     return {"gpus": "gpu", "cuda": "gpu", "cpus": "cpu"}.get(normalized, normalized)
 
 
 def parse_precision(word: str) -> str:
-    """Return the precision that a word means, or else the word."""
+    """Return the precision that a word names, or the word itself."""
     normalized = word.strip().lower().replace("-", "").replace("_", "")
     return _PRECISIONS.get(normalized, normalized if normalized in PRECISIONS else word)
 
@@ -73,13 +74,8 @@ def format_utc(seconds: float) -> str:
 
 
 def parse_utc(text: object) -> float | None:
-    """Return ISO 8601 UTC as `format_utc` writes it in seconds since the epoch; None for anything else."""
-    import calendar  # what reads no moment has no use for it
-
-    try:
-        return float(calendar.timegm(time.strptime(str(text)[:19], "%Y-%m-%dT%H:%M:%S")))
-    except ValueError:
-        return None
+    """Return the seconds since the epoch of a text of `format_utc`; None for anything else."""
+    return _parse_time(str(text)[:19], "%Y-%m-%dT%H:%M:%S")
 
 
 def format_stamp(seconds: float) -> str:
@@ -89,12 +85,12 @@ def format_stamp(seconds: float) -> str:
 
 def parse_stamp(name: str) -> float | None:
     """Return when a campaign was created, by its name, in seconds since the epoch."""
-    import calendar
+    return _parse_time(name[:16], _STAMP) if _STAMP_PATTERN.match(name) else None
 
-    if not _STAMP_PATTERN.match(name):
-        return None
+
+def _parse_time(text: str, form: str) -> float | None:
     try:
-        return float(calendar.timegm(time.strptime(name[:16], _STAMP)))
+        return float(calendar.timegm(time.strptime(text, form)))
     except (ValueError, OverflowError):
         return None
 
@@ -683,7 +679,7 @@ class Run(IgnoreUnknown):
 
 
 def valid_throughputs(runs: Iterable[Run]) -> list[float]:
-    """Return the throughputs of the valid ones of some runs."""
+    """Samples per second of the valid runs."""
     return [run.throughput for run in runs if run.valid and run.throughput is not None]
 
 

@@ -75,9 +75,9 @@ class TimeLimit:
 
     @property
     def bound(self) -> int:
-        """The seconds after which it is over in any case, for callers that need a limit."""
+        """Seconds, for callers that need a limit: ten years for none."""
         return self.seconds or self.MOST
 
     def exceeds(self, other: TimeLimit) -> bool:
-        """Return whether it is longer than another."""
+        """Compare two limits; none is the longest."""
         return other.seconds is not None and (self.seconds is None or self.seconds > other.seconds)

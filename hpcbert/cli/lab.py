@@ -7,15 +7,16 @@ from typing import TextIO
 
 import click
 
-from hpcbert import lab as library
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.errors import CheckError
+from hpcbert.lab import lifecycle
+from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, command
 from hpcbert.system.runner import run
 
 _DIRECTORY = click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    default=library.DEFAULT_DIRECTORY,
+    default=DEFAULT_DIRECTORY,
     show_default=True,
     help="Directory of the lab.",
 )
@@ -34,11 +35,11 @@ def _print_progress(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _make_result(status: library.LabStatus) -> Result:
+def _make_result(status: lifecycle.LabStatus) -> Result:
     dead = [daemon.name for daemon in status.daemons if not daemon.alive]
     lines = [f"{node.name}  {node.address}  {node.state}" for node in status.nodes]
     directory = status.lab.directory
-    lines += [f"use it:  {status.usage}", f"end it:  {library.command('down', directory)}"]
+    lines += [f"use it:  {status.usage}", f"end it:  {command('down', directory)}"]
     errors = () if status.healthy else (CheckError(f"The lab is not healthy: {dead} ended."),)
     data = {
         "directory": str(directory),
@@ -93,7 +94,7 @@ def lab_up(
     user: str,
 ) -> Result:
     """Start it."""
-    plan = library.LabPlan(
+    plan = LabPlan(
         directory=directory.absolute(),
         nodes=nodes,
         gpus_per_node=gpus_per_node,
@@ -104,8 +105,8 @@ def lab_up(
         lacks=lacks,
         user=user,
     )
-    library.up(plan, run=run, report=_print_progress)
-    return _make_result(library.status(plan.directory, run=run))
+    lifecycle.up(plan, run=run, report=_print_progress)
+    return _make_result(lifecycle.status(plan.directory, run=run))
 
 
 @lab.command("status")
@@ -113,7 +114,7 @@ def lab_up(
 @returns_result
 def lab_status(*, directory: Path) -> Result:
     """Report the state of the lab."""
-    return _make_result(library.status(directory.absolute(), run=run))
+    return _make_result(lifecycle.status(directory.absolute(), run=run))
 
 
 @lab.command("down")
@@ -121,9 +122,9 @@ def lab_status(*, directory: Path) -> Result:
 @returns_result
 def lab_down(*, directory: Path) -> Result:
     """End every process and remove everything that the lab made, even after a failed start."""
-    removal = library.down(directory.absolute(), run=run, report=_print_progress)
-    data = {"ended": removal.ended, "left": list(removal.left)}
-    if not removal.left:
+    removal = lifecycle.down(directory.absolute(), run=run, report=_print_progress)
+    data = {"ended": removal.ended, "left": list(removal.remains)}
+    if not removal.remains:
         return Result(data, f"{removal.ended} processes ended, nothing is left behind.")
-    error = CheckError(f"Left behind: {', '.join(removal.left)}.", where=str(directory))
+    error = CheckError(f"Left behind: {', '.join(removal.remains)}.", where=str(directory))
     return Result(data, errors=(error,))

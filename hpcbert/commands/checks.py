@@ -171,7 +171,7 @@ def _check_registry(image: Image, site: Site, run: Runner) -> Finding:
         return Finding(name, "warn", f"not checked: this enroot has no {tool.digest[1]}", hint)
     lines = [line for line in output.splitlines() if line.strip()] or [""]
     symptom = symptoms.find_symptom(output)
-    problem = symptom.what if symptom else lines[-1]
+    problem = symptom.problem if symptom else lines[-1]
     check = load_checks("containers")["registry"]
     change = check.change if symptom and symptom.name in _LOGIN_SYMPTOMS else ""
     hint = symptom.hint if symptom else check.hint

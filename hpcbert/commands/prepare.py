@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,8 @@ def prepare(
     usual_kinds = [kind for kind in KINDS if kind != "environment" or recipe.environment]
     for kind in KINDS:
         if kind in (only or usual_kinds):
-            yield _MAKE[kind](recipe, site, context)
+            part = _MAKE[kind](recipe, site, context)
+            yield dataclasses.replace(part, framework=recipe.name, kind=kind)
 
 
 def on_node_argv(site: Site, words: Sequence[str]) -> list[str]:

@@ -99,9 +99,8 @@ def list_images(directory: Path) -> tuple[Cached, ...]:
     return tuple(image for image in images if image is not None)
 
 
-def find_leftovers(directory: Path, *, now: float | None = None) -> tuple[Leftover, ...]:
+def find_leftovers(directory: Path) -> tuple[Leftover, ...]:
     """Return the files without a pointer, by name; those of a living import are marked."""
-    now = time.time() if now is None else now
     image_names = {Path(image.path).name for image in list_images(directory)}
     leftover_files = []
     for path in sorted(directory.glob("*")) if directory.is_dir() else ():
@@ -113,13 +112,11 @@ def find_leftovers(directory: Path, *, now: float | None = None) -> tuple[Leftov
         else:
             continue
         size = path.lstat().st_size if path.is_file() else 0
-        leftover_files.append(
-            Leftover(str(path), name, is_importing(directory, name, now=now), size)
-        )
+        leftover_files.append(Leftover(str(path), name, is_importing(directory, name), size))
     return tuple(leftover_files)
 
 
-def is_importing(directory: Path, stem: str, *, now: float) -> bool:
+def is_importing(directory: Path, stem: str) -> bool:
     """Return whether a stem's lock has a holder that seems to be alive."""
     lock = directory / f".{stem}~lock"
     holder = lock / "holder"
@@ -128,17 +125,17 @@ def is_importing(directory: Path, stem: str, *, now: float) -> bool:
         holder_fields = holder.read_text().split() if holder.exists() else []
     except OSError:
         return False
-    return now - heartbeat < _DEAD_AFTER and not _is_dead_here(holder_fields)
+    return time.time() - heartbeat < _DEAD_AFTER and not _is_dead_here(holder_fields)
 
 
-def remove_image(directory: Path, cached: Cached, *, now: float | None = None) -> None:
+def remove_image(directory: Path, cached: Cached) -> None:
     """Remove a prepared image: its pointer first, so that nobody finds half of it.
 
     Raises:
         UsageError: It is being imported at this moment.
         HpcbertError: The file system refused.
     """
-    if is_importing(directory, cached.stem, now=time.time() if now is None else now):
+    if is_importing(directory, cached.stem):
         raise UsageError(
             f"{cached.stem} is being imported.",
             where=str(directory),
@@ -161,9 +158,8 @@ def remove_leftovers(candidates: Sequence[Leftover]) -> tuple[Leftover, ...]:
 
 
 def _unlink(path: Path) -> None:
-    with translate_errors(
-        "remove", path, hint="Ask its owner to remove it; nothing else was removed."
-    ):
+    hint = "Ask its owner to remove it; nothing else was removed."
+    with translate_errors("remove", path, hint=hint):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -176,11 +172,11 @@ def _read_pointer(pointer: Path) -> Cached | None:
         file, stem = data["file"], pointer.name.removesuffix(".json")
         if data["schema"] != SCHEMA or "/" in file or not file.startswith(f"{stem}+"):
             return None
-        path = pointer.parent / data["file"]
+        path = pointer.parent / file
         if path.stat().st_size != data["bytes"]:
             return None
         return Cached(
-            stem=pointer.name.removesuffix(".json"),
+            stem=stem,
             reference=str(data["reference"]),
             path=str(path.absolute()),
             sha256=str(data["sha256"]),
@@ -194,7 +190,7 @@ def _read_pointer(pointer: Path) -> Cached | None:
 
 
 def _is_dead_here(holder_fields: Sequence[str]) -> bool:
-    """Return whether a holder, as image.sh writes it, was a process here that is gone."""
+    """Whether a holder, as image.sh writes it, was a process here that is gone."""
     if len(holder_fields) != 5:  # noqa: PLR2004 - token, host, place, pid, moment of start
         return False
     _, _, holder_place, pid, start_time = holder_fields

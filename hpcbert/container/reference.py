@@ -153,22 +153,18 @@ def _parse_docker(reference: str, text: str) -> Image:
         location, digest = reference, ""
     authority, name, tag = _split_location(location)
     user, _, registry = authority.rpartition("@")
-    image = Image(
-        "docker",
-        user=user,
-        registry=HUB if registry in _HUB_NAMES else registry,
-        name=name,
-        tag=tag or ("" if digest else "latest"),
-        digest=digest,
-    )
-    if image.registry == HUB and "/" not in name:
-        image = Image("docker", "", user, HUB, f"library/{name}", image.tag, digest)
+    if registry in _HUB_NAMES:
+        registry = HUB
+        name = name if "/" in name else f"library/{name}"
+    if not tag and not digest:
+        tag = "latest"
+    image = Image("docker", "", user, registry, name, tag, digest)
     _check_parts(image, text)
     return image
 
 
 def _split_location(location: str) -> tuple[str, str, str]:
-    """Split `[USER@][REGISTRY(#|/)]IMAGE[:TAG]` into place, name and tag."""
+    """Split `[USER@][REGISTRY(#|/)]IMAGE[:TAG]` into authority, name and tag."""
     if "#" in location:
         authority, _, path = location.partition("#")
     else:

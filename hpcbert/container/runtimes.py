@@ -1,6 +1,8 @@
-"""The differences between container runtimes, as data: the only place that knows them.
+"""Container runtimes, their mounts, and the options of pyxis: only this module knows them.
 
-A site's file names a runtime. A runtime has a tool that fetches images; pyxis uses enroot's.
+A site's file names a runtime. A runtime has a tool that fetches images; pyxis uses enroot's. Mounts
+are written as pyxis takes them, `SRC[:DST[:FLAGS]]`: flags are joined with `+` and added to the
+defaults; a missing DST is SRC (NVIDIA/pyxis 0.24.0, args.c, parse_mount_option and add_mount).
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ def has_pyxis(usage: str) -> bool:
 
 
 def missing_pyxis_options(usage: str, required: Iterable[str]) -> tuple[str, ...]:
-    """Return the wanted options that the output of `srun --help` lacks, the newest last."""
+    """Return the required options that the output of `srun --help` lacks, the newest last."""
     options = frozenset(_SRUN_OPTION.findall(usage))
     return tuple(
         flag for flag in PYXIS_SINCE if flag in frozenset(required) and flag not in options
@@ -174,8 +176,8 @@ class Runtime:
 
     Attributes:
         tool: The tool that makes its images.
-        enters_by_tool: Whether a job enters by the tool's command; otherwise srun does, by a plugin.
-        forbidden_characters: Characters that mounts must not contain, because a shell would expand them.
+        enters_by_tool: A job enters by the tool's command; otherwise srun does, by a plugin.
+        forbidden_characters: Characters that a shell would expand in mounts.
     """
 
     name: str

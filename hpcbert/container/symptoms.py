@@ -1,7 +1,7 @@
 """What enroot and pyxis print when something is wrong, its meaning, and what to do; pure.
 
 A row is found by the words of the programs, in upper or lower case. The sources are the programs
-themselves (NVIDIA/enroot 4.1.2, NVIDIA/pyxis 0.24.0) and the issues named in each row.
+themselves (NVIDIA/enroot 4.1.2, NVIDIA/pyxis 0.24.0) and the issues named below each row.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ class Symptom:
     Attributes:
         name: Short name, for checks and tests.
         shows: Regular expression to find in the output.
-        what: What is wrong, one sentence.
+        problem: One sentence.
         hint: What to change, and where.
-        seen: Issues of enroot and pyxis that report it.
     """
 
     name: str
     shows: str
-    what: str
+    problem: str
     hint: str
-    seen: tuple[str, ...] = ()
 
 
 # The first match wins: special rows come before general ones.
@@ -37,7 +35,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "enroot's helpers lack their file capabilities, so that users can't import images.",
         "Have the package enroot+caps installed on this host (getcap shows whether it is), or "
         "import on a host that has it: hpcbert prepare --on-node.",
-        ("enroot #141", "enroot #44", "enroot #79"),
+        # enroot #141, enroot #44, enroot #79
     ),
     Symptom(
         "user-namespaces",
@@ -45,7 +43,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "This host does not let users create user namespaces.",
         "Ask the administrator to check the sysctls user.max_user_namespaces and "
         "kernel.unprivileged_userns_clone, and at AppArmor; inside a job too.",
-        ("enroot #247", "enroot #61", "enroot #238"),
+        # enroot #247, enroot #61, enroot #238
     ),
     Symptom(
         "runtime-path",
@@ -53,7 +51,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "enroot can't make the directories that it keeps its state in.",
         "Set container.scratch in the site.toml, or ENROOT_RUNTIME_PATH (CACHE, DATA, TEMP) to a "
         "directory that is writable on this host.",
-        ("pyxis #12", "pyxis #62", "pyxis #138"),
+        # pyxis #12, pyxis #62, pyxis #138
     ),
     Symptom(
         "foreign-cache",
@@ -64,7 +62,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "enroot's CACHE holds layers that another user downloaded and you may not read.",
         "Give each user a cache: container.scratch in the site.toml, or ENROOT_CACHE_PATH with "
         "$(id -u) in enroot.conf, which only an administrator can change for pyxis.",
-        ("pyxis #121",),
+        # pyxis #121
     ),
     Symptom(
         "root-squash",
@@ -74,7 +72,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "(root squash, if you are root), or a folder above it is closed.",
         "Run as a user who can list the directory on a node, or have it exported with "
         "no_root_squash; container.mounts and frameworks.NAME.data in the site.toml name it.",
-        ("enroot #140",),
+        # enroot #140
     ),
     Symptom(
         "noexec",
@@ -84,7 +82,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "mounted with noexec.",
         "Set container.scratch in the site.toml, or ENROOT_DATA_PATH, to a directory whose mount "
         "has no noexec (findmnt -T DIRECTORY shows the options).",
-        ("enroot #63", "enroot #156"),
+        # enroot #63, enroot #156
     ),
     Symptom(
         "no-container",
@@ -93,7 +91,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "keep their containers in different places.",
         "ENROOT_DATA_PATH in enroot.conf must be one path for all steps of a job on a node, below "
         "no $TMPDIR or step id, and nothing may empty it while jobs run.",
-        ("enroot #249", "pyxis #172"),
+        # enroot #249, pyxis #172
     ),
     Symptom(
         "whiteouts",
@@ -103,7 +101,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "an overlay, or some kind of tmpfs.",
         "Set ENROOT_TEMP_PATH, or container.scratch in the site.toml, to a directory on a local "
         "disk.",
-        ("pyxis #87", "enroot #30", "enroot #69"),
+        # pyxis #87, enroot #30, enroot #69
     ),
     Symptom(
         "no-space",
@@ -111,7 +109,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "There is not enough space.",
         "The peak is three to four times the unpacked image, over enroot's CACHE, TEMP, DATA and "
         "the directory of images: free some, or move them (container.images, container.scratch).",
-        ("enroot #187", "enroot #39", "pyxis #41", "pyxis #53"),
+        # enroot #187, enroot #39, pyxis #41, pyxis #53
     ),
     Symptom(
         "too-many-requests",
@@ -148,7 +146,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "Look at ~/.config/enroot/.credentials, a line `machine HOST login USER password WORD` "
         "for the registry; nvcr.io needs one for authn.nvidia.com too, with the login $oauthtoken "
         "as it stands. ENROOT_CONFIG_PATH names that folder, not the file.",
-        ("pyxis #39", "pyxis #99", "enroot #161", "enroot #14", "enroot #241"),
+        # pyxis #39, pyxis #99, enroot #161, enroot #14, enroot #241
     ),
     Symptom(
         "not-found",
@@ -156,14 +154,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "The registry has no such image, or has it in a form that this enroot can't ask for.",
         "Check name and tag. If they are right: some registries give OCI manifests to newer "
         "enroots only; push it as docker schema 2, or use another registry.",
-        ("enroot #277", "enroot #148", "enroot #146"),
+        # enroot #277, enroot #148, enroot #146
     ),
     Symptom(
         "rootfs-lock",
         r"Could not acquire rootfs lock",
         "Several containers are started from one directory at a time.",
         "Keep enroot's DATA on each node's own disk: container.scratch in the site.toml.",
-        ("enroot #154",),
+        # enroot #154
     ),
     Symptom(
         "exists",
@@ -176,7 +174,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"98-nvidia\.sh exited",
         "The image needs GPUs, but this node has no driver or no nvidia-container-cli.",
         'Set NVIDIA_VISIBLE_DEVICES = "void" in [env] of the site.toml for nodes without GPUs.',
-        ("pyxis #101", "pyxis #110", "enroot #105", "enroot #232", "enroot #234"),
+        # pyxis #101, pyxis #110, enroot #105, enroot #232, enroot #234
     ),
     Symptom(
         "fuse",
@@ -189,14 +187,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"(mk|un)squashfs.*(Out of memory|Cannot allocate memory)|FATAL ERROR: *Out of memory",
         "squashfs-tools had too little memory.",
         "Give the job more (slurm.memory), or import outside of it.",
-        ("pyxis #120", "enroot #224"),
+        # pyxis #120, enroot #224
     ),
     Symptom(
         "plugin-version",
         r"Incompatible plugin version|plugin_load_from_file",
         "pyxis was built for another release of Slurm.",
         "Ask the administrator to rebuild it for this one.",
-        ("pyxis #95", "pyxis #150"),
+        # pyxis #95, pyxis #150
     ),
     Symptom(
         "no-program",
@@ -219,7 +217,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "The registry refuses the login.",
         "enroot prints only this if user or password are wrong: check the registry's "
         "line in ~/.config/enroot/.credentials.",
-        ("enroot #277",),
+        # enroot #277
     ),
 )
 

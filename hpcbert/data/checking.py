@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 from hpcbert.data import making
-from hpcbert.data.formats import DamagedError, find
+from hpcbert.data.formats import DamagedError, DataFormat, find_format
+from hpcbert.data.making import DataDocument, FileEntry
+from hpcbert.data.samples import Samples
 from hpcbert.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.data.formats import DataFormat
-    from hpcbert.data.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -44,11 +40,11 @@ def check(directory: Path) -> DataCheck:
         UsageError: data.json does not exist or can't be read.
     """
     document = making.read_document(directory / making.DATA)
-    form = find(str(document["format"]))
+    form = find_format(document.format)
     problems = list(_find_unlisted(directory, document))
     total, samples, tokens, is_damaged = hashlib.sha256(), 0, 0, False
     for entries in _group_entries(document, form):
-        names = " and ".join(entry["name"] for entry in entries)
+        names = " and ".join(entry.name for entry in entries)
         try:
             for block in _read_blocks(directory, entries, document, form):
                 samples += len(block.input_ids)
@@ -60,38 +56,41 @@ def check(directory: Path) -> DataCheck:
         except (DamagedError, ValueError) as error:
             problems.append(f"{names}: {error}")
             is_damaged = True
-    if form.whole and not is_damaged and total.hexdigest() != document["stream_sha256"]:
+    if form.is_complete and not is_damaged and total.hexdigest() != document.stream_sha256:
         problems.append("the samples differ from the digest in data.json")
     mean = tokens / samples if samples else 0.0
-    files = len(document["files"])
-    return DataCheck(str(directory), document["format"], files, samples, mean, tuple(problems))
+    files = len(document.files)
+    return DataCheck(str(directory), document.format, files, samples, mean, tuple(problems))
 
 
 def _read_blocks(
-    directory: Path, entries: list[dict[str, Any]], document: Mapping[str, Any], form: DataFormat
+    directory: Path,
+    entries: Sequence[FileEntry],
+    document: DataDocument,
+    form: DataFormat,
 ) -> Iterator[Samples]:
     """Yield the samples of files that belong together; raise DamagedError if they are invalid."""
     _compare_files(directory, entries)
     count = 0
-    for block in form.read([directory / entry["name"] for entry in entries]):
+    for block in form.read([directory / entry.name for entry in entries]):
         _check_block(block, document, form)
         count += len(block.input_ids)
         yield block
-    if count != entries[0]["samples"]:
-        raise DamagedError(f"it has {count} samples, not {entries[0]['samples']}")
+    if count != entries[0].samples:
+        raise DamagedError(f"it has {count} samples, not {entries[0].samples}")
 
 
-def _group_entries(document: Mapping[str, Any], form: DataFormat) -> Iterator[list[dict[str, Any]]]:
+def _group_entries(document: DataDocument, form: DataFormat) -> Iterator[Sequence[FileEntry]]:
     """Yield the entries of files that are read together."""
-    entries = document["files"]
+    entries = document.files
     size = len(form.names(0, 1))
     for start in range(0, len(entries), size):
         yield entries[start : start + size]
 
 
-def _find_unlisted(directory: Path, document: Mapping[str, Any]) -> Iterator[str]:
+def _find_unlisted(directory: Path, document: DataDocument) -> Iterator[str]:
     """Yield files that programs would read although they are not in data.json."""
-    listed_names = {entry["name"] for entry in document["files"]}
+    listed_names = {entry.name for entry in document.files}
     for path in sorted((directory / making.FOLDER).glob("*")):
         name = f"{making.FOLDER}/{path.name}"
         if name not in listed_names:
@@ -99,30 +98,30 @@ def _find_unlisted(directory: Path, document: Mapping[str, Any]) -> Iterator[str
     vocabulary_path = directory / making.VOCABULARY
     if (
         not vocabulary_path.is_file()
-        or making.sha256(vocabulary_path) != document["vocabulary"]["sha256"]
+        or making.sha256(vocabulary_path) != document.vocabulary.sha256
     ):
         yield f"{making.VOCABULARY}: missing, or not the one that the data were made with"
 
 
-def _compare_files(directory: Path, entries: list[dict[str, Any]]) -> None:
+def _compare_files(directory: Path, entries: Sequence[FileEntry]) -> None:
     for entry in entries:
-        path = directory / entry["name"]
+        path = directory / entry.name
         size = path.stat().st_size
-        if size != entry["bytes"]:
-            raise DamagedError(f"the file has {size} bytes, not {entry['bytes']}")
-        if making.sha256(path) != entry["sha256"]:
+        if size != entry.bytes:
+            raise DamagedError(f"the file has {size} bytes, not {entry.bytes}")
+        if making.sha256(path) != entry.sha256:
             raise DamagedError("its content has changed")
 
 
-def _check_block(block: Samples, document: Mapping[str, Any], form: DataFormat) -> None:
+def _check_block(block: Samples, document: DataDocument, form: DataFormat) -> None:
     """Refuse samples that a program could not train on."""
-    length, predictions = document["sequence_length"], document["predictions"]
-    if form.whole and block.input_ids.shape[1] != length:
+    length, predictions = document.sequence_length, document.predictions
+    if form.is_complete and block.input_ids.shape[1] != length:
         raise DamagedError(f"its samples have {block.input_ids.shape[1]} tokens, not {length}")
-    if form.whole and block.masked_lm_positions.shape[1] != predictions:
+    if form.is_complete and block.masked_lm_positions.shape[1] != predictions:
         count = block.masked_lm_positions.shape[1]
         raise DamagedError(f"its samples have {count} predictions, not {predictions}")
-    size = document["vocabulary"]["size"]
+    size = document.vocabulary.size
     for ids in (block.input_ids, block.masked_lm_ids):
         if ids.size and ids.max() >= size:
             raise DamagedError(f"token {ids.max()} is outside the vocabulary of {size}")
@@ -157,16 +156,16 @@ def show(directory: Path, number: int) -> SampleText:
         UsageError: The sample does not exist, or its file can't be read.
     """
     document = making.read_document(directory / making.DATA)
-    form = find(str(document["format"]))
+    form = find_format(document.format)
     vocabulary = (directory / making.VOCABULARY).read_text(encoding="utf-8").splitlines()
     remaining = number
     for entries in _group_entries(document, form):
-        if remaining >= entries[0]["samples"]:
-            remaining -= entries[0]["samples"]
+        if remaining >= entries[0].samples:
+            remaining -= entries[0].samples
             continue
-        name = entries[0]["name"]
+        name = entries[0].name
         try:
-            for block in form.read([directory / entry["name"] for entry in entries]):
+            for block in form.read([directory / entry.name for entry in entries]):
                 if remaining < len(block.input_ids):
                     return _to_text(block, remaining, number, name, vocabulary)
                 remaining -= len(block.input_ids)
@@ -176,7 +175,7 @@ def show(directory: Path, number: int) -> SampleText:
     raise UsageError(
         f"There is no sample {number}.",
         where=str(directory),
-        hint=f"Samples are numbered from 0 to {document['samples'] - 1}.",
+        hint=f"Samples are numbered from 0 to {document.samples - 1}.",
     )
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import itertools
 import struct
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from hpcbert.data import protobuf
+from hpcbert.data.protobuf import Dialect
 from hpcbert.data.samples import Samples
 from hpcbert.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from hpcbert.data.protobuf import Dialect
-
-    Stream = Iterable[Samples]
+Stream = Iterable[Samples]
+# Tokens, segments and label of two sentences before masking.
+Pair = tuple[list[int], list[int], int]
+Item = TypeVar("Item")
 
 _BLOCK = 4096
 _NAMES = Samples._fields
@@ -40,19 +42,23 @@ class DataFormat(NamedTuple):
         write: Writes samples to new files of these names.
         read: Yields their samples, or the sentence pairs of formats without masked ones;
             raises `DamagedError`, ValueError or OSError.
-        bytes_at_most: Returns an upper bound for a sample with this length and number of
-            predictions.
-        whole: Whether it holds a whole sample. Two formats hold tokens before masking, because
-            their programs mask them.
+        is_complete: Whether it holds whole samples. Two formats hold tokens before masking: their
+            programs mask them.
         most_files: The most files that a directory may have; 0 for any number.
     """
 
     names: Callable[[int, int], tuple[str, ...]]
     write: Callable[[Sequence[Path], Stream], None]
     read: Callable[[Sequence[Path]], Iterator[Samples]]
-    bytes_at_most: Callable[[int, int], int]
-    whole: bool = True
+    is_complete: bool = True
     most_files: int = 0
+
+
+def _group(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield some thousands of items at a time."""
+    iterator = iter(items)
+    while block := list(itertools.islice(iterator, _BLOCK)):
+        yield block
 
 
 # --- TFRecord and OFRecord ------------------------------------------------------------------------
@@ -67,28 +73,18 @@ def _split_samples(stream: Stream) -> Iterator[dict[str, protobuf.Numbers]]:
             yield {name: values[index] for name, values in fields.items()}
 
 
-def _write_records(dialect: Dialect) -> Callable[[Sequence[Path], Stream], None]:
-    def write(paths: Sequence[Path], stream: Stream) -> None:
-        records = (protobuf.encode(features, dialect) for features in _split_samples(stream))
-        with paths[0].open("wb") as file:
-            protobuf.write_records(file, records, dialect)
-
-    return write
+def _write_records(paths: Sequence[Path], stream: Stream, *, dialect: Dialect) -> None:
+    records = (protobuf.encode(features, dialect) for features in _split_samples(stream))
+    with paths[0].open("wb") as file:
+        protobuf.write_records(file, records, dialect)
 
 
-def _read_records(dialect: Dialect) -> Callable[[Sequence[Path]], Iterator[Samples]]:
-    def read(paths: Sequence[Path]) -> Iterator[Samples]:
-        with paths[0].open("rb") as file:
-            rows = []
-            for record in protobuf.read_records(file, dialect):
-                rows.append(_select_columns(protobuf.decode(record, dialect)))
-                if len(rows) == _BLOCK:
-                    yield _stack_rows(rows)
-                    rows = []
-            if rows:
-                yield _stack_rows(rows)
-
-    return read
+def _read_records(paths: Sequence[Path], *, dialect: Dialect) -> Iterator[Samples]:
+    with paths[0].open("rb") as file:
+        records = protobuf.read_records(file, dialect)
+        rows = (_select_columns(protobuf.decode(record, dialect)) for record in records)
+        for block in _group(rows):
+            yield _stack_rows(block)
 
 
 def _select_columns(features: dict[str, protobuf.Numbers]) -> list[protobuf.Numbers]:
@@ -205,21 +201,15 @@ def _write_text(paths: Sequence[Path], stream: Stream) -> None:
 
 
 def _read_text(paths: Sequence[Path]) -> Iterator[Samples]:
-    pairs = []
     try:
         with gzip.open(paths[0], "rt", encoding="utf-8") as file:
-            for line in file:
-                pairs.append(_parse_pair(line))
-                if len(pairs) == _BLOCK:
-                    yield _pad_pairs(pairs)
-                    pairs = []
+            for pairs in _group(map(_parse_pair, file)):
+                yield _pad_pairs(pairs)
     except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DamagedError(f"it is not compressed text: {error}") from error
-    if pairs:
-        yield _pad_pairs(pairs)
 
 
-def _parse_pair(line: str) -> tuple[list[int], list[int], int]:
+def _parse_pair(line: str) -> Pair:
     fields = line.rstrip("\n").split(";")
     if len(fields) != 4:  # noqa: PLR2004 - tokens, segments, positions, label
         raise DamagedError(f"a line has {len(fields)} fields, not 4")
@@ -276,31 +266,30 @@ def _read_megatron(paths: Sequence[Path]) -> Iterator[Samples]:
     if paths[0].stat().st_size != int(sizes.sum()) * np.dtype(_DTYPES[code]).itemsize:
         raise DamagedError("its sentences are not as long as its index says")
     tokens = np.memmap(paths[0], dtype=_DTYPES[code], mode="r") if sizes.sum() else np.zeros(0)
-    ends = np.cumsum(sizes, dtype=np.int64)
-    starts = ends - sizes
-    for begin in range(0, sentences - 1, 2 * _BLOCK):
-        pairs = []
-        for position in range(begin, min(begin + 2 * _BLOCK, sentences - 1), 2):
-            first_sentence, second_sentence = (
-                tokens[starts[number] : ends[number]].tolist()
-                for number in (position, position + 1)
-            )
-            segments = [0] * (len(first_sentence) + 2) + [1] * (len(second_sentence) + 1)
-            pairs.append(([0, *first_sentence, 0, *second_sentence, 0], segments, 0))
+    for pairs in _group(_pair_sentences(tokens, sizes)):
         yield _pad_pairs(pairs)
 
 
-def _pad_pairs(pairs: Sequence[tuple[list[int], list[int], int]]) -> Samples:
+def _pair_sentences(tokens: protobuf.Numbers, sizes: protobuf.Numbers) -> Iterator[Pair]:
+    ends = np.cumsum(sizes, dtype=np.int64)
+    starts = ends - sizes
+    for number in range(0, len(sizes) - 1, 2):
+        first = tokens[starts[number] : ends[number]].tolist()
+        second = tokens[starts[number + 1] : ends[number + 1]].tolist()
+        segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        yield [0, *first, 0, *second, 0], segments, 0
+
+
+def _pad_pairs(pairs: Sequence[Pair]) -> Samples:
     """Return sentence pairs as samples without predictions, padded to the longest."""
     longest = max(len(tokens) for tokens, _, _ in pairs)
     ids = np.zeros((len(pairs), longest), dtype=np.int64)
     mask, segments = np.zeros_like(ids), np.zeros_like(ids)
     for index, (pair_tokens, pair_segments, _) in enumerate(pairs):
-        ids[index, : len(pair_tokens)], segments[index, : len(pair_tokens)] = (
-            pair_tokens,
-            pair_segments,
-        )
-        mask[index, : len(pair_tokens)] = 1
+        length = len(pair_tokens)
+        ids[index, :length] = pair_tokens
+        segments[index, :length] = pair_segments
+        mask[index, :length] = 1
     empty = np.zeros((len(pairs), 0), dtype=np.int64)
     labels = np.array([label for _, _, label in pairs])
     return _to_samples([ids, mask, segments, empty, empty, labels])
@@ -309,47 +298,41 @@ def _pad_pairs(pairs: Sequence[tuple[list[int], list[int], int]]) -> Samples:
 FORMATS: dict[str, DataFormat] = {
     "tfrecord": DataFormat(
         lambda number, count: (f"training-{number:05d}-of-{count:05d}.tfrecord",),
-        _write_records(protobuf.TENSORFLOW),
-        _read_records(protobuf.TENSORFLOW),
-        lambda length, predictions: 5 * length + 9 * predictions + 256,
+        functools.partial(_write_records, dialect=protobuf.TENSORFLOW),
+        functools.partial(_read_records, dialect=protobuf.TENSORFLOW),
     ),
     "ofrecord": DataFormat(
         lambda number, _: (f"part-{number}",),
-        _write_records(protobuf.ONEFLOW),
-        _read_records(protobuf.ONEFLOW),
-        lambda length, predictions: 5 * length + 9 * predictions + 256,
+        functools.partial(_write_records, dialect=protobuf.ONEFLOW),
+        functools.partial(_read_records, dialect=protobuf.ONEFLOW),
     ),
     "hdf5": DataFormat(
         lambda number, _: (f"training_{number:05d}.hdf5",),
         _write_hdf5,
         _read_hdf5,
-        lambda length, predictions: 6 * length + 8 * predictions + 1,
     ),
     "npz": DataFormat(
         lambda number, _: (f"training-{number:05d}.npz",),
         _write_npz,
         _read_npz,
-        lambda length, predictions: 8 * length + 12 * predictions + 8,
     ),
     "paddle-text": DataFormat(
         lambda number, _: (f"training-{number:05d}.gz",),
         _write_text,
         _read_text,
-        lambda length, _: 13 * length + 16,
-        whole=False,
+        is_complete=False,
     ),
     "megatron": DataFormat(
         lambda _, __: ("training.bin", "training.idx"),
         _write_megatron,
         _read_megatron,
-        lambda length, _: 4 * length + 40,
-        whole=False,
+        is_complete=False,
         most_files=1,
     ),
 }
 
 
-def find(name: str) -> DataFormat:
+def find_format(name: str) -> DataFormat:
     """Return a format by name.
 
     Raises:

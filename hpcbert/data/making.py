@@ -7,43 +7,38 @@ DIR/training/      the files that programs read, and nothing else
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
 import os
-import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Literal
 
 from hpcbert.data import text
-from hpcbert.data.formats import find
-from hpcbert.data.samples import StreamSettings, Vocabulary, make_synthetic, number_blocks
-from hpcbert.errors import HpcbertError, UsageError
+from hpcbert.data.formats import DataFormat, find_format
+from hpcbert.data.samples import (
+    Integers,
+    Samples,
+    StreamSettings,
+    Vocabulary,
+    make_synthetic,
+    number_blocks,
+)
+from hpcbert.errors import UsageError
 from hpcbert.system import files as filing
 from hpcbert.system import machine
+from hpcbert.system.decode import IgnoreUnknown, decode
 from hpcbert.system.lock import LOCK, hold_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from hpcbert.data.formats import DataFormat
-    from hpcbert.data.samples import Integers, Samples
 
 DATA, FOLDER, VOCABULARY = "data.json", "training", "vocab.txt"
 SCHEMA = 1
 # The mark of a directory whose data are not complete: the next run makes them again.
 _UNFINISHED = ".unfinished"
-# The keys that readers of a data.json rely on.
-_KINDS = {"format": str, "sequence_length": int, "predictions": int, "samples": int, "files": list}
-_VOCABULARY_KINDS = {"size": int, "sha256": str}
-_FILE_KINDS = {"name": str, "bytes": int, "sha256": str, "samples": int}
 _FILE_MODE = 0o644
 _MOST_FILES = 1 << 16
 _USUAL_FILES = 32
-# Space to leave free: a full file system hurts its other users.
-_SPARE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -79,11 +74,10 @@ def make(
         progress: Receives the number of samples that are done, and the number of all.
 
     Raises:
-        UsageError: The directory holds something else, a setting is invalid, or there is not enough
-            space.
+        UsageError: The directory holds something else, or a setting is invalid.
         HpcbertError: The file system refused.
     """
-    form = find(plan.form)
+    form = find_format(plan.form)
     if not plan.stream.samples and not plan.text:
         raise UsageError("--samples 0 is out of range: 1 or more.")
     _check_packages(plan)
@@ -94,12 +88,11 @@ def make(
     _refuse_other(plan.directory)
     samples, take = _open_source(plan, paths, vocabulary)
     count = _file_count(plan, form, samples)
-    with _name_directory_in_errors(plan.directory):
+    with filing.translate_errors("write", plan.directory):
         plan.directory.mkdir(parents=True, exist_ok=True)
         with hold_lock(plan.directory, "data directory"):
             _refuse_other(plan.directory)  # another process may have made them meanwhile
             _clear(plan.directory)
-            _check_space(plan, form, samples)
             filing.write_bytes(plan.directory / VOCABULARY, words, mode=_FILE_MODE)
             document = _describe_plan(plan, vocabulary.size, words, paths)
             stream = _Stream(samples, take, progress)
@@ -231,49 +224,54 @@ def synthetic_words(vocabulary: Vocabulary) -> bytes:
     return ("\n".join(words) + "\n").encode()
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """Return the contents of a data.json.
+@dataclass(frozen=True)
+class VocabularyEntry(IgnoreUnknown):
+    """The vocabulary in a data.json."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class FileEntry(IgnoreUnknown):
+    """A file in a data.json; its name is relative to the directory."""
+
+    name: str
+    bytes: int
+    sha256: str
+    samples: int
+
+
+@dataclass(frozen=True)
+class DataDocument(IgnoreUnknown):
+    """What readers of a data.json rely on."""
+
+    schema: Literal[1]
+    format: str
+    sequence_length: int
+    predictions: int
+    samples: int
+    stream_sha256: str
+    vocabulary: VocabularyEntry
+    files: tuple[FileEntry, ...]
+
+
+def read_document(path: Path) -> DataDocument:
+    """Read a data.json.
 
     Raises:
         UsageError: It is missing, damaged or has another version.
     """
     try:
-        document = json.loads(filing.read(path))
+        values = json.loads(filing.read(path))
     except OSError as error:
+        problem = f"The file can't be read: {error.strerror or error}."
         hint = "`hpcbert data make` writes it last: run that again if it was interrupted."
-        problem = error.strerror or str(error)
-        raise UsageError(
-            f"The file can't be read: {problem}.", where=str(path), hint=hint
-        ) from error
+        raise UsageError(problem, where=str(path), hint=hint) from error
     except ValueError as error:
-        raise UsageError(
-            "The file is not JSON.", where=str(path), hint="Make the data again."
-        ) from error
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise UsageError(f"The file is not a data.json of schema {SCHEMA}.", where=str(path))
-    if damaged_key := _find_damaged_key(document):
         hint = "Make the data again."
-        raise UsageError(
-            f"The key {damaged_key} is missing or damaged.", where=str(path), hint=hint
-        )
-    return document
-
-
-def _find_damaged_key(document: Mapping[str, Any]) -> str:
-    """Return the first key with a value that `make` does not write, else ""."""
-    entries = document.get("files")
-    tables = [
-        ("", document, _KINDS),
-        ("vocabulary.", document.get("vocabulary"), _VOCABULARY_KINDS),
-    ]
-    tables += (
-        [("files.", entry, _FILE_KINDS) for entry in entries] if isinstance(entries, list) else []
-    )
-    for prefix, table, kinds in tables:
-        for name, kind in kinds.items():
-            if not isinstance(table, dict) or not isinstance(table.get(name), kind):
-                return prefix + name
-    return ""
+        raise UsageError("The file is not JSON.", where=str(path), hint=hint) from error
+    return decode(DataDocument, values, file=str(path))
 
 
 def _refuse_other(directory: Path) -> None:
@@ -317,25 +315,3 @@ def _file_count(plan: DataPlan, form: DataFormat, samples: int) -> int:
             f"{samples} samples don't fill {count} files.", hint="Request fewer files."
         )
     return count
-
-
-def _check_space(plan: DataPlan, form: DataFormat, samples: int) -> None:
-    stream = plan.stream
-    needed = samples * form.bytes_at_most(stream.length, stream.predictions)
-    free = shutil.disk_usage(plan.directory).free
-    if needed + _SPARE_BYTES > free:
-        raise HpcbertError(
-            f"{samples} samples take up to {needed >> 20} MiB, but only {free >> 20} MiB are free.",
-            where=str(plan.directory),
-            hint="Free some space, or request fewer samples.",
-        )
-
-
-@contextlib.contextmanager
-def _name_directory_in_errors(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        where = str(error.filename or directory)
-        hint = filing.suggest_remedy(error)
-        raise HpcbertError(f"Can't write: {error.strerror}.", where=where, hint=hint) from error

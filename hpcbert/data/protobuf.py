@@ -7,6 +7,7 @@ core/record/record.proto). Nothing here needs either of them.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -45,6 +46,7 @@ TENSORFLOW = Dialect(depth=2, integers=3, checked=True)
 ONEFLOW = Dialect(depth=1, integers=4, checked=False)
 
 
+@functools.lru_cache(1 << 16)
 def encode_varint(value: int) -> bytes:
     """Return a non-negative integer, seven bits a byte, the lowest first."""
     encoded = bytearray()
@@ -62,7 +64,6 @@ def _crc_of(value: int) -> int:
 
 
 _CRC = tuple(_crc_of(byte) for byte in range(256))
-_SMALL_VARINTS = [encode_varint(value) for value in range(1 << 16)]
 
 
 def _pack_numbers(values: Numbers) -> bytes:
@@ -71,12 +72,7 @@ def _pack_numbers(values: Numbers) -> bytes:
         return values.astype("<f4").tobytes()
     if values.dtype == "i1":
         return values.tobytes()  # 0 and 1 are their own varints
-    return b"".join(
-        [
-            _SMALL_VARINTS[value] if value < len(_SMALL_VARINTS) else encode_varint(value)
-            for value in values.tolist()
-        ]
-    )
+    return b"".join([encode_varint(value) for value in values.tolist()])
 
 
 def _encode_field(number: int, content: bytes) -> bytes:

@@ -6,21 +6,17 @@ on any machine, in any file, with any release of numpy.
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcbert.data.names import PREDICTED_PERCENT
 from hpcbert.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.integer]
+Integers = NDArray[np.integer]
 
 # google-research/bert@eedf571, create_pretraining_data.py: one sample in ten is short; of ten
 # predicted tokens, eight read [MASK] and one another word.
@@ -278,11 +274,3 @@ def number_blocks(begin: int, end: int) -> Iterator[NDArray[np.int64]]:
     """Yield the numbers of samples from `begin` to `end` - 1, a few thousand at a time."""
     for start in range(begin, end, _BLOCK):
         yield np.arange(start, min(start + _BLOCK, end), dtype=np.int64)
-
-
-def digest_stream(stream: Iterable[Samples]) -> str:
-    """Return the SHA-256 of a stream, which does not depend on its blocks."""
-    total = hashlib.sha256()
-    for block in stream:
-        total.update(block.rows())
-    return total.hexdigest()

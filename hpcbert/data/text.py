@@ -7,18 +7,22 @@ documents; a line may hold several sentences.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from hpcbert.data.samples import Dice, Samples, StreamSettings, Unmasked, Vocabulary, mask_words
+from hpcbert.data.samples import (
+    Dice,
+    Integers,
+    Samples,
+    StreamSettings,
+    Unmasked,
+    Vocabulary,
+    mask_words,
+)
 from hpcbert.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from hpcbert.data.samples import Integers
 
 _SENTENCE = re.compile(
     # After a full stop that precedes a possible beginning of a sentence; after a Chinese or
@@ -26,7 +30,6 @@ _SENTENCE = re.compile(
     r"(?<=[.!?])\s+(?=[\"'(\[A-Z0-9\u00c0-\u00de\u0410-\u042f])|(?<=[\u3002\uff01\uff1f])"
 )
 _SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
-_LINES = 2048
 _SHORT_ONE_IN = 10
 # Channels of a document's random numbers; see `samples.Dice`.
 _IS_SHORT, _TARGET, _SPLIT, _IS_RANDOM, _OTHER, _START, _CUT = range(7)

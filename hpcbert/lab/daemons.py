@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcbert.errors import SchedulerError, UsageError
@@ -35,19 +34,6 @@ mount -t proc proc /proc
 shift 2"""
 
 
-@dataclass(frozen=True)
-class Daemon:
-    """The start of one daemon.
-
-    Attributes:
-        argv: Its command, in foreground mode.
-        enter: The command that enters its PID namespace first; empty for the controller's.
-    """
-
-    argv: tuple[str, ...]
-    enter: tuple[str, ...] = ()
-
-
 def start_node(journal: Journal, node: str, run: Runner) -> Process:
     """Start the process that is a node: it holds the namespaces and adopts orphans."""
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid"]
@@ -69,18 +55,16 @@ def start_daemon(journal: Journal, name: str, run: Runner) -> Process:
         SchedulerError: It ended immediately.
     """
     lab = journal.lab
-    daemon = _describe_daemon(lab, name)
+    argv = _daemon_argv(lab, name)
+    enter = []  # the PID namespace, before all others
+    if name in lab.plan.node_names:
+        enter = ["nsenter", f"--pid=/proc/{lab.host(name).pid}/ns/pid"]
     running = lab.daemons.get(name)
     if running is not None and running.alive:
         raise UsageError("The daemon is running already.", where=name)
     lab = journal.note_daemon(name, None)
-    pid = spawn(
-        run,
-        daemon.argv,
-        log=lab.layout.log(name),
-        env=lab.daemon_environment,
-        enter=daemon.enter,
-    )
+    log = lab.layout.log(name)
+    pid = spawn(run, argv, log=log, env=lab.daemon_environment, enter=enter)
     process = _identify(lab, name, pid)
     journal.note_daemon(name, process)
     return process
@@ -143,49 +127,48 @@ def database_options(lab: Lab) -> tuple[str, ...]:
     )
 
 
-def _describe_daemon(lab: Lab, name: str) -> Daemon:
-    if name in lab.plan.node_names:
-        return _describe_slurmd(lab, name)
+def _daemon_argv(lab: Lab, name: str) -> tuple[str, ...]:
+    """Return a daemon's command, in foreground mode."""
     layout = lab.layout
-    conf = str(layout.slurm_conf)
-    munge = layout.munge_socket.parent
-    table = {
-        "munged": Daemon(
-            (
-                *run_as(MUNGE_USER),
-                "munged",
-                "--foreground",
-                "--num-threads=10",
-                f"--key-file={layout.munge_key}",
-                f"--socket={layout.munge_socket}",
-                f"--pid-file={munge}/munged.pid",
-                f"--seed-file={munge}/munged.seed",
-            )
-        ),
-        "mariadbd": Daemon(
-            (
-                *run_as(DATABASE_USER),
-                "mariadbd",
-                *database_options(lab),
-                f"--socket={layout.database_socket}",
-                f"--pid-file={layout.database_socket.parent}/mariadbd.pid",
-                f"--init-file={layout.database_init}",
-                "--skip-networking",
-                "--innodb-flush-method=nosync",
-            )
-        ),
-        "slurmdbd": Daemon((*run_as(SLURM_USER), "slurmdbd", "-D")),
-        "slurmctld": Daemon((*run_as(SLURM_USER), "slurmctld", "-D", "-f", conf)),
-    }
-    return table[name]
+    if name == "munged":
+        folder = layout.munge_socket.parent
+        return (
+            *run_as(MUNGE_USER),
+            "munged",
+            "--foreground",
+            "--num-threads=10",
+            f"--key-file={layout.munge_key}",
+            f"--socket={layout.munge_socket}",
+            f"--pid-file={folder}/munged.pid",
+            f"--seed-file={folder}/munged.seed",
+        )
+    if name == "mariadbd":
+        return (
+            *run_as(DATABASE_USER),
+            "mariadbd",
+            *database_options(lab),
+            f"--socket={layout.database_socket}",
+            f"--pid-file={layout.database_socket.parent}/mariadbd.pid",
+            f"--init-file={layout.database_init}",
+            "--skip-networking",
+            "--innodb-flush-method=nosync",
+        )
+    if name == "slurmdbd":
+        return (*run_as(SLURM_USER), "slurmdbd", "-D")
+    if name == "slurmctld":
+        return (*run_as(SLURM_USER), "slurmctld", "-D", "-f", str(layout.slurm_conf))
+    return _slurmd_argv(lab, name)
 
 
-def _describe_slurmd(lab: Lab, node: str) -> Daemon:
-    ns = f"/proc/{lab.host(node).pid}/ns"
-    enter = ("net", "mnt", "uts", "ipc")
-    flags = [f"--{'mount' if kind == 'mnt' else kind}={ns}/{kind}" for kind in enter]
-    slurmd = ("slurmd", "-D", "-f", str(lab.layout.slurm_conf), "-N", node)
-    return Daemon(("nsenter", *flags, *slurmd), ("nsenter", f"--pid={ns}/pid"))
+def _slurmd_argv(lab: Lab, node: str) -> tuple[str, ...]:
+    namespaces = f"/proc/{lab.host(node).pid}/ns"
+    flags = [
+        f"--net={namespaces}/net",
+        f"--mount={namespaces}/mnt",
+        f"--uts={namespaces}/uts",
+        f"--ipc={namespaces}/ipc",
+    ]
+    return ("nsenter", *flags, "slurmd", "-D", "-f", str(lab.layout.slurm_conf), "-N", node)
 
 
 def _check_daemon(lab: Lab, name: str, run: Runner) -> str:

@@ -86,14 +86,10 @@ def gres_conf(plan: LabPlan, layout: Layout) -> str:
     return "\n".join(["AutoDetect=off", *rows, ""])
 
 
-def cgroup_conf() -> str:
-    """Return cgroup.conf.
-
-    slurmd reads it although nothing here uses cgroups. If it is named, the v1 plugin touches
-    nothing until a controller is requested; `autodetect` and v2 fail or leave directories behind
-    where there is no systemd. CgroupAutomount, defunct in Slurm 26.05, was `no` by default.
-    """
-    return "CgroupPlugin=cgroup/v1\n"
+# slurmd reads cgroup.conf although nothing here uses cgroups. If it is named, the v1 plugin touches
+# nothing until a controller is requested; `autodetect` and v2 fail or leave directories behind
+# where there is no systemd. CgroupAutomount, defunct in Slurm 26.05, was `no` by default.
+CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
 
 
 def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
@@ -107,13 +103,12 @@ def hosts_file(plan: LabPlan, network: Network, *, host: str) -> str:
     )
 
 
-def database_init() -> str:
-    """Return the SQL that gives slurmdbd its database and its access."""
-    return (
-        "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
-        f"CREATE USER IF NOT EXISTS '{SLURM_USER}'@'localhost' IDENTIFIED VIA unix_socket;\n"
-        f"GRANT ALL ON slurm_acct_db.* TO '{SLURM_USER}'@'localhost';\n"
-    )
+# What gives slurmdbd its database and its access.
+_DATABASE_INIT = f"""\
+CREATE DATABASE IF NOT EXISTS slurm_acct_db;
+CREATE USER IF NOT EXISTS '{SLURM_USER}'@'localhost' IDENTIFIED VIA unix_socket;
+GRANT ALL ON slurm_acct_db.* TO '{SLURM_USER}'@'localhost';
+"""
 
 
 def site_toml(plan: LabPlan, layout: Layout, *, mpi: str) -> str:
@@ -302,7 +297,7 @@ def write_files(lab: Lab) -> None:
     _write_file(layout.munge_key, secrets.token_hex(64), owner=MUNGE_USER, mode=0o400)
     _write_file(layout.slurm_conf, slurm_conf(plan, network, layout, host=host))
     _write_file(layout.etc / "gres.conf", gres_conf(plan, layout))
-    _write_file(layout.etc / "cgroup.conf", cgroup_conf())
+    _write_file(layout.etc / "cgroup.conf", CGROUP_CONF)
     _write_file(layout.hosts, hosts_file(plan, network, host=host))
     mpi = "pmix" if has_pmix() and PMIX not in plan.lacks else ""
     _write_file(layout.site, site_toml(plan, layout, mpi=mpi))
@@ -314,7 +309,7 @@ def write_files(lab: Lab) -> None:
     if plan.accounting:
         conf = slurmdbd_conf(network, layout, host=host)
         _write_file(layout.etc / "slurmdbd.conf", conf, owner=SLURM_USER, mode=0o600)
-        _write_file(layout.database_init, database_init())
+        _write_file(layout.database_init, _DATABASE_INIT)
 
 
 def _link_plugins(folder: Path, lacks: Collection[str]) -> None:

@@ -1,4 +1,7 @@
-"""Bring a lab up, report its state, and take it down, even if only parts of it are left."""
+"""Bring a lab up, report its state, and take it down, even if only parts of it are left.
+
+First come the requirements: root, packages, and abilities of the kernel.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def check_packages(*, accounting: bool) -> None:
     Raises:
         CheckError: Some are missing; the hint is the command that installs them.
     """
-    lacking = missing(accounting=accounting)
+    lacking = find_missing(accounting=accounting)
     if lacking:
         packages = " ".join(sorted(set(lacking.values())))
         raise CheckError(
@@ -86,7 +89,7 @@ def check_packages(*, accounting: bool) -> None:
         )
 
 
-def missing(*, accounting: bool) -> dict[str, str]:
+def find_missing(*, accounting: bool) -> dict[str, str]:
     """Return the missing parts, each with its Debian package."""
     commands = _COMMANDS | (_ACCOUNTING_COMMANDS if accounting else {})
     patterns = _FILES | (_ACCOUNTING_FILES if accounting else {})
@@ -218,7 +221,7 @@ def _open_journal(plan: LabPlan, directories: tuple[Path, ...]) -> Journal:
     mark = secrets.token_hex(5)
     root = root_of(directory, mark)
     paths = directories if root == directory else (*directories, root)
-    return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, made=paths))
+    return Journal(Lab(plan=plan, mark=mark, boot=boot_id(), root=root, created=paths))
 
 
 def _start_database(journal: Journal, run: Runner) -> None:
@@ -333,7 +336,7 @@ class Removal:
     """How many processes `down` ended, and what is left, in words."""
 
     ended: int = 0
-    left: tuple[str, ...] = ()
+    remains: tuple[str, ...] = ()
 
 
 def down(directory: Path, *, run: Runner, report: Callable[[str], None]) -> Removal:
@@ -415,9 +418,9 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
         return complaints
     for path in (record, *lab.directory.glob(UNFINISHED)):
         path.unlink(missing_ok=True)
-    for directory in reversed(lab.made):
+    for directory in reversed(lab.created):
         _remove_if_empty(directory)
-    if lab.directory in lab.made and lab.directory.exists():
+    if lab.directory in lab.created and lab.directory.exists():
         return (f"{lab.directory}: it holds files of others",)
     return ()
 

@@ -39,7 +39,7 @@ class Lab:
             its link's hardware address and in the fallback directory's name.
         boot: Its boot.
         root: The directory of all files except `lab.json`.
-        made: Directories that did not exist before, outermost first.
+        created: Directories that did not exist before, outermost first.
         slot: The slot that was reserved, or was about to be; None before that.
         hosts: Node name, or `switch`, to the process that holds its namespaces; None if that was
             about to start.
@@ -54,7 +54,7 @@ class Lab:
     mark: str
     boot: str
     root: Path
-    made: tuple[Path, ...] = ()
+    created: tuple[Path, ...] = ()
     slot: int | None = None
     hosts: Mapping[str, Process | None] = field(default_factory=dict)
     daemons: Mapping[str, Process | None] = field(default_factory=dict)

@@ -1,4 +1,7 @@
-"""Prepare data: find and count the files, and read the first record of the first and last."""
+"""Prepare data: make synthetic ones, or check those that the site names.
+
+A check counts the files, and reads the first record of the first and the last.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ from hpcbert.script.materials import (
     synthetic_folder,
 )
 from hpcbert.script.plan import read_options
-from hpcbert.system.files import translate_errors
+from hpcbert.system.files import translate_errors, write_bytes
 
+# Returns what a file holds, as text, and the names in its first record; None if they are unknown.
 Reader = Callable[[Path], tuple[str, set[str] | None]]
-
 
 # Characters of a line of text at most.
 _LONGEST_LINE = 1 << 26
@@ -184,7 +187,7 @@ def make_synthetic(
         return None
     if context.dry:
         detail = f"would make {request.samples} synthetic samples as {request.form}"
-        return Part(recipe.name, "data", "planned", detail, str(view))
+        return Part("planned", detail, str(view))
     make_directory(folder)
     context.say(f"making {request.samples} synthetic samples as {request.form}")
     try:
@@ -192,22 +195,21 @@ def make_synthetic(
         with translate_errors("write", view):
             _link_files(folder, view, recipe.dataset, options)
     except HpcbertError as error:
-        return Part(recipe.name, "data", "failed", error.message, str(folder), "", error.hint)
+        return Part("failed", error.message, str(folder), hint=error.hint)
     return None
 
 
 def _make_samples(folder: Path, request: SyntheticData) -> None:
-    from hpcbert.data.formats import find
+    from hpcbert.data.formats import find_format
     from hpcbert.data.making import DATA, DataPlan, make, synthetic_words
     from hpcbert.data.samples import StreamSettings, Vocabulary
-    from hpcbert.system.files import write_bytes
 
     if (folder / "made" / DATA).is_file():
         return
     vocabulary_path = folder / "vocab.txt"
     write_bytes(vocabulary_path, synthetic_words(Vocabulary(request.vocabulary)), mode=0o644)
     stream = StreamSettings(request.length, request.predictions, request.samples)
-    files = min(request.files, find(request.form).most_files or request.files)
+    files = min(request.files, find_format(request.form).most_files or request.files)
     make(DataPlan(folder / "made", request.form, files, stream, vocabulary=vocabulary_path))
 
 
@@ -215,7 +217,7 @@ def _link_files(
     folder: Path, view: Path, dataset: Dataset, options: Mapping[str, OptionValue]
 ) -> None:
     """Give the new files the names that the program needs."""
-    from hpcbert.data.making import FOLDER, VOCABULARY
+    from hpcbert.data.making import FOLDER, VOCABULARY  # imports numpy
 
     paths = sorted((folder / "made" / FOLDER).iterdir())
     private_folder = view.with_name(f".data~{secrets.token_hex(8)}")
@@ -267,15 +269,15 @@ def prepare_data(recipe: Recipe, site: Site, context: Context) -> Part:
     """
     setting = site.settings(recipe.name).data
     if recipe.dataset is None or (not setting and "data" not in recipe.needs):
-        return Part(recipe.name, "data", "skipped", recipe.data or "none are read")
+        return Part("skipped", recipe.data or "none are read")
     if not setting:
         hint = f'Name them: frameworks.{recipe.name}.data in {site.where}; "{SYNTHETIC}" has '
         hint += f"hpcbert make them. {recipe.data}"
-        return Part(recipe.name, "data", "failed", "the site names no data", hint=hint)
+        return Part("failed", "the site names no data", hint=hint)
     options = read_options(recipe, site, context.settings)
     path = find_data_path(site, recipe, options)
     if "://" in recipe.dataset.files.format_map(options):
-        return Part(recipe.name, "data", "skipped", "the program reads them over the network", path)
+        return Part("skipped", "the program reads them over the network", path)
     failed_part = make_synthetic(recipe, site, options, context) if setting == SYNTHETIC else None
     return failed_part or _check_data(recipe, recipe.dataset, site, options, context)
 
@@ -287,7 +289,7 @@ def _check_data(
     options: Mapping[str, OptionValue],
     context: Context,
 ) -> Part:
-    """Check whether data are what the program reads, and record them."""
+    """Compare data with what the program reads, and record them."""
     path = find_data_path(site, recipe, options)
     try:
         files = _find_files(Path(path), dataset, options)
@@ -296,11 +298,11 @@ def _check_data(
         digest = _digest_files(files, Path(path))
     except _DataError as error:
         hint = f"The program needs: {recipe.data}"
-        return Part(recipe.name, "data", "failed", str(error), path, "", hint)
+        return Part("failed", str(error), path, hint=hint)
     except OSError as error:
         detail = f"{error.filename or path}: {error.strerror}"
         hint = "Check on a node that has them: hpcbert prepare --on-node."
-        return Part(recipe.name, "data", "failed", detail, path, "", hint)
+        return Part("failed", detail, path, hint=hint)
     content = {
         "framework": recipe.name,
         "path": path,
@@ -310,7 +312,7 @@ def _check_data(
         "digest": digest,
         "first": first_records[0],
     }
-    return _record_data(recipe, data_record_path(site, recipe, options), content, context)
+    return _record_data(data_record_path(site, recipe, options), content, context)
 
 
 def _refuse_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> None:
@@ -318,19 +320,17 @@ def _refuse_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: st
         raise _DataError("; ".join(problems))
 
 
-def _record_data(
-    recipe: Recipe, record_path: Path, content: dict[str, Any], context: Context
-) -> Part:
+def _record_data(record_path: Path, content: dict[str, Any], context: Context) -> Part:
     detail = f"{content['files']} files; {content['first']}"
     path, digest = str(content["path"]), str(content["digest"])
     previous = read_record(record_path)
     if previous.get("path") == path and previous.get("digest") == digest:
-        return Part(recipe.name, "data", "ready", detail, path, digest)
+        return Part("ready", detail, path, digest)
     if context.dry:
-        return Part(recipe.name, "data", "planned", f"{detail}; would be recorded", path, digest)
+        return Part("planned", f"{detail}; would be recorded", path, digest)
     make_directory(record_path.parent)
     write_record(record_path, content)
-    return Part(recipe.name, "data", "done", detail, path, digest)
+    return Part("done", detail, path, digest)
 
 
 def _find_files(

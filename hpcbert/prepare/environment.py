@@ -40,6 +40,12 @@ _REMOVED_VARIABLES = re.compile(
     r"PYTHON(PATH|HOME|USERBASE)|PIP_(TARGET|PREFIX|USER|ROOT)|VIRTUAL_ENV"
 )
 _PIP_DEFAULTS = {"PIP_RETRIES": "2", "PIP_TIMEOUT": "20"}
+_PIP_SETTINGS = {
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    "PYTHONNOUSERSITE": "1",
+    "LC_ALL": "C.UTF-8",
+}
 # Packages to name, and lines of a failed command to show.
 _SHOWN = 3
 _LINES = 10
@@ -59,18 +65,17 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
     """
     virtual_environment = recipe.environment
     if virtual_environment is None or not runs_in_environment(site, recipe):
-        return Part(recipe.name, "environment", "skipped", _skip_reason(recipe, site))
+        return Part("skipped", _skip_reason(recipe, site))
     path = environment_record_path(site, recipe)
-    installation = _Installation(recipe, virtual_environment, site, record_directory(path), context)
+    installation = _Installation(recipe, virtual_environment, site, context)
     description = read_record(path)
     if description and interpreter_path(installation.directory).exists():
         return installation.check_installed(description)
     try:
         python = find_python(virtual_environment.python, context, installation.env)
         if context.dry:
-            return installation.part(
-                "planned", f"would install {installation.names} with {python.path}"
-            )
+            detail = f"would install {installation.files} with {python.path}"
+            return installation.part("planned", detail)
         make_directory(installation.directory.parent)
         lock_directory = installation.directory.with_name(f".{installation.directory.name}.lock")
         make_directory(lock_directory)
@@ -78,7 +83,7 @@ def prepare_environment(recipe: Recipe, site: Site, context: Context) -> Part:
             description = installation.make(python)
             write_record(path, description)
     except IncompleteError as error:
-        return Part(recipe.name, "environment", "failed", error.message, hint=error.hint)
+        return Part("failed", error.message, hint=error.hint)
     return installation.ready("done", description)
 
 
@@ -116,15 +121,11 @@ def find_python(release: str, context: Context, env: Mapping[str, str]) -> Inter
             return Interpreter(path, version)
         answers.append(f"{path} is {version}" if outcome.ok else f"{path} does not run")
     where = "--python" if context.python else f"python{release} on PATH, pyenv's and uv's"
-    searched_places = (
-        f"looked at {where}: {'; '.join(answers)}" if answers else f"looked for {where}"
-    )
-    raise IncompleteError(
-        f"there is no Python {release} here: {searched_places}",
-        hint=f"Put python{release} on PATH, or name it: hpcbert prepare --python "
-        f"/path/to/python{release}. For an environment that you made yourself, set "
-        "frameworks.NAME.python in the site.toml.",
-    )
+    search = f"looked at {where}: {'; '.join(answers)}" if answers else f"looked for {where}"
+    hint = f"Put python{release} on PATH, or name it: hpcbert prepare --python "
+    hint += f"/path/to/python{release}. For an environment that you made yourself, set "
+    hint += "frameworks.NAME.python in the site.toml."
+    raise IncompleteError(f"there is no Python {release} here: {search}", hint=hint)
 
 
 def _find_interpreters(release: str, context: Context) -> Iterator[str]:
@@ -138,52 +139,46 @@ def _find_interpreters(release: str, context: Context) -> Iterator[str]:
 
 
 class _Installation:
-    """One virtual environment, and the work on it."""
+    """The making and checking of one virtual environment."""
 
     def __init__(
-        self, recipe: Recipe, virtual_environment: VirtualEnvironment, site: Site, directory: Path,
-        context: Context,
-    ) -> None:  # fmt: skip
-        self.recipe, self.wanted, self.site = recipe, virtual_environment, site
-        self.directory, self.context = directory, context
+        self, recipe: Recipe, virtual_environment: VirtualEnvironment, site: Site, context: Context
+    ) -> None:
+        self.recipe = recipe
+        self.virtual_environment = virtual_environment
+        self.site = site
+        self.context = context
+        self.directory = record_directory(environment_record_path(site, recipe))
         inherited_env = {
             name: value for name, value in context.env.items() if not _REMOVED_VARIABLES.match(name)
         }
-        self.env = {
-            **_PIP_DEFAULTS,
-            **inherited_env,
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_NO_INPUT": "1",
-        }
-        self.env |= {"PYTHONNOUSERSITE": "1", "LC_ALL": "C.UTF-8"}
+        self.env = {**_PIP_DEFAULTS, **inherited_env, **_PIP_SETTINGS}
 
     @property
-    def names(self) -> str:
+    def files(self) -> str:
         """The files that list the packages."""
-        files = [install_step.requirements or "the program" for install_step in self.wanted.install]
+        steps = self.virtual_environment.install
+        files = [step.requirements or "the program" for step in steps]
         return ", ".join(dict.fromkeys(files)) or "nothing"
 
     def part(self, status: Status, detail: str, digest: str = "", hint: str = "") -> Part:
-        """Return the result."""
         path = str(self.directory)
-        return Part(self.recipe.name, "environment", status, detail, path, digest, hint)
+        return Part(status, detail, path, digest, hint)
 
     def ready(self, status: Status, description: Mapping[str, Any]) -> Part:
-        """Return the result for one that exists."""
         detail = f"Python {description['python']}, {len(description['packages'])} packages"
         return self.part(status, detail, str(description["digest"]))
 
     def check_installed(self, description: Mapping[str, Any]) -> Part:
-        """Check whether it still has the installed packages."""
+        """Compare the packages with those that were installed."""
         try:
-            changed = sorted(set(self._held()) ^ set(description["packages"]))
-            problem = (
-                f"packages were changed since: {', '.join(changed[:_SHOWN])}" if changed else ""
-            )
+            changed = sorted(set(self._list_packages()) ^ set(description["packages"]))
         except IncompleteError as error:
             problem = f"hpcbert cannot read it: {error.message}"
-        if not problem:
-            return self.ready("ready", description)
+        else:
+            if not changed:
+                return self.ready("ready", description)
+            problem = f"packages were changed since: {', '.join(changed[:_SHOWN])}"
         hint = f"Remove {self.directory} and its .json, and prepare again; or name an interpreter "
         hint += f"of your own: frameworks.{self.recipe.name}.python."
         return self.part("failed", problem, hint=hint)
@@ -195,25 +190,26 @@ class _Installation:
             IncompleteError: Something can't be installed.
             HpcbertError: The file system refused.
         """
+        patches = self.virtual_environment.patches
         self._remove()
         try:
             self.context.say(f"making {self.directory.name} with {python.path}")
             self._run(python.path, "-m", "venv", str(self.directory))
-            for step in self.wanted.install:
+            for step in self.virtual_environment.install:
                 self._install(step)
-            for patch in self.wanted.patches:
+            for patch in patches:
                 self._patch(patch)
-            installed_packages = self._held()
+            installed_packages = self._list_packages()
         except BaseException:
             self._remove()
             raise
-        listing = "\n".join([python.version, *installed_packages, *self.wanted.patches])
+        listing = "\n".join([python.version, *installed_packages, *patches])
         return {
             "framework": self.recipe.name,
             "python": python.version,
             "base": python.path,
             "packages": installed_packages,
-            "patches": list(self.wanted.patches),
+            "patches": list(patches),
             "digest": f"packages:{hashlib.sha256(listing.encode()).hexdigest()}",
         }
 
@@ -259,25 +255,23 @@ class _Installation:
         return root
 
     def _patch(self, name: str) -> None:
-        folder = packages_path(self.directory, self.wanted.python)
+        folder = packages_path(self.directory, self.virtual_environment.python)
         patch = str(Path(self.recipe.folder) / name)
         # A repository around it does not belong to it.
         git_env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=git_env)
 
-    def _held(self) -> list[str]:
-        """Return the packages in it, `NAME==VERSION` each.
+    def _list_packages(self) -> list[str]:
+        """Return the installed packages, `NAME==VERSION` each.
 
         Raises:
             IncompleteError: Its pip does not answer.
         """
-        listing = self._run(
-            str(interpreter_path(self.directory)), "-m", "pip", "list", "--format=json"
-        )
+        python = str(interpreter_path(self.directory))
+        listing = self._run(python, "-m", "pip", "list", "--format=json")
         try:
-            return sorted(
-                f"{package['name']}=={package['version']}" for package in json.loads(listing)
-            )
+            packages = json.loads(listing)
+            return sorted(f"{package['name']}=={package['version']}" for package in packages)
         except (ValueError, KeyError, TypeError) as error:
             raise IncompleteError("its pip does not list the installed packages") from error
 

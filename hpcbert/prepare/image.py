@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,15 +38,13 @@ def prepare_image(recipe: Recipe, site: Site, context: Context) -> Part:
     material = find_prepared_image(site, recipe)
     site_image = site.settings(recipe.name).image
     if site.container.runtime == "none":
-        return Part(recipe.name, "image", "skipped", "ranks run on the host")
+        return Part("skipped", "ranks run on the host")
     if material:
-        return Part(recipe.name, "image", "ready", material.name, material.path, material.digest)
+        return Part("ready", material.name, material.path, material.digest)
     if not site_image and recipe.image.install:
         return _prepare_build(recipe, site, context)
     if not site_image and not recipe.image.reference:
         return Part(
-            recipe.name,
-            "image",
             "failed",
             "the recipe names no image, and no way to build one",
             hint=f"Name one: frameworks.{recipe.name}.image in {site.where}.",
@@ -60,15 +57,11 @@ def _prepare_import(recipe: Recipe, site: Site, text: str, context: Context) -> 
     source_image = runtimes.check_image(reference.parse_reference(text), runtime, site.where)
     if source_image.kind == "file":
         return _check_file(recipe, source_image.path, runtime.tool)
-    display_name = (
-        source_image.uri.replace(f"{source_image.user}@", "", 1) if source_image.user else text
-    )
     if context.dry:
-        images = site.container.images
-        detail = f"would import {display_name} into {images} ({_free_space(images)} free)"
-        return Part(recipe.name, "image", "planned", detail)
-    result = _import_image(source_image, site, context)
-    return _describe_result(recipe, result)
+        user = source_image.user
+        display_name = source_image.uri.replace(f"{user}@", "", 1) if user else text
+        return Part("planned", f"would import {display_name} into {site.container.images}")
+    return _describe_result(_import_image(source_image, site, context))
 
 
 def _import_image(source_image: reference.Image, site: Site, context: Context) -> Cached | Outcome:
@@ -79,10 +72,8 @@ def _import_image(source_image: reference.Image, site: Site, context: Context) -
     if digest:
         context.say(f"{source_image.name}: {digest}")
         env = {**env, "HPCBERT_PROVENANCE": json.dumps({"digest": digest})}
-    stem, uri = (
-        tool.prefix + source_image.stem,
-        runtimes.image_uri(source_image, site.container.runtime),
-    )
+    stem = tool.prefix + source_image.stem
+    uri = runtimes.image_uri(source_image, site.container.runtime)
     arguments = ["import", uri, site.container.images, stem]
     return _run_script(arguments, site, stem, context, env=env)
 
@@ -107,16 +98,13 @@ def _prepare_build(recipe: Recipe, site: Site, context: Context) -> Part:
     if context.dry:
         count = len(recipe.image.install)
         commands = f"{count} command{'s' * (count != 1)}"
-        detail = f"would build {stem}: {commands} on {base.uri} ({_free_space(site.container.images)} free)"
-        return Part(recipe.name, "image", "planned", detail)
+        return Part("planned", f"would build {stem}: {commands} on {base.uri}")
     base_result = cached_base or _import_image(base, site, context)
     if not isinstance(base_result, cache.Cached):
-        return _describe_result(recipe, base_result)
+        return _describe_result(base_result)
     mounts, lines = _build_commands(recipe, site)
     if recipe.image.copy and not mounts:
         return Part(
-            recipe.name,
-            "image",
             "failed",
             "the image needs the program's checkout, which does not exist",
             hint=f"hpcbert prepare --fw {recipe.name} --only source",
@@ -127,21 +115,13 @@ def _prepare_build(recipe: Recipe, site: Site, context: Context) -> Part:
         "recipe": recipe.digest,
     }
     env = {**tool_environment(site, context), "HPCBERT_PROVENANCE": json.dumps(provenance)}
-    arguments = [
-        "build",
-        f"build:{recipe.name}",
-        site.container.images,
-        stem,
-        base_result.path,
-        *mounts,
-    ]
-    return _describe_result(
-        recipe, _run_script(arguments, site, stem, context, env=env, stdin=lines)
-    )
+    arguments = ["build", f"build:{recipe.name}", site.container.images, stem, base_result.path]
+    arguments += mounts
+    return _describe_result(_run_script(arguments, site, stem, context, env=env, stdin=lines))
 
 
 def _build_commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
-    """Return the mounts and the commands of a build."""
+    """Return the mounts of a build, and its commands; no commands without the checkout."""
     lines = list(recipe.image.install)
     if not recipe.image.copy:
         return [], "\n".join(lines) + "\n"
@@ -156,10 +136,8 @@ def _build_commands(recipe: Recipe, site: Site) -> tuple[list[str], str]:
 
 def _check_file(recipe: Recipe, path: str, tool: Tool) -> Part:
     if tool.reads(path):
-        return Part(recipe.name, "image", "ready", "an image file of the site's", path)
+        return Part("ready", "an image file of the site's", path)
     return Part(
-        recipe.name,
-        "image",
         "failed",
         f"{path} is not a {tool.form} that can be read here",
         hint=f"Correct frameworks.{recipe.name}.image in the site.toml.",
@@ -185,22 +163,21 @@ def _run_script(
     return cached or outcome
 
 
-def _describe_result(recipe: Recipe, result: Cached | Outcome) -> Part:
+def _describe_result(result: Cached | Outcome) -> Part:
     if isinstance(result, cache.Cached):
         detail, digest = result.reference, f"sha256:{result.sha256}"
-        return Part(recipe.name, "image", "done", detail, result.path, digest)
+        return Part("done", detail, result.path, digest)
     output = redact.mask_text(result.stderr)
     symptom = symptoms.find_symptom(output)
     lines = [line for line in output.splitlines() if line.strip()][-_TAIL:]
-    last_message = next((line for line in reversed(lines) if line.startswith("hpcbert: ")), "")
-    detail = (
-        last_message.removeprefix("hpcbert: ")
-        or f"the import ended with status {result.returncode}"
-    )
+    detail = f"the import ended with status {result.returncode}"
+    for line in lines:
+        if line.startswith("hpcbert: "):
+            detail = line.removeprefix("hpcbert: ")
     if symptom:
-        return Part(recipe.name, "image", "failed", f"{detail}. {symptom.what}", hint=symptom.hint)
+        return Part("failed", f"{detail}. {symptom.problem}", hint=symptom.hint)
     hint = "See the output above; run the command again to continue."
-    return Part(recipe.name, "image", "failed", detail, hint=hint)
+    return Part("failed", detail, hint=hint)
 
 
 def tool_environment(site: Site, context: Context) -> dict[str, str]:
@@ -234,10 +211,3 @@ def _make_private(path: Path) -> Path:
     if ownership.find_foreign_owner(path):
         return Path(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
     return path
-
-
-def _free_space(directory: str) -> str:
-    path = Path(directory)
-    while not path.exists():
-        path = path.parent
-    return f"{shutil.disk_usage(path).free / 2**30:.0f} GiB"

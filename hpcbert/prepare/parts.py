@@ -1,4 +1,4 @@
-"""The common objects of preparing: the context, the results, the records."""
+"""What all parts of preparation share: context, results, records."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Part:
     """The result of one part of preparing a framework.
 
     Attributes:
+        framework, kind: What was prepared; `prepare` sets them.
         status: `ready` it existed before, `done` it exists now, `planned` it would be made,
             `skipped` the framework does not need it here, `failed`.
         detail: A sentence or a name.
@@ -32,8 +33,8 @@ class Part:
         hint: What to do about a failure.
     """
 
-    framework: str
-    kind: Kind
+    framework: str = field(default="", kw_only=True)
+    kind: Kind = field(default="source", kw_only=True)
     status: Status
     detail: str
     path: str = ""
@@ -43,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Context:
-    """The context of preparing.
+    """What preparation works with.
 
     Attributes:
         run: Runs commands that answer at once.

@@ -1,4 +1,4 @@
-"""Prepare a program: the pinned commit, checked out once, with the recipe's patches."""
+"""Prepare a program: the pinned commit, checked out or unpacked once, with the recipe's patches."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from hpcbert.script.materials import (
 from hpcbert.system import redact
 from hpcbert.system.processes import read_start_time
 
-_TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
-_ARCHIVE_SUFFIXES = (*_TAR_SUFFIXES, ".zip")
+_ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar", ".zip")
 _COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
 _DAMAGE_ERRORS = (
     tarfile.TarError,
@@ -58,7 +57,7 @@ class _Member(NamedTuple):
 
 
 def is_archive(url: str) -> bool:
-    """Return whether a program's location is the path of an archive."""
+    """Tell a path of an archive from a URL or the path of a repository."""
     return "://" not in url and url.lower().endswith(_ARCHIVE_SUFFIXES)
 
 
@@ -108,7 +107,7 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
 
 
 def _is_nested(members: Sequence[_Member], program: str) -> bool:
-    """Return whether everything is in one folder that is not one of the repository's own."""
+    """Whether everything is in one folder that is not one of the repository's own."""
     top_folders = {member.name.parts[0] for member in members if member.name.parts}
     program_folder = PurePosixPath(program)
     if program and any(entry.name.is_relative_to(program_folder) for entry in members):
@@ -117,7 +116,7 @@ def _is_nested(members: Sequence[_Member], program: str) -> bool:
 
 
 def _read_commit_comment(archive: Path) -> str:
-    """Return the comment in which `git archive` names the commit (git-archive(1))."""
+    """Read the comment in which `git archive` names the commit (git-archive(1))."""
     if archive.name.lower().endswith(".zip"):
         with zipfile.ZipFile(archive) as file:
             return file.comment.decode("ascii", "replace")
@@ -186,9 +185,9 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
     """
     own_checkout = site.settings(recipe.name).source
     if own_checkout:
-        return _use_own_checkout(recipe, own_checkout)
+        return _use_own_checkout(own_checkout)
     if reason := _skip_reason(recipe, site):
-        return Part(recipe.name, "source", "skipped", reason)
+        return Part("skipped", reason)
     path = source_record_path(site, recipe)
     directory = record_directory(path)
     existing_record = read_record(path)
@@ -196,18 +195,18 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
     if existing_record and directory.is_dir():
         return _check_checkout(recipe, name, directory, existing_record["digest"], context)
     if context.dry:
-        return Part(recipe.name, "source", "planned", f"would check out {name} in {directory}")
+        return Part("planned", f"would check out {name} in {directory}")
     try:
         commit, digest = _check_out(recipe, site, directory, context)
     except IncompleteError as error:
-        return Part(recipe.name, "source", "failed", error.message, hint=error.hint)
+        return Part("failed", error.message, hint=error.hint)
     content = {"repository": without_user(recipe.source.repository), "commit": commit}
     write_record(path, {**content, "patches": list(recipe.source.patches), "digest": digest})
     return _describe_checkout(recipe, "done", name, directory, digest)
 
 
 def _skip_reason(recipe: Recipe, site: Site) -> str:
-    """Return why nothing is to be checked out; empty if something is."""
+    """Say why nothing is to be checked out; empty if something is."""
     if comes_with_environment(site, recipe):
         return "the program comes with its environment"
     virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
@@ -219,19 +218,11 @@ def _skip_reason(recipe: Recipe, site: Site) -> str:
     return "" if recipe.source.commit and is_needed else "the program is not taken from a checkout"
 
 
-def _use_own_checkout(recipe: Recipe, path: str) -> Part:
+def _use_own_checkout(path: str) -> Part:
     if Path(path).is_dir():
-        return Part(recipe.name, "source", "ready", "the site's own checkout", path)
-    hint = "If only the nodes have that path, all is well."
-    return Part(
-        recipe.name,
-        "source",
-        "skipped",
-        "the site's checkout is not on this machine",
-        path,
-        "",
-        hint,
-    )
+        return Part("ready", "the site's own checkout", path)
+    detail = "the site's checkout is not on this machine"
+    return Part("skipped", detail, path, hint="If only the nodes have that path, all is well.")
 
 
 def _check_checkout(
@@ -244,7 +235,7 @@ def _check_checkout(
     hint = f"Remove {directory} and its .json, and prepare again; or name it as your own: "
     hint += f"frameworks.{recipe.name}.source."
     detail = f"files of {name} were changed since it was checked out"
-    return Part(recipe.name, "source", "failed", detail, str(directory), "", hint)
+    return Part("failed", detail, str(directory), hint=hint)
 
 
 def _describe_checkout(
@@ -253,8 +244,8 @@ def _describe_checkout(
     if recipe.source.incomplete:
         hint = f"Complete a copy, and name it: frameworks.{recipe.name}.source."
         detail = f"{name} exists, but can't run as it is: {recipe.source.incomplete}"
-        return Part(recipe.name, "source", "failed", detail, str(directory), digest, hint)
-    return Part(recipe.name, "source", status, name, str(directory), digest)
+        return Part("failed", detail, str(directory), digest, hint=hint)
+    return Part(status, name, str(directory), digest)
 
 
 def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) -> tuple[str, str]:
@@ -262,26 +253,23 @@ def _check_out(recipe: Recipe, site: Site, directory: Path, context: Context) ->
     make_directory(directory.parent)
     _remove_leftovers(directory)
     url = site.settings(recipe.name).repository or recipe.source.repository
-    host = socket.gethostname()
-    private_directory = directory.with_name(
-        f".{directory.name}~{host}~{os.getpid()}~{secrets.token_hex(4)}"
-    )
+    name = f".{directory.name}~{socket.gethostname()}~{os.getpid()}~{secrets.token_hex(4)}"
+    private_directory = directory.with_name(name)
+    replaced_directory = directory.with_name(f"{name}~old")
     try:
         context.say(f"fetching {recipe.source.commit[:12]} of {without_user(url)}")
         identifiers = _fetch_program(recipe, url, private_directory, context)
         # A faster process made the same; or a killed one left a directory without a record.
         with contextlib.suppress(FileNotFoundError):
-            directory.rename(private_directory.with_name(f"{private_directory.name}~old"))
+            directory.rename(replaced_directory)
         private_directory.rename(directory)
     except OSError as error:
         raise HpcbertError(
             f"Can't write the record: {error.strerror}.", where=str(directory)
         ) from error
     finally:
-        shutil.rmtree(private_directory, ignore_errors=True)
-        shutil.rmtree(
-            private_directory.with_name(f"{private_directory.name}~old"), ignore_errors=True
-        )
+        for path in (private_directory, replaced_directory):
+            shutil.rmtree(path, ignore_errors=True)
     return identifiers
 
 
@@ -328,17 +316,9 @@ def _refuse_another(recipe: Recipe, url: str, commit: str) -> None:
 
 
 def _fetch_commit(git: Callable[..., str], url: str, commit: str) -> None:
-    """Fetch and check out a commit."""
     try:
-        git(
-            "fetch",
-            "--quiet",
-            "--depth=1",
-            "--no-tags",
-            url,
-            commit,
-            patience=_GIT_TIMEOUT,
-        )
+        shallow = ("--depth=1", "--no-tags")
+        git("fetch", "--quiet", *shallow, url, commit, patience=_GIT_TIMEOUT)
     except IncompleteError:
         # Servers may refuse a commit that no branch or tag points to: then fetch everything.
         refs = ("+refs/heads/*:refs/remotes/all/*", "+refs/tags/*:refs/tags/*")
@@ -347,17 +327,14 @@ def _fetch_commit(git: Callable[..., str], url: str, commit: str) -> None:
 
 
 def _git_hint(recipe: Recipe, message: str) -> str:
-    """Return what to do about git's message."""
-    alternative = f"with --repository or frameworks.{recipe.name}.repository."
+    advice = "Prepare on a host that can reach the repository"
     if "dubious ownership" in message:
-        return (
-            f"Run the command that git names, if you trust its owner, or name another {alternative}"
-        )
-    return f"Prepare on a host that can reach the repository, or name another {alternative}"
+        advice = "Run the command that git names, if you trust its owner"
+    return f"{advice}, or name another with --repository or frameworks.{recipe.name}.repository."
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove the files that killed checkouts of this program on this host left."""
+    """Remove what killed checkouts of this program left on this host."""
     for path in directory.parent.glob(f".{directory.name}~*"):
         match = _UNFINISHED_NAME.fullmatch(path.name.removeprefix(f".{directory.name}"))
         if match and match["host"] == socket.gethostname() and not read_start_time(match["pid"]):

@@ -645,8 +645,8 @@ def synthesize(samples: Tensor, settings: Settings) -> Batch:
     positions, is_wanted = _choose_masked(noise, is_word, total + 3, settings.predictions)
     originals = input_ids.gather(1, positions)
     fate = noise.uniform(settings.predictions)
-    tensor = noise.words(settings.predictions, settings.vocab)
-    replaced = torch.where(fate < AS_MASK + AS_OTHER, tensor, originals)
+    other_words = noise.words(settings.predictions, settings.vocab)
+    replaced = torch.where(fate < AS_MASK + AS_OTHER, other_words, originals)
     # Padding predictions sit on position 0, where they put back what was there: [CLS].
     replaced = torch.where(is_wanted, replaced.masked_fill(fate < AS_MASK, MASK), originals)
     return Batch(
@@ -1205,14 +1205,14 @@ def peak_flops(name: str, precision: str) -> float | None:
     return None
 
 
-def summarize_work(trainer: Trainer, tensor: Tensor, rate: float) -> dict[str, Any]:
+def summarize_work(trainer: Trainer, rank_work: Tensor, rate: float) -> dict[str, Any]:
     """Return the metrics of all ranks' work in the window at `rate` samples per second.
 
-    `tensor` is this rank's share of `Trainer.work`. MFU is model FLOP by the devices' peak: `mfu`
-    takes padding for no work, `mfu_padded` takes it for work, as most published figures do.
+    `rank_work` is this rank's share of `Trainer.work`. MFU is model FLOP by the devices' peak:
+    `mfu` takes padding for no work, `mfu_padded` takes it for work, as most published figures do.
     """
     settings, ranks = trainer.settings, trainer.ranks
-    work = sum_over_ranks(tensor.clone(), ranks).tolist()
+    work = sum_over_ranks(rank_work.clone(), ranks).tolist()
     samples = trainer.global_batch_size * (settings.iters - settings.skip)
     length = settings.sequence_length
     full = (length, length**2, settings.predictions)

@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 
-from hpcbert import lab
 from hpcbert.config.site import read_site
 from hpcbert.lab import files
-from hpcbert.lab.plan import LabPlan, Layout
+from hpcbert.lab.plan import DEFAULT_DIRECTORY, LabPlan, Layout, command
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("text", ["/srv/other lab", "/var/lib/hpcbert-lab2"])
 def test_the_labs_commands_name_its_directory(text: str) -> None:
-    words = shlex.split(lab.command("down", Path(text)))
+    words = shlex.split(command("down", Path(text)))
     assert words == ["hpcbert", "lab", "down", "--directory", text]
-    assert lab.command("down", lab.DEFAULT_DIRECTORY) == "hpcbert lab down"
+    assert command("down", DEFAULT_DIRECTORY) == "hpcbert lab down"
 
 
 def test_no_lab_there_hints_at_that_directory(

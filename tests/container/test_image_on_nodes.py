@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcbert.container.cache import SCRIPT
-from hpcbert.lab import Lab
+from hpcbert.lab.record import Lab
 from tests.kit.containers import SYSTEM_PATH, open_stand_ins
 from tests.kit.needs import require
 from tests.kit.registry import Registry, serving_tiny

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from hpcbert.container.symptoms import SYMPTOMS, find_symptom
@@ -53,7 +51,7 @@ def test_a_row_is_known_by_what_is_printed(name: str) -> None:
     symptom = find_symptom(PRINTED[name])
     assert symptom is not None
     assert symptom.name == name
-    assert symptom.what.endswith(".")
+    assert symptom.problem.endswith(".")
     assert symptom.hint
 
 
@@ -124,11 +122,3 @@ def test_what_nobody_knows_is_no_symptom() -> None:
 def test_a_login_that_went_well_is_not_blamed() -> None:
     said = "[INFO] Authenticating with user: bob\n[INFO] Authentication succeeded\nKilled"
     assert find_symptom(said) is None
-
-
-def test_the_issues_are_named_as_their_projects_number_them() -> None:
-    assert all(
-        re.fullmatch(r"(enroot|pyxis) #\d+", issue)
-        for symptom in SYMPTOMS
-        for issue in symptom.seen
-    )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -26,7 +26,6 @@ from hpcbert.data.names import FORMAT_NAMES, usual_predictions
 from hpcbert.data.samples import (
     StreamSettings,
     Vocabulary,
-    digest_stream,
     make_synthetic,
     number_blocks,
 )
@@ -37,7 +36,7 @@ from tests.kit.waiting import CEILING
 
 SMALL = ("--samples", 60, "--files", 3, "--sequence-length", 32, "--predictions", 5)
 MEGATRON = tuple(word for word in SMALL if word not in ("--files", 3))
-WHOLE = [name for name, data_format in FORMATS.items() if data_format.whole]
+WHOLE = [name for name, data_format in FORMATS.items() if data_format.is_complete]
 
 
 def words_of(form: str) -> tuple[object, ...]:
@@ -69,12 +68,10 @@ PINNED = {
 def test_a_seed_gives_the_same_samples_for_ever(key: tuple[str, int, int]) -> None:
     fill, length, predictions = key
     stream_settings = StreamSettings(length, predictions, samples=1000, fill=fill)
-    assert (
-        digest_stream(
-            make_synthetic(numbers, stream_settings) for numbers in number_blocks(0, 1000)
-        )
-        == PINNED[key]
-    )
+    digest = hashlib.sha256()
+    for numbers in number_blocks(0, 1000):
+        digest.update(make_synthetic(numbers, stream_settings).rows())
+    assert digest.hexdigest() == PINNED[key]
 
 
 @given(st.integers(8, 160), st.integers(1, 30), st.integers(0, 2**63 - 1), st.data())
@@ -171,7 +168,6 @@ def test_samples_come_back_from_files(form: str, tmp_path: Path) -> None:
     FORMATS[form].write(paths, [samples])
     (found,) = FORMATS[form].read(paths)
     assert found.rows() == samples.rows()
-    assert paths[0].stat().st_size <= 40 * FORMATS[form].bytes_at_most(32, 5) + 4096
 
 
 @pytest.mark.parametrize("form", ["paddle-text", "megatron"])
@@ -357,17 +353,6 @@ def test_what_is_there_is_never_written_over(name: str, tmp_path: Path) -> None:
     assert sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*")) == before
 
 
-def test_a_full_disk_is_told_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
-    result = make(tmp_path / "x", "npz")
-    assert result.returncode == 1
-    assert "1 MiB are free" in result.error["message"]
-    assert not files(tmp_path / "x")
-
-
 def test_a_disk_that_fills_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         interrupt_second_file("npz", patched, OSError(28, os.strerror(28), "training-00001.npz"))
@@ -457,10 +442,10 @@ def test_a_weight_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     [
         (None, "No such file"),
         ("{", "not JSON"),
-        ("[]", "schema"),
+        ("[]", "must be a table"),
         ('{"schema": 9}', "schema"),
         ('{"schema": 1}', "format is missing"),
-        ('{"schema": 1, "format": 4}', "format is missing or damaged"),
+        ('{"schema": 1, "format": 4}', "format must be a text"),
     ],
     ids=["missing", "cut", "list", "future", "empty", "another-kind"],
 )
@@ -476,14 +461,14 @@ def test_a_data_json_that_is_none_is_refused(
         assert says in result.error["message"]
 
 
-@pytest.mark.parametrize("key", ["vocabulary.size", "files.sha256", "files.name", "samples"])
+@pytest.mark.parametrize("key", ["vocabulary.size", "files[2].sha256", "files[2].name", "samples"])
 @pytest.mark.parametrize("value", [None, 7.5], ids=["nothing", "another-kind"])
 def test_a_key_of_data_json_that_is_damaged_is_named(
     key: str, value: object, tmp_path: Path
 ) -> None:
     make(tmp_path / "x")
     document = documents(tmp_path / "x")
-    table = {"vocabulary": document["vocabulary"], "files": document["files"][1]}
+    table = {"vocabulary": document["vocabulary"], "files[2]": document["files"][1]}
     place, _, name = key.rpartition(".")
     table.get(place, document)[name] = value
     (tmp_path / "x" / "data.json").write_text(json.dumps(document))
@@ -500,7 +485,7 @@ def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> No
     assert result.returncode == 0, result
     samples = make_synthetic(np.array([number]), StreamSettings(32, 5, samples=60))
     assert len(result.data["tokens"]) == samples.lengths[0]
-    if FORMATS[form].whole:
+    if FORMATS[form].is_complete:
         assert result.data["tokens"][0] == "[CLS]"
         assert result.data["label"] == samples.next_sentence_labels[0]
         assert [at for at, _ in result.data["masked"]] == [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.lab import Lab
+from hpcbert.lab.record import Lab
 from tests.kit import planted, planting
 from tests.kit.cli import Cli
 from tests.kit.lab import Checkout, User

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.lab import Lab
+from hpcbert.lab.record import Lab
 from tests.kit.cli import Cli, Done
 from tests.kit.waiting import unqueued, until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.lab import Lab
+from hpcbert.lab.record import Lab
 from hpcbert.system.runner import Outcome, run
 from tests.kit.lab import Checkout
 from tests.kit.paths import REPOSITORY

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.lab import Lab
+from hpcbert.lab.record import Lab
 from tests.kit.cli import Cli
 from tests.kit.tmux import Tmux
 from tests.kit.waiting import until

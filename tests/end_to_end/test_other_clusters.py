@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from hpcbert.config.site import read_site
-from hpcbert.lab import Lab, LabPlan, down, up
+from hpcbert.lab.lifecycle import down, up
+from hpcbert.lab.plan import LabPlan
+from hpcbert.lab.record import Lab
 from hpcbert.system.runner import run
 from tests.kit import planted
 from tests.kit.cli import Cli
@@ -57,7 +59,7 @@ def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[La
         yield lab
     finally:
         removal = down(plan.directory, run=run, report=notes.append)
-        assert not removal.left, removal.left
+        assert not removal.remains, removal.remains
         shutil.rmtree(directory)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from hpcbert.lab import Lab
+from hpcbert.lab.record import Lab
 from hpcbert.model import parse_utc
 from tests.kit.cli import Cli
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcbert.campaign import store
-from hpcbert.lab import Lab
+from hpcbert.lab.record import Lab
 from hpcbert.system.runner import run
 from tests.kit.cli import Cli
 from tests.kit.scripts import tool

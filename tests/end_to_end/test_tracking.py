@@ -16,7 +16,7 @@ import pytest
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands import submit
-from hpcbert.lab import Lab
+from hpcbert.lab.record import Lab
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Outcome, run

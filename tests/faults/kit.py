@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcbert.lab import Lab, Process
 from hpcbert.lab.processes import find_inside
+from hpcbert.lab.record import Lab
 from hpcbert.system import runner
-from hpcbert.system.processes import list_processes, read_proc_file
+from hpcbert.system.processes import Process, list_processes, read_proc_file
 from hpcbert.system.runner import Outcome
 from tests.kit.administration import start_requeued
 from tests.kit.waiting import CEILING, unqueued, until

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.lab import LabPlan, Process, down, up
+from hpcbert.lab.lifecycle import down, up
+from hpcbert.lab.plan import LabPlan
 from hpcbert.lab.record import load
+from hpcbert.system.processes import Process
 from hpcbert.system.runner import Outcome, run
 from tests.faults.kit import GATE, HANG, Campaign, Cluster, Expected, stopped, wait_for
 from tests.faults.rounds import fault
@@ -452,4 +454,4 @@ def test_there_is_no_accounting(cluster: Cluster) -> None:
         )
     finally:
         removal = down(directory, run=run, report=lambda _: None)
-        assert not removal.left, removal.left
+        assert not removal.remains, removal.remains

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from hpcbert.lab import Lab, load
+from hpcbert.lab.record import Lab, load
 from hpcbert.system.runner import Outcome, run
 from tests.kit.lab_faults import start_daemon, stop_daemon
 from tests.kit.waiting import until

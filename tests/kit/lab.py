@@ -18,8 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcbert.lab import Lab, LabPlan, down, up
 from hpcbert.lab.files import has_pmix
+from hpcbert.lab.lifecycle import down, up
+from hpcbert.lab.plan import LabPlan
+from hpcbert.lab.record import Lab
 from hpcbert.system.runner import Outcome, Runner, run
 from tests.kit.needs import not_applicable, require
 from tests.kit.paths import REPOSITORY
@@ -142,7 +144,7 @@ def lab(
         yield up(plan, run=run, report=notes.append)
     finally:
         removal = down(directory, run=run, report=notes.append)
-        assert not removal.left, removal.left
+        assert not removal.remains, removal.remains
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from hpcbert.lab import missing
 from hpcbert.lab.files import PLUGINS
+from hpcbert.lab.lifecycle import find_missing
 from hpcbert.system.runner import run
 from tests.kit.paths import REFERENCE, REPOSITORY
 
@@ -219,7 +219,7 @@ def summary(run_: Run, outcomes: Mapping[str, str], sites: Mapping[str, Sequence
 
 def seen(selected: str) -> Run:
     """Return the facts of this machine and interpreter."""
-    slurm = "" if selected or missing(accounting=True) else _slurm()
+    slurm = "" if selected or find_missing(accounting=True) else _slurm()
     return Run(
         system=_system(),
         slurm=slurm,

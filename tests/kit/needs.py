@@ -26,8 +26,7 @@ from typing import NoReturn
 import pytest
 
 from hpcbert.errors import HpcbertError
-from hpcbert.lab import check_packages, check_root
-from hpcbert.lab.lifecycle import check_abilities
+from hpcbert.lab.lifecycle import check_abilities, check_packages, check_root
 from hpcbert.lab.plan import NODE_PRIVATE
 from hpcbert.system.runner import run
 from tests.kit.paths import REPOSITORY

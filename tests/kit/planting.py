@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcbert.lab import Lab, load
+from hpcbert.lab.record import Lab, load
 from hpcbert.system.runner import run
 from tests.kit.lab_faults import inside, show_at_once, show_late
 

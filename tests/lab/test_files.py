@@ -6,8 +6,8 @@ import pytest
 import tomli
 
 from hpcbert.config.site import read_site
-from hpcbert.lab import LabPlan, files
-from hpcbert.lab.plan import Layout, Network
+from hpcbert.lab import files
+from hpcbert.lab.plan import LabPlan, Layout, Network
 
 LAYOUT = Layout(Path("/srv/lab"))
 NETWORK = Network(7)
@@ -69,7 +69,7 @@ def test_a_lab_of_another_kind_names_types_of_gpus_and_what_wins():
 
 
 def test_no_key_stands_in_cgroup_conf_that_a_release_has_taken_away():
-    assert files.cgroup_conf().split() == ["CgroupPlugin=cgroup/v1"]
+    assert files.CGROUP_CONF.split() == ["CgroupPlugin=cgroup/v1"]
 
 
 def test_the_nodes_know_each_other_and_the_controller_by_name():

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.lab import Lab, load, status
+from hpcbert.lab.lifecycle import status
+from hpcbert.lab.record import Lab, load
 from hpcbert.system.runner import Outcome, run
 from tests.docs.examples import kept, of_lab
 from tests.kit.administration import stop_slurmdbd

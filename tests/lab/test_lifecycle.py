@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError, SchedulerError, UsageError
-from hpcbert.lab import Lab, LabPlan, down, load, status, up
-from hpcbert.lab.plan import Network
-from hpcbert.lab.record import MARK, Journal, lock_lab
+from hpcbert.lab.lifecycle import down, status, up
+from hpcbert.lab.plan import LabPlan, Network
+from hpcbert.lab.record import MARK, Journal, Lab, load, lock_lab
 from hpcbert.system.processes import identify
 from hpcbert.system.runner import Outcome, run
 from tests.kit.waiting import CEILING, until
@@ -134,11 +134,11 @@ def test_down_leaves_nothing_of_a_lab_with_a_running_job(
     until(lambda: len(trace.processes()) >= 18, trace.processes)
     assert trace.kinds == 2 * 5 + 1
     removal = down(directory, run=run, report=quiet)
-    assert removal.left == ()
+    assert removal.remains == ()
     assert removal.ended >= 18
     assert trace.remains() == []
     again = down(directory, run=run, report=quiet)
-    assert (again.ended, again.left) == (0, ())
+    assert (again.ended, again.remains) == (0, ())
 
 
 def test_down_from_another_mount_namespace_ends_nobody_else_s_processes(
@@ -147,9 +147,9 @@ def test_down_from_another_mount_namespace_ends_nobody_else_s_processes(
     program = """
 import sys
 from pathlib import Path
-from hpcbert.lab import down
+from hpcbert.lab.lifecycle import down
 from hpcbert.system.runner import run
-assert not down(Path(sys.argv[1]), run=run, report=print).left
+assert not down(Path(sys.argv[1]), run=run, report=print).remains
 """
     up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
     trace = traced(directory)
@@ -184,7 +184,8 @@ def test_down_leaves_nothing_of_an_up_that_was_killed(
     program = """
 import signal, sys
 from pathlib import Path
-from hpcbert.lab import LabPlan, up
+from hpcbert.lab.plan import LabPlan
+from hpcbert.lab.lifecycle import up
 from hpcbert.system.runner import run
 up(LabPlan(directory=Path(sys.argv[1]), nodes=2, gpus_per_node=1), run=run, report=print)
 signal.pause()  # It is killed in any case, however late.
@@ -199,7 +200,7 @@ signal.pause()  # It is killed in any case, however late.
         until(reached, "it never came so far", pause=0.001)
         process.send_signal(signal.SIGKILL)
     trace = traced(directory)
-    assert down(directory, run=run, report=quiet).left == ()
+    assert down(directory, run=run, report=quiet).remains == ()
     assert trace.remains() == []
 
 
@@ -211,7 +212,7 @@ def test_up_says_why_a_daemon_failed_and_down_cleans_up(
         up(small(directory, accounting=False), run=run, report=quiet)
     assert "slurmctld" in caught.value.where
     trace = traced(directory)
-    assert down(directory, run=run, report=quiet).left == ()
+    assert down(directory, run=run, report=quiet).remains == ()
     assert trace.remains() == []
 
 
@@ -232,7 +233,7 @@ def test_a_link_of_somebody_else_s_is_passed_over_and_never_removed(directory: P
     assert run(["ip", "link", "add", "name", foreign, "type", "bridge"]).ok
     try:
         assert up(plan, run=run, report=quiet).slot == own
-        assert down(directory, run=run, report=quiet).left == ()
+        assert down(directory, run=run, report=quiet).remains == ()
         assert Path("/sys/class/net", foreign).exists()
     finally:
         run(["ip", "link", "del", "dev", foreign])
@@ -254,7 +255,7 @@ def test_two_labs_live_side_by_side_and_a_directory_may_hold_a_space(
         assert set(ran.stdout.split()) == addresses
         assert as_user(["srun", "hostname", "-i"]).stdout.strip() not in addresses
     finally:
-        assert down(directory, run=run, report=quiet).left == ()
+        assert down(directory, run=run, report=quiet).remains == ()
     assert trace.remains() == []
     assert status(lab.directory, run=run).healthy
 
@@ -283,18 +284,18 @@ def test_down_refuses_to_remove_files_through_a_mount(directory: Path):
     inside.mkdir()
     assert run(["mount", "-t", "tmpfs", "tmpfs", str(inside)]).ok
     try:
-        assert down(directory, run=run, report=quiet).left == (f"mount {inside}",)
+        assert down(directory, run=run, report=quiet).remains == (f"mount {inside}",)
         assert load(directory) is not None
     finally:
         run(["umount", str(inside)])
-    assert down(directory, run=run, report=quiet).left == ()
+    assert down(directory, run=run, report=quiet).remains == ()
     assert not directory.exists()
 
 
 def test_down_keeps_a_directory_that_was_there_before(directory: Path):
     directory.mkdir()
     up(small(directory, nodes=1, accounting=False), run=run, report=quiet)
-    assert down(directory, run=run, report=quiet).left == ()
+    assert down(directory, run=run, report=quiet).remains == ()
     assert list(directory.iterdir()) == []
     directory.rmdir()
 
@@ -309,7 +310,7 @@ def test_down_removes_what_an_up_left_that_never_wrote_its_record(tmp_path: Path
     directory = tmp_path / "lab"
     directory.mkdir()
     (directory / ".lab.json.x7").write_text('{"sch')
-    assert down(directory, run=run, report=quiet).left == ()
+    assert down(directory, run=run, report=quiet).remains == ()
     assert not directory.exists()
 
 
@@ -322,7 +323,7 @@ def test_down_after_a_reboot_touches_no_process(tmp_path: Path):
     Journal(Lab(plan, "ab12cd34ef", "another boot", directory, paths, daemons={"n1": ourselves}))
     assert not status(directory, run=run).daemons[-4].alive
     removal = down(directory, run=run, report=quiet)
-    assert (removal.ended, removal.left) == (0, ())
+    assert (removal.ended, removal.remains) == (0, ())
     assert not directory.exists()
 
 

@@ -14,8 +14,8 @@ import click
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.lab import LabPlan
 from hpcbert.lab.people import add_user, remove_user
+from hpcbert.lab.plan import LabPlan
 from hpcbert.lab.record import Journal, Lab
 from hpcbert.system.processes import boot_id
 from hpcbert.system.runner import Outcome, run

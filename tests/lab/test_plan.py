@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.lab import LabPlan
-from hpcbert.lab.plan import SLOTS, Network, root_of
+from hpcbert.lab.plan import SLOTS, LabPlan, Network, root_of
 
 
 @pytest.mark.parametrize(

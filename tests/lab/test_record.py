@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError, HpcbertError, UsageError
-from hpcbert.lab import Lab, LabPlan, Process, load
-from hpcbert.lab.record import MARK, RECORD, Journal, lock_lab
+from hpcbert.lab.plan import LabPlan
+from hpcbert.lab.record import MARK, RECORD, Journal, Lab, load, lock_lab
+from hpcbert.system.processes import Process
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     plan = LabPlan(directory=tmp_path, nodes=2)
-    return Journal(Lab(plan=plan, mark="ab12cd34ef", boot="b", root=Path("/srv"), made=(tmp_path,)))
+    return Journal(
+        Lab(plan=plan, mark="ab12cd34ef", boot="b", root=Path("/srv"), created=(tmp_path,))
+    )
 
 
 def test_every_change_is_read_back(journal: Journal):

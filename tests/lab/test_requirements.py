@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import CheckError, UsageError
-from hpcbert.lab import LabPlan, check_packages, check_root, down, files, lifecycle, missing, up
+from hpcbert.lab import files, lifecycle
 from hpcbert.lab.files import has_pmix
-from hpcbert.lab.lifecycle import check_abilities
+from hpcbert.lab.lifecycle import (
+    check_abilities,
+    check_packages,
+    check_root,
+    down,
+    find_missing,
+    up,
+)
+from hpcbert.lab.plan import LabPlan
 from hpcbert.system.runner import Outcome, run
 
 
@@ -42,7 +50,7 @@ def test_what_is_missing_comes_with_the_command_that_installs_it():
 
 @pytest.mark.usefixtures("bare_machine")
 def test_without_accounting_no_database_is_needed():
-    packages = set(missing(accounting=False).values())
+    packages = set(find_missing(accounting=False).values())
     assert not packages & {"mariadb-server", "slurmdbd", "slurm-wlm-mysql-plugin"}
 
 
@@ -50,10 +58,10 @@ def test_without_accounting_no_database_is_needed():
 def test_a_slurm_without_pmix_needs_no_library_of_it(tmp_path: Path):
     (tmp_path / "mpi_pmi2.so").touch()
     assert not has_pmix()
-    assert "libpmix.so" not in missing(accounting=True)
+    assert "libpmix.so" not in find_missing(accounting=True)
     (tmp_path / "mpi_pmix.so").touch()
     assert has_pmix()
-    assert "libpmix.so" in missing(accounting=True)
+    assert "libpmix.so" in find_missing(accounting=True)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from hpcbert.errors import UsageError
-from hpcbert.lab import Lab, LabPlan, Process, down, load, status
-from hpcbert.lab.lifecycle import _open_journal
-from hpcbert.lab.record import MARK, RECORD, Journal
-from hpcbert.system.processes import boot_id, identify
+from hpcbert.lab.lifecycle import _open_journal, down, status
+from hpcbert.lab.plan import LabPlan
+from hpcbert.lab.record import MARK, RECORD, Journal, Lab, load
+from hpcbert.system.processes import Process, boot_id, identify
 from hpcbert.system.runner import run
 
 MALLORY = 4321
