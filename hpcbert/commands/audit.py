@@ -220,7 +220,8 @@ def _find_changes(
         for key in keys:
             value = getattr(run, key, None)
             if value != record.get(key):
-                detail = f"repeat {record['repeat']} has {key} {value}, but the record has {record.get(key)}"
+                expected = f"the record has {record.get(key)}"
+                detail = f"repeat {record['repeat']} has {key} {value}, but {expected}"
                 yield Deviation("changed", str(record.get("log", "")), detail)
     try:
         table = store.read_json(directory / TABLE)

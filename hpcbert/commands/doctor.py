@@ -19,12 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcbert import scheduler
-from hpcbert.campaign import store
-from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands import checks as containers
-from hpcbert.commands import node_checks as nodes
-from hpcbert.commands import obstacles
-from hpcbert.commands.checks import check_settings
+from hpcbert.commands import checks, obstacles
+from hpcbert.commands.monitor import open_campaign
 from hpcbert.commands.submit import submit_pending
 from hpcbert.config import places, recipe, trust
 from hpcbert.config.recipe import Recipe
@@ -109,7 +105,7 @@ def examine(
         for loaded_recipe in recipes
     ]
     yield Finding("site", "ok", site.where)
-    for error in check_settings(site):
+    for error in checks.check_settings(site):
         yield Finding("site", "fail", str(error), error.hint)
     yield _check_runs(Path(site.runs))
     for name, folder in places.list_recipes(folders).items():
@@ -126,7 +122,7 @@ def examine(
         scheduler.create_scheduler(site.scheduler, World(run)).examine(site, nodes=shape.nodes)
     )
     yield from scheduler_findings
-    yield from containers.check_containers(site, device_recipes, run=run)
+    yield from checks.check_containers(site, device_recipes, run=run)
     needed_findings = [answer for answer in scheduler_findings if answer.name in _SUBMISSION_CHECKS]
     failed_names = [finding.name for finding in needed_findings if finding.status == "fail"]
     if visit and failed_names:
@@ -253,7 +249,7 @@ def _draft_job(
             for path in (recipe_inputs.data, recipe_inputs.source)
             if path
         ),
-        probe=containers.probe_words(site, device_recipes),
+        probe=checks.probe_words(site, device_recipes),
     )
     options = SubmitOptions(scheduler=site.scheduler, folders=folders, examine=examination)
     options = scheduler.create_scheduler(site.scheduler, World(run)).fit(
@@ -294,17 +290,13 @@ def _submit(
         yield from _read_job(site, job, state, values, run)
 
 
-def _open_campaign(directory: Path) -> TrackedCampaign:
-    return TrackedCampaign(directory, store.read_manifest(directory))
-
-
 def _wait(
     directory: Path, patience: float, run: Runner, pause: Callable[[float], None]
 ) -> RepeatState | None:
     """Wait for a job's end; return its state, even if it still waits; None: it still runs."""
     start = time.monotonic()
     while True:
-        tracked_campaign = _open_campaign(directory)
+        tracked_campaign = open_campaign(directory)
         (state,) = (
             scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
             .states(tracked_campaign)
@@ -323,7 +315,7 @@ def _wait(
 def _cancel(directory: Path, run: Runner) -> None:
     """Cancel a job, even if its submission was interrupted."""
     with contextlib.suppress(HpcbertError):
-        tracked_campaign = _open_campaign(directory)
+        tracked_campaign = open_campaign(directory)
         backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
         tracked_campaign = backend.adopted(tracked_campaign)
         target = backend.living_jobs(tracked_campaign)
@@ -337,14 +329,14 @@ def _read_job(
     """Yield the findings of an ended job, and what is known if it printed nothing."""
     node_count = job.resolved.request.shape.nodes
     output = _read_output(job.directory, wait=state.word == "COMPLETED")
-    lines = nodes.find_error_lines(output)
-    if not nodes.read_nodes(output):
+    lines = checks.find_error_lines(output)
+    if not checks.read_nodes(output):
         outcome = _inspect_by_step(site, job, node_count, run)
         output += outcome.stdout
-        lines += nodes.find_error_lines(outcome.stderr)
-    yield from nodes.find_problems(output, values)
-    yield from nodes.find_missing_nodes(output, node_count, lines[-1] if lines else "")
-    yield from nodes.find_missing_ranks(output, state.nodes, job.campaign.runtime)
+        lines += checks.find_error_lines(outcome.stderr)
+    yield from checks.find_problems(output, values)
+    yield from checks.find_missing_nodes(output, node_count, lines[-1] if lines else "")
+    yield from checks.find_missing_ranks(output, state.nodes, job.campaign.runtime)
     node_range = fold(state.nodes) if state.nodes else "no node"
     if state.word == "COMPLETED" and not lines:
         detail = f"the script of a submission ran on {node_range}"
@@ -377,7 +369,7 @@ def _read_output(directory: Path, *, wait: bool) -> str:
     while True:
         paths = [*(directory / "slurm").glob("*.out"), *sorted((directory / "logs").rglob("*.log"))]
         output = "\n".join(path.read_text(errors="replace") for path in paths)
-        if not wait or nodes.read_nodes(output) or time.monotonic() - start > _OUTPUT_SECONDS:
+        if not wait or checks.read_nodes(output) or time.monotonic() - start > _OUTPUT_SECONDS:
             return output
         time.sleep(_POLL_SECONDS)
 

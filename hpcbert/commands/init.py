@@ -196,8 +196,8 @@ def propose(
     most_indices = cluster.settings.most_indices
     if most_indices is not None and most_indices < Protocol.repeats:
         proposal.warnings.append(
-            f"An array has at most {most_indices} elements here (MaxArraySize): the {Protocol.repeats} "
-            "repeats of a point become several arrays."
+            f"An array has at most {most_indices} elements here (MaxArraySize): the "
+            f"{Protocol.repeats} repeats of a point become several arrays."
         )
     return proposal
 

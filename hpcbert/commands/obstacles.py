@@ -71,7 +71,7 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
 
 
 def list_queries(draft: Draft) -> Iterator[Sequence[str]]:
-    """Yield the commands by which `find_submission_obstacles` asks interpreters for modules, and srun."""
+    """Yield the commands that `find_submission_obstacles` will run, to start them ahead."""
     yield from filter(None, map(_module_query, draft.uses))
     if draft.campaign.runtime == "pyxis":
         yield SRUN_HELP

@@ -119,7 +119,8 @@ def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError 
             raise LivingError(
                 f"{len(living)} of its repeats wait or run.",
                 where=where,
-                hint=f"Nothing was removed. End them first: hpcbert cancel {tracked_campaign.campaign.id}",
+                hint="Nothing was removed. End them first: "
+                f"hpcbert cancel {tracked_campaign.campaign.id}",
             )
         if not backend.living([tracked_campaign]):
             return None

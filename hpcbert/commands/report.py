@@ -348,8 +348,12 @@ def _refuse_to_replace(directory: Path, shown_path: Path) -> None:
             and ((directory / name).is_symlink() or digests.get(name) != _digest(directory / name))
         ]
     if changed_files:
-        text = f"{changed_files[0]!r} was changed since the report there was written, and would be lost."
-        raise UsageError(text, where=str(shown_path), hint=_ELSEWHERE)
+        raise UsageError(
+            f"{changed_files[0]!r} was changed since the report there was written, "
+            "and would be lost.",
+            where=str(shown_path),
+            hint=_ELSEWHERE,
+        )
 
 
 # What UTF-8 can't write becomes JSON's escape for it.

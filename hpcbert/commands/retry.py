@@ -185,10 +185,11 @@ def _poll_until_settled(
         pause(max(_POLL_SECONDS, tracker.pause()))
         tracker.poll()
     if tracker.failures or tracker.absent:
+        campaign_id = tracked_campaign.campaign.id
         raise SchedulerError(
             f"Slurm does not say what waits or runs: {tracker.complaint or 'no answer'}",
-            where=tracked_campaign.campaign.id,
-            hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {tracked_campaign.campaign.id}",
+            where=campaign_id,
+            hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {campaign_id}",
         )
     return tracker.states, {key for key in _ended_keys(tracker) if tracker.settled(key)}
 
