@@ -70,12 +70,7 @@ def collect_tables(
         HpcbertError: As `collect`, or the file can't be written.
     """
     recipes = (places or find_places()).recipes
-    collection = collect(
-        paths,
-        request or CollectRequest(),
-        frameworks=recipes.names,
-        load=recipes.load,
-    )
+    collection = collect(paths, request or CollectRequest(), recipes)
     table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
     layout = FORMATS[form]

@@ -24,7 +24,7 @@ _PROGRAM = """
 import os, sys
 from hpcbert.system import workers
 _, processes, what, *words = sys.argv
-workers.cores, workers.LEAST = lambda: int(processes), 1
+workers.count_cores, workers.MIN_BYTES = lambda: int(processes), 1
 started, fork = [], os.fork
 os.fork = lambda: started.append(0) or fork()
 if what == "campaign":
