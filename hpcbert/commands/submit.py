@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
 from hpcbert.campaign import ends, store
@@ -19,10 +20,12 @@ from hpcbert.errors import Interruption, UsageError
 from hpcbert.model import Campaign
 from hpcbert.scheduler.base import RESUME, NoRoomError, Target, World
 from hpcbert.scheduler.poller import Pace
-from hpcbert.script.draft import Draft
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system import files
 from hpcbert.system.runner import Runner, defer_interrupts
+
+if TYPE_CHECKING:  # with Jinja, which tracking and cancelling do not need
+    from hpcbert.script.draft import Draft
 
 # Minimum seconds between two searches for a job that may have been submitted.
 _SETTLE_SECONDS = 2.0
