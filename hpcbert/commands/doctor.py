@@ -33,7 +33,7 @@ from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
 from hpcbert.script import materials
 from hpcbert.script.draft import Draft, Submitter, draft
-from hpcbert.script.materials import site_data_options
+from hpcbert.script.materials import Inputs, site_data_options
 from hpcbert.script.plan import Request, choose_device
 from hpcbert.script.render import look_arguments
 from hpcbert.script.resolve import Examination, SubmitOptions, find_file
@@ -95,15 +95,11 @@ def examine(
         UsageError: A framework does not exist.
     """
     site_file = Path(site.where)
-    trust.refuse_untrusted(
-        [site_file], trust.command_line_entries(site_file if site.named else None)
-    )
+    named_site = site_file if site.named else None
+    trust.refuse_untrusted([site_file], trust.command_line_entries(named_site))
     folders = places.recipe_folders(site_file)
     recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
-    device_recipes = [
-        loaded_recipe.for_device(choose_device(loaded_recipe, site, ""))
-        for loaded_recipe in recipes
-    ]
+    device_recipes = _recipes_for_device(site, recipes)
     yield Finding("site", "ok", site.where)
     for error in checks.check_settings(site):
         yield Finding("site", "fail", str(error), error.hint)
@@ -111,25 +107,33 @@ def examine(
     for name, folder in places.list_recipes(folders).items():
         yield _check_recipe(name, folder)
     for framework in device_recipes:
-        framework_inputs = materials.find_inputs(
-            site, framework, site_data_options(site, framework)
-        )
+        framework_inputs = _find_inputs(site, framework)
         missing_parts = tuple(obstacles.find_framework_obstacles(site, framework, framework_inputs))
         nothing_missing = Finding(f"what {framework.name} needs", "ok", "all of it is here")
         yield from missing_parts or (nothing_missing,)
-    shape = visit.shape if visit else Shape(1, site.nodes.gpus_per_node)
-    scheduler_findings = tuple(
-        scheduler.create_scheduler(site.scheduler, World(run)).examine(site, nodes=shape.nodes)
-    )
+    node_count = visit.shape.nodes if visit else 1
+    backend = scheduler.create_scheduler(site.scheduler, World(run))
+    scheduler_findings = tuple(backend.examine(site, nodes=node_count))
     yield from scheduler_findings
     yield from checks.check_containers(site, device_recipes, run=run)
-    needed_findings = [answer for answer in scheduler_findings if answer.name in _SUBMISSION_CHECKS]
-    failed_names = [finding.name for finding in needed_findings if finding.status == "fail"]
+    failed_names = [
+        finding.name
+        for finding in scheduler_findings
+        if finding.name in _SUBMISSION_CHECKS and finding.status == "fail"
+    ]
     if visit and failed_names:
         hint = "See the reason in the findings above; try again when it is fixed."
         yield Finding("job", "fail", f"not tried: {_SUBMISSION_CHECKS[failed_names[0]]}", hint)
     elif visit:
         yield from examine_nodes(site, recipes, visit, run=run)
+
+
+def _recipes_for_device(site: Site, recipes: Sequence[Recipe]) -> list[Recipe]:
+    return [framework.for_device(choose_device(framework, site, "")) for framework in recipes]
+
+
+def _find_inputs(site: Site, framework: Recipe) -> Inputs:
+    return materials.find_inputs(site, framework, site_data_options(site, framework))
 
 
 def _check_runs(runs: Path) -> Finding:
@@ -229,13 +233,8 @@ def _draft_job(
     default_recipe = recipe.load(places.find_recipe(_DEFAULT_FRAMEWORK, folders))
     first_recipe = recipes[0] if recipes else replace(default_recipe, modules=())
     device = choose_device(first_recipe, job_site, "" if recipes or site.slurm.gres else "cpu")
-    device_recipes = [
-        framework.for_device(choose_device(framework, job_site, "")) for framework in recipes
-    ]
-    all_inputs = [
-        materials.find_inputs(job_site, framework, site_data_options(job_site, framework))
-        for framework in device_recipes
-    ]
+    device_recipes = _recipes_for_device(job_site, recipes)
+    all_inputs = [_find_inputs(job_site, framework) for framework in device_recipes]
     imports = [
         (recipe_inputs.python or "python3", framework.modules)
         for recipe_inputs, framework in zip(all_inputs, device_recipes, strict=True)

@@ -70,9 +70,11 @@ def _refuse_foreign(directory: Path) -> None:
             where=str(directory),
             hint="Name the campaign itself, or remove the link.",
         )
-    if owner := store.find_foreign_owner(directory):
+    owner = store.find_foreign_owner(directory)
+    if owner:
         raise UsageError(f"The campaign belongs to {owner}.", where=str(directory))
-    if mount := next(find_mounts_below(directory), None):
+    mount = next(find_mounts_below(directory), None)
+    if mount:
         raise UsageError(
             "Another file system is mounted here; hpcbert does not remove its files.",
             where=mount,

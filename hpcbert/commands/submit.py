@@ -108,11 +108,9 @@ def submit_pending(
                 again=resume_command,
                 resumed=draft is None,
             )
-            return (
-                _submit_when_room(directory, world, waiting)
-                if waiting
-                else submit(directory, world)
-            )
+            if waiting:
+                return _submit_when_room(directory, world, waiting)
+            return submit(directory, world)
     except KeyboardInterrupt:
         raise _describe_interruption(directory) from None
 
@@ -150,7 +148,7 @@ def _describe_interruption(directory: Path) -> Interruption:
     arrays = [
         array
         for array in campaign.arrays
-        if array not in queued_arrays and not campaign.is_superseded(array)
+        if array.state != "submitted" and not campaign.is_superseded(array)
     ]
     uncertain_arrays = [array for array in arrays if array.state == "intended" and array.called]
     words = [f"{len(queued_arrays)} of {count} arrays are queued: {ids}." if queued_arrays else ""]
@@ -173,9 +171,8 @@ def find_living(tracked_campaign: TrackedCampaign, *, run: Runner) -> Target:
         UsageError: Others can write to the campaign, so they could have named the jobs.
     """
     store.refuse_foreign(tracked_campaign.directory)
-    return scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)).living_jobs(
-        tracked_campaign
-    )
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    return backend.living_jobs(tracked_campaign)
 
 
 def cancel(tracked_campaign: TrackedCampaign, target: Target, *, run: Runner) -> None:
@@ -186,9 +183,8 @@ def cancel(tracked_campaign: TrackedCampaign, target: Target, *, run: Runner) ->
     """
     if not target.jobs:
         return
-    scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)).cancel(
-        tracked_campaign, target
-    )
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    backend.cancel(tracked_campaign, target)
     states = {
         repeat.key: RepeatState("CANCELLED", Kind.FAILED, "none", detail="was cancelled")
         for repeat in target.repeats
