@@ -219,26 +219,18 @@ def _choose_partition(proposal: Proposal, cluster: Cluster) -> Offer | None:
         proposal.warnings.append(
             f"{cluster.complaint}. GPUs per node and types are whole partitions': check them."
         )
-    best_candidates = (
-        candidates
-        if answer
-        else [offer for offer in candidates if offer.tier == candidates[0].tier]
-    )
-    options = {offer.name: str(offer) for offer in best_candidates}
-    name = proposal.choose(
-        Question("partition", "--partition", options, best_candidates[0].name), answer
-    )
-    chosen_offer = next(offer for offer in candidates if offer.name == name)
-    text = (
-        f"{_CHOSEN_BY_USER}: {_describe_gpus(chosen_offer)}"
-        if answer
-        else _explain_choice(chosen_offer, candidates)
-    )
-    texts = tuple(str(offer) for offer in candidates if offer is not chosen_offer)[:_MOST_SHOWN]
-    proposal.take("slurm.partition", name, text, texts, "--partition")
-    if chosen_offer.barred:
-        proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen_offer.barred}.")
-    return chosen_offer
+    best = candidates[0]
+    options = {offer.name: str(offer) for offer in candidates if answer or offer.tier == best.tier}
+    name = proposal.choose(Question("partition", "--partition", options, best.name), answer)
+    chosen = next(offer for offer in candidates if offer.name == name)
+    reason = _explain_choice(chosen, candidates)
+    if answer:
+        reason = f"{_CHOSEN_BY_USER}: {_describe_gpus(chosen)}"
+    alternatives = tuple(str(offer) for offer in candidates if offer is not chosen)[:_MOST_SHOWN]
+    proposal.take("slurm.partition", name, reason, alternatives, "--partition")
+    if chosen.barred:
+        proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen.barred}.")
+    return chosen
 
 
 def _describe_gpus(offer: Offer) -> str:
@@ -264,12 +256,11 @@ def _filter_by_gpu(candidates: tuple[Offer, ...], gpu_type: str) -> tuple[Offer,
     if not gpu_type:
         return candidates
     matches = [
-        offer for offer in candidates if gpu_type in {kind.name or "gpu" for kind in offer.kinds}
+        offer for offer in candidates if gpu_type in [kind.name or "gpu" for kind in offer.kinds]
     ]
     if candidates and not matches:
         kinds = {kind.gres.removeprefix("gpu:") for offer in candidates for kind in offer.kinds}
-        hint = f"The cluster has: {', '.join(sorted(kinds))}." if kinds else ""
-        hint = hint or "The cluster has no GPUs."
+        hint = f"The cluster has: {', '.join(sorted(kinds)) or 'no GPUs'}."
         raise UsageError(f"No partition has GPUs of type {gpu_type!r}.", hint=hint)
     return tuple(matches)
 
@@ -307,12 +298,7 @@ def _choose_gpus(proposal: Proposal, offer: Offer) -> None:
             hint=f"Ask for at most --gpus-per-node {kind.most}.",
         )
     reason = f"{_CHOSEN_BY_USER}; {kind}" if count else str(kind)
-    alternatives = (
-        (f"{kind.fewer} nodes of the partition have another number",) if kind.fewer else ()
-    )
-    proposal.take(
-        "nodes.gpus_per_node", str(count or kind.count), reason, alternatives, "--gpus-per-node"
-    )
+    proposal.take("nodes.gpus_per_node", str(count or kind.count), reason, (), "--gpus-per-node")
 
 
 def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
@@ -405,9 +391,8 @@ def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: Offer | None
     maximum = offer.partition.limit if offer else TimeLimit(None)
     owner = f"partition {partition}"
     if "limits" in cluster.settings.enforced:
-        limit_owner, enforced_limit = find_time_limit(
-            _smallest_job(proposal, partition), cluster, partition
-        )
+        job = _smallest_job(proposal, partition)
+        limit_owner, enforced_limit = find_time_limit(job, cluster, partition)
         if maximum.exceeds(enforced_limit):
             maximum, owner = enforced_limit, limit_owner
     answer = proposal.given.get("time_limit", "")
@@ -418,10 +403,9 @@ def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: Offer | None
     elif _HOUR.exceeds(maximum):
         limit, reason = maximum, f"{owner} allows a job no more"
     else:
-        limit, reason = (
-            _HOUR,
-            f"{owner} allows a job {maximum}" if maximum.seconds else "no limit is lower",
-        )
+        limit, reason = _HOUR, "no limit is lower"
+        if maximum.seconds:
+            reason = f"{owner} allows a job {maximum}"
     proposal.take("slurm.time_limit", str(limit), reason, (), "--time")
 
 
@@ -514,27 +498,21 @@ def _choose_interface(proposal: Proposal, surroundings: MachineFacts) -> None:
 
 def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -> None:
     """Choose where campaigns go: next to the file, or where other machines see them."""
-    shared_folders = {
-        name: f"{runs_folder}/hpcbert" for name, runs_folder in surroundings.shared.items()
-    }
+    shared_folders = {name: f"{path}/hpcbert" for name, path in surroundings.shared.items()}
     runs_folder, reason = proposal.given.get("runs", ""), _CHOSEN_BY_USER
     private_folder = machine.find_local_directory(str(folder))
     if not runs_folder and private_folder and shared_folders:
-        name = next(iter(shared_folders))
-        runs_folder, reason = (
-            f"{shared_folders[name]}/runs",
-            f"{private_folder} is each machine's own; ${name} is shared",
+        name, shared_folder = next(iter(shared_folders.items()))
+        runs_folder = f"{shared_folder}/runs"
+        reason = f"{private_folder} is each machine's own; ${name} is shared"
+    elif not runs_folder and private_folder:
+        runs_folder, reason = "runs", f"in {folder}"
+        proposal.warnings.append(
+            f"{folder} lies below {private_folder}, which is local to each machine: set runs, "
+            "sources and images to a directory that all nodes share."
         )
     elif not runs_folder:
-        runs_folder, reason = (
-            "runs",
-            f"in {folder}" if private_folder else f"in {folder}, which all nodes must see",
-        )
-        if private_folder:
-            proposal.warnings.append(
-                f"{folder} lies below {private_folder}, which is local to each machine: set runs, "
-                "sources and images to a directory that all nodes share."
-            )
+        runs_folder, reason = "runs", f"in {folder}, which all nodes must see"
     proposal.take("runs", runs_folder, reason, tuple(shared_folders.values()), "--runs")
     if runs_folder != "runs":
         base = Path(runs_folder).parent

@@ -45,7 +45,7 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
         run: Starts sinfo, and the interpreter of the ranks.
 
     Raises:
-        UsageError: As `wanted`.
+        UsageError: The scheduler can't read a request.
     """
     campaign = draft.campaign
     requests = [array.request for array in campaign.arrays]

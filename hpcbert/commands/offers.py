@@ -20,7 +20,6 @@ class GpuKind:
         name: The type; empty if the cluster names none.
         count: GPUs per node, on most of the nodes that have any.
         nodes: Number of nodes with that many.
-        fewer: Number of nodes with another number of them.
         most: The largest number on a node.
         sliced: Whether these are slices of GPUs (MIG).
     """
@@ -28,7 +27,6 @@ class GpuKind:
     name: str
     count: int
     nodes: int
-    fewer: int
     most: int
     sliced: bool
 
@@ -114,12 +112,11 @@ def list_offers(cluster: Cluster) -> tuple[Offer, ...]:
     hour before shorter ones, jobs of any size before those of many nodes only, the default before
     other partitions, many GPUs before few.
     """
-    partitions = cluster.partitions.values()
-    all_offers = [
+    offers = [
         Offer(partition, _count_gpus(partition), _explain_bar(partition, cluster))
-        for partition in partitions
+        for partition in cluster.partitions.values()
     ]
-    return tuple(sorted(all_offers, key=lambda offer: offer.rank))
+    return tuple(sorted(offers, key=lambda offer: offer.rank))
 
 
 def _count_gpus(partition: Partition) -> tuple[GpuKind, ...]:
@@ -136,10 +133,7 @@ def _count_gpus(partition: Partition) -> tuple[GpuKind, ...]:
     kinds = []
     for name, sizes in nodes.items():
         count, node_count = max(sizes.items(), key=lambda size: (size[1], size[0]))
-        other_nodes = sum(sizes.values()) - node_count
-        kinds.append(
-            GpuKind(name, count, node_count, other_nodes, max(sizes), name in sliced_types)
-        )
+        kinds.append(GpuKind(name, count, node_count, max(sizes), name in sliced_types))
     return tuple(sorted(kinds, key=lambda kind: (kind.sliced, -kind.nodes * kind.count, kind.name)))
 
 
