@@ -136,16 +136,12 @@ def find_submitted(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign
         runs: The directory.
         paths: Campaigns to skip.
     """
-    tracked_campaigns: list[TrackedCampaign] = []
+    campaigns: list[TrackedCampaign] = []
     for directory in store.find_campaigns(runs):
         if directory not in paths:
             with contextlib.suppress(UsageError):
-                tracked_campaigns.append(open_campaign(directory))
-    return tuple(
-        tracked_campaign
-        for tracked_campaign in tracked_campaigns
-        if tracked_campaign.campaign.accepted
-    )
+                campaigns.append(open_campaign(directory))
+    return tuple(tracked for tracked in campaigns if tracked.campaign.accepted)
 
 
 @dataclass(frozen=True)
@@ -202,26 +198,23 @@ def watch(
         for tracked in campaigns
     ]
     tracker = Tracker(campaigns, run=run, clock=clock, chance=chance, floor=floor)
-    repeats = tuple(repeat for tracked_campaign in campaigns for repeat in tracked_campaign.repeats)
+    repeats = tuple(repeat for tracked in campaigns for repeat in tracked.repeats)
     while True:
         start = time.thread_time()
         new_states = tracker.poll()
         now = clock()
         trouble = tracker.complaint if tracker.failures else ""
         view = View(repeats, tracker.states, now, trouble, tracker.garbage)
-        changes = [
-            Change(repeat, new_states[repeat.key], now)
-            for repeat in repeats
-            if repeat.key in new_states
-        ]
-        if changes:
-            sinks.changes(changes)
+        is_last = once or tracker.over()
+        changed = [repeat for repeat in repeats if repeat.key in new_states]
+        if changed:
+            sinks.changes([Change(repeat, new_states[repeat.key], now) for repeat in changed])
         if sinks.view:
             sinks.view(view)
-        if changes or once or tracker.over():
-            for tracked_campaign in campaigns:
-                ends.write(tracked_campaign, view.states, _settled_keys(tracked_campaign, tracker))
-        if once or tracker.over():
+        if changed or is_last:
+            for tracked in campaigns:
+                ends.write(tracked, view.states, _settled_keys(tracked, tracker))
+        if is_last:
             return view
         if tracker.absent or tracker.failures >= tolerance:
             raise no_answer_error(view)

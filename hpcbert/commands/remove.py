@@ -105,7 +105,7 @@ def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
 
 
 def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError | None:
-    """Return why a job of a campaign may wait or run; None: none does.
+    """Find a reason why a job of a campaign may wait or run; None: none does.
 
     Raises:
         LivingError: A job certainly does.
