@@ -134,7 +134,7 @@ class NodeCheck:
     asks: str = ""
 
     def remedy_for(self, detail: str, values: Mapping[str, str]) -> str:
-        """Return what to type about a problem; empty if a name in braces has no value.
+        """Fill in the remedy for a problem; empty if a name in braces has no value.
 
         Args:
             detail: The detail of the finding.
@@ -258,7 +258,7 @@ def find_missing_ranks(output: str, nodes: Sequence[str], runtime: str) -> Itera
 
 
 def find_error_lines(output: str) -> tuple[str, ...]:
-    """Return what went wrong by the words of a job's script, of srun and of Slurm's daemons."""
+    """Return error lines of a job's script, of srun and of Slurm's daemons, a few at most."""
     lines = [line for line in output.splitlines() if _ERROR_LINE.match(line)]
     return tuple(dict.fromkeys(line for line in lines if not _HARMLESS_LINE.match(line)))[
         :_MOST_ERROR_LINES
@@ -269,7 +269,7 @@ def find_error_lines(output: str) -> tuple[str, ...]:
 
 
 def check_containers(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[Finding]:
-    """Yield what containers meet on this machine.
+    """Yield findings about what containers need of this machine.
 
     Args:
         site: What is to be checked.
@@ -296,7 +296,7 @@ def check_containers(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> I
 
 
 def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Finding:
-    """Return whether srun here has every option of pyxis that the job scripts use.
+    """Check that srun here has every option of pyxis that the job scripts use.
 
     Args:
         site: Where they run.
@@ -341,7 +341,7 @@ def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Findin
 
 
 def probe_words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:
-    """Return the words for probe.sh on the nodes; none where ranks run on the host."""
+    """Return the arguments of probe.sh on the nodes; none where ranks run on the host."""
     if site.container.runtime == "none":
         return ()
     return tuple(_probe_arguments(site, recipes, _find_images(site, recipes)[0]))

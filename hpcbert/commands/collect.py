@@ -472,7 +472,7 @@ def _refuse_unused_request(request: CollectRequest | None) -> list[ResultSet]:
 
 
 def is_saved(path: Path) -> bool:
-    """Return whether a file holds results rather than a log, by its name."""
+    """Tell a file of results from a log, by its name."""
     return path.suffix.lower() == _SAVED and not path.is_dir()
 
 

@@ -200,7 +200,7 @@ def _list_empty(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def find_failures(comparisons: Sequence[Comparison], least: float) -> list[RegressionError]:
-    """Return why a gate fails: a sentence for each point that is too slow or missing.
+    """Return the points that fail a gate: too slow, or missing.
 
     Args:
         comparisons: The comparisons made.

@@ -152,7 +152,6 @@ def _check_runs(runs: Path) -> Finding:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists, as far as this user may know."""
     try:
         path.stat()
     except OSError:

@@ -135,7 +135,7 @@ class Proposal:
 
 
 def has_cluster(cluster: Cluster) -> bool:
-    """Return whether there is a cluster here that can be asked.
+    """Tell whether there is a cluster here that answers.
 
     Raises:
         SchedulerError: There is one, but it does not answer.
@@ -238,7 +238,7 @@ def _describe_gpus(offer: Offer) -> str:
 
 
 def _explain_choice(best: Offer, candidates: tuple[Offer, ...]) -> str:
-    """Return why a partition is the best: it is the default, or the default has a drawback."""
+    """Return why a partition is best: it is the default, or the default has a drawback."""
     if best.partition.default:
         return f"the default: {_describe_gpus(best)}"
     default = next((offer for offer in candidates if offer.partition.default), None)

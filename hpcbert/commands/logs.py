@@ -127,7 +127,7 @@ def follow_log(
 
 
 def _is_complete(repeat: Repeat, state: RepeatState) -> bool:
-    """Return whether the scheduler and the job itself agree that the log is complete."""
+    """The scheduler and the job itself agree that the log is complete."""
     return state.kind.over and repeat.newest.ended
 
 

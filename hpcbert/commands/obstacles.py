@@ -38,7 +38,7 @@ _PREPARE_HINT = f"Make it ready: {_PREPARE_COMMAND}. If only the nodes have it, 
 
 
 def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
-    """Return what stands in the way of a campaign; what may do so has the status `warn`.
+    """Find what stands in the way of a campaign; what may do so has the status `warn`.
 
     Args:
         draft: The campaign.

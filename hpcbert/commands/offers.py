@@ -92,7 +92,7 @@ class Offer:
         return bounds
 
     def drawback(self, other: Offer) -> str:
-        """Return what speaks for another one instead, the end of a sentence; may be empty."""
+        """Return the reason to prefer another one, the end of a sentence; may be empty."""
         if self.barred:
             return f"is not for you: {self.barred}"
         if other.kinds and not self.kinds:
@@ -106,7 +106,7 @@ class Offer:
 
 
 def list_offers(cluster: Cluster) -> tuple[Offer, ...]:
-    """Return what each partition offers, best first.
+    """Return the offers of all partitions, best first.
 
     First come partitions with GPUs that the user may use: whole ones before slices, jobs of an
     hour before shorter ones, jobs of any size before those of many nodes only, the default before
@@ -138,7 +138,7 @@ def _count_gpus(partition: Partition) -> tuple[GpuKind, ...]:
 
 
 def _explain_bar(partition: Partition, cluster: Cluster) -> str:
-    """Return why the user can't run in a partition; empty if no reason is known."""
+    """Return the reason why the user can't run there; empty if none is known."""
     rule = cluster.rules.get(partition.name)
     if partition.state != "up":
         return f"it is {partition.state}"

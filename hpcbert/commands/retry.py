@@ -102,7 +102,7 @@ def find_invalid(
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> Findings:
-    """Return which repeats of a campaign are missing or invalid, by the gate of `collect`.
+    """Find the repeats of a campaign that are missing or invalid, by the gate of `collect`.
 
     Raises:
         SchedulerError: Slurm does not say what waits or runs, or lists a live job of a missing
@@ -373,7 +373,7 @@ class Observer(Protocol):
     """Receives what happens while campaigns are followed, in order."""
 
     def watching(self) -> AbstractContextManager[Sinks]:
-        """Return what receives the states from now until something is submitted, or the end."""
+        """Open the receivers of states until something is submitted, or the end."""
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Receive what was resubmitted."""

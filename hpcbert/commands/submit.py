@@ -1,4 +1,4 @@
-"""Submit: write a drafted campaign, then hand its arrays to its scheduler.
+"""Submit and cancel: write a drafted campaign, hand its arrays to its scheduler, end its jobs.
 
 The order makes it safe: every script and the manifest with all arrays `intended` are on disk before
 the scheduler gets the first one. An interrupt takes effect before the next array: an sbatch that
