@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcbert.commands.offers import GpuKind, Offer, list_offers
+from hpcbert.commands.offers import GpuKind, PartitionOffer, list_offers
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Protocol
@@ -205,7 +205,7 @@ def propose(
 # --- Partition and GPUs ---------------------------------------------------------------------------
 
 
-def _choose_partition(proposal: Proposal, cluster: Cluster) -> Offer | None:
+def _choose_partition(proposal: Proposal, cluster: Cluster) -> PartitionOffer | None:
     """Choose the partition; None if Slurm shows none."""
     candidates = _filter_by_gpu(list_offers(cluster), proposal.given.get("gpu_type", ""))
     answer = proposal.given.get("partition", "")
@@ -233,11 +233,11 @@ def _choose_partition(proposal: Proposal, cluster: Cluster) -> Offer | None:
     return chosen
 
 
-def _describe_gpus(offer: Offer) -> str:
+def _describe_gpus(offer: PartitionOffer) -> str:
     return "; ".join(map(str, offer.kinds)) or "it has no GPUs, nor does any other partition"
 
 
-def _explain_choice(best: Offer, candidates: tuple[Offer, ...]) -> str:
+def _explain_choice(best: PartitionOffer, candidates: tuple[PartitionOffer, ...]) -> str:
     """Return why a partition is best: it is the default, or the default has a drawback."""
     if best.partition.default:
         return f"the default: {_describe_gpus(best)}"
@@ -247,7 +247,9 @@ def _explain_choice(best: Offer, candidates: tuple[Offer, ...]) -> str:
     return f"{_describe_gpus(best)}; the default, {default.name}, {default.drawback(best)}"
 
 
-def _filter_by_gpu(candidates: tuple[Offer, ...], gpu_type: str) -> tuple[Offer, ...]:
+def _filter_by_gpu(
+    candidates: tuple[PartitionOffer, ...], gpu_type: str
+) -> tuple[PartitionOffer, ...]:
     """Return the partitions that have a type of GPU; all if none is wanted.
 
     Raises:
@@ -276,7 +278,7 @@ def _take_private_gpus(proposal: Proposal) -> None:
     proposal.take("nodes.gpus_per_node", count, _CHOSEN_BY_USER, (), "--gpus-per-node")
 
 
-def _take_cpus(proposal: Proposal, offer: Offer) -> None:
+def _take_cpus(proposal: Proposal, offer: PartitionOffer) -> None:
     groups = offer.partition.groups
     alternatives = dict.fromkeys(str(resource) for group in groups for resource in group.resources)
     proposal.take("slurm.gres", "", f"partition {offer.name} has no GPUs", tuple(alternatives))
@@ -288,7 +290,7 @@ def _take_cpus(proposal: Proposal, offer: Offer) -> None:
     )
 
 
-def _choose_gpus(proposal: Proposal, offer: Offer) -> None:
+def _choose_gpus(proposal: Proposal, offer: PartitionOffer) -> None:
     """Choose the type of GPU and the number per node."""
     kind = _choose_kind(proposal, offer.kinds)
     count = proposal.given.get("gpus_per_node", 0)
@@ -385,7 +387,7 @@ def _choose_qos(
     proposal.take("slurm.qos", name, reason, alternatives, "--qos")
 
 
-def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: Offer | None) -> None:
+def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: PartitionOffer | None) -> None:
     """Choose the time limit: an hour, or the maximum of the partition, account or QOS."""
     partition = offer.name if offer else ""
     maximum = offer.partition.limit if offer else TimeLimit(None)

@@ -42,7 +42,7 @@ class GpuKind:
 
 
 @dataclass(frozen=True)
-class Offer:
+class PartitionOffer:
     """One partition.
 
     Attributes:
@@ -91,7 +91,7 @@ class Offer:
             bounds.append(f"at most {self.partition.most_nodes} nodes a job")
         return bounds
 
-    def drawback(self, other: Offer) -> str:
+    def drawback(self, other: PartitionOffer) -> str:
         """Return the reason to prefer another one, the end of a sentence; may be empty."""
         if self.barred:
             return f"is not for you: {self.barred}"
@@ -105,7 +105,7 @@ class Offer:
         return f"{self.name} ({', '.join([kinds, *self.bounds])}{barred})"
 
 
-def list_offers(cluster: Cluster) -> tuple[Offer, ...]:
+def list_offers(cluster: Cluster) -> tuple[PartitionOffer, ...]:
     """Return the offers of all partitions, best first.
 
     First come partitions with GPUs that the user may use: whole ones before slices, jobs of an
@@ -113,7 +113,7 @@ def list_offers(cluster: Cluster) -> tuple[Offer, ...]:
     other partitions, many GPUs before few.
     """
     offers = [
-        Offer(partition, _count_gpus(partition), _explain_bar(partition, cluster))
+        PartitionOffer(partition, _count_gpus(partition), _explain_bar(partition, cluster))
         for partition in cluster.partitions.values()
     ]
     return tuple(sorted(offers, key=lambda offer: offer.rank))
