@@ -1,6 +1,6 @@
 """The nouns of hpcbert as frozen dataclasses; no I/O.
 
-site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: docs/reference/words.md.
+site, recipe, shape, point, repeat, attempt, campaign, rule, throughput: CONTRIBUTING.md.
 """
 
 from __future__ import annotations

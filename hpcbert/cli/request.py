@@ -425,8 +425,8 @@ def plan_campaigns(
     requests = read_requests(options, dry=dry, rehearse=rehearse, past=past, file=campaign_file)
     for request in () if planned else requests:
         backend = scheduler.create_scheduler(request.options.scheduler, World(ahead))
-        for argv in backend.foreseen(request.site, request.recipe):
-            ahead.begin(argv, env=backend.asking)
+        for argv in backend.list_queries(request.site, request.recipe):
+            ahead.begin(argv, env=backend.query_environment)
     drafts: list[Draft] = []
     warnings: list[str] = []
     for request in requests:

@@ -315,7 +315,7 @@ def _cancel(directory: Path, run: Runner) -> None:
     with contextlib.suppress(HpcbertError):
         tracked_campaign = open_campaign(directory)
         backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
-        tracked_campaign = backend.adopted(tracked_campaign)
+        tracked_campaign = backend.adopt_jobs(tracked_campaign)
         target = backend.living_jobs(tracked_campaign)
         if target.jobs:
             backend.cancel(tracked_campaign, target)

@@ -96,7 +96,7 @@ def follow_log(
         NotALogError: What is in the log's place can't be read.
     """
     backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
-    tracked_campaign = backend.adopted(tracked_campaign)
+    tracked_campaign = backend.adopt_jobs(tracked_campaign)
     tracker = Tracker([tracked_campaign], run=run, floor=floor)
     tracker.poll()
     repeats = [
@@ -109,7 +109,7 @@ def follow_log(
     last_report: tuple[str, int] | None = None
     while True:
         state = tracker.states[repeat.key]
-        is_over = _is_complete(repeat, state) or tracker.settled(repeat.key)
+        is_over = _is_complete(repeat, state) or tracker.is_final(repeat.key)
         log_file.read()
         if last_report != (state.word, state.attempt):
             last_report = state.word, state.attempt
@@ -119,7 +119,7 @@ def follow_log(
         if tracker.absent or tracker.failures >= TOLERANCE:
             raise no_answer_error(View((repeat,), {repeat.key: state}, 0.0, tracker.complaint))
         seconds_left = tracker.pause()
-        while seconds_left >= 0 and not tracker.stirred():
+        while seconds_left >= 0 and not tracker.has_news():
             pause(_LOOK_SECONDS)
             seconds_left -= _LOOK_SECONDS
             log_file.read()

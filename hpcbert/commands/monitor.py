@@ -125,7 +125,7 @@ def find_unfinished(
     campaigns = [TrackedCampaign(*item) for item in manifests.items()]
     living_campaigns: list[TrackedCampaign] = []
     for backend, tracked_campaigns in scheduler.group_by_scheduler(campaigns, World(run)):
-        living_campaigns += backend.living(tracked_campaigns)
+        living_campaigns += backend.select_living(tracked_campaigns)
     return tuple(campaign for campaign in campaigns if campaign in living_campaigns), paths
 
 
@@ -194,7 +194,7 @@ def watch(
     """
     world = World(run, now=clock, pause=pause)
     campaigns = [
-        scheduler.create_scheduler(tracked.campaign.scheduler, world).adopted(tracked)
+        scheduler.create_scheduler(tracked.campaign.scheduler, world).adopt_jobs(tracked)
         for tracked in campaigns
     ]
     tracker = Tracker(campaigns, run=run, clock=clock, chance=chance, floor=floor)
@@ -205,7 +205,7 @@ def watch(
         now = clock()
         trouble = tracker.complaint if tracker.failures else ""
         view = View(repeats, tracker.states, now, trouble, tracker.garbage)
-        is_last = once or tracker.over()
+        is_last = once or tracker.is_over()
         changed = [repeat for repeat in repeats if repeat.key in new_states]
         if changed:
             sinks.changes([Change(repeat, new_states[repeat.key], now) for repeat in changed])
@@ -227,7 +227,7 @@ def watch(
 
 
 def _settled_keys(tracked_campaign: TrackedCampaign, tracker: Tracker) -> set[Key]:
-    return {repeat.key for repeat in tracked_campaign.repeats if tracker.settled(repeat.key)}
+    return {repeat.key for repeat in tracked_campaign.repeats if tracker.is_final(repeat.key)}
 
 
 def _wait(
@@ -236,10 +236,10 @@ def _wait(
     """Wait, but no longer than until jobs wrote something that makes a poll worthwhile."""
     while seconds > 0:
         start = time.thread_time()
-        if tracker.stirred():
+        if tracker.has_news():
             return
         sparing_seconds = (time.thread_time() - start) * _IDLE_FACTOR
-        look_seconds = min(_LOOK_SECONDS, tracker.soon())
+        look_seconds = min(_LOOK_SECONDS, tracker.seconds_to_news())
         look_seconds = max(look_seconds, _SHORTEST, shortest_look, sparing_seconds)
         pause(min(seconds, look_seconds))
         seconds -= look_seconds

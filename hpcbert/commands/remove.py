@@ -123,7 +123,7 @@ def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError 
                 hint="Nothing was removed. End them first: "
                 f"hpcbert cancel {tracked_campaign.campaign.id}",
             )
-        if not backend.living([tracked_campaign]):
+        if not backend.select_living([tracked_campaign]):
             return None
         doubt: HpcbertError = UsageError("A job of it may still run.", where=where)
     except SchedulerError as error:

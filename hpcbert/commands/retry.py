@@ -120,7 +120,7 @@ def find_invalid(
     # Repeats of an interrupted or refused submission are not missing.
     world = World(run, now=clock, pause=pause, again=RETRY_COMMAND)
     backend = scheduler.create_scheduler(campaign.scheduler, world)
-    tracked_campaign = backend.adopted(TrackedCampaign(directory, campaign), strict=True)
+    tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
     campaign = tracked_campaign.campaign
     tracker = Tracker([tracked_campaign], run=run, clock=clock, floor=_POLL_SECONDS)
     states, settled_keys = _poll_until_settled(tracked_campaign, tracker, pause)
@@ -197,7 +197,7 @@ def _poll_until_settled(
     """
     tracker.poll()
     for _ in range(_MOST_POLLS):
-        if all(map(tracker.settled, _ended_keys(tracker))) and not tracker.failures:
+        if all(map(tracker.is_final, _ended_keys(tracker))) and not tracker.failures:
             break
         pause(max(_POLL_SECONDS, tracker.pause()))
         tracker.poll()
@@ -208,7 +208,7 @@ def _poll_until_settled(
             where=campaign_id,
             hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {campaign_id}",
         )
-    return tracker.states, {key for key in _ended_keys(tracker) if tracker.settled(key)}
+    return tracker.states, {key for key in _ended_keys(tracker) if tracker.is_final(key)}
 
 
 def _ended_keys(tracker: Tracker) -> tuple[Key, ...]:

@@ -1,4 +1,4 @@
-"""Schedulers: one protocol (`base`), one package per implementation, chosen by `create_scheduler`."""
+"""Schedulers: one protocol (`base`), and one package for each implementation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def create_scheduler(name: str, world: World) -> Scheduler:
     Raises:
         UsageError: No scheduler has that name.
     """
-    like = find_traits(name)
-    module, _, kind = like.class_path.partition(":")
-    scheduler: Scheduler = getattr(importlib.import_module(module), kind)(like, world)
+    traits = find_traits(name)
+    module, _, class_name = traits.class_path.partition(":")
+    scheduler: Scheduler = getattr(importlib.import_module(module), class_name)(traits, world)
     return scheduler
 
 

@@ -63,13 +63,13 @@ class Job:
 
     Attributes:
         cluster: Empty if unknown.
-        seen: Whether it is known to be the array's.
+        confirmed: Whether it is known to be the array's.
         changed, submit_time: As of an array.
     """
 
     job_id: str
     cluster: str = ""
-    seen: bool = True
+    confirmed: bool = True
     changed: tuple[tuple[str, str, str], ...] = ()
     submit_time: float | None = None
 
@@ -82,7 +82,7 @@ class Job:
             job_id=self.job_id,
             cluster=(self.cluster or array.cluster) if array.cluster else "",
             submitted=array.submitted or stamp,
-            seen=stamp if self.seen else "",
+            seen=stamp if self.confirmed else "",
             changed=self.changed or (previous.changed if previous else ()),
             submit_time=self.submit_time or (previous.submit_time if previous else None),
             error="",
@@ -211,7 +211,7 @@ class Scheduler(ABC):
             SchedulerError: The scheduler refused, or the jobs have ended already.
         """
 
-    def adopted(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
+    def adopt_jobs(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
         """Return a campaign in which interrupted submissions have the jobs that they made.
 
         Watching and collecting look for these too. The result is written to the manifest if
@@ -239,7 +239,7 @@ class Scheduler(ABC):
         """
         return PlainPoller(self.states, watched)
 
-    def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
+    def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Return the campaigns that are not certainly over."""
         return [campaign for campaign in campaigns if self.living_jobs(campaign).repeats]
 
@@ -266,12 +266,15 @@ class Scheduler(ABC):
             SchedulerError: There is such a job, or the scheduler does not answer.
         """
 
-    def foreseen(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
-        """Return commands that `fit` and `obstacles` will most likely ask, with `asking`."""
+    def list_queries(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
+        """Return the commands that `fit` and `obstacles` will most likely run.
+
+        Their environment is `query_environment`.
+        """
         return ()
 
     @property
-    def asking(self) -> Mapping[str, str]:
+    def query_environment(self) -> Mapping[str, str]:
         """The environment of commands that ask the scheduler something."""
         return self.world.environ
 
@@ -408,7 +411,7 @@ class PlainScheduler(Scheduler):
             arrays = tuple(replace(array, called=format_utc(self.world.now())) for array in arrays)
             record_arrays(ledger, *arrays)
             job_id = self.start(ledger.directory, replace(ledger.campaign, arrays=arrays))
-        job, stamp = Job(job_id, seen=False), format_utc(self.world.now())
+        job, stamp = Job(job_id, confirmed=False), format_utc(self.world.now())
         record_arrays(ledger, *(job.of(array, stamp) for array in arrays))
 
     def _find_earlier_job(self, ledger: Ledger, arrays: Sequence[Array]) -> str:

@@ -69,19 +69,19 @@ class EarlyQueries:
 
     Attributes:
         floor: Shortest interval between two polls, seconds.
-        saved: Queries that may be made, as of `asked`; at most what the longest interval saves.
-        asked: When the last query was made, seconds since the epoch.
+        saved: Queries that may be made as of `last_query`, at most what the longest interval saves.
+        last_query: When the last query was made, seconds since the epoch.
         wait: Seconds to the next early query.
         due: The time of the next early query.
     """
 
     floor: float
     saved: float = _MAX_FACTOR
-    asked: float = 0.0
+    last_query: float = 0.0
     wait: float = _EARLY_WAIT
     due: float = float("inf")
 
-    def heard(self, now: float) -> EarlyQueries:
+    def note_end(self, now: float) -> EarlyQueries:
         """Return it after an end that was written just now."""
         return replace(self, wait=_EARLY_WAIT, due=now + _FIRST_DELAY)
 
@@ -89,7 +89,7 @@ class EarlyQueries:
         """Return it after a query, early or not; later and later if none helps."""
         wait = _EARLY_WAIT if changed else min(self.wait * 2, max(_EARLY_WAIT, self.floor))
         saved = max(0.0, self._saved(now) - 1)
-        return replace(self, saved=saved, asked=now, wait=wait, due=now + wait)
+        return replace(self, saved=saved, last_query=now, wait=wait, due=now + wait)
 
     def seconds(self, now: float, *, last: bool) -> float:
         """Return the seconds until a query may be made; about the last end it may when due."""
@@ -97,7 +97,7 @@ class EarlyQueries:
         return max(0.0, self.due - now, shortfall)
 
     def _saved(self, now: float) -> float:
-        accrual = (now - self.asked) / self.floor if self.floor else _MAX_FACTOR
+        accrual = (now - self.last_query) / self.floor if self.floor else _MAX_FACTOR
         return min(_MAX_FACTOR, self.saved + max(0.0, accrual))
 
 
@@ -124,14 +124,14 @@ class Poller(Protocol):
     def pause(self) -> float | None:
         """Return the seconds until the next poll is worthwhile; None: none will be."""
 
-    def stirred(self) -> bool:
+    def has_news(self) -> bool:
         """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
 
-    def soon(self) -> float:
-        """Return the seconds until `stirred` is true even if nothing more is written."""
+    def seconds_to_news(self) -> float:
+        """Return the seconds until `has_news` is true even if nothing more is written."""
         return math.inf
 
-    def settled(self, key: Key) -> bool:
+    def is_final(self, key: Key) -> bool:
         """Return whether a repeat's state is final: an end beyond doubt, or never to be one."""
 
 
@@ -160,11 +160,11 @@ class PlainPoller(Poller):
         """Return the same seconds in all cases."""
         return INTERVAL
 
-    def stirred(self) -> bool:
+    def has_news(self) -> bool:
         """Return whether anything was written."""
         return any(tracked_campaign.records.stirred() for tracked_campaign in self._watched)
 
-    def settled(self, key: Key) -> bool:
+    def is_final(self, key: Key) -> bool:
         """Return whether a repeat has ended, or has an unknown end."""
         return key in self.states and not self.states[key].kind.alive
 

@@ -71,18 +71,18 @@ class Tracker:
         pauses = (poller.pause() for poller in self._pollers)
         return min((seconds for seconds in pauses if seconds is not None), default=0.0)
 
-    def stirred(self) -> bool:
+    def has_news(self) -> bool:
         """Return, without any query, whether jobs wrote something that makes a poll worthwhile."""
-        return any(poller.stirred() for poller in self._pollers)
+        return any(poller.has_news() for poller in self._pollers)
 
-    def soon(self) -> float:
-        """Return the seconds until `stirred` is true even if nothing more is written."""
-        return min((poller.soon() for poller in self._pollers), default=math.inf)
+    def seconds_to_news(self) -> float:
+        """Return the seconds until `has_news` is true even if nothing more is written."""
+        return min((poller.seconds_to_news() for poller in self._pollers), default=math.inf)
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return whether nothing watched can change any more, as far as known."""
-        return all(poller.settled(key) for poller, keys in self._pollers.items() for key in keys)
+        return all(poller.is_final(key) for poller, keys in self._pollers.items() for key in keys)
 
-    def settled(self, key: Key) -> bool:
+    def is_final(self, key: Key) -> bool:
         """Return whether a repeat's state is final: an end beyond doubt, or never to be one."""
-        return any(key in keys and poller.settled(key) for poller, keys in self._pollers.items())
+        return any(key in keys and poller.is_final(key) for poller, keys in self._pollers.items())

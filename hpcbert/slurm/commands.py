@@ -218,13 +218,13 @@ def _read_listing(
             cluster = heading[1] if heading else cluster
             continue
         words = line.split("|", fields - 1)
-        job_row = read_row(words) if len(words) == fields else None
-        if job_row is None and len(words) == fields and _OTHER.fullmatch(words[0].strip()):
-            continue  # Another job, and readable, but none of ours.
+        is_whole = len(words) == fields
+        job_row = read_row(words) if is_whole else None
         if job_row is not None:
-            rows.append(
-                replace(job_row, cluster=cluster) if cluster and not job_row.cluster else job_row
-            )
+            has_cluster = job_row.cluster or not cluster
+            rows.append(job_row if has_cluster else replace(job_row, cluster=cluster))
+        elif is_whole and _OTHER.fullmatch(words[0].strip()):
+            continue  # Another job, and readable, but none of ours.
         elif line.strip() and len(garbage) < _GARBAGE_KEPT:
             garbage.append(line)
     return Listing(tuple(rows), tuple(garbage))

@@ -31,7 +31,6 @@ class Controller:
             `--mem=4000`, `--mem-per-cpu=4000` or `--mem-per-gpu=4000`, in MiB; empty: all that a
             node has.
         mpi: The type of MPI that srun uses by default.
-        private: What only its owner sees: `nodes`, `partitions`, `jobs`, `accounts`, ….
         enforced: Which parts of accounting bind jobs: `associations`, `limits`, `qos`, `safe`.
     """
 
@@ -40,7 +39,6 @@ class Controller:
     most_indices: int | None = None
     memory: str = ""
     mpi: str = ""
-    private: tuple[str, ...] = ()
     enforced: frozenset[str] = frozenset()
 
 
@@ -62,7 +60,6 @@ def read_config(text: str) -> Controller:
         most_indices=max(1, int(max_array_size) - 1) if max_array_size.isdigit() else None,
         memory=memory if per_cpu.lower() in _UNLIMITED else f"--mem-per-cpu={per_cpu}",
         mpi="" if keys.get("MpiDefault", "").lower() in _NOTHING else keys["MpiDefault"],
-        private=_split_words(keys.get("PrivateData", "")),
         enforced=_read_enforced(keys.get("AccountingStorageEnforce", "")),
     )
 
@@ -73,13 +70,9 @@ def memory_per_gpu(defaults: str) -> str:
     return f"--mem-per-gpu={match[1]}" if match else ""
 
 
-def _split_words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip().lower() for word in text.split(",") if word.lower() not in _NOTHING)
-
-
 def _read_enforced(text: str) -> frozenset[str]:
     """Return what is checked of a job, including what each word implies."""
-    words = frozenset(_split_words(text))
+    words = frozenset(word.strip().lower() for word in text.split(","))
     checks = _CHECKS if "all" in words else words & _CHECKS
     if "safe" in checks:
         checks |= {"limits"}

@@ -1,7 +1,9 @@
-"""sinfo's output about partitions: how many nodes with how many GPUs, and for how long.
+"""What a cluster has: sinfo's and scontrol's output about partitions, nodes and reservations.
 
 Generic resources are read in each form that Slurm prints (SchedMD/slurm, 22.05 to 26.05,
-src/interfaces/gres.c, _foreach_node_state_log, and src/common/slurmdb_defs.c for TRES).
+src/interfaces/gres.c, _foreach_node_state_log, and src/common/slurmdb_defs.c for TRES). Keys of
+scontrol are those of src/api/partition_info.c and reservation_info.c. Users see scontrol's
+partitions even if nodes are private (`PrivateData=nodes`), which makes sinfo print nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import NamedTuple
 
 from hpcbert.slurm.controller import memory_per_gpu
@@ -16,6 +19,12 @@ from hpcbert.slurm.hostlist import expand
 from hpcbert.timelimit import TimeLimit
 
 _PARTITION_FIELDS = "%P|%a|%D|%l|%s|%G|%N"
+_STATE_FIELDS = "%N|%P|%T"
+_SIZE_FIELDS = "%N|%P|%c|%m"
+_FEATURE_FIELDS = "%P|%f|%D"
+_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
+# What stands for no names, or for all.
+_NO_NAMES = {"", "N/A", "NONE", "(null)", "ALL"}
 _COUNT = re.compile(r"(\d{1,6})([KMG]?)")
 _THOUSANDS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _MOST_GPUS = 1024
@@ -68,11 +77,10 @@ class NodeGroup:
 
     def has(self, resource: Resource) -> bool:
         """Return whether each of the nodes has this much of a resource, in one type or several."""
-        candidates = [candidate for candidate in self.resources if candidate.name == resource.name]
         counts = [
             candidate.count
-            for candidate in candidates
-            if not resource.kind or candidate.kind == resource.kind
+            for candidate in self.resources
+            if candidate.name == resource.name and resource.kind in {"", candidate.kind}
         ]
         return sum(counts) >= resource.count
 
@@ -120,29 +128,41 @@ def partitions_argv() -> list[str]:
     return ["sinfo", "--noheader", "--all", f"--format={_PARTITION_FIELDS}"]
 
 
+def _read_rows(text: str, form: str) -> Iterator[list[str]]:
+    """Yield the fields of each line that sinfo printed in a format; other lines are skipped."""
+    for line in text.splitlines():
+        words = line.strip().split("|")
+        if len(words) == form.count("|") + 1:
+            yield words
+
+
+def _read_number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def _split_names(text: str) -> tuple[str, ...]:
+    return () if text in _NO_NAMES else tuple(text.split(","))
+
+
 def read_partitions(text: str) -> dict[str, Partition]:
     """Read the output of `partitions_argv`, by name; lines that can't be read are skipped."""
     partitions: dict[str, Partition] = {}
-    for line in text.splitlines():
-        words = line.split("|")
-        if len(words) != _PARTITION_FIELDS.count("|") + 1 or not words[2].strip().isdigit():
+    for label, state, count, limit, sizes, gres, nodes in _read_rows(text, _PARTITION_FIELDS):
+        node_count = _read_number(count.strip())
+        if node_count is None:
             continue
-        name = words[0].removesuffix("*")
+        name = label.removesuffix("*")
         previous_groups = partitions[name].groups if name in partitions else ()
-        names = expand(words[6]) if words[6].strip() else ()
-        least_nodes, _, most_nodes = (
-            words[4].strip().rpartition("-")
-        )  # Of `1-infinite`, `1-4` or `2`.
-        least_nodes = least_nodes or most_nodes
-        group = NodeGroup(int(words[2]), names, parse_resources(words[5]))
+        # `1-infinite`, `1-4` or `2`
+        least_nodes, _, most_nodes = sizes.strip().rpartition("-")
         partitions[name] = Partition(
             name=name,
-            default=words[0].endswith("*"),
-            state=words[1].strip(),
-            limit=TimeLimit.parse_reported(words[3]),
-            most_nodes=int(most_nodes) if most_nodes.isdigit() else None,
-            groups=(*previous_groups, group),
-            least_nodes=int(least_nodes) if least_nodes.isdigit() else 1,
+            default=label.endswith("*"),
+            state=state.strip(),
+            limit=TimeLimit.parse_reported(limit),
+            most_nodes=_read_number(most_nodes),
+            groups=(*previous_groups, NodeGroup(node_count, expand(nodes), parse_resources(gres))),
+            least_nodes=_read_number(least_nodes or most_nodes) or 1,
         )
     return partitions
 
@@ -186,8 +206,6 @@ def parse_tres(text: str) -> dict[str, int]:
     return counts
 
 
-_STATE_FIELDS = "%N|%P|%T"
-_SIZE_FIELDS = "%N|%P|%c|%m"
 # States of nodes that run jobs or could (sinfo(1), NODE STATE CODES); a mark after a state, for
 # example `*` for a node that does not answer, means that it can't.
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned", "blocked"})
@@ -211,68 +229,43 @@ def node_sizes_argv() -> list[str]:
 
 
 def read_node_sizes(text: str, partition: str) -> list[NodeSize]:
-    """Return the sizes of nodes from the output of `node_sizes_argv`.
-
-    Args:
-        text: The output; lines that can't be read are skipped.
-        partition: As of `read_usable_nodes`.
-    """
-    rows = (line.split("|") for line in text.splitlines())
-    complete_rows = [row for row in rows if len(row) == _SIZE_FIELDS.count("|") + 1]
+    """Return the sizes of a partition's nodes from the output of `node_sizes_argv`."""
     return [
         NodeSize(int(cpus), int(memory))
-        for _, row_partition, cpus, memory in complete_rows
-        if _is_in_partition(row_partition, partition) and cpus.isdigit() and memory.isdigit()
+        for _, label, cpus, memory in _read_rows(text, _SIZE_FIELDS)
+        if _is_in_partition(label, partition) and cpus.isdigit() and memory.isdigit()
     ]
 
 
-def _is_in_partition(row_partition: str, partition: str) -> bool:
+def _is_in_partition(label: str, partition: str) -> bool:
     """Return whether a line belongs to a partition, by default to the default one."""
-    return (
-        row_partition.removesuffix("*") == partition if partition else row_partition.endswith("*")
-    )
+    if partition:
+        return label.removesuffix("*") == partition
+    return label.endswith("*")
 
 
 def read_usable_nodes(text: str, partition: str) -> dict[str, bool]:
-    """Return the nodes in the output of `node_states_argv`, and whether each runs jobs or could.
+    """Return whether each of a partition's nodes, by name, runs jobs or could.
 
     Args:
-        text: The output; lines that can't be read are skipped.
-        partition: The partition; empty for the default one.
+        text: The output of `node_states_argv`.
+        partition: The partition, in all functions here; empty for the default one.
     """
     return {name: state in _USABLE for name, state in read_node_states(text, partition).items()}
 
 
 def read_node_states(text: str, partition: str) -> dict[str, str]:
-    """Return the state of each node, in small letters: `idle`, `mixed`, `down*`.
-
-    Args:
-        text: The output of `node_states_argv`.
-        partition: As of `read_usable_nodes`.
-    """
-    states = {}
-    for line in text.splitlines():
-        words = line.split("|")
-        if len(words) != _STATE_FIELDS.count("|") + 1:
-            continue
-        name, row_partition, state = words
-        if _is_in_partition(row_partition, partition):
-            states[name] = state.removesuffix("+").lower()
-    return states
+    """Return the state of each of a partition's nodes, in small letters: `idle`, `down*`."""
+    return {
+        name: state.removesuffix("+").lower()
+        for name, label, state in _read_rows(text, _STATE_FIELDS)
+        if _is_in_partition(label, partition)
+    }
 
 
 def count_free_nodes(text: str, partition: str) -> int:
-    """Return how many of a partition's nodes run nothing and could run jobs.
-
-    Args:
-        text: The output of `node_states_argv`.
-        partition: As of `read_usable_nodes`.
-    """
+    """Return how many of a partition's nodes run nothing and could run jobs."""
     return sum(state == "idle" for state in read_node_states(text, partition).values())
-
-
-_RULE_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
-_NO_RULE = {"", "N/A", "NONE", "(null)"}
 
 
 @dataclass(frozen=True)
@@ -306,17 +299,14 @@ class PartitionRules:
     for_root: bool = False
     most_memory: int | None = None
 
-    def takes_account(self, account: str) -> bool:
-        """Return whether jobs of an account may use it."""
-        return _is_allowed(account, self.accounts, self.denied_accounts)
+    def takes_account(self, *names: str) -> bool:
+        """Return whether jobs of an account, which may stand for several, may use it."""
+        allowed = not self.accounts or any(name in self.accounts for name in names)
+        return allowed and not any(name in self.denied_accounts for name in names)
 
     def takes_qos(self, qos: str) -> bool:
         """Return whether jobs of a QOS may use it."""
-        return _is_allowed(qos, self.qos, self.denied_qos)
-
-
-def _is_allowed(name: str, allowed: tuple[str, ...], denied: tuple[str, ...]) -> bool:
-    return (not allowed or name in allowed) and name not in denied
+        return (not self.qos or qos in self.qos) and qos not in self.denied_qos
 
 
 def rules_argv() -> list[str]:
@@ -328,33 +318,23 @@ def read_rules(text: str) -> dict[str, PartitionRules]:
     """Read the output of `rules_argv`, by name; lines that can't be read are skipped."""
     rules = {}
     for line in text.splitlines():
-        keys = dict(_RULE_PAIR.findall(line))
+        keys = dict(_PAIR.findall(line))
         if name := keys.get("PartitionName"):
             rules[name] = PartitionRules(
                 partition=_build_partition(name, keys),
                 limit=TimeLimit.parse_reported(keys.get("DefaultTime", "")),
-                accounts=_read_names(keys, "AllowAccounts"),
-                denied_accounts=_read_names(keys, "DenyAccounts"),
-                qos=_read_names(keys, "AllowQos"),
-                denied_qos=_read_names(keys, "DenyQos"),
-                groups=_read_names(keys, "AllowGroups"),
-                own_qos="" if keys.get("QoS", "") in _NO_RULE else keys["QoS"],
+                accounts=_split_names(keys.get("AllowAccounts", "")),
+                denied_accounts=_split_names(keys.get("DenyAccounts", "")),
+                qos=_split_names(keys.get("AllowQos", "")),
+                denied_qos=_split_names(keys.get("DenyQos", "")),
+                groups=_split_names(keys.get("AllowGroups", "")),
+                own_qos="" if keys.get("QoS", "") in _NO_NAMES else keys["QoS"],
                 memory=_read_memory(keys),
                 reserved=keys.get("ReqResv") == "YES",
                 for_root=keys.get("RootOnly") == "YES",
-                most_memory=_read_limit(keys.get("MaxMemPerNode", "")),
+                most_memory=_read_number(keys.get("MaxMemPerNode", "")) or None,
             )
     return rules
-
-
-def _read_names(keys: dict[str, str], name: str) -> tuple[str, ...]:
-    """Return the names under a key; `ALL` gives none."""
-    text = keys.get(name, "")
-    return () if text in _NO_RULE or text == "ALL" else tuple(text.split(","))
-
-
-def _read_limit(text: str) -> int | None:
-    return int(text) if text.isdigit() and int(text) else None
 
 
 def _read_memory(keys: dict[str, str]) -> str:
@@ -367,43 +347,35 @@ def _read_memory(keys: dict[str, str]) -> str:
 
 
 def _build_partition(name: str, keys: dict[str, str]) -> Partition:
-    least_nodes, most_nodes = keys.get("MinNodes", ""), keys.get("MaxNodes", "")
-    nodes = keys.get("TotalNodes", "")
-    count = int(nodes) if nodes.isdigit() else 0
-    node_list = keys.get("Nodes", "")
-    group = NodeGroup(
-        count, () if node_list in _NO_RULE else expand(node_list), _average_resources(keys, count)
-    )
+    count = _read_number(keys.get("TotalNodes", "")) or 0
+    group = NodeGroup(count, expand(keys.get("Nodes", "")), _average_resources(keys, count))
     return Partition(
         name=name,
         default=keys.get("Default") == "YES",
         state=keys.get("State", "UP").lower(),
         limit=TimeLimit.parse_reported(keys.get("MaxTime", "")),
-        most_nodes=int(most_nodes) if most_nodes.isdigit() else None,
+        most_nodes=_read_number(keys.get("MaxNodes", "")),
         groups=(group,),
         exact=False,
-        least_nodes=int(least_nodes) if least_nodes.isdigit() else 1,
+        least_nodes=_read_number(keys.get("MinNodes", "")) or 1,
     )
 
 
 def _average_resources(keys: dict[str, str], nodes: int) -> tuple[Resource, ...]:
     """Return each node's average share of the partition's sums; typed resources before others."""
-    sums = (f"{key}={count}" for key, count in parse_tres(keys.get("TRES", "")).items())
-    totals = [
-        resource for word in sums if word.startswith("gres/") for resource in parse_resources(word)
-    ]
+    if not nodes:
+        return ()
+    counts = parse_tres(keys.get("TRES", ""))
+    words = [f"{name}={count}" for name, count in counts.items() if name.startswith("gres/")]
+    totals = parse_resources(",".join(words))
     typed = {resource.name for resource in totals if resource.kind}
-    distinct = [resource for resource in totals if resource.kind or resource.name not in typed]
-    return (
-        tuple(replace(resource, count=-(-resource.count // nodes)) for resource in distinct)
-        if nodes
-        else ()
+    return tuple(
+        replace(resource, count=ceil(resource.count / nodes))
+        for resource in totals
+        if resource.kind or resource.name not in typed
     )
 
 
-_RESERVATION_PAIR = re.compile(r"(?:^|\s)([A-Z]\w*)=(\S*)")
-_NO_NAME = {"", "(null)"}
-_FEATURE_FIELDS = "%P|%f|%D"
 # A feature, without the count of nodes after it: `[a*2&b*1]`.
 _FEATURE = re.compile(r"(?<![\w*.-])([A-Za-z_][\w.:-]*)")
 
@@ -441,22 +413,17 @@ def read_reservations(text: str) -> dict[str, Reservation]:
     """Read the output of `reservations_argv`, by name; other lines are skipped."""
     reservations = {}
     for line in text.splitlines():
-        keys = dict(_RESERVATION_PAIR.findall(line))
+        keys = dict(_PAIR.findall(line))
         if name := keys.get("ReservationName"):
-            count = keys.get("NodeCnt", "")
             reservations[name] = Reservation(
                 name=name,
                 state=keys.get("State", ""),
                 start=keys.get("StartTime", ""),
-                nodes=int(count) if count.isdigit() else 0,
+                nodes=_read_number(keys.get("NodeCnt", "")) or 0,
                 users=_split_names(keys.get("Users", "")),
                 accounts=_split_names(keys.get("Accounts", "")),
             )
     return reservations
-
-
-def _split_names(text: str) -> tuple[str, ...]:
-    return () if text in _NO_NAME else tuple(text.split(","))
 
 
 def features_argv() -> list[str]:
@@ -465,26 +432,12 @@ def features_argv() -> list[str]:
 
 
 def read_features(text: str, partition: str) -> list[tuple[frozenset[str], int]]:
-    """Return the features of a partition's nodes, and how many nodes have exactly these.
-
-    Args:
-        text: The output of `features_argv`.
-        partition: The partition; empty for the default one.
-    """
-    features = []
-    for line in text.splitlines():
-        words = line.strip().split("|")
-        if len(words) != _FEATURE_FIELDS.count("|") + 1 or not words[2].isdigit():
-            continue
-        row_partition, feature_text, count = words
-        if (
-            row_partition.removesuffix("*") == partition
-            if partition
-            else row_partition.endswith("*")
-        ):
-            names = frozenset() if feature_text in _NO_NAME else frozenset(feature_text.split(","))
-            features.append((names, int(count)))
-    return features
+    """Return the sets of features of a partition's nodes, and how many nodes have each."""
+    return [
+        (frozenset(_split_names(features)), int(count))
+        for label, features, count in _read_rows(text, _FEATURE_FIELDS)
+        if count.isdigit() and _is_in_partition(label, partition)
+    ]
 
 
 def list_features(constraint: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Why Slurm lets a job wait: its reasons as sentences, each with what to do.
+"""Why a job waits, could not be started, or was refused: Slurm's words as sentences and advice.
 
 The words: SchedMD/slurm@284c3b9 (26.05), src/common/job_state_reason.c, and those that releases
 from 22.05 on also had, src/common/slurm_protocol_defs.c. The limits of associations and QOS are
@@ -29,7 +29,6 @@ _ANOTHER = "another --account or --qos"
 
 
 def _submit_with(remedy: str) -> str:
-    """Return the advice about a job that never starts as it is."""
     return f"{_NEVER}, and submit again with {remedy}"
 
 
@@ -329,7 +328,7 @@ def _split_reasons(reason: str) -> Iterator[str]:
 
 
 def _continues(before: str, part: str, reason_text: ReasonText | None) -> bool:
-    """Say whether a part belongs to the text before it, in which commas stand too.
+    """Return whether a part belongs to the text before it, in which commas stand too.
 
     They do in texts of several clauses, and in lists of nodes or groups.
     """
@@ -432,7 +431,14 @@ def _has_reason(reason: str) -> bool:
     return reason.strip("() \t") not in {"", "None", "null"}
 
 
-# How a script ends whose node lacks the campaign: sysexits.h, EX_NOINPUT.
+# Why a node could not start a job. slurmd reports a failure of its own by a number above 4000
+# (SchedMD/slurm, slurm/slurm_errno.h, 22.05 to 26.05), in place of a status of wait(2). The
+# commands take the lowest seven bits for a signal: 4021, ESLURMD_IO_ERROR, is 31 x 128 + 53, and
+# printed as `0:53`. No program dies of these signals by itself.
+#
+# Slurm 24.11 and 26.05 make the directories above a job's output where a node has none, and start
+# the job: its script finds no library there, and ends with a status of its own before it writes
+# anything: sysexits.h, EX_NOINPUT.
 ABSENT = 66
 _SIGNAL = 0x7F
 _DOCTOR = "hpcbert doctor --nodes 1 checks them"
@@ -501,6 +507,8 @@ def find_launch_advice(detail: str) -> str:
     )
 
 
+# Why sbatch refuses a job, from its own messages: SchedMD/slurm, src/common/slurm_errno.c, 22.05 to
+# 26.05.
 _PARTITION = "name another partition with --partition, or ask the administrators"
 _ACCOUNT = "name an account of yours with --account: sacctmgr show assoc user=$USER"
 _QOS = "name a QOS of yours with --qos: sacctmgr show assoc user=$USER format=account,qos"

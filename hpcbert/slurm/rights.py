@@ -42,7 +42,6 @@ class Association:
 
     Attributes:
         account: Its name.
-        user: Login name; empty for the account itself.
         parent: The account above, if the row is an account's.
         partition: Its partition; empty for all.
         qos: The QOS that it may use.
@@ -52,7 +51,6 @@ class Association:
     """
 
     account: str
-    user: str = ""
     parent: str = ""
     partition: str = ""
     qos: tuple[str, ...] = ()
@@ -66,13 +64,11 @@ class Qos:
     """One quality of service.
 
     Attributes:
-        name: Its name.
         flags: `DenyOnLimit`, `PartitionTimeLimit`, ….
         limit: Time limit of one job.
         minutes: As of an association.
     """
 
-    name: str
     flags: tuple[str, ...] = ()
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
     minutes: Mapping[str, int] = field(default_factory=dict)
@@ -98,20 +94,13 @@ class Rights:
 
     def of(self, account: str = "", partition: str = "") -> Association | None:
         """Return the association of a job: that of its partition before another."""
-        name = account or self.default
-        associations = [
-            association for association in self.own if association.account == name.lower()
-        ]
-        exact = [association for association in associations if association.partition == partition]
-        return next(
-            iter(
-                (
-                    *exact,
-                    *(association for association in associations if not association.partition),
-                )
-            ),
-            None,
-        )
+        name = (account or self.default).lower()
+        by_partition = {
+            association.partition: association
+            for association in reversed(self.own)
+            if association.account == name
+        }
+        return by_partition.get(partition) or by_partition.get("")
 
     def qos_of(self, account: str = "", partition: str = "") -> str:
         """Return the QOS of a job that names none; empty: the cluster's default, which is unknown.
@@ -136,19 +125,16 @@ class Rights:
         """
         limited: set[str] = set()
         for name in self.ranked_qos(account, partition, qos, of_partition):
-            for resource, minutes in self.qos[name].minutes.items():
-                if resource not in limited:
-                    yield MinutesCap(f"QOS {name}", resource, minutes)
+            yield from _caps(f"QOS {name}", self.qos[name].minutes, limited)
             limited |= self.qos[name].minutes.keys()
         association = self.of(account, partition)
         if association is None:
             return
-        holders = [(f"your part of account {association.account}", association)]
-        holders += [(f"account {row.account}", row) for row in self.above(association.account)]
-        for whose, row in holders:
-            for resource, minutes in row.minutes.items():
-                if resource not in limited:
-                    yield MinutesCap(whose, resource, minutes)
+        yield from _caps(
+            f"your part of account {association.account}", association.minutes, limited
+        )
+        for row in self.above(association.account):
+            yield from _caps(f"account {row.account}", row.minutes, limited)
 
     def ranked_qos(
         self, account: str = "", partition: str = "", qos: str = "", of_partition: str = ""
@@ -168,11 +154,9 @@ class Rights:
             if self.qos[name].limit.seconds is not None:
                 return f"QOS {name}", self.qos[name].limit
         association = self.of(account, partition)
-        return (
-            (f"account {association.account}", association.limit)
-            if association
-            else ("", TimeLimit(None))
-        )
+        if association is None:
+            return "", TimeLimit(None)
+        return f"account {association.account}", association.limit
 
     def above(self, account: str) -> Iterator[Association]:
         """Yield the rows of an account and of those above it."""
@@ -182,6 +166,12 @@ class Rights:
             visited.add(account)
             yield rows[account]
             account = rows[account].parent
+
+
+def _caps(whose: str, minutes: Mapping[str, int], limited: set[str]) -> Iterator[MinutesCap]:
+    for resource, most_minutes in minutes.items():
+        if resource not in limited:
+            yield MinutesCap(whose, resource, most_minutes)
 
 
 def associations_argv(user: str, *, cluster: str = "") -> list[str]:
@@ -210,7 +200,6 @@ def read_associations(text: str) -> tuple[Association, ...]:
     return tuple(
         Association(
             account=row["Account"].strip(),
-            user=row["User"],
             parent=row["ParentName"],
             partition=row["Partition"],
             qos=_split_names(row["QOS"]),
@@ -232,10 +221,7 @@ def read_qos(text: str) -> dict[str, Qos]:
     """Read the output of `qos_argv`, by name."""
     return {
         row["Name"]: Qos(
-            row["Name"],
-            _split_names(row["Flags"]),
-            TimeLimit.parse_reported(row["MaxWall"]),
-            _read_minutes(row),
+            _split_names(row["Flags"]), TimeLimit.parse_reported(row["MaxWall"]), _read_minutes(row)
         )
         for row in _read_rows(text, _QOS)
     }

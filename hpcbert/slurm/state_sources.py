@@ -71,6 +71,12 @@ class Reports:
     revived_rows: tuple[JobRow, ...] = ()
 
     @property
+    def has_trace(self) -> bool:
+        """Whether any source knows something of it, so that Slurm has not lost its array."""
+        signs = (self.accounting, self.queue, self.record.start)
+        return any(sign is not None for sign in signs)
+
+    @property
     def silent(self) -> bool:
         """Whether nothing that the newest run wrote is known."""
         return self.record.start is None or self.record.attempt < self.restarts
@@ -193,8 +199,8 @@ def _resolve_from_record(reports: Reports) -> RepeatState:
         return reports.own
     if reports.record.start is None and reports.lost_job:
         detail = (
-            f"Slurm accepted job {reports.lost_job} but no longer knows it: its controller lost it, "
-            "or it was cancelled before it started"
+            f"Slurm accepted job {reports.lost_job} but no longer knows it: "
+            "its controller lost it, or it was cancelled before it started"
         )
         return RepeatState(LOST, Kind.UNKNOWN, "none", detail=detail)
     if reports.record.start is None:
@@ -319,7 +325,6 @@ def _describe_end(row: JobRow, state: State, reason_text: ReasonText | None) -> 
 
 
 def _find_login(user: str) -> str:
-    """Return the login name behind the number in `CANCELLED by 1000`."""
     try:
         return getpwuid(int(user)).pw_name
     except (KeyError, ValueError, OverflowError):

@@ -335,10 +335,11 @@ class RepeatState:
             return _RESUME
         if self.hopeless:
             return REFUSED_START
-        if specific_advice := reasons.find_launch_advice(self.detail):
-            return specific_advice
-        if self.word == "REFUSED" and (specific_advice := reasons.find_refusal_advice(self.detail)):
-            return specific_advice
+        advice = reasons.find_launch_advice(self.detail)
+        if not advice and self.word == "REFUSED":
+            advice = reasons.find_refusal_advice(self.detail)
+        if advice:
+            return advice
         waits = self.kind == Kind.WAITING and self.reason
         advice = find_reason_advice(self.reason) if waits else parse_state(self.word).advice
         return "" if advice == WAIT or self.word == "COMPLETED" else advice
@@ -363,16 +364,13 @@ def load_state(data: Any) -> RepeatState:
         raise TypeError(f"{data['kind']!r} is not a kind of state")
     fields = {"kind": kind, "nodes": tuple(data["nodes"]), "earlier": ()}
     state = RepeatState(**{**data, **fields})
+    texts = (state.word, state.reason, state.detail, *state.nodes)
+    codes = (state.exit_code, state.step_exit)
     times = (state.elapsed, state.start, state.end, state.limit, state.suspended)
     checks = (
         state.source in get_args(Source),
-        all(
-            isinstance(text, str) for text in (state.word, state.reason, state.detail, *state.nodes)
-        ),
-        all(
-            code is None or bounded_int(code) is not None
-            for code in (state.exit_code, state.step_exit)
-        ),
+        all(isinstance(text, str) for text in texts),
+        all(code is None or bounded_int(code) is not None for code in codes),
         bounded_int(state.attempt, LAST_ATTEMPT) is not None and state.attempt >= 0,
         all(time is None or isinstance(time, int | float) for time in times),
     )

@@ -269,7 +269,7 @@ def shifted() -> Callable[..., Outcome]:
     def run_shifted(seconds: str, line: str, *words: object) -> Outcome:
         code = (
             "import sys; from pathlib import Path; from hpcbert.campaign import store; "
-            f"from hpcbert.scheduler.local import queue; place = Path(sys.argv[1]); {line}"
+            f"from hpcbert.scheduler.local import backend; place = Path(sys.argv[1]); {line}"
         )
         argv = ["unshare", "--time", "--boottime", seconds, "--fork", sys.executable, "-c", code]
         return run([*argv, *map(str, words)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
@@ -322,6 +322,6 @@ def test_a_local_queue_lives_from_another_time_namespace_too(
     shifted: Callable[..., Outcome],
 ) -> None:
     job = backend.queue_job_id(os.getpid())
-    assert shifted("3600", "print(queue.alive(sys.argv[1]))", job).stdout == "True\n"
+    assert shifted("3600", "print(backend.is_queue_alive(sys.argv[1]))", job).stdout == "True\n"
     dead = f"local-{os.getpid()}-{int(job.rpartition('-')[2]) + 100}"
-    assert shifted("3600", "print(queue.alive(sys.argv[1]))", dead).stdout == "False\n"
+    assert shifted("3600", "print(backend.is_queue_alive(sys.argv[1]))", dead).stdout == "False\n"

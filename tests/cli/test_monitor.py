@@ -235,9 +235,9 @@ def test_an_interrupt_leaves_the_jobs_alone_and_says_how_to_cancel_them(
 def follow(bench: Any, directory: Path) -> subprocess.Popen[str]:
     code = (
         "import sys; from pathlib import Path\n"
-        "from hpcbert.cli.progress import follow; from hpcbert.config.site import load\n"
+        "from hpcbert.cli.progress import follow_campaign; from hpcbert.config.site import load\n"
         "from hpcbert.campaign.suspects import RetryPolicy\n"
-        "follow(Path(sys.argv[1]), RetryPolicy(0), load())"
+        "follow_campaign(Path(sys.argv[1]), RetryPolicy(0), load())"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, str(directory)],

@@ -50,7 +50,7 @@ def test_every_finding_about_slurm_is_on_the_page() -> None:
     made = {
         name
         for text in texts
-        for name in re.findall(r'(?:Finding|_judge_answer)\(\s*"([^"]+)"', text)
+        for name in re.findall(r'(?:Finding|_refuse|_judge_answer)\(\s*"([^"]+)"', text)
     }
     section = PAGE.read_text().split("## About Slurm")[1].split("\n## ")[0]
     assert {*made, "pyxis"} == set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))

@@ -84,9 +84,9 @@ def tracking(built: Built) -> Calls:
 
     def poll() -> None:
         tracker.poll()
-        tracker.stirred()
-        tracker.over()
-        assert not any(tracker.settled(repeat.key) for repeat in built.repeats)
+        tracker.has_news()
+        tracker.is_over()
+        assert not any(tracker.is_final(repeat.key) for repeat in built.repeats)
 
     return calls(poll)
 

@@ -101,7 +101,7 @@ def test_many_unconfirmed_ids_are_confirmed_later_by_one_question(tmp_path: Path
     assert all(array.job_id and not array.seen for array in campaign.arrays)
     slurm.calls.clear()
     watched = TrackedCampaign(draft.directory, campaign)
-    found = scheduler.create_scheduler("slurm", World(slurm)).adopted(watched).campaign
+    found = scheduler.create_scheduler("slurm", World(slurm)).adopt_jobs(watched).campaign
     assert [call[0] for call in slurm.calls] == ["squeue"]
     assert all(array.seen for array in found.arrays)
     assert found == store.read_manifest(draft.directory)

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's "Add a framework", followed word by word, and what comes of it."""
+"""The page "Add a framework", followed word by word, and what comes of it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ _STEP = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULT
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which a person did what the page says; the path has a space in it."""
     place = tmp_path_factory.mktemp("add a framework")
-    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    page = text.partition("## Add a framework")[2].partition("### Before it becomes part")[0]
-    steps = _STEP.findall(page)
+    text = (REPOSITORY / "docs/how-to/add-a-framework.md").read_text(encoding="utf-8")
+    steps = _STEP.findall(text.partition("## Before it becomes part")[0])
     assert len(steps) > 4
     for name, language, block in steps:
         if name:

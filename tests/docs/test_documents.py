@@ -446,8 +446,15 @@ def test_contributing_lists_the_rooms_in_the_order_of_the_contract() -> None:
     assert "\n".join(" · ".join(floor) for floor in floors) in text
 
 
-def test_contributing_names_every_folder_of_tests() -> None:
+def test_the_tests_page_names_every_folder_of_tests() -> None:
+    text = (REPOSITORY / "tests/README.md").read_text(encoding="utf-8")
+    folders = {word for row in rows(text, "rung") for word in codes(row[1])}
+    assert folders == {f"tests/{path.parent.name}" for path in REPOSITORY.glob("tests/*/test_*.py")}
+
+
+def test_contributing_s_directions_lead_to_files() -> None:
     text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = {word for row in rows(section(text, "Tests"), "rung") for word in codes(row[1])}
-    folders = {f"tests/{path.parent.name}" for path in REPOSITORY.glob("tests/*/test_*.py")}
-    assert named == folders
+    places = [place for row in rows(text, "what") for place in codes(row[1]) if "/" in place]
+    assert places
+    for place in places:
+        assert list(REPOSITORY.glob(place.replace("NAME", "pytorch"))), place

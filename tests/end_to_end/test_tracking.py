@@ -132,7 +132,7 @@ def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
     bench.as_user(["scancel", f"{second}_1"])
     bench.follow(tracker, lambda found: words(found)[6] == "RUNNING")
     bench.as_user(["scancel", f"{second}_3"])
-    bench.follow(tracker, lambda _: tracker.over())
+    bench.follow(tracker, lambda _: tracker.is_over())
     states = list(tracker.states.values())
     assert words(states) == [
         *("COMPLETED", "FAILED", "FAILED", "CANCELLED"),
@@ -169,11 +169,11 @@ def test_a_lost_node_ends_a_repeat_or_sends_it_back_to_the_queue(bench: Bench) -
         assert states[0].word == "NODE_FAIL"
         states = bench.follow(tracker, lambda found: found[1].attempt == 1)
         assert states[1].kind == "waiting"
-        assert not tracker.over()
+        assert not tracker.is_over()
     finally:
         bench.as_root("scontrol", "update", "nodename=n4", "state=resume")
     bench.as_user(["scancel", tracked_campaign.campaign.arrays[1].job_id])
-    states = bench.follow(tracker, lambda _: tracker.over())
+    states = bench.follow(tracker, lambda _: tracker.is_over())
     assert [(state.word, state.attempt) for state in states] == [("NODE_FAIL", 0), ("CANCELLED", 1)]
 
 

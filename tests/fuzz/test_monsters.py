@@ -43,11 +43,11 @@ setting = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=8, ski
 reading = scan.read(path, known, known.rules[0], setting)
 number = None if reading.throughput is None else round(reading.throughput, 3)
 print(number, ",".join(one.code for one in reading.reasons), reading.iteration)
-print(scan.progress(path, known).iteration)
+print(scan.read_progress(path, known).iteration)
 """
 STATUS = """
 from hpcbert.campaign import record
-seen = record.read(path).newest()
+seen = record.read_record(path).newest()
 print(seen.start, seen.exit)
 """
 MANIFEST = """

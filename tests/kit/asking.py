@@ -21,6 +21,6 @@ def snapshot(watched: TrackedCampaign, *, run: Runner) -> Mapping[Key, RepeatSta
 
 def adopted(watched: TrackedCampaign, *, run: Runner, strict: bool = False) -> TrackedCampaign:
     """Return a campaign with the jobs of interrupted submissions."""
-    return scheduler.create_scheduler(watched.campaign.scheduler, World(run)).adopted(
+    return scheduler.create_scheduler(watched.campaign.scheduler, World(run)).adopt_jobs(
         watched, strict=strict
     )

@@ -31,7 +31,7 @@ UNCOUNTED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
 
 # Modules that commands load only if they need them.
 HEAVY = frozenset(
-    ["asyncio", "importlib.metadata", "jinja2", "numpy", "pandas", "rich", "submitit", "torch"]
+    ["asyncio", "importlib.metadata", "numpy", "pandas", "rich", "submitit", "torch"]
 )
 
 

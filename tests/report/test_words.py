@@ -91,7 +91,7 @@ def test_no_word_stands_in_the_template() -> None:
     assert re.findall(r"[^\W\d_]+", plain) == []
 
 
-@pytest.mark.parametrize("module", ["model", "sections", "machines", "tables", "pictures"])
+@pytest.mark.parametrize("module", ["model", "sections", "machines", "tables"])
 def test_no_sentence_stands_in_the_code(module: str) -> None:
     """Texts with a blank between letters are documentation or names of facts."""
     tree = ast.parse((ROOM / f"{module}.py").read_text(encoding="utf-8"))

@@ -174,7 +174,7 @@ def follow(truth: Truth, watched: Built) -> None:
     (slurm,) = tracker._pollers
     assert isinstance(slurm, SlurmPoller)
     polls = 0
-    while not tracker.over():
+    while not tracker.is_over():
         asked = dict(truth.asked)
         truth.write(watched)
         tracker.poll()

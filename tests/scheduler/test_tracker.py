@@ -119,7 +119,7 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
     tracker.poll()
     found = [(state.word, state.source) for state in tracker.states.values()]
     assert found == [("COMPLETED", "status-file"), ("FAILED", "status-file"), ("RUNNING", "squeue")]
-    assert not tracker.over()
+    assert not tracker.is_over()
     next(iter(tracker._pollers))._due = 0  # type: ignore[attr-defined]
     tracker.poll()
     assert slurm.count("sacct") == 1, "what is not there is not asked again"
@@ -172,7 +172,7 @@ def test_changes_are_told_once(watched: Build, slurm: Slurm, clock: Clock) -> No
     slurm.sacct = sacct("12_1", "COMPLETED")
     clock.now += 100
     assert [state.word for state in tracker.poll().values()] == ["COMPLETED"]
-    assert tracker.over()
+    assert tracker.is_over()
     clock.now += 100
     asked = slurm.count("sacct")
     assert tracker.poll() == {}
@@ -222,7 +222,7 @@ def test_failures_are_counted_until_somebody_answers(
         clock.now += limit * 60
     assert tracker.failures == 4
     assert not tracker.absent
-    assert not tracker.over()
+    assert not tracker.is_over()
     assert "Unable to contact" in tracker.complaint
     slurm.squeue = squeue("12_1", "RUNNING")
     tracker.poll()
@@ -241,19 +241,19 @@ def test_a_lost_node_is_no_end_until_squeue_agrees(
     slurm.sacct = sacct("15_1", "NODE_FAIL")
     slurm.squeue = squeue("15_1", "PENDING", submit=T + 5)
     tracker.poll()
-    assert (words(tracker), tracker.over()) == (["PENDING"], False)
+    assert (words(tracker), tracker.is_over()) == (["PENDING"], False)
     slurm.sacct += sacct("15_1", "RUNNING", submit=T + 5)
     slurm.squeue = squeue("15_1", "RUNNING", submit=T + 5)
     clock.now += 100
     tracker.poll()
-    assert (words(tracker), tracker.over()) == (["RUNNING"], False)
+    assert (words(tracker), tracker.is_over()) == (["RUNNING"], False)
     slurm.sacct = sacct("15_1", "NODE_FAIL") + sacct("15_1", "NODE_FAIL", submit=T + 5)
     slurm.squeue = squeue("15_1", "NODE_FAIL", submit=T + 5)
     over = []
     for _ in range(3):
         clock.now += 100
         tracker.poll()
-        over.append(tracker.over())
+        over.append(tracker.is_over())
     assert (words(tracker), over) == (["NODE_FAIL"], [False, False, True])
 
 
@@ -265,7 +265,7 @@ def test_an_element_that_left_the_queue_unrecorded_is_given_up_after_a_while(
     slurm.sacct = sacct("1_1", "COMPLETED")
     tracker = Tracker([built], run=slurm, clock=clock)
     polls = 0
-    while not tracker.over():
+    while not tracker.is_over():
         tracker.poll()
         clock.now += 100
         polls += 1
@@ -283,7 +283,7 @@ def test_a_state_nobody_knows_is_not_given_up_while_squeue_fails(
     for _ in range(20):
         tracker.poll()
         clock.now += 100
-    assert not tracker.over()
+    assert not tracker.is_over()
 
 
 def test_repeats_that_share_a_job_follow_its_status_files(
@@ -298,12 +298,12 @@ def test_repeats_that_share_a_job_follow_its_status_files(
     tracker = Tracker([built], run=slurm, clock=clock)
     tracker.poll()
     assert words(tracker) == ["COMPLETED", "RUNNING", "PENDING"]
-    assert not tracker.over()
+    assert not tracker.is_over()
     slurm.sacct = sacct("9", "COMPLETED")
     clock.now += 100
     tracker.poll()
     assert words(tracker) == ["COMPLETED"] * 3
-    assert tracker.over()
+    assert tracker.is_over()
 
 
 def test_submitits_view_of_a_job_goes_by_our_table(watched: Build, slurm: Slurm) -> None:
@@ -348,7 +348,7 @@ def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Build, slur
     slurm.sacct = "".join(sacct(f"12_{number}", "COMPLETED") for number in range(1, 1001))
     tracker = Tracker([built], run=slurm)
     tracker.poll()
-    assert tracker.over()
+    assert tracker.is_over()
     assert [call[0] for call in slurm.calls] == ["sacct"]
     assert set(words(tracker)) == {"COMPLETED"}
 
@@ -382,7 +382,7 @@ def test_an_array_that_slurm_accepted_and_forgot_is_said_to_be_lost(
     for _ in range(5):
         clock.now += 600
         tracker.poll()
-    assert tracker.over()
+    assert tracker.is_over()
 
 
 @pytest.mark.parametrize(
@@ -518,7 +518,7 @@ def test_a_job_that_gang_scheduling_suspends_now_and_then_is_over_only_once_and_
         slurm.squeue = squeue("12_1", word)
         tracker.poll()
         shown += words(tracker)
-        assert tracker.over() is (word == "COMPLETED")
+        assert tracker.is_over() is (word == "COMPLETED")
     assert shown == ["RUNNING", "SUSPENDED", "RUNNING", "SUSPENDED", "RUNNING", "COMPLETED"]
     (state,) = tracker.states.values()
     assert (state.kind, state.suspended, state.attempt) == ("succeeded", 60.0, 0)
@@ -534,5 +534,5 @@ def test_nobody_waits_for_what_a_retry_took_over(watched: Build, slurm: Slurm) -
     tracker = Tracker([built], run=slurm)
     tracker.poll()
     assert list(tracker.states) == [(again.name, 1)]
-    assert tracker.over()
-    assert all(map(tracker.settled, tracker.states))
+    assert tracker.is_over()
+    assert all(map(tracker.is_final, tracker.states))

@@ -93,7 +93,6 @@ def test_settings_of_the_controller() -> None:
         version="22.05.8",
         most_indices=1000,
         memory="--mem-per-cpu=32000",
-        private=("nodes", "partitions"),
         enforced=frozenset({"associations", "limits", "qos"}),
     )
 
@@ -106,7 +105,6 @@ def test_settings_of_the_controller() -> None:
         ("JobDefaults = DefCpuPerGPU=4,DefMemPerGPU=8000", "memory", "--mem-per-gpu=8000"),
         ("DefMemPerCPU = 0", "memory", ""),
         ("MpiDefault = pmix", "mpi", "pmix"),
-        ("PrivateData = none", "private", ()),
         ("AccountingStorageEnforce = none", "enforced", frozenset()),
         ("AccountingStorageEnforce = safe", "enforced", {"associations", "limits", "safe"}),
         ("MaxArraySize = 0", "most_indices", 1),

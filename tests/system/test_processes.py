@@ -11,9 +11,9 @@ from hpcbert.system import processes
 
 asked = []
 processes.descendants = lambda pid: asked.append(pid) or ()
-assert processes.childless() and processes.kill_descendants() == () and not asked
+assert processes.has_no_children() and processes.kill_descendants() == () and not asked
 with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE):
-    assert not processes.childless()
+    assert not processes.has_no_children()
     processes.kill_descendants()
     assert asked
 """

@@ -20,9 +20,9 @@ _BEGIN = """
 import contextlib, os, pathlib, signal, sys, time
 from hpcbert.errors import HpcbertError
 from hpcbert.system import workers
-workers.cores = lambda: 3
+workers.count_cores = lambda: 3
 main = os.getpid()
-huge = workers.LEAST
+huge = workers.MIN_BYTES
 def children():
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -60,7 +60,7 @@ def said(process: subprocess.Popen[str]) -> list[str]:
 
 def test_results_come_in_the_order_of_the_items_from_several_processes(program: Program) -> None:
     text = """
-made = workers.spread(lambda one: (one, os.getpid()), range(500), [huge] * 500)
+made = workers.map_in_parallel(lambda one: (one, os.getpid()), range(500), [huge] * 500)
 print([one for one, _ in made] == list(range(500)), main in {pid for _, pid in made}, children())
 """
     assert said(program(text)) == ["True False []"]
@@ -71,7 +71,7 @@ def test_of_several_errors_the_first_one_is_raised(program: Program) -> None:
 def work(one):
     if one in (3, 7): raise ValueError(one)
     return one
-try: workers.spread(work, range(9), [huge] * 9)
+try: workers.map_in_parallel(work, range(9), [huge] * 9)
 except ValueError as error: print(error, children())
 """
     assert said(program(text)) == ["3 []"]
@@ -88,7 +88,7 @@ def work(item):
     while len(list(pathlib.Path.cwd().iterdir())) < 3: time.sleep(0.01)
     if item == {killed}: os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
-try: workers.spread(work, range(3), [huge] * 3)
+try: workers.map_in_parallel(work, range(3), [huge] * 3)
 except HpcbertError as error: print(error, error.hint, children())
 """
     (line,) = said(program(text))
@@ -101,7 +101,7 @@ _WAITING = """
 def work(one):
     (pathlib.Path.cwd() / str(os.getpid())).touch()
     time.sleep(600)
-try: workers.spread(work, range(3), [huge] * 3)
+try: workers.map_in_parallel(work, range(3), [huge] * 3)
 except KeyboardInterrupt: print("interrupted", children())
 """
 
@@ -138,7 +138,7 @@ def test_where_no_process_can_be_started_this_one_does_the_work(program: Program
     text = """
 def refuse(): raise BlockingIOError(11, "no more processes")
 os.fork = refuse
-print(workers.spread(lambda one: os.getpid() == main, range(3), [huge] * 3))
+print(workers.map_in_parallel(lambda one: os.getpid() == main, range(3), [huge] * 3))
 """
     assert said(program(text)) == ["[True, True, True]"]
 
@@ -148,7 +148,7 @@ def test_beside_threads_no_process_is_started(program: Program) -> None:
 import threading
 end = threading.Event()
 threading.Thread(target=end.wait).start()
-print(workers.spread(lambda one: os.getpid() == main, range(3), [huge] * 3))
+print(workers.map_in_parallel(lambda one: os.getpid() == main, range(3), [huge] * 3))
 end.set()
 """
     assert said(program(text)) == ["[True, True, True]"]

@@ -1,4 +1,8 @@
-"""The local queue as a scheduler: one process per submission, on this machine."""
+"""The local queue: campaigns on one machine, for users without Slurm.
+
+`start_queue` writes what to run into the campaign and starts one process that runs it
+(`hpcbert.scheduler.local.worker`); that process is found again by its id and start time.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +131,7 @@ def lock_path(environ: Mapping[str, str]) -> Path:
     state_home = environ.get("XDG_STATE_HOME")
     state = Path(state_home or f"{home}/.local/state")
     if not state_home and not _is_writable(state):
-        state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  enqueue checks its owner
+        state = Path(f"/var/tmp/hpcbert-{os.geteuid()}")  # noqa: S108  start_queue checks its owner
     return state / "hpcbert" / f"local-{socket.gethostname()}.lock"
 
 
@@ -168,12 +172,10 @@ def start_queue(
         lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if owner := ownership.find_foreign_owner(lock.parent):
             raise PermissionError(errno.EPERM, f"It belongs to {owner}", str(lock.parent))
-        (directory / CANCELLED_FILE).unlink(
-            missing_ok=True
-        )  # It was for the queue before this one.
-        (directory / PLAN_FILE).write_text(
-            json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8"
-        )
+        # It was for the queue before this one.
+        (directory / CANCELLED_FILE).unlink(missing_ok=True)
+        text = json.dumps(asdict(plan), indent=1) + "\n"
+        (directory / PLAN_FILE).write_text(text, encoding="utf-8")
         pid = start_detached(argv, log_path=directory / OUTPUT_FILE, env=env, cwd=Path("/"))
     except OSError as error:
         raise SchedulerError(
@@ -235,27 +237,27 @@ def read_states(
 ) -> dict[tuple[str, int], RepeatState]:
     """Return the state of every repeat of a local campaign by array name and repeat."""
     now = time.time() if now is None else now
-    arrays = watched.campaign.arrays
-    queues = {
-        job: _read_queue(watched.directory, job) for job in {array.job_id for array in arrays}
-    }
+    job_ids = {array.job_id for array in watched.campaign.arrays}
+    queues = {job_id: _read_queue(watched.directory, job_id) for job_id in job_ids}
     # Only now: a queue that has ended wrote all ends before.
     watched.records.refresh(watched.directory)
-    repeat_states = {}
-    for array in arrays:
-        for number in array.repeats:
-            if array.state == "intended" and not array.called:
-                state = RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
-            else:
-                job_record, queue = Repeat(watched, array, number).newest, queues[array.job_id]
-                state = _recorded_end(array, number, job_record, queue) or _open_state(
-                    job_record, queue
-                )
-                if state.kind == Kind.RUNNING and job_record.start is not None:
-                    state = replace(state, elapsed=max(0.0, now - job_record.start))
-                state = replace(job_record.complete(state), limit=queue.limit)
-            repeat_states[array.name, number] = state
-    return repeat_states
+    return {
+        (array.name, number): _resolve_state(
+            Repeat(watched, array, number), queues[array.job_id], now=now
+        )
+        for array in watched.campaign.arrays
+        for number in array.repeats
+    }
+
+
+def _resolve_state(repeat: Repeat, queue: _QueueState, *, now: float) -> RepeatState:
+    if repeat.array.state == "intended" and not repeat.array.called:
+        return RepeatState(UNKNOWN, Kind.UNKNOWN, "none", detail=UNSUBMITTED)
+    job_record = repeat.newest
+    state = _recorded_end(repeat, queue) or _open_state(job_record, queue)
+    if state.kind == Kind.RUNNING and job_record.start is not None:
+        state = replace(state, elapsed=max(0.0, now - job_record.start))
+    return replace(job_record.complete(state), limit=queue.limit)
 
 
 def is_unfinished(watched: TrackedCampaign) -> bool:
@@ -266,8 +268,7 @@ def is_unfinished(watched: TrackedCampaign) -> bool:
     for repeat in watched.repeats:
         queue = _read_queue(watched.directory, repeat.array.job_id)
         may_run = queue.alive is None or _open_state(repeat.newest, queue).kind.alive
-        end = _recorded_end(repeat.array, repeat.number, repeat.newest, queue)
-        if repeat.array.state == "submitted" and may_run and not end:
+        if repeat.array.state == "submitted" and may_run and not _recorded_end(repeat, queue):
             return True
     return False
 
@@ -333,17 +334,17 @@ def _read_last_output(directory: Path) -> str:
     return f" (its last output: {lines[-1].strip()})" if lines else ""
 
 
-def _recorded_end(
-    array: Array, number: int, job_record: JobRecord, queue: _QueueState
-) -> RepeatState | None:
+def _recorded_end(repeat: Repeat, queue: _QueueState) -> RepeatState | None:
     """Return a repeat's end; None while its files are written to.
 
     A queue that lives writes how an element ended after its script has. Of repeats that share a
     job, only the last one waits for that.
     """
-    if queue.alive and not job_record.state and (number == array.repeats[-1] or not array.together):
+    array = repeat.array
+    is_last = repeat.number == array.repeats[-1] or not array.together
+    if queue.alive and is_last and not repeat.newest.state:
         return None
-    return job_record.end_state
+    return repeat.newest.end_state
 
 
 def _open_state(job_record: JobRecord, queue: _QueueState) -> RepeatState:
@@ -396,7 +397,7 @@ class Local(PlainScheduler):
         """Read the status files, and check whether the queue is alive."""
         return read_states(watched, now=self.world.now())
 
-    def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
+    def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Return the campaigns that may still run something, even on another machine."""
         return [campaign for campaign in campaigns if is_unfinished(campaign)]
 

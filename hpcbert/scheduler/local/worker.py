@@ -167,14 +167,10 @@ def _run_supervised(
         try:
             die_with_parent(queue, signal.SIGTERM)
             own_stop = Stop()
-            own_stop.why = (
-                own_stop.why or stop.why
-            )  # A signal that came before this process had its own handlers.
-            record_end(
-                directory,
-                element,
-                _run_script(directory, element, plan, job_id=job_id, stop=own_stop),
-            )
+            # A signal may have come before this process had its own handlers.
+            own_stop.why = own_stop.why or stop.why
+            end = _run_script(directory, element, plan, job_id=job_id, stop=own_stop)
+            record_end(directory, element, end)
         except BaseException:  # noqa: BLE001 - the interpreter would have printed it
             sys.excepthook(*sys.exc_info())
             os._exit(1)
@@ -194,7 +190,6 @@ def _clean_up() -> None:
 
 
 def _run_script(directory: Path, element: Element, plan: Plan, *, job_id: str, stop: Stop) -> End:
-    """Run an element's script as its supervisor."""
     queue = os.getppid()
     adopt_orphans()
     # The GPUs that ranks may see: the first of the caller's, or of all.

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcbert.config.site import Site
-from hpcbert.config.slurm_arguments import argument_values
 from hpcbert.finding import Finding
 from hpcbert.model import JobRequest
 from hpcbert.scheduler.base import Supply
 from hpcbert.scheduler.slurm.cluster import Cluster
+from hpcbert.script.request import read_request
 from hpcbert.slurm import inventory
 from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.inventory import Partition, PartitionRules, Resource, parse_resources, parse_tres
@@ -28,7 +28,8 @@ from hpcbert.timelimit import TimeLimit
 
 _ACCOUNT, _QOS = "site.toml: slurm.account", "site.toml: slurm.qos"
 _CPUS, _MEMORY = "site.toml: nodes.cpus_per_gpu", "site.toml: slurm.memory"
-_TIME = "site.toml: slurm.time_limit"
+_PARTITION, _TIME = "site.toml: slurm.partition", "site.toml: slurm.time_limit"
+_OTHER_PARTITION = "Name another partition with --partition, or ask the administrators."
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class Demand:
         tasks: Ranks per node; 0 if unknown.
         cpus: CPUs of each rank.
         memory: What each node must have, as sbatch takes it; empty or 0 if not specified.
-        exclusive: Whether it has its nodes to itself, with everything that they have.
         nodelist: Nodes that must be part of it.
         exclude: Nodes that must not.
     """
@@ -58,29 +58,34 @@ class Demand:
     tasks: int = 0
     cpus: int = 1
     memory: str = ""
-    exclusive: bool = False
     nodelist: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
+    def is_longer_than(self, limit: TimeLimit) -> bool:
+        """Return whether it requests a time, and more than a limit."""
+        return self.limit.seconds is not None and self.limit.exceeds(limit)
+
+    @property
+    def memory_mib(self) -> int:
+        """The memory of each node, MiB; 0: all of it, or no number."""
+        return parse_tres(f"mem={self.memory}").get("mem", 0)
+
+
+def site_options(site: Site, nodes: int) -> list[str]:
+    """Return sbatch's options for a site's job on some nodes, with all that applies to each job."""
+    slurm, gpus = site.slurm, site.nodes.gpus_per_node
+    words = [f"--nodes={nodes}", f"--time={slurm.time_limit.text}", *slurm.selection]
+    words += [f"--ntasks-per-node={gpus}"]
+    words += [f"--gres={slurm.gres}:{gpus}"] if slurm.gres else []
+    words += [f"--cpus-per-task={site.nodes.cpus_per_gpu}"] if site.nodes.cpus_per_gpu else []
+    words += [f"--mem={slurm.node_memory}"] if slurm.node_memory else []
+    words += ["--exclusive"] if slurm.exclusive else []
+    return [*words, *slurm.sbatch_args, *slurm.placement(nodes)]
+
 
 def derive_site_demand(site: Site, nodes: int) -> Demand:
-    """Return the request of a site's job for some nodes, with all settings that apply to each."""
-    slurm, gpus = site.slurm, site.nodes.gpus_per_node
-    placement = argument_values(slurm.placement(nodes))
-    return Demand(
-        partition=slurm.partition,
-        nodes=nodes,
-        limit=slurm.time_limit,
-        resources=parse_resources(f"{slurm.gres}:{gpus}" if slurm.gres else ""),
-        account=slurm.account,
-        qos=slurm.qos,
-        tasks=gpus,
-        cpus=max(1, site.nodes.cpus_per_gpu),
-        memory=slurm.node_memory,
-        exclusive=slurm.exclusive,
-        nodelist=_expand_nodes(placement.get("nodelist", "")),
-        exclude=_expand_nodes(placement.get("exclude", "")),
-    )
+    """Return the request of a site's job on some nodes."""
+    return read_demand(read_request(site_options(site, nodes)))
 
 
 def read_demand(request: JobRequest) -> Demand:
@@ -95,7 +100,6 @@ def read_demand(request: JobRequest) -> Demand:
         tasks=request.tasks_per_node,
         cpus=request.cpus_per_task,
         memory=request.memory,
-        exclusive=request.exclusive,
         nodelist=_expand_nodes(request.nodelist),
         exclude=_expand_nodes(request.exclude),
     )
@@ -131,13 +135,7 @@ def list_supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
 
 
 def find_obstacles(jobs: Sequence[Demand], runs: Path, cluster: Cluster) -> Iterator[Finding]:
-    """Yield what keeps jobs from running: partitions, sizes of nodes, rights.
-
-    Args:
-        jobs: What each job requests.
-        runs: The directory of campaigns.
-        cluster: Their cluster.
-    """
+    """Yield what keeps jobs from running: partitions, sizes of nodes, rights."""
     yield from find_misfits(jobs, runs, cluster.partitions)
     yield from find_oversized(jobs, cluster)
     yield from find_missing_rights(jobs, cluster)
@@ -149,11 +147,6 @@ def find_misfits(
     """Yield what prevents jobs from running on the cluster.
 
     If the partitions are unknown, there are no findings: sbatch will report the reason.
-
-    Args:
-        jobs: What each job requests.
-        runs: The directory of campaigns.
-        partitions: The cluster's partitions by name.
     """
     if not partitions:
         return
@@ -175,99 +168,102 @@ def _find_partition_misfits(job: Demand, partitions: Mapping[str, Partition]) ->
     names = select_partitions(job, partitions)
     if job.partition and not names:
         partition_names = ", ".join(sorted(partitions))
-        yield Finding(
+        yield _refuse(
             "partition",
-            "fail",
             f"There is no partition {job.partition!r}.",
             f"The cluster has {partition_names}: name one with --partition, or in the site.toml.",
-            "site.toml: slurm.partition",
-            remedy=suggest_partition(job, partitions),
+            _PARTITION,
+            suggest_partition(job, partitions),
         )
     findings = [tuple(_compare_with_partition(job, partitions[name], partitions)) for name in names]
     if findings and all(findings):
         yield from findings[0]
 
 
+def _refuse(check: str, detail: str, hint: str, change: str, remedy: str = "") -> Finding:
+    return Finding(check, "fail", detail, hint, change, remedy=remedy)
+
+
 def _compare_with_partition(
     job: Demand, partition: Partition, partitions: Mapping[str, Partition]
 ) -> Iterator[Finding]:
     """Yield the requests of a job that exceed a partition."""
-    fitting = _count_fitting(job, partition)
+    yield from _compare_nodes(job, partition, partitions)
+    if job.is_longer_than(partition.limit):
+        yield _refuse(
+            "time limit",
+            f"Partition {partition.name} allows a job at most {partition.limit}; "
+            f"you asked for {job.limit}.",
+            f"Use at most --time {partition.limit}, or another partition.",
+            _TIME,
+            f"--time {partition.limit}",
+        )
+    if partition.state != "up":
+        yield _refuse(
+            "partition",
+            f"Partition {partition.name} is {partition.state}: no job starts there.",
+            "Name another one with --partition, or wait until it is up.",
+            _PARTITION,
+            suggest_partition(job, partitions),
+        )
+
+
+def _compare_nodes(
+    job: Demand, partition: Partition, partitions: Mapping[str, Partition]
+) -> Iterator[Finding]:
+    """Yield why the nodes of a partition are too few for a job, or not what it requests."""
+    # The resources of nodes that Slurm hides are an estimate.
+    fitting = _count_fitting(job, partition) if partition.exact else partition.nodes
+    partition_option = suggest_partition(job, partitions)
     alternatives = [
         name
         for name, candidate in partitions.items()
         if _count_fitting(job, candidate) >= job.nodes
     ]
-    partition_option = suggest_partition(job, partitions)
     advice = (
         f" Partitions with such nodes: {', '.join(sorted(alternatives))}." if alternatives else ""
     )
-    gpus = " and ".join(str(resource) for resource in job.resources)
-    if not partition.exact:
-        fitting = partition.nodes  # The resources of its nodes are an estimate.
+    gpus = " and ".join(map(str, job.resources))
     if not fitting and job.resources:
         texts = {str(resource) for group in partition.groups for resource in group.resources}
-        available = ", ".join(sorted(texts)) or "none"
-        yield Finding(
+        yield _refuse(
             "GPUs",
-            "fail",
-            f"No node of partition {partition.name} has {gpus}; its nodes have {available}.",
+            f"No node of partition {partition.name} has {gpus}; its nodes have "
+            f"{', '.join(sorted(texts)) or 'none'}.",
             f"Request fewer with --gpus-per-node, or use another partition.{advice}",
             "site.toml: slurm.gres, nodes.gpus_per_node",
-            remedy=_suggest_gpus(job, partition) or partition_option,
+            _suggest_gpus(job, partition) or partition_option,
         )
     elif job.nodes > fitting:
         with_gpus = f" with {gpus}" if gpus and fitting != partition.nodes else ""
-        yield Finding(
+        yield _refuse(
             "nodes",
-            "fail",
             f"Partition {partition.name} has {_format_count(fitting)}{with_gpus}; "
             f"you asked for {job.nodes}.",
             f"Use at most --nodes {fitting}, or another partition.{advice}",
-            "site.toml: slurm.partition",
-            remedy=partition_option or f"--nodes {fitting}",
+            _PARTITION,
+            partition_option or f"--nodes {fitting}",
         )
     elif partition.most_nodes is not None and job.nodes > partition.most_nodes:
-        yield Finding(
+        yield _refuse(
             "nodes",
-            "fail",
-            f"Partition {partition.name} allows a job at most {_format_count(partition.most_nodes)}; "
-            f"you asked for {job.nodes}.",
+            f"Partition {partition.name} allows a job at most "
+            f"{_format_count(partition.most_nodes)}; you asked for {job.nodes}.",
             f"Use at most --nodes {partition.most_nodes}, or another partition.",
-            "site.toml: slurm.partition",
-            remedy=f"--nodes {partition.most_nodes}",
+            _PARTITION,
+            f"--nodes {partition.most_nodes}",
         )
     elif job.nodes < partition.least_nodes:
-        yield Finding(
+        yield _refuse(
             "nodes",
-            "fail",
             f"Partition {partition.name} allows no job with fewer than "
             f"{_format_count(partition.least_nodes)}; you asked for {job.nodes}.",
             f"Use at least --nodes {partition.least_nodes}, or another partition.",
-            "site.toml: slurm.partition",
-            remedy=partition_option or f"--nodes {partition.least_nodes}",
+            _PARTITION,
+            partition_option or f"--nodes {partition.least_nodes}",
         )
     else:
         yield from _check_node_lists(job, partition)
-    if job.limit.seconds is not None and job.limit.exceeds(partition.limit):
-        yield Finding(
-            "time limit",
-            "fail",
-            f"Partition {partition.name} allows a job at most {partition.limit}; "
-            f"you asked for {job.limit}.",
-            f"Use at most --time {partition.limit}, or another partition.",
-            _TIME,
-            remedy=f"--time {partition.limit}",
-        )
-    if partition.state != "up":
-        yield Finding(
-            "partition",
-            "fail",
-            f"Partition {partition.name} is {partition.state}: no job starts there.",
-            "Name another one with --partition, or wait until it is up.",
-            "site.toml: slurm.partition",
-            remedy=partition_option,
-        )
 
 
 def _check_node_lists(job: Demand, partition: Partition) -> Iterator[Finding]:
@@ -285,9 +281,8 @@ def _check_node_lists(job: Demand, partition: Partition) -> Iterator[Finding]:
         (set(job.nodelist) & node_names - fitting, "lacks what each node must have"),
     ):
         if wrong_nodes:
-            yield Finding(
+            yield _refuse(
                 "nodes",
-                "fail",
                 f"The node list names {fold(wrong_nodes)}, which {problem}.",
                 f"Name others with --nodelist: {fold(fitting - set(job.exclude)) or 'none'} "
                 "would do.",
@@ -296,14 +291,14 @@ def _check_node_lists(job: Demand, partition: Partition) -> Iterator[Finding]:
             return
     usable = fitting - set(job.exclude)
     if len(usable) < job.nodes:
-        yield Finding(
+        excluded = fold(set(job.exclude) & node_names)
+        yield _refuse(
             "nodes",
-            "fail",
-            f"Partition {partition.name} has {_format_count(len(usable))} that fit and are not excluded; "
-            f"you asked for {job.nodes}.",
-            f"Exclude fewer nodes than {fold(set(job.exclude) & node_names)}, or use fewer --nodes.",
+            f"Partition {partition.name} has {_format_count(len(usable))} that fit and are not "
+            f"excluded; you asked for {job.nodes}.",
+            f"Exclude fewer nodes than {excluded}, or use fewer --nodes.",
             "site.toml: slurm.exclude",
-            remedy=f"--nodes {len(usable)}" if usable else "",
+            f"--nodes {len(usable)}" if usable else "",
         )
 
 
@@ -316,7 +311,7 @@ def suggest_partition(job: Demand, partitions: Mapping[str, Partition]) -> str:
         and partition.state == "up"
         and partition.least_nodes <= job.nodes
         and (partition.most_nodes is None or partition.most_nodes >= job.nodes)
-        and not (job.limit.seconds is not None and job.limit.exceeds(partition.limit))
+        and not job.is_longer_than(partition.limit)
     )
     name = next(fits, "")
     return f"--partition {name}" if name else ""
@@ -362,9 +357,8 @@ def _check_runs_directory(runs: Path, partitions: Sequence[Partition]) -> Iterat
     hostname = os.uname().nodename.partition(".")[0]
     node_names = {node for part in partitions for group in part.groups for node in group.names}
     if local_root and node_names - {hostname}:
-        yield Finding(
+        yield _refuse(
             "runs directory",
-            "fail",
             f"{path} lies below {local_root}, which is local to each machine: "
             "the nodes don't see it.",
             "Name a directory that all nodes share with --runs, HPCBERT_RUNS or runs in the "
@@ -379,35 +373,30 @@ def find_oversized(jobs: Sequence[Demand], cluster: Cluster) -> Iterator[Finding
     The cluster is asked only about jobs with a number of CPUs for each rank, or with memory.
     """
     for job in dict.fromkeys(jobs):
-        memory = _parse_memory(job)
-        if job.cpus <= 1 and not memory:
+        if job.cpus <= 1 and not job.memory_mib:
             continue
-        names = list_partitions(job, cluster)
+        names = select_partitions(job, cluster.partitions)
         sizes = [size for name in names for size in inventory.read_node_sizes(cluster.sizes, name)]
         if not sizes:
             continue
-        most_cpus, most_memory = (
-            max(size.cpus for size in sizes),
-            max(size.memory for size in sizes),
-        )
+        most_cpus = max(size.cpus for size in sizes)
+        most_memory = max(size.memory for size in sizes)
         if job.cpus * job.tasks > most_cpus:
-            yield Finding(
+            yield _refuse(
                 "CPUs",
-                "fail",
                 f"No node has {job.cpus * job.tasks} CPUs for {job.tasks} ranks of {job.cpus} "
                 f"CPUs; the largest has {most_cpus}.",
                 "Lower nodes.cpus_per_gpu; 0 requests no number.",
                 _CPUS,
-                remedy=f"{_CPUS} = {most_cpus // job.tasks}",
+                f"{_CPUS} = {most_cpus // job.tasks}",
             )
-        if memory > most_memory:
-            yield Finding(
+        if job.memory_mib > most_memory:
+            yield _refuse(
                 "memory",
-                "fail",
                 f"No node has the memory {job.memory}; the largest has {most_memory} MiB.",
                 "Lower slurm.memory; 0 requests all that a node has.",
                 _MEMORY,
-                remedy=f'{_MEMORY} = "0"',
+                f'{_MEMORY} = "0"',
             )
 
 
@@ -415,28 +404,22 @@ def find_memory_excess(job: Demand, cluster: Cluster) -> Iterator[Finding]:
     """Yield that a job requests more memory of a node than its partitions allow (MaxMemPerNode)."""
     limits = {
         name: cluster.rules[name].most_memory if name in cluster.rules else None
-        for name in list_partitions(job, cluster)
+        for name in select_partitions(job, cluster.partitions)
     }
     most_memory = max((limit or 0 for limit in limits.values()), default=0)
     if not most_memory or None in limits.values() or not job.memory:
         return
-    if 0 < _parse_memory(job) <= most_memory:
+    if 0 < job.memory_mib <= most_memory:
         return
-    memory_text = "all memory" if not _parse_memory(job) else job.memory
-    yield Finding(
+    memory_text = job.memory if job.memory_mib else "all memory"
+    yield _refuse(
         "memory",
-        "fail",
         f"Partition {next(iter(limits))} allows a job {most_memory} MiB of a node (MaxMemPerNode); "
         f"slurm.memory requests {memory_text}.",
         "Request less with slurm.memory, or name another partition with --partition.",
         _MEMORY,
-        remedy=f'{_MEMORY} = "{most_memory}"',
+        f'{_MEMORY} = "{most_memory}"',
     )
-
-
-def _parse_memory(job: Demand) -> int:
-    """Return the memory that a job requests of each node, in MiB; 0: all of it, or no number."""
-    return parse_tres(f"mem={job.memory}").get("mem", 0)
 
 
 def find_missing_rights(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Finding]:
@@ -445,7 +428,7 @@ def find_missing_rights(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Fi
     if "associations" not in enforced or not (cluster.rights.known and cluster.rights.own):
         return
     for job in dict.fromkeys(jobs):
-        names = list_partitions(job, cluster)
+        names = select_partitions(job, cluster.partitions)
         findings = tuple(_check_account(job, cluster, names))
         if not findings and "qos" in enforced:
             findings = tuple(_check_qos(job, cluster, names))
@@ -498,22 +481,16 @@ def find_time_limit(job: Demand, cluster: Cluster, partition: str) -> tuple[str,
 def _check_time(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
     """Yield that accounting allows a job less time, if it does in each of its partitions."""
     limits = [find_time_limit(job, cluster, name) for name in partitions or ("",)]
-    if job.limit.seconds is None or not all(job.limit.exceeds(limit) for _, limit in limits):
+    if not all(job.is_longer_than(limit) for _, limit in limits):
         return
     holder, limit = limits[0]
-    yield Finding(
+    yield _refuse(
         "limits" if "Grp" in holder else "time limit",
-        "fail",
         f"{holder} allows a job at most {limit}; you asked for {job.limit}.",
         f"Use at most --time {limit}, or another --account or --qos.",
         _TIME,
-        remedy=f"--time {limit}",
+        f"--time {limit}",
     )
-
-
-def list_partitions(job: Demand, cluster: Cluster) -> tuple[str, ...]:
-    """Return the existing partitions that a job may run in."""
-    return select_partitions(job, cluster.partitions)
 
 
 def _check_account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
@@ -523,46 +500,25 @@ def _check_account(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> 
     hint = f"Your accounts are {', '.join(accounts)}: name one with --account, or in the site.toml."
     if name not in accounts:
         problem = f"You are not in account {name}." if name else "Jobs here must name an account."
-        remedy = f"--account {_choose_account(accounts, rights.default)}" if accounts else ""
-        yield Finding("account", "fail", problem, hint, _ACCOUNT, remedy=remedy)
+        account = rights.default if rights.default in accounts else accounts[0]
+        yield _refuse("account", problem, hint, _ACCOUNT, f"--account {account}")
         return
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
     # Since 23.02 an account also stands for all below it (src/slurmctld/partition_mgr.c).
     inherits = cluster.settings.version >= "23.02"
     account_names = [name, *(association.account for association in rights.above(name) if inherits)]
-    if rules and not any(_accepts_account(rule, account_names) for rule in rules):
-        other_accounts = [
-            account for account in accounts if any(rule.takes_account(account) for rule in rules)
-        ]
-        alternative = (
-            f"Of your accounts, {', '.join(other_accounts)} may: give --account."
-            if other_accounts
-            else ""
-        )
-        yield Finding(
-            "account",
-            "fail",
-            f"Account {name} may not use partition {', '.join(partitions)}{_format_allowed(rules[0])}.",
-            alternative or "Name another partition with --partition, or ask the administrators.",
-            _ACCOUNT,
-            remedy=f"--account {other_accounts[0]}" if other_accounts else "",
-        )
-
-
-def _choose_account(names: Sequence[str], default: str) -> str:
-    """Return the default account if it is among some, else the first of them."""
-    return default if default in names else names[0]
-
-
-def _accepts_account(rule: PartitionRules, accounts: Sequence[str]) -> bool:
-    """Return whether a partition accepts an account, by any of the names that stand for it."""
-    if any(account in rule.denied_accounts for account in accounts):
-        return False
-    return not rule.accounts or any(account in rule.accounts for account in accounts)
-
-
-def _format_allowed(rule: PartitionRules) -> str:
-    return f" (AllowAccounts={','.join(rule.accounts)})" if rule.accounts else ""
+    if not rules or any(rule.takes_account(*account_names) for rule in rules):
+        return
+    allowed = f" (AllowAccounts={','.join(rules[0].accounts)})" if rules[0].accounts else ""
+    detail = f"Account {name} may not use partition {', '.join(partitions)}{allowed}."
+    alternatives = [
+        account for account in accounts if any(rule.takes_account(account) for rule in rules)
+    ]
+    if alternatives:
+        hint = f"Of your accounts, {', '.join(alternatives)} may: give --account."
+        yield _refuse("account", detail, hint, _ACCOUNT, f"--account {alternatives[0]}")
+    else:
+        yield _refuse("account", detail, _OTHER_PARTITION, _ACCOUNT)
 
 
 def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
@@ -575,19 +531,15 @@ def _check_qos(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iter
     if job.qos and usable and job.qos not in usable:
         hint = f"You may use {', '.join(usable)}: name one with --qos, or in the site.toml."
         problem = f"You may not use QOS {job.qos}."
-        yield Finding("QOS", "fail", problem, hint, _QOS, remedy=f"--qos {usable[0]}")
+        yield _refuse("QOS", problem, hint, _QOS, f"--qos {usable[0]}")
         return
     rules = [cluster.rules[partition] for partition in partitions if partition in cluster.rules]
-    if name and rules and not any(rule.takes_qos(name) for rule in rules):
-        other_qos = [
-            qos_name for qos_name in usable if any(rule.takes_qos(qos_name) for rule in rules)
-        ]
-        alternative = f"Of your QOS, {', '.join(other_qos)} may: give --qos." if other_qos else ""
-        yield Finding(
-            "QOS",
-            "fail",
-            f"QOS {name} may not use partition {', '.join(partitions)}.",
-            alternative or "Name another partition with --partition, or ask the administrators.",
-            _QOS,
-            remedy=f"--qos {other_qos[0]}" if other_qos else "",
-        )
+    if not name or not rules or any(rule.takes_qos(name) for rule in rules):
+        return
+    detail = f"QOS {name} may not use partition {', '.join(partitions)}."
+    alternatives = [qos for qos in usable if any(rule.takes_qos(qos) for rule in rules)]
+    if alternatives:
+        hint = f"Of your QOS, {', '.join(alternatives)} may: give --qos."
+        yield _refuse("QOS", detail, hint, _QOS, f"--qos {alternatives[0]}")
+    else:
+        yield _refuse("QOS", detail, _OTHER_PARTITION, _QOS)

@@ -42,7 +42,7 @@ class Slurm(Scheduler):
         """Call sbatch for every array that is not submitted yet and has no job."""
         return submission.submit_arrays(directory, campaign, self.world)
 
-    def adopted(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
+    def adopt_jobs(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
         """Look for the jobs of unanswered calls of sbatch."""
         campaign = watched.campaign
         arrays = [
@@ -63,7 +63,7 @@ class Slurm(Scheduler):
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Poll once, after a search for jobs that are not in the manifest."""
-        poller = self.poller([self.adopted(watched)], floor=FLOOR, chance=random.random)
+        poller = self.poller([self.adopt_jobs(watched)], floor=FLOOR, chance=random.random)
         poller.poll()
         return poller.states
 
@@ -75,7 +75,7 @@ class Slurm(Scheduler):
 
         return SlurmPoller(watched, self.world, floor=floor, chance=chance)
 
-    def living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
+    def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Ask squeue once, about all of them: a job may wait again after its attempt wrote its end.
 
         If squeue does not answer, an attempt that a signal ended may continue too; if there is no
@@ -101,25 +101,20 @@ class Slurm(Scheduler):
         A job that waits or runs with one of these ids counts as the campaign's, unless it was
         submitted in another directory and also has another name.
         """
+        if not missing:
+            return
         numbers_by_point: dict[Point, set[int]] = {}
         for array, number in missing:
             numbers_by_point.setdefault(array.point, set()).add(number)
-        for row in self._listed(watched) if missing else ():
+        for row in self._list_open_jobs(watched):
             for array in _match_arrays(watched, row):
-                for number in _match_repeats(
-                    watched, row, array, numbers_by_point.get(array.point, set())
-                ):
-                    job_id = f"{row.job}_{number}" if row.tasks else row.job
-                    raise SchedulerError(
-                        f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
-                        f"{job_id} as {row.state}, under the name {row.name!r} of user {row.user}.",
-                        where=watched.campaign.id,
-                        hint=f"Nothing was submitted. Wait for the job, or end it: scancel {job_id}",
-                    )
+                numbers = numbers_by_point.get(array.point, set())
+                for number in _match_repeats(watched, row, array, numbers):
+                    raise _make_doubling_error(watched, row, array, number)
 
-    def _listed(self, watched: TrackedCampaign) -> list[JobRow]:
+    def _list_open_jobs(self, watched: TrackedCampaign) -> list[JobRow]:
         """Return jobs that are not over: the submitter's, and those with the campaign's ids."""
-        text = ""
+        rows: list[JobRow] = []
         for cluster_name in cluster.group_by_cluster(watched.repeats):
             arrays = watched.campaign.arrays
             ids = [
@@ -136,16 +131,14 @@ class Slurm(Scheduler):
                         hint="Nothing was submitted. Once Slurm answers: "
                         f"hpcbert retry {watched.campaign.id}",
                     )
-                text += f"{outcome.stdout}\n" if outcome.ok else ""
-        return [
-            row for row in commands.read_squeue(text).rows if not parse_state(row.state).kind.over
-        ]
+                rows += commands.read_squeue(outcome.stdout).rows if outcome.ok else ()
+        return [row for row in rows if not parse_state(row.state).kind.over]
 
     def living_jobs(self, watched: TrackedCampaign) -> Target:
         """Ask squeue for the campaign's jobs.
 
-        Slurm uses job ids again, so the id alone proves nothing: `TrackedCampaign.array_of` decides
-        which jobs are the campaign's, whatever their present names. A script that somebody
+        Slurm uses job ids again, so the id alone proves nothing: `find_array` decides which jobs
+        are the campaign's, whatever their present names. A script that somebody
         submitted again by hand, or an attempt that a retry replaced and somebody requeued, is the
         campaign's job too. A manifest is not enough, because it may be a copy's, or forged: jobs
         of others, and jobs of a campaign in another place, are left alone.
@@ -200,11 +193,11 @@ class Slurm(Scheduler):
                 )
 
     @property
-    def asking(self) -> Mapping[str, str]:
+    def query_environment(self) -> Mapping[str, str]:
         """The environment of questions to Slurm."""
         return commands.query_environment(self.world.environ)
 
-    def foreseen(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
+    def list_queries(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
         """Return the questions about limits and, of this cluster, its MPI and its partitions."""
         cluster = _read_cluster(site)
         mpi = [controller.mpi_argv()] if _names_mpi(site, recipe) else []
@@ -243,8 +236,7 @@ class Slurm(Scheduler):
         return tuple(results)
 
     def _tested(self, path: str, text: str) -> Check:
-        environment = commands.submission_environment(self.world.environ)
-        test = self.world.run(["sbatch", "--test-only"], stdin=text, env=environment)
+        test = examine.run_sbatch_test(text, self.world)
         ok = None if examine.is_unreachable(test) else test.ok
         return Check(f"sbatch --test-only {path}", ok, identify.format_complaint(test))
 
@@ -286,8 +278,19 @@ def _names_mpi(site: Site, recipe: Recipe) -> bool:
 
 
 def _read_living_rows(text: str) -> list[JobRow]:
-    """Return the jobs that squeue lists as alive."""
     return [row for row in commands.read_squeue(text).rows if parse_state(row.state).kind.alive]
+
+
+def _make_doubling_error(
+    watched: TrackedCampaign, row: JobRow, array: Array, number: int
+) -> SchedulerError:
+    job_id = f"{row.job}_{number}" if row.tasks else row.job
+    return SchedulerError(
+        f"Repeat {number} of {array.point.key} is not over: Slurm lists job "
+        f"{job_id} as {row.state}, under the name {row.name!r} of user {row.user}.",
+        where=watched.campaign.id,
+        hint=f"Nothing was submitted. Wait for the job, or end it: scancel {job_id}",
+    )
 
 
 def _match_arrays(watched: TrackedCampaign, row: JobRow) -> tuple[Array, ...]:

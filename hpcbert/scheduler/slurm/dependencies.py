@@ -9,7 +9,7 @@ from pathlib import Path
 from hpcbert.campaign import preflight
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError
-from hpcbert.model import Array, Campaign, Point
+from hpcbert.model import Array, Point
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.script.request import part_options
@@ -61,7 +61,9 @@ def find_conditions(
     Raises:
         SchedulerError: The preflight failed.
     """
-    after = _find_predecessor(arrays, array, watched.campaign)
+    # A retry always waits for its own point's: repeats of a point never share the network unless
+    # you request that.
+    after = arrays.get(array.point if watched.campaign.concurrent_points else None)
     if array.preflight:
         return StartConditions(after)
     check = preflight.read_preflight(watched)
@@ -71,52 +73,35 @@ def find_conditions(
         raise SchedulerError(
             "The preflight failed, so hpcbert submits no point.",
             where=watched.campaign.id,
-            hint=f"See {preflight.find_log(watched, check.array)}; submit the points in a campaign of "
-            "their own, without --preflight if need be.",
+            hint=f"See {preflight.find_log(watched, check.array)}; submit the points in a campaign "
+            "of their own, without --preflight if need be.",
         )
     excluded = _choose_excluded(check.slow, array, world)
     return StartConditions(after, None if check.state == "done" else check.array, excluded)
 
 
-def _find_predecessor(
-    arrays: Mapping[Point | None, Array], array: Array, campaign: Campaign
-) -> Array | None:
-    """Return the array whose job an array waits for: the one before it, if it must wait.
-
-    A retry always waits for its own point's: repeats of a point never share the network unless
-    you request that.
-    """
-    return arrays.get(array.point if campaign.concurrent_points else None)
-
-
 def _choose_excluded(slow: Iterable[str], array: Array, world: World) -> tuple[str, ...]:
     """Return the slow nodes, unless the array names one, or too few others could run it."""
     names = tuple(slow)
-    if set(names) & set(expand(array.request.nodelist)):
+    if not names or set(names) & set(expand(array.request.nodelist)):
         return ()
-    answer = run_query(world, inventory.node_states_argv()) if names else None
-    sinfo = inventory.read_usable_nodes(answer.stdout, array.request.partition) if answer else {}
+    answer = run_query(world, inventory.node_states_argv())
+    sinfo = inventory.read_usable_nodes(answer.stdout, array.request.partition)
     available = sum(usable for name, usable in sinfo.items() if name not in names)
     return names if not sinfo or available >= array.point.shape.nodes else ()
 
 
 def sbatch_argv(
-    directory: Path, array: Array, *, gates: StartConditions = NO_CONDITIONS
+    directory: Path, array: Array, conditions: StartConditions = NO_CONDITIONS
 ) -> list[str]:
-    """Return the command that submits one array; all other options are in the script.
-
-    Args:
-        directory: The campaign.
-        array: The array to submit.
-        gates: What it waits for.
-    """
-    cluster = next((job.cluster for job in gates.jobs), array.cluster)
+    """Return the command that submits one array; all other options are in the script."""
+    cluster = next((job.cluster for job in conditions.jobs), array.cluster)
     words = [f"--clusters={cluster}"] if cluster else []
-    words += [f"--dependency={gates.dependency}"] if gates.jobs else []
+    words += [f"--dependency={conditions.dependency}"] if conditions.jobs else []
     # A job that can't start any more must not wait forever.
-    words += ["--kill-on-invalid-dep=yes"] if gates.preflight else []
-    if gates.exclude:
+    words += ["--kill-on-invalid-dep=yes"] if conditions.preflight else []
+    if conditions.exclude:
         requested_nodes = [array.request.exclude] if array.request.exclude else []
-        words += [f"--exclude={','.join([*requested_nodes, *gates.exclude])}"]
+        words += [f"--exclude={','.join([*requested_nodes, *conditions.exclude])}"]
     words += part_options(array)
     return ["sbatch", "--parsable", *words, str(directory / array.script)]

@@ -1,10 +1,11 @@
-"""doctor's questions to Slurm: is it here, does it have what a site says, would it take a job."""
+"""Would Slurm take a job, and when: what doctor, plan and submit ask it before a submission."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,11 +25,11 @@ from hpcbert.scheduler.slurm.cluster import (
 )
 from hpcbert.scheduler.slurm.identify import format_complaint
 from hpcbert.scheduler.slurm.submission import TRANSIENT
-from hpcbert.slurm import commands, inventory, reasons
+from hpcbert.slurm import inventory
 from hpcbert.slurm.commands import submission_environment
 from hpcbert.slurm.controller import choose_mpi
 from hpcbert.slurm.hostlist import expand
-from hpcbert.slurm.inventory import Partition, Reservation
+from hpcbert.slurm.inventory import Partition
 from hpcbert.slurm.reasons import find_refusal_advice
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
@@ -44,6 +45,23 @@ _NEVER = (
     "Requested nodes not in this partition",
 )
 _ELF = b"\x7fELF"
+# The kinds of MPI to advise, the usual one first.
+_MPI = ("pmix", "pmi2")
+# The words of `scontrol ping` for each controller.
+_UP, _DOWN = " is UP", " is DOWN"
+_RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
+# Repeats of a point that fit in one array; DLPerf's protocol has five.
+_REPEATS = 5
+_TEST = "#!/bin/sh\ntrue\n"
+_MAX_NAMED = 8
+# A site's plugin that requires jobs to drop the caller's environment.
+_EXPORT = "--export=NONE"
+
+
+def run_sbatch_test(script: str, world: World, **variables: str) -> Outcome:
+    """Have sbatch test a script, with some variables in its environment; nothing is submitted."""
+    environment = submission_environment(world.environ) | variables
+    return world.run(["sbatch", "--test-only"], stdin=script, env=environment)
 
 
 def forecast_start(script: str, world: World) -> Start:
@@ -52,9 +70,7 @@ def forecast_start(script: str, world: World) -> Start:
     Raises:
         SchedulerError: Slurm can't be asked.
     """
-    base_environment = commands.submission_environment(world.environ)
-    environment = {**base_environment, "SLURM_TIME_FORMAT": "%s"}
-    outcome = world.run(["sbatch", "--test-only"], stdin=script, env=environment)
+    outcome = run_sbatch_test(script, world, SLURM_TIME_FORMAT="%s")
     if is_unreachable(outcome):
         kind = classify_silence(outcome)
         raise SchedulerError(f"{describe_silence(kind, outcome)}.", hint=HINTS[kind])
@@ -77,13 +93,10 @@ def find_impossible(scripts: Iterable[str], world: World) -> Iterator[Finding]:
         except SchedulerError:
             return
         if any(phrase in refusal for phrase in _NEVER):
-            yield Finding(
-                "sbatch --test-only", "fail", refusal, reasons.find_refusal_advice(refusal)
-            )
+            yield Finding("sbatch --test-only", "fail", refusal, find_refusal_advice(refusal))
 
 
 def _is_program(path: str) -> bool:
-    """Return whether a path leads to a compiled program."""
     try:
         with Path(path).open("rb") as file:
             return file.read(len(_ELF)) == _ELF
@@ -97,31 +110,11 @@ def is_unreachable(outcome: Outcome) -> bool:
     return busy or classify_silence(outcome) in {"missing", "unconfigured", "away"}
 
 
-# The kinds of MPI to advise, the usual one first.
-_MPI = ("pmix", "pmi2")
-# The words of `scontrol ping` for each controller.
-_UP, _DOWN = " is UP", " is DOWN"
-_RESERVATION, _CONSTRAINT = "site.toml: slurm.reservation", "site.toml: slurm.constraint"
-# Repeats of a point that fit in one array; DLPerf's protocol has five.
-_REPEATS = 5
-_TEST = "#!/bin/sh\ntrue\n"
-_MAX_NAMED = 8
-# A site's plugin that requires jobs to drop the caller's environment.
-_EXPORT = "--export=NONE"
-
-
 def examine_site(site: Site, world: World, nodes: int) -> Iterator[Finding]:
-    """Yield whether Slurm answers and has what the site says.
-
-    Args:
-        site: The site to check.
-        world: Its `run` starts Slurm's commands.
-        nodes: Number of nodes that a job would use.
-    """
+    """Yield whether Slurm answers and has what the site says."""
 
     def ask(*argv: str) -> Outcome:
-        environment = commands.submission_environment(world.environ)
-        return world.run(argv, env=environment, timeout=30)
+        return world.run(argv, env=submission_environment(world.environ), timeout=30)
 
     version = ask("sbatch", "--version")
     yield _judge_answer("sbatch", version, version.stdout.strip(), "Run this on a login node.")
@@ -149,24 +142,23 @@ def examine_site(site: Site, world: World, nodes: int) -> Iterator[Finding]:
 
 
 def _check_mpi(mpi_type: str, available: Sequence[str]) -> Finding:
-    """Return whether srun has the kind of MPI that a site names."""
     if choose_mpi([mpi_type], available):
         return Finding("MPI", "ok", f"srun --mpi={mpi_type}")
     alternative = choose_mpi(_MPI, available)
+    hint = "See srun --mpi=list."
+    if available:
+        hint = f"srun has {', '.join(available)}: name one of these."
     return Finding(
         "MPI",
         "fail",
         f"srun has no {mpi_type}",
-        f"srun has {', '.join(available)}: name one of these."
-        if available
-        else "See srun --mpi=list.",
+        hint,
         "site.toml: slurm.mpi",
         remedy=f'site.toml: slurm.mpi = "{alternative}"' if alternative else "",
     )
 
 
 def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Finding]:
-    """Yield whether a job of this site fits its partition."""
     partitions = cluster.partitions
     if not partitions:
         detail = cluster.complaint or "sinfo lists no partitions"
@@ -193,24 +185,21 @@ def _check_partition(site: Site, cluster: Cluster, nodes: int) -> Iterator[Findi
 def _check_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Finding]:
     """Yield whom a job's partitions are for, if none of them is for this user."""
     restrictions = {
-        name: admission.describe_restriction(cluster.rules[name], reservation)
-        if name in cluster.rules
-        else ""
-        for name in admission.select_partitions(job, cluster.partitions)
+        name: admission.describe_restriction(rule, reservation)
+        for name, rule in cluster.rules.items()
     }
-    if not restrictions or not all(restrictions.values()):
+    names = admission.select_partitions(job, cluster.partitions)
+    if not names or not all(restrictions.get(name) for name in names):
         return
-    name = next(iter(restrictions))
     open_partitions = {
-        other_name: cluster.partitions[other_name]
-        for other_name, rule in cluster.rules.items()
-        if other_name in cluster.partitions
-        and not admission.describe_restriction(rule, reservation)
+        name: partition
+        for name, partition in cluster.partitions.items()
+        if restrictions.get(name) == ""
     }
     yield Finding(
         "partition",
         "fail",
-        f"Partition {name} is not for you: {restrictions[name]}.",
+        f"Partition {names[0]} is not for you: {restrictions[names[0]]}.",
         "Name another one with --partition, or ask the administrators.",
         "site.toml: slurm.partition",
         remedy=admission.suggest_partition(job, open_partitions),
@@ -219,17 +208,13 @@ def _check_users(job: Demand, cluster: Cluster, reservation: str) -> Iterator[Fi
 
 def _check_gres(job: Demand, partitions: Mapping[str, Partition]) -> Iterator[Finding]:
     """Yield a finding if nodes have GPUs but no job requests them."""
-    groups = (
-        group
-        for name in admission.select_partitions(job, partitions)[:1]
-        for group in partitions[name].groups
-    )
-    gpus = dict.fromkeys(
-        resource for group in groups for resource in group.resources if resource.name == "gpu"
-    )
+    names = admission.select_partitions(job, partitions)
+    groups = partitions[names[0]].groups if names else ()
+    resources = dict.fromkeys(resource for group in groups for resource in group.resources)
+    gpus = [resource for resource in resources if resource.name == "gpu"]
     if gpus:
-        kinds = {resource.kind for resource in gpus}
-        gres = ":".join(filter(None, ("gpu", next(iter(gpus)).kind if len(kinds) > 1 else "")))
+        kinds = [resource.kind for resource in gpus]
+        gres = f"gpu:{kinds[0]}" if kinds[0] and len(set(kinds)) > 1 else "gpu"
         detail = f"slurm.gres is empty, but nodes have {', '.join(map(str, gpus))}"
         hint = "Without it, no job gets a GPU; leave it empty only to measure CPUs."
         remedy = f'site.toml: slurm.gres = "{gres}"'
@@ -250,35 +235,22 @@ def _check_versions(output: str, controller: str) -> Iterator[Finding]:
 
     Commands may be older than the controller, but not newer (slurm.schedmd.com/upgrades.html).
     """
-    words = output.split()[-1:] or [""]
-    own_version, controller_version = (
-        tuple(version.split(".")[:2]) for version in (words[0], controller)
-    )
-    if (
-        controller
-        and len(own_version) == len(controller_version)
-        and own_version > controller_version
-    ):
+    version = (output.split() or [""])[-1]
+    client_release, server_release = version.split(".")[:2], controller.split(".")[:2]
+    same_form = controller and len(client_release) == len(server_release)
+    if same_form and client_release > server_release:
         yield Finding(
             "slurmctld",
             "warn",
-            f"Slurm's commands here are {words[0]}, newer than the controller's {controller}: it "
-            "may "
-            "refuse them.",
+            f"Slurm's commands here are {version}, newer than the controller's {controller}: it "
+            "may refuse them.",
             "Put the cluster's own commands first on PATH: `type -a sbatch` lists all.",
             "PATH",
         )
 
 
 def check_choices(site: Site, cluster: Cluster, world: World, count: int) -> Iterator[Finding]:
-    """Yield which of a site's choices are not available.
-
-    Args:
-        site: The site.
-        cluster: Its cluster.
-        world: Its `run` starts Slurm's commands.
-        count: Number of nodes that a job would use.
-    """
+    """Yield which of a site's choices are not available."""
     slurm = site.slurm
     if slurm.reservation:
         yield from _check_reservation(slurm.reservation, cluster, world, count)
@@ -293,48 +265,29 @@ def _check_reservation(name: str, cluster: Cluster, world: World, count: int) ->
     outcome = run_query(world, inventory.reservations_argv(), timeout=30)
     if not outcome.ok:
         return
-    site_reservations = inventory.read_reservations(outcome.stdout)
-    user, accounts = (
-        ownership.user_name(os.geteuid()),
-        {association.account for association in cluster.rights.own},
-    )
-    usable_names = [
-        reservation.name
-        for reservation in site_reservations.values()
-        if reservation.is_usable_by(user, accounts)
-    ]
-    hint = f"You may use {', '.join(usable_names)}." if usable_names else "You may use none here."
-    alternative = next(
-        (reservation_name for reservation_name in usable_names if reservation_name != name), ""
-    )
-    remedy = f"--reservation {alternative}" if alternative else f'{_RESERVATION} = ""'
-    problem = _find_reservation_problem(site_reservations, name, user, accounts, count)
-    if problem:
-        yield Finding("reservation", "fail", problem, hint, _RESERVATION, (), remedy)
-    elif site_reservations[name].state != "ACTIVE":
-        detail = f"Reservation {name} is {site_reservations[name].state.lower()}: from {site_reservations[name].start} on."
-        yield Finding("reservation", "warn", detail, hint, _RESERVATION, (), remedy)
+    by_name = inventory.read_reservations(outcome.stdout)
+    user = ownership.user_name(os.geteuid())
+    accounts = {association.account for association in cluster.rights.own}
+    usable = {key for key in by_name if by_name[key].is_usable_by(user, accounts)}
+    reservation = by_name.get(name)
+    status, detail = "fail", ""
+    if reservation is None:
+        detail = f"There is no reservation {name!r}."
+    elif name not in usable:
+        detail = f"Reservation {name} is for others."
+    elif 0 < reservation.nodes < count:
+        detail = f"Reservation {name} has {reservation.nodes} nodes; you asked for {count}."
+    elif reservation.state != "ACTIVE":
+        state = reservation.state.lower()
+        status, detail = "warn", f"Reservation {name} is {state}: from {reservation.start} on."
     else:
-        yield Finding("reservation", "ok", f"{name} with {site_reservations[name].nodes} nodes")
-
-
-def _find_reservation_problem(
-    site_reservations: Mapping[str, Reservation],
-    name: str,
-    user: str,
-    accounts: set[str],
-    count: int,
-) -> str:
-    """Return why a reservation can't be used, as a sentence; empty if it can."""
-    if name not in site_reservations:
-        return f"There is no reservation {name!r}."
-    if not site_reservations[name].is_usable_by(user, accounts):
-        return f"Reservation {name} is for others."
-    if 0 < site_reservations[name].nodes < count:
-        return (
-            f"Reservation {name} has {site_reservations[name].nodes} nodes; you asked for {count}."
-        )
-    return ""
+        yield Finding("reservation", "ok", f"{name} with {reservation.nodes} nodes")
+        return
+    names = [key for key in by_name if key in usable]
+    hint = f"You may use {', '.join(names)}." if names else "You may use none here."
+    alternatives = [key for key in names if key != name]
+    remedy = f"--reservation {alternatives[0]}" if alternatives else f'{_RESERVATION} = ""'
+    yield Finding("reservation", status, detail, hint, _RESERVATION, (), remedy)
 
 
 def _check_constraint(
@@ -344,25 +297,18 @@ def _check_constraint(
     features = inventory.read_features(outcome.stdout if outcome.ok else "", partition)
     if not features:
         return
-    node_counts = {name: 0 for names, _ in features for name in sorted(names)}
+    node_counts: Counter[str] = Counter()
     for names, number in features:
-        for name in names:
-            node_counts[name] += number
-    missing = [
-        feature for feature in inventory.list_features(constraint) if feature not in node_counts
-    ]
-    hint = (
-        f"Its nodes have {', '.join(sorted(node_counts))}."
-        if node_counts
-        else "Its nodes have none."
-    )
+        node_counts.update(dict.fromkeys(names, number))
+    missing = [name for name in inventory.list_features(constraint) if name not in node_counts]
+    if not missing:
+        yield Finding("constraint", "ok", constraint)
+        return
+    detail = f"No node of the partition has the feature {', '.join(missing)}."
+    hint = f"Its nodes have {', '.join(sorted(node_counts)) or 'none'}."
     sufficient = [name for name in sorted(node_counts) if node_counts[name] >= count]
     remedy = f'{_CONSTRAINT} = "{sufficient[0] if sufficient else ""}"'
-    if missing:
-        detail = f"No node of the partition has the feature {', '.join(missing)}."
-        yield Finding("constraint", "fail", detail, hint, _CONSTRAINT, (), remedy)
-    else:
-        yield Finding("constraint", "ok", constraint)
+    yield Finding("constraint", "fail", detail, hint, _CONSTRAINT, (), remedy)
 
 
 def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
@@ -372,29 +318,25 @@ def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
     if not states:
         return
     job, fitting = admission.derive_site_demand(site, count), set(states)
-    for partition in cluster.partitions.values():
-        if partition.exact and (
-            partition.name == partition_name or (partition.default and not partition_name)
-        ):
-            fitting &= partition.fitting(job.resources)
+    for name in admission.select_partitions(job, cluster.partitions)[:1]:
+        if cluster.partitions[name].exact:
+            fitting &= cluster.partitions[name].fitting(job.resources)
     if not fitting:
         return  # Another finding reports that the partition has none.
     excluded = fitting.intersection(expand(site.slurm.exclude))
-    usability = {
-        name: is_up and name not in excluded
-        for name, is_up in inventory.read_usable_nodes(cluster.states, partition_name).items()
-        if name in fitting
+    is_up = inventory.read_usable_nodes(cluster.states, partition_name)
+    away = {
+        name: "excluded" if name in excluded else states[name]
+        for name in states
+        if name in fitting and (name in excluded or not is_up[name])
     }
-    usable = sum(usability.values())
-    unusable = [
-        f"{name} ({'excluded' if name in excluded else states[name]})"
-        for name, is_up in usability.items()
-        if not is_up
-    ]
-    remainder = f" and {len(unusable) - _MAX_NAMED} more" if len(unusable) > _MAX_NAMED else ""
+    usable = len(fitting) - len(away)
     qualifier = " with such GPUs" if len(fitting) < len(states) else ""
     detail = f"{usable} of {len(fitting)} nodes{qualifier} run jobs"
-    detail += f"; away: {', '.join(unusable[:_MAX_NAMED])}{remainder}" if unusable else ""
+    if away:
+        names = [f"{name} ({state})" for name, state in away.items()]
+        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+        detail += f"; away: {', '.join(names[:_MAX_NAMED])}{more}"
     if usable >= count:
         yield Finding("nodes of the partition", "ok", detail)
         return
@@ -404,7 +346,7 @@ def _check_nodes(site: Site, cluster: Cluster, count: int) -> Iterator[Finding]:
         f"{detail}; you asked for {count}.",
         "See `sinfo -R` for the reason; request fewer nodes, or wait for them.",
         "--nodes",
-        tuple(name for name, is_up in usability.items() if not is_up),
+        tuple(away),
         f"--nodes {usable}" if usable else "",
     )
 
@@ -420,32 +362,22 @@ def _check_array_size(cluster: Cluster) -> Iterator[Finding]:
 
 def _test_submission(site: Site, world: World, count: int) -> Finding:
     """Have sbatch itself check the request of a submission."""
-    slurm, gpus = site.slurm, site.nodes.gpus_per_node
-    words = [
-        *("sbatch", "--test-only", f"--nodes={count}", f"--time={slurm.time_limit.text}"),
-        *slurm.selection,
-        *((f"--gres={slurm.gres}:{gpus}",) if slurm.gres else ()),
-        f"--ntasks-per-node={gpus}",
-        *((f"--cpus-per-task={site.nodes.cpus_per_gpu}",) if site.nodes.cpus_per_gpu else ()),
-        *((f"--mem={slurm.memory}",) if slurm.memory else ()),
-        *(("--exclusive",) if slurm.exclusive else ()),
-        *slurm.sbatch_args,
-        *slurm.placement(count),
-    ]
+    words = ["sbatch", "--test-only", *admission.site_options(site, count)]
     outcome = world.run(words, stdin=_TEST, env=submission_environment(world.environ), timeout=60)
-    texts = [
-        line.strip() for line in f"{outcome.stdout}\n{outcome.stderr}".splitlines() if line.strip()
-    ]
+    lines = f"{outcome.stdout}\n{outcome.stderr}".splitlines()
+    texts = [line.strip() for line in lines if line.strip()]
     if outcome.ok:
-        return Finding(
-            "sbatch --test-only", "ok", texts[-1] if texts else "it would accept the job"
-        )
-    needs_export = _EXPORT in outcome.stderr and not argument_value(slurm.sbatch_args, "export")
+        detail = texts[-1] if texts else "it would accept the job"
+        return Finding("sbatch --test-only", "ok", detail)
+    needs_export = _EXPORT in outcome.stderr and not argument_value(
+        site.slurm.sbatch_args, "export"
+    )
+    advice = find_refusal_advice(outcome.stderr) or "see the findings above"
     return Finding(
         "sbatch --test-only",
         "fail",
         "; ".join(texts) or f"status {outcome.returncode}",
-        f"Every submission would be refused: {find_refusal_advice(outcome.stderr) or 'see the findings above'}.",
+        f"Every submission would be refused: {advice}.",
         "site.toml: slurm.sbatch_args" if needs_export else "",
         (),
         f'site.toml: slurm.sbatch_args = ["{_EXPORT}"]' if needs_export else "",

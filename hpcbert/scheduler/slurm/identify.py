@@ -1,6 +1,12 @@
-"""What the controller has about jobs, read and compared with the request.
+"""Which of Slurm's jobs is an array's.
 
-Keys are those of SchedMD/slurm, src/api/job_info.c, 22.05 to 26.05.
+An interrupted or unanswered sbatch may have made a job: squeue, sacct and the controller are
+searched for it. A site may wrap sbatch, and Slurm uses job ids again, so an id that sbatch printed
+counts only once the controller shows that job as the array's. If sbatch ended with status 0 and the
+controller shows a job of the submitter's without any mark of the array, the wrapper changed them
+all: the id stays, in doubt, until the job itself records its start.
+
+Keys of scontrol are those of SchedMD/slurm, src/api/job_info.c, 22.05 to 26.05.
 """
 
 from __future__ import annotations
@@ -31,6 +37,8 @@ _PAIR = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(\S*)")
 _USER = re.compile(r"(.*)\((\d{1,10})\)")
 _ANSWER = re.compile(r"(?:Submitted batch job )?(\d{1,18})(?:(?:;| on cluster )([\w.-]+))?")
 _IGNORED = {"", "(null)", "N/A", "Unknown"}
+# Large sites answer squeue from a cache that is up to this many seconds old.
+_CACHE_AGE = 60.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ def _build_job(job_id: str, fields: Mapping[str, str]) -> ControllerJob:
 
 def find_differences(
     request: Mapping[str, str], controller_job: ControllerJob
-) -> tuple[tuple[str, str, str], ...]:
+) -> list[tuple[str, str, str]]:
     """Return the differences from the request: key, requested value, and the controller's value.
 
     Args:
@@ -115,7 +123,7 @@ def find_differences(
         # A job with several partitions that has started is in one of them.
         if key != "Partition" or actual not in value.split(","):
             changes.append((key, value, actual))
-    return tuple(changes)
+    return changes
 
 
 def _normalize(key: str, value: str) -> str:
@@ -132,17 +140,8 @@ def _normalize(key: str, value: str) -> str:
     return value
 
 
-# Large sites answer squeue from a cache that is up to this many seconds old.
-_CACHE_AGE = 60.0
-
-
 class Listings:
-    """The submitter's jobs, as squeue and sacct list them: each is asked once per cluster.
-
-    Args:
-        watched: The campaign.
-        world: Asks Slurm.
-    """
+    """The submitter's jobs, as squeue and sacct list them: each is asked once per cluster."""
 
     def __init__(self, watched: TrackedCampaign, world: World) -> None:
         self._owner, self._since, self._world = watched.campaign.owner, watched.since, world
@@ -197,7 +196,7 @@ def look_up_job(
 ) -> Job | None:
     """Do the same as `search_job`, without waiting."""
     if job_id := watched.find_begun_job(array):
-        return Job(job_id, seen=job_id == array.job_id)
+        return Job(job_id, confirmed=job_id == array.job_id)
     return find_listed_job(watched, array, listings or Listings(watched, world), again=world.again)
 
 
@@ -264,21 +263,12 @@ def find_listed_job(
 
 def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) -> Job | None:
     """Return the first job that belongs to an array by its marks, or by its directory."""
-    job_ids = {
-        other_array.job_id
-        for other_array in watched.campaign.arrays
-        if other_array.name != array.name
-    }
-    unclaimed_rows = [row for row in rows if row.job not in job_ids]
+    job_ids = {other.job_id for other in watched.campaign.arrays if other.name != array.name}
+    free_rows = [row for row in rows if row.job not in job_ids]
     unnumbered = replace(array, job_id="")
-    matching_rows = [row for row in unclaimed_rows if watched.lists(row, unnumbered)]
-    # Renamed beyond recognition, with unknown script: nothing else is submitted from that
-    # directory.
-    job_rows = [row for row in unclaimed_rows if row.workdir in watched.places and not row.command]
-    job_rows = [row for row in job_rows if array.called and bool(row.tasks) != array.together]
-    candidates = matching_rows or [
-        row for row in job_rows if watched.find_labelled_array(row) is None
-    ]
+    candidates = [row for row in free_rows if watched.lists(row, unnumbered)]
+    if not candidates and array.called:
+        candidates = [row for row in free_rows if _may_be_renamed(watched, array, row)]
     if not candidates:
         return None
     first_row = min(candidates, key=lambda row: int(row.job))
@@ -286,6 +276,16 @@ def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) 
     time = first_row.submit if (first_row.submit or watched.since) < watched.since else None
     changed = compare_identity(watched, array, first_row)
     return Job(first_row.job, first_row.cluster, changed=changed, submit_time=time)
+
+
+def _may_be_renamed(watched: TrackedCampaign, array: Array, row: JobRow) -> bool:
+    """Return whether a job is renamed beyond recognition, with unknown script.
+
+    Nothing else is submitted from that directory.
+    """
+    from_there = row.workdir in watched.places and not row.command
+    same_form = bool(row.tasks) != array.together
+    return from_there and same_form and watched.find_labelled_array(row) is None
 
 
 def compare_identity(
@@ -306,7 +306,7 @@ def format_complaint(outcome: Outcome) -> str:
 
 
 @dataclass(frozen=True)
-class Claim:
+class PrintedId:
     """An id that sbatch printed.
 
     Attributes:
@@ -320,7 +320,7 @@ class Claim:
     shown: ControllerJob | None = None
 
     @property
-    def silent(self) -> bool:
+    def unanswered(self) -> bool:
         """Whether the controller gives no information about it at this moment."""
         return self.is_ours is None and not self.unknown
 
@@ -333,18 +333,6 @@ class Claim:
         return f"{self.job.job_id}, {row.name!r} of {row.user} in {row.workdir}"
 
 
-@dataclass(frozen=True)
-class Order:
-    """A call of sbatch.
-
-    Attributes:
-        conditions: What its job waits for.
-    """
-
-    array: Array
-    conditions: StartConditions
-
-
 def is_single_id(outcome: Outcome) -> bool:
     """Return whether sbatch succeeded and printed one id and nothing else."""
     lines = [line for line in outcome.stdout.splitlines() if line.strip()]
@@ -354,46 +342,41 @@ def is_single_id(outcome: Outcome) -> bool:
 
 def check_printed_ids(
     watched: TrackedCampaign, array: Array, outcome: Outcome, world: World
-) -> list[Claim]:
+) -> list[PrintedId]:
     """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
-    claims: list[Claim] = []
+    printed_ids: list[PrintedId] = []
     for job_id, cluster in parse_job_ids(outcome.stdout):
-        claims.append(_check_printed_id(watched, array, Job(job_id, cluster), world))
-        if claims[-1].is_ours:
+        printed_ids.append(_check_printed_id(watched, array, Job(job_id, cluster), world))
+        if printed_ids[-1].is_ours:
             break
-    return claims
+    return printed_ids
 
 
-def _check_printed_id(watched: TrackedCampaign, array: Array, job: Job, world: World) -> Claim:
+def _check_printed_id(watched: TrackedCampaign, array: Array, job: Job, world: World) -> PrintedId:
     answer = run_query(world, show_argv(job.job_id, cluster=job.cluster))
     controller_job = read_job(answer.stdout) if answer.ok else None
     if controller_job is None:
         unknown = not answer.ok and commands.is_unknown_job(answer.stderr)
-        return Claim(job, unknown=unknown)
+        return PrintedId(job, unknown=unknown)
+    row = controller_job.row
     # By its directory, or by name, comment or script.
-    label = watched.find_labelled_array(controller_job.row)
+    label = watched.find_labelled_array(row)
     name_fits = label is None or label.name == array.name
-    array_with_job = replace(
-        array, job_id=job.job_id, cluster=job.cluster, submit_time=controller_job.row.submit
-    )
-    is_ours = (
-        controller_job.row.job == job.job_id
-        and name_fits
-        and watched.lists(controller_job.row, array_with_job)
-    )
-    return Claim(job, is_ours=is_ours, shown=controller_job)
+    numbered = replace(array, job_id=job.job_id, cluster=job.cluster, submit_time=row.submit)
+    is_ours = row.job == job.job_id and name_fits and watched.lists(row, numbered)
+    return PrintedId(job, is_ours=is_ours, shown=controller_job)
 
 
-def find_unmarked(watched: TrackedCampaign, claims: Sequence[Claim]) -> Claim | None:
+def find_unmarked(watched: TrackedCampaign, printed_ids: Sequence[PrintedId]) -> PrintedId | None:
     """Return the submitter's newest job without the mark of any array; None if there is none.
 
     The controller's own times and ids say which is the newest. Another array's job stays its own.
     """
-    rows = [(claim.shown.row, claim) for claim in claims if claim.shown]
+    rows = [(printed.shown.row, printed) for printed in printed_ids if printed.shown]
     candidates = [
-        (row.submit or 0.0, int(row.job), claim)
-        for row, claim in rows
-        if row.job == claim.job.job_id
+        (row.submit or 0.0, int(row.job), printed)
+        for row, printed in rows
+        if row.job == printed.job.job_id
         and row.job not in watched.arrays_of_job
         and watched.owner_fits(row)
         and watched.find_labelled_array(row) is None
@@ -401,25 +384,31 @@ def find_unmarked(watched: TrackedCampaign, claims: Sequence[Claim]) -> Claim | 
     return max(candidates, key=lambda candidate: candidate[:2])[-1] if candidates else None
 
 
-def complete_array(watched: TrackedCampaign, order: Order, claim: Claim, stamp: str) -> Array:
+def complete_array(
+    watched: TrackedCampaign,
+    array: Array,
+    conditions: StartConditions,
+    printed: PrintedId,
+    stamp: str,
+) -> Array:
     """Return an array with its job, and the differences from its request."""
-    changed = _find_changes(watched, order, claim)
-    time = claim.shown.row.submit if claim.shown else None
-    job = replace(claim.job, changed=changed, seen=claim.is_ours is True, submit_time=time)
-    return job.of(order.array, stamp)
+    job = replace(printed.job, confirmed=printed.is_ours is True)
+    if printed.shown:
+        changed = _find_changes(watched, array, conditions, printed.shown)
+        job = replace(job, changed=changed, submit_time=printed.shown.row.submit)
+    return job.of(array, stamp)
 
 
 def _find_changes(
-    watched: TrackedCampaign, order: Order, claim: Claim
+    watched: TrackedCampaign,
+    array: Array,
+    conditions: StartConditions,
+    controller_job: ControllerJob,
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return where the controller's settings differ from the request."""
-    if claim.shown is None:
-        return ()
-    request = controller_fields(order.array)
-    identities = compare_identity(watched, order.array, claim.shown.row)
-    workdir_change = tuple(entry for entry in identities if entry[0] == "WorkDir")
-    dependency = claim.shown.fields.get("Dependency", "")
-    jobs = [gate.job_id for gate in order.conditions.jobs]
-    dependency_kept = dependency in {"", "(null)"} or any(f":{job}" in dependency for job in jobs)
-    dependency_change = () if dependency_kept else (("Dependency", ",".join(jobs), dependency),)
-    return (*find_differences(request, claim.shown), *dependency_change, *workdir_change)
+    changes = find_differences(controller_fields(array), controller_job)
+    dependency = controller_job.fields.get("Dependency", "")
+    jobs = [array.job_id for array in conditions.jobs]
+    if dependency not in {"", "(null)"} and not any(f":{job}" in dependency for job in jobs):
+        changes.append(("Dependency", ",".join(jobs), dependency))
+    identities = compare_identity(watched, array, controller_job.row)
+    return (*changes, *(entry for entry in identities if entry[0] == "WorkDir"))

@@ -55,10 +55,10 @@ class SlurmPoller(Poller):
         ]
         self._watcher = Watcher(self._repeats, world)
         self._pace, self._due = Pace(floor=floor), 0.0
-        self._haste = EarlyQueries(floor=floor)
+        self._early = EarlyQueries(floor=floor)
         self._ended: dict[Key, Repeat] = {}
-        self._calm: dict[Key, int] = {}
-        self._known: set[str] = set()
+        self._confirmations: dict[Key, int] = {}
+        self._seen_arrays: set[str] = set()
         self._squeue: Answer = "unasked"
         self._queue_garbage: tuple[str, ...] = ()
 
@@ -80,43 +80,42 @@ class SlurmPoller(Poller):
             self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
             cost = (time.thread_time() - cpu_start) * _COST_FACTOR
             self._due = self._world.now() + self._pace.seconds(self._chance(), cost)
-        self._haste = self._haste.after(self._world.now(), changed=changed)
+        self._early = self._early.after(self._world.now(), changed=changed)
         self._note_ends()
 
     def pause(self) -> float | None:
         """Return the seconds to the next query; None if nothing is left to ask about."""
         return max(0.0, self._due - self._world.now()) if self._open() else None
 
-    def stirred(self) -> bool:
+    def has_news(self) -> bool:
         """Return whether jobs wrote ends that squeue can be asked about now."""
         if any(tracked_campaign.records.stirred() for tracked_campaign in self._watched):
             self._note_ends()
         return self._is_early_query_due()
 
-    def soon(self) -> float:
+    def seconds_to_news(self) -> float:
         """Return the seconds until squeue can be asked early about ends that jobs wrote."""
         if not self._ended or self._squeue == "absent":
             return math.inf
         last = len(self._ended) == len(self._open())
-        return self._haste.seconds(self._world.now(), last=last)
+        return self._early.seconds(self._world.now(), last=last)
 
     def _note_ends(self) -> None:
         """Remember the repeats whose jobs wrote an end, but that are not known to be over."""
         before = self._ended
         self._ended = {repeat.key: repeat for repeat in self._open() if repeat.newest.ended}
         if self._ended.keys() - before.keys():
-            self._haste = self._haste.heard(self._world.now())
+            self._early = self._early.note_end(self._world.now())
 
     def _is_early_query_due(self) -> bool:
-        """Return whether to ask squeue early about ends that jobs wrote."""
-        return self.soon() <= 0
+        return self.seconds_to_news() <= 0
 
-    def settled(self, key: Key) -> bool:
+    def is_final(self, key: Key) -> bool:
         """Return whether a repeat's end has stood long enough."""
-        return self._calm.get(key, 0) >= _CONFIRMATIONS
+        return self._confirmations.get(key, 0) >= _CONFIRMATIONS
 
     def _open(self) -> list[Repeat]:
-        return [repeat for repeat in self._repeats if not self.settled(repeat.key)]
+        return [repeat for repeat in self._repeats if not self.is_final(repeat.key)]
 
     def _ask(self) -> None:
         """Go down the ladder once for every unsettled repeat."""
@@ -132,25 +131,17 @@ class SlurmPoller(Poller):
         self.garbage = (*self._watcher.garbage, *self._queue_garbage)
         self.absent = self._watcher.answer == self._squeue == "absent"
         for repeat in doubts:
+            reports = reports_by_key[repeat.key]
             row, _ = queue.newest(repeat)
-            reports_by_key[repeat.key] = replace(
-                reports_by_key[repeat.key], queue=row, squeue=self._squeue
-            )
-        # An array with any sign of life is not lost.
+            reports_by_key[repeat.key] = replace(reports, queue=row, squeue=self._squeue)
+        for repeat in open_repeats:
+            if reports_by_key[repeat.key].has_trace:
+                self._seen_arrays.add(repeat.array.name)
         for repeat in open_repeats:
             reports = reports_by_key[repeat.key]
-            if any(
-                sign is not None
-                for sign in (reports.accounting, reports.queue, reports.record.start)
-            ):
-                self._known.add(repeat.array.name)
-        for repeat in doubts:
             if self._is_lost(repeat):
-                reports_by_key[repeat.key] = replace(
-                    reports_by_key[repeat.key], lost_job=repeat.array.job_id
-                )
-        for repeat in open_repeats:
-            self._judge(repeat, reports_by_key[repeat.key])
+                reports = replace(reports, lost_job=repeat.array.job_id)
+            self._judge(repeat, reports)
         answers = {self._watcher.answer, self._squeue}
         self.failures = 0 if "answered" in answers or answers == {"unasked"} else self.failures + 1
 
@@ -176,11 +167,11 @@ class SlurmPoller(Poller):
         resolved_state = defer_end(resolve_state(reports), reports.record, now=self._world.now())
         state = _unsubmitted_state(repeat, reports) or resolved_state
         self.states[repeat.key] = state
-        self._calm[repeat.key] = self._count_confirmations(repeat, state, reports)
+        self._confirmations[repeat.key] = self._count_confirmations(repeat, state, reports)
 
     def _doubts(self, repeat: Repeat, reports: Reports) -> bool:
         """Return whether squeue has to be asked; now and then about all, because sacct may lag."""
-        if needs_squeue(reports) or self._calm.get(repeat.key, 0) > 0:
+        if needs_squeue(reports) or self._confirmations.get(repeat.key, 0) > 0:
             return True
         checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
         return checkup and not self._is_accounted(repeat)
@@ -194,7 +185,7 @@ class SlurmPoller(Poller):
         if self.garbage:
             return False
         silent = self._squeue != "answered" or self._watcher.answer not in {"answered", "absent"}
-        if silent or not array.job_id or array.name in self._known:
+        if silent or not array.job_id or array.name in self._seen_arrays:
             return False
         return self._world.now() - repeat.accepted > _FORGOTTEN
 
@@ -228,14 +219,10 @@ class SlurmPoller(Poller):
         queue_state = reports.queue and parse_state(reports.queue.state)
         if queue_state and not queue_state.kind.over:
             return 0
-        repeat_state = reports.own
-        if (
-            queue_state
-            and repeat_state
-            and repeat_state.word == state.word
-            and not queue_state.returns
-        ):
-            return _CONFIRMATIONS  # The controller and the job agree; accounting lags, but will follow.
+        same_word = reports.own is not None and reports.own.word == state.word
+        if queue_state and same_word and not queue_state.returns:
+            # The controller and the job agree; accounting lags, but will follow.
+            return _CONFIRMATIONS
         row, _ = self._watcher.rows.get(repeat.tag, (None, 0))
         # The job continues after this repeat, and may yet be started again with it.
         job_lives = (
@@ -254,7 +241,7 @@ class SlurmPoller(Poller):
         if state.kind.over and is_final and not parse_state(state.word).returns:
             return _CONFIRMATIONS
         # While squeue does not answer, waiting gives no information.
-        return self._calm.get(repeat.key, 0) + (self._squeue != "failed")
+        return self._confirmations.get(repeat.key, 0) + (self._squeue != "failed")
 
 
 def _unsubmitted_state(repeat: Repeat, reports: Reports) -> RepeatState | None:

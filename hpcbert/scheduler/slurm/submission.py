@@ -5,7 +5,7 @@ answer, before the call for the next one. A crash in between leaves a job that w
 campaign's directory, which the next `submit` of the campaign finds and adopts.
 
 sbatch's answer is not enough: a site may wrap it, and its answer may come too late. The controller
-is asked about each id that it prints (`claims`), before the next call, which may name it as a
+is asked about each id that it prints, before the next call, which may name it as a
 dependency. After any failure the queue is searched before an array counts as refused. After status
 0, or an id of the submitter's, sbatch is never called again for the array, not even by a resumed
 submission.
@@ -17,6 +17,7 @@ import contextlib
 import os
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -26,12 +27,11 @@ from hpcbert.campaign.ledger import Ledger
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Array, Campaign, Point, format_utc
-from hpcbert.scheduler.base import RESUME, NoRoomError, World, record_arrays
+from hpcbert.scheduler.base import RESUME, Job, NoRoomError, World, record_arrays
 from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.scheduler.slurm.dependencies import StartConditions, find_conditions, sbatch_argv
 from hpcbert.scheduler.slurm.identify import (
-    Claim,
-    Order,
+    PrintedId,
     adopt_jobs,
     check_printed_ids,
     complete_array,
@@ -78,7 +78,7 @@ Verdict = Literal["done", "again", "full"]
 
 def submit_arrays(directory: Path, campaign: Campaign, world: World) -> Campaign:
     """Implement `Scheduler.submit`, one array after the other."""
-    arrays: dict[Point | None, Array] = _find_previous_array(directory, campaign)
+    arrays = _find_previous_array(directory, campaign)
     world = world._replace(environ=commands.submission_environment(world.environ))
     with store.open_ledger(directory, campaign) as ledger:
         if world.resumed:
@@ -90,8 +90,8 @@ def submit_arrays(directory: Path, campaign: Campaign, world: World) -> Campaign
             array = queue.popleft()
             if array.name in unsubmitted_names:
                 world.check()
-                gates = find_conditions(watched, arrays, array, world)
-                array = _submit_array(ledger, watched, array, world, gates)
+                conditions = find_conditions(watched, arrays, array, world)
+                array = _submit_array(ledger, watched, array, conditions, world)
                 if array.state != "submitted":
                     first_half, second_half = _split_array(array)
                     ledger.split(array, (first_half, second_half))
@@ -125,15 +125,12 @@ def _adopt_all(ledger: Ledger, world: World) -> None:
 
 def _find_previous_array(directory: Path, campaign: Campaign) -> dict[Point | None, Array]:
     """Return the last array of the campaign that must be over first; nothing if it is gone."""
+    if not campaign.after:
+        return {}
     with contextlib.suppress(UsageError):
-        previous_campaign = (
-            store.read_manifest(directory.parent / campaign.after) if campaign.after else None
-        )
-        if (
-            submitted_arrays := [array for array in previous_campaign.in_order if array.job_id]
-            if previous_campaign
-            else []
-        ):
+        previous_campaign = store.read_manifest(directory.parent / campaign.after)
+        submitted_arrays = [array for array in previous_campaign.in_order if array.job_id]
+        if submitted_arrays:
             return {None: submitted_arrays[-1]}
     return {}
 
@@ -142,8 +139,8 @@ def _submit_array(
     ledger: Ledger,
     watched: TrackedCampaign,
     array: Array,
+    conditions: StartConditions,
     world: World,
-    gates: StartConditions,
 ) -> Array:
     """Return an array as submitted, or one that must be submitted in parts.
 
@@ -151,21 +148,19 @@ def _submit_array(
         SchedulerError, NoRoomError: As `Scheduler.submit`.
     """
     store.read_script(ledger.directory, array)
-    # An earlier try may have made its job, even if sbatch seemed to refuse it.
-    tracked_campaign = (
-        TrackedCampaign(ledger.directory, ledger.campaign) if array.called else watched
-    )
-    if array.called and (job := search_job(tracked_campaign, array, world)):
-        result = job.of(array, format_utc(world.now()))
-        record_arrays(ledger, result)
-        return result
+    if array.called:
+        # An earlier try may have made its job, even if sbatch seemed to refuse it.
+        job = search_job(TrackedCampaign(ledger.directory, ledger.campaign), array, world)
+        if job:
+            result = job.of(array, format_utc(world.now()))
+            record_arrays(ledger, result)
+            return result
     if array.submitted:
         raise _make_refusal(array, ledger.campaign, world.again)
     workdir = os.path.realpath(ledger.directory)
     called_array = replace(array, called=format_utc(world.now()), workdir=workdir)
     record_arrays(ledger, called_array)
-    order = Order(called_array, gates)
-    result, verdict = _call_repeatedly(ledger, watched, order, world)
+    result, verdict = _call_repeatedly(ledger, watched, called_array, conditions, world)
     if verdict == "full" and len(result.repeats) > 1 and not result.together:
         return result
     # This goes to disk with the next call of sbatch, or the manifest: until then the job itself,
@@ -181,15 +176,14 @@ def _submit_array(
 def _split_array(array: Array) -> tuple[Array, Array]:
     """Return an array split in two, because of a limit on the jobs of one."""
     middle = (len(array.repeats) + 1) // 2
+    second_name = f"{array.name}.p{array.repeats[middle]}"
     first_half = _make_part(array, array.repeats[:middle], array.name)
-    return first_half, _make_part(
-        array, array.repeats[middle:], f"{array.name}.p{array.repeats[middle]}"
-    )
+    return first_half, _make_part(array, array.repeats[middle:], second_name)
 
 
 def _make_part(array: Array, repeats: tuple[int, ...], name: str) -> Array:
-    reasons = tuple(entry for entry in array.why if entry[0] in repeats)
-    return replace(array, name=name, repeats=repeats, why=reasons, error="")
+    why = tuple(reason for reason in array.why if reason[0] in repeats)
+    return replace(array, name=name, repeats=repeats, why=why, error="")
 
 
 def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
@@ -197,8 +191,7 @@ def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
     count = len(campaign.current) - unsubmitted
     return NoRoomError(
         f"Slurm accepts no more of your jobs now: {count} repeats are submitted, "
-        f"{unsubmitted} are not. "
-        f"Slurm's message: {array.error}",
+        f"{unsubmitted} are not. Slurm's message: {array.error}",
         where=campaign.id,
         hint=f"When some have ended: {RESUME} {campaign.id}; --wait continues by itself.",
     )
@@ -206,18 +199,16 @@ def _make_full_error(array: Array, campaign: Campaign) -> NoRoomError:
 
 def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerError:
     """Return the error for an array that Slurm refused, or may not have received."""
-    job_ids = [
-        other_array.job_id for other_array in campaign.arrays if other_array.state == "submitted"
-    ]
+    job_ids = [entry.job_id for entry in campaign.arrays if entry.state == "submitted"]
     before = f" Submitted before it: {', '.join(job_ids)}." if job_ids else ""
     if "no such program" in array.error:
         hint = "Run this on a login node, or use the local scheduler (--scheduler local)."
     elif array.state == "refused":
         advice = reasons.find_refusal_advice(array.error)
         # The request is in the scripts, which a resumed submission uses unchanged.
-        remedy = (
-            f"Submit again: {advice}. If instead the cause goes away" if advice else "Fix the cause"
-        )
+        remedy = "Fix the cause"
+        if advice:
+            remedy = f"Submit again: {advice}. If instead the cause goes away"
         hint = f"{remedy}, then submit the rest: {RESUME} {campaign.id}"
     elif array.submitted:
         hint = (
@@ -230,61 +221,77 @@ def _make_refusal(array: Array, campaign: Campaign, again: str) -> SchedulerErro
 
 
 def _call_repeatedly(
-    ledger: Ledger, watched: TrackedCampaign, order: Order, world: World
+    ledger: Ledger,
+    watched: TrackedCampaign,
+    array: Array,
+    conditions: StartConditions,
+    world: World,
 ) -> tuple[Array, Verdict]:
-    """Call sbatch until the result for the array is known."""
     for seconds in _PAUSES:
-        array, verdict = _call_sbatch(ledger, watched, order, world)
+        result, verdict = _call_sbatch(ledger, watched, array, conditions, world)
         if verdict != "again":
-            return array, verdict
+            return result, verdict
         world.pause(seconds)
-    return _call_sbatch(ledger, watched, order, world)
+    return _call_sbatch(ledger, watched, array, conditions, world)
 
 
 def _call_sbatch(
-    ledger: Ledger, watched: TrackedCampaign, order: Order, world: World
+    ledger: Ledger,
+    watched: TrackedCampaign,
+    array: Array,
+    conditions: StartConditions,
+    world: World,
 ) -> tuple[Array, Verdict]:
     """Call sbatch once; return the result for the array, and whether calling again may help."""
-    array, directory = order.array, watched.directory
-    argv = sbatch_argv(directory, array, gates=order.conditions)
-    outcome = world.run(argv, cwd=directory, env=world.environ)
+    argv = sbatch_argv(watched.directory, array, conditions)
+    outcome = world.run(argv, cwd=watched.directory, env=world.environ)
     if outcome.returncode == _NO_PROGRAM:
         return replace(array, state="refused", error=format_complaint(outcome)), "done"
-    claims = check_printed_ids(watched, array, outcome, world)
-    claim = next((claim for claim in claims if claim.is_ours), None)
-    if claim:
-        return complete_array(watched, order, claim, format_utc(world.now())), "done"
-    # One array's job can't be another's, so all that are on record by now matter.
-    watched = TrackedCampaign(directory, ledger.campaign)
-    single_claim = claims[0] if is_single_id(outcome) else None
-    # Nothing contradicts it at this moment; a later query settles it (`Array.unsettled`).
-    is_silent = single_claim is not None and single_claim.silent
-    # If the controller refused it, don't wait.
-    is_refused = (
-        _DECIDED in outcome.stderr and not outcome.ok and not _has_phrase(outcome, _UNCERTAIN)
-    )
-    find_made_job = look_up_job if is_refused else search_job
-    job = None if is_silent else find_made_job(watched, array, world)
-    if job:
-        return job.of(array, format_utc(world.now())), "done"
-    claim = find_unmarked(watched, claims) if outcome.ok else None
-    if claim := claim or (
-        single_claim if is_silent or (single_claim and single_claim.unknown) else None
-    ):
-        return complete_array(watched, order, claim, format_utc(world.now())), "done"
-    return _judge_failure(watched, array, outcome, claims, world)
+    printed_ids = check_printed_ids(watched, array, outcome, world)
+    printed = next((printed for printed in printed_ids if printed.is_ours), None)
+    if printed is None:
+        # One array's job can't be another's, so all that are on record by now matter.
+        watched = TrackedCampaign(watched.directory, ledger.campaign)
+        single_id = printed_ids[0] if is_single_id(outcome) else None
+        # Nothing contradicts an unanswered id at this moment; a later query settles it
+        # (`Array.is_unconfirmed`).
+        if single_id is None or not single_id.unanswered:
+            job = _find_made_job(watched, array, outcome, world)
+            if job:
+                return job.of(array, format_utc(world.now())), "done"
+        printed = find_unmarked(watched, printed_ids) if outcome.ok else None
+        if single_id and single_id.is_ours is None:
+            printed = printed or single_id
+    if printed:
+        stamp = format_utc(world.now())
+        return complete_array(watched, array, conditions, printed, stamp), "done"
+    return _judge_failure(watched, array, outcome, printed_ids, world)
+
+
+def _find_made_job(
+    watched: TrackedCampaign, array: Array, outcome: Outcome, world: World
+) -> Job | None:
+    """Return the job that a call made; without waiting for it if the controller refused it."""
+    decided = _DECIDED in outcome.stderr and not outcome.ok
+    if decided and not _has_phrase(outcome, _UNCERTAIN):
+        return look_up_job(watched, array, world)
+    return search_job(watched, array, world)
 
 
 def _judge_failure(
-    watched: TrackedCampaign, array: Array, outcome: Outcome, claims: list[Claim], world: World
+    watched: TrackedCampaign,
+    array: Array,
+    outcome: Outcome,
+    printed_ids: Sequence[PrintedId],
+    world: World,
 ) -> tuple[Array, Verdict]:
-    """Judge a call that left no known job."""
     if not outcome.ok and _is_full(watched, array, outcome, world):
         return replace(array, called="", workdir="", error=format_complaint(outcome)), "full"
-    accepted = outcome.ok or find_unmarked(watched, claims) or any(claim.silent for claim in claims)
-    if accepted or any(claim.unknown for claim in claims):
-        printed = "; ".join(claim.text for claim in claims) or "no job id"
-        error = f"sbatch ended with status {outcome.returncode} and printed {printed}: "
+    unanswered = any(printed.unanswered for printed in printed_ids)
+    accepted = outcome.ok or find_unmarked(watched, printed_ids) or unanswered
+    if accepted or any(printed.unknown for printed in printed_ids):
+        texts = "; ".join(printed.text for printed in printed_ids) or "no job id"
+        error = f"sbatch ended with status {outcome.returncode} and printed {texts}: "
         error += "Slurm does not show which job is this array's"
         stamp = format_utc(world.now()) if accepted else ""
         return replace(array, submitted=stamp, error=error), "done"

@@ -45,12 +45,7 @@ with _without_logging():
 
 
 class Watcher(SlurmInfoWatcher):
-    """submitit's watcher with our way of asking and reading.
-
-    Args:
-        repeats: The repeats to watch.
-        world: Its `run` starts sacct.
-    """
+    """submitit's watcher with our way of asking and reading."""
 
     def __init__(self, repeats: Sequence[Repeat], world: World) -> None:
         super().__init__()
