@@ -71,12 +71,7 @@ def collect_tables(
         HpcbertError: As `collect`, or the file can't be written.
     """
     recipes = (places or find_places()).recipes
-    collection = collect(
-        paths,
-        request or CollectRequest(),
-        frameworks=recipes.names,
-        load=recipes.load,
-    )
+    collection = collect(paths, request or CollectRequest(), recipes)
     table_provenance = make_provenance()
     width = 0 if output else streams.line_width(sys.stdout)
     layout, tables = FORMATS[form], collection.tables

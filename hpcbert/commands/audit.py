@@ -16,7 +16,7 @@ from typing import Any, Literal
 from hpcbert.campaign import evidence, judge, measurements, store
 from hpcbert.campaign.attempts import SCHEMA, AskStates
 from hpcbert.campaign.evidence import EVIDENCE, SEAL, TABLE, Deviation
-from hpcbert.campaign.fingerprint import ENV_FOLDER, Environments, Fingerprint
+from hpcbert.campaign.fingerprint import ENV_FOLDER, Environments
 from hpcbert.campaign.judge import Gathered, JudgedRepeat
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, IncompleteError, UsageError
@@ -99,11 +99,8 @@ def audit(directory: Path, *, expected: str = "") -> Audit:
     campaign = store.read_manifest(directory)
     document = _read_evidence(directory)
     tracked_campaign = TrackedCampaign(directory, campaign)
-    deviations = list(
-        evidence.find_deviations(
-            tracked_campaign, document, evidence.read_digests(tracked_campaign)
-        )
-    )
+    digests = evidence.read_digests(tracked_campaign)
+    deviations = list(evidence.find_deviations(tracked_campaign, document, digests))
     seal = str(document.get(SEAL, ""))
     if not seal.startswith(expected):
         detail = f"its seal is {seal} instead of {expected}"
@@ -220,7 +217,8 @@ def _find_changes(
         for key in keys:
             value = getattr(run, key, None)
             if value != record.get(key):
-                detail = f"repeat {record['repeat']} has {key} {value}, but the record has {record.get(key)}"
+                expected = f"the record has {record.get(key)}"
+                detail = f"repeat {record['repeat']} has {key} {value}, but {expected}"
                 yield Deviation("changed", str(record.get("log", "")), detail)
     try:
         table = store.read_json(directory / TABLE)
@@ -228,9 +226,8 @@ def _find_changes(
         yield Deviation("changed", TABLE, error.message)
         return
     tables = {"schema": SCHEMA, **tables_data(tabulate(judgement.points))}
-    for location in islice(
-        _find_differences(table, json.loads(json.dumps(tables))), _MOST_DIFFERENCES
-    ):
+    differences = _find_differences(table, json.loads(json.dumps(tables)))
+    for location in islice(differences, _MOST_DIFFERENCES):
         yield Deviation("changed", TABLE, f"{location} differs from what the logs give")
 
 
@@ -251,21 +248,21 @@ def _find_differences(old: Any, new: Any, location: str = "") -> Iterator[str]:
 def _make_exhibit(
     judged_repeat: JudgedRepeat, files: Mapping[str, Any], environments: Environments
 ) -> Exhibit:
-    array = judged_repeat.array
+    array, run = judged_repeat.array, judged_repeat.run
     fingerprints = {node.node: node for node in judged_repeat.fingerprints}
-    prefix = f"{array.point.key}.{judged_repeat.run.repeat}.{judged_repeat.run.attempt}."
+    prefix = f"{array.point.key}.{run.repeat}.{run.attempt}."
     nodes = []
-    for path in environments.names(
-        array.point.key, judged_repeat.run.repeat, judged_repeat.run.attempt
-    ):
+    for path in environments.names(array.point.key, run.repeat, run.attempt):
         name = path.removeprefix(prefix).removesuffix(".json")
-        node = fingerprints.get(name, Fingerprint(name, {}))
-        digest_and_summary = (node.digest, node.summary) if name in fingerprints else ("", "")
-        nodes.append(Node(name, _make_file(f"{ENV_FOLDER}/{path}", files), *digest_and_summary))
+        file = _make_file(f"{ENV_FOLDER}/{path}", files)
+        fingerprint = fingerprints.get(name)
+        digest = fingerprint.digest if fingerprint else ""
+        summary = fingerprint.summary if fingerprint else ""
+        nodes.append(Node(name, file, digest, summary))
     return Exhibit(
-        job=array.element(judged_repeat.run.repeat) or None,
-        log=_make_file(judged_repeat.run.log, files),
-        status=_make_file(array.status(judged_repeat.run.repeat), files),
+        job=array.element(run.repeat) or None,
+        log=_make_file(run.log, files),
+        status=_make_file(array.status(run.repeat), files),
         script=_make_file(array.script, files),
         nodes=tuple(nodes),
     )

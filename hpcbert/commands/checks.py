@@ -1,13 +1,18 @@
-"""Checking what containers need of a machine: of this one, and of nodes by a job."""
+"""Checks of a site: its settings, its nodes, and what containers need.
+
+Nodes answer in rows that look.sh, hello.py and probe.sh print: node, check, status and detail,
+between tabs. `findings.toml` has the advice for each check.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcbert.commands.node_checks import load_checks, make_container_finding, read_rows
-from hpcbert.config import places, recipe
+from hpcbert.config import places, recipe, toml
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.schedulers import find_traits
 from hpcbert.config.site import FrameworkSettings, Site
@@ -18,9 +23,21 @@ from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.finding import Finding
 from hpcbert.script.materials import find_data_path, find_image, site_data_options
 from hpcbert.script.plan import choose_device, read_options
+from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.system.decode import did_you_mean
 from hpcbert.system.runner import Runner
 
+_TABLE = Path(__file__).with_name("findings.toml")
+_STATUSES = ("ok", "warn", "fail")
+_FIELDS = 4
+# look.sh ends a detail so where another interface would do.
+_INTERFACES = re.compile(r"; there are: (\S+)")
+# What a job says when it goes wrong: its script, srun, Slurm's daemon on a node.
+_ERROR_LINE = re.compile(r"(?:hpcbert: |\S+: error: |slurmstepd[\w.-]*: |srun: .*\boption\b).*")
+_HARMLESS_LINE = re.compile(
+    r"hpcbert: repeat \d+ attempt \d+ on |slurmstepd\S* error: couldn't chdir"
+)
+_MOST_ERROR_LINES = 5
 _PROBE = Path(__file__).parent.parent / "shell" / "probe.sh"
 # srun lists the options of its plugins too.
 SRUN_HELP = ("srun", "--help")
@@ -38,8 +55,221 @@ _JOBS_ONLY = (
 )
 
 
+# --- Settings -------------------------------------------------------------------------------------
+
+
+def check_settings(site: Site) -> Iterator[ConfigError]:
+    """Yield invalid settings of a site: each would stop a submission, or be ignored.
+
+    What only one command has need of (an image's form, a path) is that command's to say.
+    """
+    recipes = places.list_recipes(places.recipe_folders(Path(site.where)))
+    for name, settings in site.frameworks.items():
+        key = f"{site.where}: frameworks.{name}"
+        if name not in recipes:
+            yield ConfigError(
+                f"There is no framework {name!r}.", where=key, hint=did_you_mean(name, recipes)
+            )
+            continue
+        try:
+            framework_recipe = recipe.load(recipes[name])
+        except ConfigError as error:
+            yield error
+            continue
+        yield from _check_framework(site, framework_recipe, settings, key)
+    for text in site.container.mounts:
+        yield from _check_mount(text, f"{site.where}: container.mounts")
+
+
+def _check_mount(text: str, key: str) -> Iterator[ConfigError]:
+    try:
+        runtimes.parse_mount(text)
+    except UsageError as error:
+        yield ConfigError(error.message, where=key, hint=error.hint)
+
+
+def _check_framework(
+    site: Site, framework_recipe: Recipe, settings: FrameworkSettings, key: str
+) -> Iterator[ConfigError]:
+    if settings.model and settings.model not in framework_recipe.models:
+        yield ConfigError(
+            f"{framework_recipe.name} has no model {settings.model!r}.",
+            where=f"{key}.model",
+            hint=did_you_mean(settings.model, framework_recipe.models),
+        )
+    try:
+        choose_device(framework_recipe, site, "")
+    except UsageError as error:
+        yield ConfigError(error.message, where=f"{key}.device", hint=error.hint)
+    for precision in settings.batch_sizes:
+        if precision not in framework_recipe.precisions:
+            yield ConfigError(
+                f"{framework_recipe.name} does not run in {precision}.",
+                where=f"{key}.batch_sizes",
+                hint=did_you_mean(precision, framework_recipe.precisions),
+            )
+    try:
+        read_options(framework_recipe, site, {})
+    except UsageError as error:
+        yield ConfigError(error.message, where=f"{key}.options", hint=error.hint)
+
+
+# --- Rows from nodes ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NodeCheck:
+    """One check of nodes or ranks.
+
+    Attributes:
+        hint: What to do about a problem.
+        change: Name of the setting, package or file to change.
+        remedy: What to type; names in braces are to be filled in.
+        asks: The question, for the page.
+    """
+
+    hint: str
+    change: str = ""
+    remedy: str = ""
+    asks: str = ""
+
+    def remedy_for(self, detail: str, values: Mapping[str, str]) -> str:
+        """Fill in the remedy for a problem; empty if a name in braces has no value.
+
+        Args:
+            detail: The detail of the finding.
+            values: What fills in braces.
+        """
+        interface = _INTERFACES.search(detail)
+        fillers = {name: value for name, value in values.items() if value}
+        if interface:
+            fillers["there"] = interface[1]
+        try:
+            return self.remedy.format_map(fillers)
+        except KeyError:
+            return ""
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """What a check printed on one node; `status` is `ok`, `warn` or `fail`."""
+
+    node: str
+    name: str
+    status: str
+    detail: str
+
+
+@functools.cache
+def load_checks(kind: str) -> Mapping[str, NodeCheck]:
+    """Return the checks of `nodes`, or of what `containers` need, by name."""
+    return {name: NodeCheck(**values) for name, values in toml.read(_TABLE)[kind].items()}
+
+
+def read_rows(output: str) -> tuple[NodeRow, ...]:
+    """Return the rows in the output of a job; other lines are skipped."""
+    rows = [line.split("\t") for line in output.splitlines()]
+    return tuple(NodeRow(*row) for row in rows if len(row) == _FIELDS and row[2] in _STATUSES)
+
+
+def read_nodes(output: str) -> tuple[str, ...]:
+    """Return the nodes that printed any row, in the order of their first rows."""
+    return tuple(dict.fromkeys(row.node for row in read_rows(output)))
+
+
+def make_container_finding(
+    where: str, name: str, status: str, detail: str, nodes: tuple[str, ...] = ()
+) -> Finding:
+    """Return the finding of a check of probe.sh; advice on a known symptom comes first."""
+    heading = f"{name} ({where})"
+    if status == "ok":
+        return Finding(heading, status, detail, nodes=nodes)
+    check = load_checks("containers").get(name, NodeCheck(""))
+    symptom = symptoms.find_symptom(detail)
+    hint = symptom.hint if symptom else check.hint
+    return Finding(heading, status, detail, hint, check.change, nodes)
+
+
+def find_problems(output: str, values: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the findings of a job, one for all nodes that agree.
+
+    Args:
+        output: The job's whole output.
+        values: What fills in remedies.
+    """
+    rows = read_rows(output)
+    bad_checks = {(row.node, row.name) for row in rows if row.status != "ok"}
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        # One good rank does not hide a bad one of its node.
+        if row.status != "ok" or (row.node, row.name) not in bad_checks:
+            groups.setdefault((row.name, row.status, row.detail), []).append(row.node)
+    all_nodes = {row.node for row in rows}
+    for (name, status, detail), node_names in groups.items():
+        nodes = tuple(expand(fold(tuple(dict.fromkeys(node_names)))))  # in their order
+        check = load_checks("nodes").get(name)
+        if check is None:
+            yield make_container_finding(fold(nodes), name, status, detail, nodes)
+        elif status == "ok":
+            yield Finding(f"{name} ({fold(nodes)})", status, detail, nodes=nodes)
+        else:
+            remedy = check.remedy_for(detail, values)
+            if not remedy and set(nodes) < all_nodes:
+                remedy = f"--exclude {','.join(nodes)}"
+            heading = f"{name} ({fold(nodes)})"
+            yield Finding(heading, status, detail, check.hint, check.change, nodes, remedy)
+
+
+def find_missing_nodes(output: str, node_count: int, complaint: str) -> Iterator[Finding]:
+    """Yield a finding if fewer nodes answered than requested."""
+    answer_count = len(read_nodes(output))
+    if answer_count < node_count:
+        hint = "Look at `sinfo`; ask for fewer with --nodes."
+        detail = f"{answer_count} of {node_count} nodes answered: {complaint or 'no answer'}"
+        yield Finding(
+            "nodes", "fail", detail, hint, "", (), f"--nodes {answer_count}" if answer_count else ""
+        )
+
+
+def find_missing_ranks(output: str, nodes: Sequence[str], runtime: str) -> Iterator[Finding]:
+    """Yield a finding if ranks did not start on nodes of a job, with the reason.
+
+    Args:
+        output: The job's whole output.
+        nodes: Those of the job.
+        runtime: The site's container runtime.
+    """
+    started_nodes = {row.node for row in read_rows(output) if row.name == "ranks"}
+    nodes_outside = tuple(
+        node for node in nodes if f"hpcbert: {node}: not in the container" in output
+    )
+    rankless_nodes = nodes_outside or tuple(node for node in nodes if node not in started_nodes)
+    if not rankless_nodes:
+        return
+    name, check = "ranks", load_checks("nodes")["ranks"]
+    if runtime == "pyxis":
+        name, check = "plugin", load_checks("containers")["plugin"]
+    symptom = symptoms.find_symptom(output)
+    hint = symptom.hint if symptom else check.hint
+    detail = "; ".join(find_error_lines(output)) or "no rank started"
+    yield Finding(
+        f"{name} ({fold(rankless_nodes)})", "fail", detail, hint, check.change, rankless_nodes
+    )
+
+
+def find_error_lines(output: str) -> tuple[str, ...]:
+    """Return error lines of a job's script, of srun and of Slurm's daemons, a few at most."""
+    lines = [line for line in output.splitlines() if _ERROR_LINE.match(line)]
+    return tuple(dict.fromkeys(line for line in lines if not _HARMLESS_LINE.match(line)))[
+        :_MOST_ERROR_LINES
+    ]
+
+
+# --- Containers -----------------------------------------------------------------------------------
+
+
 def check_containers(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Iterator[Finding]:
-    """Yield what containers meet on this machine.
+    """Yield findings about what containers need of this machine.
 
     Args:
         site: What is to be checked.
@@ -66,7 +296,7 @@ def check_containers(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> I
 
 
 def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Finding:
-    """Return whether srun here has every option of pyxis that the job scripts use.
+    """Check that srun here has every option of pyxis that the job scripts use.
 
     Args:
         site: Where they run.
@@ -98,19 +328,20 @@ def check_pyxis(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> Findin
         flags |= dict.fromkeys(runtimes.pyxis_options(**switches, writable=writable))
     missing_flags = runtimes.missing_pyxis_options(usage.stdout, flags)
     if missing_flags:
+        needed = runtimes.PYXIS_SINCE[missing_flags[-1]]
         options = " and ".join(f"--{flag}" for flag in missing_flags)
-        detail = f"srun's pyxis is older than {runtimes.PYXIS_SINCE[missing_flags[-1]]}: it has no {options}"
+        detail = f"srun's pyxis is older than {needed}: it has no {options}"
         releases = ", ".join(
             f"{runtimes.PYXIS_SINCE[flag]} brought --{flag}" for flag in missing_flags
         )
-        hint = f"Ask the administrator for pyxis {runtimes.PYXIS_SINCE[missing_flags[-1]]} or newer ({releases}), "
+        hint = f"Ask the administrator for pyxis {needed} or newer ({releases}), "
         hint += 'or enter by the enroot command: container.runtime = "enroot".'
         return Finding("pyxis", "fail", detail, hint, OLD_PYXIS, (), "--runtime enroot")
     return Finding("pyxis", "ok", f"srun has --{', --'.join(flags)}")
 
 
 def probe_words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:
-    """Return the words for probe.sh on the nodes; none where ranks run on the host."""
+    """Return the arguments of probe.sh on the nodes; none where ranks run on the host."""
     if site.container.runtime == "none":
         return ()
     return tuple(_probe_arguments(site, recipes, _find_images(site, recipes)[0]))
@@ -176,59 +407,3 @@ def _check_registry(image: Image, site: Site, run: Runner) -> Finding:
     change = check.change if symptom and symptom.name in _LOGIN_SYMPTOMS else ""
     hint = symptom.hint if symptom else check.hint
     return Finding(name, "warn", f"{image.uri}: {problem}", hint, change)
-
-
-def check_settings(site: Site) -> Iterator[ConfigError]:
-    """Yield invalid settings of a site: each would stop a submission, or be ignored.
-
-    What only one command has need of (an image's form, a path) is that command's to say.
-    """
-    recipes = places.list_recipes(places.recipe_folders(Path(site.where)))
-    for name, settings in site.frameworks.items():
-        key = f"{site.where}: frameworks.{name}"
-        if name not in recipes:
-            yield ConfigError(
-                f"There is no framework {name!r}.", where=key, hint=did_you_mean(name, recipes)
-            )
-            continue
-        try:
-            framework_recipe = recipe.load(recipes[name])
-        except ConfigError as error:
-            yield error
-            continue
-        yield from _check_framework(site, framework_recipe, settings, key)
-    for text in site.container.mounts:
-        yield from _check_mount(text, f"{site.where}: container.mounts")
-
-
-def _check_mount(text: str, key: str) -> Iterator[ConfigError]:
-    try:
-        runtimes.parse_mount(text)
-    except UsageError as error:
-        yield ConfigError(error.message, where=key, hint=error.hint)
-
-
-def _check_framework(
-    site: Site, framework_recipe: Recipe, settings: FrameworkSettings, key: str
-) -> Iterator[ConfigError]:
-    if settings.model and settings.model not in framework_recipe.models:
-        yield ConfigError(
-            f"{framework_recipe.name} has no model {settings.model!r}.",
-            where=f"{key}.model",
-            hint=did_you_mean(settings.model, framework_recipe.models),
-        )
-    try:
-        choose_device(framework_recipe, site, "")
-    except UsageError as error:
-        yield ConfigError(error.message, where=f"{key}.device", hint=error.hint)
-    for precision in settings.batch_sizes:
-        if precision not in framework_recipe.precisions:
-            yield ConfigError(
-                f"{framework_recipe.name} does not run in {precision}.",
-                where=f"{key}.batch_sizes",
-                hint=did_you_mean(precision, framework_recipe.precisions),
-            )
-    try:
-        read_options(framework_recipe, site, {})
-    except UsageError as error:
-        yield ConfigError(error.message, where=f"{key}.options", hint=error.hint)

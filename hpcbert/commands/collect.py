@@ -1,29 +1,38 @@
-"""From campaigns and directories of logs to tables of speedups."""
+"""From campaigns, logs and saved results to tables of speedups: the one way to results."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcbert import scheduler
+from hpcbert.campaign import ends, judge, measurements, preflight, store
+from hpcbert.campaign.archive import open_archive
 from hpcbert.campaign.attempts import AskStates
 from hpcbert.campaign.fingerprint import NodeSample, compare_points
-from hpcbert.campaign.foreign import Framework, Reader, Recipes
+from hpcbert.campaign.foreign import Reader, Recipes
 from hpcbert.campaign.node_sharing import NearbyCampaigns
+from hpcbert.campaign.record import Records
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.campaign.user_settings import UserSettings
 from hpcbert.config import places
+from hpcbert.config.site import load as load_site
 from hpcbert.errors import IncompleteError, UsageError
 from hpcbert.logs.layout import LeftOut, LogFile, discover, is_archive, printable_path
 from hpcbert.logs.setting import Window
 from hpcbert.model import MANIFEST, Group, Measured, Origin, Row, Shape, SpeedupTable
+from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
+from hpcbert.results.published import record
 from hpcbert.results.reduce import tabulate
+from hpcbert.scheduler.base import World
 from hpcbert.slurm.states import RepeatState
+from hpcbert.system.runner import run
 
 
 class CollectRequest(NamedTuple):
@@ -64,47 +73,38 @@ class CollectResult(NamedTuple):
         """0 if every requested repeat is valid and no log was left out, else 4."""
         is_incomplete = any(row.ok < row.asked for table in self.tables for row in table.rows)
         has_omissions = self.refused or any(file.wanted for file in self.left_out)
-        return (
-            0
-            if self.tables and not is_incomplete and not has_omissions
-            else IncompleteError.exit_code
-        )
+        if is_incomplete or has_omissions or not self.tables:
+            return IncompleteError.exit_code
+        return 0
 
 
 # The options that supply what logs don't say.
 _OPTION_NAMES = {"framework": "fw", "settings": "set"}
 
 
-class _MeasuredPoint(NamedTuple):
-    """A point, and the fingerprints of its valid runs."""
-
-    point: Measured
-    taken: tuple[NodeSample, ...] = ()
-
-    def out_of(self, origin: Origin) -> _MeasuredPoint:
-        """Return the point with its origin."""
-        return self._replace(point=replace(self.point, origin=origin))
+# A point, and the fingerprints of its valid runs.
+_MeasuredPoint = tuple[Measured, tuple[NodeSample, ...]]
 
 
-class _CampaignResult(NamedTuple):
-    """The result of one campaign.
+class _SourceResult(NamedTuple):
+    """What one campaign gives, or all logs together.
 
     Attributes:
-        refused: Why it has no points.
+        refused: Why there are no points.
     """
 
     source: Source
     points: Sequence[_MeasuredPoint] = ()
     refused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def collect(
     paths: Sequence[Path],
     request: CollectRequest,
+    recipes: Recipes,
     *,
-    frameworks: Collection[str],
-    load: Callable[[str], Framework],
     states: AskStates | None = None,
 ) -> CollectResult:
     """Read campaigns and logs, judge every repeat, reduce the valid ones.
@@ -115,8 +115,7 @@ def collect(
     Args:
         paths: Campaigns, archives of them, directories and files.
         request: What to collect, and how.
-        frameworks: Names of all frameworks.
-        load: Returns a framework by name.
+        recipes: The frameworks that logs can belong to.
         states: Asks the scheduler for a campaign's repeats; its own by default.
 
     Raises:
@@ -127,80 +126,47 @@ def collect(
     with ExitStack() as stack:
         for path in paths:
             if is_archive(path) and path not in archives.values():
-                from hpcbert.campaign.archive import open_archive  # directories do not need zipfile
-
                 archives[stack.enter_context(open_archive(path))] = path
         unpacked = {path: directory for directory, path in archives.items()}
         directories = [unpacked.get(path, path) for path in paths]
-        return _collect_directories(
-            directories, request, archives, frameworks=frameworks, load=load, states=states
+        discovery = discover(directories, request.pattern)
+        if not discovery.logs:
+            _refuse_log_options(request)
+        campaigns, warnings = _choose_campaigns(discovery.campaigns, directories)
+        results = list(_collect_campaigns(campaigns, request, archives, states or ask_scheduler))
+        if discovery.logs:
+            results.append(_collect_logs(directories, discovery.logs, request, recipes))
+        return _tabulate_results(
+            results, [*discovery.warnings, *warnings], discovery.left_out, request.require_all
         )
 
 
-def _collect_directories(
-    paths: Sequence[Path],
-    request: CollectRequest,
-    archives: Mapping[Path, Path],
-    *,
-    frameworks: Collection[str],
-    load: Callable[[str], Framework],
-    states: AskStates | None,
+def _tabulate_results(
+    results: Sequence[_SourceResult],
+    warnings: Sequence[str],
+    left_out: Sequence[LeftOut],
+    require_all: bool,
 ) -> CollectResult:
-    discovery = discover(paths, request.pattern)
-    if not discovery.logs:
-        _refuse_log_options(request)
-    campaigns, ownership_notes = _choose_campaigns(discovery.campaigns, paths)
-    measured_points: list[_MeasuredPoint] = []
-    refused: list[str] = []
-    warnings = [*discovery.warnings, *ownership_notes]
-    files = list(discovery.left_out)
-    result_sources: list[Source] = []
-    for source, points, refusals, notes in _collect_campaigns(
-        campaigns, request, archives, states or ask_scheduler
-    ):
-        result_sources.append(source)
-        measured_points += points
-        refused += refusals
-        warnings += notes
-    if discovery.logs:
-        reader = Reader(
-            user_settings=request.known,
-            frameworks=frameworks,
-            load=load,
-            rule=request.rule,
-            window=request.window,
-            pattern=request.pattern,
-            as_repeats=request.as_repeats,
-        )
-        origin = _origin_of_logs(paths, discovery.logs)
-        measured_points += [
-            _MeasuredPoint(*measured_point).out_of(origin)
-            for measured_point in reader.gather(discovery.logs)
-        ]
-        result_sources.append(Source(**asdict(origin)))
-        warnings += reader.warnings
-        files += reader.left_out
-    trained_points = [
-        measured_point
-        for measured_point in measured_points
-        if not _is_rehearsal(measured_point.point)
-    ]
+    """Return the tables of all results, which had these warnings and left these files out."""
+    points = [point for result in results for point in result.points]
+    refused = [text for result in results for text in result.refused]
     refused += [
         f"{point.group.framework} {point.shape}: {len(point.runs)} rehearsed, nothing was trained."
-        for point, _ in measured_points
+        for point, _ in points
         if _is_rehearsal(point)
     ]
-    refuse_duplicates(
-        (measured_point.point.group, measured_point.point) for measured_point in trained_points
+    trained = [(point, samples) for point, samples in points if not _is_rehearsal(point)]
+    refuse_duplicates((point.group, point) for point, _ in trained)
+    tables = tabulate(compare_points(trained), require_all=require_all)
+    all_warnings = [*warnings, *(text for result in results for text in result.warnings)]
+    all_warnings += _warn_of_mixed_windows(point for point, _ in trained)
+    return CollectResult(
+        tables,
+        tuple(refused),
+        tuple(dict.fromkeys(all_warnings)),
+        (*left_out, *(file for result in results for file in result.left_out)),
+        tuple(result.source for result in results),
     )
-    tables = tabulate(
-        compare_points(
-            (measured_point.point, measured_point.taken) for measured_point in trained_points
-        ),
-        require_all=request.require_all,
-    )
-    notes = tuple(dict.fromkeys((*warnings, *_warn_of_mixed_windows(trained_points))))
-    return CollectResult(tables, tuple(refused), notes, tuple(files), tuple(result_sources))
 
 
 def _refuse_log_options(request: CollectRequest) -> None:
@@ -229,10 +195,6 @@ def _choose_campaigns(
 
     In a directory that several people share, those are the user's; if none is, everybody's.
     """
-    if not campaigns:
-        return [], []
-    from hpcbert.campaign import store
-
     owners = {
         campaign: "" if campaign in paths else store.find_foreign_owner(campaign)
         for campaign in campaigns
@@ -251,22 +213,14 @@ def _collect_campaigns(
     request: CollectRequest,
     archives: Mapping[Path, Path],
     states: AskStates,
-) -> Iterator[_CampaignResult]:
+) -> Iterator[_SourceResult]:
     """Yield the result of each campaign; for unpacked ones, their archives are known."""
-    if directories:
-        # Other logs need none of this: manifests, states and their history take time to import.
-        from hpcbert.campaign import store
-        from hpcbert.campaign.node_sharing import NearbyCampaigns
-        from hpcbert.campaign.record import Records
-        from hpcbert.campaign.repeats import TrackedCampaign
-
-        # Campaigns of one folder read each other's status files.
-        records, nearby = Records(keep_unchanged=True), NearbyCampaigns()
-        for directory in directories:
-            tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory), records)
-            yield _collect_campaign(
-                tracked_campaign, nearby, request, archives.get(directory, directory), states
-            )
+    # Campaigns of one folder read each other's status files.
+    records, nearby = Records(keep_unchanged=True), NearbyCampaigns()
+    for directory in directories:
+        tracked_campaign = TrackedCampaign(directory, store.read_manifest(directory), records)
+        origin_path = archives.get(directory, directory)
+        yield _collect_campaign(tracked_campaign, nearby, request, origin_path, states)
 
 
 def _collect_campaign(
@@ -275,58 +229,68 @@ def _collect_campaign(
     request: CollectRequest,
     origin_path: Path,
     states: AskStates,
-) -> _CampaignResult:
-    from hpcbert.campaign import ends, judge, measurements, preflight, store
-    from hpcbert.campaign.measurements import make_source
-
+) -> _SourceResult:
     directory, campaign = tracked_campaign.directory, tracked_campaign.campaign
     if campaign.rehearse:
         text = f"{campaign.id} is a rehearsal: nothing was trained, so it has no table."
-        return _CampaignResult(make_source(origin_path, campaign, ()), refused=(text,))
+        return _SourceResult(measurements.make_source(origin_path, campaign, ()), refused=(text,))
     judgement = judge.gather(
         tracked_campaign, rule=request.rule, window=request.window, states=states, nearby=nearby
     )
-    is_alive = any(repeat.history.newest.kind.alive for repeat in judgement.repeats)
-    acceptances = tuple(f"{campaign.id}: {sentence}" for sentence in judgement.comparison.accepted)
-    notes = (
+    newest_states = {repeat.key: repeat.history.newest for repeat in judgement.repeats}
+    is_alive = any(state.kind.alive for state in newest_states.values())
+    warnings = [
+        *judgement.warnings,
         *store.warn_about_writers(origin_path),
         *preflight.warn_about_preflight(tracked_campaign, over=not is_alive),
-        *acceptances,
-    )
-    if origin_path == directory and not store.find_foreign_owner(directory):
-        newest_states = {repeat.key: repeat.history.newest for repeat in judgement.repeats}
-        ends.write(
-            tracked_campaign,
-            newest_states,
-            {key for key, repeat_state in newest_states.items() if repeat_state.kind.over},
-        )
-        notes += measurements.write_results(tracked_campaign, judgement, nearby, now=time.time())
-    points = [
-        _MeasuredPoint(point, node_samples).out_of(
-            Origin("campaign", campaign.id, str(origin_path))
-        )
-        for point, node_samples in zip(judgement.points, judgement.samples, strict=True)
+        *(f"{campaign.id}: {sentence}" for sentence in judgement.comparison.accepted),
     ]
+    if origin_path == directory and not store.find_foreign_owner(directory):
+        ended = {key for key, state in newest_states.items() if state.kind.over}
+        ends.write(tracked_campaign, newest_states, ended)
+        warnings += measurements.write_results(tracked_campaign, judgement, nearby, now=time.time())
     refused: tuple[str, ...] = ()
     if judgement.comparison.changed:
         # A changed campaign is not recorded again.
         changes = "; ".join(map(str, judgement.comparison.changed))
         hint = 'Restore it, or accept the change with hpcbert audit --accept "WHY"'
         refused = (f"{campaign.id} was changed since it was collected: {changes}. {hint}.",)
-    source = make_source(origin_path, campaign, judgement.repeats)
-    return _CampaignResult(source, points, refused, (*judgement.warnings, *notes))
+    origin = Origin("campaign", campaign.id, str(origin_path))
+    points = zip(judgement.points, judgement.samples, strict=True)
+    return _SourceResult(
+        measurements.make_source(origin_path, campaign, judgement.repeats),
+        [(replace(point, origin=origin), samples) for point, samples in points],
+        refused,
+        tuple(warnings),
+    )
+
+
+def _collect_logs(
+    paths: Sequence[Path], logs: Sequence[LogFile], request: CollectRequest, recipes: Recipes
+) -> _SourceResult:
+    reader = Reader(
+        user_settings=request.known,
+        frameworks=recipes.names,
+        load=recipes.load,
+        rule=request.rule,
+        window=request.window,
+        pattern=request.pattern,
+        as_repeats=request.as_repeats,
+    )
+    origin = _origin_of_logs(paths, logs)
+    points = reader.gather(logs)
+    return _SourceResult(
+        Source(**asdict(origin)),
+        [(replace(point, origin=origin), samples) for point, samples in points],
+        warnings=tuple(reader.warnings),
+        left_out=tuple(reader.left_out),
+    )
 
 
 def ask_scheduler(tracked_campaign: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
     """Ask the campaign's scheduler for the states of its repeats."""
-    # What asking needs takes longer to import than everything else.
-    from hpcbert import scheduler
-    from hpcbert.scheduler.base import World
-    from hpcbert.system.runner import run
-
-    return scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)).states(
-        tracked_campaign
-    )
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    return backend.states(tracked_campaign)
 
 
 def _is_rehearsal(point: Measured) -> bool:
@@ -366,30 +330,30 @@ def _origin_of_logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
         while path not in ancestors:
             ancestors.add(path)
             path = path.parent
-    log_paths = [given_path for given_path in paths if given_path in ancestors] or paths
-    more = f" and {len(log_paths) - 1} more" if len(log_paths) > 1 else ""
-    return Origin(
-        "logs",
-        f"{printable_path(log_paths[0])}{more}",
-        "" if more else printable_path(log_paths[0]),
-    )
+    log_paths = [path for path in paths if path in ancestors] or paths
+    name = printable_path(log_paths[0])
+    if len(log_paths) > 1:
+        return Origin("logs", f"{name} and {len(log_paths) - 1} more", "")
+    return Origin("logs", name, name)
 
 
-def _warn_of_mixed_windows(measured_points: Sequence[_MeasuredPoint]) -> tuple[str, ...]:
-    """Return which tables compare numbers that were measured over different iterations."""
+def _warn_of_mixed_windows(points: Iterable[Measured]) -> Iterator[str]:
+    """Yield which tables compare numbers that were measured over different iterations."""
     windows: dict[Group, dict[str, Shape]] = {}
-    for measured_point in measured_points:
-        if measured_point.point.counted:
-            shapes = windows.setdefault(measured_point.point.group, {})
-            shapes.setdefault(measured_point.point.counted.counted, measured_point.point.shape)
-    return tuple(
-        f"{group.framework} {group.precision}: the points were measured over different iterations: "
-        + ", ".join(
-            f"{shape} over {window.removeprefix('iterations ')}" for window, shape in shapes.items()
-        )
-        for group, shapes in windows.items()
-        if len(shapes) > 1
-    )
+    for point in points:
+        if point.counted:
+            shapes = windows.setdefault(point.group, {})
+            shapes.setdefault(point.counted.counted, point.shape)
+    for group, shapes in windows.items():
+        if len(shapes) > 1:
+            texts = [
+                f"{shape} over {window.removeprefix('iterations ')}"
+                for window, shape in shapes.items()
+            ]
+            yield (
+                f"{group.framework} {group.precision}: the points were measured over different "
+                f"iterations: {', '.join(texts)}"
+            )
 
 
 _SAVED = ".json"
@@ -410,8 +374,6 @@ class Places:
     @property
     def runs(self) -> Path:
         """The directory of campaigns; reads the site."""
-        from hpcbert.config.site import load as load_site
-
         return Path(load_site(self.site).runs)
 
 
@@ -452,10 +414,6 @@ def load_result_set(
     Raises:
         UsageError: A word names nothing, what it names can't be read, or a point appears twice.
     """
-    from hpcbert.results import document
-    from hpcbert.results.published import record
-    from hpcbert.results.published import record as published
-
     published_names = [
         word for word in words if record.is_record_name(word) and not Path(word).exists()
     ]
@@ -469,7 +427,7 @@ def load_result_set(
         else _refuse_unused_request(request)
     )
     result_sets += [document.read_results(path) for path in files]
-    result_sets += [published.published_results(published_names)] if published_names else []
+    result_sets += [record.published_results(published_names)] if published_names else []
     refuse_duplicates(
         (table.group, row)
         for result_set in result_sets
@@ -493,13 +451,7 @@ def _collect_results(
     request: CollectRequest | None,
     states: AskStates | None,
 ) -> ResultSet:
-    result = collect(
-        paths,
-        request or CollectRequest(),
-        frameworks=user_places.recipes.names,
-        load=user_places.recipes.load,
-        states=states,
-    )
+    result = collect(paths, request or CollectRequest(), user_places.recipes, states=states)
     files = tuple((printable_path(file.path), file.why) for file in result.left_out)
     return ResultSet(result.tables, None, result.sources, result.refused, result.warnings, files)
 
@@ -519,7 +471,7 @@ def _refuse_unused_request(request: CollectRequest | None) -> list[ResultSet]:
 
 
 def is_saved(path: Path) -> bool:
-    """Return whether a file holds results rather than a log, by its name."""
+    """Tell a file of results from a log, by its name."""
     return path.suffix.lower() == _SAVED and not path.is_dir()
 
 
@@ -534,8 +486,6 @@ def resolve_word(word: str, user_places: Places) -> Path:
         return path
     if os.sep in word or is_saved(path):
         raise UsageError("There is no such file or directory.", where=word)
-    from hpcbert.campaign import store  # not needed for logs
-
     return store.find_archive(word, user_places.runs) or store.resolve(word, user_places.runs)
 
 
@@ -545,6 +495,4 @@ def find_newest(user_places: Places) -> Path:
     Raises:
         UsageError: There is none.
     """
-    from hpcbert.campaign import store
-
     return store.find_newest(user_places.runs)

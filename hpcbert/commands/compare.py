@@ -1,8 +1,11 @@
-"""Compare results with other results: campaigns, logs, saved results, in any combination."""
+"""Compare results with other results, and published tables with their logs.
+
+Results are campaigns, logs and saved results, in any combination.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,7 +25,7 @@ from hpcbert.results.compare import (
 )
 from hpcbert.results.document import ResultSet
 from hpcbert.results.published import record
-from hpcbert.results.published.record import PublishedPoint, PublishedTable, PublishedWindow
+from hpcbert.results.published.record import PublishedPoint, PublishedTable
 
 
 @dataclass(frozen=True)
@@ -119,16 +122,11 @@ def _load_sides(
             "There is only one result, and nothing to compare it with.",
             hint="Name BASE and NEW, or compare points of one: --by framework.",
         )
-    collect_request = request.reading
-    campaign_request = collect_request._replace(known=UserSettings(), pattern="")
-    collect_requests = [
-        _request_for_word(word, user_places, collect_request, campaign_request)
-        for word in request.words
-    ]
-    if collect_request not in collect_requests:
+    requests = [_request_for_word(word, user_places, request.reading) for word in request.words]
+    if request.reading not in requests:
         # None of them is logs: the refusal names the options.
-        collect_requests[0] = collect_request
-    pairs = zip(request.words, collect_requests, strict=True)
+        requests[0] = request.reading
+    pairs = zip(request.words, requests, strict=True)
     return [
         load_result_set([word], user_places, word_request, states=states)
         for word, word_request in pairs
@@ -136,14 +134,16 @@ def _load_sides(
 
 
 def _request_for_word(
-    word: str, user_places: Places, log_request: CollectRequest, campaign_request: CollectRequest
+    word: str, user_places: Places, request: CollectRequest
 ) -> CollectRequest | None:
     if record.is_record_name(word):
         return None
     path = resolve_word(word, user_places)
     if is_saved(path):
         return None
-    return campaign_request if (path / MANIFEST).is_file() else log_request
+    if (path / MANIFEST).is_file():
+        return request._replace(known=UserSettings(), pattern="")
+    return request
 
 
 def _split_by(results: Sequence[ResultSet], by: str) -> list[_Side]:
@@ -200,7 +200,7 @@ def _list_empty(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def find_failures(comparisons: Sequence[Comparison], least: float) -> list[RegressionError]:
-    """Return why a gate fails: a sentence for each point that is too slow or missing.
+    """Return the points that fail a gate: too slow, or missing.
 
     Args:
         comparisons: The comparisons made.
@@ -257,15 +257,8 @@ class RecordCell(NamedTuple):
         return difference <= max(_ABSOLUTE, _RELATIVE * self.published)
 
 
-class _Reading(NamedTuple):
-    """How to read logs for a number."""
-
-    rule: str
-    window: PublishedWindow | None
-
-
 # Framework, model, precision, batch size per device and shape, which identify a point of logs.
-_PointKey = tuple[str, str, str, int, "Shape"]
+_PointKey = tuple[str, str, str, int, Shape]
 
 
 def check_record(
@@ -288,48 +281,33 @@ def check_record(
     Raises:
         UsageError: The record has nothing about these logs; or as `load_result_set`.
     """
+    logged_keys = {key[:4] for key in _compute_medians(words, user_places, request)}
     tables = [
-        (published_table, source.full_name(published_table))
-        for source, published_table in record.find_all_tables(against)
+        (source.full_name(table), table)
+        for source, table in record.find_all_tables(against)
+        if _table_key(table) in logged_keys and (not edition or edition in table.edition.split("-"))
     ]
-    logged_keys = {point[:4] for point in _compute_medians(words, user_places, request)}
-    matching_tables = [
-        (published_table, name)
-        for published_table, name in tables
-        if _table_key(published_table) in logged_keys
-        and (not edition or edition in published_table.edition.split("-"))
-    ]
-    if not matching_tables:
+    if not tables:
         text = "; ".join(" ".join(map(str, key)) for key in sorted(logged_keys))
         edition_text = f" of edition {edition}" if edition else ""
         raise UsageError(
             f"{against} has no table{edition_text} for these logs: {text}.",
             hint="hpcbert record list has the names of all tables.",
         )
-    readings = dict.fromkeys(
-        _find_reading(published_table, point)
-        for published_table, _ in matching_tables
-        for point in published_table.points
+    requests = dict.fromkeys(
+        _request_for_point(request, table, point) for _, table in tables for point in table.points
     )
     medians = {
-        reading: _compute_medians(words, user_places, _request_for_reading(request, reading))
-        for reading in readings
+        point_request: _compute_medians(words, user_places, point_request)
+        for point_request in requests
     }
-    cells = [
-        cell
-        for published_table, name in matching_tables
-        for cell in _check_table(published_table, name, medians)
-    ]
+    cells = [cell for name, table in tables for cell in _check_table(table, name, request, medians)]
     # A log behind a number of one table belongs to no other table of the same point.
-    matched_numbers = {
-        (checked_cell.point, checked_cell.found) for checked_cell in cells if checked_cell.follows
-    }
+    matched = {(cell.point, cell.found) for cell in cells if cell.follows}
     return tuple(
-        checked_cell
-        for checked_cell in cells
-        if checked_cell.follows
-        or checked_cell.error
-        or (checked_cell.point, checked_cell.found) not in matched_numbers
+        cell
+        for cell in cells
+        if cell.follows or cell.error or (cell.point, cell.found) not in matched
     )
 
 
@@ -337,17 +315,15 @@ def _table_key(table: PublishedTable) -> tuple[str, str, str, int]:
     return table.framework, table.model, table.precision, table.batch_size_per_device
 
 
-def _find_reading(table: PublishedTable, point: PublishedPoint) -> _Reading:
-    if point.rule:
-        return _Reading(point.rule, point.window)
-    return _Reading(table.rule, table.window)
-
-
-def _request_for_reading(request: CollectRequest, reading: _Reading) -> CollectRequest:
-    if reading.window is None:
-        return request._replace(rule=reading.rule)
-    iters = END if reading.window.iters == "end" else reading.window.iters
-    return request._replace(rule=reading.rule, window=Window(reading.window.skip, iters))
+def _request_for_point(
+    request: CollectRequest, table: PublishedTable, point: PublishedPoint
+) -> CollectRequest:
+    """Return the request that reads logs as a published number's were."""
+    source = point if point.rule else table
+    if source.window is None:
+        return request._replace(rule=source.rule)
+    iters = END if source.window.iters == "end" else source.window.iters
+    return request._replace(rule=source.rule, window=Window(source.window.skip, iters))
 
 
 def _compute_medians(
@@ -365,20 +341,20 @@ def _compute_medians(
 
 
 def _check_table(
-    table: PublishedTable, name: str, medians: dict[_Reading, dict[_PointKey, list[float | None]]]
-) -> list[RecordCell]:
-    """Return the cells of a table that there are logs of."""
-    cells = []
+    table: PublishedTable,
+    name: str,
+    request: CollectRequest,
+    medians: Mapping[CollectRequest, Mapping[_PointKey, list[float | None]]],
+) -> Iterator[RecordCell]:
+    """Yield the cells of a table that there are logs of."""
     for point in table.points:
-        reading = _find_reading(table, point)
-        log_medians = medians[reading].get((*_table_key(table), point.shape))
-        if log_medians is not None:
-            numbers = [number for number in log_medians if number is not None]
-            nearest = min(numbers, key=lambda number: abs(number - point.value), default=None)
-            errors = [error.what for error in table.errors if error.shape in ("", str(point.shape))]
-            label = f"{table.framework} {table.model} {point.shape} {table.precision}"
-            label += f" b{table.batch_size_per_device}"
-            cells.append(
-                RecordCell(name, label, point.value, nearest, reading.rule, " ".join(errors))
-            )
-    return cells
+        point_request = _request_for_point(request, table, point)
+        log_medians = medians[point_request].get((*_table_key(table), point.shape))
+        if log_medians is None:
+            continue
+        numbers = [number for number in log_medians if number is not None]
+        nearest = min(numbers, key=lambda number: abs(number - point.value), default=None)
+        errors = [error.what for error in table.errors if error.shape in ("", str(point.shape))]
+        label = f"{table.framework} {table.model} {point.shape} {table.precision}"
+        label += f" b{table.batch_size_per_device}"
+        yield RecordCell(name, label, point.value, nearest, point_request.rule, " ".join(errors))

@@ -19,12 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcbert import scheduler
-from hpcbert.campaign import store
-from hpcbert.campaign.repeats import TrackedCampaign
-from hpcbert.commands import checks as containers
-from hpcbert.commands import node_checks as nodes
-from hpcbert.commands import obstacles
-from hpcbert.commands.checks import check_settings
+from hpcbert.commands import checks, obstacles
+from hpcbert.commands.monitor import open_campaign
 from hpcbert.commands.submit import submit_pending
 from hpcbert.config import places, recipe, trust
 from hpcbert.config.recipe import Recipe
@@ -37,7 +33,7 @@ from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
 from hpcbert.script import materials
 from hpcbert.script.draft import Draft, Submitter, draft
-from hpcbert.script.materials import site_data_options
+from hpcbert.script.materials import Inputs, site_data_options
 from hpcbert.script.plan import Request, choose_device, plan
 from hpcbert.script.resolve import Examination, SubmitOptions, find_file
 from hpcbert.slurm.commands import submission_environment
@@ -98,41 +94,45 @@ def examine(
         UsageError: A framework does not exist.
     """
     site_file = Path(site.where)
-    trust.refuse_untrusted(
-        [site_file], trust.command_line_entries(site_file if site.named else None)
-    )
+    named_site = site_file if site.named else None
+    trust.refuse_untrusted([site_file], trust.command_line_entries(named_site))
     folders = places.recipe_folders(site_file)
     recipes = [recipe.load(places.find_recipe(name, folders)) for name in frameworks]
-    device_recipes = [
-        loaded_recipe.for_device(choose_device(loaded_recipe, site, ""))
-        for loaded_recipe in recipes
-    ]
+    device_recipes = _recipes_for_device(site, recipes)
     yield Finding("site", "ok", site.where)
-    for error in check_settings(site):
+    for error in checks.check_settings(site):
         yield Finding("site", "fail", str(error), error.hint)
     yield _check_runs(Path(site.runs))
     for name, folder in places.list_recipes(folders).items():
         yield _check_recipe(name, folder)
     for framework in device_recipes:
-        framework_inputs = materials.find_inputs(
-            site, framework, site_data_options(site, framework)
-        )
+        framework_inputs = _find_inputs(site, framework)
         missing_parts = tuple(obstacles.find_framework_obstacles(site, framework, framework_inputs))
         nothing_missing = Finding(f"what {framework.name} needs", "ok", "all of it is here")
         yield from missing_parts or (nothing_missing,)
-    shape = visit.shape if visit else Shape(1, site.nodes.gpus_per_node)
-    scheduler_findings = tuple(
-        scheduler.create_scheduler(site.scheduler, World(run)).examine(site, nodes=shape.nodes)
-    )
+    node_count = visit.shape.nodes if visit else 1
+    backend = scheduler.create_scheduler(site.scheduler, World(run))
+    scheduler_findings = tuple(backend.examine(site, nodes=node_count))
     yield from scheduler_findings
-    yield from containers.check_containers(site, device_recipes, run=run)
-    needed_findings = [answer for answer in scheduler_findings if answer.name in _SUBMISSION_CHECKS]
-    failed_names = [finding.name for finding in needed_findings if finding.status == "fail"]
+    yield from checks.check_containers(site, device_recipes, run=run)
+    failed_names = [
+        finding.name
+        for finding in scheduler_findings
+        if finding.name in _SUBMISSION_CHECKS and finding.status == "fail"
+    ]
     if visit and failed_names:
         hint = "See the reason in the findings above; try again when it is fixed."
         yield Finding("job", "fail", f"not tried: {_SUBMISSION_CHECKS[failed_names[0]]}", hint)
     elif visit:
         yield from examine_nodes(site, recipes, visit, run=run)
+
+
+def _recipes_for_device(site: Site, recipes: Sequence[Recipe]) -> list[Recipe]:
+    return [framework.for_device(choose_device(framework, site, "")) for framework in recipes]
+
+
+def _find_inputs(site: Site, framework: Recipe) -> Inputs:
+    return materials.find_inputs(site, framework, site_data_options(site, framework))
 
 
 def _check_runs(runs: Path) -> Finding:
@@ -151,7 +151,6 @@ def _check_runs(runs: Path) -> Finding:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists, as far as this user may know."""
     try:
         path.stat()
     except OSError:
@@ -232,13 +231,8 @@ def _draft_job(
     default_recipe = recipe.load(places.find_recipe(_DEFAULT_FRAMEWORK, folders))
     first_recipe = recipes[0] if recipes else replace(default_recipe, modules=())
     device = choose_device(first_recipe, job_site, "" if recipes or site.slurm.gres else "cpu")
-    device_recipes = [
-        framework.for_device(choose_device(framework, job_site, "")) for framework in recipes
-    ]
-    all_inputs = [
-        materials.find_inputs(job_site, framework, site_data_options(job_site, framework))
-        for framework in device_recipes
-    ]
+    device_recipes = _recipes_for_device(job_site, recipes)
+    all_inputs = [_find_inputs(job_site, framework) for framework in device_recipes]
     imports = [
         (recipe_inputs.python or "python3", framework.modules)
         for recipe_inputs, framework in zip(all_inputs, device_recipes, strict=True)
@@ -252,7 +246,7 @@ def _draft_job(
             for path in (recipe_inputs.data, recipe_inputs.source)
             if path
         ),
-        probe=containers.probe_words(site, device_recipes),
+        probe=checks.probe_words(site, device_recipes),
     )
     options = SubmitOptions(scheduler=site.scheduler, folders=folders, examine=examination)
     options = scheduler.create_scheduler(site.scheduler, World(run)).fit(
@@ -296,17 +290,13 @@ def _submit(
         yield from _read_job(site, job, state, values, run)
 
 
-def _open_campaign(directory: Path) -> TrackedCampaign:
-    return TrackedCampaign(directory, store.read_manifest(directory))
-
-
 def _wait(
     directory: Path, patience: float, run: Runner, pause: Callable[[float], None]
 ) -> RepeatState | None:
     """Wait for a job's end; return its state, even if it still waits; None: it still runs."""
     start = time.monotonic()
     while True:
-        tracked_campaign = _open_campaign(directory)
+        tracked_campaign = open_campaign(directory)
         (state,) = (
             scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
             .states(tracked_campaign)
@@ -325,7 +315,7 @@ def _wait(
 def _cancel(directory: Path, run: Runner) -> None:
     """Cancel a job, even if its submission was interrupted."""
     with contextlib.suppress(HpcbertError):
-        tracked_campaign = _open_campaign(directory)
+        tracked_campaign = open_campaign(directory)
         backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
         tracked_campaign = backend.adopt_jobs(tracked_campaign)
         target = backend.living_jobs(tracked_campaign)
@@ -339,14 +329,14 @@ def _read_job(
     """Yield the findings of an ended job, and what is known if it printed nothing."""
     node_count = job.resolved.request.shape.nodes
     output = _read_output(job.directory, wait=state.word == "COMPLETED")
-    lines = nodes.find_error_lines(output)
-    if not nodes.read_nodes(output):
+    lines = checks.find_error_lines(output)
+    if not checks.read_nodes(output):
         outcome = _inspect_by_step(site, job, node_count, run)
         output += outcome.stdout
-        lines += nodes.find_error_lines(outcome.stderr)
-    yield from nodes.find_problems(output, values)
-    yield from nodes.find_missing_nodes(output, node_count, lines[-1] if lines else "")
-    yield from nodes.find_missing_ranks(output, state.nodes, job.campaign.runtime)
+        lines += checks.find_error_lines(outcome.stderr)
+    yield from checks.find_problems(output, values)
+    yield from checks.find_missing_nodes(output, node_count, lines[-1] if lines else "")
+    yield from checks.find_missing_ranks(output, state.nodes, job.campaign.runtime)
     node_range = fold(state.nodes) if state.nodes else "no node"
     if state.word == "COMPLETED" and not lines:
         detail = f"the script of a submission ran on {node_range}"
@@ -379,7 +369,7 @@ def _read_output(directory: Path, *, wait: bool) -> str:
     while True:
         paths = [*(directory / "slurm").glob("*.out"), *sorted((directory / "logs").rglob("*.log"))]
         output = "\n".join(path.read_text(errors="replace") for path in paths)
-        if not wait or nodes.read_nodes(output) or time.monotonic() - start > _OUTPUT_SECONDS:
+        if not wait or checks.read_nodes(output) or time.monotonic() - start > _OUTPUT_SECONDS:
             return output
         time.sleep(_POLL_SECONDS)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcbert.commands.offers import GpuKind, Offer, list_offers
+from hpcbert.commands.offers import GpuKind, PartitionOffer, list_offers
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Protocol
@@ -135,7 +135,7 @@ class Proposal:
 
 
 def has_cluster(cluster: Cluster) -> bool:
-    """Return whether there is a cluster here that can be asked.
+    """Tell whether there is a cluster here that answers.
 
     Raises:
         SchedulerError: There is one, but it does not answer.
@@ -196,8 +196,8 @@ def propose(
     most_indices = cluster.settings.most_indices
     if most_indices is not None and most_indices < Protocol.repeats:
         proposal.warnings.append(
-            f"An array has at most {most_indices} elements here (MaxArraySize): the {Protocol.repeats} "
-            "repeats of a point become several arrays."
+            f"An array has at most {most_indices} elements here (MaxArraySize): the "
+            f"{Protocol.repeats} repeats of a point become several arrays."
         )
     return proposal
 
@@ -205,7 +205,7 @@ def propose(
 # --- Partition and GPUs ---------------------------------------------------------------------------
 
 
-def _choose_partition(proposal: Proposal, cluster: Cluster) -> Offer | None:
+def _choose_partition(proposal: Proposal, cluster: Cluster) -> PartitionOffer | None:
     """Choose the partition; None if Slurm shows none."""
     candidates = _filter_by_gpu(list_offers(cluster), proposal.given.get("gpu_type", ""))
     answer = proposal.given.get("partition", "")
@@ -219,34 +219,26 @@ def _choose_partition(proposal: Proposal, cluster: Cluster) -> Offer | None:
         proposal.warnings.append(
             f"{cluster.complaint}. GPUs per node and types are whole partitions': check them."
         )
-    best_candidates = (
-        candidates
-        if answer
-        else [offer for offer in candidates if offer.tier == candidates[0].tier]
-    )
-    options = {offer.name: str(offer) for offer in best_candidates}
-    name = proposal.choose(
-        Question("partition", "--partition", options, best_candidates[0].name), answer
-    )
-    chosen_offer = next(offer for offer in candidates if offer.name == name)
-    text = (
-        f"{_CHOSEN_BY_USER}: {_describe_gpus(chosen_offer)}"
-        if answer
-        else _explain_choice(chosen_offer, candidates)
-    )
-    texts = tuple(str(offer) for offer in candidates if offer is not chosen_offer)[:_MOST_SHOWN]
-    proposal.take("slurm.partition", name, text, texts, "--partition")
-    if chosen_offer.barred:
-        proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen_offer.barred}.")
-    return chosen_offer
+    best = candidates[0]
+    options = {offer.name: str(offer) for offer in candidates if answer or offer.tier == best.tier}
+    name = proposal.choose(Question("partition", "--partition", options, best.name), answer)
+    chosen = next(offer for offer in candidates if offer.name == name)
+    reason = _explain_choice(chosen, candidates)
+    if answer:
+        reason = f"{_CHOSEN_BY_USER}: {_describe_gpus(chosen)}"
+    alternatives = tuple(str(offer) for offer in candidates if offer is not chosen)[:_MOST_SHOWN]
+    proposal.take("slurm.partition", name, reason, alternatives, "--partition")
+    if chosen.barred:
+        proposal.warnings.append(f"Partition {name} may refuse your jobs: {chosen.barred}.")
+    return chosen
 
 
-def _describe_gpus(offer: Offer) -> str:
+def _describe_gpus(offer: PartitionOffer) -> str:
     return "; ".join(map(str, offer.kinds)) or "it has no GPUs, nor does any other partition"
 
 
-def _explain_choice(best: Offer, candidates: tuple[Offer, ...]) -> str:
-    """Return why a partition is the best: it is the default, or the default has a drawback."""
+def _explain_choice(best: PartitionOffer, candidates: tuple[PartitionOffer, ...]) -> str:
+    """Return why a partition is best: it is the default, or the default has a drawback."""
     if best.partition.default:
         return f"the default: {_describe_gpus(best)}"
     default = next((offer for offer in candidates if offer.partition.default), None)
@@ -255,7 +247,9 @@ def _explain_choice(best: Offer, candidates: tuple[Offer, ...]) -> str:
     return f"{_describe_gpus(best)}; the default, {default.name}, {default.drawback(best)}"
 
 
-def _filter_by_gpu(candidates: tuple[Offer, ...], gpu_type: str) -> tuple[Offer, ...]:
+def _filter_by_gpu(
+    candidates: tuple[PartitionOffer, ...], gpu_type: str
+) -> tuple[PartitionOffer, ...]:
     """Return the partitions that have a type of GPU; all if none is wanted.
 
     Raises:
@@ -264,12 +258,11 @@ def _filter_by_gpu(candidates: tuple[Offer, ...], gpu_type: str) -> tuple[Offer,
     if not gpu_type:
         return candidates
     matches = [
-        offer for offer in candidates if gpu_type in {kind.name or "gpu" for kind in offer.kinds}
+        offer for offer in candidates if gpu_type in [kind.name or "gpu" for kind in offer.kinds]
     ]
     if candidates and not matches:
         kinds = {kind.gres.removeprefix("gpu:") for offer in candidates for kind in offer.kinds}
-        hint = f"The cluster has: {', '.join(sorted(kinds))}." if kinds else ""
-        hint = hint or "The cluster has no GPUs."
+        hint = f"The cluster has: {', '.join(sorted(kinds)) or 'no GPUs'}."
         raise UsageError(f"No partition has GPUs of type {gpu_type!r}.", hint=hint)
     return tuple(matches)
 
@@ -285,7 +278,7 @@ def _take_private_gpus(proposal: Proposal) -> None:
     proposal.take("nodes.gpus_per_node", count, _CHOSEN_BY_USER, (), "--gpus-per-node")
 
 
-def _take_cpus(proposal: Proposal, offer: Offer) -> None:
+def _take_cpus(proposal: Proposal, offer: PartitionOffer) -> None:
     groups = offer.partition.groups
     alternatives = dict.fromkeys(str(resource) for group in groups for resource in group.resources)
     proposal.take("slurm.gres", "", f"partition {offer.name} has no GPUs", tuple(alternatives))
@@ -297,7 +290,7 @@ def _take_cpus(proposal: Proposal, offer: Offer) -> None:
     )
 
 
-def _choose_gpus(proposal: Proposal, offer: Offer) -> None:
+def _choose_gpus(proposal: Proposal, offer: PartitionOffer) -> None:
     """Choose the type of GPU and the number per node."""
     kind = _choose_kind(proposal, offer.kinds)
     count = proposal.given.get("gpus_per_node", 0)
@@ -307,12 +300,7 @@ def _choose_gpus(proposal: Proposal, offer: Offer) -> None:
             hint=f"Ask for at most --gpus-per-node {kind.most}.",
         )
     reason = f"{_CHOSEN_BY_USER}; {kind}" if count else str(kind)
-    alternatives = (
-        (f"{kind.fewer} nodes of the partition have another number",) if kind.fewer else ()
-    )
-    proposal.take(
-        "nodes.gpus_per_node", str(count or kind.count), reason, alternatives, "--gpus-per-node"
-    )
+    proposal.take("nodes.gpus_per_node", str(count or kind.count), reason, (), "--gpus-per-node")
 
 
 def _choose_kind(proposal: Proposal, kinds: tuple[GpuKind, ...]) -> GpuKind:
@@ -399,15 +387,14 @@ def _choose_qos(
     proposal.take("slurm.qos", name, reason, alternatives, "--qos")
 
 
-def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: Offer | None) -> None:
+def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: PartitionOffer | None) -> None:
     """Choose the time limit: an hour, or the maximum of the partition, account or QOS."""
     partition = offer.name if offer else ""
     maximum = offer.partition.limit if offer else TimeLimit(None)
     owner = f"partition {partition}"
     if "limits" in cluster.settings.enforced:
-        limit_owner, enforced_limit = find_time_limit(
-            _smallest_job(proposal, partition), cluster, partition
-        )
+        job = _smallest_job(proposal, partition)
+        limit_owner, enforced_limit = find_time_limit(job, cluster, partition)
         if maximum.exceeds(enforced_limit):
             maximum, owner = enforced_limit, limit_owner
     answer = proposal.given.get("time_limit", "")
@@ -418,10 +405,9 @@ def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: Offer | None
     elif _HOUR.exceeds(maximum):
         limit, reason = maximum, f"{owner} allows a job no more"
     else:
-        limit, reason = (
-            _HOUR,
-            f"{owner} allows a job {maximum}" if maximum.seconds else "no limit is lower",
-        )
+        limit, reason = _HOUR, "no limit is lower"
+        if maximum.seconds:
+            reason = f"{owner} allows a job {maximum}"
     proposal.take("slurm.time_limit", str(limit), reason, (), "--time")
 
 
@@ -514,27 +500,21 @@ def _choose_interface(proposal: Proposal, surroundings: MachineFacts) -> None:
 
 def _choose_runs(proposal: Proposal, surroundings: MachineFacts, folder: Path) -> None:
     """Choose where campaigns go: next to the file, or where other machines see them."""
-    shared_folders = {
-        name: f"{runs_folder}/hpcbert" for name, runs_folder in surroundings.shared.items()
-    }
+    shared_folders = {name: f"{path}/hpcbert" for name, path in surroundings.shared.items()}
     runs_folder, reason = proposal.given.get("runs", ""), _CHOSEN_BY_USER
     private_folder = machine.find_local_directory(str(folder))
     if not runs_folder and private_folder and shared_folders:
-        name = next(iter(shared_folders))
-        runs_folder, reason = (
-            f"{shared_folders[name]}/runs",
-            f"{private_folder} is each machine's own; ${name} is shared",
+        name, shared_folder = next(iter(shared_folders.items()))
+        runs_folder = f"{shared_folder}/runs"
+        reason = f"{private_folder} is each machine's own; ${name} is shared"
+    elif not runs_folder and private_folder:
+        runs_folder, reason = "runs", f"in {folder}"
+        proposal.warnings.append(
+            f"{folder} lies below {private_folder}, which is local to each machine: set runs, "
+            "sources and images to a directory that all nodes share."
         )
     elif not runs_folder:
-        runs_folder, reason = (
-            "runs",
-            f"in {folder}" if private_folder else f"in {folder}, which all nodes must see",
-        )
-        if private_folder:
-            proposal.warnings.append(
-                f"{folder} lies below {private_folder}, which is local to each machine: set runs, "
-                "sources and images to a directory that all nodes share."
-            )
+        runs_folder, reason = "runs", f"in {folder}, which all nodes must see"
     proposal.take("runs", runs_folder, reason, tuple(shared_folders.values()), "--runs")
     if runs_folder != "runs":
         base = Path(runs_folder).parent

@@ -95,19 +95,16 @@ def follow_log(
         SchedulerError: The scheduler gave no answer for too long.
         NotALogError: What is in the log's place can't be read.
     """
-    tracked_campaign = scheduler.create_scheduler(
-        tracked_campaign.campaign.scheduler, World(run)
-    ).adopt_jobs(tracked_campaign)
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    tracked_campaign = backend.adopt_jobs(tracked_campaign)
     tracker = Tracker([tracked_campaign], run=run, floor=floor)
     tracker.poll()
-    repeat = _choose_repeat(
-        [
-            candidate
-            for candidate in tracked_campaign.repeats
-            if (candidate.array.point.key, candidate.number) in selected_keys
-        ],
-        tracker.states,
-    )
+    repeats = [
+        candidate
+        for candidate in tracked_campaign.repeats
+        if (candidate.array.point.key, candidate.number) in selected_keys
+    ]
+    repeat = _choose_repeat(repeats, tracker.states)
     log_file = _LogFollower(repeat, reader, tail)
     last_report: tuple[str, int] | None = None
     while True:
@@ -130,7 +127,7 @@ def follow_log(
 
 
 def _is_complete(repeat: Repeat, state: RepeatState) -> bool:
-    """Return whether the scheduler and the job itself agree that the log is complete."""
+    """The scheduler and the job itself agree that the log is complete."""
     return state.kind.over and repeat.newest.ended
 
 
@@ -154,7 +151,7 @@ class _LogFollower:
     def __init__(self, repeat: Repeat, reader: LogReader, tail: Callable[[Path], int]) -> None:
         self._repeat, self._reader, self._tail = repeat, reader, tail
         self._path: Path | None = None
-        self._at = 0
+        self._offset = 0
 
     def read(self) -> None:
         """Pass on what was written since the last time."""
@@ -163,15 +160,18 @@ class _LogFollower:
             self._drain(self._path)
         if log is None or log.path == self._path:
             return
-        self._at = self._tail(log.path) if self._path is None else 0
+        self._offset = self._tail(log.path) if self._path is None else 0
         self._path = log.path
         self._drain(log.path)
 
     def _drain(self, path: Path) -> None:
         descriptor, size = open_log(path)
         with os.fdopen(descriptor, "rb") as file:
-            self._at = self._at if self._at <= size else 0  # it was truncated
-            file.seek(self._at)
-            while self._at < size and (data := file.read(min(_BLOCK, size - self._at))):
-                self._at += len(data)
+            self._offset = self._offset if self._offset <= size else 0  # it was truncated
+            file.seek(self._offset)
+            while self._offset < size:
+                data = file.read(min(_BLOCK, size - self._offset))
+                if not data:
+                    return
+                self._offset += len(data)
                 self._reader.text(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,10 +14,12 @@ from hpcbert import scheduler
 from hpcbert.campaign import ends, store
 from hpcbert.campaign.judge import apply_found_size
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
+from hpcbert.config import toml
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.logs.failures import Failure
+from hpcbert.logs import grammar
+from hpcbert.logs.failures import Failure, explain_failure
 from hpcbert.logs.grammar import Grammar
-from hpcbert.logs.scan import Progress
+from hpcbert.logs.scan import Progress, read_progress
 from hpcbert.model import Device
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.tracker import Tracker
@@ -24,9 +27,8 @@ from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.runner import Runner
 
 TOLERANCE = 10
-# Seconds between two looks at the status files, which need no query: those since something changed,
-# and the seconds from which on there are more, because the next change is often near.
-_LOOK_SECONDS = {0: 1 / 16, 1: 1 / 8, 4: 1 / 4}
+# Seconds between two looks at the status files, which need no query.
+_LOOK_SECONDS = 1 / 4
 # The most files that are looked at in a second, on a file system that others share.
 _MOST_STATS = 2000
 _SHORTEST = 0.05
@@ -134,16 +136,12 @@ def find_submitted(runs: Path, paths: Collection[Path]) -> tuple[TrackedCampaign
         runs: The directory.
         paths: Campaigns to skip.
     """
-    tracked_campaigns: list[TrackedCampaign] = []
+    campaigns: list[TrackedCampaign] = []
     for directory in store.find_campaigns(runs):
         if directory not in paths:
             with contextlib.suppress(UsageError):
-                tracked_campaigns.append(open_campaign(directory))
-    return tuple(
-        tracked_campaign
-        for tracked_campaign in tracked_campaigns
-        if tracked_campaign.campaign.accepted
-    )
+                campaigns.append(open_campaign(directory))
+    return tuple(tracked for tracked in campaigns if tracked.campaign.accepted)
 
 
 @dataclass(frozen=True)
@@ -196,48 +194,36 @@ def watch(
     """
     world = World(run, now=clock, pause=pause)
     campaigns = [
-        scheduler.create_scheduler(tracked_campaign.campaign.scheduler, world).adopt_jobs(
-            tracked_campaign
-        )
-        for tracked_campaign in campaigns
+        scheduler.create_scheduler(tracked.campaign.scheduler, world).adopt_jobs(tracked)
+        for tracked in campaigns
     ]
     tracker = Tracker(campaigns, run=run, clock=clock, chance=chance, floor=floor)
-    repeats = tuple(repeat for tracked_campaign in campaigns for repeat in tracked_campaign.repeats)
-    quiet_seconds = 0.0
+    repeats = tuple(repeat for tracked in campaigns for repeat in tracked.repeats)
     while True:
         start = time.thread_time()
         new_states = tracker.poll()
         now = clock()
         trouble = tracker.complaint if tracker.failures else ""
         view = View(repeats, tracker.states, now, trouble, tracker.garbage)
-        changes = [
-            Change(repeat, new_states[repeat.key], now)
-            for repeat in repeats
-            if repeat.key in new_states
-        ]
-        if changes:
-            quiet_seconds = 0.0
-            sinks.changes(changes)
+        is_last = once or tracker.is_over()
+        changed = [repeat for repeat in repeats if repeat.key in new_states]
+        if changed:
+            sinks.changes([Change(repeat, new_states[repeat.key], now) for repeat in changed])
         if sinks.view:
             sinks.view(view)
-        if changes or once or tracker.is_over():
-            for tracked_campaign in campaigns:
-                ends.write(tracked_campaign, view.states, _settled_keys(tracked_campaign, tracker))
-        if once or tracker.is_over():
+        if changed or is_last:
+            for tracked in campaigns:
+                ends.write(tracked, view.states, _settled_keys(tracked, tracker))
+        if is_last:
             return view
         if tracker.absent or tracker.failures >= tolerance:
             raise no_answer_error(view)
         pause_seconds = max(_SHORTEST, tracker.pause())
         # With thousands of repeats, drawing is expensive, so it happens less often.
-        refresh = max(sinks.refresh, (time.thread_time() - start) * _IDLE_FACTOR)
+        drawing_seconds = (time.thread_time() - start) * _IDLE_FACTOR
+        refresh = max(sinks.refresh, drawing_seconds) if sinks.view else math.inf
         shortest_look = sum(not state.kind.over for state in tracker.states.values()) / _MOST_STATS
-        quiet_seconds = _wait(
-            min(pause_seconds, refresh) if sinks.view else pause_seconds,
-            tracker,
-            pause,
-            quiet_seconds,
-            shortest_look,
-        )
+        _wait(min(pause_seconds, refresh), tracker, pause, shortest_look)
 
 
 def _settled_keys(tracked_campaign: TrackedCampaign, tracker: Tracker) -> set[Key]:
@@ -245,39 +231,18 @@ def _settled_keys(tracked_campaign: TrackedCampaign, tracker: Tracker) -> set[Ke
 
 
 def _wait(
-    seconds: float,
-    tracker: Tracker,
-    pause: Callable[[float], None],
-    quiet_seconds: float,
-    shortest_look: float,
-) -> float:
-    """Wait, but no longer than until jobs wrote something that makes a poll worthwhile.
-
-    Args:
-        seconds: For how long.
-        tracker: Looks at what the jobs wrote.
-        pause: Waits a number of seconds.
-        quiet_seconds: Seconds since something changed.
-        shortest_look: Shortest interval between two looks, seconds.
-
-    Returns:
-        `quiet_seconds` afterwards.
-    """
+    seconds: float, tracker: Tracker, pause: Callable[[float], None], shortest_look: float
+) -> None:
+    """Wait, but no longer than until jobs wrote something that makes a poll worthwhile."""
     while seconds > 0:
         start = time.thread_time()
         if tracker.has_news():
-            return 0.0
+            return
         sparing_seconds = (time.thread_time() - start) * _IDLE_FACTOR
-        usual_seconds = max(
-            look_seconds for since, look_seconds in _LOOK_SECONDS.items() if quiet_seconds >= since
-        )
-        look_seconds = max(
-            min(usual_seconds, tracker.seconds_to_news()), _SHORTEST, shortest_look, sparing_seconds
-        )
+        look_seconds = min(_LOOK_SECONDS, tracker.seconds_to_news())
+        look_seconds = max(look_seconds, _SHORTEST, shortest_look, sparing_seconds)
         pause(min(seconds, look_seconds))
         seconds -= look_seconds
-        quiet_seconds += look_seconds
-    return quiet_seconds
 
 
 def no_answer_error(view: View) -> SchedulerError:
@@ -309,10 +274,8 @@ def make_progress_reader(directory: Path) -> Callable[[Path], Progress | None]:
 
     With a recipe whose grammar can't be used here, it returns None for every log.
     """
-    from hpcbert.logs.scan import read_progress
-
-    grammar = _read_grammar(directory)
-    return lambda log: read_progress(log, grammar) if grammar else None
+    log_grammar = _read_grammar(directory)
+    return lambda log: read_progress(log, log_grammar) if log_grammar else None
 
 
 def make_failure_reader(
@@ -324,21 +287,16 @@ def make_failure_reader(
 
     With a recipe whose grammar can't be used here, it returns None for every log.
     """
-    from hpcbert.logs.failures import explain_failure
-
-    grammar = _read_grammar(directory)
+    log_grammar = _read_grammar(directory)
     return lambda log, device, printed: (
-        explain_failure(log, grammar, device, printed) if grammar else None
+        explain_failure(log, log_grammar, device, printed) if log_grammar else None
     )
 
 
 def _read_grammar(directory: Path) -> Grammar | None:
-    from hpcbert.config.toml import read
-    from hpcbert.logs import grammar
-
     path = directory / store.RECIPE
     try:
-        return grammar.parse(read(path).get("log", {}), where=str(path))
+        return grammar.parse(toml.read(path).get("log", {}), where=str(path))
     except HpcbertError:
         return None
 

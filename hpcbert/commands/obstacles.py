@@ -38,14 +38,14 @@ _PREPARE_HINT = f"Make it ready: {_PREPARE_COMMAND}. If only the nodes have it, 
 
 
 def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ...]:
-    """Return what stands in the way of a campaign; what may do so has the status `warn`.
+    """Find what stands in the way of a campaign; what may do so has the status `warn`.
 
     Args:
         draft: The campaign.
         run: Starts sinfo, and the interpreter of the ranks.
 
     Raises:
-        UsageError: As `wanted`.
+        UsageError: The scheduler can't read a request.
     """
     campaign = draft.campaign
     requests = [array.request for array in campaign.arrays]
@@ -54,24 +54,23 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
     )
     # Before the interpreter is waited for.
     scheduler_findings = tuple(findings)
-    obstacles = tuple(
-        finding
-        for resolved in draft.uses
-        for finding in find_framework_obstacles(
+    obstacles: list[Finding] = []
+    for resolved in draft.uses:
+        obstacles += find_framework_obstacles(
             resolved.site,
             resolved.recipe,
             resolved.found,
             resolved.plan.options,
             rehearse=resolved.options.rehearse,
         )
-    )
     for resolved in draft.uses:
-        obstacles += (*_find_mpi_obstacles(resolved), *_find_missing_modules(resolved, run))
+        obstacles += _find_mpi_obstacles(resolved)
+        obstacles += _find_missing_modules(resolved, run)
     return (*obstacles, *_find_pyxis_obstacles(draft, run), *scheduler_findings)
 
 
 def list_queries(draft: Draft) -> Iterator[Sequence[str]]:
-    """Yield the commands by which `find_submission_obstacles` asks interpreters for modules, and srun."""
+    """Yield the commands that `find_submission_obstacles` will run, to start them ahead."""
     yield from filter(None, map(_module_query, draft.uses))
     if draft.campaign.runtime == "pyxis":
         yield SRUN_HELP
@@ -145,23 +144,20 @@ def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
         return
     runs_here = resolved.scheduler.runs_locally
     problem = f"{python} has no module {' or '.join(missing_modules)} on this machine"
-    consequence = (
-        "every run would fail" if runs_here else "on nodes that lack it too every run fails"
-    )
-    install_hint = machine.describe_torch_install(shutil.which(python) or python)
-    interpreter_hint = (
-        "Name an interpreter that has it: --python, or frameworks.{}.python in the site.toml."
-    )
-    hints = [
-        interpreter_hint.format(recipe.name),
-        f"Or install it. {install_hint}" if "torch" in missing_modules else "",
-    ]
+    consequence = "on nodes that lack it too every run fails"
+    if runs_here:
+        consequence = "every run would fail"
+    key = f"frameworks.{recipe.name}.python"
+    hint = f"Name an interpreter that has it: --python, or {key} in the site.toml."
+    if "torch" in missing_modules:
+        install_hint = machine.describe_torch_install(shutil.which(python) or python)
+        hint += f" Or install it. {install_hint}"
     yield Finding(
         f"python of {recipe.name}",
         "fail" if runs_here else "warn",
         f"{problem}, which {recipe.name}'s ranks import: {consequence}.",
-        " ".join(filter(None, hints)),
-        f"site.toml: frameworks.{recipe.name}.python",
+        hint,
+        f"site.toml: {key}",
     )
 
 

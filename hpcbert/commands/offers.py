@@ -20,7 +20,6 @@ class GpuKind:
         name: The type; empty if the cluster names none.
         count: GPUs per node, on most of the nodes that have any.
         nodes: Number of nodes with that many.
-        fewer: Number of nodes with another number of them.
         most: The largest number on a node.
         sliced: Whether these are slices of GPUs (MIG).
     """
@@ -28,7 +27,6 @@ class GpuKind:
     name: str
     count: int
     nodes: int
-    fewer: int
     most: int
     sliced: bool
 
@@ -44,7 +42,7 @@ class GpuKind:
 
 
 @dataclass(frozen=True)
-class Offer:
+class PartitionOffer:
     """One partition.
 
     Attributes:
@@ -93,8 +91,8 @@ class Offer:
             bounds.append(f"at most {self.partition.most_nodes} nodes a job")
         return bounds
 
-    def drawback(self, other: Offer) -> str:
-        """Return what speaks for another one instead, the end of a sentence; may be empty."""
+    def drawback(self, other: PartitionOffer) -> str:
+        """Return the reason to prefer another one, the end of a sentence; may be empty."""
         if self.barred:
             return f"is not for you: {self.barred}"
         if other.kinds and not self.kinds:
@@ -107,19 +105,18 @@ class Offer:
         return f"{self.name} ({', '.join([kinds, *self.bounds])}{barred})"
 
 
-def list_offers(cluster: Cluster) -> tuple[Offer, ...]:
-    """Return what each partition offers, best first.
+def list_offers(cluster: Cluster) -> tuple[PartitionOffer, ...]:
+    """Return the offers of all partitions, best first.
 
     First come partitions with GPUs that the user may use: whole ones before slices, jobs of an
     hour before shorter ones, jobs of any size before those of many nodes only, the default before
     other partitions, many GPUs before few.
     """
-    partitions = cluster.partitions.values()
-    all_offers = [
-        Offer(partition, _count_gpus(partition), _explain_bar(partition, cluster))
-        for partition in partitions
+    offers = [
+        PartitionOffer(partition, _count_gpus(partition), _explain_bar(partition, cluster))
+        for partition in cluster.partitions.values()
     ]
-    return tuple(sorted(all_offers, key=lambda offer: offer.rank))
+    return tuple(sorted(offers, key=lambda offer: offer.rank))
 
 
 def _count_gpus(partition: Partition) -> tuple[GpuKind, ...]:
@@ -136,15 +133,12 @@ def _count_gpus(partition: Partition) -> tuple[GpuKind, ...]:
     kinds = []
     for name, sizes in nodes.items():
         count, node_count = max(sizes.items(), key=lambda size: (size[1], size[0]))
-        other_nodes = sum(sizes.values()) - node_count
-        kinds.append(
-            GpuKind(name, count, node_count, other_nodes, max(sizes), name in sliced_types)
-        )
+        kinds.append(GpuKind(name, count, node_count, max(sizes), name in sliced_types))
     return tuple(sorted(kinds, key=lambda kind: (kind.sliced, -kind.nodes * kind.count, kind.name)))
 
 
 def _explain_bar(partition: Partition, cluster: Cluster) -> str:
-    """Return why the user can't run in a partition; empty if no reason is known."""
+    """Return the reason why the user can't run there; empty if none is known."""
     rule = cluster.rules.get(partition.name)
     if partition.state != "up":
         return f"it is {partition.state}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcbert import scheduler
@@ -15,7 +15,7 @@ from hpcbert.commands.prepare import prepare
 from hpcbert.config.options import FEWEST_REPEATS
 from hpcbert.errors import CheckError, HpcbertError, SchedulerError
 from hpcbert.finding import Finding
-from hpcbert.model import Point, Protocol
+from hpcbert.model import Campaign, Point, Protocol
 from hpcbert.prepare.parts import Context
 from hpcbert.scheduler.base import Start, Supply, World
 from hpcbert.script import cost
@@ -120,12 +120,6 @@ def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outl
     campaign = draft.campaign
     backend = scheduler.create_scheduler(campaign.scheduler, World(run))
     costs = cost.array_costs(campaign.arrays)
-    earlier_runs = durations.find_earlier_runs(
-        earlier_campaigns,
-        [point_cost.point for point_cost in costs if not point_cost.preflight],
-        iters=campaign.protocol.iters,
-        rehearse=campaign.rehearse,
-    )
     arrays = {array.point: array for array in reversed(campaign.arrays)}
     starts: dict[Point, Start] = {}
     unanswered: SchedulerError | None = None
@@ -135,39 +129,41 @@ def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outl
         }
     except SchedulerError as error:
         unanswered = error
-    has_answer = unanswered is None
+    supplies = () if unanswered else backend.supply(arrays[costs[-1].point].request)
     findings = find_submission_obstacles(draft, run=run)
-    framework_findings = {
-        resolved.recipe.name: _filter_by_recipe(findings, resolved) for resolved in draft.uses
-    }
-    other_findings = [
-        finding
-        for finding in findings
-        if not any(
-            finding in recipe_findings.values() for recipe_findings in framework_findings.values()
-        )
-    ]
+    lacks: list[Missing] = []
+    others = list(findings)
+    for resolved in draft.uses:
+        recipe_findings = _filter_by_recipe(findings, resolved)
+        lacks += _find_missing(resolved, recipe_findings, run)
+        others = [finding for finding in others if finding not in recipe_findings.values()]
     return Outlook(
         draft=draft,
-        points=tuple(
-            PointOutlook(
-                point_cost,
-                earlier_runs.get(point_cost.point),
-                starts.get(point_cost.point),
-                _least_repeats(campaign.protocol, point_cost),
-            )
-            for point_cost in costs
-        ),
-        supplies=backend.supply(arrays[costs[-1].point].request) if has_answer else (),
-        lacks=tuple(
-            missing
-            for resolved in draft.uses
-            for missing in _find_missing(resolved, framework_findings[resolved.recipe.name], run)
-        ),
-        obstacles=tuple(obstacle for obstacle in other_findings if obstacle.status == "fail"),
-        doubts=tuple(obstacle for obstacle in other_findings if obstacle.status != "fail"),
+        points=tuple(_point_outlooks(campaign, costs, earlier_campaigns, starts)),
+        supplies=supplies,
+        lacks=tuple(lacks),
+        obstacles=tuple(finding for finding in others if finding.status == "fail"),
+        doubts=tuple(finding for finding in others if finding.status != "fail"),
         unanswered=unanswered,
     )
+
+
+def _point_outlooks(
+    campaign: Campaign,
+    costs: Sequence[Cost],
+    earlier_campaigns: Campaigns,
+    starts: Mapping[Point, Start],
+) -> Iterator[PointOutlook]:
+    earlier_runs = durations.find_earlier_runs(
+        earlier_campaigns,
+        [point_cost.point for point_cost in costs if not point_cost.preflight],
+        iters=campaign.protocol.iters,
+        rehearse=campaign.rehearse,
+    )
+    for point_cost in costs:
+        point = point_cost.point
+        least = _least_repeats(campaign.protocol, point_cost)
+        yield PointOutlook(point_cost, earlier_runs.get(point), starts.get(point), least)
 
 
 def _least_repeats(protocol: Protocol, point_cost: Cost) -> int:
@@ -196,25 +192,23 @@ def _find_missing(
     context = Context(run=run, follow=follow, say=lambda _: None, env=dict(os.environ), dry=True)
     kinds = ["image"] if options.rehearse else []
     for part in prepare(recipe, site, context, only=kinds):
-        is_planned_image = part.kind == "image" and part.status == "planned"
-        if part.kind in needed_kinds or is_planned_image:
+        is_planned = part.status == "planned"
+        if part.kind in needed_kinds or (part.kind == "image" and is_planned):
             reported_kinds.add(part.kind)
             finding = findings.get(part.kind)
+            fails = finding is not None and finding.status == "fail"
             yield Missing(
                 framework=recipe.name,
                 kind=part.kind,
                 detail=finding.detail if finding else part.detail,
-                command=_prepare_command(resolved, part.kind) if part.status == "planned" else "",
+                command=_prepare_command(resolved, part.kind) if is_planned else "",
                 hint=part.hint or (finding.hint if finding else ""),
-                blocks=part.kind in unnamed_kinds
-                or (finding is not None and finding.status == "fail"),
+                blocks=fails or part.kind in unnamed_kinds,
             )
-    for kind, other_finding in findings.items():
+    for kind, finding in findings.items():
         if kind not in reported_kinds:
-            blocks = other_finding.status == "fail"
-            yield Missing(
-                recipe.name, kind, other_finding.detail, "", other_finding.hint, blocks=blocks
-            )
+            blocks = finding.status == "fail"
+            yield Missing(recipe.name, kind, finding.detail, "", finding.hint, blocks)
 
 
 def _prepare_command(resolved: Resolved, kind: str) -> str:

@@ -70,9 +70,11 @@ def _refuse_foreign(directory: Path) -> None:
             where=str(directory),
             hint="Name the campaign itself, or remove the link.",
         )
-    if owner := store.find_foreign_owner(directory):
+    owner = store.find_foreign_owner(directory)
+    if owner:
         raise UsageError(f"The campaign belongs to {owner}.", where=str(directory))
-    if mount := next(find_mounts_below(directory), None):
+    mount = next(find_mounts_below(directory), None)
+    if mount:
         raise UsageError(
             "Another file system is mounted here; hpcbert does not remove its files.",
             where=mount,
@@ -103,23 +105,23 @@ def _refuse_living(directory: Path, *, run: Runner, force: bool) -> None:
 
 
 def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError | None:
-    """Return why a job of a campaign may wait or run; None: none does.
+    """Find a reason why a job of a campaign may wait or run; None: none does.
 
     Raises:
         LivingError: A job certainly does.
     """
     if not tracked_campaign.campaign.accepted:
         return None
-    backend, where = (
-        scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)),
-        str(tracked_campaign.directory),
-    )
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    where = str(tracked_campaign.directory)
     try:
-        if living := backend.living_jobs(tracked_campaign).repeats:
+        living = backend.living_jobs(tracked_campaign).repeats
+        if living:
             raise LivingError(
                 f"{len(living)} of its repeats wait or run.",
                 where=where,
-                hint=f"Nothing was removed. End them first: hpcbert cancel {tracked_campaign.campaign.id}",
+                hint="Nothing was removed. End them first: "
+                f"hpcbert cancel {tracked_campaign.campaign.id}",
             )
         if not backend.select_living([tracked_campaign]):
             return None
@@ -161,19 +163,14 @@ def _find_leftovers(runs: Path) -> Iterable[Path]:
 
 def _find_campaign(folder: Path) -> Path | None:
     """Return the campaign that a removal moved into a folder; None: hpcbert did not make it."""
-    if (
-        folder.is_symlink()
-        or store.find_foreign_owner(folder)
-        or store.find_foreign_owner(folder / _MARK)
-    ):
+    mark = folder / _MARK
+    if folder.is_symlink() or any(map(store.find_foreign_owner, (folder, mark))):
         return None
     try:
-        folder_name, name, remainder = (
-            read(folder / _MARK, max_bytes=_MOST_BYTES).decode().split("\n")
-        )
+        folder_name, name, ending = read(mark, max_bytes=_MOST_BYTES).decode().split("\n")
     except (OSError, ValueError):
         return None
-    is_ours = folder_name == folder.name and not remainder and name not in {"", ".", "..", _MARK}
+    is_ours = folder_name == folder.name and not ending and name not in {"", ".", "..", _MARK}
     return folder / name if is_ours and "/" not in name else None
 
 

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcbert.campaign import archive, evidence, store
+from hpcbert.config import recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.errors import ConfigError, HpcbertError, UsageError
 from hpcbert.model import ARCHIVE, Campaign, Provenance, Row, SpeedupTable
@@ -33,8 +35,11 @@ from hpcbert.system.files import read, temporary_for, translate_errors
 
 # The file that makes a directory a report: `sha256sum --check` reads it.
 SUMS = "SHA256SUMS"
+# What UTF-8 can't write becomes JSON's escape for it.
+_ESCAPE = "backslashreplace"
+_ELSEWHERE = "Name another directory with --output, or move its contents."
 # Number of runs to draw the steps of.
-_MOST_STRETCHES = 2
+_MOST_TRACES = 2
 _BLOCK = 1 << 20
 
 
@@ -90,7 +95,7 @@ def write_report(
                 _read_backing(source, results, campaigns) for source in results.sources
             ),
             recipes=_find_recipes(results, campaigns, recipes),
-            step_traces=tuple(_choose_stretches(results)),
+            step_traces=tuple(_trace_largest(results)),
         )
         temporary = temporary_for(directory)
         with translate_errors("write", target):
@@ -108,18 +113,14 @@ def _render_files(inputs: ReportInput, language: str) -> Iterator[tuple[str, byt
     """Yield every file of a report but its logs."""
     from hpcbert.results.report import figures
 
-    reports = {
-        page_language: compose_report(inputs, Words(page_language)) for page_language in LANGUAGES
-    }
-    for page_language, report in reports.items():
-        ending = ".md" if page_language == LANGUAGES[0] else f".{page_language}.md"
+    reports = {code: compose_report(inputs, Words(code)) for code in LANGUAGES}
+    for code, report in reports.items():
+        ending = ".md" if code == LANGUAGES[0] else f".{code}.md"
         yield f"report{ending}", formats.render_markdown(report).encode(errors=_ESCAPE)
     report = reports[language]
     drawings = {picture.name: figures.draw(picture) for picture in report.pictures}
-    yield (
-        "index.html",
-        formats.render_page(report, drawings, Words(language)).encode(errors=_ESCAPE),
-    )
+    page = formats.render_page(report, drawings, Words(language))
+    yield "index.html", page.encode(errors=_ESCAPE)
     yield from _render_figures(drawings)
     yield from _render_tables(report, language)
     result_set = replace(inputs.results, made=inputs.results.made or inputs.provenance)
@@ -128,7 +129,7 @@ def _render_files(inputs: ReportInput, language: str) -> Iterator[tuple[str, byt
 
 def list_pictures(results: ResultSet, provenance: Provenance, language: str) -> tuple[Picture, ...]:
     """Return the figures that a report of some results has."""
-    inputs = ReportInput("", provenance, results, step_traces=tuple(_choose_stretches(results)))
+    inputs = ReportInput("", provenance, results, step_traces=tuple(_trace_largest(results)))
     return compose_report(inputs, Words(language)).pictures
 
 
@@ -160,8 +161,6 @@ def _find_campaigns(results: ResultSet, stack: ExitStack) -> dict[str, Path]:
         if path.is_dir():
             paths[source.name] = path
         elif path.name.endswith(ARCHIVE) and path.is_file():
-            from hpcbert.campaign import archive
-
             with suppress(HpcbertError):
                 paths[source.name] = stack.enter_context(archive.open_archive(path))
     return paths
@@ -173,8 +172,6 @@ def _read_backing(source: Source, results: ResultSet, campaigns: Mapping[str, Pa
         return SourceFiles(digests=_digest_logs(source, results))
     if directory is None:
         return SourceFiles()
-    from hpcbert.campaign import evidence, store
-
     try:
         campaign = store.read_manifest(directory)
         record = evidence.read_measurements(directory)
@@ -190,19 +187,18 @@ def _read_backing(source: Source, results: ResultSet, campaigns: Mapping[str, Pa
 
 def _digest_logs(source: Source, results: ResultSet) -> dict[str, str]:
     """Return digests of logs that hpcbert did not submit, as they are now."""
-    runs = (run for row in _select_rows(source, results) for run in row.runs if run.log)
     digests: dict[str, str] = {}
-    for run in runs:
+    for log in _list_logs(source, results):
         with suppress(OSError):
-            digests[run.log] = _digest(Path(run.log))
+            digests[log] = _digest(Path(log))
     return digests
 
 
-def _select_rows(source: Source, results: ResultSet) -> Iterator[Row]:
-    for table in results.tables:
-        for row in table.rows:
-            if row.origin and (row.origin.kind, row.origin.name) == (source.kind, source.name):
-                yield row
+def _list_logs(source: Source, results: ResultSet) -> Iterator[str]:
+    """Yield the paths of the logs behind a source's rows."""
+    for row in (row for table in results.tables for row in table.rows):
+        if row.origin and (row.origin.kind, row.origin.name) == (source.kind, source.name):
+            yield from (run.log for run in row.runs if run.log)
 
 
 def _read_script(directory: Path, campaign: Campaign) -> tuple[str, str]:
@@ -232,9 +228,6 @@ def _find_recipes(
     results: ResultSet, campaigns: Mapping[str, Path], folders: Mapping[str, Path]
 ) -> tuple[Recipe, ...]:
     """Return the recipe of each framework: the copy that its campaign used, else the one here."""
-    from hpcbert.campaign import store
-    from hpcbert.config import recipe
-
     recipes: dict[str, Recipe] = {}
     for source in results.sources:
         directory = campaigns.get(source.name)
@@ -251,18 +244,15 @@ def _find_recipes(
     return tuple(recipes.values())
 
 
-def _choose_stretches(results: ResultSet) -> Iterator[StepTrace]:
+def _trace_largest(results: ResultSet) -> Iterator[StepTrace]:
     """Yield the steps of each table's median run of the largest shape."""
-    for table in [
-        speedup_table
-        for speedup_table in results.tables
-        if any(row.steps for row in speedup_table.rows)
-    ][:_MOST_STRETCHES]:
-        row = [candidate for candidate in table.rows if candidate.steps][-1]
-        yield _make_stretch(table, row)
+    traced = [(table, [row for row in table.rows if row.steps]) for table in results.tables]
+    traced = [(table, rows) for table, rows in traced if rows]
+    for table, rows in traced[:_MOST_TRACES]:
+        yield _trace_steps(table, rows[-1])
 
 
-def _make_stretch(table: SpeedupTable, row: Row) -> StepTrace:
+def _trace_steps(table: SpeedupTable, row: Row) -> StepTrace:
     speeds = {run.repeat: run.throughput or 0.0 for run in row.runs}
     median = row.median or 0.0
     repeat, steps = min(row.steps, key=lambda item: abs(speeds[item[0]] - median))
@@ -272,16 +262,14 @@ def _make_stretch(table: SpeedupTable, row: Row) -> StepTrace:
 
 def _pack_logs(target: Path, results: ResultSet, campaigns: Mapping[str, Path]) -> tuple[str, ...]:
     """Write the logs of all runs, each campaign's in its own folder."""
-    from hpcbert.campaign import archive
-
     logs: dict[str, Path] = {}
     foreign_logs: list[Path] = []
     for source in results.sources:
-        for run in (run for row in _select_rows(source, results) for run in row.runs if run.log):
+        for log in _list_logs(source, results):
             if source.name in campaigns:
-                logs[f"{source.name}/{run.log}"] = campaigns[source.name] / run.log
+                logs[f"{source.name}/{log}"] = campaigns[source.name] / log
             else:
-                foreign_logs.append(Path(run.log).absolute())
+                foreign_logs.append(Path(log).absolute())
     if foreign_logs:
         base = Path(os.path.commonpath([path.parent for path in foreign_logs]))
         logs |= {f"logs/{path.relative_to(base)}": path for path in foreign_logs}
@@ -348,13 +336,12 @@ def _refuse_to_replace(directory: Path, shown_path: Path) -> None:
             and ((directory / name).is_symlink() or digests.get(name) != _digest(directory / name))
         ]
     if changed_files:
-        text = f"{changed_files[0]!r} was changed since the report there was written, and would be lost."
-        raise UsageError(text, where=str(shown_path), hint=_ELSEWHERE)
-
-
-# What UTF-8 can't write becomes JSON's escape for it.
-_ESCAPE = "backslashreplace"
-_ELSEWHERE = "Name another directory with --output, or move its contents."
+        raise UsageError(
+            f"{changed_files[0]!r} was changed since the report there was written, "
+            "and would be lost.",
+            where=str(shown_path),
+            hint=_ELSEWHERE,
+        )
 
 
 def _publish(temporary: Path, directory: Path, shown_path: Path) -> None:

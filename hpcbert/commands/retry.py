@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from hpcbert import scheduler
 from hpcbert.campaign import ends, judge, store, suspects
+from hpcbert.campaign.judge import Gathered
 from hpcbert.campaign.repeats import Key, TrackedCampaign
 from hpcbert.campaign.suspects import RepeatOutcome, RetryPolicy, Suspicion, Verdict
 from hpcbert.commands.monitor import Sinks, View, open_campaign, watch
@@ -47,6 +48,11 @@ class InvalidRepeat:
     number: int
     state: str
     why: str
+
+    @property
+    def key(self) -> Key:
+        """The array's name and the number, which identify it in the campaign."""
+        return self.array.name, self.number
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class RetryPlan:
 
     findings: Findings
     arrays: tuple[Array, ...] = ()
-    scripts: Mapping[str, str] | None = None
+    scripts: Mapping[str, str] = field(default_factory=dict)
     spared: tuple[tuple[str, str], ...] = ()
 
 
@@ -96,7 +102,7 @@ def find_invalid(
     clock: Callable[[], float] = time.time,
     pause: Callable[[float], None] = time.sleep,
 ) -> Findings:
-    """Return which repeats of a campaign are missing or invalid, by the gate of `collect`.
+    """Find the repeats of a campaign that are missing or invalid, by the gate of `collect`.
 
     Raises:
         SchedulerError: Slurm does not say what waits or runs, or lists a live job of a missing
@@ -120,54 +126,65 @@ def find_invalid(
     states, settled_keys = _poll_until_settled(tracked_campaign, tracker, pause)
     ends.write(tracked_campaign, states, settled_keys)
     judgement = judge.gather(tracked_campaign, rule="", window=Window(), states=lambda _: states)
+    ended = list(_list_ended(campaign, judgement, settled_keys, policy))
+    too_large = set() if policy.exclude else _find_too_large(judgement, ended)
+    invalid = [repeat for repeat in ended if repeat.key not in too_large]
+    backend.refuse_doubling(tracked_campaign, [(repeat.array, repeat.number) for repeat in invalid])
+    submissions = tracked_campaign.arrays_of_repeat
+    spent = {
+        repeat.key
+        for repeat in invalid
+        if len(submissions[repeat.array.point, repeat.number]) > policy.limit
+    }
+    return Findings(
+        watched=tracked_campaign,
+        invalid=tuple(repeat for repeat in invalid if repeat.key not in spent),
+        spent=tuple(repeat for repeat in invalid if repeat.key in spent),
+        too_large=tuple(repeat for repeat in ended if repeat.key in too_large),
+        open=len(campaign.current) - len(settled_keys),
+        tries=tuple(
+            RepeatOutcome(repeat.array.point.key, run.repeat, run.state, run.valid, run.nodes)
+            for repeat in judgement.repeats
+            for run in [repeat.run]
+        ),
+        attempts={key: state.attempt for key, state in states.items()},
+    )
+
+
+def _list_ended(
+    campaign: Campaign, judgement: Gathered, settled_keys: Collection[Key], policy: RetryPolicy
+) -> Iterator[InvalidRepeat]:
+    """Yield the repeats that are over, invalid and needed."""
     judged_repeats = {repeat.key: repeat for repeat in judgement.repeats}
-    valid_points = {repeat.array.point for repeat in judgement.repeats if repeat.run.valid}
     complete_points = judgement.complete
-    candidates: list[InvalidRepeat] = []
-    too_large_repeats: list[InvalidRepeat] = []
     for array, number in campaign.current:
-        key = array.name, number
-        outcome = judged_repeats[key].run
-        if judged_repeats[key].unneeded or array.point in complete_points:
+        judged = judged_repeats[array.name, number]
+        outcome = judged.run
+        if judged.unneeded or array.point in complete_points:
             continue
         is_deliberate = outcome.state in {"CANCELLED", LOST} or retries.is_pointless(
             array, outcome.state, policy.time_limit
         )
         if is_deliberate and not policy.cancelled:
             continue
-        if key in settled_keys and not outcome.valid:
-            lacked_memory = any(reason.code == failures.DEVICE for reason in outcome.reasons)
-            # The next search begins below a size that turned out to be too large.
-            is_fixed_size = lacked_memory and not array.point.largest
-            is_hopeless = is_fixed_size and array.point not in valid_points and not policy.exclude
+        if judged.key in settled_keys and not outcome.valid:
             text = "; ".join(map(str, outcome.reasons))
-            (too_large_repeats if is_hopeless else candidates).append(
-                InvalidRepeat(array, number, outcome.state, text)
-            )
-    backend.refuse_doubling(
-        tracked_campaign,
-        [(invalid_repeat.array, invalid_repeat.number) for invalid_repeat in candidates],
-    )
-    invalid_repeats: list[InvalidRepeat] = []
-    spent_repeats: list[InvalidRepeat] = []
-    for invalid_repeat in candidates:
-        submit_count = len(
-            tracked_campaign.arrays_of_repeat[invalid_repeat.array.point, invalid_repeat.number]
-        )
-        (spent_repeats if submit_count > policy.limit else invalid_repeats).append(invalid_repeat)
-    return Findings(
-        watched=tracked_campaign,
-        invalid=tuple(invalid_repeats),
-        spent=tuple(spent_repeats),
-        too_large=tuple(too_large_repeats),
-        open=len(campaign.current) - len(settled_keys),
-        tries=tuple(
-            RepeatOutcome(array.point.key, run.repeat, run.state, run.valid, run.nodes)
-            for array, number in campaign.current
-            for run in [judged_repeats[array.name, number].run]
-        ),
-        attempts={key: state.attempt for key, state in states.items()},
-    )
+            yield InvalidRepeat(array, number, outcome.state, text)
+
+
+def _find_too_large(judgement: Gathered, ended: Sequence[InvalidRepeat]) -> set[Key]:
+    """Return the repeats that would run out of device memory again."""
+    runs = {repeat.key: repeat.run for repeat in judgement.repeats}
+    valid_points = {repeat.array.point for repeat in judgement.repeats if repeat.run.valid}
+    too_large = set()
+    for repeat in ended:
+        reasons = runs[repeat.key].reasons
+        lacked_memory = any(reason.code == failures.DEVICE for reason in reasons)
+        # The next search begins below a size that turned out to be too large.
+        is_fixed_size = not repeat.array.point.largest
+        if lacked_memory and is_fixed_size and repeat.array.point not in valid_points:
+            too_large.add(repeat.key)
+    return too_large
 
 
 def _poll_until_settled(
@@ -185,10 +202,11 @@ def _poll_until_settled(
         pause(max(_POLL_SECONDS, tracker.pause()))
         tracker.poll()
     if tracker.failures or tracker.absent:
+        campaign_id = tracked_campaign.campaign.id
         raise SchedulerError(
             f"Slurm does not say what waits or runs: {tracker.complaint or 'no answer'}",
-            where=tracked_campaign.campaign.id,
-            hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {tracked_campaign.campaign.id}",
+            where=campaign_id,
+            hint=f"Nothing was submitted. Once Slurm answers: {RETRY_COMMAND} {campaign_id}",
         )
     return tracker.states, {key for key in _ended_keys(tracker) if tracker.is_final(key)}
 
@@ -205,32 +223,23 @@ def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> Retry
             a local campaign is still running.
     """
     tracked_campaign = findings.watched
-    points: dict[tuple[str, int], list[InvalidRepeat]] = {}
-    for invalid_repeat in findings.invalid:
-        points.setdefault((invalid_repeat.array.point.key, invalid_repeat.array.offset), []).append(
-            invalid_repeat
-        )
-    if (
-        points
-        and findings.open
-        and not find_traits(tracked_campaign.campaign.scheduler).accepts_more
-    ):
+    campaign = tracked_campaign.campaign
+    parts: dict[tuple[str, int], list[InvalidRepeat]] = {}
+    for repeat in findings.invalid:
+        parts.setdefault((repeat.array.point.key, repeat.array.offset), []).append(repeat)
+    if parts and findings.open and not find_traits(campaign.scheduler).accepts_more:
         raise UsageError(
             f"{findings.open} repeats still wait or run, and the local queue accepts no more now.",
-            where=tracked_campaign.campaign.id,
+            where=campaign.id,
             hint="Wait for them (hpcbert monitor), or cancel them.",
         )
-    store.refuse_changed_library(tracked_campaign.directory, tracked_campaign.campaign)
+    store.refuse_changed_library(tracked_campaign.directory, campaign)
+    first_arrays = {(array.point.key, array.offset): array for array in reversed(campaign.arrays)}
+    suspicions: dict[str, Suspicion | None] = {}
     arrays, scripts = [], {}
     spared_nodes: dict[str, str] = {}
-    parts = {
-        (part_array.point.key, part_array.offset): part_array
-        for part_array in reversed(tracked_campaign.campaign.arrays)
-    }
-    suspicions: dict[str, Suspicion | None] = {}
-    for part, part_repeats in points.items():
-        first_array = parts[part]
-        script = store.read_script(tracked_campaign.directory, first_array).decode()
+    for part, repeats in parts.items():
+        first_array = first_arrays[part]
         if not retries.is_written_to(first_array.request, tracked_campaign.directory):
             raise UsageError(
                 "The campaign was moved or copied: its scripts write to the old place.",
@@ -240,16 +249,11 @@ def plan_retry(findings: Findings, policy: RetryPolicy, *, run: Runner) -> Retry
         partition = first_array.request.partition
         if partition not in suspicions:
             suspicions[partition] = _gather_suspicion(findings, first_array.request, policy, run)
-        named_nodes = expand(first_array.request.nodelist)
-        verdict = _choose_exclusions(
-            tracked_campaign.campaign, first_array, policy, suspicions[partition], named_nodes
-        )
+        verdict = _choose_exclusions(campaign, first_array, policy, suspicions[partition])
         time_limit = policy.time_limit or retries.retried_limit(tracked_campaign, first_array)
-        array, retry_script = _make_array(
-            findings, first_array, part_repeats, script, verdict, time_limit=time_limit
-        )
+        array, script = _make_array(findings, first_array, repeats, verdict, time_limit=time_limit)
         arrays.append(array)
-        scripts[array.name] = retry_script
+        scripts[array.name] = script
         spared_nodes |= dict(verdict.spared)
     return RetryPlan(findings, tuple(arrays), scripts, tuple(spared_nodes.items()))
 
@@ -268,7 +272,6 @@ def _choose_exclusions(
     first_array: Array,
     policy: RetryPolicy,
     suspicion: Suspicion | None,
-    named_nodes: Collection[str],
 ) -> Verdict:
     """Return the nodes that a retry excludes; never those that its script names."""
     requested_nodes = tuple((node, "named by --exclude") for node in policy.exclude)
@@ -278,40 +281,34 @@ def _choose_exclusions(
         node: reason
         for array in campaign.of_point[first_array.point]
         for node, reason in array.excluded
-        if node not in policy.exclude
     }
     suspect_nodes = earlier_nodes | suspicion.of(first_array.point.key)
-    suspect_nodes = {
-        node: reason for node, reason in suspect_nodes.items() if node not in policy.exclude
-    }
-    named_suspects = {node: reason for node, reason in suspect_nodes.items() if node in named_nodes}
-    suspect_nodes = {
-        node: reason for node, reason in suspect_nodes.items() if node not in named_nodes
-    }
+    for node in policy.exclude:
+        suspect_nodes.pop(node, None)
+    named_nodes = expand(first_array.request.nodelist)
+    named_suspects = [item for item in suspect_nodes.items() if item[0] in named_nodes]
     verdict = suspects.limit_exclusions(
-        suspect_nodes, suspicion.nodes, needed=first_array.point.shape.nodes
+        {node: reason for node, reason in suspect_nodes.items() if node not in named_nodes},
+        suspicion.nodes,
+        needed=first_array.point.shape.nodes,
     )
-    return Verdict(
-        (*requested_nodes, *verdict.excluded), (*verdict.spared, *named_suspects.items())
-    )
+    return Verdict((*requested_nodes, *verdict.excluded), (*verdict.spared, *named_suspects))
 
 
 def _make_array(
     findings: Findings,
     first_array: Array,
     invalid_repeats: Sequence[InvalidRepeat],
-    script: str,
     verdict: Verdict,
     *,
     time_limit: str,
 ) -> tuple[Array, str]:
-    point_arrays = findings.watched.campaign.of_point[first_array.point]
-    retry = 1 + max(point_array.retry for point_array in point_arrays)
-    attempts = [
-        findings.attempts.get((invalid_repeat.array.name, invalid_repeat.number), 0)
-        for invalid_repeat in invalid_repeats
-    ]
-    attempt = 1 + max(*attempts, *(point_array.first_attempt for point_array in point_arrays), 0)
+    """Return the array that runs some repeats of a point again, and its script."""
+    tracked_campaign = findings.watched
+    point_arrays = tracked_campaign.campaign.of_point[first_array.point]
+    retry = 1 + max(array.retry for array in point_arrays)
+    attempts = [findings.attempts.get(repeat.key, 0) for repeat in invalid_repeats]
+    first_attempt = 1 + max(*attempts, *(array.first_attempt for array in point_arrays))
     name = f"{first_array.name}.t{retry}"
     indices = [repeat.number - first_array.offset for repeat in invalid_repeats]
     request = retries.retry_request(
@@ -321,34 +318,31 @@ def _make_array(
         exclude=[node for node, _ in verdict.excluded],
         time_limit=time_limit,
     )
-    retry_script = retries.rewrite_script(
-        script, first_array.request, request, repeats=indices, first_attempt=attempt
+    script = retries.rewrite_script(
+        store.read_script(tracked_campaign.directory, first_array).decode(),
+        first_array.request,
+        request,
+        repeats=indices,
+        first_attempt=first_attempt,
     )
-    array = replace(
-        first_array,
+    array = Array(
+        point=first_array.point,
         name=name,
-        repeats=tuple(invalid_repeat.number for invalid_repeat in invalid_repeats),
+        repeats=tuple(repeat.number for repeat in invalid_repeats),
         script=first_array.script.removesuffix(".sbatch") + f".t{retry}.sbatch",
-        script_sha256=hashlib.sha256(retry_script.encode()).hexdigest(),
+        script_sha256=hashlib.sha256(script.encode()).hexdigest(),
+        log=first_array.log,
         request=request,
-        state="intended",
-        job_id="",
-        submitted="",
-        error="",
-        called="",
+        together=first_array.together,
         retry=retry,
-        first_attempt=attempt,
-        workdir="",
-        seen="",
-        submit_time=None,
-        changed=(),
+        first_attempt=first_attempt,
         excluded=verdict.excluded,
-        why=tuple(
-            (invalid_repeat.number, invalid_repeat.state, invalid_repeat.why)
-            for invalid_repeat in invalid_repeats
-        ),
+        why=tuple((repeat.number, repeat.state, repeat.why) for repeat in invalid_repeats),
+        cluster=first_array.cluster,
+        offset=first_array.offset,
+        preflight=first_array.preflight,
     )
-    return array, retry_script
+    return array, script
 
 
 def write_retry(retry_plan: RetryPlan) -> Campaign:
@@ -369,7 +363,7 @@ def write_retry(retry_plan: RetryPlan) -> Campaign:
                 hint="Run the command again; it skips what the other process submitted.",
             )
         for array in retry_plan.arrays:
-            store.write_text(directory / array.script, (retry_plan.scripts or {})[array.name])
+            store.write_text(directory / array.script, retry_plan.scripts[array.name])
         campaign = replace(campaign, arrays=(*campaign.arrays, *retry_plan.arrays))
         store.write_manifest(directory, campaign)
     return campaign
@@ -379,7 +373,7 @@ class Observer(Protocol):
     """Receives what happens while campaigns are followed, in order."""
 
     def watching(self) -> AbstractContextManager[Sinks]:
-        """Return what receives the states from now until something is submitted, or the end."""
+        """Open the receivers of states until something is submitted, or the end."""
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
         """Receive what was resubmitted."""
@@ -472,8 +466,8 @@ def resubmit(
         What was submitted, with job ids.
 
     Raises:
-        Interruption, SchedulerError, UsageError, HpcbertError: As `submit_pending`, `retry.look`
-            and `retry.plan`.
+        Interruption, SchedulerError, UsageError, HpcbertError: As `submit_pending`,
+            `find_invalid` and `plan_retry`.
     """
 
     def submit_intended() -> tuple[Array, ...]:
@@ -481,24 +475,15 @@ def resubmit(
             directory, run=run, floor=floor, waiting=waiting, resume_command=RETRY_COMMAND
         ).arrays
 
-    if not dry and any(
-        planned_array.state == "intended" for planned_array in store.read_manifest(directory).arrays
-    ):
+    arrays = store.read_manifest(directory).arrays
+    if not dry and any(array.state == "intended" for array in arrays):
         submit_intended()
     findings = find_invalid(directory, policy, run=run)
-    invalid_ends = [
-        (invalid_repeat.array, invalid_repeat.number, invalid_repeat.state)
-        for invalid_repeat in findings.invalid
-    ]
+    invalid_ends = [(repeat.array, repeat.number, repeat.state) for repeat in findings.invalid]
     retries.refuse_pointless(findings.watched, invalid_ends, policy.time_limit)
     plan = plan_retry(findings, policy, run=run)
     if dry or not plan.arrays:
         return plan
     write_retry(plan)
-    arrays = {array.name: array for array in submit_intended()}
-    return replace(
-        plan,
-        arrays=tuple(
-            arrays.get(planned_array.name, planned_array) for planned_array in plan.arrays
-        ),
-    )
+    submitted = {array.name: array for array in submit_intended()}
+    return replace(plan, arrays=tuple(submitted.get(array.name, array) for array in plan.arrays))

@@ -1,4 +1,4 @@
-"""Submit: write a drafted campaign, then hand its arrays to its scheduler.
+"""Submit and cancel: write a drafted campaign, hand its arrays to its scheduler, end its jobs.
 
 The order makes it safe: every script and the manifest with all arrays `intended` are on disk before
 the scheduler gets the first one. An interrupt takes effect before the next array: an sbatch that
@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcbert import scheduler
 from hpcbert.campaign import ends, store
@@ -19,10 +20,12 @@ from hpcbert.errors import Interruption, UsageError
 from hpcbert.model import Campaign
 from hpcbert.scheduler.base import RESUME, NoRoomError, Target, World
 from hpcbert.scheduler.poller import Pace
-from hpcbert.script.draft import Draft
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system import files
 from hpcbert.system.runner import Runner, defer_interrupts
+
+if TYPE_CHECKING:  # with Jinja, which tracking and cancelling do not need
+    from hpcbert.script.draft import Draft
 
 # Minimum seconds between two searches for a job that may have been submitted.
 _SETTLE_SECONDS = 2.0
@@ -105,11 +108,9 @@ def submit_pending(
                 again=resume_command,
                 resumed=draft is None,
             )
-            return (
-                _submit_when_room(directory, world, waiting)
-                if waiting
-                else submit(directory, world)
-            )
+            if waiting:
+                return _submit_when_room(directory, world, waiting)
+            return submit(directory, world)
     except KeyboardInterrupt:
         raise _describe_interruption(directory) from None
 
@@ -147,7 +148,7 @@ def _describe_interruption(directory: Path) -> Interruption:
     arrays = [
         array
         for array in campaign.arrays
-        if array not in queued_arrays and not campaign.is_superseded(array)
+        if array.state != "submitted" and not campaign.is_superseded(array)
     ]
     uncertain_arrays = [array for array in arrays if array.state == "intended" and array.called]
     words = [f"{len(queued_arrays)} of {count} arrays are queued: {ids}." if queued_arrays else ""]
@@ -170,9 +171,8 @@ def find_living(tracked_campaign: TrackedCampaign, *, run: Runner) -> Target:
         UsageError: Others can write to the campaign, so they could have named the jobs.
     """
     store.refuse_foreign(tracked_campaign.directory)
-    return scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)).living_jobs(
-        tracked_campaign
-    )
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    return backend.living_jobs(tracked_campaign)
 
 
 def cancel(tracked_campaign: TrackedCampaign, target: Target, *, run: Runner) -> None:
@@ -183,9 +183,8 @@ def cancel(tracked_campaign: TrackedCampaign, target: Target, *, run: Runner) ->
     """
     if not target.jobs:
         return
-    scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run)).cancel(
-        tracked_campaign, target
-    )
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    backend.cancel(tracked_campaign, target)
     states = {
         repeat.key: RepeatState("CANCELLED", Kind.FAILED, "none", detail="was cancelled")
         for repeat in target.repeats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from hpcbert.commands.node_checks import (
+from hpcbert.commands.checks import (
     find_error_lines,
     find_missing_nodes,
     find_missing_ranks,

@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands.checks import check_containers
-from hpcbert.commands.node_checks import NodeRow, load_checks, make_container_finding, read_rows
+from hpcbert.commands.checks import (
+    NodeRow,
+    check_containers,
+    load_checks,
+    make_container_finding,
+    read_rows,
+)
 from hpcbert.config.site import Site
 from hpcbert.finding import Finding
 from hpcbert.system.runner import Outcome, run

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.commands import node_checks as nodes
-from hpcbert.commands import obstacles
+from hpcbert.commands import checks, obstacles
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
 from hpcbert.scheduler.base import World
@@ -56,7 +55,7 @@ def looked(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
     script.write_text(text)
     argv = ["bash", "-c", f'{start} exec bash "$0" "$@"', str(script), *words]
     outcome = run(argv, env={"SLURMD_NODENAME": "n1", "PATH": "/usr/bin:/bin", "HOME": "/"})
-    return nodes.find_problems(outcome.stdout, {})
+    return checks.find_problems(outcome.stdout, {})
 
 
 def campaign(tmp_path: Path) -> str:
@@ -88,7 +87,7 @@ def greeted(tmp_path: Path, rank: int, port: int) -> Iterable[Finding]:
         "SLURMD_NODENAME": f"n{rank + 1}",
     }
     words = [sys.executable, "-S", str(program), "no", "; there are: eth0"]
-    return nodes.find_problems(run(words, env=env).stdout, {})
+    return checks.find_problems(run(words, env=env).stdout, {})
 
 
 def apart(tmp_path: Path) -> Iterable[Finding]:
@@ -105,7 +104,7 @@ def taken(tmp_path: Path) -> Iterable[Finding]:
 
 
 def silent(tmp_path: Path) -> Iterable[Finding]:
-    return nodes.find_missing_nodes(
+    return checks.find_missing_nodes(
         "n1\ttmp\tok\tx\n", Shape(2, 1).nodes, "srun: error: Node failure on n2"
     )
 
@@ -121,12 +120,12 @@ def without_enroot(tmp_path: Path) -> Iterable[Finding]:
         .replace("PATH=$PATH:/usr/sbin:/sbin", "")
     )
     env = {"PATH": str(tools), "HOME": str(tools), "SLURMD_NODENAME": "n1"}
-    return nodes.find_problems(run(["bash", "-c", text, "probe", "--enroot"], env=env).stdout, {})
+    return checks.find_problems(run(["bash", "-c", text, "probe", "--enroot"], env=env).stdout, {})
 
 
 def outside(tmp_path: Path) -> Iterable[Finding]:
     said = "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
-    return nodes.find_missing_ranks(said, ("n1", "n2"), "pyxis")
+    return checks.find_missing_ranks(said, ("n1", "n2"), "pyxis")
 
 
 def without_image(tmp_path: Path) -> Iterable[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcbert.campaign.foreign import Framework
+from hpcbert.campaign.foreign_recipes import Recipes
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.collect import CollectRequest, CollectResult, collect
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
@@ -49,10 +49,4 @@ def waits(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
 
 def gathered(*paths: Path, states: States = nobody, **request: Any) -> CollectResult:
     """Collect campaigns, asking that scheduler."""
-    return collect(
-        paths, CollectRequest(**request), states=states, frameworks=(), load=no_framework
-    )
-
-
-def no_framework(name: str) -> Framework:
-    raise AssertionError(name)
+    return collect(paths, CollectRequest(**request), Recipes(()), states=states)
