@@ -1,6 +1,7 @@
-"""What `prepare` made or checked: its path, its name, and its record.
+"""The inputs of ranks: image, program, data and interpreter, as the site or `prepare` has them.
 
-Names contain digests of all inputs, so that another recipe, patch or option is another name.
+`prepare` leaves a record of each thing that it made. Names contain digests of all inputs, so that
+another recipe, patch or option is another name.
 """
 
 from __future__ import annotations
@@ -274,50 +275,53 @@ def find_image(
     """
     if site.container.runtime == "none":
         return None, None
-    runtime = runtimes.get_runtime(site.container.runtime)
     material = None if by_hand else find_prepared_image(site, recipe)
     if material:
         return reference.parse_reference(material.path), material
+    prefix = runtimes.get_runtime(site.container.runtime).tool.prefix
     directory, site_image = Path(site.container.images), site.settings(recipe.name).image
-    if not (site_image or recipe.image.reference):
-        built_image = (
-            cache.find_by_stem(directory, built_image_stem(recipe, runtime.tool.prefix))
-            if by_hand
-            else None
-        )
-        return (reference.Image("file", path=built_image.path) if built_image else None), None
-    image = _parse_image(site, site_image or recipe.image.reference)
-    # Under pyxis every node would import it for itself. `find_prepared_image` has looked for this one,
-    # unless it looked for one that is built of it.
-    is_searched = not by_hand and bool(site_image or not recipe.image.install)
-    if runtime.enters_by_tool or is_searched:
-        return image, None
-    if cached_image := cache.find_image(directory, image, runtime.tool.prefix):
-        return reference.Image("file", path=cached_image.path), None
-    return image, None
+    name = site_image or recipe.image.reference
+    image = _parse_image(site, name) if name else None
+    if by_hand and not name:
+        cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
+    elif image and _is_imported_first(site, recipe, by_hand=by_hand):
+        cached_image = cache.find_image(directory, image, prefix)
+    else:
+        cached_image = None
+    return (reference.Image("file", path=cached_image.path) if cached_image else image), None
+
+
+def _is_imported_first(site: Site, recipe: Recipe, *, by_hand: bool) -> bool:
+    """Return whether an image's file may be there, though the prepared image is not.
+
+    Under pyxis every node would import it for itself. `find_prepared_image` looked for this one,
+    unless it looked for one that is built of it.
+    """
+    is_built = recipe.image.install and not site.settings(recipe.name).image
+    enters_by_tool = runtimes.get_runtime(site.container.runtime).enters_by_tool
+    return not enters_by_tool and bool(by_hand or is_built)
 
 
 def find_prepared_image(site: Site, recipe: Recipe) -> Material | None:
     """Return the prepared image that ranks of this framework enter, if there is one."""
-    directory, site_image = Path(site.container.images), site.settings(recipe.name).image
-    image_name = site_image or recipe.image.reference
-    cached_image = None
     if site.container.runtime == "none":
         return None
+    directory, site_image = Path(site.container.images), site.settings(recipe.name).image
     prefix = runtimes.get_runtime(site.container.runtime).tool.prefix
+    name = site_image or recipe.image.reference
     if not site_image and recipe.image.install:
         cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
-    elif image_name and (image := _parse_image(site, image_name)).kind != "file":
+    elif not name:
+        return None
+    elif (image := _parse_image(site, name)).kind != "file":
         cached_image = cache.find_image(directory, image, prefix)
-    elif image_name:
-        cached_image = next(
-            (entry for entry in cache.list_images(directory) if entry.path == image_name), None
-        )
+    else:
+        images = cache.list_images(directory)
+        cached_image = next((entry for entry in images if entry.path == name), None)
     if cached_image is None:
         return None
-    return Material(
-        "image", cached_image.reference, cached_image.path, f"sha256:{cached_image.sha256}"
-    )
+    digest = f"sha256:{cached_image.sha256}"
+    return Material("image", cached_image.reference, cached_image.path, digest)
 
 
 def _parse_image(site: Site, text: str) -> Image:
