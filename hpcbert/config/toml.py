@@ -74,43 +74,17 @@ def _list_leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def format_toml(values: Mapping[str, Any]) -> str:
-    """Return a document: plain values, then a table for each mapping and each list of mappings.
-
-    Args:
-        values: Texts, numbers, booleans, lists and mappings; None is left out.
-    """
-    return "\n".join(_format_table(values, ())).strip("\n") + "\n"
+    """Return a document with each plain value under its dotted key; None is left out."""
+    return "".join(_format_lines(values, ()))
 
 
-def _format_table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    inner_tables = {name: entry for name, entry in values.items() if isinstance(entry, Mapping)}
-    table_lists = {name: entry for name, entry in values.items() if _is_tables(entry)}
-    for name, entry in values.items():
-        if name not in inner_tables and name not in table_lists and entry is not None:
-            yield f"{_format_key(name)} = {_format_value(entry)}"
-    for name, entry in inner_tables.items():
-        lines = list(_format_table(entry, (*path, name)))
-        # A table that has only tables needs no line of its own.
-        yield from (
-            lines if lines and not lines[0] else ("", f"[{_format_path(*path, name)}]", *lines)
-        )
-    for name, tables in table_lists.items():
-        for table in tables:
-            pairs = {key: value for key, value in table.items() if value is not None}
-            lines = [f"{_format_key(key)} = {_format_value(value)}" for key, value in pairs.items()]
-            yield from ("", f"[[{_format_path(*path, name)}]]", *lines)
-
-
-def _is_tables(value: object) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and bool(value)
-        and all(isinstance(entry, Mapping) for entry in value)
-    )
-
-
-def _format_path(*path: str) -> str:
-    return ".".join(map(_format_key, path))
+def _format_lines(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    for name, value in values.items():
+        keys = (*path, name)
+        if isinstance(value, Mapping) and value:
+            yield from _format_lines(value, keys)
+        elif value is not None:
+            yield f"{'.'.join(map(_format_key, keys))} = {_format_value(value)}\n"
 
 
 def _format_key(name: str) -> str:
@@ -128,10 +102,15 @@ def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return _format_text(value)
     if isinstance(value, Mapping):
-        pairs = ", ".join(
-            f"{_format_key(name)} = {_format_value(entry)}" for name, entry in value.items()
-        )
-        return f"{{ {pairs} }}" if pairs else "{}"
+        pairs = [
+            f"{_format_key(name)} = {_format_value(entry)}"
+            for name, entry in value.items()
+            if entry is not None
+        ]
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_format_value, value))}]"
+        entries = [_format_value(entry) for entry in value]
+        if any(isinstance(entry, Mapping) for entry in value):
+            return "".join(["[\n", *(f"  {entry},\n" for entry in entries), "]"])
+        return f"[{', '.join(entries)}]"
     return repr(value)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,11 +82,10 @@ def runs_in_environment(site: Site, recipe: Recipe) -> bool:
 
 def comes_with_environment(site: Site, recipe: Recipe) -> bool:
     """Return whether the program is among the packages of such an environment."""
-    virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
-    return (
-        bool(virtual_environment and virtual_environment.program)
-        and not site.settings(recipe.name).source
-    )
+    environment = recipe.environment
+    includes_program = environment is not None and environment.program
+    has_own_source = bool(site.settings(recipe.name).source)
+    return includes_program and runs_in_environment(site, recipe) and not has_own_source
 
 
 def environment_record_path(site: Site, recipe: Recipe) -> Path:
@@ -242,22 +241,24 @@ def find_inputs(
     """
     settings = site.settings(recipe.name)
     image, image_material = find_image(site, recipe, by_hand=by_hand)
-    source = None if by_hand else _find_source(site, recipe)
-    environment = None if by_hand else _find_environment(site, recipe)
     path = find_data_path(site, recipe, options)
-    data = None if by_hand else _find_data(site, recipe, options, path)
-    if settings.data == SYNTHETIC and not (by_hand or data):
-        path = ""
-    python = interpreter_path(Path(environment.path)) if environment else settings.python
-    program = _find_program(site, recipe, environment) or source
+    if by_hand:
+        return Inputs(image, path, settings.source, settings.python)
+    source = _find_source(site, recipe)
+    environment = _find_environment(site, recipe)
+    data = _find_data(site, recipe, options, path)
+    program, python = source and Path(source.path), settings.python
+    if environment and recipe.environment:
+        python = str(interpreter_path(Path(environment.path)))
+        if comes_with_environment(site, recipe):
+            program = packages_path(Path(environment.path), recipe.environment.python)
+    materials = (image_material, source, environment, data)
     return Inputs(
         image=image,
-        data=path,
-        source=str(Path(program.path) / recipe.source.path) if program else settings.source,
-        python=str(python),
-        materials=tuple(
-            material for material in (image_material, source, environment, data) if material
-        ),
+        data="" if settings.data == SYNTHETIC and not data else path,
+        source=str(program / recipe.source.path) if program else settings.source,
+        python=python,
+        materials=tuple(material for material in materials if material),
     )
 
 
@@ -347,14 +348,6 @@ def _find_source(site: Site, recipe: Recipe) -> Material | None:
         return None
     name = f"{content['repository']}@{content['commit']}"
     return Material("source", name, str(directory), content["digest"])
-
-
-def _find_program(site: Site, recipe: Recipe, environment: Material | None) -> Material | None:
-    """Return the packages of an environment that includes the program."""
-    if not environment or not comes_with_environment(site, recipe):
-        return None
-    release = environment.name.removeprefix("Python ").rpartition(".")[0]
-    return replace(environment, path=str(packages_path(Path(environment.path), release)))
 
 
 def _find_environment(site: Site, recipe: Recipe) -> Material | None:

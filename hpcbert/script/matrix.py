@@ -322,44 +322,30 @@ def _check_exclusions(
     matrix: Matrix, cells: Sequence[Combination], feasible_cells: Sequence[_Measurable]
 ) -> Iterator[ConfigError]:
     """Yield an error for each value of an exclusion that matches no cell."""
+    points = [measurable.point for measurable in feasible_cells]
     cell_values: dict[str, set[Any]] = {
         "frameworks": {cell.framework for cell in cells},
-        "models": {cell.model for cell in cells}
-        | {measurable.point.model for measurable in feasible_cells},
-        "precisions": {cell.precision for cell in cells}
-        | {measurable.point.precision for measurable in feasible_cells},
+        "models": {item.model for item in (*cells, *points)},
+        "precisions": {item.precision for item in (*cells, *points)},
         "shapes": {cell.shape for cell in cells},
         "batch_sizes": {cell.size for cell in cells}
-        | {measurable.point.batch_size_per_device for measurable in feasible_cells},
-    }
-    names = {
+        | {point.batch_size_per_device for point in points},
         "options": {name for cell in cells for name, _ in cell.options}
         | {name for measurable in feasible_cells for name in measurable.plan.options},
         "env": {name for cell in cells for name, _ in cell.env},
     }
     for number, exclusion in enumerate(matrix.selection.exclude, 1):
         for key, values in cell_values.items():
-            yield from _report_unmatched(
-                matrix, f"exclude[{number}].{key}", getattr(exclusion, key), values
-            )
-        for key, values in names.items():
-            requested_names = [entry.name for entry in getattr(exclusion, key)]
-            yield from _report_unmatched(
-                matrix, f"exclude[{number}].{key}", requested_names, values
-            )
-
-
-def _report_unmatched(
-    matrix: Matrix, key: str, requested_values: Iterable[Any], values: set[Any]
-) -> Iterator[ConfigError]:
-    for value in requested_values:
-        if value not in values:
-            texts = [str(choice) for choice in values if choice]
-            yield ConfigError(
-                f"{key} names {str(value)!r}, which no point has.",
-                where=matrix.where,
-                hint=did_you_mean(str(value), texts),
-            )
+            requested_values = getattr(exclusion, key)
+            if key in {"options", "env"}:
+                requested_values = [entry.name for entry in requested_values]
+            for value in requested_values:
+                if value not in values:
+                    yield ConfigError(
+                        f"exclude[{number}].{key} names {str(value)!r}, which no point has.",
+                        where=matrix.where,
+                        hint=did_you_mean(str(value), [str(choice) for choice in values if choice]),
+                    )
 
 
 def _report_unused(matrix: Matrix, cells: Sequence[Combination]) -> Iterator[UsageError]:
