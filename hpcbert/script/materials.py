@@ -27,6 +27,10 @@ from hpcbert.script.plan import read_options
 # Schema of the records of `prepare`.
 SCHEMA = 1
 _SUFFIX = ".json"
+# What `hpcbert data make` leaves beside its data.
+_DOCUMENT = "data.json"
+# The programs cut and mask these by themselves.
+_BEFORE_MASKING = ("paddle-text", "megatron")
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -390,11 +394,6 @@ def list_mounts(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
     for mount in (runtimes.bind_mount(directory), *all_mounts):
         runtimes.check_mount(mount, runtimes.get_runtime(site.container.runtime), site.where)
     return tuple(mount.spec for mount in dict.fromkeys(all_mounts))
-
-
-_DOCUMENT = "data.json"
-# The programs cut and mask these by themselves.
-_BEFORE_MASKING = ("paddle-text", "megatron")
 
 
 def find_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tuple[str, ...]:

@@ -258,11 +258,7 @@ def _try_cell(
 
 
 def _refuse_texts(cell: Combination, recipe: Recipe) -> None:
-    """Refuse a text for an option of another kind: only a command line has nothing but texts.
-
-    Raises:
-        UsageError: There is one.
-    """
+    """Refuse a text for an option of another kind: only a command line has nothing but texts."""
     for name, value in cell.options:
         option = recipe.options.get(name)
         if option and isinstance(value, str) and option.kind != "str":
@@ -325,8 +321,8 @@ def _check_exclusions(
     points = [measurable.point for measurable in feasible_cells]
     cell_values: dict[str, set[Any]] = {
         "frameworks": {cell.framework for cell in cells},
-        "models": {item.model for item in (*cells, *points)},
-        "precisions": {item.precision for item in (*cells, *points)},
+        "models": {cell.model for cell in cells} | {point.model for point in points},
+        "precisions": {cell.precision for cell in cells} | {point.precision for point in points},
         "shapes": {cell.shape for cell in cells},
         "batch_sizes": {cell.size for cell in cells}
         | {point.batch_size_per_device for point in points},
