@@ -59,7 +59,7 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
         obstacles += find_framework_obstacles(
             resolved.site,
             resolved.recipe,
-            resolved.found,
+            resolved.available_inputs,
             resolved.plan.options,
             rehearse=resolved.options.rehearse,
         )
@@ -88,7 +88,9 @@ def _find_pyxis_obstacles(draft: Draft, run: Runner) -> Iterator[Finding]:
     elif finding.status != "ok":
         # The nodes may have what this machine lacks.
         yield replace(finding, status="warn", detail=f"{finding.detail}.")
-    images = {resolved.found.image: resolved.recipe.name for resolved in reversed(draft.uses)}
+    images = {
+        resolved.available_inputs.image: resolved.recipe.name for resolved in reversed(draft.uses)
+    }
     for image, name in images.items():
         if image and image.kind != "file":
             command = f"hpcbert prepare --fw {name} --only image"

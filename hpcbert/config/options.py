@@ -34,9 +34,10 @@ def read_share(text: str) -> float:
         Invalid: It is not a share between nothing and all.
     """
     match = _SHARE.fullmatch(text.strip())
-    return check_share(
-        float(match["number"]) / (100 if match["sign"] else 1) if match else -1.0, text
-    )
+    if match is None:
+        return check_share(-1.0, text)
+    number = float(match["number"])
+    return check_share(number / 100 if match["sign"] else number, text)
 
 
 def check_share(value: float, text: str = "") -> float:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import (
-    Collection,
-    Iterable,
-    Mapping,
-)
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path

@@ -369,14 +369,11 @@ def read_site(path: Path, *, base: Path, env: Mapping[str, str]) -> Site:
     """
     site = decode(Site, read(path), file=str(path), where=str(path))
 
-    def absolute(name: str) -> str:
-        return str((base / Path(name).expanduser()).absolute())
-
     return replace(
         site,
-        runs=absolute(env.get("HPCBERT_RUNS", "").strip() or site.runs),
-        sources=absolute(site.sources),
-        container=replace(site.container, images=absolute(site.container.images)),
+        runs=_make_absolute(env.get("HPCBERT_RUNS", "").strip() or site.runs, base),
+        sources=_make_absolute(site.sources, base),
+        container=replace(site.container, images=_make_absolute(site.container.images, base)),
         frameworks={
             name: resolve_paths(framework, base) for name, framework in site.frameworks.items()
         },
@@ -392,19 +389,17 @@ def resolve_paths(settings: FrameworkSettings, base: Path) -> FrameworkSettings:
         settings: As typed.
         base: Base of relative paths.
     """
-
-    def absolute(text: str) -> str:
-        return str((base / Path(text).expanduser()).absolute())
-
     repository, python = settings.repository, settings.python
     is_path = repository.startswith((".", "~")) or (repository and (base / repository).exists())
     return replace(
         settings,
         image=resolve_image(settings.image, base),
-        data=absolute(settings.data) if settings.data not in {"", SYNTHETIC} else settings.data,
-        source=absolute(settings.source) if settings.source else "",
-        python=absolute(python) if "/" in python else python,
-        repository=absolute(repository) if is_path else repository,
+        data=_make_absolute(settings.data, base)
+        if settings.data not in {"", SYNTHETIC}
+        else settings.data,
+        source=_make_absolute(settings.source, base) if settings.source else "",
+        python=_make_absolute(python, base) if "/" in python else python,
+        repository=_make_absolute(repository, base) if is_path else repository,
     )
 
 
@@ -415,9 +410,11 @@ def resolve_image(text: str, base: Path) -> str:
         text: A reference; `~/x.sqsh` is a file in the home directory.
         base: Base of `./x.sqsh`.
     """
-    if text.startswith("~/"):
-        return str(Path(text).expanduser())
-    return str((base / text).absolute()) if text.startswith(".") else text
+    return _make_absolute(text, base) if text.startswith(("~/", ".")) else text
+
+
+def _make_absolute(text: str, base: Path) -> str:
+    return str((base / Path(text).expanduser()).absolute())
 
 
 def list_origins(site: Site, env: Mapping[str, str]) -> dict[str, tuple[Any, str]]:

@@ -1,10 +1,10 @@
-"""Reading one TOML file."""
+"""TOML files: reading them strictly, and plain values as text."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ from hpcbert.system.files import read as read_file
 
 SCHEMA = 1
 MAX_FILE_SIZE = 1 << 20
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def _check_schema(schema: int) -> int:
@@ -39,20 +40,20 @@ def read(path: Path) -> dict[str, Any]:
         ConfigError: It can't be read, is not TOML (with line), or has another schema.
     """
     try:
-        text = read_file(path, max_bytes=MAX_FILE_SIZE).decode(
-            "utf-8-sig"
-        )  # Windows begins files with a byte order mark.
+        # Windows begins files with a byte order mark.
+        text = read_file(path, max_bytes=MAX_FILE_SIZE).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"Can't read the file: {error.strerror}.", where=str(path)) from error
     except UnicodeDecodeError as error:
         raise ConfigError("The file is not UTF-8.", where=str(path)) from error
     try:
         values = tomli.loads(text)
-        _refuse_large(values)
+        for key, value in _list_leaves(values):
+            if isinstance(value, int) and abs(value) > MAX_INTEGER:  # JSON has no such limit
+                message = f"{key} is out of range: at most {MAX_INTEGER:,}."
+                raise ConfigError(message, where=str(path))
     except tomli.TOMLDecodeError as error:
         raise ConfigError(f"The file is not valid TOML: {error}.", where=str(path)) from error
-    except Invalid as error:
-        raise ConfigError(str(error), where=str(path)) from None
     except (RecursionError, ValueError) as error:
         # Nested too deeply, or a number of thousands of digits.
         raise ConfigError(f"The file's TOML can't be read: {error}.", where=str(path)) from error
@@ -60,63 +61,30 @@ def read(path: Path) -> dict[str, Any]:
     return values
 
 
-def _refuse_large(value: Any) -> None:
-    """Refuse an integer that TOML can't hold, wherever it is; JSON has no such limit."""
-    pairs: Iterable[tuple[str, Any]] = value.items() if isinstance(value, dict) else ()
-    if isinstance(value, list):
-        pairs = ((f"[{number}]", entry) for number, entry in enumerate(value, 1))
-    for key, entry in pairs:
-        if isinstance(entry, int) and abs(entry) > MAX_INTEGER:
-            raise Invalid(f"is out of range: at most {MAX_INTEGER:,}").under(key)
-        if not isinstance(entry, dict | list):
-            continue
-        try:
-            _refuse_large(entry)
-        except Invalid as error:
-            raise error.under(key) from None
-
-
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+def _list_leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the plain values of nested tables and arrays with their keys, `a.b[1]`."""
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            yield from _list_leaves(entry, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for number, entry in enumerate(value, 1):
+            yield from _list_leaves(entry, f"{key}[{number}]")
+    else:
+        yield key, value
 
 
 def format_toml(values: Mapping[str, Any]) -> str:
-    """Return a document: plain values, then a table for each mapping and each list of mappings.
-
-    Args:
-        values: Texts, numbers, booleans, lists and mappings; None is left out.
-    """
-    return "\n".join(_format_table(values, ())).strip("\n") + "\n"
+    """Return a document with each plain value under its dotted key; None is left out."""
+    return "".join(_format_lines(values, ()))
 
 
-def _format_table(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    inner_tables = {name: entry for name, entry in values.items() if isinstance(entry, Mapping)}
-    table_lists = {name: entry for name, entry in values.items() if _is_tables(entry)}
-    for name, entry in values.items():
-        if name not in inner_tables and name not in table_lists and entry is not None:
-            yield f"{_format_key(name)} = {_format_value(entry)}"
-    for name, entry in inner_tables.items():
-        lines = list(_format_table(entry, (*path, name)))
-        # A table that has only tables needs no line of its own.
-        yield from (
-            lines if lines and not lines[0] else ("", f"[{_format_path(*path, name)}]", *lines)
-        )
-    for name, tables in table_lists.items():
-        for table in tables:
-            pairs = {key: value for key, value in table.items() if value is not None}
-            lines = [f"{_format_key(key)} = {_format_value(value)}" for key, value in pairs.items()]
-            yield from ("", f"[[{_format_path(*path, name)}]]", *lines)
-
-
-def _is_tables(value: object) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and bool(value)
-        and all(isinstance(entry, Mapping) for entry in value)
-    )
-
-
-def _format_path(*path: str) -> str:
-    return ".".join(map(_format_key, path))
+def _format_lines(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    for name, value in values.items():
+        keys = (*path, name)
+        if isinstance(value, Mapping) and value:
+            yield from _format_lines(value, keys)
+        elif value is not None:
+            yield f"{'.'.join(map(_format_key, keys))} = {_format_value(value)}\n"
 
 
 def _format_key(name: str) -> str:
@@ -134,10 +102,15 @@ def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return _format_text(value)
     if isinstance(value, Mapping):
-        pairs = ", ".join(
-            f"{_format_key(name)} = {_format_value(entry)}" for name, entry in value.items()
-        )
-        return f"{{ {pairs} }}" if pairs else "{}"
+        pairs = [
+            f"{_format_key(name)} = {_format_value(entry)}"
+            for name, entry in value.items()
+            if entry is not None
+        ]
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_format_value, value))}]"
+        entries = [_format_value(entry) for entry in value]
+        if any(isinstance(entry, Mapping) for entry in value):
+            return "".join(["[\n", *(f"  {entry},\n" for entry in entries), "]"])
+        return f"[{', '.join(entries)}]"
     return repr(value)

@@ -41,7 +41,7 @@ class TrustedPath(NamedTuple):
 class _Doubt(NamedTuple):
     path: Path
     uid: int
-    why: str
+    reason: str
 
 
 def trust_file(env: Mapping[str, str]) -> Path:
@@ -146,7 +146,7 @@ def refuse_untrusted(
     doubts = [doubt for doubt in doubts if not _is_covered(doubt, trusted_entries)]
     if doubts:
         raise UsageError(
-            f"{doubts[0].why}: hpcbert does not run it.",
+            f"{doubts[0].reason}: hpcbert does not run it.",
             where=str(doubts[0].path),
             hint=_format_remedy(doubts, advice),
         )
@@ -161,13 +161,16 @@ def _find_doubts(path: Path) -> Iterator[_Doubt]:
     with contextlib.suppress(OSError):  # Whoever reads a missing file reports it.
         target = path.resolve(strict=True)
         links = [step for step in (path.parent, path) if step.is_symlink()]
+        if _is_own_file(target):
+            return
         for place in (*(link.parent.resolve() / link.name for link in links), target):
             status = place.lstat()
-            if (reason := ownership.explain_distrust(status)) and not _is_hpcberts(target):
+            reason = ownership.explain_distrust(status)
+            if reason:
                 yield _Doubt(place, status.st_uid, reason)
 
 
-def _is_hpcberts(target: Path) -> bool:
+def _is_own_file(target: Path) -> bool:
     """Return whether a file is a part of hpcbert: whoever can change it can change this program."""
     paths = (Path(__file__).parent.parent, places.package_templates(), places.default_site())
     return any(target.is_relative_to(path.resolve()) for path in paths)
@@ -192,7 +195,8 @@ def _format_remedy(doubts: Sequence[_Doubt], advice: str) -> str:
 def _choose_path(doubt: _Doubt) -> Path:
     folder = doubt.path.parent
     is_broad = folder in {folder.parent, Path(os.environ.get("HOME", "/"))}
-    is_foreign = (
-        doubt.path.is_dir() and doubt.uid != os.geteuid()
-    )  # That campaign, not all of theirs.
-    return doubt.path if is_broad or is_foreign or folder.stat().st_uid != doubt.uid else folder
+    # Of somebody else's campaigns that one, not all of theirs.
+    is_foreign_folder = doubt.path.is_dir() and doubt.uid != os.geteuid()
+    if is_broad or is_foreign_folder or folder.stat().st_uid != doubt.uid:
+        return doubt.path
+    return folder

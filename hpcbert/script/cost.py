@@ -53,11 +53,7 @@ class Cost:
 
 
 def array_costs(arrays: Iterable[Array]) -> tuple[Cost, ...]:
-    """Return the cost of each point of a campaign, in the order of the points.
-
-    Args:
-        arrays: What is submitted.
-    """
+    """Return the cost of each point of a campaign, in the order of the points."""
     costs: dict[Point, Cost] = {}
     for array in arrays:
         limit = TimeLimit.parse_reported(array.request.time_limit)
@@ -116,14 +112,15 @@ def refuse_expensive(costs: Sequence[Cost], max_gpu_hours: float, *, tries: int 
         f" = {format_hours(cost.on_devices(cost.hours))}"
         for cost in costs
     ]
-    omission = (
-        f", and {len(parts) - _LISTED_POINTS} more points" if len(parts) > _LISTED_POINTS else ""
-    )
-    repetition = f", each up to {tries} times" if tries > 1 else ""
+    text = "; ".join(parts[:_LISTED_POINTS])
+    if len(parts) > _LISTED_POINTS:
+        text += f", and {len(parts) - _LISTED_POINTS} more points"
+    if tries > 1:
+        text += f", each up to {tries} times"
+    total = format_hours(hours * tries)
     raise UsageError(
-        f"This submission may take up to {format_hours(hours * tries)} {unit}, more than {max_gpu_hours:g}: "
-        f"{'; '.join(parts[:_LISTED_POINTS])}{omission}{repetition}.",
+        f"This submission may take up to {total} {unit}, more than {max_gpu_hours:g}: {text}.",
         where=flag,
         hint="Request fewer points or repeats, or a shorter limit with --time; or allow "
-        f"--max-gpu-hours {format_hours(hours * tries).replace(',', '')}.",
+        f"--max-gpu-hours {total.replace(',', '')}.",
     )

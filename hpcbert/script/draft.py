@@ -93,23 +93,14 @@ def draft(
     """
     campaign_id = f"{format_stamp(submitter.time)}-{recipe.name}-{submitter.token}"
     resolved = resolve(measurement_plan, site, recipe, options, str(Path(site.runs) / campaign_id))
-    preflight_plan = preflight.resolve_preflight(resolved) if options.preflight else None
-    sources = {**(preflight_plan.sources if preflight_plan else {}), **resolved.sources}
-    copies = (
-        (store.RECIPE, Path(recipe.folder) / store.RECIPE),
-        *((f"scripts/{name}", path) for name, path in sources.items()),
-        *(((store.SAMPLE, find_sample_log(recipe)),) if options.rehearse else ()),
-        *(((campaignfile.NAME, options.file),) if options.file else ()),
-    )
-    array_scripts = (
-        *_render_arrays(resolved),
-        *(
-            [_render_array(preflight_plan, preflight.make_preflight_array(preflight_plan))]
-            if preflight_plan
-            else []
-        ),
-    )
-    image = resolved.inputs.image
+    array_scripts = list(_render_arrays(resolved))
+    sources = dict(resolved.sources)
+    preflight_plan = None
+    if options.preflight:
+        preflight_plan = preflight.resolve_preflight(resolved)
+        sources = {**preflight_plan.sources, **sources}
+        array = preflight.make_preflight_array(preflight_plan)
+        array_scripts.append(_render_array(preflight_plan, array))
     campaign = Campaign(
         id=campaign_id,
         created=format_utc(submitter.time),
@@ -120,7 +111,7 @@ def draft(
         scheduler=options.scheduler,
         site=site.name,
         runtime=site.container.runtime,
-        image=runtimes.image_uri(image, site.container.runtime),
+        image=runtimes.image_uri(resolved.inputs.image, site.container.runtime),
         framework=recipe.name,
         recipe_digest=recipe.digest,
         protocol=resolved.plan.protocol,
@@ -132,16 +123,27 @@ def draft(
         name=options.name,
         library=tuple((name, store.hash_file(path)) for name, path in sources.items()),
     )
-    scripts = {array.name: text for array, text in array_scripts}
     return Draft(
-        resolved,
-        campaign,
-        scripts,
-        copies,
-        make_lock(resolved, campaign),
-        preflight_plan,
-        options.note,
+        resolved=resolved,
+        campaign=campaign,
+        scripts={array.name: text for array, text in array_scripts},
+        copies=_list_copies(recipe, options, sources),
+        lock=make_lock(resolved, campaign),
+        preflight=preflight_plan,
+        note=options.note,
     )
+
+
+def _list_copies(
+    recipe: Recipe, options: SubmitOptions, sources: Mapping[str, Path]
+) -> tuple[tuple[str, Path], ...]:
+    copies = [(store.RECIPE, Path(recipe.folder) / store.RECIPE)]
+    copies += [(f"scripts/{name}", path) for name, path in sources.items()]
+    if options.rehearse:
+        copies.append((store.SAMPLE, find_sample_log(recipe)))
+    if options.file:
+        copies.append((campaignfile.NAME, options.file))
+    return tuple(copies)
 
 
 def by_hand(

@@ -1,6 +1,7 @@
-"""What `prepare` made or checked: its path, its name, and its record.
+"""The inputs of ranks: image, program, data and interpreter, as the site or `prepare` has them.
 
-Names contain digests of all inputs, so that another recipe, patch or option is another name.
+`prepare` leaves a record of each thing that it made. Names contain digests of all inputs, so that
+another recipe, patch or option is another name.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,10 @@ from hpcbert.script.plan import read_options
 # Schema of the records of `prepare`.
 SCHEMA = 1
 _SUFFIX = ".json"
+# What `hpcbert data make` leaves beside its data.
+_DOCUMENT = "data.json"
+# The programs cut and mask these by themselves.
+_BEFORE_MASKING = ("paddle-text", "megatron")
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -81,11 +86,10 @@ def runs_in_environment(site: Site, recipe: Recipe) -> bool:
 
 def comes_with_environment(site: Site, recipe: Recipe) -> bool:
     """Return whether the program is among the packages of such an environment."""
-    virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None
-    return (
-        bool(virtual_environment and virtual_environment.program)
-        and not site.settings(recipe.name).source
-    )
+    environment = recipe.environment
+    includes_program = environment is not None and environment.program
+    has_own_source = bool(site.settings(recipe.name).source)
+    return includes_program and runs_in_environment(site, recipe) and not has_own_source
 
 
 def environment_record_path(site: Site, recipe: Recipe) -> Path:
@@ -241,22 +245,24 @@ def find_inputs(
     """
     settings = site.settings(recipe.name)
     image, image_material = find_image(site, recipe, by_hand=by_hand)
-    source = None if by_hand else _find_source(site, recipe)
-    environment = None if by_hand else _find_environment(site, recipe)
     path = find_data_path(site, recipe, options)
-    data = None if by_hand else _find_data(site, recipe, options, path)
-    if settings.data == SYNTHETIC and not (by_hand or data):
-        path = ""
-    python = interpreter_path(Path(environment.path)) if environment else settings.python
-    program = _find_program(site, recipe, environment) or source
+    if by_hand:
+        return Inputs(image, path, settings.source, settings.python)
+    source = _find_source(site, recipe)
+    environment = _find_environment(site, recipe)
+    data = _find_data(site, recipe, options, path)
+    program, python = source and Path(source.path), settings.python
+    if environment and recipe.environment:
+        python = str(interpreter_path(Path(environment.path)))
+        if comes_with_environment(site, recipe):
+            program = packages_path(Path(environment.path), recipe.environment.python)
+    materials = (image_material, source, environment, data)
     return Inputs(
         image=image,
-        data=path,
-        source=str(Path(program.path) / recipe.source.path) if program else settings.source,
-        python=str(python),
-        materials=tuple(
-            material for material in (image_material, source, environment, data) if material
-        ),
+        data="" if settings.data == SYNTHETIC and not data else path,
+        source=str(program / recipe.source.path) if program else settings.source,
+        python=python,
+        materials=tuple(material for material in materials if material),
     )
 
 
@@ -274,50 +280,53 @@ def find_image(
     """
     if site.container.runtime == "none":
         return None, None
-    runtime = runtimes.get_runtime(site.container.runtime)
     material = None if by_hand else find_prepared_image(site, recipe)
     if material:
         return reference.parse_reference(material.path), material
+    prefix = runtimes.get_runtime(site.container.runtime).tool.prefix
     directory, site_image = Path(site.container.images), site.settings(recipe.name).image
-    if not (site_image or recipe.image.reference):
-        built_image = (
-            cache.find_by_stem(directory, built_image_stem(recipe, runtime.tool.prefix))
-            if by_hand
-            else None
-        )
-        return (reference.Image("file", path=built_image.path) if built_image else None), None
-    image = _parse_image(site, site_image or recipe.image.reference)
-    # Under pyxis every node would import it for itself. `find_prepared_image` has looked for this one,
-    # unless it looked for one that is built of it.
-    is_searched = not by_hand and bool(site_image or not recipe.image.install)
-    if runtime.enters_by_tool or is_searched:
-        return image, None
-    if cached_image := cache.find_image(directory, image, runtime.tool.prefix):
-        return reference.Image("file", path=cached_image.path), None
-    return image, None
+    name = site_image or recipe.image.reference
+    image = _parse_image(site, name) if name else None
+    if by_hand and not name:
+        cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
+    elif image and _is_imported_first(site, recipe, by_hand=by_hand):
+        cached_image = cache.find_image(directory, image, prefix)
+    else:
+        cached_image = None
+    return (reference.Image("file", path=cached_image.path) if cached_image else image), None
+
+
+def _is_imported_first(site: Site, recipe: Recipe, *, by_hand: bool) -> bool:
+    """Return whether an image's file may be there, though the prepared image is not.
+
+    Under pyxis every node would import it for itself. `find_prepared_image` looked for this one,
+    unless it looked for one that is built of it.
+    """
+    is_built = recipe.image.install and not site.settings(recipe.name).image
+    enters_by_tool = runtimes.get_runtime(site.container.runtime).enters_by_tool
+    return not enters_by_tool and bool(by_hand or is_built)
 
 
 def find_prepared_image(site: Site, recipe: Recipe) -> Material | None:
     """Return the prepared image that ranks of this framework enter, if there is one."""
-    directory, site_image = Path(site.container.images), site.settings(recipe.name).image
-    image_name = site_image or recipe.image.reference
-    cached_image = None
     if site.container.runtime == "none":
         return None
+    directory, site_image = Path(site.container.images), site.settings(recipe.name).image
     prefix = runtimes.get_runtime(site.container.runtime).tool.prefix
+    name = site_image or recipe.image.reference
     if not site_image and recipe.image.install:
         cached_image = cache.find_by_stem(directory, built_image_stem(recipe, prefix))
-    elif image_name and (image := _parse_image(site, image_name)).kind != "file":
+    elif not name:
+        return None
+    elif (image := _parse_image(site, name)).kind != "file":
         cached_image = cache.find_image(directory, image, prefix)
-    elif image_name:
-        cached_image = next(
-            (entry for entry in cache.list_images(directory) if entry.path == image_name), None
-        )
+    else:
+        images = cache.list_images(directory)
+        cached_image = next((entry for entry in images if entry.path == name), None)
     if cached_image is None:
         return None
-    return Material(
-        "image", cached_image.reference, cached_image.path, f"sha256:{cached_image.sha256}"
-    )
+    digest = f"sha256:{cached_image.sha256}"
+    return Material("image", cached_image.reference, cached_image.path, digest)
 
 
 def _parse_image(site: Site, text: str) -> Image:
@@ -343,14 +352,6 @@ def _find_source(site: Site, recipe: Recipe) -> Material | None:
         return None
     name = f"{content['repository']}@{content['commit']}"
     return Material("source", name, str(directory), content["digest"])
-
-
-def _find_program(site: Site, recipe: Recipe, environment: Material | None) -> Material | None:
-    """Return the packages of an environment that includes the program."""
-    if not environment or not comes_with_environment(site, recipe):
-        return None
-    release = environment.name.removeprefix("Python ").rpartition(".")[0]
-    return replace(environment, path=str(packages_path(Path(environment.path), release)))
 
 
 def _find_environment(site: Site, recipe: Recipe) -> Material | None:
@@ -393,11 +394,6 @@ def list_mounts(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
     for mount in (runtimes.bind_mount(directory), *all_mounts):
         runtimes.check_mount(mount, runtimes.get_runtime(site.container.runtime), site.where)
     return tuple(mount.spec for mount in dict.fromkeys(all_mounts))
-
-
-_DOCUMENT = "data.json"
-# The programs cut and mask these by themselves.
-_BEFORE_MASKING = ("paddle-text", "megatron")
 
 
 def find_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tuple[str, ...]:

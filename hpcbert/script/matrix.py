@@ -24,6 +24,14 @@ from hpcbert.system.decode import did_you_mean
 
 # More are a typing error: as many as a point can have repeats.
 MOST_POINTS = 10_000
+_FRAMEWORKS_HINT = 'Name at least one: frameworks = ["pytorch"]; hpcbert frameworks lists them.'
+# The field of a combination without a choice of its own, by the key of its axis.
+_UNSET: dict[str, dict[str, Any]] = {
+    "models": {"model": ""},
+    "precisions": {"precision": ""},
+    "batch_sizes": {"size": 0},
+    "shapes": {"shape": Shape(1, 1)},
+}
 
 
 class Combination(NamedTuple):
@@ -58,20 +66,12 @@ class Combination(NamedTuple):
     def without(self, key: str) -> Combination | None:
         """Return a cell without its wrong values; None if no value of it was wrong."""
         kind, _, name = key.partition(".")
-        replacements = {
-            "models": self._replace(model=""),
-            "precisions": self._replace(precision=""),
-            "batch_sizes": self._replace(size=0),
-            "shapes": self._replace(shape=Shape(1, 1)),
-            "options": self._replace(
-                options=tuple(option for option in self.options if option[0] != name)
-            ),
-            "env": self._replace(
-                env=tuple(variable for variable in self.env if variable[0] != name)
-            ),
-        }
-        replacement = replacements.get(kind, self)
-        return replacement if replacement != self else None
+        changes: dict[str, Any] = _UNSET.get(kind, {})
+        if kind in {"options", "env"}:
+            pairs: Iterable[tuple[str, Any]] = getattr(self, kind)
+            changes = {kind: tuple(pair for pair in pairs if pair[0] != name)}
+        replacement = self._replace(**changes)
+        return None if replacement == self else replacement
 
 
 def expand_axes(selection: Selection, largest: Shape, where: str) -> Iterator[Combination]:
@@ -97,23 +97,21 @@ def expand_axes(selection: Selection, largest: Shape, where: str) -> Iterator[Co
         if not axes.frameworks:
             message = f"{block}frameworks is missing."
             raise ConfigError(message, where=where, hint=_FRAMEWORKS_HINT)
-        counts = [len(option.values) for option in axes.options] + [
-            len(variable.values) for variable in axes.env
-        ]
-        is_small = prod(counts) <= MOST_POINTS
-        for cell in (
-            _combine_axes(block, axes, _expand_shapes(axes.shapes, largest))
-            if is_small
-            else (None,)
-        ):
+        # `product` makes a list of each of its arguments: not of millions of combinations.
+        counts = [len(option.values) for option in axes.options]
+        counts += [len(variable.values) for variable in axes.env]
+        if prod(counts) > MOST_POINTS:
+            raise _too_many(where)
+        for cell in _combine_axes(block, axes, _expand_shapes(axes.shapes, largest)):
             count += 1
-            if cell is None or count > MOST_POINTS:
-                message = f"You asked for more than {MOST_POINTS:,} points."
-                raise UsageError(message, where=where, hint="Leave some values out.")
+            if count > MOST_POINTS:
+                raise _too_many(where)
             yield cell
 
 
-_FRAMEWORKS_HINT = 'Name at least one: frameworks = ["pytorch"]; hpcbert frameworks lists them.'
+def _too_many(where: str) -> UsageError:
+    message = f"You asked for more than {MOST_POINTS:,} points."
+    return UsageError(message, where=where, hint="Leave some values out.")
 
 
 def _combine_axes(block: str, axes: Axes, all_shapes: Sequence[Shape]) -> Iterator[Combination]:
@@ -175,12 +173,12 @@ class Matrix:
     """What to measure.
 
     Attributes:
-        asked: The axes, with inclusions and exclusions.
+        selection: The axes, with inclusions and exclusions.
         base: How to run, and the largest shape; its points are ignored.
         where: The file; empty for a command line.
     """
 
-    asked: Selection
+    selection: Selection
     base: Request
     where: str = ""
 
@@ -208,7 +206,7 @@ def list_plans(
     Raises:
         UsageError: A part of it can't be measured; all such parts in one `Refusals`.
     """
-    cells = tuple(expand_axes(matrix.asked, matrix.base.shape, matrix.where))
+    cells = tuple(expand_axes(matrix.selection, matrix.base.shape, matrix.where))
     errors: list[UsageError] = [*_report_unused(matrix, cells)]
     sources: dict[str, tuple[Recipe, Site]] = {}
     for name, cell in {cell.framework: cell for cell in reversed(cells)}.items():
@@ -224,7 +222,9 @@ def list_plans(
         recipe, site = sources[cell.framework]
         measurable, faults = _try_cell(cell, matrix, recipe, site)
         feasible_cells += [measurable] if measurable else []
-        if not any(_is_excluded(exclusion, cell, measurable) for exclusion in matrix.asked.exclude):
+        if not any(
+            _is_excluded(exclusion, cell, measurable) for exclusion in matrix.selection.exclude
+        ):
             measurables += [measurable] if measurable else []
             errors += faults
     errors += _check_exclusions(matrix, cells, feasible_cells)
@@ -258,11 +258,7 @@ def _try_cell(
 
 
 def _refuse_texts(cell: Combination, recipe: Recipe) -> None:
-    """Refuse a text for an option of another kind: only a command line has nothing but texts.
-
-    Raises:
-        UsageError: There is one.
-    """
+    """Refuse a text for an option of another kind: only a command line has nothing but texts."""
     for name, value in cell.options:
         option = recipe.options.get(name)
         if option and isinstance(value, str) and option.kind != "str":
@@ -322,44 +318,30 @@ def _check_exclusions(
     matrix: Matrix, cells: Sequence[Combination], feasible_cells: Sequence[_Measurable]
 ) -> Iterator[ConfigError]:
     """Yield an error for each value of an exclusion that matches no cell."""
+    points = [measurable.point for measurable in feasible_cells]
     cell_values: dict[str, set[Any]] = {
         "frameworks": {cell.framework for cell in cells},
-        "models": {cell.model for cell in cells}
-        | {measurable.point.model for measurable in feasible_cells},
-        "precisions": {cell.precision for cell in cells}
-        | {measurable.point.precision for measurable in feasible_cells},
+        "models": {cell.model for cell in cells} | {point.model for point in points},
+        "precisions": {cell.precision for cell in cells} | {point.precision for point in points},
         "shapes": {cell.shape for cell in cells},
         "batch_sizes": {cell.size for cell in cells}
-        | {measurable.point.batch_size_per_device for measurable in feasible_cells},
-    }
-    names = {
+        | {point.batch_size_per_device for point in points},
         "options": {name for cell in cells for name, _ in cell.options}
         | {name for measurable in feasible_cells for name in measurable.plan.options},
         "env": {name for cell in cells for name, _ in cell.env},
     }
-    for number, exclusion in enumerate(matrix.asked.exclude, 1):
+    for number, exclusion in enumerate(matrix.selection.exclude, 1):
         for key, values in cell_values.items():
-            yield from _report_unmatched(
-                matrix, f"exclude[{number}].{key}", getattr(exclusion, key), values
-            )
-        for key, values in names.items():
-            requested_names = [entry.name for entry in getattr(exclusion, key)]
-            yield from _report_unmatched(
-                matrix, f"exclude[{number}].{key}", requested_names, values
-            )
-
-
-def _report_unmatched(
-    matrix: Matrix, key: str, requested_values: Iterable[Any], values: set[Any]
-) -> Iterator[ConfigError]:
-    for value in requested_values:
-        if value not in values:
-            texts = [str(choice) for choice in values if choice]
-            yield ConfigError(
-                f"{key} names {str(value)!r}, which no point has.",
-                where=matrix.where,
-                hint=did_you_mean(str(value), texts),
-            )
+            requested_values = getattr(exclusion, key)
+            if key in {"options", "env"}:
+                requested_values = [entry.name for entry in requested_values]
+            for value in requested_values:
+                if value not in values:
+                    yield ConfigError(
+                        f"exclude[{number}].{key} names {str(value)!r}, which no point has.",
+                        where=matrix.where,
+                        hint=did_you_mean(str(value), [str(choice) for choice in values if choice]),
+                    )
 
 
 def _report_unused(matrix: Matrix, cells: Sequence[Combination]) -> Iterator[UsageError]:
@@ -370,7 +352,7 @@ def _report_unused(matrix: Matrix, cells: Sequence[Combination]) -> Iterator[Usa
         {precision for _, precision in pairs if precision},
     )
     unused_keys: dict[str, tuple[str, set[str]]] = {}
-    for axes in (matrix.asked, *matrix.asked.include):
+    for axes in (matrix.selection, *matrix.selection.include):
         frameworks_by_key = {
             batch_size.key: batch_size.framework for batch_size in axes.batch_sizes
         }
@@ -393,7 +375,7 @@ def _report_unused(matrix: Matrix, cells: Sequence[Combination]) -> Iterator[Usa
 def _locate_error(error: UsageError, matrix: Matrix, place: str, framework: str = "") -> UsageError:
     """Return an error of a cell, with its place in the file."""
     if not matrix.where:
-        is_ambiguous = framework and len(matrix.asked.frameworks) > 1
+        is_ambiguous = framework and len(matrix.selection.frameworks) > 1
         message = f"{framework}: {error.message}" if is_ambiguous else error.message
         return UsageError(message, where=error.where, hint=error.hint)
     prefix = f"{framework}: " if framework else ""

@@ -309,11 +309,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
 def _check_env(
     recipe: Recipe, site: Site, requested_env: tuple[tuple[str, str], ...]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the requested variables, by name; refuse those that are set elsewhere.
-
-    Raises:
-        UsageError: The recipe or the job script sets one of them.
-    """
+    """Return the requested variables, by name; refuse those that are set elsewhere."""
     for name, _ in requested_env:
         if name in recipe.env:
             message = f"{recipe.name} sets {name} itself, to {recipe.env[name]!r}."
@@ -326,11 +322,7 @@ def _check_env(
 
 
 def _choose_protocol(preset: Preset, request: Request) -> Protocol:
-    """Return repeats, iterations and warm-up: the request's, else those of the recipe's protocol.
-
-    Raises:
-        UsageError: Nothing would be left to measure.
-    """
+    """Return repeats, iterations and warm-up: the request's, else the recipe's."""
     iters = preset.iters if request.iters is None else request.iters
     skip = preset.skip if request.skip is None else request.skip
     if not 0 <= skip < iters:

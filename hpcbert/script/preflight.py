@@ -13,7 +13,7 @@ from hpcbert.config import places, recipe
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import UsageError
-from hpcbert.model import Array, Point, Shape
+from hpcbert.model import Array
 from hpcbert.script.plan import Request, plan
 from hpcbert.script.resolve import PREFLIGHT, Resolved, find_file, resolve
 from hpcbert.timelimit import TimeLimit
@@ -50,7 +50,8 @@ def resolve_preflight(resolved: Resolved) -> Resolved:
             "which has one node.",
             hint="Leave --preflight out.",
         )
-    shape = _largest_shape(resolved)
+    shapes = [point.shape for point in resolved.plan.points]
+    shape = max(shapes, key=lambda shape: (shape.nodes, shape.gpus_per_node))
     if shape.nodes == 1:
         raise UsageError(
             "--preflight compares nodes, and every point has one node only.",
@@ -82,16 +83,11 @@ def resolve_preflight(resolved: Resolved) -> Resolved:
     )
 
 
-def _largest_shape(resolved: Resolved) -> Shape:
-    """Return nodes, and ranks per node, of the largest point."""
-    shapes = [point.shape for point in resolved.plan.points]
-    return max(shapes, key=lambda shape: (shape.nodes, shape.gpus_per_node))
-
-
 def make_preflight_array(network_plan: Resolved) -> Array:
     """Return the job that measures, still without a script's digest."""
-    (point,) = network_plan.plan.points
-    point = _name_point(point)
+    (planned_point,) = network_plan.plan.points
+    # No point of the campaign has this name.
+    point = replace(planned_point, model="preflight", options=(), protocol="")
     return Array(
         point=point,
         name=f"pre{point.shape}-hpcbert-{Path(network_plan.directory).name}-preflight",
@@ -103,8 +99,3 @@ def make_preflight_array(network_plan: Resolved) -> Array:
         preflight=True,
         cluster=argument_value(network_plan.site.slurm.sbatch_args, "clusters"),
     )
-
-
-def _name_point(point: Point) -> Point:
-    """Return the point with a name that no point of the campaign has."""
-    return replace(point, model="preflight", options=(), protocol="")

@@ -351,11 +351,7 @@ def _format_facts(resolved: Resolved, array: Array, point: Any) -> Verbatim | st
 
 
 def _refuse_overridden(point: Point, body: str, recipe: Recipe) -> None:
-    """Refuse a variable of the point that the recipe's own script sets to another value.
-
-    Raises:
-        UsageError: There is such a variable.
-    """
+    """Refuse a variable of the point that the recipe's own script sets to another value."""
     for name, _ in point.env:
         if re.search(rf"(?:^|[\s;(]){name}=", body):
             message = f"{recipe.name} sets {name} itself."

@@ -104,7 +104,7 @@ class Resolved:
         scheduler: The scheduler's properties; may differ from the site's in a dry run.
         device: The device of the ranks; the recipe is adapted to it.
         plan: What to measure: protocol, the recipe's options, points.
-        found: The inputs of ranks, as site and `prepare` have them.
+        available_inputs: The inputs of ranks, as site and `prepare` have them.
         inputs: The same for scripts: always with an interpreter, and in a dry run with a path to
             fill in for what was not found.
         mpi: The kind of MPI that srun starts ranks with; empty: the cluster's default.
@@ -121,7 +121,7 @@ class Resolved:
     scheduler: Traits
     device: Device
     plan: MeasurementPlan
-    found: Inputs
+    available_inputs: Inputs
     inputs: Inputs
     mpi: str
     mounts: tuple[str, ...]
@@ -194,7 +194,7 @@ def resolve(
         options=options,
         scheduler=scheduler,
         device=device,
-        found=inputs,
+        available_inputs=inputs,
         inputs=script_inputs,
         mpi=mpi,
         directory=directory,

@@ -1,4 +1,7 @@
-"""Time limits of retries: a repeat that reached its limit gets a longer one, or is refused."""
+"""Retries: the script of a point once more, for some repeats, and with a longer time limit.
+
+A repeat that reached its limit gets a longer one, or is refused.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,11 @@ from hpcbert.model import Array, JobRequest
 from hpcbert.script.quoting import directive
 from hpcbert.script.request import is_marked
 from hpcbert.timelimit import TimeLimit
+
+_DIRECTIVES = re.compile(r"(?:^#SBATCH .*\n)+", re.MULTILINE)
+_ATTEMPT = re.compile(r"\bfirst_attempt=\d+\b")
+_NAME = re.compile(r"\barray_name=\S+")
+_TOGETHER = re.compile(r"\brepeats=\([\d ]+\)")
 
 
 def is_pointless(array: Array, state: str, time_limit: str) -> bool:
@@ -67,21 +75,14 @@ def refuse_pointless(
 
 def retried_limit(tracked_campaign: TrackedCampaign, first_array: Array) -> str:
     """Return the time limit that an earlier retry gave a point; empty for the first one."""
-    last_array = [
-        array for array in tracked_campaign.campaign.arrays if array.point == first_array.point
-    ][-1]
+    arrays = tracked_campaign.campaign.arrays
+    last_array = [array for array in arrays if array.point == first_array.point][-1]
     return "" if last_array == first_array else last_array.request.time_limit
 
 
 def requested_limit(array: Array) -> TimeLimit:
     """Return the time limit that an array requested."""
     return TimeLimit.parse(array.request.time_limit)
-
-
-_DIRECTIVES = re.compile(r"(?:^#SBATCH .*\n)+", re.MULTILINE)
-_ATTEMPT = re.compile(r"\bfirst_attempt=\d+\b")
-_NAME = re.compile(r"\barray_name=\S+")
-_TOGETHER = re.compile(r"\brepeats=\([\d ]+\)")
 
 
 def is_written_to(request: JobRequest, directory: Path) -> bool:

@@ -52,7 +52,7 @@ def test_a_recipe_finds_what_is_made_for_it(tmp_path: Path, name: str) -> None:
     checked = inside("data", "check", Path(part.path).parent / "made")
     assert checked.returncode == 0, checked
     used = drafted(site, found=load(name), options={"dry": True}, request=Request(Shape(1, 1)))
-    assert used.resolved.found.data == part.path
+    assert used.resolved.available_inputs.data == part.path
     assert [material.digest for material in used.campaign.materials] == [part.digest]
 
 
@@ -67,7 +67,7 @@ def test_other_options_are_other_data(tmp_path: Path) -> None:
     assert document["vocabulary"]["size"] == 8192
     assert document["samples"] == 64
     request = Request(Shape(1, 1), settings={"sequence_length": "512", "vocab_size": "8192"})
-    assert drafted(site, request, found=recipe).resolved.found.data == longer.path
+    assert drafted(site, request, found=recipe).resolved.available_inputs.data == longer.path
     with pytest.raises(UsageError, match="must be of type int"):
         prepares(site, "pytorch", sequence_length="many")
 
