@@ -382,8 +382,9 @@ class CrossCheck:
     ) -> Reason:
         pair = (self.chosen, rule) if samples > other_samples else (rule, self.chosen)
         detail = (
-            f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name} {other_samples:.6g} for the"
-            f" same log, which is more than {self._room(*pair) - 1:.0%} apart"
+            f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name}"
+            f" {other_samples:.6g} for the same log, which is more than"
+            f" {self._room(*pair) - 1:.0%} apart"
         )
         if self._needs_accumulation(self.chosen, setting):
             return Reason(

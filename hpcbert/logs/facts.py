@@ -67,7 +67,8 @@ class LogFacts:
                 elif log_value != value and name not in _FIRST_VALUE_HOLDS:
                     detail = f"the log says {name} = {log_value}, and later {value}"
                     if source.contains != fact.contains:
-                        detail += f", in lines with {_quote_line_text(source)} and {_quote_line_text(fact)}"
+                        texts = f"{_quote_line_text(source)} and {_quote_line_text(fact)}"
+                        detail += f", in lines with {texts}"
                     raise CannotReduceError("config", detail)
 
     def with_counts(self, setting: Setting) -> dict[str, FactValue]:

@@ -200,8 +200,8 @@ def explain_failure(
         path: Its log.
         grammar: How the framework's logs are read.
         device: What the run computed on.
-        output_paths: Files with its job script's output, searched if the log has no error: a step that
-            never began has none.
+        output_paths: Its job script's output, searched if the log has no error: a step that never
+            began has none.
     """
     if failure := find_shortage(path, grammar, device):
         return failure

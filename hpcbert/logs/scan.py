@@ -282,7 +282,8 @@ class _Scan:
     def _refuse(self, other_program: OtherProgram, line: Line) -> None:
         """Refuse the log if a line is one of another program."""
         if matches := whole_matches(other_program.match, line):
-            detail = f"{show_text(matches[0][0])!r} is a line of {other_program.program}, which is not read"
+            text = show_text(matches[0][0])
+            detail = f"{text!r} is a line of {other_program.program}, which is not read"
             self.problem = Reason("format", detail)
 
     def _pause(self) -> None:
@@ -517,7 +518,10 @@ class _Scan:
             and requested_accumulation not in (None, fixed_accumulation)
             and not _states_step(facts)
         ):
-            detail = f"the program has accumulation = {fixed_accumulation} only, expected {requested_accumulation}"
+            detail = (
+                f"the program has accumulation = {fixed_accumulation} only, expected"
+                f" {requested_accumulation}"
+            )
             disagreements = (*disagreements, detail)
         disagreements += self._too_few_or_many_ranks(setting)
         if setting.sequence_length is None and self.grammar.sequence_length:

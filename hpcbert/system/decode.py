@@ -5,7 +5,8 @@ can't express: `Range`, or any function that returns the value or raises `Invali
 field that no document has, `EncodedAs` one with another form in documents, `TableKeys` a tuple that
 documents write as a table. A class with a `FORM` is written as the text that its `parse` takes. A
 classmethod `narrowed` returns annotations that other keys of the same table narrow. Unknown keys
-are refused, except in tables that are `IgnoreUnknown`. `__post_init__` checks what involves several keys.
+are refused, except in tables that are `IgnoreUnknown`. `__post_init__` checks what involves several
+keys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starting processes: only this module does.
+"""Starting processes, and being patient with interrupts while one runs: only this module does.
 
 All other modules call a `Runner`; tests pass their own function instead.
 """
