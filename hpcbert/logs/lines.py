@@ -32,9 +32,6 @@ TAIL = 1 << 16
 # Logs that differ at all differ here, except those with the same header and a long silence.
 BEGINNING = 1 << 14
 _SRUN_PAYLOAD = 1024
-# CPython searches less than 30,000 bytes in another way (Objects/stringlib/fastsearch.h), which on
-# lines of logs is up to ten times as fast.
-_STRETCH = 29_000
 _BREAKS = b"\n\r"
 _COMMON = b" .:-,=/_'0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -95,7 +92,7 @@ def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, in
             )
             line_end = _end_of_line(data, position)
             matches += [(start, number, position, line_end) for number in numbers]
-            position = _search(data, text, line_end)
+            position = data.find(text, line_end)
     matches.sort()
     return matches
 
@@ -110,17 +107,7 @@ def _find(data: bytes, text: bytes) -> int:
     for byte in _rarest_first(text):
         if byte not in data:
             return -1
-    return _search(data, text)
-
-
-def _search(data: bytes, text: bytes, start: int = 0) -> int:
-    """Return where a text begins, from a place on; -1 if it does not."""
-    end = len(data)
-    while start < end:
-        if (position := data.find(text, start, start + _STRETCH)) >= 0:
-            return position
-        start += _STRETCH - len(text) + 1
-    return -1
+    return data.find(text)
 
 
 @cache
