@@ -261,8 +261,7 @@ def _unpack_ends(descriptor: int, size: int) -> tuple[bytes, bytes, int]:
 
 
 def _first_break(data: bytes) -> int:
-    breaks = [position for position in (data.find(b"\n"), data.find(b"\r")) if position >= 0]
-    return min(breaks) + 1 if breaks else len(data)
+    return min(first_line_end(data) + 1, len(data))
 
 
 def _normalize_line_ends(data: bytes) -> bytes:

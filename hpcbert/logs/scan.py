@@ -40,8 +40,7 @@ from hpcbert.logs.lines import (
     read_ends,
     read_pieces,
 )
-from hpcbert.logs.models import model_name
-from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_packing
+from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_packing, model_name
 from hpcbert.logs.stamps import Clock, MeasuredSpan, measure_span
 from hpcbert.logs.window import Collector, make_collector, step_durations
 from hpcbert.model import Note, Reason, Steps

@@ -11,6 +11,7 @@ keys.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
@@ -46,8 +47,6 @@ _NAMES |= {str: "a text", list: "an array", dict: "a table"}
 
 def did_you_mean(word: str, known_words: Iterable[str]) -> str:
     """Return a hint with the known words nearest to an unknown one."""
-    import difflib
-
     choices = sorted(known_words)
     matches = difflib.get_close_matches(word, choices, n=2, cutoff=0.6)
     if matches:
