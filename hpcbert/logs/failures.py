@@ -150,14 +150,16 @@ class Failure(NamedTuple):
 
     Attributes:
         kind: `device-oom` or `host-oom` for what it lacked, else `error`.
-        said: The log's own words.
+        message: The log's own words.
     """
 
     kind: str
-    said: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{_SENTENCES[self.kind]}: {self.said}" if self.kind in _SENTENCES else self.said
+        return (
+            f"{_SENTENCES[self.kind]}: {self.message}" if self.kind in _SENTENCES else self.message
+        )
 
 
 def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:

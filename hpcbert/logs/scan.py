@@ -428,7 +428,9 @@ class _Scan:
         last_record = self._collector.last if self._collector else 0
         facts = tuple(self.facts.values.items())
         throughput = None if reasons else throughput
-        unevenness = self._unevenness(throughput, setting) if throughput else None
+        unevenness = None
+        if throughput:
+            unevenness = self._cross_check.unevenness(throughput, self.collector.span, setting)
         flag_states = {
             "uneven": unevenness is not None,
             "short-window": self._counted < self.grammar.shortest,
@@ -453,9 +455,6 @@ class _Scan:
             measured=self._measured() if throughput else MeasuredSpan(),
             closed=self.closed,
         )
-
-    def _unevenness(self, throughput: float, setting: Setting) -> Note | None:
-        return self._cross_check.unevenness(throughput, self.collector.span, setting)
 
     def _measured(self) -> MeasuredSpan:
         first_line, last_line = self._ends
