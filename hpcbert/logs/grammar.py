@@ -61,8 +61,16 @@ FACTS = (
 REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "sequence_length", "time")
-_TEXT_FACTS = (
-    *("batch_unit", "precision", "model", "optimizer", "xla", "version", "device", "device_kind"),
+# Facts that are words; other groups of a fact are numbers.
+TEXT_FACTS = (
+    "batch_unit",
+    "precision",
+    "model",
+    "optimizer",
+    "xla",
+    "version",
+    "device",
+    "device_kind",
 )
 # The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {
@@ -336,7 +344,7 @@ class Fact(LineKind):
     @cached_property
     def numbers(self) -> tuple[NumberGroup, ...]:
         """Those of its groups that are numbers."""
-        return self._numbers(_TEXT_FACTS)
+        return self._numbers(TEXT_FACTS)
 
 
 # Options of recipes that are facts of a log too, by kind; 0 and "" leave the choice to a program.

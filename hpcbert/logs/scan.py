@@ -20,6 +20,8 @@ from hpcbert.logs.fields import (
     is_copy,
     loose_float,
     read_fields,
+    record_lines,
+    record_matches,
     show_text,
     whole_matches,
     whole_number,
@@ -65,7 +67,7 @@ class Reading(NamedTuple):
         notes: The numbers behind a flag.
         unchecked: Those of LABELS that nothing in the log confirms.
         steps: The durations of its iterations, as far as the rule's records have them.
-        beginning: As `lines.checksum` returns it; None if unknown.
+        beginning: As `lines.checksum_beginning` returns it; None if unknown.
         measured: When the window was measured, as far as the log says.
         closed: Whether the log has a line that the program prints at the end of a run.
     """
@@ -371,13 +373,11 @@ class _Scan:
         if not rules or self.problem:
             return
         _, tail = read_ends(path)
-        last_record_start = max(
-            (position for position, *_ in find_lines(tail, (self.rule.record.contains,))), default=0
-        )
+        starts = [start for start, _ in record_lines(tail, self.rule.record)]
+        last_record_start = max(starts, default=0)
         for rule in rules:
             line_starts = []
-            for start, _, _, end in find_lines(tail, (rule.record.contains,)):
-                line = cut_line(tail, start, end, rule.record.lines)[0]
+            for start, line in record_lines(tail, rule.record):
                 for match in whole_matches(rule.record.match, line):
                     fields = read_fields(match, rule.record.numbers)
                     line_starts += [start] if rule.field in fields else []
@@ -609,10 +609,7 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
     head_scan = _Scan(grammar, rule, Setting())
     head_scan.read([head])
     tail_matches = [
-        (record, match)
-        for record in grammar.records
-        for start, _, _, end in find_lines(tail, (record.contains,))
-        for match in whole_matches(record.match, cut_line(tail, start, end, record.lines)[0])
+        (record, match) for record in grammar.records for match in record_matches(tail, record)
     ]
     iteration_texts = [
         (matched_record, record_match["iteration"])

@@ -15,9 +15,9 @@ from datetime import MAXYEAR, MINYEAR, date
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.logs.fields import show_text, whole_matches
+from hpcbert.logs.fields import record_matches, show_text, whole_matches
 from hpcbert.logs.grammar import Grammar, Record
-from hpcbert.logs.lines import Line, NotALogError, cut_line, find_lines, read_ends, remove_labels
+from hpcbert.logs.lines import Line, NotALogError, read_ends, remove_labels
 
 DAY = 86400.0
 _TIME = rb"(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
@@ -40,7 +40,7 @@ class Clock:
     must be less than half a day apart.
 
     Args:
-        form: One of `hpcbert.logs.grammar.CLOCKS`.
+        form: As `Record.time` of the grammar.
     """
 
     def __init__(self, form: str) -> None:
@@ -132,7 +132,7 @@ def nearest_moment(form: str, text: bytes, moment: float) -> float:
     """Return the seconds since the epoch of a stamp, read as if its zone were UTC.
 
     Args:
-        form: One of `hpcbert.logs.grammar.CLOCKS`.
+        form: As `Record.time` of the grammar.
         text: The stamp.
         moment: What it lacks, its year or its day, is chosen so that it is nearest to this moment.
 
@@ -219,7 +219,7 @@ class Stamp(NamedTuple):
 
     Attributes:
         text: Its text.
-        form: One of `hpcbert.logs.grammar.CLOCKS`.
+        form: As `Record.time` of the grammar.
         own: Whether it belongs to a record, and is not only the beginning of some line.
         zone: Its offset from UTC in seconds, if it is part of the stamp.
     """
@@ -350,11 +350,9 @@ def _record_stamps(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
     for record in grammar.records:
         if not record.has("time"):
             continue
-        for start, _, _, end in find_lines(data, (record.contains,)):
-            line, _ = cut_line(data, start, end, record.lines)
-            for match in whole_matches(record.match, line):
-                if match["time"] is not None:
-                    yield Stamp(match["time"], record.time, own=True)
+        for match in record_matches(data, record):
+            if match["time"] is not None:
+                yield Stamp(match["time"], record.time, own=True)
 
 
 def _line_stamps(data: bytes) -> Iterator[Stamp]:

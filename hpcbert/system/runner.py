@@ -333,13 +333,13 @@ class DeferredInterrupts:
     """
 
     def __init__(self) -> None:
-        self._asked = 0
-        self._resting = False
+        self._signal_count = 0
+        self._is_pausing = False
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal."""
-        self._asked += 1
-        if self._resting or self._asked > 1:
+        self._signal_count += 1
+        if self._is_pausing or self._signal_count > 1:
             raise KeyboardInterrupt
 
     def check(self) -> None:
@@ -348,7 +348,7 @@ class DeferredInterrupts:
         Raises:
             KeyboardInterrupt: An interrupt is waiting.
         """
-        if self._asked:
+        if self._signal_count:
             raise KeyboardInterrupt
 
     def pausing(self, pause: Callable[[float], None]) -> Callable[[float], None]:
@@ -356,11 +356,11 @@ class DeferredInterrupts:
 
         def wait(seconds: float) -> None:
             self.check()
-            self._resting = True
+            self._is_pausing = True
             try:
                 pause(seconds)
             finally:
-                self._resting = False
+                self._is_pausing = False
 
         return wait
 
