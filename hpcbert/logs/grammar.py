@@ -573,7 +573,7 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
 def _decode_rule(
     values: dict[str, Any], records: tuple[Record, ...], *, where: str, path: str
 ) -> Rule:
-    kind, records_by_name = str(values.get("kind")), {one.name: one for one in records}
+    kind, records_by_name = str(values.get("kind")), {record.name: record for record in records}
     name_annotation: Any = Annotated[str, partial(check_choice, tuple(records_by_name))]
     record_name = decode(
         name_annotation, values.get("record", records[0].name), file=where, path=f"{path}.record"

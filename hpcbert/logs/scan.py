@@ -412,18 +412,7 @@ class _Scan:
         elif self.problem:
             reasons = (self.problem,)
         elif not reasons:
-            # First: a log that is cut off is incomplete, whatever else its window lacks.
-            try:
-                self._check_end()
-                throughput = self.collector.reduce(setting)
-                reasons = self._doubts(throughput, setting)
-            except CannotReduceError as error:
-                missing_field = Reason(
-                    "rule", f"lines have no {self.rule.field}, which {self.rule.name} reads"
-                )
-                reasons = (missing_field if self._bare else error.reason,)
-            except UnknownError as error:
-                missing = str(error)
+            throughput, missing, reasons = self._reduce(setting)
         record_count = self._collector.found if self._collector else 0
         last_record = self._collector.last if self._collector else 0
         facts = tuple(self.facts.values.items())
@@ -455,6 +444,22 @@ class _Scan:
             measured=self._measured() if throughput else MeasuredSpan(),
             closed=self.closed,
         )
+
+    def _reduce(self, setting: Setting) -> tuple[float | None, str, tuple[Reason, ...]]:
+        """Return the number, the setting that it lacks, and the reasons against it."""
+        throughput = None
+        try:
+            # First: a log that is cut off is incomplete, whatever else its window lacks.
+            self._check_end()
+            throughput = self.collector.reduce(setting)
+            return throughput, "", self._doubts(throughput, setting)
+        except CannotReduceError as error:
+            if not self._bare:
+                return None, "", (error.reason,)
+            detail = f"lines have no {self.rule.field}, which {self.rule.name} reads"
+            return None, "", (Reason("rule", detail),)
+        except UnknownError as error:
+            return throughput, str(error), ()
 
     def _measured(self) -> MeasuredSpan:
         first_line, last_line = self._ends

@@ -406,7 +406,7 @@ def _read_table(
 
 
 _READERS = {
-    Literal: lambda known, value: check_choice(known, _read_plain(type(known[0]), value)),
+    Literal: lambda choices, value: check_choice(choices, _read_plain(type(choices[0]), value)),
     Union: _read_union,
     UnionType: _read_union,
     tuple: _read_array,
