@@ -220,13 +220,13 @@ class Stamp(NamedTuple):
     Attributes:
         text: Its text.
         form: As `Record.time` of the grammar.
-        own: Whether it belongs to a record, and is not only the beginning of some line.
+        of_record: Whether it belongs to a record, and is not only the beginning of some line.
         zone: Its offset from UTC in seconds, if it is part of the stamp.
     """
 
     text: bytes
     form: str
-    own: bool = False
+    of_record: bool = False
     zone: int | None = None
 
     def moment(self, span: TimeSpan, zone: int) -> float:
@@ -307,7 +307,7 @@ def _stamps_of_record(line: bytes, record: Record) -> Iterator[Stamp]:
     """Yield the stamps of a record: its own before those of its line."""
     matches = whole_matches(record.match, Line(line)) if record.has("time") else ()
     record_stamps = (
-        Stamp(match["time"], record.time, own=True) for match in matches if match["time"]
+        Stamp(match["time"], record.time, of_record=True) for match in matches if match["time"]
     )
     yield from filter(_is_legible, (*record_stamps, *_line_stamps(line)))
 
@@ -352,7 +352,7 @@ def _record_stamps(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
             continue
         for match in record_matches(data, record):
             if match["time"] is not None:
-                yield Stamp(match["time"], record.time, own=True)
+                yield Stamp(match["time"], record.time, of_record=True)
 
 
 def _line_stamps(data: bytes) -> Iterator[Stamp]:
@@ -383,8 +383,8 @@ def explain_mismatch(log_stamps: Sequence[Stamp], span: TimeSpan) -> str:
     the libraries in a program print in several, and one may print the date of something else.
     """
     zones = tuple(dict.fromkeys((*span.zones, 0)))
-    record_stamps = [log_stamp for log_stamp in log_stamps if log_stamp.own]
-    line_stamps = [log_stamp for log_stamp in log_stamps if not log_stamp.own]
+    record_stamps = [log_stamp for log_stamp in log_stamps if log_stamp.of_record]
+    line_stamps = [log_stamp for log_stamp in log_stamps if not log_stamp.of_record]
     worst = min(
         (_find_furthest(record_stamps, span, zone) for zone in zones), key=_absolute_distance
     )
