@@ -35,9 +35,8 @@ from hpcbert.logs import grammar as grammars
 from hpcbert.logs.advice import advise, explain_unread, find_frameworks
 from hpcbert.logs.grammar import Grammar, Rule
 from hpcbert.logs.layout import LeftOut, LogFile, printable_path
-from hpcbert.logs.models import model_heading
 from hpcbert.logs.scan import Reading, read, read_to_end
-from hpcbert.logs.setting import END, Setting, Window
+from hpcbert.logs.setting import END, Setting, Window, model_heading
 from hpcbert.logs.window import counted_part
 from hpcbert.model import Counted, Measured, Point, Shape
 from hpcbert.results.reduce import Curves, make_group

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.layout import LogFile, printable_path
-from hpcbert.logs.models import model_facts
-from hpcbert.logs.setting import END, Setting, Window
+from hpcbert.logs.setting import END, Setting, Window, model_facts
 from hpcbert.model import Shape
 from hpcbert.system.decode import did_you_mean
 

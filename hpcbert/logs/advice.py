@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from hpcbert.logs.fields import DIGITS, has_field, whole_matches
+from hpcbert.logs.fields import DIGITS, has_field, record_lines, record_matches, whole_matches
 from hpcbert.logs.grammar import Grammar, Record, Rule
-from hpcbert.logs.lines import NotALogError, cut_line, find_lines, read_ends, read_pieces
+from hpcbert.logs.lines import NotALogError, read_ends, read_pieces
 from hpcbert.logs.scan import read
 from hpcbert.logs.setting import Setting
 from hpcbert.model import Reason
@@ -59,8 +59,7 @@ def _count_records(piece: bytes, grammar: Grammar) -> int:
     """Return how many records of a grammar a piece of a log has, or enough of them."""
     count = 0
     for record in grammar.records:
-        for start, _, _, end in find_lines(piece, (record.contains,)):
-            line, _ = cut_line(piece, start, end, record.lines)
+        for _, line in record_lines(piece, record):
             if any(text in line.text for text in record.ignore):
                 continue
             count += bool(whole_matches(record.match, line))
@@ -139,11 +138,10 @@ def _find_places(path: Path, grammar: Grammar) -> dict[str, list[int]]:
     with suppress(NotALogError), closing(read_pieces(path)) as pieces:
         for piece in pieces:
             for record in grammar.records:
-                for start, _, _, end in find_lines(piece, (record.contains,)):
-                    line, _ = cut_line(piece, start, end, record.lines)
-                    for match in whole_matches(record.match, line):
-                        place = _completed_iteration(match, record, len(places[record.name]))
-                        places[record.name] |= {place} if place >= 0 else set()
+                for match in record_matches(piece, record):
+                    place = _completed_iteration(match, record, len(places[record.name]))
+                    if place >= 0:
+                        places[record.name].add(place)
     return {name: sorted(record_places) for name, record_places in places.items()}
 
 

@@ -194,7 +194,7 @@ class Throughput(NamedTuple):
 
     Attributes:
         samples: Samples per second over the whole of it.
-        parts: Of the chosen rule: its records.
+        parts: Its records.
     """
 
     samples: float
@@ -382,8 +382,9 @@ class CrossCheck:
     ) -> Reason:
         pair = (self.chosen, rule) if samples > other_samples else (rule, self.chosen)
         detail = (
-            f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name} {other_samples:.6g} for the"
-            f" same log, which is more than {self._room(*pair) - 1:.0%} apart"
+            f"{self.chosen.name} gives {samples:.6g} samples/s and {rule.name}"
+            f" {other_samples:.6g} for the same log, which is more than"
+            f" {self._room(*pair) - 1:.0%} apart"
         )
         if self._needs_accumulation(self.chosen, setting):
             return Reason(
@@ -402,20 +403,15 @@ class CrossCheck:
             if rule.kind == "footer":
                 return self._by_closing(rule, span, setting)
             track = self._tracks.get(rule.record.name)
-            if track is None or not track.entries:
+            is_ranked_clock = rule.kind == "clock" and rule.record.ranks != "one"
+            if track is None or not track.entries or is_ranked_clock:
                 return None
             start, inside = track.within(span, with_first=with_first)
             if not inside or (span.until is not None and inside[-1].place != span.until):
                 return None
-            with_parts = rule is self.chosen or self.chosen.kind == "footer"
-            if rule.kind == "clock":
-                is_ranked = rule.record.ranks != "one"
-                return (
-                    None
-                    if is_ranked
-                    else _throughput_by_clock(rule, start, inside, setting, with_parts=with_parts)
-                )
-            return _throughput_by_values(rule, inside, track.stride, setting, with_parts=with_parts)
+            if rule.kind != "clock":
+                return _throughput_by_values(rule, inside, track.stride, setting)
+            return _throughput_by_clock(rule, start, inside, setting)
         except (CannotReduceError, UnknownError, KeyError, ValueError, ZeroDivisionError):
             return None
 
@@ -463,63 +459,49 @@ def _describe_missing_accumulation(chosen: Rule) -> str:
 
 
 def _throughput_by_clock(
-    rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting, *, with_parts: bool
+    rule: Rule, start: Entry | None, inside: Sequence[Entry], setting: Setting
 ) -> Throughput | None:
     entries = [start, *inside] if start else list(inside)
     if len(entries) < 2:  # noqa: PLR2004 - time goes from one to another
         return None
     clock = Clock(rule.record.time)
     moments = [clock.read(entry.fields["time"]) for entry in entries]
-    batch = setting.batch("global", micro=rule.record.counts == "micro-batches")
-    steps = sum(entry.steps for entry in entries[1:])
-    seconds = moments[-1] - moments[0]
-    if seconds <= 0:
+    if moments[-1] <= moments[0]:
         return None
-    window_records = tuple(
-        WindowRecord(
-            entry.place,
-            entry.steps * batch / (later - earlier),
-            later - earlier,
-            entry.paused,
-            entry.steps,
-        )
-        for entry, (earlier, later) in zip(
-            entries[1:] if with_parts else (), pairwise(moments), strict=False
-        )
-        if later - earlier > 0 and entry.steps
-    )
-    return Throughput(batch * steps / seconds, window_records)
+    batch = setting.batch("global", micro=rule.record.counts == "micro-batches")
+    parts = []
+    for entry, (earlier, later) in zip(entries[1:], pairwise(moments), strict=True):
+        seconds = later - earlier
+        if seconds > 0 and entry.steps:
+            rate = entry.steps * batch / seconds
+            parts.append(WindowRecord(entry.place, rate, seconds, entry.paused, entry.steps))
+    steps = sum(entry.steps for entry in entries[1:])
+    return Throughput(batch * steps / (moments[-1] - moments[0]), tuple(parts))
 
 
 def _throughput_by_values(
-    rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting, *, with_parts: bool
+    rule: Rule, inside: Sequence[Entry], stride: int, setting: Setting
 ) -> Throughput | None:
-    field, factor = rule.field, rule.factor
-    step_counts = [
-        min(inside[0].steps, stride) or stride or 1,
-        *(entry.steps for entry in inside[1:]),
-    ]
+    step_counts = [min(inside[0].steps, stride) or stride or 1]
+    step_counts += [entry.steps for entry in inside[1:]]
     if rule.record.ranks != "one":
         step_counts = [stride or 1] * len(inside)
-    values = [parse_number(entry.fields[field]) * factor for entry in inside]
-    indices = [index for index, value in enumerate(values) if value > 0 and step_counts[index]]
-    if not indices:
+    measured, values = [], []
+    for entry, steps in zip(inside, step_counts, strict=True):
+        value = parse_number(entry.fields[rule.field]) * rule.factor
+        if value > 0 and steps:
+            measured.append((entry, steps))
+            values.append(value)
+    if not values:
         return None
-    rates = average_each(rule, [values[index] for index in indices], stride or 1, setting)
-    pairs = [(step_counts[index], rate) for index, rate in zip(indices, rates, strict=True)]
-    seconds = math.fsum([step_count / rate for step_count, rate in pairs])
-    batch = _global_batch(rule, setting) if with_parts else 0
-    window_records = tuple(
-        WindowRecord(
-            inside[index].place,
-            rate,
-            step_count * batch / rate if batch else 0.0,
-            inside[index].paused,
-            step_count,
-        )
-        for index, (step_count, rate) in zip(indices if with_parts else (), pairs, strict=False)
+    rates = average_each(rule, values, stride or 1, setting)
+    batch = _global_batch(rule, setting)
+    parts = tuple(
+        WindowRecord(entry.place, rate, steps * batch / rate, entry.paused, steps)
+        for (entry, steps), rate in zip(measured, rates, strict=True)
     )
-    return Throughput(sum(step_count for step_count, _ in pairs) / seconds, window_records)
+    seconds = math.fsum([part.steps / part.rate for part in parts])
+    return Throughput(sum(part.steps for part in parts) / seconds, parts)
 
 
 def _global_batch(rule: Rule, setting: Setting) -> int:

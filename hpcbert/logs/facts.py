@@ -6,12 +6,11 @@ import math
 
 from hpcbert.logs.arithmetic import CannotReduceError
 from hpcbert.logs.fields import DIGITS, loose_float, read_fields, whole_matches
-from hpcbert.logs.grammar import Fact
+from hpcbert.logs.grammar import TEXT_FACTS, Fact
 from hpcbert.logs.lines import Line
 from hpcbert.logs.setting import Setting
 
 FactValue = int | str
-WORDS = ("batch_unit", "precision", "model", "optimizer", "xla", "version", "device", "device_kind")
 # Numbers that are not whole; kept as the log prints them.
 FRACTIONS = ("real_token_share", "model_flops")
 # The only words that these facts may have.
@@ -67,7 +66,8 @@ class LogFacts:
                 elif log_value != value and name not in _FIRST_VALUE_HOLDS:
                     detail = f"the log says {name} = {log_value}, and later {value}"
                     if source.contains != fact.contains:
-                        detail += f", in lines with {_quote_line_text(source)} and {_quote_line_text(fact)}"
+                        texts = f"{_quote_line_text(source)} and {_quote_line_text(fact)}"
+                        detail += f", in lines with {texts}"
                     raise CannotReduceError("config", detail)
 
     def with_counts(self, setting: Setting) -> dict[str, FactValue]:
@@ -117,7 +117,7 @@ def parse_fact(fact: Fact, name: str, text: bytes) -> FactValue | None:
         return word if word in _CHOICES[name] else None
     if name in FRACTIONS:
         return word if 0 < loose_float(text) < math.inf else None
-    if name in WORDS:
+    if name in TEXT_FACTS:
         return word.strip()[:_MAX_LENGTH] or None
     if "." in word:
         word = word.rstrip("0").removesuffix(".")

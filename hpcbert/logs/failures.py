@@ -150,14 +150,16 @@ class Failure(NamedTuple):
 
     Attributes:
         kind: `device-oom` or `host-oom` for what it lacked, else `error`.
-        said: The log's own words.
+        message: The log's own words.
     """
 
     kind: str
-    said: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{_SENTENCES[self.kind]}: {self.said}" if self.kind in _SENTENCES else self.said
+        return (
+            f"{_SENTENCES[self.kind]}: {self.message}" if self.kind in _SENTENCES else self.message
+        )
 
 
 def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:
@@ -200,8 +202,8 @@ def explain_failure(
         path: Its log.
         grammar: How the framework's logs are read.
         device: What the run computed on.
-        output_paths: Files with its job script's output, searched if the log has no error: a step that
-            never began has none.
+        output_paths: Its job script's output, searched if the log has no error: a step that never
+            began has none.
     """
     if failure := find_shortage(path, grammar, device):
         return failure

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 
 from hpcbert.logs.arithmetic import CannotReduceError
 from hpcbert.logs.boundary import NumberGroup
-from hpcbert.logs.lines import Line, remove_labels
+from hpcbert.logs.grammar import Record
+from hpcbert.logs.lines import Line, cut_line, find_lines, remove_labels
 
 _SHOWN = 40
 # More than any count in a log has; Python refuses to read numbers of thousands of digits.
@@ -21,6 +23,18 @@ def whole_matches(pattern: re.Pattern[bytes], line: Line) -> list[re.Match[bytes
     if line.whole_start and line.whole_end:
         return matches
     return [match for match in matches if line.holds(match)]
+
+
+def record_lines(data: bytes, record: Record) -> Iterator[tuple[int, Line]]:
+    """Yield the lines that may be records of a kind, each with its place."""
+    for start, _, _, end in find_lines(data, (record.contains,)):
+        yield start, cut_line(data, start, end, record.lines)[0]
+
+
+def record_matches(data: bytes, record: Record) -> Iterator[re.Match[bytes]]:
+    """Yield the whole matches of a kind of record."""
+    for _, line in record_lines(data, record):
+        yield from whole_matches(record.match, line)
 
 
 def read_fields(match: re.Match[bytes], numbers: tuple[NumberGroup, ...]) -> dict[str, bytes]:

@@ -61,8 +61,16 @@ FACTS = (
 REHEARSAL = b"HPCBERT REHEARSAL"
 
 _GROUPS = ("iteration", "loss", "nan", "rank", "rate", "seconds", "sequence_length", "time")
-_TEXT_FACTS = (
-    *("batch_unit", "precision", "model", "optimizer", "xla", "version", "device", "device_kind"),
+# Facts that are words; other groups of a fact are numbers.
+TEXT_FACTS = (
+    "batch_unit",
+    "precision",
+    "model",
+    "optimizer",
+    "xla",
+    "version",
+    "device",
+    "device_kind",
 )
 # The keys of a rule by its kind, in addition to those that every rule has.
 _KEYS = {
@@ -336,7 +344,7 @@ class Fact(LineKind):
     @cached_property
     def numbers(self) -> tuple[NumberGroup, ...]:
         """Those of its groups that are numbers."""
-        return self._numbers(_TEXT_FACTS)
+        return self._numbers(TEXT_FACTS)
 
 
 # Options of recipes that are facts of a log too, by kind; 0 and "" leave the choice to a program.
@@ -565,7 +573,7 @@ def parse(values: Mapping[str, Any], *, where: str) -> Grammar:
 def _decode_rule(
     values: dict[str, Any], records: tuple[Record, ...], *, where: str, path: str
 ) -> Rule:
-    kind, records_by_name = str(values.get("kind")), {one.name: one for one in records}
+    kind, records_by_name = str(values.get("kind")), {record.name: record for record in records}
     name_annotation: Any = Annotated[str, partial(check_choice, tuple(records_by_name))]
     record_name = decode(
         name_annotation, values.get("record", records[0].name), file=where, path=f"{path}.record"

@@ -139,8 +139,7 @@ class _Findings:
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self.folders = _FolderReader()
-        self.match = _pattern_reader(pattern, self.folders) if pattern else self.folders.by_dlperf
+        self.match = _pattern_reader(pattern) if pattern else _read_dlperf
         self.campaigns: dict[_Identity, Path] = {}
         self.logs: dict[_Identity, LogFile] = {}
         self.rest: dict[_Identity, LeftOut] = {}
@@ -154,7 +153,7 @@ class _Findings:
             self.campaigns.setdefault(identity, path.parent)
             self.count += 1
         elif (log := self.match(path)) or (is_named and not self.pattern):
-            self._log(log or self.folders.describe(path), identity)
+            self._log(log or _describe_folders(path), identity)
             self.count += 1
         else:
             self.rest.setdefault(identity, self._left_out(path, is_named=is_named))
@@ -173,7 +172,7 @@ class _Findings:
         if _LOG.search(path.name) is None:
             return LeftOut(path, "it does not have the name of a log", wanted=False)
         lower_case_path = path.with_name(path.name.lower())
-        case_note = " in lower case" if self.folders.by_dlperf(lower_case_path) else ""
+        case_note = " in lower case" if _read_dlperf(lower_case_path) else ""
         text = f"it does not have a name in DLPerf's form{case_note} (bert_b32_fp32_1.log)"
         return LeftOut(path, text, wanted=True)
 
@@ -250,7 +249,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _identity(path: Path) -> _Identity:
-    """Return the kind of a file, whichever links lead to it."""
+    """Return what a file is known by, whichever links lead to it."""
     folder, name = os.path.split(os.path.realpath(path))
     status = Path(folder).stat()
     return status.st_dev, status.st_ino, name
@@ -267,34 +266,23 @@ def _no_log_error(path: Path, pattern: str) -> UsageError:
     )
 
 
-class _FolderReader:
-    """What the folders above logs say about them: read once for all logs of a folder."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, LogFile] = {}
-
-    def describe(self, path: Path) -> LogFile:
-        """Read shape, precision and batch size from the nearest folders that name them."""
-        folder = os.path.dirname(path)  # noqa: PTH120 - pathlib takes ten times as long
-        if folder not in self._known:
-            self._known[folder] = self._read(path)
-        return self._known[folder]._replace(path=path)
-
-    @staticmethod
-    def _read(path: Path) -> LogFile:
-        log, folders = LogFile(path), path.absolute().parts[-2::-1]
-        for pattern in (_SHAPE, *_LABELS):
-            match = next(filter(None, map(pattern.fullmatch, folders)), None)
-            log = _with_fields(log, match) if match else log
-        return log._replace(place=os.path.realpath(path.parent))
-
-    def by_dlperf(self, path: Path) -> LogFile | None:
-        """Read a path in DLPerf's layout; None if its name is not in that form."""
-        match = _NAME.fullmatch(path.name)
-        return _with_fields(self.describe(path), match) if match else None
+def _describe_folders(path: Path) -> LogFile:
+    """Read shape, precision and batch size from the nearest folders that name them."""
+    log = LogFile(path)
+    folders = path.absolute().parts[-2::-1]
+    for pattern in (_SHAPE, *_LABELS):
+        match = next(filter(None, map(pattern.fullmatch, folders)), None)
+        log = _with_fields(log, match) if match else log
+    return log._replace(place=os.path.realpath(path.parent))
 
 
-def _pattern_reader(pattern: str, folders: _FolderReader) -> Callable[[Path], LogFile | None]:
+def _read_dlperf(path: Path) -> LogFile | None:
+    """Read a path in DLPerf's layout; None if its name is not in that form."""
+    match = _NAME.fullmatch(path.name)
+    return _with_fields(_describe_folders(path), match) if match else None
+
+
+def _pattern_reader(pattern: str) -> Callable[[Path], LogFile | None]:
     expression = re.compile(
         r"(?P<place>(?:.*/)?)" + _compile_pattern(pattern) + _PACKED, re.IGNORECASE
     )
@@ -302,7 +290,7 @@ def _pattern_reader(pattern: str, folders: _FolderReader) -> Callable[[Path], Lo
 
     def describe(path: Path) -> LogFile | None:
         match = expression.fullmatch(str(path.absolute()))
-        described_log = LogFile(path) if tells_shape else folders.describe(path)
+        described_log = LogFile(path) if tells_shape else _describe_folders(path)
         # For other names of folders, use a pattern.
         folder_log = described_log._replace(precision=None, batch_size=None)
         return _with_fields(folder_log, match) if match else None

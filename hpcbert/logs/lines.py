@@ -18,12 +18,12 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.logs.packed import HEAD, UnpackError, is_plain, is_plain_without_mark, unpack_text
+from hpcbert.logs.packed import UnpackError, is_plain, read_text
 from hpcbert.system.files import open_file
 
 CHUNK = 1 << 18
@@ -32,9 +32,6 @@ TAIL = 1 << 16
 # Logs that differ at all differ here, except those with the same header and a long silence.
 BEGINNING = 1 << 14
 _SRUN_PAYLOAD = 1024
-# CPython searches less than 30,000 bytes in another way (Objects/stringlib/fastsearch.h), which on
-# lines of logs is up to ten times as fast.
-_STRETCH = 29_000
 _BREAKS = b"\n\r"
 _COMMON = b" .:-,=/_'0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -95,7 +92,7 @@ def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, in
             )
             line_end = _end_of_line(data, position)
             matches += [(start, number, position, line_end) for number in numbers]
-            position = _search(data, text, line_end)
+            position = data.find(text, line_end)
     matches.sort()
     return matches
 
@@ -110,17 +107,7 @@ def _find(data: bytes, text: bytes) -> int:
     for byte in _rarest_first(text):
         if byte not in data:
             return -1
-    return _search(data, text)
-
-
-def _search(data: bytes, text: bytes, start: int = 0) -> int:
-    """Return where a text begins, from a place on; -1 if it does not."""
-    end = len(data)
-    while start < end:
-        if (position := data.find(text, start, start + _STRETCH)) >= 0:
-            return position
-        start += _STRETCH - len(text) + 1
-    return -1
+    return data.find(text)
 
 
 @cache
@@ -216,23 +203,18 @@ def read_pieces(path: Path, chunk: int = CHUNK) -> Generator[bytes]:
     """
     descriptor, size = open_log(path)
     labels = _Joiner()
+    remainder, is_skipping = b"", False
     try:
-        read_more = _reader(descriptor, size, chunk)
-        remainder, is_skipping = b"", False
-        while (filled := read_more(remainder)) is not None:
-            data, end = filled
-            whole_lines_end = data.rfind(b"\n", 0, end) + 1 or data.rfind(b"\r", 0, end) + 1
+        for block in read_text(descriptor, size, chunk):
+            data = remainder + block
+            end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
             start = 0
-            if is_skipping and whole_lines_end:
-                start, is_skipping = _first_break(bytes(memoryview(data)[:whole_lines_end])), False
-            remainder = bytes(memoryview(data)[whole_lines_end:end])
+            if is_skipping and end:
+                start, is_skipping = _first_break(data[:end]), False
+            remainder = data[end:]
             if len(remainder) > CHUNK:
                 remainder, is_skipping = b"", True
-            # Not kept here: memory that a piece has left is there for the next one. To get more of
-            # it from the system takes longer than to read into it.
-            yield _clean(
-                labels.join(_normalize_line_ends(bytes(memoryview(data)[start:whole_lines_end])))
-            )
+            yield _clean(labels.join(_normalize_line_ends(data[start:end])))
         if remainder and not is_skipping:
             yield _clean(_normalize_line_ends(remainder))
     except UnpackError as error:
@@ -241,47 +223,6 @@ def read_pieces(path: Path, chunk: int = CHUNK) -> Generator[bytes]:
         raise NotALogError(f"can't be read to its end: {error.strerror}") from error
     finally:
         os.close(descriptor)
-
-
-def _reader(
-    descriptor: int, size: int, chunk: int
-) -> Callable[[bytes], tuple[bytes | bytearray, int] | None]:
-    """Return a function that reads the next bytes of a log after the unused ones before.
-
-    It returns their place and their number; None at the end of the log.
-    """
-    # One buffer for all: allocating a new one costs more than reading into it.
-    buffer = bytearray(min(size, CHUNK + chunk))
-    view = memoryview(buffer)
-    first_count = os.readv(descriptor, [view[: min(size, chunk)]])
-    if not is_plain_without_mark(bytes(view[: min(first_count, HEAD)])):
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        stream = unpack_text(descriptor, size, chunk)
-
-        def unpack(remainder: bytes) -> tuple[bytes, int] | None:
-            piece = next(stream, None)
-            return None if piece is None else (remainder + piece, len(remainder) + len(piece))
-
-        return unpack
-
-    bytes_left = size - first_count
-
-    def read(remainder: bytes) -> tuple[bytearray, int] | None:
-        nonlocal first_count, bytes_left
-        if first_count:
-            count, first_count = first_count, 0
-            return buffer, count
-        start = len(remainder)
-        view[:start] = remainder
-        count = (
-            os.readv(descriptor, [view[start : start + min(chunk, bytes_left)]])
-            if bytes_left
-            else 0
-        )
-        bytes_left -= count
-        return (buffer, start + count) if count else None
-
-    return read
 
 
 def read_ends(path: Path) -> tuple[bytes, bytes]:
@@ -312,7 +253,7 @@ def _unpack_ends(descriptor: int, size: int) -> tuple[bytes, bytes, int]:
     """Return both ends of a log that must be unpacked from its beginning, and its whole size."""
     head = tail = b""
     total = 0
-    for data in unpack_text(descriptor, size, CHUNK):
+    for data in read_text(descriptor, size, CHUNK):
         total += len(data)
         head += data[: TAIL - len(head)]
         tail = (tail + data)[-TAIL:]
@@ -320,8 +261,7 @@ def _unpack_ends(descriptor: int, size: int) -> tuple[bytes, bytes, int]:
 
 
 def _first_break(data: bytes) -> int:
-    breaks = [position for position in (data.find(b"\n"), data.find(b"\r")) if position >= 0]
-    return min(breaks) + 1 if breaks else len(data)
+    return min(first_line_end(data) + 1, len(data))
 
 
 def _normalize_line_ends(data: bytes) -> bytes:

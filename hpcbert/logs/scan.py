@@ -20,6 +20,8 @@ from hpcbert.logs.fields import (
     is_copy,
     loose_float,
     read_fields,
+    record_lines,
+    record_matches,
     show_text,
     whole_matches,
     whole_number,
@@ -40,8 +42,7 @@ from hpcbert.logs.lines import (
     read_ends,
     read_pieces,
 )
-from hpcbert.logs.models import model_name
-from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_packing
+from hpcbert.logs.setting import END, LABELS, Setting, UnknownError, derive_packing, model_name
 from hpcbert.logs.stamps import Clock, MeasuredSpan, measure_span
 from hpcbert.logs.window import Collector, make_collector, step_durations
 from hpcbert.model import Note, Reason, Steps
@@ -66,7 +67,7 @@ class Reading(NamedTuple):
         notes: The numbers behind a flag.
         unchecked: Those of LABELS that nothing in the log confirms.
         steps: The durations of its iterations, as far as the rule's records have them.
-        beginning: As `lines.checksum` returns it; None if unknown.
+        beginning: As `lines.checksum_beginning` returns it; None if unknown.
         measured: When the window was measured, as far as the log says.
         closed: Whether the log has a line that the program prints at the end of a run.
     """
@@ -282,7 +283,8 @@ class _Scan:
     def _refuse(self, other_program: OtherProgram, line: Line) -> None:
         """Refuse the log if a line is one of another program."""
         if matches := whole_matches(other_program.match, line):
-            detail = f"{show_text(matches[0][0])!r} is a line of {other_program.program}, which is not read"
+            text = show_text(matches[0][0])
+            detail = f"{text!r} is a line of {other_program.program}, which is not read"
             self.problem = Reason("format", detail)
 
     def _pause(self) -> None:
@@ -371,13 +373,11 @@ class _Scan:
         if not rules or self.problem:
             return
         _, tail = read_ends(path)
-        last_record_start = max(
-            (position for position, *_ in find_lines(tail, (self.rule.record.contains,))), default=0
-        )
+        starts = [start for start, _ in record_lines(tail, self.rule.record)]
+        last_record_start = max(starts, default=0)
         for rule in rules:
             line_starts = []
-            for start, _, _, end in find_lines(tail, (rule.record.contains,)):
-                line = cut_line(tail, start, end, rule.record.lines)[0]
+            for start, line in record_lines(tail, rule.record):
                 for match in whole_matches(rule.record.match, line):
                     fields = read_fields(match, rule.record.numbers)
                     line_starts += [start] if rule.field in fields else []
@@ -412,23 +412,14 @@ class _Scan:
         elif self.problem:
             reasons = (self.problem,)
         elif not reasons:
-            # First: a log that is cut off is incomplete, whatever else its window lacks.
-            try:
-                self._check_end()
-                throughput = self.collector.reduce(setting)
-                reasons = self._doubts(throughput, setting)
-            except CannotReduceError as error:
-                missing_field = Reason(
-                    "rule", f"lines have no {self.rule.field}, which {self.rule.name} reads"
-                )
-                reasons = (missing_field if self._bare else error.reason,)
-            except UnknownError as error:
-                missing = str(error)
+            throughput, missing, reasons = self._reduce(setting)
         record_count = self._collector.found if self._collector else 0
         last_record = self._collector.last if self._collector else 0
         facts = tuple(self.facts.values.items())
         throughput = None if reasons else throughput
-        unevenness = self._unevenness(throughput, setting) if throughput else None
+        unevenness = None
+        if throughput:
+            unevenness = self._cross_check.unevenness(throughput, self.collector.span, setting)
         flag_states = {
             "uneven": unevenness is not None,
             "short-window": self._counted < self.grammar.shortest,
@@ -454,8 +445,21 @@ class _Scan:
             closed=self.closed,
         )
 
-    def _unevenness(self, throughput: float, setting: Setting) -> Note | None:
-        return self._cross_check.unevenness(throughput, self.collector.span, setting)
+    def _reduce(self, setting: Setting) -> tuple[float | None, str, tuple[Reason, ...]]:
+        """Return the number, the setting that it lacks, and the reasons against it."""
+        throughput = None
+        try:
+            # First: a log that is cut off is incomplete, whatever else its window lacks.
+            self._check_end()
+            throughput = self.collector.reduce(setting)
+            return throughput, "", self._doubts(throughput, setting)
+        except CannotReduceError as error:
+            if not self._bare:
+                return None, "", (error.reason,)
+            detail = f"lines have no {self.rule.field}, which {self.rule.name} reads"
+            return None, "", (Reason("rule", detail),)
+        except UnknownError as error:
+            return throughput, str(error), ()
 
     def _measured(self) -> MeasuredSpan:
         first_line, last_line = self._ends
@@ -517,7 +521,10 @@ class _Scan:
             and requested_accumulation not in (None, fixed_accumulation)
             and not _states_step(facts)
         ):
-            detail = f"the program has accumulation = {fixed_accumulation} only, expected {requested_accumulation}"
+            detail = (
+                f"the program has accumulation = {fixed_accumulation} only, expected"
+                f" {requested_accumulation}"
+            )
             disagreements = (*disagreements, detail)
         disagreements += self._too_few_or_many_ranks(setting)
         if setting.sequence_length is None and self.grammar.sequence_length:
@@ -607,10 +614,7 @@ def read_progress(path: Path, grammar: Grammar) -> Progress:
     head_scan = _Scan(grammar, rule, Setting())
     head_scan.read([head])
     tail_matches = [
-        (record, match)
-        for record in grammar.records
-        for start, _, _, end in find_lines(tail, (record.contains,))
-        for match in whole_matches(record.match, cut_line(tail, start, end, record.lines)[0])
+        (record, match) for record in grammar.records for match in record_matches(tail, record)
     ]
     iteration_texts = [
         (matched_record, record_match["iteration"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 # Instead of an iteration: as far as the run went.
@@ -29,6 +29,17 @@ _OTHER_VALUES: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "batch": (_MORE, {**_NODES, **_FEWER}, {**_GPUS, **_FEWER}),
     "sequence_length": ({"sequence_length": 1},),
 }
+
+# Hidden size and layers (google-research/bert@eedf571, README.md).
+SIZES = {
+    "bert-tiny": (128, 2),
+    "bert-mini": (256, 4),
+    "bert-small": (512, 4),
+    "bert-medium": (512, 8),
+    "bert-base": (768, 12),
+    "bert-large": (1024, 24),
+}
+_SPELLING = re.compile(r"(?:bert[-_])?([a-z]+)(?:[-_](?:un)?cased)?")
 
 
 class UnknownError(Exception):
@@ -171,28 +182,18 @@ class Setting(NamedTuple):
 
         Contradictions are sentences; if there is one, the earlier value stays.
         """
-        return _add_facts(self, tuple(facts.items()))
-
-
-@lru_cache(maxsize=1 << 10)
-def _add_facts(
-    setting: Setting, stated_items: tuple[tuple[str, int | str], ...]
-) -> tuple[Setting, tuple[str, ...]]:
-    # Kept: the repeats of a point have the same settings and facts.
-    facts = dict(stated_items)
-    known_values = {name: value for name in facts if (value := getattr(setting, name)) is not None}
-    sources = dict(setting.sources)
-    disagreements = [
-        f"the log says {name} = {facts[name]}, "
-        + (f"{sources[name]} says {value}" if name in sources else f"expected {value}")
-        for name, value in known_values.items()
-        if value != facts[name]
-    ]
-    new_values: dict[str, Any] = {
-        name: value for name, value in facts.items() if name not in known_values
-    }
-    complete_setting = _derive_missing(setting._replace(**new_values))
-    return complete_setting, (*disagreements, *_find_contradictions(complete_setting))
+        known_values = {name: getattr(self, name) for name in facts}
+        sources = dict(self.sources)
+        disagreements = []
+        for name, value in known_values.items():
+            if value not in (None, facts[name]):
+                source = f"{sources[name]} says" if name in sources else "expected"
+                disagreements.append(f"the log says {name} = {facts[name]}, {source} {value}")
+        new_values: dict[str, Any] = {
+            name: value for name, value in facts.items() if known_values[name] is None
+        }
+        setting = _derive_missing(self._replace(**new_values))
+        return setting, (*disagreements, *_find_contradictions(setting))
 
 
 def _derive_missing(setting: Setting) -> Setting:
@@ -268,3 +269,39 @@ def derive_packing(facts: Mapping[str, Any], max_factor: int) -> int | None:
     *factors, total = (int(facts[name]) for name in names)
     product = math.prod(factors)
     return next((number for number in range(2, max_factor + 1) if number * product == total), None)
+
+
+def model_facts(model: str) -> dict[str, Any]:
+    """Return the facts of a model's run, by their names in FACTS; none for an unknown model."""
+    match = _SPELLING.fullmatch(model.lower())
+    name = f"bert-{match[1]}" if match else ""
+    if name not in SIZES:
+        return {}
+    hidden_size, layers = SIZES[name]
+    return {"model": name, "hidden_size": hidden_size, "layers": layers}
+
+
+def model_name(setting: Setting) -> str:
+    """Return the name of a run's model; empty if unknown."""
+    if setting.model:
+        return setting.model
+    model_names = _matching_models(setting)
+    return model_names[0] if len(model_names) == 1 else ""
+
+
+def model_heading(setting: Setting) -> str:
+    """Return what a log says about its model: its name, else its sizes; empty if nothing."""
+    log_sizes = {"hidden size": setting.hidden_size, "layers": setting.layers}
+    sizes = (f"{name} {size}" for name, size in log_sizes.items() if size)
+    return model_name(setting) or ", ".join(sizes)
+
+
+def _matching_models(setting: Setting) -> list[str]:
+    log_sizes = (setting.hidden_size, setting.layers)
+    return [
+        name
+        for name, sizes in SIZES.items()
+        if all(
+            size in (None, model_size) for size, model_size in zip(log_sizes, sizes, strict=True)
+        )
+    ]

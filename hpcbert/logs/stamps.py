@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import MAXYEAR, MINYEAR, date
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcbert.logs.fields import show_text, whole_matches
+from hpcbert.logs.fields import record_matches, show_text, whole_matches
 from hpcbert.logs.grammar import Grammar, Record
-from hpcbert.logs.lines import Line, NotALogError, cut_line, find_lines, read_ends, remove_labels
+from hpcbert.logs.lines import Line, NotALogError, read_ends, remove_labels
 
 DAY = 86400.0
 _TIME = rb"(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
@@ -26,9 +27,8 @@ _MONTH_DAY = re.compile(rb"(\d\d)(\d\d) +" + _TIME)
 _CTIME = re.compile(rb"(?:\w{3} )?(\w{3}) +(\d{1,2}) " + _TIME + rb" (\d{4})")
 _NUMBER = re.compile(rb"\d{1,17}(?:\.\d{1,12})?")
 _MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
-_BEFORE_MONTH = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)  # of a leap year
-_LEAP_YEAR = 366
-_DAYS_TO_2000 = 730425  # Keeps the seconds small: a double then holds a tenth of a microsecond.
+_LEAP_YEAR, _LONGEST_MONTH = 366, 31
+_DAYS_TO_2000 = 730120  # Keeps the seconds small: a double then holds a tenth of a microsecond.
 _FEBRUARY_28, _MARCH_1 = 59, 61
 
 
@@ -40,7 +40,7 @@ class Clock:
     must be less than half a day apart.
 
     Args:
-        form: One of `hpcbert.logs.grammar.CLOCKS`.
+        form: As `Record.time` of the grammar.
     """
 
     def __init__(self, form: str) -> None:
@@ -73,7 +73,8 @@ class Clock:
 
     def _month_day(self, text: bytes) -> float:
         parts = _match_parts(_MONTH_DAY, text)
-        day = _BEFORE_MONTH[_check_between(int(parts[0]), 12) - 1] + int(parts[1])
+        # The days of 2000, a leap year.
+        day = _day_number(2000, int(parts[0]), int(parts[1]))
         if self._last_day:
             self._days += _days_between(self._last_day, day)
         self._last_day = day
@@ -95,12 +96,6 @@ def _match_parts(pattern: re.Pattern[bytes], text: bytes) -> tuple[bytes, ...]:
     return match.groups(b"")
 
 
-def _check_between(value: int, highest: int) -> int:
-    if not 1 <= value <= highest:
-        raise ValueError(value)
-    return value
-
-
 def _seconds_of_day(parts: tuple[bytes, ...]) -> float:
     """Return the seconds since midnight of (hours, minutes, seconds, fraction)."""
     hours, minutes, seconds, fraction = parts
@@ -109,13 +104,10 @@ def _seconds_of_day(parts: tuple[bytes, ...]) -> float:
 
 
 def _day_number(year: int, month: int, day: int) -> int:
-    """Return the days since about the year 2000 in the Gregorian calendar."""
-    _check_between(month, 12)
-    _check_between(day, 31)
-    # Years counted from March have the odd day at their end.
-    year, month = (year - 1, month + 9) if month < 3 else (year, month - 3)  # noqa: PLR2004
-    days = year * 365 + year // 4 - year // 100 + year // 400 + (month * 153 + 2) // 5 + day
-    return days - _DAYS_TO_2000
+    """Return the days since the end of 1999; a day that its month lacks is one of the next."""
+    if not 1 <= day <= _LONGEST_MONTH:
+        raise ValueError(day)
+    return date(year, month, 1).toordinal() + day - _DAYS_TO_2000
 
 
 def _parse_date_time(text: bytes) -> float:
@@ -140,7 +132,7 @@ def nearest_moment(form: str, text: bytes, moment: float) -> float:
     """Return the seconds since the epoch of a stamp, read as if its zone were UTC.
 
     Args:
-        form: One of `hpcbert.logs.grammar.CLOCKS`.
+        form: As `Record.time` of the grammar.
         text: The stamp.
         moment: What it lacks, its year or its day, is chosen so that it is nearest to this moment.
 
@@ -153,6 +145,7 @@ def nearest_moment(form: str, text: bytes, moment: float) -> float:
     if form == "month-day":
         month, day, *time = _match_parts(_MONTH_DAY, text)
         moment_year = 1970 + int(moment // (365.2425 * DAY))
+        moment_year = max(MINYEAR + 1, min(moment_year, MAXYEAR - 1))
         midnights = (
             _day_number(year, int(month), int(day)) * DAY - _EPOCH
             for year in (moment_year - 1, moment_year, moment_year + 1)
@@ -226,14 +219,14 @@ class Stamp(NamedTuple):
 
     Attributes:
         text: Its text.
-        form: One of `hpcbert.logs.grammar.CLOCKS`.
-        own: Whether it belongs to a record, and is not only the beginning of some line.
+        form: As `Record.time` of the grammar.
+        of_record: Whether it belongs to a record, and is not only the beginning of some line.
         zone: Its offset from UTC in seconds, if it is part of the stamp.
     """
 
     text: bytes
     form: str
-    own: bool = False
+    of_record: bool = False
     zone: int | None = None
 
     def moment(self, span: TimeSpan, zone: int) -> float:
@@ -314,7 +307,7 @@ def _stamps_of_record(line: bytes, record: Record) -> Iterator[Stamp]:
     """Yield the stamps of a record: its own before those of its line."""
     matches = whole_matches(record.match, Line(line)) if record.has("time") else ()
     record_stamps = (
-        Stamp(match["time"], record.time, own=True) for match in matches if match["time"]
+        Stamp(match["time"], record.time, of_record=True) for match in matches if match["time"]
     )
     yield from filter(_is_legible, (*record_stamps, *_line_stamps(line)))
 
@@ -357,11 +350,9 @@ def _record_stamps(data: bytes, grammar: Grammar) -> Iterator[Stamp]:
     for record in grammar.records:
         if not record.has("time"):
             continue
-        for start, _, _, end in find_lines(data, (record.contains,)):
-            line, _ = cut_line(data, start, end, record.lines)
-            for match in whole_matches(record.match, line):
-                if match["time"] is not None:
-                    yield Stamp(match["time"], record.time, own=True)
+        for match in record_matches(data, record):
+            if match["time"] is not None:
+                yield Stamp(match["time"], record.time, of_record=True)
 
 
 def _line_stamps(data: bytes) -> Iterator[Stamp]:
@@ -392,8 +383,8 @@ def explain_mismatch(log_stamps: Sequence[Stamp], span: TimeSpan) -> str:
     the libraries in a program print in several, and one may print the date of something else.
     """
     zones = tuple(dict.fromkeys((*span.zones, 0)))
-    record_stamps = [log_stamp for log_stamp in log_stamps if log_stamp.own]
-    line_stamps = [log_stamp for log_stamp in log_stamps if not log_stamp.own]
+    record_stamps = [log_stamp for log_stamp in log_stamps if log_stamp.of_record]
+    line_stamps = [log_stamp for log_stamp in log_stamps if not log_stamp.of_record]
     worst = min(
         (_find_furthest(record_stamps, span, zone) for zone in zones), key=_absolute_distance
     )

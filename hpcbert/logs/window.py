@@ -7,11 +7,11 @@ throughput or a reason why there is none. It never fills a gap.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import eq
-from typing import Protocol
 
 from hpcbert.logs.arithmetic import (
     CannotReduceError,
@@ -34,58 +34,59 @@ _MAX_RANKS = 1 << 16
 Entry = tuple[int, float]
 
 
-class Collector(Protocol):
+class Collector(ABC):
     """Takes the records of one rule.
 
     Attributes:
-        done: Whether everything that the rule reads has been seen.
+        rule: The rule.
+        done: Whether everything that it reads has been seen.
+        found: Records taken from the window.
     """
 
-    done: bool
-
-    @property
-    def found(self) -> int:
-        """Records taken from the window."""
-        ...
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.done = False
+        self.found = 0
 
     @property
     def begun(self) -> bool:
         """Whether the next record is in the window, or an earlier one was."""
-        ...
+        return True
 
     @property
     def repeats(self) -> int:
         """Steps of the window that were executed but did not advance."""
-        ...
+        return 0
 
     @property
     def last(self) -> int:
         """The last record so far, in the unit of the window's end; 0 if nothing is counted."""
-        ...
+        return 0
 
     @property
     def covered(self) -> int:
         """Iterations that the number covers, 0 if only the program knows."""
-        ...
+        return 0
 
     @property
     def span(self) -> Span:
         """The window in iterations, as far as known."""
-        ...
+        return Span()
 
     @property
     def seen(self) -> Sequence[Entry]:
         """Every record up to the window's end, including the warm-up; none for closing lines."""
-        ...
+        return ()
 
+    @abstractmethod
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
         """Take one record: its iteration (completed ones), its number and its rank.
 
         Raises:
             CannotReduceError: The log can't give a number any more.
         """
-        ...
 
+    @abstractmethod
     def reduce(self, setting: Setting) -> float:
         """Return samples per second over all GPUs.
 
@@ -93,7 +94,6 @@ class Collector(Protocol):
             CannotReduceError: The records don't give a number.
             UnknownError: A setting is missing.
         """
-        ...
 
 
 def make_collector(rule: Rule, setting: Setting) -> Collector:
@@ -118,21 +118,11 @@ def _refuse_empty(rule: Rule, setting: Setting) -> None:
         raise CannotReduceError("rule", detail)
 
 
-class _Footers:
+class _Footers(Collector):
     """Closing lines, each with a number of its own."""
 
-    last = 0
-    covered = 0
-    span = Span()
-    seen: Sequence[Entry] = ()
-
-    begun = True
-    repeats = 0
-
     def __init__(self, rule: Rule) -> None:
-        self.rule = rule
-        self.done = False
-        self.found = 0
+        super().__init__(rule)
         self._value = b""
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
@@ -154,24 +144,26 @@ class _Footers:
         return throughput(self.rule, require_positive(self.value() * self.rule.factor), setting)
 
 
-class _Reader:
-    """Turns a record's text into a number: a rate, a duration, or a moment."""
+class _WindowCollector(Collector):
+    """Takes records in a window: iterations or records after `after`, up to `until`."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, setting: Setting) -> None:
+        super().__init__(rule)
+        self.after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
+        self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
         self._clock = Clock(rule.record.time) if rule.kind == "clock" else None
-        self._factor = rule.factor
 
-    def read(self, text: bytes) -> float:
-        """Return the number, NaN if there is none: it may be outside the window."""
+    def _read(self, text: bytes) -> float:
+        """Return a rate, a duration or a moment; NaN if the text is none: it may not matter."""
         try:
             if self._clock:
                 return self._clock.read(text)
-            return parse_number(text) * self._factor
+            return parse_number(text) * self.rule.factor
         except (ValueError, CannotReduceError):
             return math.nan
 
 
-class _Series:
+class _Series(_WindowCollector):
     """Records that one rank prints, in their order.
 
     Places are completed iterations. `_entries` are the window's records: those after `after`, up to
@@ -180,13 +172,9 @@ class _Series:
     """
 
     def __init__(self, rule: Rule, setting: Setting) -> None:
-        self.rule = rule
-        self.after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
-        self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
-        self.done = False
+        super().__init__(rule, setting)
         self._every = rule.record.every
         self._counts = rule.record.repeated == "count"
-        self._reader = _Reader(rule)
         # -1: no record has come yet; 0 is a place if programs report before the first step.
         self._records = 0
         self._last = -1
@@ -195,14 +183,14 @@ class _Series:
         self._first = -1
         self._start: Entry | None = None
         self._entries: list[Entry] = []
-        self.seen: list[Entry] = []
+        self._seen: list[Entry] = []
         self._repeats = 0
         # The first record in the window with an unreadable number: refused only if it matters.
         self._unread: tuple[int, bytes] | None = None
 
     @property
-    def found(self) -> int:
-        return len(self._entries)
+    def seen(self) -> Sequence[Entry]:
+        return self._seen
 
     @property
     def begun(self) -> bool:
@@ -234,20 +222,22 @@ class _Series:
         return Span(after, self.until if self.rule.until.by == "iteration" else until)
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:  # noqa: ARG002
-        value = self._reader.read(text)
+        value = self._read(text)
         self._records += 1
         place = self._records * (self._every or 1) if iteration is None else iteration
         is_repeated = self._follow(place)
-        self.seen.append((place, value))
+        self._seen.append((place, value))
         if self._position(self.rule.after.by, place) <= self.after:
             # A step count that falls back behind its beginning opens the window a second time.
             self._start, self._entries, self._repeats = (place, value), [], 0
+            self.found = 0
             return
         if math.isnan(value) and self._unread is None:
             self._unread = (place, text)
         # A step that is printed twice is a copy, or was executed twice: the recipe says which.
         if not is_repeated or self._counts_again(place):
             self._entries.append((place, value))
+            self.found += 1
         position = self._position(self.rule.until.by, place)
         if position > self.until:
             detail = f"no record ends at iteration {self.until}, the next one ends at {position}"
@@ -355,26 +345,22 @@ class _Series:
         return setting.batch("global", micro=micro) * steps / duration(moments)
 
 
-class _RankedSeries:
+class _RankedSeries(_WindowCollector):
     """Records that several ranks print, interleaved as it happened."""
 
     def __init__(self, rule: Rule, setting: Setting) -> None:
-        self.rule = rule
-        self.after = rule.after.resolve(skip=setting.skip, iters=setting.iters)
-        self.until = rule.until.resolve(skip=setting.skip, iters=setting.iters)
+        super().__init__(rule, setting)
         self.ranks = setting.nodes if rule.record.ranks == "node" else setting.gpus
-        self.done = False
-        self._reader = _Reader(rule)
         self._places: set[int] = set()
         self._values: dict[int, dict[int, float]] = {}
-        self.span = Span(self.after, self.until)
-        self.covered = self.until - self.after
-
-    repeats = 0
 
     @property
-    def found(self) -> int:
-        return len(self._values)
+    def span(self) -> Span:
+        return Span(self.after, self.until)
+
+    @property
+    def covered(self) -> int:
+        return self.until - self.after
 
     @property
     def begun(self) -> bool:
@@ -389,7 +375,7 @@ class _RankedSeries:
         )
 
     def add(self, iteration: int | None, text: bytes, rank: int | None) -> None:
-        value = self._reader.read(text)
+        value = self._read(text)
         place = iteration or 0
         if place > self.until:
             return
@@ -397,6 +383,7 @@ class _RankedSeries:
         if place < self.after or (place == self.after and self.rule.kind != "clock"):
             return
         values = self._values.setdefault(place, {})
+        self.found = len(self._values)
         # Lines without a rank are counted under numbers that can't be a rank's.
         rank_key = -1 - len(values) if rank is None else rank
         if rank_key in values or len(values) >= (self.ranks or _MAX_RANKS):

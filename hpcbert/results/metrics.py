@@ -14,8 +14,7 @@ from typing import NamedTuple
 from hpcbert.data.names import usual_predictions
 from hpcbert.logs.arithmetic import median
 from hpcbert.logs.fields import loose_float
-from hpcbert.logs.models import model_facts, model_name
-from hpcbert.logs.setting import Setting
+from hpcbert.logs.setting import Setting, model_facts, model_name
 from hpcbert.model import Facts, Measured, Metrics
 
 # The size of BERT's uncased English vocabulary in the programs (google-research/bert@eedf571).

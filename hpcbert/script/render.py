@@ -28,7 +28,7 @@ from hpcbert.config.trust import TrustedPath
 from hpcbert.container import runtimes
 from hpcbert.errors import UsageError
 from hpcbert.logs.grammar import RECORDED
-from hpcbert.logs.models import model_facts
+from hpcbert.logs.setting import model_facts
 from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import largest, preflight
 from hpcbert.script.largest import Multiple

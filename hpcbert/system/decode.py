@@ -5,11 +5,13 @@ can't express: `Range`, or any function that returns the value or raises `Invali
 field that no document has, `EncodedAs` one with another form in documents, `TableKeys` a tuple that
 documents write as a table. A class with a `FORM` is written as the text that its `parse` takes. A
 classmethod `narrowed` returns annotations that other keys of the same table narrow. Unknown keys
-are refused, except in tables that are `IgnoreUnknown`. `__post_init__` checks what involves several keys.
+are refused, except in tables that are `IgnoreUnknown`. `__post_init__` checks what involves several
+keys.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
@@ -45,8 +47,6 @@ _NAMES |= {str: "a text", list: "an array", dict: "a table"}
 
 def did_you_mean(word: str, known_words: Iterable[str]) -> str:
     """Return a hint with the known words nearest to an unknown one."""
-    import difflib
-
     choices = sorted(known_words)
     matches = difflib.get_close_matches(word, choices, n=2, cutoff=0.6)
     if matches:
@@ -406,7 +406,7 @@ def _read_table(
 
 
 _READERS = {
-    Literal: lambda known, value: check_choice(known, _read_plain(type(known[0]), value)),
+    Literal: lambda choices, value: check_choice(choices, _read_plain(type(choices[0]), value)),
     Union: _read_union,
     UnionType: _read_union,
     tuple: _read_array,

@@ -39,7 +39,7 @@ class Holder(NamedTuple):
         host: Host name.
         pid: Process id in its namespace.
         born: When the process was started, clock ticks since boot; empty: not recorded.
-        boot: Boot id of the kernel; empty in locks written before hpcbert recorded it.
+        boot: Boot id of the kernel; empty: not recorded.
         namespace: Inode of the PID namespace.
         machine: The machine's id, `/etc/machine-id`.
     """
@@ -194,7 +194,7 @@ def _explain_unverifiable(holder: Holder, this_process: Holder) -> str | None:
     """
     if holder.host != this_process.host or not holder.pid:
         return ""
-    if not holder.boot:  # A lock of an older hpcbert, which compared only the host name.
+    if not holder.boot:  # Only host and process are recorded.
         return None
     if holder.boot != this_process.boot or _UNKNOWN in {holder.boot, holder.namespace}:
         is_first_namespace = holder.namespace == this_process.namespace == _FIRST_NAMESPACE

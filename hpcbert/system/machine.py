@@ -1,4 +1,8 @@
-"""The networks, container programs and directories of this machine that a site.toml may name."""
+"""This machine: networks, container programs and directories that a site.toml may name, packages.
+
+hpcbert may not come from an index, and then the name of an extra would install nothing: commands
+that install its optional packages name them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,8 @@ def describe_torch_install(python: str = sys.executable) -> str:
     if shutil.which("nvidia-smi"):
         return f"For NVIDIA GPUs: {command}"
     if _AMD_DEVICE.exists():
-        return f"For AMD GPUs: {command} --index-url {_TORCH_INDEX}/ROCM, with the release of ROCm here."
+        index = f"{_TORCH_INDEX}/ROCM"
+        return f"For AMD GPUs: {command} --index-url {index}, with the release of ROCm here."
     return f"This machine has no GPU: {command} --extra-index-url {_TORCH_INDEX}/cpu"
 
 

@@ -120,8 +120,8 @@ def mask_text(value: str, *, is_program: bool = False) -> str:
 
     Args:
         value: The text.
-        is_program: Whether it is the text of a program: there a name in lower case is a variable, not
-            a written secret.
+        is_program: Whether it is a program's text: there a name in lower case is a variable, not a
+            written secret.
     """
     masked = _PEM.sub(MASK, value)
     masked = _FORMS.sub(MASK, masked)

@@ -1,4 +1,4 @@
-"""Starting processes: only this module does.
+"""Starting processes, and being patient with interrupts while one runs: only this module does.
 
 All other modules call a `Runner`; tests pass their own function instead.
 """
@@ -6,7 +6,6 @@ All other modules call a `Runner`; tests pass their own function instead.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
@@ -17,15 +16,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
+
+from hpcbert.system.processes import die_with_parent
 
 # The most bytes that a command may print: a hundred thousand jobs of sacct take a third.
 MAX_OUTPUT = 1 << 26
 _CHUNK = 1 << 16
 _TIMED_OUT = "late"
-_SET_PARENT_DEATH_SIGNAL = 1  # linux/prctl.h
 # The errors of a command that can't be started.
 _START_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
 
@@ -117,7 +118,8 @@ def run(
                 env=None if env is None else dict(env),
                 cwd=cwd,
                 start_new_session=True,
-                preexec_fn=_death_signal_request(os.getpid()),  # noqa: PLW1509 - hpcbert has no threads
+                # hpcbert has no threads.
+                preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGKILL),  # noqa: PLW1509
             )
         except _START_ERRORS as error:
             return _start_failure(words, error)
@@ -244,19 +246,6 @@ def _read_output(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, 
     return stdout, stderr, problem
 
 
-def _death_signal_request(parent: int) -> Callable[[], None]:
-    """Return a child's first action, before its command: request to die with its parent."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-
-    def request_death_signal() -> None:
-        if prctl is not None:
-            prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:  # The parent died before the request.
-                os._exit(128 + signal.SIGKILL)
-
-    return request_death_signal
-
-
 def follow(
     argv: Sequence[str],
     *,
@@ -344,13 +333,13 @@ class DeferredInterrupts:
     """
 
     def __init__(self) -> None:
-        self._asked = 0
-        self._resting = False
+        self._signal_count = 0
+        self._is_pausing = False
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal."""
-        self._asked += 1
-        if self._resting or self._asked > 1:
+        self._signal_count += 1
+        if self._is_pausing or self._signal_count > 1:
             raise KeyboardInterrupt
 
     def check(self) -> None:
@@ -359,7 +348,7 @@ class DeferredInterrupts:
         Raises:
             KeyboardInterrupt: An interrupt is waiting.
         """
-        if self._asked:
+        if self._signal_count:
             raise KeyboardInterrupt
 
     def pausing(self, pause: Callable[[float], None]) -> Callable[[float], None]:
@@ -367,11 +356,11 @@ class DeferredInterrupts:
 
         def wait(seconds: float) -> None:
             self.check()
-            self._resting = True
+            self._is_pausing = True
             try:
                 pause(seconds)
             finally:
-                self._resting = False
+                self._is_pausing = False
 
         return wait
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcbert.errors import HpcbertError
+from hpcbert.system.processes import die_with_parent
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -113,8 +114,6 @@ def _run_in_parallel(
 
 def _initialize_worker(parent: int, work: Callable[[T], R], items: Sequence[T]) -> None:
     """Prepare a worker: it ends with the command, which alone reacts to an interrupt."""
-    from hpcbert.system.processes import die_with_parent
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent(parent, signal.SIGKILL)

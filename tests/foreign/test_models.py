@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.logs.models import SIZES, model_facts, model_name
-from hpcbert.logs.setting import Setting
+from hpcbert.logs.setting import SIZES, Setting, model_facts, model_name
 from tests.foreign.test_labels import reason
 from tests.kit.logs import put
 from tests.kit.recipes import options_of, printed, sample

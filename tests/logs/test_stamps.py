@@ -103,12 +103,12 @@ def test_one_line_with_another_date_refuses_no_log(tmp_path: Path) -> None:
     ids=["its-own", "changed-before-it", "utc", "container"],
 )
 def test_a_stamp_without_a_zone_is_read_in_the_node_s(zones: tuple[int, ...], fits: bool) -> None:
-    east = Stamp(b"2020-08-23 13:37:15", "date-time", own=True)
+    east = Stamp(b"2020-08-23 13:37:15", "date-time", of_record=True)
     assert (explain_mismatch((east,), TimeSpan(T - 5, T + 5, zones)) == "") is fits
 
 
 def test_utc_is_always_possible() -> None:
-    utc = Stamp(b"2020-08-23 11:37:15", "date-time", own=True)
+    utc = Stamp(b"2020-08-23 11:37:15", "date-time", of_record=True)
     assert not explain_mismatch((utc,), TimeSpan(T - 5, T + 5, (7200,)))
 
 
@@ -125,7 +125,7 @@ def test_the_hour_of_summer_time_is_no_duration(
     first = last[:11] + before
     begin = nearest_moment("date-time", first, 0) - zones[0]
     assert nearest_moment("date-time", last, 0) - zones[1] == begin + 40
-    found = [Stamp(text, "date-time", own=True) for text in (first, last)]
+    found = [Stamp(text, "date-time", of_record=True) for text in (first, last)]
     span = TimeSpan(begin - 5, begin + 45, QUARTERS if contained else zones)
     assert explain_mismatch(found, span)
     # Only what stands on one side of it can be read.
@@ -137,7 +137,7 @@ def test_the_tolerance_is_what_the_page_says() -> None:
     page = TEMPLATES.parent / "docs" / "explanation" / "numbers.md"
     text = " ".join(page.read_text().split())
     assert f"more than {TOLERANCE:g} seconds" in text
-    stamp = (Stamp(b"%.1f" % T, "epoch", own=True),)
+    stamp = (Stamp(b"%.1f" % T, "epoch", of_record=True),)
     assert not explain_mismatch(stamp, TimeSpan(T + TOLERANCE, T + 60))
     early = explain_mismatch(stamp, TimeSpan(T + TOLERANCE + 1, T + 60))
     assert f"{TOLERANCE + 1:.0f} s before the measured step began" in early
@@ -147,9 +147,9 @@ def test_the_tolerance_is_what_the_page_says() -> None:
 
 def test_stamps_without_a_day_or_a_year_take_the_nearest() -> None:
     new_year = nearest_moment("date-time", b"2021-01-01 00:00:00", 0)
-    eve = Stamp(b"1231 23:59:58.000000", "month-day", own=True)
+    eve = Stamp(b"1231 23:59:58.000000", "month-day", of_record=True)
     assert not explain_mismatch((eve,), TimeSpan(new_year - 5, new_year + 5))
-    midnight = Stamp(b"00:00:03", "time-of-day", own=True)
+    midnight = Stamp(b"00:00:03", "time-of-day", of_record=True)
     assert not explain_mismatch((midnight,), TimeSpan(new_year - 5, new_year + 5))
     assert explain_mismatch((midnight,), TimeSpan(new_year + HOUR, new_year + 2 * HOUR))
 
