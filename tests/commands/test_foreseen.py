@@ -24,6 +24,8 @@ def test_a_submission_asks_what_was_foreseen(
     backend.fit(OPTIONS, site, recipe)
     draft = drafted(site, found=recipe, options={"dry": True})
     obstacles.find_submission_obstacles(draft, run=run)
-    askings = {tuple(argv): dict(backend.query_environment) for argv in backend.list_queries(site, recipe)}
+    askings = {
+        tuple(argv): dict(backend.query_environment) for argv in backend.list_queries(site, recipe)
+    }
     askings |= {tuple(argv): {} for argv in obstacles.list_queries(draft)}
     assert dict(zip(run.calls, map(dict, run.environments), strict=True)) == askings

@@ -30,9 +30,7 @@ _TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
 UNCOUNTED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
 
 # Modules that commands load only if they need them.
-HEAVY = frozenset(
-    ["asyncio", "importlib.metadata", "numpy", "pandas", "rich", "submitit", "torch"]
-)
+HEAVY = frozenset(["asyncio", "importlib.metadata", "numpy", "pandas", "rich", "submitit", "torch"])
 
 
 class Done(Outcome):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcbert.campaign.foreign_recipes import Recipes
+from hpcbert.campaign.foreign import Recipes
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.collect import CollectRequest, CollectResult, collect
 from hpcbert.slurm.states import Kind, RepeatState, parse_state
