@@ -5,8 +5,6 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line; an interrupt at any moment gives a sentence and exit code 130."""
-    from hpcbert.cli.main import exit_on_error
-
     try:
         try:
             from hpcbert.cli.main import main as run
@@ -15,6 +13,7 @@ def main() -> None:
         except KeyboardInterrupt as error:
             # A second one has nothing left to interrupt.
             _ignore_interrupts()
+            from hpcbert.cli.main import exit_on_error
 
             exit_on_error(error)
     finally:

@@ -169,7 +169,7 @@ def compute_seal(document: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RecordComparison:
     """The comparison of a campaign with its evidence.
 
     Attributes:
@@ -190,11 +190,11 @@ class Comparison:
         )
 
 
-def compare_with_record(watched: TrackedCampaign) -> Comparison:
+def compare_with_record(watched: TrackedCampaign) -> RecordComparison:
     """Compare a campaign with the evidence that an earlier collect recorded, if any."""
     document = read_previous(watched.directory)
     if document is None:
-        return Comparison()
+        return RecordComparison()
     entries = document[EVIDENCE].get("history")
     accepted = tuple(
         f"changes were accepted at {entry.get('at')}, because: {entry['accepted']} "
@@ -203,7 +203,7 @@ def compare_with_record(watched: TrackedCampaign) -> Comparison:
         if isinstance(entry, dict) and entry.get("accepted")
     )
     now = read_digests(watched)
-    return Comparison(find_deviations(watched, document, now), accepted, now)
+    return RecordComparison(find_deviations(watched, document, now), accepted, now)
 
 
 def concerns_all(path: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from hpcbert.campaign import evidence, store
 from hpcbert.campaign.attempts import AskStates, History, RecordedStates, find_states, read_history
 from hpcbert.campaign.duplicates import ComparedRun, make_log_sample, refuse_unlike_runs
-from hpcbert.campaign.evidence import Comparison
+from hpcbert.campaign.evidence import RecordComparison
 from hpcbert.campaign.fingerprint import Environments, Fingerprint, NodeSample, compare_points
 from hpcbert.campaign.node_sharing import NearbyCampaigns, refuse_shared
 from hpcbert.campaign.power import ENDING, read_power
@@ -112,7 +112,7 @@ class Gathered:
     repeats: tuple[JudgedRepeat, ...]
     rule: Rule
     warnings: tuple[str, ...]
-    comparison: Comparison
+    comparison: RecordComparison
     standard: bool
     samples: tuple[tuple[NodeSample, ...], ...] = ()
     stamps: Mapping[str, Stamp] = field(default_factory=dict)
@@ -166,7 +166,7 @@ def gather(
     newest_states, warnings = find_states(watched, states, recorded)
     # Before any log is read: a log that is written to from now on has no number.
     stamps = evidence.read_stamps(watched.directory)
-    comparison = Comparison() if trusted else evidence.compare_with_record(watched)
+    comparison = RecordComparison() if trusted else evidence.compare_with_record(watched)
     judge = _Judge(watched, grammar, defaults, chosen_rule, window, comparison.changed)
     histories = [
         (repeat, read_history(repeat, newest_states[repeat.key], recorded))

@@ -150,16 +150,14 @@ class Failure(NamedTuple):
 
     Attributes:
         kind: `device-oom` or `host-oom` for what it lacked, else `error`.
-        message: The log's own words.
+        said: The log's own words; a key of `logs --json`.
     """
 
     kind: str
-    message: str
+    said: str
 
     def __str__(self) -> str:
-        return (
-            f"{_SENTENCES[self.kind]}: {self.message}" if self.kind in _SENTENCES else self.message
-        )
+        return f"{_SENTENCES[self.kind]}: {self.said}" if self.kind in _SENTENCES else self.said
 
 
 def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:

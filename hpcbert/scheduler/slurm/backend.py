@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
@@ -22,7 +23,6 @@ from hpcbert.scheduler.base import Check, Scheduler, Start, Supply, Target
 from hpcbert.scheduler.poller import FLOOR
 from hpcbert.scheduler.slurm import admission, cluster, dependencies, examine, identify, submission
 from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.scheduler.slurm.poller import SlurmPoller
 from hpcbert.script.plan import MOST_INDICES
 from hpcbert.script.request import without_names
 from hpcbert.script.resolve import SubmitOptions
@@ -30,6 +30,9 @@ from hpcbert.slurm import commands, controller, inventory
 from hpcbert.slurm.commands import JobRow
 from hpcbert.slurm.states import RepeatState, parse_state
 from hpcbert.system import ownership
+
+if TYPE_CHECKING:
+    from hpcbert.scheduler.slurm.poller import SlurmPoller
 
 # scancel's messages about a job that is over (SchedMD/slurm, src/common/slurm_errno.c).
 _ENDED = ("Invalid job id specified", "Job/step already completing or completed")
