@@ -42,6 +42,7 @@ class DataFormat(NamedTuple):
         write: Writes samples to new files of these names.
         read: Yields their samples, or the sentence pairs of formats without masked ones;
             raises `DamagedError`, ValueError or OSError.
+        token_bytes: The most bytes of a file that a token takes.
         is_complete: Whether it holds whole samples. Two formats hold tokens before masking: their
             programs mask them.
         most_files: The most files that a directory may have; 0 for any number.
@@ -50,6 +51,7 @@ class DataFormat(NamedTuple):
     names: Callable[[int, int], tuple[str, ...]]
     write: Callable[[Sequence[Path], Stream], None]
     read: Callable[[Sequence[Path]], Iterator[Samples]]
+    token_bytes: int
     is_complete: bool = True
     most_files: int = 0
 
@@ -300,32 +302,38 @@ FORMATS: dict[str, DataFormat] = {
         lambda number, count: (f"training-{number:05d}-of-{count:05d}.tfrecord",),
         functools.partial(_write_records, dialect=protobuf.TENSORFLOW),
         functools.partial(_read_records, dialect=protobuf.TENSORFLOW),
+        token_bytes=5,
     ),
     "ofrecord": DataFormat(
         lambda number, _: (f"part-{number}",),
         functools.partial(_write_records, dialect=protobuf.ONEFLOW),
         functools.partial(_read_records, dialect=protobuf.ONEFLOW),
+        token_bytes=5,
     ),
     "hdf5": DataFormat(
         lambda number, _: (f"training_{number:05d}.hdf5",),
         _write_hdf5,
         _read_hdf5,
+        token_bytes=6,
     ),
     "npz": DataFormat(
         lambda number, _: (f"training-{number:05d}.npz",),
         _write_npz,
         _read_npz,
+        token_bytes=8,
     ),
     "paddle-text": DataFormat(
         lambda number, _: (f"training-{number:05d}.gz",),
         _write_text,
         _read_text,
+        token_bytes=13,
         is_complete=False,
     ),
     "megatron": DataFormat(
         lambda _, __: ("training.bin", "training.idx"),
         _write_megatron,
         _read_megatron,
+        token_bytes=4,
         is_complete=False,
         most_files=1,
     ),

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from hpcbert.data.samples import (
     make_synthetic,
     number_blocks,
 )
-from hpcbert.errors import UsageError
+from hpcbert.errors import HpcbertError, UsageError
 from hpcbert.system import files as filing
 from hpcbert.system import machine
 from hpcbert.system.decode import IgnoreUnknown, decode
@@ -93,6 +94,7 @@ def make(
         with hold_lock(plan.directory, "data directory"):
             _refuse_other(plan.directory)  # another process may have made them meanwhile
             _clear(plan.directory)
+            _check_space(plan, form, samples)
             filing.write_bytes(plan.directory / VOCABULARY, words, mode=_FILE_MODE)
             document = _describe_plan(plan, vocabulary.size, words, paths)
             stream = _Stream(samples, take, progress)
@@ -102,6 +104,21 @@ def make(
             )
             (plan.directory / _UNFINISHED).unlink()
     return document
+
+
+def _check_space(plan: DataPlan, form: DataFormat, samples: int) -> None:
+    """Refuse to fill a file system: that hurts its other users."""
+    stream = plan.stream
+    # A masked position takes 12 bytes more, and a record's frame 256 at most.
+    sample_bytes = form.token_bytes * stream.length + 12 * stream.predictions + 256
+    needed = samples * sample_bytes
+    free = shutil.disk_usage(plan.directory).free
+    if needed > free:
+        raise HpcbertError(
+            f"{samples} samples take up to {needed >> 20} MiB, but only {free >> 20} MiB are free.",
+            where=str(plan.directory),
+            hint="Free some space, or request fewer samples.",
+        )
 
 
 def _clear(directory: Path) -> None:

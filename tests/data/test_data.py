@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -351,6 +352,25 @@ def test_what_is_there_is_never_written_over(name: str, tmp_path: Path) -> None:
     assert result.returncode == 2, result
     assert says in result.error["message"].lower(), result
     assert sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*")) == before
+
+
+def test_a_full_disk_is_reported_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 10))
+    result = make(tmp_path / "x", "npz")
+    assert result.returncode == 1
+    assert "0 MiB are free" in result.error["message"]
+    assert not files(tmp_path / "x")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_samples_take_at_most_the_estimated_space(tmp_path: Path, form: str) -> None:
+    assert make(tmp_path / "x", form).returncode == 0
+    document = json.loads((tmp_path / "x" / "data.json").read_text())
+    most = FORMATS[form].token_bytes * document["sequence_length"] + 12 * document["predictions"]
+    assert sum(file["bytes"] for file in document["files"]) <= document["samples"] * (most + 256)
 
 
 def test_a_disk_that_fills_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
