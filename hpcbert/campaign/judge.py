@@ -175,13 +175,7 @@ def gather(
     ]
     repeats = judge.judge_all(histories, stamps)
     nearby = (nearby or NearbyCampaigns()) if with_nearby else None
-    runs, sharing_warnings = refuse_shared(
-        watched, {repeat.key: repeat.run for repeat in repeats}, nearby
-    )
-    points: dict[Point, list[JudgedRepeat]] = {}
-    for repeat in repeats:
-        points.setdefault(repeat.array.point, []).append(replace(repeat, run=runs[repeat.key]))
-    points = _refuse_unlike(watched, points)
+    points, sharing_warnings = _group_by_point(watched, repeats, nearby)
     samples = tuple(_list_samples(repeats) for repeats in points.values())
     protocol = watched.campaign.protocol
     whole_windows = (Window(), Window(protocol.skip, protocol.iters))
@@ -196,6 +190,18 @@ def gather(
         samples,
         stamps,
     )
+
+
+def _group_by_point(
+    watched: TrackedCampaign, repeats: Sequence[JudgedRepeat], nearby: NearbyCampaigns | None
+) -> tuple[dict[Point, list[JudgedRepeat]], tuple[str, ...]]:
+    """Return each point's repeats, without runs that shared nodes or differ, and warnings."""
+    repeats = tuple(repeats)
+    runs, warnings = refuse_shared(watched, {repeat.key: repeat.run for repeat in repeats}, nearby)
+    points: dict[Point, list[JudgedRepeat]] = {}
+    for repeat in repeats:
+        points.setdefault(repeat.array.point, []).append(replace(repeat, run=runs[repeat.key]))
+    return _refuse_unlike(watched, points), warnings
 
 
 def _list_samples(repeats: Sequence[JudgedRepeat]) -> tuple[NodeSample, ...]:

@@ -218,22 +218,19 @@ def watch(
             return view
         if tracker.absent or tracker.failures >= tolerance:
             raise no_answer_error(view)
-        pause_seconds = max(_SHORTEST, tracker.pause())
         # With thousands of repeats, drawing is expensive, so it happens less often.
         drawing_seconds = (time.thread_time() - start) * _IDLE_FACTOR
         refresh = max(sinks.refresh, drawing_seconds) if sinks.view else math.inf
-        shortest_look = sum(not state.kind.over for state in tracker.states.values()) / _MOST_STATS
-        _wait(min(pause_seconds, refresh), tracker, pause, shortest_look)
+        _wait(min(max(_SHORTEST, tracker.pause()), refresh), tracker, pause)
 
 
 def _settled_keys(tracked_campaign: TrackedCampaign, tracker: Tracker) -> set[Key]:
     return {repeat.key for repeat in tracked_campaign.repeats if tracker.is_final(repeat.key)}
 
 
-def _wait(
-    seconds: float, tracker: Tracker, pause: Callable[[float], None], shortest_look: float
-) -> None:
+def _wait(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> None:
     """Wait, but no longer than until jobs wrote something that makes a poll worthwhile."""
+    shortest_look = sum(not state.kind.over for state in tracker.states.values()) / _MOST_STATS
     while seconds > 0:
         start = time.thread_time()
         if tracker.has_news():

@@ -188,7 +188,7 @@ def test_the_devices_memory(recipe: str, tmp_path: Path) -> None:
             failure = _found(recipe, tmp_path, prefix + line)
             assert failure, prefix + line
             assert failure.kind == "device-oom", prefix + line
-            assert " ".join(line.split())[:40] in failure.message
+            assert " ".join(line.split())[:40] in failure.said
 
 
 def test_on_the_cpu_the_devices_memory_is_the_hosts(tmp_path: Path) -> None:
