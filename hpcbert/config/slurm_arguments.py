@@ -154,11 +154,12 @@ def environment_arguments(words: Sequence[str]) -> tuple[str, ...]:
     (docs.cscs.ch, Container Engine), `--uenv` and `--view` a mounted software stack
     (eth-cscs/slurm-uenv-mount).
     """
-    return tuple(
-        f"--{option.name}={option.value}"
-        for option in _parse_words(_PROGRAMS["srun"], words)
-        if option.name in _ENVIRONMENT_OPTIONS
-    )
+    arguments: list[str] = []
+    for word, name, value in _parse_words(_PROGRAMS["srun"], words):
+        if name in _ENVIRONMENT_OPTIONS:
+            has_value = "=" in word or " " in word
+            arguments += [word] if has_value or not value else [word, value]
+    return tuple(arguments)
 
 
 def _parse_words(program: _Program, words: Sequence[str]) -> list[_Option]:
