@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcbert.commands.offers import GpuKind, PartitionOffer, list_offers
+from hpcbert.commands.site_choices import GpuKind, PartitionOffer, list_offers
 from hpcbert.config.options import RUNTIMES, runtime_name
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Protocol

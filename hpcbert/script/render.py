@@ -39,7 +39,7 @@ from hpcbert.script.sandbox import Environment, locate_errors
 from hpcbert.slurm.reasons import ABSENT
 
 _PACKAGE = Path(__file__).parent.parent
-_DECIDER = "hpcbert.campaign.enough"
+_DECIDER = "hpcbert.campaign.adaptive"
 
 
 @dataclass(frozen=True)

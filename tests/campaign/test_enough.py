@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from hpcbert.campaign import enough, overview
-from hpcbert.campaign.enough import decide
+from hpcbert.campaign import adaptive, overview
+from hpcbert.campaign.adaptive import decide
 from hpcbert.commands.collect import CollectResult
 from hpcbert.model import Protocol, Provenance, Row
 from hpcbert.results import document, formats
@@ -96,14 +96,14 @@ def test_the_exit_status_says_it_and_a_damaged_campaign_is_neither(
     build: Build, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built = made(build, CLOSE)
-    assert enough.main([str(built.directory), KEY]) == enough.ENOUGH
+    assert adaptive.main([str(built.directory), KEY]) == adaptive.ENOUGH
     why = json.loads(f"{{{capsys.readouterr().out}}}")["why"]
     assert why.startswith("5 of at most 15 repeats: the median's 93.75 % interval is 0.39")
     assert why.endswith(" % wide, narrower than 1 %")
     built.change(protocol=Protocol(15, ITERS, SKIP, 0.001))
-    assert enough.main([str(built.directory), KEY]) == enough.MORE
+    assert adaptive.main([str(built.directory), KEY]) == adaptive.MORE
     (built.directory / "manifest.json").write_text("{}")
-    assert enough.main([str(built.directory), KEY]) == enough.FAILED
+    assert adaptive.main([str(built.directory), KEY]) == adaptive.FAILED
 
 
 def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:

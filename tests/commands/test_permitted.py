@@ -9,7 +9,7 @@ import pytest
 from hpcbert.scheduler.base import World
 from hpcbert.scheduler.slurm.admission import Demand, find_missing_rights
 from hpcbert.scheduler.slurm.cluster import Cluster
-from hpcbert.slurm import rights
+from hpcbert.slurm import accounting
 from hpcbert.slurm.inventory import parse_resources
 from hpcbert.timelimit import TimeLimit
 from tests.kit.cluster import Answers, partition
@@ -126,7 +126,7 @@ def test_a_budget_of_time_binds_where_it_is_safe(answers: Answers) -> None:
 
 def test_a_qos_replaces_the_limit_of_an_account(answers: Answers) -> None:
     answers.accounts = account_row("GrpTRESRunMins gres/gpu=80")
-    names = rights.qos_argv()[-1].removeprefix("format=").split(",")
+    names = accounting.qos_argv()[-1].removeprefix("format=").split(",")
     values = {"Name": "normal", "GrpTRESRunMins": "gres/gpu=800"}
     answers.qos = "|".join(values.get(name, "") for name in names)
     (bad,) = find_missing_rights([job("wide", 2, 100)], Cluster(World(answers)))
@@ -136,7 +136,7 @@ def test_a_qos_replaces_the_limit_of_an_account(answers: Answers) -> None:
 def account_row(limit: str) -> str:
     """Return what sacctmgr prints of account proj with one limit, `COLUMN VALUE`."""
     column, _, value = limit.partition(" ")
-    names = rights.associations_argv("")[-1].removeprefix("format=").split(",")
+    names = accounting.associations_argv("")[-1].removeprefix("format=").split(",")
     values = {"Account": "proj", "ParentName": "root", "QOS": "normal", column: value}
     return "|".join(values.get(name, "") for name in names) + "\n"
 

@@ -123,9 +123,9 @@ def test_in_one_job_what_is_not_needed_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_script_asks_the_hpcbert_that_made_it_and_no_fixed_one_does(tmp_path: Path) -> None:
     (text,) = made(tmp_path).scripts.values()
-    assert "-B -m hpcbert.campaign.enough" in text
+    assert "-B -m hpcbert.campaign.adaptive" in text
     (fixed,) = drafts.drafted(tmp_path).scripts.values()
-    assert "hpcbert.campaign.enough" not in fixed
+    assert "hpcbert.campaign.adaptive" not in fixed
 
 
 @pytest.mark.parametrize("repeats", [0, 10_001])

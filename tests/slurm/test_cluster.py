@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hpcbert.slurm.controller import Controller, choose_mpi, read_config, read_mpi
-from hpcbert.slurm.inventory import parse_resources, parse_tres, read_rules
-from hpcbert.slurm.rights import (
+from hpcbert.slurm.accounting import (
     Rights,
     read_associations,
     read_default,
     read_qos,
 )
+from hpcbert.slurm.controller import Controller, choose_mpi, read_config, read_mpi
+from hpcbert.slurm.inventory import parse_resources, parse_tres, read_rules
 from hpcbert.timelimit import TimeLimit
 
 # As 22.05.8 prints them; 24.11 and 26.05 have the same keys and more.

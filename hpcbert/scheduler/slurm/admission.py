@@ -20,9 +20,9 @@ from hpcbert.scheduler.base import Supply
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.script.request import read_request
 from hpcbert.slurm import inventory
+from hpcbert.slurm.accounting import WALL
 from hpcbert.slurm.hostlist import expand, fold
 from hpcbert.slurm.inventory import Partition, PartitionRules, Resource, parse_resources, parse_tres
-from hpcbert.slurm.rights import WALL
 from hpcbert.system import machine, ownership
 from hpcbert.timelimit import TimeLimit
 

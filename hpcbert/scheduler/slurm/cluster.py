@@ -10,10 +10,10 @@ from typing import Literal
 
 from hpcbert.campaign.repeats import Repeat
 from hpcbert.scheduler.base import World
-from hpcbert.slurm import commands, controller, inventory, rights
+from hpcbert.slurm import accounting, commands, controller, inventory
+from hpcbert.slurm.accounting import Rights
 from hpcbert.slurm.controller import Controller
 from hpcbert.slurm.inventory import Partition, PartitionRules
-from hpcbert.slurm.rights import Rights
 from hpcbert.slurm.state_sources import Answer, classify_answer
 from hpcbert.system import ownership
 from hpcbert.system.runner import Outcome
@@ -216,17 +216,19 @@ class Cluster:
     def rights(self) -> Rights:
         """What this user may request; unknown if accounting does not answer."""
         user, cluster = ownership.user_name(os.geteuid()), self.name or self.settings.name
-        outcome = run_query(self.world, rights.associations_argv(user, cluster=cluster), timeout=30)
+        outcome = run_query(
+            self.world, accounting.associations_argv(user, cluster=cluster), timeout=30
+        )
         if not outcome.ok:
-            return rights.Rights()
-        above = run_query(self.world, rights.associations_argv("", cluster=cluster), timeout=30)
-        default = run_query(self.world, rights.default_argv(user), timeout=30)
-        qos = run_query(self.world, rights.qos_argv(), timeout=30)
-        return rights.Rights(
-            own=rights.read_associations(outcome.stdout),
-            accounts=rights.read_associations(above.stdout),
-            qos=rights.read_qos(qos.stdout),
-            default=rights.read_default(default.stdout, user),
+            return accounting.Rights()
+        above = run_query(self.world, accounting.associations_argv("", cluster=cluster), timeout=30)
+        default = run_query(self.world, accounting.default_argv(user), timeout=30)
+        qos = run_query(self.world, accounting.qos_argv(), timeout=30)
+        return accounting.Rights(
+            own=accounting.read_associations(outcome.stdout),
+            accounts=accounting.read_associations(above.stdout),
+            qos=accounting.read_qos(qos.stdout),
+            default=accounting.read_default(default.stdout, user),
             known=True,
         )
 
