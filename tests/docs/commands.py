@@ -99,7 +99,9 @@ def pages() -> Mapping[Path, str]:
         for top, parts in sections.items()
     }
     overview = OVERVIEW.read_text(encoding="utf-8")
-    return made | {OVERVIEW: _TABLE.sub(rf"\g<1>{''.join(table)}\g<2>", overview)}
+    rows = "".join(table)
+    overview = _TABLE.sub(lambda match: f"{match[1]}\n{rows}\n{match[2]}", overview)
+    return made | {OVERVIEW: overview}
 
 
 def _section(name: str, context: click.Context) -> str:
