@@ -32,7 +32,10 @@ html_permalinks_icon = "#"
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _ENTRY = re.compile(r"\[([^\]]+)\]\(([\w./-]+)\.md\)")
 # Pages below another one that no list names one by one.
-_BELOW = {"docs/reference/frameworks": ["/templates/*/README", "/sbatch/README"]}
+_BELOW = {
+    "docs/reference/command-line": ["commands/*"],
+    "docs/reference/frameworks": ["/templates/*/README", "/sbatch/README"],
+}
 
 
 def navigation(docname: str, text: str) -> str:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
 
 import click
 import pytest
 
+from hpcbert.cli.main import root
 from hpcbert.cli.manual import pages
-from tests.docs.test_documents import TREE
 
 PAGES = pages()
+
+
+def walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from walk(found, f"{name} {inner}")
+
+
+TREE = dict(walk(root, "hpcbert"))
 
 
 def words(text: str) -> list[str]:

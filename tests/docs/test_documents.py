@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -125,7 +126,7 @@ def command_lines(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def check_command_line(line: str, *, complete: bool) -> None:
-    words = shlex.split(line, comments=True)[1:]
+    _, *words = itertools.takewhile(lambda word: word != "|", shlex.split(line, comments=True))
     command: click.Command = root
     context = click.Context(root, info_name="hpcbert")
     while isinstance(command, click.Group):
@@ -161,69 +162,9 @@ def test_command_lines_in_documents_parse(page: Path) -> None:
     assert not {line: why for line, why in wrong.items() if why}
 
 
-COMMAND_LINE = REFERENCE / "command-line.md"
-SHARED = "What is measured, and where"
-
-
-def walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    yield name, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for inner in command.list_commands(context):
-            found = command.get_command(context, inner)
-            assert found is not None
-            yield from walk(found, f"{name} {inner}")
-
-
-def described(title: str) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the options of a section, each with its row, and the arguments."""
-    text = COMMAND_LINE.read_text(encoding="utf-8")
-    body = section(text, title)
-    arguments = [row[0].strip("`") for row in rows(body, "argument")]
-    options = {codes(row[0])[0]: row for row in rows(body, "option")}
-    if f"#{slug(SHARED)}" in body:
-        options |= {codes(row[0])[0]: row for row in rows(section(text, SHARED), "option")}
-    return options, arguments
-
-
-TREE = dict(walk(root, "hpcbert"))
-
-
-@pytest.mark.parametrize("name", TREE)
-def test_the_reference_has_the_options_of_each_command(name: str) -> None:
-    options, arguments = described(name)
-    params = TREE[name].params
-    known = {param.opts[-1]: param for param in params if isinstance(param, click.Option)}
-    assert set(options) == set(known)
-    named = [param.name for param in params if isinstance(param, click.Argument)]
-    assert [word.lower() for word in arguments] == named
-
-
-@pytest.mark.parametrize("name", TREE)
-def test_the_reference_has_defaults_and_choices(name: str) -> None:
-    options, _ = described(name)
-    context = click.Context(TREE[name])
-    for param in TREE[name].params:
-        if not isinstance(param, click.Option):
-            continue
-        cells = options[param.opts[-1]]
-        default = param.get_default(context)
-        plain = isinstance(default, str | int | Path) and default not in ("", False)
-        shown = f"`{default}`" if plain else "-"
-        assert cells[1] == shown, param.opts
-        if isinstance(param.type, click.Choice):
-            assert set(codes(cells[0])[1:]) == set(param.type.choices), param.opts
-
-
-def test_the_reference_has_no_command_that_is_not_there() -> None:
-    text = prose(COMMAND_LINE.read_text(encoding="utf-8"))
-    titles = {title for _, title in _HEADING.findall(text) if title.startswith("hpcbert")}
-    assert titles == set(TREE)
-
-
 def test_the_readme_of_commands_names_every_environment_variable() -> None:
-    named = {word for row in rows(COMMAND_LINE.read_text(encoding="utf-8"), "environment variable")
-             for word in codes(row[0])}  # fmt: skip
+    text = (REFERENCE / "command-line.md").read_text(encoding="utf-8")
+    named = {word for row in rows(text, "environment variable") for word in codes(row[0])}
     sources = "\n".join(
         path.read_text(encoding="utf-8")
         for path in REPOSITORY.glob("hpcbert/**/*.py")
