@@ -26,7 +26,9 @@ def data() -> None:
 @click.option(
     "--format", "form", type=click.Choice(FORMAT_NAMES), required=True, help="Format to write."
 )
-@click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens in each.")
+@click.option(
+    "--sequence-length", type=int, default=128, show_default=True, help="Tokens in a sample."
+)
 @click.option("--predictions", type=int, help="Masked tokens per sample; 20 of 128, else 15 %.")
 @click.option("--samples", type=int, help="Number of samples; 100000, or one pass over --text.")
 @click.option("--files", type=int, default=0, help="Number of files; 32, or 1 for Megatron.")
@@ -119,7 +121,13 @@ def data_check(directory: Path) -> Result:
 
 
 @data.command("show")
-@click.option("--sample", type=click.IntRange(min=0), default=0, show_default=True, help="Which.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Number of the sample.",
+)
 @_DIRECTORY
 @returns_result
 def data_show(sample: int, directory: Path) -> Result:

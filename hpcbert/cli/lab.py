@@ -93,7 +93,7 @@ def lab_up(
     lacks: tuple[str, ...],
     user: str,
 ) -> Result:
-    """Start it."""
+    """Start the cluster."""
     plan = LabPlan(
         directory=directory.absolute(),
         nodes=nodes,
