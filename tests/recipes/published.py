@@ -122,19 +122,15 @@ def table(shared: Path = SHARED) -> str:
 PAGE = """\
 # Published cells that no rule reproduces
 
-Other projects published {count} throughputs together with the {logs} logs behind them:
-{shares}.
-For {exact} of them, a rule of the framework's recipe reproduces the number to within 5e-5 over some
-window of the log. No rule reproduces these:
+Other projects published {count} throughputs with their {logs} logs: {shares}.
+A rule of the framework's recipe [reproduces](../explanation/numbers.md) {exact} of them to within
+5e-5 over some window of the log. No rule reproduces these:
 
 {cells}
 
 In OneFlow's report of 2020-08-22 (Oneflow-Inc/DLPerf@c89430b, bert_base_fp32_report_0822.md), the
-medians for batch sizes 24 and 48 per GPU do not follow from the runs published with them. The
-report lists 14 or 8 values for a cell, more than the seven of a set, and does not say which seven
-its medians come from.
-
-[How numbers are made](../explanation/numbers.md) explains how a log becomes a number.
+medians for batch sizes 24 and 48 per GPU do not follow from the published runs. The report lists 14
+or 8 values for a cell, and does not say which seven of them a median comes from.
 """
 
 
