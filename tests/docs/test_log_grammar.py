@@ -1,4 +1,4 @@
-"""The examples of the log grammar's page give the numbers that it says they give."""
+"""The examples of the log grammar give the numbers that it says they give."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcbert.logs.setting import Setting
 from tests.kit.logs import parse
 from tests.kit.paths import REFERENCE
 
-PAGE = (REFERENCE / "log-grammar.md").read_text(encoding="utf-8")
+PAGE = (REFERENCE / "log-grammar-examples.md").read_text(encoding="utf-8")
 _EXAMPLE = re.compile(
     r"^`([a-z-]+)`: (?:[^\n]+\n)+\n```text\n(.*?)```\n\n```toml\n(.*?)```\n\n([^\n]+)",
     re.MULTILINE | re.DOTALL,
