@@ -92,7 +92,7 @@ def rank(item: pytest.Item) -> int:
     return COMPUTES if slow(item) else QUICK
 
 
-def turns(ranks: Mapping[str, int]) -> dict[str, tuple[int, float]]:
+def order_groups(ranks: Mapping[str, int]) -> dict[str, tuple[int, float]]:
     """Return the place of each group, given their ranks.
 
     What mostly waits for daemons and what computes take turns, spread evenly: of the workers, some
@@ -100,11 +100,13 @@ def turns(ranks: Mapping[str, int]) -> dict[str, tuple[int, float]]:
     workers later.
     """
     alike: dict[int, list[str]] = {}
-    for group, found in ranks.items():
-        alike.setdefault(found, []).append(group)
+    for group, resource in ranks.items():
+        alike.setdefault(resource, []).append(group)
     return {
-        group: (DAEMONS, place / len(groups)) if found == COMPUTES else (found, place / len(groups))
-        for found, groups in alike.items()
+        group: (DAEMONS, place / len(groups))
+        if resource == COMPUTES
+        else (resource, place / len(groups))
+        for resource, groups in alike.items()
         for place, group in enumerate(groups)
     }
 
@@ -146,7 +148,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         group = group_of(item)
         ranks[group] = min(rank(item), ranks.get(group, rank(item)))
-    order = turns(ranks)
+    order = order_groups(ranks)
     items.sort(key=lambda item: order[group_of(item)])
 
 

@@ -16,7 +16,7 @@ T = 1763717655
 LONG = 60
 
 
-def run(
+def run_repeat(
     built: Built,
     repeat: int,
     begin: float,
@@ -48,10 +48,10 @@ def test_a_log_of_another_time_has_no_number(
     build: Build, collect_json: CollectJson, rule: str, fine: bool
 ) -> None:
     built = build("1n1g", repeats=4)
-    run(built, 1, T + 0.25, fine=fine)
-    run(built, 2, T + 100.5, fine=fine, start=T + 30)
-    run(built, 3, T + 200.5, fine=fine, start=1e9)
-    run(built, 4, T + 300.5, fine=fine)
+    run_repeat(built, 1, T + 0.25, fine=fine)
+    run_repeat(built, 2, T + 100.5, fine=fine, start=T + 30)
+    run_repeat(built, 3, T + 200.5, fine=fine, start=1e9)
+    run_repeat(built, 4, T + 300.5, fine=fine)
     document = collect_json(built.directory, *(("--rule", rule) if rule else ()))
     assert document["exit_code"] == 4
     assert codes(first_row(document)) == [[], ["clock"], ["clock"], []]
@@ -62,7 +62,7 @@ def test_a_clock_that_was_set_while_a_run_was_measured_spoils_it(
 ) -> None:
     built = build("1n1g", repeats=4)
     for repeat, moved in enumerate((0.0, 0.4, 3600.0, -1.5), start=1):
-        run(built, repeat, T + 100 * repeat, moved=moved)
+        run_repeat(built, repeat, T + 100 * repeat, moved=moved)
     document = collect_json(built.directory)
     assert codes(first_row(document)) == [[], [], ["clock"], ["clock"]]
     runs = document["data"]["tables"][0]["rows"][0]["runs"]
@@ -75,7 +75,7 @@ def test_a_log_that_is_older_than_its_step_has_no_number(
 ) -> None:
     built = build("1n1g", repeats=3)
     for repeat in (1, 2, 3):
-        run(built, repeat, T + 100 * repeat)
+        run_repeat(built, repeat, T + 100 * repeat)
         log = store.log_path(built.directory, built.array("1n1g"), repeat)
         os.utime(log, (T, T + (100 * repeat if repeat == 1 else -3600)))
     # Where the record seems older too, as in a copy, the file system's times say nothing.
@@ -90,7 +90,7 @@ def test_the_node_s_clock_may_be_wrong_if_the_controller_s_is_known(
     built = build("1n1g", repeats=2)
     for repeat, ahead in ((1, -300), (2, 0)):
         # The node's clock is five minutes ahead of everybody's.
-        run(built, repeat, T + 100 * repeat + 300, ahead=ahead)
+        run_repeat(built, repeat, T + 100 * repeat + 300, ahead=ahead)
         log = store.log_path(built.directory, built.array("1n1g"), repeat)
         os.utime(log, (T, T + 100 * repeat + LONG))
     assert codes(first_row(collect_json(built.directory))) == [[], ["clock"]]
@@ -100,12 +100,12 @@ def test_a_record_that_tells_no_time_refuses_nothing(
     build: Build, collect_json: CollectJson
 ) -> None:
     built = build("1n1g", repeats=2)
-    run(built, 1, T)
+    run_repeat(built, 1, T)
     built.complete("1n1g", 2, 10.0, start=1e9)
     path = built.directory / built.array("1n1g").status(1)
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    kept = [event for event in events if event["event"] not in {"step", "start"}]
-    path.write_text("".join(json.dumps(one) + "\n" for one in kept))
+    remaining = [event for event in events if event["event"] not in {"step", "start"}]
+    path.write_text("".join(json.dumps(event) + "\n" for event in remaining))
     assert codes(first_row(collect_json(built.directory))) == [[], []]
 
 
@@ -120,7 +120,7 @@ def test_a_clock_that_is_five_minutes_wrong_all_the_time_spoils_nothing_and_hide
         true = T + 1000 * repeat
         # By the node's clock; of another run, ten minutes before; by the clock of another node.
         stamps = {2: true + wrong - 600, 3: true + 30.0}.get(repeat)
-        run(built, repeat, true + wrong + 0.5, start=stamps, ahead=-wrong, nodes=nodes)
+        run_repeat(built, repeat, true + wrong + 0.5, start=stamps, ahead=-wrong, nodes=nodes)
         # The last log was there before its step began.
         log = store.log_path(built.directory, built.array("1n1g"), repeat)
         os.utime(log, (T, true + (LONG if repeat < 4 else -200)))

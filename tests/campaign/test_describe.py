@@ -37,7 +37,7 @@ def describe(
     )
 
 
-def written(folder: Path) -> dict[str, Any]:
+def read_description(folder: Path) -> dict[str, Any]:
     (path,) = folder.glob("*.json")
     data: dict[str, Any] = json.loads(path.read_bytes().decode("ascii"))
     return data
@@ -51,7 +51,7 @@ def nvidia_smi(folder: Path, body: str) -> str:
 def test_a_node_without_gpus_tells_its_system_and_its_environment(tmp_path: Path) -> None:
     result = describe(tmp_path / "env", NCCL_DEBUG="INFO")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
-    data = written(tmp_path / "env")
+    data = read_description(tmp_path / "env")
     assert data["node"] == "n1"
     assert data["host"]["kernel"] == os.uname().release
     assert int(data["host"]["memory_kb"]) > 0
@@ -76,7 +76,7 @@ def test_any_bytes_in_the_environment_come_back_as_they_were(
     folder = tmp_path_factory.mktemp("env")
     variables: Any = {f"OMP_X{number}": value for number, value in enumerate(values)}
     assert describe(folder, SLURMD_NODENAME=node, **variables).returncode == 0
-    environment = written(folder)["image"]["environment"]
+    environment = read_description(folder)["image"]["environment"]
     for name, value in variables.items():
         assert environment[name].encode("latin-1") == value or environment[name] == redact.MASK
     assert len(list(folder.iterdir())) == 1
@@ -101,7 +101,7 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
     describe(tmp_path, EMPTY_TOKEN="", PLAIN="a b", **variables)
     (path,) = tmp_path.iterdir()
     assert word not in path.read_text()
-    environment = written(tmp_path)["image"]["environment"]
+    environment = read_description(tmp_path)["image"]["environment"]
     assert {environment[name] for name in variables} == {redact.MASK}
     assert (environment["EMPTY_TOKEN"], environment["PLAIN"]) == ("", "a b")
 
@@ -111,7 +111,7 @@ def test_only_those_of_many_values_that_hold_secrets_are_masked(tmp_path: Path) 
     secrets = {f"V{number}": f"hf_Zq8vN2kLw93MxT7rBd{number}" for number in (0, 5, 6, 10)}
     reference = "https://me:hf_Zq8vN2kLw93MxT7rBd@host/image"
     describe(tmp_path, reference=reference, **{**variables, **secrets})
-    image = written(tmp_path)["image"]
+    image = read_description(tmp_path)["image"]
     assert image["reference"] == redact.MASK
     masked = {name for name, value in image["environment"].items() if value == redact.MASK}
     assert masked == set(secrets)
@@ -129,7 +129,7 @@ def test_what_python_masks_bash_masks_too(
     folder = tmp_path_factory.mktemp("env")
     variables: Any = {f"V{number}": value for number, value in enumerate(values)}
     describe(folder, **variables)
-    environment = written(folder)["image"]["environment"]
+    environment = read_description(folder)["image"]["environment"]
     for name, value in variables.items():
         if redact.mask_text(value) != value:
             assert environment[name] == redact.MASK
@@ -145,17 +145,17 @@ def test_the_images_part_waits_for_the_hosts(tmp_path: Path) -> None:
     describe(tmp_path, "image", NCCL_ALGO="Ring")
     assert [path.name for path in tmp_path.iterdir()] == [".k.1.0.n1.image"]
     describe(tmp_path, "host", NCCL_ALGO="Tree")
-    data = written(tmp_path)
+    data = read_description(tmp_path)
     assert data["image"]["environment"]["NCCL_ALGO"] == "Ring"
     assert [path.name for path in tmp_path.iterdir()] == ["k.1.0.n1.json"]
 
 
 def test_without_the_images_part_the_host_still_tells_its_own(tmp_path: Path) -> None:
     describe(tmp_path, "host")
-    assert written(tmp_path)["image"] is None
+    assert read_description(tmp_path)["image"] is None
     (tmp_path / ".k.1.0.n1.image").write_text('{"cut')
     describe(tmp_path, "host")
-    assert written(tmp_path)["image"] is None
+    assert read_description(tmp_path)["image"] is None
 
 
 GPUS = """case $1 in
@@ -170,7 +170,7 @@ esac"""
 def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, old: str) -> None:
     tools = nvidia_smi(tmp_path / "bin", GPUS)
     describe(tmp_path / "env", tools=tools, OLD=old)
-    host = written(tmp_path / "env")["host"]
+    host = read_description(tmp_path / "env")["host"]
     assert host["gpus"][1] == "1, NVIDIA H100 80GB HBM3, 550.54.15, 81559, 700.00, 1980, 2619"
     assert host["cuda_driver"] == "12.4"
     assert host["topology"][1].split() == ["GPU0", "X", "NV18"]
@@ -183,7 +183,7 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, old: str) -> None:
 def test_a_broken_nvidia_smi_only_leaves_the_gpus_out(tmp_path: Path, body: str) -> None:
     result = describe(tmp_path / "env", tools=nvidia_smi(tmp_path / "bin", body))
     assert result.returncode == 0
-    assert "gpus" not in written(tmp_path / "env")["host"]
+    assert "gpus" not in read_description(tmp_path / "env")["host"]
 
 
 def test_what_hangs_is_ended(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_what_hangs_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     assert describe(tmp_path / "env", tools=tools, script=script).returncode == 0
     assert time.monotonic() - began < 250
-    assert "gpus" not in written(tmp_path / "env")["host"]
+    assert "gpus" not in read_description(tmp_path / "env")["host"]
 
 
 def test_a_place_that_can_not_be_written_is_no_failure(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_the_sites_python_is_never_started(tmp_path: Path) -> None:
     trap = tool(tmp_path, "python", f"#!/bin/bash\ntouch {tmp_path}/started\n")
     assert describe(tmp_path / "env", python=str(trap)).returncode == 0
     assert not (tmp_path / "started").exists()
-    assert written(tmp_path / "env")["image"]["python"] == "python"
+    assert read_description(tmp_path / "env")["image"]["python"] == "python"
 
 
 @pytest.mark.needs("shellcheck")
@@ -222,8 +222,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         tmp_path, tools=nvidia_smi(tmp_path / "bin", GPUS), OLD="1", OMP_NUM_THREADS="é\x1b[31m"
     )
     (path,) = tmp_path.glob("*.json")
-    found = fingerprint.parse(path.read_bytes())
-    assert found is not None
-    assert found.facts["GPU"] == "NVIDIA H100 80GB HBM3"
-    assert found.facts["GPUs"] == "2"
-    assert found.facts["variable OMP_NUM_THREADS"] == "é\x1b[31m"
+    parsed = fingerprint.parse(path.read_bytes())
+    assert parsed is not None
+    assert parsed.facts["GPU"] == "NVIDIA H100 80GB HBM3"
+    assert parsed.facts["GPUs"] == "2"
+    assert parsed.facts["variable OMP_NUM_THREADS"] == "é\x1b[31m"

@@ -13,7 +13,7 @@ from hpcbert.slurm.states import RepeatState, parse_state
 from tests.kit.campaigns import Build, Built
 
 
-def written(built: Built, word: str, *, attempt: int = 0, final: bool = True) -> None:
+def write_ends(built: Built, word: str, *, attempt: int = 0, final: bool = True) -> None:
     """Write down what a command learned of all repeats."""
     watched = TrackedCampaign(built.directory, store.read_manifest(built.directory))
     state = RepeatState(
@@ -23,7 +23,7 @@ def written(built: Built, word: str, *, attempt: int = 0, final: bool = True) ->
     ends.write(watched, states, states if final else ())
 
 
-def state(built: Built) -> str:
+def read_state(built: Built) -> str:
     return overview.read_overview(built.directory).state
 
 
@@ -32,9 +32,9 @@ def state(built: Built) -> str:
 )
 def test_a_campaign_whose_jobs_never_started_has_ended(build: Build, word: str) -> None:
     built = build("1n1g", repeats=2)
-    assert state(built) == "waiting"
-    written(built, word)
-    assert state(built) == "ended"
+    assert read_state(built) == "waiting"
+    write_ends(built, word)
+    assert read_state(built) == "ended"
     (end, _) = ends.read(built.directory).by_repeat.values()
     assert (end.state, end.detail) == (word, "so Slurm says")
 
@@ -42,50 +42,50 @@ def test_a_campaign_whose_jobs_never_started_has_ended(build: Build, word: str) 
 def test_a_job_that_was_killed_without_notice_has_ended(build: Build) -> None:
     built = build("1n1g", repeats=1)
     built.started("1n1g", 1)
-    assert state(built) == "running"
-    written(built, "NODE_FAIL")
-    assert state(built) == "ended"
+    assert read_state(built) == "running"
+    write_ends(built, "NODE_FAIL")
+    assert read_state(built) == "ended"
 
 
 def test_what_is_not_final_or_lives_is_not_an_end(build: Build) -> None:
     built = build("1n1g", repeats=1)
-    written(built, "NODE_FAIL", final=False)
-    assert state(built) == "waiting"
-    written(built, "PENDING")
+    write_ends(built, "NODE_FAIL", final=False)
+    assert read_state(built) == "waiting"
+    write_ends(built, "PENDING")
     assert not (built.directory / ends.ENDS).exists()
 
 
 def test_an_end_that_slurm_takes_back_is_removed(build: Build) -> None:
     built = build("1n1g", repeats=1)
-    written(built, "PREEMPTED")
-    written(built, "PENDING", attempt=1)
-    assert state(built) == "waiting"
+    write_ends(built, "PREEMPTED")
+    write_ends(built, "PENDING", attempt=1)
+    assert read_state(built) == "waiting"
 
 
 def test_an_attempt_after_the_end_runs(build: Build) -> None:
     built = build("1n1g", repeats=1)
-    written(built, "PREEMPTED")
+    write_ends(built, "PREEMPTED")
     built.started("1n1g", 1, attempt=1)
-    assert state(built) == "running"
+    assert read_state(built) == "running"
 
 
 def test_a_retry_waits_although_what_it_replaces_has_ended(build: Build) -> None:
     built = build("1n1g", repeats=1)
-    written(built, "CANCELLED")
+    write_ends(built, "CANCELLED")
     again = replace(built.campaign.arrays[0], name="again", job_id="99", retry=1, first_attempt=1)
     store.write_manifest(
         built.directory, replace(built.campaign, arrays=(*built.campaign.arrays, again))
     )
-    assert state(built) == "waiting"
+    assert read_state(built) == "waiting"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "ends": [{"array": 1}]}'])
 def test_a_damaged_record_says_nothing(build: Build, text: str) -> None:
     built = build("1n1g", repeats=1)
     (built.directory / ends.ENDS).write_text(text)
-    assert state(built) == "waiting"
-    written(built, "CANCELLED")
-    assert state(built) == "ended"
+    assert read_state(built) == "waiting"
+    write_ends(built, "CANCELLED")
+    assert read_state(built) == "ended"
 
 
 def test_another_users_campaign_stays_as_it_is(
@@ -97,5 +97,5 @@ def test_another_users_campaign_stays_as_it_is(
         return "somebody"
 
     monkeypatch.setattr(store, "find_foreign_owner", somebody)
-    written(built, "CANCELLED")
+    write_ends(built, "CANCELLED")
     assert not (built.directory / ends.ENDS).exists()

@@ -28,7 +28,9 @@ MADE = Provenance("0", "2026-11-22T10:00:00Z", "hpcbert collect")
 CLOSE = (100.0, 100.2, 100.1, 100.3, 100.4)
 
 
-def made(build: Build, rates: tuple[float, ...], spare: int = 0, **changes: object) -> Built:
+def build_campaign(
+    build: Build, rates: tuple[float, ...], spare: int = 0, **changes: object
+) -> Built:
     """Make a campaign whose first repeats ran at those rates; one of rate 0 failed."""
     built = build("1n1g", repeats=15, **{"protocol": AUTO, **changes})
     for number, rate in enumerate(rates, 1):
@@ -39,13 +41,13 @@ def made(build: Build, rates: tuple[float, ...], spare: int = 0, **changes: obje
             built.ended("1n1g", number, code=7)
     for number in range(len(rates) + 1, len(rates) + 1 + spare):
         built.started("1n1g", number)
-        why = {"event": "unneeded", "why": "5 of at most 15 repeats"}
-        built.mark("1n1g", number, why, {"event": "end", "exit": 0})
+        event = {"event": "unneeded", "why": "5 of at most 15 repeats"}
+        built.mark("1n1g", number, event, {"event": "end", "exit": 0})
     return built
 
 
-def row(found: CollectResult) -> Row:
-    (table,) = found.tables
+def first_row(result: CollectResult) -> Row:
+    (table,) = result.tables
     return table.rows[0]
 
 
@@ -70,13 +72,13 @@ def row(found: CollectResult) -> Row:
 def test_a_job_decides_by_the_numbers_that_collect_prints(
     build: Build, rates: tuple[float, ...], precision: float, is_enough: bool
 ) -> None:
-    built = made(build, rates, protocol=Protocol(15, ITERS, SKIP, precision))
+    built = build_campaign(build, rates, protocol=Protocol(15, ITERS, SKIP, precision))
     decision = decide(built.directory, KEY)
     assert decision.enough is is_enough
     collected = gathered(
         built.directory, states=says(*["COMPLETED"] * len(rates), default="PENDING")
     )
-    assert describe_adaptive(row(collected)) == (decision.why,)
+    assert describe_adaptive(first_row(collected)) == (decision.why,)
 
 
 def test_only_the_repeats_of_the_point_count(build: Build) -> None:
@@ -88,18 +90,18 @@ def test_only_the_repeats_of_the_point_count(build: Build) -> None:
 
 
 def test_a_rehearsal_needs_five_that_went_through(build: Build) -> None:
-    assert not decide(made(build, CLOSE[:4], rehearse=True).directory, KEY).enough
-    assert decide(made(build, CLOSE, rehearse=True, name="another").directory, KEY).enough
+    assert not decide(build_campaign(build, CLOSE[:4], rehearse=True).directory, KEY).enough
+    assert decide(build_campaign(build, CLOSE, rehearse=True, name="another").directory, KEY).enough
 
 
 def test_the_exit_status_says_it_and_a_damaged_campaign_is_neither(
     build: Build, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    built = made(build, CLOSE)
+    built = build_campaign(build, CLOSE)
     assert adaptive.main([str(built.directory), KEY]) == adaptive.ENOUGH
-    why = json.loads(f"{{{capsys.readouterr().out}}}")["why"]
-    assert why.startswith("5 of at most 15 repeats: the median's 93.75 % interval is 0.39")
-    assert why.endswith(" % wide, narrower than 1 %")
+    reason = json.loads(f"{{{capsys.readouterr().out}}}")["why"]
+    assert reason.startswith("5 of at most 15 repeats: the median's 93.75 % interval is 0.39")
+    assert reason.endswith(" % wide, narrower than 1 %")
     built.change(protocol=Protocol(15, ITERS, SKIP, 0.001))
     assert adaptive.main([str(built.directory), KEY]) == adaptive.MORE
     (built.directory / "manifest.json").write_text("{}")
@@ -107,48 +109,52 @@ def test_the_exit_status_says_it_and_a_damaged_campaign_is_neither(
 
 
 def test_what_was_not_needed_is_missing_nowhere(build: Build) -> None:
-    built = made(build, (0.0, *CLOSE), spare=9)
+    built = build_campaign(build, (0.0, *CLOSE), spare=9)
     collected = gathered(built.directory, states=says("FAILED"))
-    one = row(collected)
+    table_row = first_row(collected)
     assert collected.exit_code == 0
-    assert (one.ok, one.asked, one.flags) == (5, 5, ())
-    assert [run.repeat for run in one.runs] == [1, 2, 3, 4, 5, 6]
-    assert one.adaptive
-    assert one.adaptive.unneeded == tuple(range(7, 16))
-    (said,) = document.tables_data(collected.tables)["tables"][0]["rows"]
-    assert said["repeats"] == {"ok": 5, "asked": 5}
-    assert said["adaptive"]["reached"] is True
-    assert said["adaptive"]["interval"]["coverage"] == pytest.approx(0.9375)
-    assert said["adaptive"]["why"] in " ".join(formats.render_text(collected.tables, MADE).split())
+    assert (table_row.ok, table_row.asked, table_row.flags) == (5, 5, ())
+    assert [run.repeat for run in table_row.runs] == [1, 2, 3, 4, 5, 6]
+    assert table_row.adaptive
+    assert table_row.adaptive.unneeded == tuple(range(7, 16))
+    (json_row,) = document.tables_data(collected.tables)["tables"][0]["rows"]
+    assert json_row["repeats"] == {"ok": 5, "asked": 5}
+    assert json_row["adaptive"]["reached"] is True
+    assert json_row["adaptive"]["interval"]["coverage"] == pytest.approx(0.9375)
+    assert json_row["adaptive"]["why"] in " ".join(
+        formats.render_text(collected.tables, MADE).split()
+    )
     assert "5 of at most 15 repeats" in render_markdown(collected.tables, MADE)
-    seen = overview.read_overview(built.directory)
-    assert (seen.state, seen.valid, seen.asked) == ("complete", 5, 5)
+    summary = overview.read_overview(built.directory)
+    assert (summary.state, summary.valid, summary.asked) == ("complete", 5, 5)
     (point,) = overview.read_results(built.directory, built.campaign).values()
-    assert (point.unneeded, [one for one, _ in point.refused]) == (tuple(range(7, 16)), [1])
+    assert (point.unneeded, [repeat for repeat, _ in point.refused]) == (tuple(range(7, 16)), [1])
 
 
 def test_with_too_few_that_count_the_point_is_incomplete(build: Build) -> None:
-    collected = gathered(made(build, (0.0, *CLOSE[:4]), spare=10).directory, states=says("FAILED"))
-    one = row(collected)
-    assert (one.ok, one.asked, one.flags) == (4, 5, ("incomplete",))
-    assert collected.exit_code == 4
-    kept = gathered(
-        made(build, CLOSE, spare=10, name="b").directory, states=says(), require_all=True
+    collected = gathered(
+        build_campaign(build, (0.0, *CLOSE[:4]), spare=10).directory, states=says("FAILED")
     )
-    assert row(kept).median == pytest.approx(100.2, rel=1e-5)
+    table_row = first_row(collected)
+    assert (table_row.ok, table_row.asked, table_row.flags) == (4, 5, ("incomplete",))
+    assert collected.exit_code == 4
+    full_result = gathered(
+        build_campaign(build, CLOSE, spare=10, name="b").directory, states=says(), require_all=True
+    )
+    assert first_row(full_result).median == pytest.approx(100.2, rel=1e-5)
 
 
 def test_all_repeats_may_be_too_few_for_the_precision(build: Build) -> None:
     rates = tuple(100.0 + number for number in range(15))
-    collected = gathered(made(build, rates).directory, states=says())
-    one = row(collected)
-    assert (one.ok, one.asked, one.flags) == (15, 15, ("noisy", "imprecise"))
+    collected = gathered(build_campaign(build, rates).directory, states=says())
+    table_row = first_row(collected)
+    assert (table_row.ok, table_row.asked, table_row.flags) == (15, 15, ("noisy", "imprecise"))
     assert collected.exit_code == 0
-    assert describe_adaptive(one)[0].endswith(" % wide, not narrower than 1 %")
+    assert describe_adaptive(table_row)[0].endswith(" % wide, not narrower than 1 %")
 
 
-def test_what_was_not_needed_did_not_fail_by_its_log(build: Build, here: None) -> None:
-    built = made(build, CLOSE, spare=1)
+def test_what_was_not_needed_did_not_fail_by_its_log(build: Build, empty_directory: None) -> None:
+    built = build_campaign(build, CLOSE, spare=1)
     printed = built.directory / "slurm" / "70_6.out"
     printed.write_text("hpcbert: repeat 6 is not needed: five are enough\n")
     result = inside("logs", built.directory, "--repeat", "6")
@@ -157,13 +163,15 @@ def test_what_was_not_needed_did_not_fail_by_its_log(build: Build, here: None) -
 
 
 def test_collect_says_where_nodes_could_not_decide(build: Build) -> None:
-    built = made(build, CLOSE)
+    built = build_campaign(build, CLOSE)
     for number in (6, 7):
         built.mark("1n1g", number, {"event": "start", "attempt": 0, "host": f"n{number}"})
         built.mark("1n1g", number, {"event": "undecided", "attempt": 0, "exit": 127})
-    (told,) = gathered(built.directory, states=says(*["COMPLETED"] * 5, default="PENDING")).warnings
-    assert "2 repeats were made without knowing whether they were needed" in told
-    assert "did not run on n[6-7]" in told
+    (warning,) = gathered(
+        built.directory, states=says(*["COMPLETED"] * 5, default="PENDING")
+    ).warnings
+    assert "2 repeats were made without knowing whether they were needed" in warning
+    assert "did not run on n[6-7]" in warning
 
 
 @pytest.mark.parametrize(

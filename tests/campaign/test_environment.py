@@ -14,48 +14,50 @@ import pytest
 
 from hpcbert.campaign.fingerprint import Environments
 from tests.kit.drafts import reference
-from tests.kit.nodes import leave, node
+from tests.kit.nodes import node, write_nodes
 from tests.kit.scripts import RECORDER, SRUN, drafted, run_script, tool, with_python
 
 TOOL_PATH = os.environ["PATH"]
 
 
 @pytest.fixture
-def two(build: Any) -> Any:
+def built(build: Any) -> Any:
     """A campaign of the local scheduler, so that nobody has to be asked for states."""
-    made = build("1n1g", "2n2g", repeats=2, scheduler="local")
+    built = build("1n1g", "2n2g", repeats=2, scheduler="local")
     for repeat in (1, 2):
         for shape, rate in (("1n1g", 10.0), ("2n2g", 38.0)):
-            made.complete(shape, repeat, rate)
+            built.complete(shape, repeat, rate)
             names = ("n1",) if shape == "1n1g" else ("n1", "n2")
-            leave(made.directory, made.array(shape), repeat, *(node(name) for name in names))
-    return made
+            write_nodes(
+                built.directory, built.array(shape), repeat, *(node(name) for name in names)
+            )
+    return built
 
 
-def row(document: dict[str, Any], shape: str) -> dict[str, Any]:
+def find_row(document: dict[str, Any], shape: str) -> dict[str, Any]:
     (table,) = document["data"]["tables"]
-    found: dict[str, Any] = next(one for one in table["rows"] if one["shape"] == shape)
-    return found
+    match: dict[str, Any] = next(entry for entry in table["rows"] if entry["shape"] == shape)
+    return match
 
 
-def test_equal_nodes_are_no_news(two: Any, collect_json: Any) -> None:
-    document = collect_json(two.directory)
+def test_equal_nodes_are_no_news(built: Any, collect_json: Any) -> None:
+    document = collect_json(built.directory)
     for shape in ("1n1g", "2n2g"):
-        assert row(document, shape)["flags"] == []
-        assert row(document, shape)["differences"] == []
-    nodes = row(document, "2n2g")["runs"][0]["environments"]
-    assert [one["node"] for one in nodes] == ["n1", "n2"]
-    assert len({one["digest"] for one in nodes}) == 1
+        assert find_row(document, shape)["flags"] == []
+        assert find_row(document, shape)["differences"] == []
+    nodes = find_row(document, "2n2g")["runs"][0]["environments"]
+    assert [entry["node"] for entry in nodes] == ["n1", "n2"]
+    assert len({entry["digest"] for entry in nodes}) == 1
 
 
-def test_a_node_with_another_driver_is_flagged_in_every_format(two: Any, collect: Any) -> None:
+def test_a_node_with_another_driver_is_flagged_in_every_format(built: Any, collect: Any) -> None:
     escape = "\x1b[31m"
     other = node("n2", host__cuda_driver=f"12.4{escape}|=1")
-    leave(two.directory, two.array("2n2g"), 2, other)
-    document = json.loads(collect(two.directory, "--json").stdout)
-    found = row(document, "2n2g")
-    assert found["flags"] == ["mixed-environment"]
-    assert found["differences"] == [
+    write_nodes(built.directory, built.array("2n2g"), 2, other)
+    document = json.loads(collect(built.directory, "--json").stdout)
+    point = find_row(document, "2n2g")
+    assert point["flags"] == ["mixed-environment"]
+    assert point["differences"] == [
         {
             "fact": "CUDA driver",
             "scope": "nodes",
@@ -65,66 +67,66 @@ def test_a_node_with_another_driver_is_flagged_in_every_format(two: Any, collect
             ],
         }
     ]
-    assert found["median"] is not None
-    text = collect(two.directory).stdout
+    assert point["median"] is not None
+    text = collect(built.directory).stdout
     assert "! CUDA driver differs between nodes: 12.2 (n1, n2); 12.4�[31m|=1 (n2)" in text
-    markdown = collect(two.directory, "--format", "markdown").stdout
+    markdown = collect(built.directory, "--format", "markdown").stdout
     assert (
         "* 2n2g: CUDA driver differs between nodes: 12.2 (n1, n2); 12.4�\\[31m\\|=1 (n2)"
         in markdown
     )
-    lines = list(csv.DictReader(io.StringIO(collect(two.directory, "--format", "csv").stdout)))
+    lines = list(csv.DictReader(io.StringIO(collect(built.directory, "--format", "csv").stdout)))
     assert lines[1]["flags"] == "mixed-environment"
     assert lines[1]["differences"].startswith("CUDA driver differs")
     for form in ("text", "markdown", "csv"):
-        assert escape not in collect(two.directory, "--format", form).stdout
+        assert escape not in collect(built.directory, "--format", form).stdout
 
 
 def test_a_point_on_another_kernel_than_the_baseline_is_flagged(
-    two: Any, collect_json: Any
+    built: Any, collect_json: Any
 ) -> None:
     for repeat in (1, 2):
         nodes = [node(name, host__kernel="6.8") for name in ("n1", "n2")]
-        leave(two.directory, two.array("2n2g"), repeat, *nodes)
-    document = collect_json(two.directory)
-    assert row(document, "1n1g")["flags"] == []
-    assert row(document, "2n2g")["differences"][0]["scope"] == "points"
+        write_nodes(built.directory, built.array("2n2g"), repeat, *nodes)
+    document = collect_json(built.directory)
+    assert find_row(document, "1n1g")["flags"] == []
+    assert find_row(document, "2n2g")["differences"][0]["scope"] == "points"
 
 
 def test_campaigns_that_share_a_table_are_compared(build: Any, collect_json: Any) -> None:
-    made = []
+    directories = []
     for name, shape, kernel in (("20261121-a", "1n1g", "5"), ("20261122-b", "1n2g", "6")):
-        one = build(shape, name=name, repeats=1, scheduler="local")
-        one.complete(shape, 1, 10.0)
-        leave(one.directory, one.array(shape), 1, node(host__kernel=kernel))
-        made.append(one.directory)
-    document = collect_json(*made)
-    assert row(document, "1n2g")["flags"] == ["single-run", "mixed-environment"]
+        built = build(shape, name=name, repeats=1, scheduler="local")
+        built.complete(shape, 1, 10.0)
+        write_nodes(built.directory, built.array(shape), 1, node(host__kernel=kernel))
+        directories.append(built.directory)
+    document = collect_json(*directories)
+    assert find_row(document, "1n2g")["flags"] == ["single-run", "mixed-environment"]
 
 
-def test_runs_that_do_not_count_are_not_compared(two: Any, collect_json: Any) -> None:
-    two.log("2n2g", 2, two.text("2n2g", 38.0, last=3))
-    leave(two.directory, two.array("2n2g"), 2, node("n1", host__kernel="6.8"))
-    assert "mixed-environment" not in row(collect_json(two.directory), "2n2g")["flags"]
+def test_runs_that_do_not_count_are_not_compared(built: Any, collect_json: Any) -> None:
+    built.log("2n2g", 2, built.text("2n2g", 38.0, last=3))
+    write_nodes(built.directory, built.array("2n2g"), 2, node("n1", host__kernel="6.8"))
+    assert "mixed-environment" not in find_row(collect_json(built.directory), "2n2g")["flags"]
 
 
-def test_damaged_and_hostile_files_are_passed_over(two: Any, collect_json: Any) -> None:
-    folder = two.directory / "env"
-    key = two.array("2n2g").point.key
+def test_damaged_and_hostile_files_are_passed_over(built: Any, collect_json: Any) -> None:
+    folder = built.directory / "env"
+    key = built.array("2n2g").point.key
     (folder / f"{key}.1.0.n1.json").write_bytes(b"\x80\x04\x95.")
     (folder / f"{key}.1.0.n2.json").unlink()
     (folder / f"{key}.1.0.n2.json").mkdir()
-    document = collect_json(two.directory)
+    document = collect_json(built.directory)
     assert document["exit_code"] == 0
-    assert row(document, "2n2g")["runs"][0]["environments"] == []
+    assert find_row(document, "2n2g")["runs"][0]["environments"] == []
 
 
 def test_a_campaign_without_fingerprints_is_collected_as_before(
     build: Any, collect_json: Any
 ) -> None:
-    made = build("1n1g", repeats=1, scheduler="local")
-    made.complete("1n1g", 1, 10.0)
-    assert row(collect_json(made.directory), "1n1g")["flags"] == ["single-run"]
+    built = build("1n1g", repeats=1, scheduler="local")
+    built.complete("1n1g", 1, 10.0)
+    assert find_row(collect_json(built.directory), "1n1g")["flags"] == ["single-run"]
 
 
 def test_every_attempt_leaves_one_file_a_node(tmp_path: Path) -> None:

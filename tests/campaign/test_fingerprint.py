@@ -26,18 +26,18 @@ JSON = st.recursive(
 )
 
 
-def read(name: str = "n1", **changes: Any) -> Fingerprint:
+def parse_fingerprint(name: str = "n1", **changes: Any) -> Fingerprint:
     fingerprint = parse(raw(name, **changes))
     assert fingerprint is not None
     return fingerprint
 
 
-def taken(*nodes: Fingerprint, repeat: int = 1, point: str = "2n8g") -> list[NodeSample]:
+def sample_nodes(*nodes: Fingerprint, repeat: int = 1, point: str = "2n8g") -> list[NodeSample]:
     return [NodeSample(point, repeat, fingerprint) for fingerprint in nodes]
 
 
 def test_a_node_in_facts() -> None:
-    facts = read().facts
+    facts = parse_fingerprint().facts
     assert facts["GPUs"] == "8"
     assert facts["GPU"] == "NVIDIA A100-SXM4-80GB"
     assert facts["GPU power limit, W"] == "400.00"
@@ -48,7 +48,7 @@ def test_a_node_in_facts() -> None:
     assert facts["package torch"] == "2.7.0a0+7c8ec84dab.nv25.03"
     assert facts["library libnccl"] == "2.25.1"
     assert facts["variable NCCL_DEBUG"] == "WARN"
-    assert read().summary == (
+    assert parse_fingerprint().summary == (
         "8 x NVIDIA A100-SXM4-80GB, driver 535.104.05, CUDA 12.2, AMD EPYC 7742, 1024 GiB, "
         "Linux 5.15.0-100, image sha256 0123456789ab"
     )
@@ -68,8 +68,10 @@ def test_a_node_in_facts() -> None:
     ],
 )
 def test_what_does_not_matter(changes: dict[str, Any]) -> None:
-    assert read(**changes).digest == read().digest
-    assert not find_differences_within(taken(read(), read("n2", **changes)))
+    assert parse_fingerprint(**changes).digest == parse_fingerprint().digest
+    assert not find_differences_within(
+        sample_nodes(parse_fingerprint(), parse_fingerprint("n2", **changes))
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,16 +95,22 @@ def test_what_does_not_matter(changes: dict[str, Any]) -> None:
     ],
 )
 def test_what_matters(changes: dict[str, Any], fact: str) -> None:
-    differences = find_differences_within(taken(read(), read("n2", **changes)))
+    differences = find_differences_within(
+        sample_nodes(parse_fingerprint(), parse_fingerprint("n2", **changes))
+    )
     assert [difference.fact for difference in differences] == ([fact] if fact else [])
     if fact:
-        assert read(**changes).digest != read().digest
+        assert parse_fingerprint(**changes).digest != parse_fingerprint().digest
         assert differences[0].scope == "nodes"
 
 
 def test_a_power_limit_that_differs_says_where() -> None:
     lower = [line.replace("400.00", "300.00") for line in NODE["host"]["gpus"]]
-    (difference,) = find_differences_within(taken(read(), read("n2"), read("n3", host__gpus=lower)))
+    (difference,) = find_differences_within(
+        sample_nodes(
+            parse_fingerprint(), parse_fingerprint("n2"), parse_fingerprint("n3", host__gpus=lower)
+        )
+    )
     assert str(difference) == (
         "GPU power limit, W differs between nodes: 400.00 (n1, n2); 300.00 (n3)"
     )
@@ -110,15 +118,22 @@ def test_a_power_limit_that_differs_says_where() -> None:
 
 def test_repeats_that_differ_although_their_nodes_agree() -> None:
     new = {"host__kernel": "6.1"}
-    runs = [*taken(read(), read("n2")), *taken(read(**new), read("n2", **new), repeat=2)]
+    runs = [
+        *sample_nodes(parse_fingerprint(), parse_fingerprint("n2")),
+        *sample_nodes(parse_fingerprint(**new), parse_fingerprint("n2", **new), repeat=2),
+    ]
     (difference,) = find_differences_within(runs)
     assert difference.scope == "repeats"
     assert difference.values == (("5.15.0-100", ("repeat 1",)), ("6.1", ("repeat 2",)))
 
 
 def test_points_that_differ_but_for_the_number_of_gpus() -> None:
-    node_samples = taken(read(host__gpus=NODE["host"]["gpus"][:1]), point="1n1g")
-    (difference,) = find_differences_between(node_samples, taken(read(host__kernel="6.1")))
+    node_samples = sample_nodes(
+        parse_fingerprint(host__gpus=NODE["host"]["gpus"][:1]), point="1n1g"
+    )
+    (difference,) = find_differences_between(
+        node_samples, sample_nodes(parse_fingerprint(host__kernel="6.1"))
+    )
     assert (difference.fact, difference.scope) == ("kernel", "points")
     assert difference.values == (("5.15.0-100", ("1n1g",)), ("6.1", ("2n8g",)))
     assert not find_differences_between([], node_samples)
@@ -126,15 +141,19 @@ def test_points_that_differ_but_for_the_number_of_gpus() -> None:
 
 
 def test_what_is_mixed_within_a_point_says_nothing_of_two() -> None:
-    mixed = taken(read(), read("n2", host__kernel="6.1"))
-    assert not find_differences_between(taken(read(), point="1n1g"), mixed)
+    mixed = sample_nodes(parse_fingerprint(), parse_fingerprint("n2", host__kernel="6.1"))
+    assert not find_differences_between(sample_nodes(parse_fingerprint(), point="1n1g"), mixed)
 
 
 def test_what_nobody_could_tell_differs_from_nothing() -> None:
     assert not find_differences_within(
-        taken(read(), read("n2", host__cuda_driver=None, host__gpus=None))
+        sample_nodes(
+            parse_fingerprint(), parse_fingerprint("n2", host__cuda_driver=None, host__gpus=None)
+        )
     )
-    assert not find_differences_within(taken(read(), read("n2", image=None)))
+    assert not find_differences_within(
+        sample_nodes(parse_fingerprint(), parse_fingerprint("n2", image=None))
+    )
 
 
 @given(st.binary(max_size=200))
@@ -145,8 +164,8 @@ def test_any_bytes_are_answered(content: bytes) -> None:
 @given(JSON, JSON, JSON)
 def test_any_json_is_answered(host: Any, image: Any, gpus: Any) -> None:
     data = {**node(), "host": host, "image": image}
-    for one in (data, {**node(), "host": {"gpus": gpus, "network": gpus, "memory_kb": image}}):
-        fingerprint = parse(json.dumps(one).encode())
+    for document in (data, {**node(), "host": {"gpus": gpus, "network": gpus, "memory_kb": image}}):
+        fingerprint = parse(json.dumps(document).encode())
         assert fingerprint is not None
         assert len(fingerprint.digest) == 12
         assert isinstance(fingerprint.summary, str)
@@ -172,6 +191,6 @@ def test_what_is_none_is_none(content: bytes) -> None:
 
 def test_facts_are_bounded() -> None:
     many = {f"NCCL_X{number}": "y" * 500 for number in range(1500)}
-    fingerprint = read(image__environment=many)
+    fingerprint = parse_fingerprint(image__environment=many)
     assert len(fingerprint.facts) <= 1000
     assert all(len(text) <= 200 for text in fingerprint.facts.values())

@@ -21,35 +21,35 @@ from hpcbert.model import Protocol, Row
 from hpcbert.slurm.states import RepeatState
 from tests.kit import status
 from tests.kit.campaigns import Build
-from tests.kit.cli import Done
+from tests.kit.cli import CliResult
 from tests.kit.collecting import gathered, nobody, says, unreachable
 
 States = Callable[[TrackedCampaign], Mapping[tuple[str, int], RepeatState]]
 
 
-def rows(made: CollectResult) -> dict[str, Row]:
-    (table,) = made.tables
+def rows_by_shape(result: CollectResult) -> dict[str, Row]:
+    (table,) = result.tables
     return {str(row.shape): row for row in table.rows}
 
 
-def codes(row: Row) -> dict[int, list[str]]:
+def list_codes(row: Row) -> dict[int, list[str]]:
     return {
         run.repeat: [reason.code for reason in run.reasons] for run in row.runs if not run.valid
     }
 
 
 @pytest.fixture
-def five(build: Build) -> Any:
+def built(build: Build) -> Any:
     """A campaign of one GPU and of two nodes, five good repeats each."""
     built = build("1n1g", "2n2g")
     built.finish()
     return built
 
 
-def test_a_finished_campaign_gives_its_table(five: Any) -> None:
-    made = gathered(five.directory, states=says())
-    assert made.exit_code == 0
-    table = rows(made)
+def test_a_finished_campaign_gives_its_table(built: Any) -> None:
+    result = gathered(built.directory, states=says())
+    assert result.exit_code == 0
+    table = rows_by_shape(result)
     assert [row.median for row in table.values()] == [pytest.approx(12), pytest.approx(48)]
     assert table["2n2g"].speedup == pytest.approx(4)
     assert {run.state_source for run in table["1n1g"].runs} == {"sacct"}
@@ -57,32 +57,32 @@ def test_a_finished_campaign_gives_its_table(five: Any) -> None:
     assert table["1n1g"].runs[0].log == "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log"
 
 
-@pytest.mark.parametrize("said", [True, "yes", None])
-def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(five: Any, said: object) -> None:
-    path = five.directory / five.array("2n2g").status(3)
+@pytest.mark.parametrize("apart", [True, "yes", None])
+def test_ranks_that_saw_a_part_of_their_node_s_gpus_are_flagged(built: Any, apart: object) -> None:
+    path = built.directory / built.array("2n2g").status(3)
     events = status.read(path)
     path.unlink()
     for event in events:
-        told = {"apart": said} if event["event"] == "step-end" and said else {}
-        status.append(path, {**event, **told})
-    table = rows(gathered(five.directory, states=says()))
-    assert ("apart" in table["2n2g"].flags) == (said is True)
+        marks = {"apart": apart} if event["event"] == "step-end" and apart else {}
+        status.append(path, {**event, **marks})
+    table = rows_by_shape(gathered(built.directory, states=says()))
+    assert ("apart" in table["2n2g"].flags) == (apart is True)
     assert [run.repeat for run in table["2n2g"].runs if "apart" in run.flags] == (
-        [3] if said is True else []
+        [3] if apart is True else []
     )
     assert "apart" not in table["1n1g"].flags
 
 
-def test_repeats_that_went_wrong_are_in_no_median(five: Any) -> None:
-    five.log("2n2g", 1, five.text("2n2g", 1000.0, last=11))
-    five.log("2n2g", 2, five.text("2n2g", 1000.0, nan_at=7))
-    five.log("2n2g", 3, five.text("2n2g", 1000.0, batch=8))
-    made = gathered(five.directory, states=says())
-    row = rows(made)["2n2g"]
-    assert codes(row) == {1: ["incomplete"], 2: ["loss"], 3: ["config"]}
+def test_repeats_that_went_wrong_are_in_no_median(built: Any) -> None:
+    built.log("2n2g", 1, built.text("2n2g", 1000.0, last=11))
+    built.log("2n2g", 2, built.text("2n2g", 1000.0, nan_at=7))
+    built.log("2n2g", 3, built.text("2n2g", 1000.0, batch=8))
+    result = gathered(built.directory, states=says())
+    row = rows_by_shape(result)["2n2g"]
+    assert list_codes(row) == {1: ["incomplete"], 2: ["loss"], 3: ["config"]}
     assert row.median == pytest.approx(54)
     assert [run.throughput for run in row.runs][:3] == [None] * 3
-    assert made.exit_code == 4
+    assert result.exit_code == 4
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,10 @@ def test_a_whole_log_is_not_enough(
     built.started("1n1g", 3)
     if code is not None:
         built.ended("1n1g", 3, code=code)
-    row = rows(gathered(built.directory, states=says("COMPLETED", "COMPLETED", word)))["1n1g"]
-    assert codes(row) == {3: expected}
+    row = rows_by_shape(gathered(built.directory, states=says("COMPLETED", "COMPLETED", word)))[
+        "1n1g"
+    ]
+    assert list_codes(row) == {3: expected}
     assert row.runs[2].state == word
     assert row.median == pytest.approx(10)
 
@@ -145,8 +147,8 @@ def test_a_run_that_failed_says_which_memory_it_lacked(
     built.started("1n1g", 1)
     if code is not None:
         built.ended("1n1g", 1, code=code)
-    row = rows(gathered(built.directory, states=says(word)))["1n1g"]
-    assert codes(row) == {1: expected}
+    row = rows_by_shape(gathered(built.directory, states=says(word)))["1n1g"]
+    assert list_codes(row) == {1: expected}
     if "device-oom" in expected:
         assert row.runs[0].reasons[-1].detail == f"the device ran out of memory: {DEVICE}"
 
@@ -156,37 +158,39 @@ def test_a_run_that_ended_well_lacked_nothing(build: Build) -> None:
     built.log("1n1g", 1, f"{DEVICE}\n{built.text('1n1g', 10.0)}{DEVICE}\n")
     built.started("1n1g", 1)
     built.ended("1n1g", 1)
-    assert rows(gathered(built.directory, states=says()))["1n1g"].ok == 1
+    assert rows_by_shape(gathered(built.directory, states=says()))["1n1g"].ok == 1
 
 
-def test_a_repeat_without_a_log_says_so(five: Any) -> None:
-    (five.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_4.log").unlink()
-    assert codes(rows(gathered(five.directory, states=says()))["1n1g"]) == {4: ["no-log"]}
+def test_a_repeat_without_a_log_says_so(built: Any) -> None:
+    (built.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_4.log").unlink()
+    assert list_codes(rows_by_shape(gathered(built.directory, states=says()))["1n1g"]) == {
+        4: ["no-log"]
+    }
 
 
-def test_repeats_that_never_were_submitted_say_so(five: Any) -> None:
-    one, two = five.campaign.arrays
-    refused = replace(two, state="refused", job_id="", error="invalid partition specified")
-    made = five.change(arrays=(one, refused))
-    row = rows(gathered(made.directory, states=says()))["2n2g"]
+def test_repeats_that_never_were_submitted_say_so(built: Any) -> None:
+    first, second = built.campaign.arrays
+    refused = replace(second, state="refused", job_id="", error="invalid partition specified")
+    changed = built.change(arrays=(first, refused))
+    row = rows_by_shape(gathered(changed.directory, states=says()))["2n2g"]
     assert row.ok == 0
     assert "REFUSED" in str(row.runs[0].reasons[0])
     assert "invalid partition" in str(row.runs[0].reasons[0])
 
 
-def test_without_slurm_the_jobs_own_word_counts(five: Any) -> None:
-    row = rows(gathered(five.directory, states=nobody))["1n1g"]
+def test_without_slurm_the_jobs_own_word_counts(built: Any) -> None:
+    row = rows_by_shape(gathered(built.directory, states=nobody))["1n1g"]
     assert row.ok == 5
     assert {(run.state, run.state_source) for run in row.runs} == {("COMPLETED", "status-file")}
 
 
-def test_a_scheduler_that_does_not_answer_is_a_warning(five: Any) -> None:
+def test_a_scheduler_that_does_not_answer_is_a_warning(built: Any) -> None:
     def broken(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
         raise SchedulerError("slurmctld does not answer.")
 
-    made = gathered(five.directory, states=broken)
-    assert rows(made)["1n1g"].ok == 5
-    assert "slurmctld does not answer" in made.warnings[0]
+    result = gathered(built.directory, states=broken)
+    assert rows_by_shape(result)["1n1g"].ok == 5
+    assert "slurmctld does not answer" in result.warnings[0]
 
 
 def test_a_job_that_wrote_no_end_is_never_guessed_to_have_completed(build: Build) -> None:
@@ -195,46 +199,50 @@ def test_a_job_that_wrote_no_end_is_never_guessed_to_have_completed(build: Build
     built.log("1n1g", 2, built.text("1n1g", 99.0))
     built.started("1n1g", 2)
     built.mark("1n1g", 2, {"event": "step-end", "exit": 0})
-    row = rows(gathered(built.directory, states=nobody))["1n1g"]
-    assert codes(row) == {2: ["state"]}
+    row = rows_by_shape(gathered(built.directory, states=nobody))["1n1g"]
+    assert list_codes(row) == {2: ["state"]}
 
 
-def test_states_are_remembered_and_a_copy_is_enough(five: Any, tmp_path: Path) -> None:
-    first = gathered(five.directory, states=says())
+def test_states_are_remembered_and_a_copy_is_enough(built: Any, tmp_path: Path) -> None:
+    first = gathered(built.directory, states=says())
     copy = tmp_path / "laptop"
-    shutil.copytree(five.directory, copy)
+    shutil.copytree(built.directory, copy)
     again = gathered(copy, states=unreachable)
     assert again.tables == first.tables
-    assert {run.state_source for run in rows(again)["1n1g"].runs} == {"sacct"}
+    assert {run.state_source for run in rows_by_shape(again)["1n1g"].runs} == {"sacct"}
 
 
-def test_what_is_not_over_is_asked_again(five: Any) -> None:
-    assert codes(rows(gathered(five.directory, states=says("RUNNING")))["1n1g"]) == {1: ["state"]}
-    assert codes(rows(gathered(five.directory, states=says()))["1n1g"]) == {}
+def test_what_is_not_over_is_asked_again(built: Any) -> None:
+    assert list_codes(rows_by_shape(gathered(built.directory, states=says("RUNNING")))["1n1g"]) == {
+        1: ["state"]
+    }
+    assert list_codes(rows_by_shape(gathered(built.directory, states=says()))["1n1g"]) == {}
 
 
-def test_a_new_job_is_asked_about(five: Any) -> None:
-    one, two = five.campaign.arrays
-    five.change(arrays=(replace(one, state="refused", job_id=""), two))
-    assert rows(gathered(five.directory, states=says()))["1n1g"].ok == 0
-    five.change(arrays=(replace(one, job_id="999"), two))
-    assert codes(rows(gathered(five.directory, states=says("FAILED")))["1n1g"]) == {1: ["state"]}
+def test_a_new_job_is_asked_about(built: Any) -> None:
+    first, second = built.campaign.arrays
+    built.change(arrays=(replace(first, state="refused", job_id=""), second))
+    assert rows_by_shape(gathered(built.directory, states=says()))["1n1g"].ok == 0
+    built.change(arrays=(replace(first, job_id="999"), second))
+    assert list_codes(rows_by_shape(gathered(built.directory, states=says("FAILED")))["1n1g"]) == {
+        1: ["state"]
+    }
 
 
-def test_a_new_attempt_is_asked_about(five: Any) -> None:
-    gathered(five.directory, states=says("FAILED"))
-    five.started("1n1g", 1, attempt=1)
-    five.ended("1n1g", 1, attempt=1)
-    log = (five.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log").read_text()
-    five.log("1n1g", 1, log, attempt=1)
-    row = rows(gathered(five.directory, states=says()))["1n1g"]
+def test_a_new_attempt_is_asked_about(built: Any) -> None:
+    gathered(built.directory, states=says("FAILED"))
+    built.started("1n1g", 1, attempt=1)
+    built.ended("1n1g", 1, attempt=1)
+    log = (built.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log").read_text()
+    built.log("1n1g", 1, log, attempt=1)
+    row = rows_by_shape(gathered(built.directory, states=says()))["1n1g"]
     assert (row.ok, row.runs[0].attempt) == (5, 1)
 
 
-def test_damaged_memories_are_forgotten(five: Any) -> None:
+def test_damaged_memories_are_forgotten(built: Any) -> None:
     for text in ("", "{", "[]", '{"schema": 1}', '{"schema": 1, "runs": [{}]}', '{"schema": 9}'):
-        (five.directory / "measurements.json").write_text(text)
-        assert gathered(five.directory, states=says()).exit_code == 0
+        (built.directory / "measurements.json").write_text(text)
+        assert gathered(built.directory, states=says()).exit_code == 0
 
 
 def test_the_local_queue_is_not_asked_about_what_is_over(build: Build) -> None:
@@ -243,8 +251,8 @@ def test_the_local_queue_is_not_asked_about_what_is_over(build: Build) -> None:
         built.complete("1n1g", repeat, 10.0)
         finished = {"event": "finished", "state": word, "exit": int(word != "COMPLETED")}
         built.mark("1n1g", repeat, finished)
-    row = rows(gathered(built.directory, states=unreachable))["1n1g"]
-    assert codes(row) == {2: ["state"], 3: ["state"]}
+    row = rows_by_shape(gathered(built.directory, states=unreachable))["1n1g"]
+    assert list_codes(row) == {2: ["state"], 3: ["state"]}
 
 
 def test_of_a_requeued_repeat_the_new_attempt_counts(build: Build) -> None:
@@ -254,7 +262,7 @@ def test_of_a_requeued_repeat_the_new_attempt_counts(build: Build) -> None:
     built.started("1n1g", 1, attempt=1)
     built.ended("1n1g", 1, attempt=1)
     built.log("1n1g", 1, built.text("1n1g", 20.0), attempt=1)
-    (run,) = rows(gathered(built.directory, states=says()))["1n1g"].runs
+    (run,) = rows_by_shape(gathered(built.directory, states=says()))["1n1g"].runs
     assert (run.attempt, run.valid) == (1, True)
     assert run.throughput == pytest.approx(20)
     assert run.log.endswith("bert_b4_fp32_1.r1.log")
@@ -264,43 +272,45 @@ def test_a_complete_attempt_outlives_a_requeue_by_hand(build: Build) -> None:
     built = build("1n1g", repeats=1)
     built.complete("1n1g", 1, 10.0)
     built.started("1n1g", 1, attempt=1)
-    (run,) = rows(gathered(built.directory, states=says("CANCELLED")))["1n1g"].runs
+    (run,) = rows_by_shape(gathered(built.directory, states=says("CANCELLED")))["1n1g"].runs
     assert (run.attempt, run.valid, run.state_source) == (0, True, "status-file")
 
 
-def test_a_rehearsed_campaign_gives_no_number(five: Any, cli: Callable[..., Done]) -> None:
-    made = five.change(rehearse=True)
-    collected = gathered(made.directory, states=unreachable)
+def test_a_rehearsed_campaign_gives_no_number(
+    built: Any, run_collect: Callable[..., CliResult]
+) -> None:
+    rehearsal = built.change(rehearse=True)
+    collected = gathered(rehearsal.directory, states=unreachable)
     assert (collected.tables, collected.exit_code) == ((), 4)
-    result = cli(made.directory, "--json")
+    result = run_collect(rehearsal.directory, "--json")
     document = json.loads(result.stdout)
     assert (document["exit_code"], document["data"]) == (4, {"tables": []})
     assert "is a rehearsal: nothing was trained" in document["errors"][0]["message"]
     assert "12" not in str(document["data"])
-    assert not (made.directory / "table.json").exists()
+    assert not (rehearsal.directory / "table.json").exists()
 
 
-def test_a_log_that_was_replayed_does_not_count(five: Any) -> None:
-    path = five.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_2.log"
+def test_a_log_that_was_replayed_does_not_count(built: Any) -> None:
+    path = built.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_2.log"
     path.write_text("HPCBERT REHEARSAL rank=0/1\n" + path.read_text())
-    row = rows(gathered(five.directory, states=says()))["1n1g"]
-    assert codes(row) == {2: ["rehearsal"]}
+    row = rows_by_shape(gathered(built.directory, states=says()))["1n1g"]
+    assert list_codes(row) == {2: ["rehearsal"]}
 
 
-def test_measurements_and_table_are_written_down(five: Any) -> None:
-    gathered(five.directory, states=says("COMPLETED", "FAILED"))
-    measurements = json.loads((five.directory / "measurements.json").read_text())
+def test_measurements_and_table_are_written_down(built: Any) -> None:
+    gathered(built.directory, states=says("COMPLETED", "FAILED"))
+    measurements = json.loads((built.directory / "measurements.json").read_text())
     assert (measurements["schema"], measurements["rule"]) == (1, "clock")
     assert len(measurements["runs"]) == 10
     bad = measurements["runs"][1]
     assert (bad["valid"], bad["throughput"], bad["state"]) == (False, None, "FAILED")
-    table = json.loads((five.directory / "table.json").read_text())
+    table = json.loads((built.directory / "table.json").read_text())
     assert table["tables"][0]["rows"][1]["speedup"] == pytest.approx(4, rel=0.1)
-    assert not [path for path in five.directory.iterdir() if path.name.endswith(".tmp")]
+    assert not [path for path in built.directory.iterdir() if path.name.endswith(".tmp")]
 
 
 def test_a_directory_that_can_not_be_written_is_a_warning(
-    five: Any, monkeypatch: pytest.MonkeyPatch
+    built: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Path.replace
 
@@ -310,9 +320,9 @@ def test_a_directory_that_can_not_be_written_is_a_warning(
         return real(source, target)
 
     monkeypatch.setattr(Path, "replace", full)
-    made = gathered(five.directory, states=says())
-    assert made.exit_code == 0
-    assert "No space left on device" in made.warnings[0]
+    result = gathered(built.directory, states=says())
+    assert result.exit_code == 0
+    assert "No space left on device" in result.warnings[0]
 
 
 def test_baselines_may_come_from_another_campaign(build: Build) -> None:
@@ -320,8 +330,8 @@ def test_baselines_may_come_from_another_campaign(build: Build) -> None:
     for repeat in range(1, 6):
         built.complete("1n1g", repeat, 10.0)
         eight.complete("1n8g", repeat, 70.0)
-    made = gathered(built.directory, eight.directory, states=says())
-    assert rows(made)["1n8g"].speedup == pytest.approx(7)
+    result = gathered(built.directory, eight.directory, states=says())
+    assert rows_by_shape(result)["1n8g"].speedup == pytest.approx(7)
     alone = json.loads((eight.directory / "table.json").read_text())["tables"][0]
     assert (alone["baseline"], alone["rows"][0]["speedup"]) == (None, None)
 
@@ -334,8 +344,8 @@ def test_the_same_point_in_two_campaigns_is_refused(build: Build) -> None:
         gathered(builts[0].directory.parent, states=says())
 
 
-def test_the_same_campaign_named_twice_is_one(five: Any) -> None:
-    assert gathered(five.directory, five.directory.parent, states=says()).exit_code == 0
+def test_the_same_campaign_named_twice_is_one(built: Any) -> None:
+    assert gathered(built.directory, built.directory.parent, states=says()).exit_code == 0
 
 
 def test_different_windows_in_one_table_are_a_warning(build: Build) -> None:
@@ -343,18 +353,18 @@ def test_different_windows_in_one_table_are_a_warning(build: Build) -> None:
     built.complete("1n1g", 1, 10.0)
     two.complete("2n1g", 1, 20.0)
     two.change(protocol=Protocol(1, 12, 4))
-    made = gathered(built.directory, two.directory, states=says())
-    (warning,) = made.warnings
+    result = gathered(built.directory, two.directory, states=says())
+    (warning,) = result.warnings
     assert "measured over different iterations: 1n1g over 3 to 12, 2n1g over 5 to 12" in warning
     same = gathered(built.directory, two.directory, states=says(), window=Window(6, 10))
     assert same.warnings == ()
 
 
-def test_another_window_still_wants_the_whole_run(five: Any) -> None:
-    five.log("1n1g", 1, five.text("1n1g", 10.0, last=11))
-    made = gathered(five.directory, states=says(), window=Window(4, 8))
-    assert codes(rows(made)["1n1g"]) == {1: ["incomplete"]}
-    assert rows(made)["1n1g"].median == pytest.approx(12.5)
+def test_another_window_still_wants_the_whole_run(built: Any) -> None:
+    built.log("1n1g", 1, built.text("1n1g", 10.0, last=11))
+    result = gathered(built.directory, states=says(), window=Window(4, 8))
+    assert list_codes(rows_by_shape(result)["1n1g"]) == {1: ["incomplete"]}
+    assert rows_by_shape(result)["1n1g"].median == pytest.approx(12.5)
 
 
 def test_accumulation_is_marked(build: Build) -> None:
@@ -374,29 +384,32 @@ def test_accumulation_is_marked(build: Build) -> None:
 
 
 @pytest.fixture
-def cli(collect: Callable[..., Done]) -> Callable[..., Done]:
+def run_collect(collect: Callable[..., CliResult]) -> Callable[..., CliResult]:
     return collect
 
 
 def test_the_newest_campaign_is_collected_and_ids_name_others(
-    build: Build, cli: Callable[..., Done]
+    build: Build, run_collect: Callable[..., CliResult]
 ) -> None:
     for name, rate in (("20261120-old", 10.0), ("20261121-new", 20.0)):
         built = build("1n1g", name=name, repeats=2, scheduler="local")
         for repeat in (1, 2):
             built.complete("1n1g", repeat, rate)
-    newest = cli()
+    newest = run_collect()
     assert newest.returncode == 0, newest.output
     assert " 20.00 " in newest.stdout
-    assert " 10.00 " in cli("20261120-old").stdout
-    assert " 10.00 " in cli("old").stdout
+    assert " 10.00 " in run_collect("20261120-old").stdout
+    assert " 10.00 " in run_collect("old").stdout
 
 
 def test_a_campaign_without_slurm_around_is_collected(
-    five: Any, cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    built: Any,
+    run_collect: Callable[..., CliResult],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    document = json.loads(cli(five.directory, "--json").stdout)
+    document = json.loads(run_collect(built.directory, "--json").stdout)
     (table,) = document["data"]["tables"]
     assert [row["repeats"] for row in table["rows"]] == [{"ok": 5, "asked": 5}] * 2
     assert table["rows"][0]["runs"][0]["state_source"] == "status-file"
@@ -404,29 +417,29 @@ def test_a_campaign_without_slurm_around_is_collected(
 
 def test_the_recipes_in_use_parse(repository: Path) -> None:
     for path in repository.glob("templates/*/recipe.toml"):
-        known = grammar.parse(tomli.loads(path.read_text())["log"], where=str(path))
-        assert known.rules
+        log_grammar = grammar.parse(tomli.loads(path.read_text())["log"], where=str(path))
+        assert log_grammar.rules
 
 
 @pytest.mark.parametrize(
-    ("asked", "printed", "codes_of_2"),
+    ("options", "printed", "codes_of_2"),
     [((), 512, ["config"]), ((), 128, []), ((("sequence_length", 512),), 512, [])],
     ids=["usual, printed 512", "usual", "asked for 512"],
 )
 def test_a_campaigns_log_must_have_the_sequence_length_that_was_asked_for(
-    build: Build, asked: Any, printed: int, codes_of_2: list[str]
+    build: Build, options: Any, printed: int, codes_of_2: list[str]
 ) -> None:
     built = build("1n1g", repeats=2)
     (array,) = built.campaign.arrays
-    point = replace(array.point, options=asked)
+    point = replace(array.point, options=options)
     built = built.change(arrays=(replace(array, point=point),))
     for repeat in (1, 2):
-        length = printed if repeat == 2 else dict(asked).get("sequence_length", 128)
+        length = printed if repeat == 2 else dict(options).get("sequence_length", 128)
         text = built.text("1n1g", 10.0 + repeat)
-        said = text.replace('"world_size"', f'"sequence_length": {length}, "world_size"')
-        assert said != text
-        built.log("1n1g", repeat, said)
+        log = text.replace('"world_size"', f'"sequence_length": {length}, "world_size"')
+        assert log != text
+        built.log("1n1g", repeat, log)
         built.started("1n1g", repeat)
         built.ended("1n1g", repeat)
-    row = rows(gathered(built.directory, states=says()))["1n1g"]
-    assert codes(row).get(2, []) == codes_of_2
+    row = rows_by_shape(gathered(built.directory, states=says()))["1n1g"]
+    assert list_codes(row).get(2, []) == codes_of_2

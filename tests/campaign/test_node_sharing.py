@@ -25,7 +25,7 @@ T = 1763717655
 RATE = 10.0
 
 
-def measured(
+def run_repeat(
     built: Built,
     repeat: int,
     begin: int,
@@ -48,7 +48,7 @@ def measured(
         built.log(shape, repeat, text, attempt=attempt)
 
 
-def shared(built: Built) -> Built:
+def share_nodes(built: Built) -> Built:
     """Let a campaign's jobs request no nodes of their own."""
     arrays = (
         replace(array, request=replace(array.request, exclusive=False))
@@ -61,33 +61,33 @@ def test_repeats_that_ran_at_once_on_a_node_have_no_number(
     build: Build, collect_json: CollectJson
 ) -> None:
     built = build("1n1g", repeats=3)
-    measured(built, 1, 0, 60)
-    measured(built, 2, 30, 90)
-    measured(built, 3, 90, 150)
+    run_repeat(built, 1, 0, 60)
+    run_repeat(built, 2, 30, 90)
+    run_repeat(built, 3, 90, 150)
     document = collect_json(built.directory)
     assert document["exit_code"] == 4
-    found = first_row(document)
-    assert codes(found) == [["shared-nodes"], ["shared-nodes"], []]
-    assert [run["throughput"] is None for run in found["runs"]] == [True, True, False]
-    detail = found["runs"][0]["reasons"][0]["detail"]
+    row = first_row(document)
+    assert codes(row) == [["shared-nodes"], ["shared-nodes"], []]
+    assert [run["throughput"] is None for run in row["runs"]] == [True, True, False]
+    detail = row["runs"][0]["reasons"][0]["detail"]
     assert "repeat 2 of " in detail
     assert "n1" in detail
-    assert "shared-nodes" not in found["flags"]
+    assert "shared-nodes" not in row["flags"]
 
 
 def test_where_the_site_lets_jobs_share_nodes_the_row_is_marked(
     build: Build, collect_json: CollectJson
 ) -> None:
     built = build("1n1g", repeats=3)
-    shared(built)
+    share_nodes(built)
     for repeat in (1, 2, 3):
-        measured(built, repeat, 0, 60)
+        run_repeat(built, repeat, 0, 60)
     document = collect_json(built.directory)
     assert document["exit_code"] == 0
-    found = first_row(document)
-    assert codes(found) == [[], [], []]
-    assert "shared-nodes" in found["flags"]
-    assert all(run["flags"] == ["shared-nodes"] for run in found["runs"])
+    row = first_row(document)
+    assert codes(row) == [[], [], []]
+    assert "shared-nodes" in row["flags"]
+    assert all(run["flags"] == ["shared-nodes"] for run in row["runs"])
     assert any("shared nodes" in text for text in document["warnings"])
 
 
@@ -100,8 +100,8 @@ def test_runs_one_after_another_or_on_other_nodes_are_not_marked(
     build: Build, collect_json: CollectJson, second: tuple[int, int], nodes: str
 ) -> None:
     built = build("1n1g", repeats=2)
-    measured(built, 1, 0, 60)
-    measured(built, 2, *second, nodes=nodes)
+    run_repeat(built, 1, 0, 60)
+    run_repeat(built, 2, *second, nodes=nodes)
     document = collect_json(built.directory)
     assert codes(first_row(document)) == [[], []]
     assert not any("shared nodes" in text for text in document["warnings"])
@@ -109,8 +109,8 @@ def test_runs_one_after_another_or_on_other_nodes_are_not_marked(
 
 def test_points_of_one_campaign_disturb_each_other(build: Build, collect_json: CollectJson) -> None:
     built = build("1n1g", "2n2g", repeats=1)
-    measured(built, 1, 0, 60)
-    measured(built, 1, 50, 90, nodes="n[1-2]", shape="2n2g")
+    run_repeat(built, 1, 0, 60)
+    run_repeat(built, 1, 50, 90, nodes="n[1-2]", shape="2n2g")
     (table,) = collect_json(built.directory)["data"]["tables"]
     assert [codes(row) for row in table["rows"]] == [[["shared-nodes"]], [["shared-nodes"]]]
 
@@ -120,14 +120,14 @@ def test_other_campaigns_beside_it_disturb_a_run(
     build: Build, collect_json: CollectJson, scheduler: str
 ) -> None:
     built = build("1n1g", repeats=2, name="20251121T093415Z-pytorch-aaaaaa")
-    measured(built, 1, 0, 60)
-    measured(built, 2, 60, 120)
+    run_repeat(built, 1, 0, 60)
+    run_repeat(built, 2, 60, 120)
     name = "20251121T093400Z-oneflow-bbbbbb"
     other = build("1n1g", name=name, id=name, framework="oneflow", scheduler=scheduler)
-    measured(other, 1, 70, 80, nodes="n1.cluster", log=False)
-    found = first_row(collect_json(built.directory))
-    assert codes(found) == [[], ["shared-nodes"]]
-    assert name in found["runs"][1]["reasons"][0]["detail"]
+    run_repeat(other, 1, 70, 80, nodes="n1.cluster", log=False)
+    row = first_row(collect_json(built.directory))
+    assert codes(row) == [[], ["shared-nodes"]]
+    assert name in row["runs"][1]["reasons"][0]["detail"]
     # What was found out stands where the other campaign is no longer there.
     shutil.rmtree(other.directory)
     audited = inside("audit", built.directory, "--json")
@@ -139,8 +139,8 @@ def test_an_attempt_that_never_wrote_its_end_disturbs_while_its_log_grew(
     build: Build, collect_json: CollectJson
 ) -> None:
     built = build("1n1g", repeats=2)
-    measured(built, 1, 100, 160)
-    measured(built, 2, 300, 360)
+    run_repeat(built, 1, 100, 160)
+    run_repeat(built, 2, 300, 360)
     name = "20251121T093400Z-pytorch-bbbbbb"
     other = build("1n1g", name=name, id=name)
     start = {"event": "start", "job": "9_1", "host": "n1", "nodelist": "n1"}
@@ -155,32 +155,32 @@ def test_what_came_while_others_were_collected_is_seen(build: Build) -> None:
     points = {name: Point("pytorch", name, Shape(1, 1), "fp32", 4) for name in ("first", "second")}
     builts = [build("1n1g", repeats=1, name=name, point=point) for name, point in points.items()]
     for built in builts:
-        measured(built, 1, 0, 60, nodes=built.directory.name)
+        run_repeat(built, 1, 0, 60, nodes=built.directory.name)
     answers = says()
 
     def states(watched: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
         if watched.directory == builts[1].directory:
             other = build("1n1g", repeats=1, name="third")
-            measured(other, 1, 30, 90, nodes=builts[1].directory.name, log=False)
+            run_repeat(other, 1, 30, 90, nodes=builts[1].directory.name, log=False)
             builts[1].status_path("1n1g", 1).touch()
             watched.records.refresh(watched.directory)
         return answers(watched)
 
-    found = [
+    run_codes = [
         [reason.code for reason in run.reasons]
         for table in gathered(*(built.directory for built in builts), states=states).tables
         for row in table.rows
         for run in row.runs
     ]
-    assert found == [[], ["shared-nodes"]]
+    assert run_codes == [[], ["shared-nodes"]]
 
 
 def test_a_copy_of_a_campaign_beside_it_is_no_neighbour(
     build: Build, collect_json: CollectJson
 ) -> None:
     built = build("1n1g", repeats=2)
-    measured(built, 1, 0, 60)
-    measured(built, 2, 60, 120)
+    run_repeat(built, 1, 0, 60)
+    run_repeat(built, 2, 60, 120)
     shutil.copytree(built.directory, built.directory.with_name("copy"))
     assert codes(first_row(collect_json(built.directory))) == [[], []]
 
@@ -189,9 +189,9 @@ def test_neighbours_that_cannot_be_read_are_passed_over(
     build: Build, collect_json: CollectJson
 ) -> None:
     built = build("1n1g", repeats=1)
-    measured(built, 1, 0, 60)
+    run_repeat(built, 1, 0, 60)
     damaged = build("1n1g", name="20251121T093400Z-pytorch-cccccc")
-    measured(damaged, 1, 0, 60, log=False)
+    run_repeat(damaged, 1, 0, 60, log=False)
     (damaged.directory / MANIFEST).write_text("{")
     runs = built.directory.parent
     (runs / "a file").write_text("")
@@ -208,9 +208,9 @@ def test_neighbours_of_another_schema_are_named_once(build: Build) -> None:
     for shape in ("1n1g", "1n2g"):
         name = f"20251121T093415Z-pytorch-{shape}"
         builts.append(build(shape, repeats=1, name=name, id=name))
-        measured(builts[-1], 1, 0, 60, shape=shape)
+        run_repeat(builts[-1], 1, 0, 60, shape=shape)
     other = build("1n1g", name="20251121T093400Z-pytorch-cccccc")
-    measured(other, 1, 0, 60, log=False)
+    run_repeat(other, 1, 0, 60, log=False)
     path = other.directory / MANIFEST
     path.write_text(path.read_text().replace(f'"schema": {store.SCHEMA}', '"schema": 1'))
     result = inside("collect", *(campaign.directory for campaign in builts), "--json")
@@ -224,10 +224,10 @@ def test_what_other_people_say_of_their_runs_refuses_nobody_s_number(
     build: Build, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = build("1n1g", repeats=1)
-    measured(built, 1, 0, 60)
+    run_repeat(built, 1, 0, 60)
     name = "20251121T093400Z-pytorch-dddddd"
     other = build("1n1g", name=name, id=name)
-    measured(other, 1, 0, 60, log=False)
+    run_repeat(other, 1, 0, 60, log=False)
     monkeypatch.setattr(
         store, "find_foreign_owner", lambda path: "mallory" if path.name == name else ""
     )
@@ -241,14 +241,14 @@ def test_campaigns_of_another_time_are_not_read(
     build: Build, collect_json: CollectJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = build("1n1g", repeats=1, name="20251121T093415Z-pytorch-aaaaaa")
-    measured(built, 1, 0, 60)
+    run_repeat(built, 1, 0, 60)
     for place in range(20):
         name = f"20251101T0000{place:02}Z-pytorch-eeeeee"
-        measured(build("1n1g", name=name, id=name), 1, 0, 60, log=False)
+        run_repeat(build("1n1g", name=name, id=name), 1, 0, 60, log=False)
         for path in (built.directory.parent / name / "status").iterdir():
             os.utime(path, (T - 90000, T - 90000))
     later = "20261101T000000Z-pytorch-ffffff"
-    measured(build("1n1g", name=later, id=later), 1, 0, 60, log=False)
+    run_repeat(build("1n1g", name=later, id=later), 1, 0, 60, log=False)
     read: list[Path] = []
     manifest = store.read_manifest
 

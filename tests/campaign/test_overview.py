@@ -18,35 +18,35 @@ from tests.kit.collecting import gathered, says, waits
 
 
 @pytest.fixture
-def finished(build: Build) -> Built:
+def built(build: Build) -> Built:
     built = build("1n1g", "1n4g", repeats=2)
     built.finish()
     return built
 
 
-def collected(built: Built, *words: str) -> Overview:
+def collect_overview(built: Built, *words: str) -> Overview:
     gathered(built.directory, states=says(*words))
     return read_overview(built.directory)
 
 
-def test_what_was_collected_is_counted_and_its_highest_median_shown(finished: Built) -> None:
-    found = collected(finished, "COMPLETED", "FAILED")
-    assert (found.state, found.valid, found.asked) == ("incomplete", 2, 4)
-    assert found.best is not None
-    assert (found.best.point, found.best.shape) == ("bert-tiny_1n4g_fp32_b4", "1n4g")
-    assert found.best.throughput == pytest.approx(40)
-    assert found.shapes == ("1n1g", "1n4g")
+def test_what_was_collected_is_counted_and_its_highest_median_shown(built: Built) -> None:
+    summary = collect_overview(built, "COMPLETED", "FAILED")
+    assert (summary.state, summary.valid, summary.asked) == ("incomplete", 2, 4)
+    assert summary.best is not None
+    assert (summary.best.point, summary.best.shape) == ("bert-tiny_1n4g_fp32_b4", "1n4g")
+    assert summary.best.throughput == pytest.approx(40)
+    assert summary.shapes == ("1n1g", "1n4g")
 
 
-def test_a_campaign_of_which_all_counts_is_complete(finished: Built) -> None:
-    assert collected(finished).state == "complete"
+def test_a_campaign_of_which_all_counts_is_complete(built: Built) -> None:
+    assert collect_overview(built).state == "complete"
 
 
-def test_a_retry_makes_what_was_collected_wait_again(finished: Built) -> None:
-    collected(finished)
-    point = finished.campaign.arrays[0]
+def test_a_retry_makes_what_was_collected_wait_again(built: Built) -> None:
+    collect_overview(built)
+    point = built.campaign.arrays[0]
     again = replace(point, name=f"{point.name}-t1", retry=1, first_attempt=1, repeats=(2,))
-    changed = finished.change(arrays=(*finished.campaign.arrays, again))
+    changed = built.change(arrays=(*built.campaign.arrays, again))
     assert (read_overview(changed.directory).state, read_overview(changed.directory).valid) == (
         "waiting",
         4,
@@ -108,42 +108,42 @@ def test_a_rehearsal_that_ended_was_rehearsed(build: Build) -> None:
     assert read_overview(built.directory).state == "rehearsed"
 
 
-def replaced(path: Path, make: Callable[[Path], object]) -> None:
+def replace_file(path: Path, make: Callable[[Path], object]) -> None:
     path.unlink()
     make(path)
 
 
-def damage(path: Path) -> dict[str, Callable[[], object]]:
+def list_damages(path: Path) -> dict[str, Callable[[], object]]:
     return {
         "cut": lambda: path.write_bytes(path.read_bytes()[:-9]),
         "empty": lambda: path.write_bytes(b""),
         "no text": lambda: path.write_bytes(b"\xff\xfe\x00" * 99),
         "another document": lambda: path.write_text("[1]"),
         "deeply nested": lambda: path.write_text("[" * 100_000),
-        "a folder": lambda: replaced(path, Path.mkdir),
-        "a pipe": lambda: replaced(path, os.mkfifo),
+        "a folder": lambda: replace_file(path, Path.mkdir),
+        "a pipe": lambda: replace_file(path, os.mkfifo),
     }
 
 
-DAMAGES = tuple(damage(Path()))
+DAMAGES = tuple(list_damages(Path()))
 
 
-@pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_manifest_is_a_line_with_its_reason(finished: Built, how: str) -> None:
-    store.write_note(finished.directory, "mine")
-    damage(finished.directory / "manifest.json")[how]()
-    found = read_overview(finished.directory)
-    assert (found.state, found.campaign, found.note) == ("damaged", finished.campaign.id, "mine")
-    assert "manifest.json" in found.problem
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_manifest_is_a_line_with_its_reason(built: Built, kind: str) -> None:
+    store.write_note(built.directory, "mine")
+    list_damages(built.directory / "manifest.json")[kind]()
+    summary = read_overview(built.directory)
+    assert (summary.state, summary.campaign, summary.note) == ("damaged", built.campaign.id, "mine")
+    assert "manifest.json" in summary.problem
 
 
-@pytest.mark.parametrize("how", DAMAGES)
-def test_damaged_measurements_are_named_and_the_rest_is_there(finished: Built, how: str) -> None:
-    collected(finished)
-    damage(finished.directory / "measurements.json")[how]()
-    found = read_overview(finished.directory)
-    assert (found.state, found.valid, found.asked) == ("ended", None, 4)
-    assert "measurements" in found.problem
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_measurements_are_named_and_the_rest_is_there(built: Built, kind: str) -> None:
+    collect_overview(built)
+    list_damages(built.directory / "measurements.json")[kind]()
+    summary = read_overview(built.directory)
+    assert (summary.state, summary.valid, summary.asked) == ("ended", None, 4)
+    assert "measurements" in summary.problem
 
 
 def test_a_damaged_campaign_was_made_when_its_name_says(build: Build) -> None:
@@ -153,7 +153,7 @@ def test_a_damaged_campaign_was_made_when_its_name_says(build: Build) -> None:
 
 
 def test_no_more_files_are_opened_than_it_takes(
-    finished: Built, monkeypatch: pytest.MonkeyPatch
+    built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     real = os.open
@@ -163,13 +163,13 @@ def test_no_more_files_are_opened_than_it_takes(
         return real(path, *words, **more)
 
     monkeypatch.setattr(os, "open", counted)
-    read_overview(finished.directory)
+    read_overview(built.directory)
     # Of a repeat the end of one file, and never a log.
     assert len(opened) == 1 + 4
     assert all(name == "manifest.json" or name.endswith(".jsonl") for name in opened)
-    collected(finished)
+    collect_overview(built)
     opened.clear()
-    read_overview(finished.directory)
+    read_overview(built.directory)
     assert opened == ["manifest.json", "measurements.json"]
 
 
@@ -184,15 +184,15 @@ def test_of_a_long_status_file_the_end_is_read(build: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "kept"),
+    ("typed", "expected"),
     [("after  the\n\tupdate", "after the update"), ("größer, 2 % ½", "größer, 2 % ½"), ("", "")],
 )
-def test_a_note_is_one_line(build: Build, typed: str, kept: str) -> None:
+def test_a_note_is_one_line(build: Build, typed: str, expected: str) -> None:
     built = build("1n1g")
     store.write_note(built.directory, "before")
     store.write_note(built.directory, typed)
-    assert store.read_note(built.directory) == read_overview(built.directory).note == kept
-    assert (built.directory / store.NOTE).exists() == bool(kept)
+    assert store.read_note(built.directory) == read_overview(built.directory).note == expected
+    assert (built.directory / store.NOTE).exists() == bool(expected)
 
 
 @pytest.mark.parametrize("text", ["a\x1b[31mb", "x" * 1001], ids=["escape", "long"])

@@ -14,7 +14,7 @@ import pytest
 from hpcbert.campaign import record
 from hpcbert.campaign.record import Records
 from tests.kit.campaigns import Build, Built
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 from tests.kit.slurm import Programs
 
 _opened: list[Counter[str]] = []
@@ -26,7 +26,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def counting() -> Iterator[Counter[str]]:
+def count_opened_files() -> Iterator[Counter[str]]:
     """Count how often each status file is opened, by campaign and name."""
     if _hook not in _HOOKED:
         _HOOKED.append(_hook)
@@ -41,24 +41,24 @@ def counting() -> Iterator[Counter[str]]:
 _HOOKED: list[object] = []
 
 
-def files(*builts: Built) -> Counter[str]:
+def count_files(*builts: Built) -> Counter[str]:
     """Return the status files of campaigns, each once."""
     paths = (path for built in builts for path in (built.directory / "status").iterdir())
     return Counter("/".join(path.parts[-3:]) for path in paths)
 
 
-def completed(built: Built, *words: str) -> str:
+def render_sacct(built: Built, *words: str) -> str:
     """Return what sacct says of a campaign's repeats, COMPLETED where nothing else is given."""
-    said = [*words, *["COMPLETED"] * 5]
+    states = [*words, *["COMPLETED"] * 5]
     return "".join(
-        built.sacct(repeat, said[repeat - 1], array=place)
+        built.sacct(repeat, states[repeat - 1], array=place)
         for place in range(len(built.campaign.arrays))
         for repeat in range(1, 6)
     )
 
 
 @pytest.fixture
-def finished(here: None, build: Build) -> Callable[..., Built]:
+def make_finished(empty_directory: None, build: Build) -> Callable[..., Built]:
     """Makes a campaign of two points that have run."""
 
     def make(**changes: Any) -> Built:
@@ -70,14 +70,14 @@ def finished(here: None, build: Build) -> Callable[..., Built]:
 
 
 @pytest.fixture
-def asked(slurm: Programs, monkeypatch: pytest.MonkeyPatch) -> Programs:
+def programs(slurm: Programs, monkeypatch: pytest.MonkeyPatch) -> Programs:
     """A Slurm on PATH."""
     monkeypatch.setenv("PATH", slurm.path)
     return slurm
 
 
-def collected(*builts: Built) -> tuple[Done, Counter[str]]:
-    with counting() as opened:
+def collect_counted(*builts: Built) -> tuple[CliResult, Counter[str]]:
+    with count_opened_files() as opened:
         result = inside("collect", *(built.directory for built in builts), "--json")
     return result, opened
 
@@ -87,49 +87,49 @@ def collected(*builts: Built) -> tuple[Done, Counter[str]]:
 )
 @pytest.mark.parametrize("scheduler", ["slurm", "local"])
 def test_a_collect_opens_each_status_file_once(
-    finished: Callable[..., Built], asked: Programs, scheduler: str, *, again: bool
+    make_finished: Callable[..., Built], programs: Programs, scheduler: str, *, again: bool
 ) -> None:
     jobs = ("70", "71") if scheduler == "slurm" else ("local-1-1", "local-1-1")
-    built = finished(scheduler=scheduler, jobs=jobs)
-    asked.answers(sacct=[completed(built)])
+    built = make_finished(scheduler=scheduler, jobs=jobs)
+    programs.answers(sacct=[render_sacct(built)])
     if again:
-        assert collected(built)[0].returncode == 0
+        assert collect_counted(built)[0].returncode == 0
         assert (built.directory / "measurements.json").is_file()
-    result, opened = collected(built)
+    result, opened = collect_counted(built)
     assert result.returncode == 0, result
-    assert opened == files(built)
+    assert opened == count_files(built)
 
 
 def test_so_does_a_collect_of_attempts_and_of_repeats_that_run(
-    finished: Callable[..., Built], asked: Programs
+    make_finished: Callable[..., Built], programs: Programs
 ) -> None:
-    built = finished()
+    built = make_finished()
     built.started("1n1g", 2, attempt=1)
     built.ended("1n1g", 2, attempt=1)
     path = built.status_path("1n1g", 3)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
     built.status_path("1n1g", 4).unlink()
-    asked.answers(sacct=[completed(built, "COMPLETED", "COMPLETED", "RUNNING", "PENDING")])
-    assert collected(built)[1] == files(built)
+    programs.answers(sacct=[render_sacct(built, "COMPLETED", "COMPLETED", "RUNNING", "PENDING")])
+    assert collect_counted(built)[1] == count_files(built)
 
 
 def test_campaigns_that_look_at_each_other_open_no_file_twice(
-    finished: Callable[..., Built], asked: Programs
+    make_finished: Callable[..., Built], programs: Programs
 ) -> None:
-    built, two = finished(), finished(name="20261121-pytorch-def", jobs=("80", "81"))
-    asked.answers(sacct=[completed(built), completed(two)])
-    assert collected(built, two)[1] == files(built, two)
+    built, two = make_finished(), make_finished(name="20261121-pytorch-def", jobs=("80", "81"))
+    programs.answers(sacct=[render_sacct(built), render_sacct(two)])
+    assert collect_counted(built, two)[1] == count_files(built, two)
 
 
 def test_an_audit_opens_each_status_file_once(
-    finished: Callable[..., Built], asked: Programs
+    make_finished: Callable[..., Built], programs: Programs
 ) -> None:
-    built = finished()
-    asked.answers(sacct=[completed(built)])
-    collected(built)
-    with counting() as opened:
+    built = make_finished()
+    programs.answers(sacct=[render_sacct(built)])
+    collect_counted(built)
+    with count_opened_files() as opened:
         assert inside("audit", built.directory).returncode == 0
-    assert opened == files(built)
+    assert opened == count_files(built)
 
 
 def test_what_was_written_to_since_is_read_again(tmp_path: Path) -> None:
@@ -156,6 +156,8 @@ def test_what_is_too_large_or_no_file_is_as_good_as_missing(tmp_path: Path) -> N
     with path.open("wb") as file:
         file.truncate((1 << 22) + 1)
     missing = record.RepeatRecord()
-    assert [record.read_record(one) for one in (path, tmp_path, tmp_path / "none")] == [missing] * 3
+    assert [record.read_record(candidate) for candidate in (path, tmp_path, tmp_path / "none")] == [
+        missing
+    ] * 3
     assert (missing.events, missing.attempts, missing.steps) == ((), {}, ())
     assert missing.attempt(2).attempt == missing.newest(first=2).attempt == 2

@@ -13,7 +13,7 @@ from hpcbert.campaign.record import Step, read_steps
 T = 1_795_255_599
 
 
-def events(
+def make_events(
     begin: float, end: float, *, attempt: int = 0, nodes: str = "n1", **more: Any
 ) -> list[dict[str, Any]]:
     """Return what a script writes, with whole seconds only where `fine` is false."""
@@ -36,31 +36,33 @@ def events(
     ]
 
 
-def step(begin: float, end: float, **more: Any) -> Step:
-    (found,) = read_steps(events(begin, end, **more))
-    return found
+def parse_step(begin: float, end: float, **more: Any) -> Step:
+    (result,) = read_steps(make_events(begin, end, **more))
+    return result
 
 
 def test_a_step_has_its_moments_nodes_and_clocks() -> None:
-    found = step(T + 0.25, T + 60.5, nodes="n[1-3]", ahead=300, zone=("+0100", "-0330"), ran=59.25)
-    assert (found.begin, found.end, found.fine) == (T + 0.25, T + 60.5, True)
-    assert found.nodes == {"n1", "n2", "n3"}
-    assert (found.zones, found.ahead) == ((3600, -12600), 300)
-    assert found.moved == pytest.approx(1.0)
+    parsed = parse_step(
+        T + 0.25, T + 60.5, nodes="n[1-3]", ahead=300, zone=("+0100", "-0330"), ran=59.25
+    )
+    assert (parsed.begin, parsed.end, parsed.fine) == (T + 0.25, T + 60.5, True)
+    assert parsed.nodes == {"n1", "n2", "n3"}
+    assert (parsed.zones, parsed.ahead) == ((3600, -12600), 300)
+    assert parsed.moved == pytest.approx(1.0)
 
 
 def test_a_record_of_an_older_script_has_whole_seconds() -> None:
-    found = step(T + 0.9, T + 60.9, fine=False)
-    assert (found.begin, found.end, found.fine) == (T, T + 60, False)
-    assert (found.zones, found.moved, found.ahead) == ((), 0.0, 0)
+    parsed = parse_step(T + 0.9, T + 60.9, fine=False)
+    assert (parsed.begin, parsed.end, parsed.fine) == (T, T + 60, False)
+    assert (parsed.zones, parsed.moved, parsed.ahead) == ((), 0.0, 0)
 
 
 def test_each_attempt_has_its_own_step_and_one_that_was_killed_no_end() -> None:
-    killed = events(T, T + 10)[:2]
-    never = events(T + 20, T + 30, attempt=1)[:1]
-    last = events(T + 40, T + 50, attempt=2)
-    found = read_steps([*killed, *never, *last])
-    assert [(one.attempt, one.begin, one.end) for one in found] == [
+    killed = make_events(T, T + 10)[:2]
+    never = make_events(T + 20, T + 30, attempt=1)[:1]
+    last = make_events(T + 40, T + 50, attempt=2)
+    steps = read_steps([*killed, *never, *last])
+    assert [(entry.attempt, entry.begin, entry.end) for entry in steps] == [
         (0, T, None),
         (1, T + 18, None),
         (2, T + 40, T + 50),
@@ -68,7 +70,7 @@ def test_each_attempt_has_its_own_step_and_one_that_was_killed_no_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "shared"),
+    ("earlier", "later", "shared"),
     [
         (((0, 60), "n1"), ((30, 90), "n1"), ("n1",)),
         (((0, 60), "n1"), ((60, 90), "n1"), ()),
@@ -81,9 +83,11 @@ def test_each_attempt_has_its_own_step_and_one_that_was_killed_no_end() -> None:
     ids=["partly", "touching", "a-moment", "within", "other-node", "one-of-several", "domain"],
 )
 def test_steps_share_the_nodes_that_both_have_at_the_same_time(
-    one: Any, two: Any, shared: tuple[str, ...]
+    earlier: Any, later: Any, shared: tuple[str, ...]
 ) -> None:
-    first, second = (step(T + low, T + high, nodes=nodes) for (low, high), nodes in (one, two))
+    first, second = (
+        parse_step(T + low, T + high, nodes=nodes) for (low, high), nodes in (earlier, later)
+    )
     assert first.shared(second) == second.shared(first) == shared
 
 
@@ -91,19 +95,19 @@ def test_steps_share_the_nodes_that_both_have_at_the_same_time(
 def test_whole_seconds_make_no_overlap_of_steps_that_follow_each_other(
     fine: tuple[bool, bool],
 ) -> None:
-    first = step(T + 0.2, T + 10.7, fine=fine[0])
-    second = step(T + 10.8, T + 20.1, fine=fine[1])
+    first = parse_step(T + 0.2, T + 10.7, fine=fine[0])
+    second = parse_step(T + 10.8, T + 20.1, fine=fine[1])
     assert first.shared(second) == ()
 
 
 def test_clocks_of_two_hosts_are_compared_by_the_controller_s() -> None:
-    slow = step(T, T + 60, nodes="n[1-2]", host="n1", ahead=300)
-    right = step(T + 300, T + 360, nodes="n[2-3]", host="n2", ahead=0)
-    after = step(T + 361, T + 400, nodes="n[2-3]", host="n2", ahead=0)
+    slow = parse_step(T, T + 60, nodes="n[1-2]", host="n1", ahead=300)
+    right = parse_step(T + 300, T + 360, nodes="n[2-3]", host="n2", ahead=0)
+    after = parse_step(T + 361, T + 400, nodes="n[2-3]", host="n2", ahead=0)
     assert slow.shared(right) == ("n2",)
     assert slow.shared(after) == ()
     # On the same host a wrong clock is wrong for both.
-    assert slow.shared(step(T + 60, T + 90, nodes="n1", ahead=-5)) == ()
+    assert slow.shared(parse_step(T + 60, T + 90, nodes="n1", ahead=-5)) == ()
 
 
 JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
@@ -124,8 +128,8 @@ JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_siz
     )
 )
 def test_damaged_records_are_answered(told: list[dict[str, Any]]) -> None:
-    found = read_steps(told)
-    for one in found:
-        assert one.begin is not None
-        for other in found:
-            one.shared(other)
+    steps = read_steps(told)
+    for first in steps:
+        assert first.begin is not None
+        for other in steps:
+            first.shared(other)

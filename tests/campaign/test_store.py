@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
+def small_folder(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
     place = tmp_path / "small"
     place.mkdir()
@@ -42,23 +42,23 @@ def small(tmp_path: Path) -> Iterator[Path]:
     run(["umount", str(place)])
 
 
-def test_a_full_file_system_leaves_what_was_there(small: Path) -> None:
-    path = small / "manifest.json"
+def test_a_full_file_system_leaves_what_was_there(small_folder: Path) -> None:
+    path = small_folder / "manifest.json"
     store.write_text(path, "old")
     with pytest.raises(HpcbertError, match="No space left on device") as caught:
         store.write_text(path, "x" * 200_000)
     assert "Free some space" in caught.value.hint
     assert path.read_text() == "old"
-    assert list(small.iterdir()) == [path]
+    assert list(small_folder.iterdir()) == [path]
 
 
-def test_a_read_only_file_system_leaves_what_was_there(small: Path) -> None:
-    path = small / "manifest.json"
+def test_a_read_only_file_system_leaves_what_was_there(small_folder: Path) -> None:
+    path = small_folder / "manifest.json"
     store.write_text(path, "old")
-    assert run(["mount", "-o", "remount,ro", str(small)]).ok
+    assert run(["mount", "-o", "remount,ro", str(small_folder)]).ok
     with pytest.raises(HpcbertError, match="Read-only file system"):
         store.write_text(path, "new")
-    with pytest.raises(HpcbertError, match="lock"), store.locked(small):
+    with pytest.raises(HpcbertError, match="lock"), store.locked(small_folder):
         pass
     assert path.read_text() == "old"
 
@@ -201,7 +201,7 @@ FIRST, DEAD = "4026531836", "4194999"
 
 
 @pytest.mark.parametrize(
-    ("changes", "taken"),
+    ("changes", "available"),
     [
         ({"pid": DEAD}, True),
         ({"pid": DEAD, "namespace": "4026532999"}, False),
@@ -218,12 +218,12 @@ FIRST, DEAD = "4026531836", "4194999"
     ids=str,
 )
 def test_who_can_not_be_seen_is_not_dead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], taken: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], available: bool
 ) -> None:
     holder = lock.current_holder()._replace(namespace=FIRST, machine="mine")
     monkeypatch.setattr(lock, "current_holder", lambda: holder)
     (tmp_path / store.LOCK).write_text(" ".join(holder._replace(**changes)) + "\n")
-    if taken:
+    if available:
         with store.locked(tmp_path):
             pass
         return
@@ -262,7 +262,7 @@ with store.locked(place):
 
 
 @pytest.fixture
-def shifted() -> Callable[..., Outcome]:
+def run_in_time_namespace() -> Callable[..., Outcome]:
     """Run a line of Python in a time namespace, whose boot time differs by a number of seconds."""
     require("namespaces")
 
@@ -278,24 +278,24 @@ def shifted() -> Callable[..., Outcome]:
 
 
 def test_a_dead_holder_is_dead_from_another_time_namespace(
-    tmp_path: Path, shifted: Callable[..., Outcome]
+    tmp_path: Path, run_in_time_namespace: Callable[..., Outcome]
 ) -> None:
     (tmp_path / store.LOCK).write_text(" ".join(lock.current_holder()._replace(pid=DEAD)) + "\n")
-    assert shifted("3600", "store.locked(place).__enter__()", tmp_path).ok
+    assert run_in_time_namespace("3600", "store.locked(place).__enter__()", tmp_path).ok
 
 
 @pytest.mark.parametrize("seconds", ["1", "86400"])
 def test_a_holder_outside_a_time_namespace_is_not_dead(
-    tmp_path: Path, shifted: Callable[..., Outcome], seconds: str
+    tmp_path: Path, run_in_time_namespace: Callable[..., Outcome], seconds: str
 ) -> None:
     with store.locked(tmp_path):
-        outcome = shifted(seconds, "store.locked(place).__enter__()", tmp_path)
+        outcome = run_in_time_namespace(seconds, "store.locked(place).__enter__()", tmp_path)
         assert (tmp_path / store.LOCK).exists()
     assert "is working on this campaign" in outcome.stderr
 
 
 def test_a_holder_inside_a_time_namespace_is_not_dead(
-    tmp_path: Path, shifted: Callable[..., Outcome]
+    tmp_path: Path, run_in_time_namespace: Callable[..., Outcome]
 ) -> None:
     holder = (
         "import os, subprocess; os.environ['PLACE'] = str(place)\n"
@@ -314,14 +314,20 @@ def test_a_holder_inside_a_time_namespace_is_not_dead(
             "-c",
             visitor,
         ]
-        outcome = shifted("3600", holder, tmp_path, *inner)
+        outcome = run_in_time_namespace("3600", holder, tmp_path, *inner)
         assert "is working on this campaign" in outcome.stderr
 
 
 def test_a_local_queue_lives_from_another_time_namespace_too(
-    shifted: Callable[..., Outcome],
+    run_in_time_namespace: Callable[..., Outcome],
 ) -> None:
     job = backend.queue_job_id(os.getpid())
-    assert shifted("3600", "print(backend.is_queue_alive(sys.argv[1]))", job).stdout == "True\n"
+    assert (
+        run_in_time_namespace("3600", "print(backend.is_queue_alive(sys.argv[1]))", job).stdout
+        == "True\n"
+    )
     dead = f"local-{os.getpid()}-{int(job.rpartition('-')[2]) + 100}"
-    assert shifted("3600", "print(backend.is_queue_alive(sys.argv[1]))", dead).stdout == "False\n"
+    assert (
+        run_in_time_namespace("3600", "print(backend.is_queue_alive(sys.argv[1]))", dead).stdout
+        == "False\n"
+    )

@@ -11,49 +11,51 @@ POINT = "bert-base_2n8g_fp32_b32"
 UP = {f"n{number}": True for number in range(1, 9)}
 
 
-def tried(
+def make_outcome(
     repeat: int, state: str, *nodes: str, good: bool = False, point: str = POINT
 ) -> RepeatOutcome:
     return RepeatOutcome(point, repeat, state, good, nodes)
 
 
-def good(repeat: int, *nodes: str, point: str = POINT) -> RepeatOutcome:
-    return tried(repeat, "COMPLETED", *nodes, good=True, point=point)
+def make_good_outcome(repeat: int, *nodes: str, point: str = POINT) -> RepeatOutcome:
+    return make_outcome(repeat, "COMPLETED", *nodes, good=True, point=point)
 
 
 @pytest.mark.parametrize("word", ["NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"])
 def test_the_node_that_slurm_lost_is_suspected_even_if_it_was_good_before(word: str) -> None:
-    found = Suspicion([good(1, "n1"), tried(2, word, "n1")], UP).of(POINT)
-    assert list(found) == ["n1"]
-    assert f"repeat 2 of {POINT} was {word} on it" in found["n1"]
+    suspects = Suspicion([make_good_outcome(1, "n1"), make_outcome(2, word, "n1")], UP).of(POINT)
+    assert list(suspects) == ["n1"]
+    assert f"repeat 2 of {POINT} was {word} on it" in suspects["n1"]
 
 
 def test_of_several_nodes_the_one_that_is_down_is_to_blame() -> None:
-    tries = [tried(1, "NODE_FAIL", "n1", "n2", "n3")]
-    found = Suspicion(tries, {**UP, "n2": False}).of(POINT)
-    assert list(found) == ["n2"]
-    assert "it is down" in found["n2"]
+    tries = [make_outcome(1, "NODE_FAIL", "n1", "n2", "n3")]
+    suspects = Suspicion(tries, {**UP, "n2": False}).of(POINT)
+    assert list(suspects) == ["n2"]
+    assert "it is down" in suspects["n2"]
 
 
 def test_if_none_is_down_those_on_which_nothing_ended_well_are() -> None:
-    other = good(1, "n1", "n3", point="another point")
-    assert list(Suspicion([tried(1, "NODE_FAIL", "n1", "n2"), other], UP).of(POINT)) == ["n2"]
+    other = make_good_outcome(1, "n1", "n3", point="another point")
+    assert list(Suspicion([make_outcome(1, "NODE_FAIL", "n1", "n2"), other], UP).of(POINT)) == [
+        "n2"
+    ]
 
 
 @pytest.mark.parametrize("word", ["FAILED", "TIMEOUT", "UNKNOWN"])
 def test_a_node_on_which_only_failures_ran_is_suspected_if_others_of_the_point_are_good(
     word: str,
 ) -> None:
-    tries = [good(1, "n1", "n2"), tried(2, word, "n2", "n3")]
+    tries = [make_good_outcome(1, "n1", "n2"), make_outcome(2, word, "n2", "n3")]
     assert list(Suspicion(tries, UP).of(POINT)) == ["n3"]
     # Where nothing of the point ended well, the point is to blame.
-    elsewhere = good(1, "n1", "n2", point="another point")
-    assert Suspicion([elsewhere, tried(2, word, "n2", "n3")], UP).of(POINT) == {}
+    elsewhere = make_good_outcome(1, "n1", "n2", point="another point")
+    assert Suspicion([elsewhere, make_outcome(2, word, "n2", "n3")], UP).of(POINT) == {}
 
 
 @pytest.mark.parametrize("word", ["CANCELLED", "PREEMPTED", "OUT_OF_MEMORY", "COMPLETED"])
 def test_what_is_no_fault_of_a_node_speaks_against_none(word: str) -> None:
-    assert Suspicion([good(1, "n1"), tried(2, word, "n2")], UP).of(POINT) == {}
+    assert Suspicion([make_good_outcome(1, "n1"), make_outcome(2, word, "n2")], UP).of(POINT) == {}
 
 
 def test_never_more_than_a_quarter_is_kept_away_from() -> None:

@@ -106,7 +106,7 @@ echo "${{out#, }}"
 """
 
 
-def described(folder: Path, tools: dict[str, str], *words: str) -> Fingerprint:
+def describe_node(folder: Path, tools: dict[str, str], *words: str) -> Fingerprint:
     for name, text in tools.items():
         tool(folder / "bin", name, text)
     path = f"{folder / 'bin'}:/usr/bin:/bin"
@@ -115,29 +115,29 @@ def described(folder: Path, tools: dict[str, str], *words: str) -> Fingerprint:
         env={"PATH": path, "SLURMD_NODENAME": "n1"}, check=True, timeout=CEILING,
     )  # fmt: skip
     (file,) = (folder / "env").glob("*.json")
-    found = fingerprint.parse(file.read_bytes())
-    assert found is not None
-    return found
+    parsed = fingerprint.parse(file.read_bytes())
+    assert parsed is not None
+    return parsed
 
 
-def printing(text: str) -> str:
+def render_tool(text: str) -> str:
     return f"#!/bin/bash\nprintf %s {shlex.quote(text)}\n"
 
 
-def rocm_smi(cards: str, driver: str = "") -> str:
+def render_rocm_smi(cards: str, driver: str = "") -> str:
     return (
         f"#!/bin/bash\ncase $* in *driver*) printf %s {shlex.quote(driver)} ;; "
         f"*) printf %s {shlex.quote(cards)} ;; esac\n"
     )
 
 
-def gpus(found: Fingerprint) -> dict[str, str]:
-    return {name: text for name, text in found.facts.items() if name.startswith("GPU")}
+def select_gpu_facts(description: Fingerprint) -> dict[str, str]:
+    return {name: text for name, text in description.facts.items() if name.startswith("GPU")}
 
 
 def test_amd_s_newer_tool_is_read(tmp_path: Path) -> None:
     both = "".join(MI300A.replace("{number}", str(number)) for number in range(4))
-    assert gpus(described(tmp_path, {"amd-smi": printing(both)})) == {
+    assert select_gpu_facts(describe_node(tmp_path, {"amd-smi": render_tool(both)})) == {
         "GPUs": "4",
         "GPU": "AMD Instinct MI300A",
         "GPU driver": "6.14.4",
@@ -148,12 +148,14 @@ def test_amd_s_newer_tool_is_read(tmp_path: Path) -> None:
 
 
 def test_what_amd_s_newer_tool_does_not_tell_is_left_out(tmp_path: Path) -> None:
-    found = gpus(described(tmp_path, {"amd-smi": printing(MI350X)}))
-    assert found == {"GPUs": "1", "GPU": "AMD Instinct MI350X", "GPU power limit, W": "1000"}
+    facts = select_gpu_facts(describe_node(tmp_path, {"amd-smi": render_tool(MI350X)}))
+    assert facts == {"GPUs": "1", "GPU": "AMD Instinct MI350X", "GPU power limit, W": "1000"}
 
 
 def test_amd_s_older_tool_is_read(tmp_path: Path) -> None:
-    assert gpus(described(tmp_path, {"rocm-smi": rocm_smi(MI100, MI100_DRIVER)})) == {
+    assert select_gpu_facts(
+        describe_node(tmp_path, {"rocm-smi": render_rocm_smi(MI100, MI100_DRIVER)})
+    ) == {
         "GPUs": "2",
         "GPU": "Arcturus GL-XL [AMD Instinct MI100]",
         "GPU driver": "4.18.0-348.12.2.el8_5.x86_64",
@@ -161,7 +163,7 @@ def test_amd_s_older_tool_is_read(tmp_path: Path) -> None:
 
 
 def test_columns_of_amd_s_older_tool_are_found_by_name(tmp_path: Path) -> None:
-    assert gpus(described(tmp_path, {"rocm-smi": rocm_smi(RX7900)})) == {
+    assert select_gpu_facts(describe_node(tmp_path, {"rocm-smi": render_rocm_smi(RX7900)})) == {
         "GPUs": "1",
         "GPU": "Radeon RX 7900 XT",
         "GPU memory, MiB": "20464",
@@ -169,13 +171,13 @@ def test_columns_of_amd_s_older_tool_are_found_by_name(tmp_path: Path) -> None:
 
 
 def test_where_the_newer_tool_tells_nothing_the_older_is_asked(tmp_path: Path) -> None:
-    tools = {"amd-smi": "#!/bin/bash\nexit 1\n", "rocm-smi": rocm_smi(RX7900)}
-    assert described(tmp_path, tools).facts["GPU"] == "Radeon RX 7900 XT"
+    tools = {"amd-smi": "#!/bin/bash\nexit 1\n", "rocm-smi": render_rocm_smi(RX7900)}
+    assert describe_node(tmp_path, tools).facts["GPU"] == "Radeon RX 7900 XT"
 
 
 def test_gaudi_s_tool_is_read(tmp_path: Path) -> None:
     text = HL_SMI.format(columns=",".join(GAUDI_COLUMNS), line=shlex.quote(GAUDI3))
-    assert gpus(described(tmp_path, {"hl-smi": text})) == {
+    assert select_gpu_facts(describe_node(tmp_path, {"hl-smi": text})) == {
         "GPUs": "1",
         "GPU": "HL-325L",
         "GPU driver": "1.22.1-97ec1a4",
@@ -186,20 +188,20 @@ def test_gaudi_s_tool_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["amd-smi", "rocm-smi", "hl-smi"])
 @pytest.mark.parametrize("text", ["", "GPU: 0\n", "device,\ncard0,\n", "card0\n", "0,\n"])
 def test_a_tool_that_tells_nothing_is_no_failure(name: str, text: str, tmp_path: Path) -> None:
-    assert "GPU" not in described(tmp_path, {name: printing(text)}).facts
+    assert "GPU" not in describe_node(tmp_path, {name: render_tool(text)}).facts
 
 
 @pytest.mark.parametrize("name", ["amd-smi", "rocm-smi", "hl-smi"])
 def test_on_cpus_no_tool_is_asked(name: str, tmp_path: Path) -> None:
     path = tmp_path / "asked"
-    described(tmp_path, {name: f"#!/bin/bash\ntouch {shlex.quote(str(path))}\n"}, "cpu")
+    describe_node(tmp_path, {name: f"#!/bin/bash\ntouch {shlex.quote(str(path))}\n"}, "cpu")
     assert not path.exists()
 
 
 def test_variables_of_the_allocation_are_no_difference_between_runs() -> None:
-    hidden = {f"{one}_VISIBLE_DEVICES": "0" for one in ("CUDA", "HIP", "ROCR", "HABANA")}
+    hidden = {f"{vendor}_VISIBLE_DEVICES": "0" for vendor in ("CUDA", "HIP", "ROCR", "HABANA")}
     text = {**hidden, "HIP_FORCE_DEV_KERNARG": "1", "HSA_XNACK": "0"}
     raw = str({"schema": 1, "node": "n1", "host": {}, "image": {"environment": text}})
-    found = fingerprint.parse(raw.replace("'", '"').encode())
-    assert found is not None
-    assert found.facts == {"variable HIP_FORCE_DEV_KERNARG": "1", "variable HSA_XNACK": "0"}
+    parsed = fingerprint.parse(raw.replace("'", '"').encode())
+    assert parsed is not None
+    assert parsed.facts == {"variable HIP_FORCE_DEV_KERNARG": "1", "variable HSA_XNACK": "0"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpcbert.system.runner import run as start_process
-from tests.kit.cli import Done
+from tests.kit.cli import CliResult
 from tests.kit.logs import pytorch
 from tests.kit.waiting import CEILING
 
@@ -65,7 +65,7 @@ for number, one in enumerate(cases):
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> Callable[..., list[Done]]:
+def run_commands(tmp_path: Path) -> Callable[..., list[CliResult]]:
     """Run command lines, each in a process of its own, as somebody whom permissions bind."""
 
     def run(
@@ -75,7 +75,7 @@ def many(tmp_path: Path) -> Callable[..., list[Done]]:
         gone: bool = False,
         umask: int | None = None,
         **env: str,
-    ) -> list[Done]:
+    ) -> list[CliResult]:
         path = tmp_path / "results"
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
@@ -94,7 +94,7 @@ def many(tmp_path: Path) -> Callable[..., list[Done]]:
         )  # fmt: skip
         assert process.ok, process.stderr
         return [
-            Done(
+            CliResult(
                 tuple(words),
                 int(code),
                 *((path / f"{n}.{end}").read_text() for end in ("out", "err")),
@@ -120,7 +120,7 @@ def logs(tmp_path: Path) -> Path:
 @pytest.fixture
 def finished(build: Any) -> Path:
     """Return a campaign of which every repeat completed."""
-    made = build("1n1g")
-    made.finish()
-    directory: Path = made.directory
+    built = build("1n1g")
+    built.finish()
+    directory: Path = built.directory
     return directory

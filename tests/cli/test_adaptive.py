@@ -6,38 +6,40 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 
 pytestmark = pytest.mark.slow
 
 LOCAL = ("--scheduler", "local", "--device", "cpu")
 
 
-def planned(*words: object) -> Done:
+def run_plan(*words: object) -> CliResult:
     return inside("plan", *LOCAL, *words, "--json")
 
 
-def test_a_plan_goes_from_five_to_the_most(here: None) -> None:
-    result = planned("--repeats", "auto", "--max-repeats", "20", "--time", "60")
+def test_a_plan_goes_from_five_to_the_most(empty_directory: None) -> None:
+    result = run_plan("--repeats", "auto", "--max-repeats", "20", "--time", "60")
     (point,) = result.data["campaigns"][0]["points"]
     assert (point["least_repeats"], point["repeats"], point["jobs"]) == (5, 20, 20)
     assert (point["least_node_hours"], point["node_hours"]) == (5, 20)
     assert "5 to 20" in inside("plan", *LOCAL, "--repeats", "auto", "--max-repeats", "20").output
-    costly = planned("--repeats", "auto", "--time", "60", "--max-gpu-hours", "14")
+    costly = run_plan("--repeats", "auto", "--time", "60", "--max-gpu-hours", "14")
     # Where PyTorch is not installed, that is an error too.
     messages = [error["message"] for error in costly.document["errors"]]
     assert costly.returncode == 5
     assert any("up to 15 rank-hours" in message for message in messages), messages
-    fixed = planned("--repeats", "7")
+    fixed = run_plan("--repeats", "7")
     assert fixed.data["total"]["least_repeats"] == fixed.data["total"]["repeats"] == 7
 
 
-def test_a_file_says_it_and_what_is_typed_beside_it_wins(here: None, tmp_path: Path) -> None:
+def test_a_file_says_it_and_what_is_typed_beside_it_wins(
+    empty_directory: None, tmp_path: Path
+) -> None:
     file = tmp_path / "campaign.toml"
     head = 'schema = 1\nframeworks = "pytorch"\n'
     file.write_text(f'{head}repeats = "auto"\nmax_repeats = 9\nprecision_of_median = "2 %"\n')
     repeats = [
-        planned(file, *words).data["total"]["repeats"]
+        run_plan(file, *words).data["total"]["repeats"]
         for words in ((), ("--repeats", "3"), ("--max-repeats", "12"))
     ]
     assert repeats == [9, 3, 12]
@@ -61,6 +63,8 @@ def test_a_file_says_it_and_what_is_typed_beside_it_wins(here: None, tmp_path: P
         (("--precision-of-median", "1%"), "without --repeats auto"),
     ],
 )
-def test_what_makes_no_sense_is_refused(here: None, words: tuple[str, ...], says: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    empty_directory: None, words: tuple[str, ...], says: str
+) -> None:
     result = inside("submit", *LOCAL, *words)
     assert (result.returncode, says in result.output) == (2, True), result.output

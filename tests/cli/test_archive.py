@@ -19,11 +19,11 @@ from tests.kit.campaigns import Build, Built
 from tests.kit.cli import inside
 from tests.kit.collecting import gathered, says
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("empty_directory")
 
 
 @pytest.fixture
-def done(build: Build) -> Built:
+def built(build: Build) -> Built:
     built = build("1n1g", "1n4g", repeats=3)
     built.lock()
     built.finish()
@@ -34,32 +34,32 @@ def done(build: Build) -> Built:
 @pytest.fixture
 def drafts(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
     """What `submit --dry-run` thinks out, campaign by campaign."""
-    found: list[Draft] = []
+    all_drafts: list[Draft] = []
     dry_run = submit_run.dry_run
 
-    def remembered(made: Sequence[Draft], told: tuple[str, ...]) -> Any:
-        found.extend(made)
-        return dry_run(made, told)
+    def remembered(new_drafts: Sequence[Draft], warnings: tuple[str, ...]) -> Any:
+        all_drafts.extend(new_drafts)
+        return dry_run(new_drafts, warnings)
 
     monkeypatch.setattr(submit_run, "dry_run", remembered)
-    return found
+    return all_drafts
 
 
 @pytest.fixture
-def packed(done: Built, tmp_path: Path) -> Path:
-    data = inside("archive", done.directory, "--json").data
-    path = tmp_path / f"{done.campaign.id}.zip"
+def packed(built: Built, tmp_path: Path) -> Path:
+    data = inside("archive", built.directory, "--json").data
+    path = tmp_path / f"{built.campaign.id}.zip"
     assert data["path"] == path.name
-    assert (data["campaign"], data["masked"]) == (done.campaign.id, [])
+    assert (data["campaign"], data["masked"]) == (built.campaign.id, [])
     assert data["bytes"] == path.stat().st_size
     return path
 
 
-def test_where_it_is_written(done: Built, tmp_path: Path) -> None:
+def test_where_it_is_written(built: Built, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     first = inside("archive", "pytorch", "--output", folder, "--json")
-    assert first.data["path"] == str(folder / f"{done.campaign.id}.zip")
+    assert first.data["path"] == str(folder / f"{built.campaign.id}.zip")
     assert not first.document["warnings"]
     again = inside("archive", "pytorch", "--output", folder, "--json")
     assert (again.returncode, again.error["code"]) == (2, "usage")
@@ -76,26 +76,26 @@ def test_what_was_never_collected_is_said(build: Build) -> None:
     assert "None of its results are recorded yet" in result.document["warnings"][0]
 
 
-def test_readers_take_it_as_the_directory(done: Built, packed: Path) -> None:
-    own: Callable[..., Any] = lambda *words: inside(*words, "--json").document  # noqa: E731
+def test_readers_take_it_as_the_directory(built: Built, packed: Path) -> None:
+    read: Callable[..., Any] = lambda *words: inside(*words, "--json").document  # noqa: E731
     for words in (["collect"], ["audit"], ["logs"], ["monitor", "--once"]):
-        there, here = own(*words, done.directory), own(*words, packed)
-        for one in (there, here):
-            one["data"].pop("made", None)
-            one["data"].pop("directory", None)
-            one["data"].pop("campaigns", None)
-            one["data"]["path"] = Path(one["data"].get("path", "")).name
-        text = json.dumps(here)
+        original, archived = read(*words, built.directory), read(*words, packed)
+        for document in (original, archived):
+            document["data"].pop("made", None)
+            document["data"].pop("directory", None)
+            document["data"].pop("campaigns", None)
+            document["data"]["path"] = Path(document["data"].get("path", "")).name
+        text = json.dumps(archived)
         assert "/hpcbert-" not in text, words
-        assert text.replace(packed.name, done.campaign.id) == json.dumps(there).replace(
-            str(done.directory), str(packed.with_suffix(""))
+        assert text.replace(packed.name, built.campaign.id) == json.dumps(original).replace(
+            str(built.directory), str(packed.with_suffix(""))
         ), words
 
 
-def test_they_name_the_archive(done: Built, packed: Path) -> None:
+def test_they_name_the_archive(built: Built, packed: Path) -> None:
     assert inside("audit", packed, "--json").data["directory"] == str(packed)
     (watched,) = inside("monitor", packed, "--json").data["campaigns"]
-    assert watched == {"campaign": done.campaign.id, "directory": str(packed), "preflight": []}
+    assert watched == {"campaign": built.campaign.id, "directory": str(packed), "preflight": []}
     place = inside("logs", packed, "--repeat", "2", "--point", "bert-tiny_1n4g_fp32_b4", "--json")
     assert place.data["path"] == f"{packed}/logs/pytorch/bert/bz4/1n4g/bert_b4_fp32_2.log"
     before = packed.read_bytes()
@@ -104,7 +104,7 @@ def test_they_name_the_archive(done: Built, packed: Path) -> None:
     assert packed.read_bytes() == before
 
 
-def test_it_is_found_among_the_campaigns(done: Built, tmp_path: Path) -> None:
+def test_it_is_found_among_the_campaigns(built: Built, tmp_path: Path) -> None:
     inside("archive", "--output", tmp_path / "runs" / "table4.zip")
     for words in (["collect"], ["audit"], ["logs", "--tail", "1"], ["monitor", "--once"]):
         assert inside(*words, "table4.zip").returncode == 0, words
@@ -139,8 +139,8 @@ def points(document: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("form", ["directory", "archive", "id"])
-def test_the_same_is_submitted_again(form: str, done: Built, packed: Path) -> None:
-    name = {"directory": done.directory, "archive": packed, "id": "pytorch-abc"}[form]
+def test_the_same_is_submitted_again(form: str, built: Built, packed: Path) -> None:
+    name = {"directory": built.directory, "archive": packed, "id": "pytorch-abc"}[form]
     document = inside("submit", "--like", name, *OPTIONS).document
     assert [point[:4] for point in points(document)] == [
         ('"1n1g"', '"bert-tiny"', '"fp32"', "4"),
@@ -174,11 +174,11 @@ def test_it_makes_what_the_command_line_made(
     words: list[str], drafts: list[Draft], without_slurm: None
 ) -> None:
     """Whatever a campaign was asked for with, --like makes the same points and the same scripts."""
-    own = ["--scheduler", "slurm", "--dry-run", "--json"]
-    first = inside("submit", *own, "--model", "bert-tiny", *words)
+    options = ["--scheduler", "slurm", "--dry-run", "--json"]
+    first = inside("submit", *options, "--model", "bert-tiny", *words)
     assert first.returncode == 0, first
     write_campaign(drafts[0])
-    again = inside("submit", "--like", drafts[0].directory, *own)
+    again = inside("submit", "--like", drafts[0].directory, *options)
     assert again.returncode == 0, again
     assert points(again.document) == points(first.document)
     assert not [warning for warning in again.document["warnings"] if "Differs from" in warning]
@@ -197,8 +197,8 @@ def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(
         '# Ours.\nschema = 1\nname = "rings"\nframeworks = "pytorch"\nmodels = "bert-tiny"\n'
         'repeats = "auto"\nmax_repeats = 9\n[env]\nNCCL_ALGO = "Ring"\n'
     )
-    own = ["--scheduler", "slurm", "--dry-run", "--json"]
-    assert inside("submit", file, *own).returncode == 0
+    options = ["--scheduler", "slurm", "--dry-run", "--json"]
+    assert inside("submit", file, *options).returncode == 0
     write_campaign(drafts[0])
     directory = drafts[0].directory
     packed = inside("archive", directory, "--output", tmp_path / "x.zip", "--json").data
@@ -209,7 +209,7 @@ def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(
         # hpcbert's own scripts hold nothing that looks like a secret.
         assert packed["masked"] == []
         assert archive.read(f"{directory.name}/campaign.toml") == file.read_bytes()
-    again = inside("submit", "--like", packed["path"], *own)
+    again = inside("submit", "--like", packed["path"], *options)
     assert again.returncode == 0, again
     assert drafts[1].campaign.protocol == drafts[0].campaign.protocol
     assert drafts[1].campaign.protocol.precision_of_median == 0.01
@@ -219,39 +219,39 @@ def test_a_file_its_lock_and_its_variables_come_out_of_an_archive(
     assert drafts[1].campaign.arrays[0].point.env == (("NCCL_ALGO", "Ring"),)
 
 
-def test_what_cannot_be_had_is_named(done: Built) -> None:
+def test_what_cannot_be_had_is_named(built: Built) -> None:
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"model": "bert-vast"}, "bert-vast"),
         ({"precision": "tf32", "protocol": "absent"}, "absent"),
         ({"options": (("gone", 3),)}, "gone"),
     )
     for changes, message in wrong:
-        points_ = (replace(array.point, **changes) for array in done.campaign.arrays)
-        arrays = zip(done.campaign.arrays, points_, strict=True)
-        done.change(arrays=tuple(replace(array, point=point) for array, point in arrays)).lock()
-        result = inside("submit", "--like", done.directory, *OPTIONS)
+        points_ = (replace(array.point, **changes) for array in built.campaign.arrays)
+        arrays = zip(built.campaign.arrays, points_, strict=True)
+        built.change(arrays=tuple(replace(array, point=point) for array, point in arrays)).lock()
+        result = inside("submit", "--like", built.directory, *OPTIONS)
         assert result.returncode == 2
         assert message in result.error["message"], result
 
 
-def test_an_option_that_has_another_default_now(done: Built) -> None:
+def test_an_option_that_has_another_default_now(built: Built) -> None:
     """What was the default then is asked for by name."""
-    done.lock(sequence_length=64)
-    document = inside("submit", "--like", done.directory, *OPTIONS).document
+    built.lock(sequence_length=64)
+    document = inside("submit", "--like", built.directory, *OPTIONS).document
     assert document["exit_code"] == 0, document
     assert all("64" in array["script_text"] for array in document["data"]["arrays"])
 
 
-def test_a_campaign_without_its_lock_file(done: Built) -> None:
-    (done.directory / store.LOCKED).unlink()
-    result = inside("submit", "--like", done.directory, *OPTIONS)
+def test_a_campaign_without_its_lock_file(built: Built) -> None:
+    (built.directory / store.LOCKED).unlink()
+    result = inside("submit", "--like", built.directory, *OPTIONS)
     assert result.returncode == 2
     assert store.LOCKED in result.error["message"]
 
 
-def test_it_is_an_ordinary_zip_file(packed: Path, done: Built) -> None:
+def test_it_is_an_ordinary_zip_file(packed: Path, built: Built) -> None:
     with zipfile.ZipFile(packed) as archive:
         names = archive.namelist()
         assert archive.testzip() is None
     assert names[:-1] == sorted(names[:-1])
-    assert {name.partition("/")[0] for name in names} == {done.campaign.id}
+    assert {name.partition("/")[0] for name in names} == {built.campaign.id}

@@ -52,9 +52,9 @@ def commands() -> Iterator[tuple[str, click.Command]]:
             yield name, command
 
 
-def lines(value: str) -> list[list[str]]:
+def list_command_lines(value: str) -> list[list[str]]:
     """Return a command line for each place that takes a path, with this one there."""
-    found = []
+    command_lines = []
     for name, parameter in (
         (name, param) for name, command in commands() for param in command.params
     ):
@@ -62,8 +62,8 @@ def lines(value: str) -> list[list[str]]:
             continue
         needs = NEEDS.get(name, []) if isinstance(parameter, click.Option) else []
         words = [parameter.opts[-1], value] if isinstance(parameter, click.Option) else [value]
-        found.append([*name.split(), *needs, *words, "--json"])
-    return found
+        command_lines.append([*name.split(), *needs, *words, "--json"])
+    return command_lines
 
 
 def where(home: Path, kind: str) -> str:
@@ -94,46 +94,46 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("kind", ["locked", "below a file", "loop", "long"])
 def test_a_path_that_cannot_be_used_is_a_sentence_everywhere(
-    kind: str, home: Path, many: Callable[..., list[Any]]
+    kind: str, home: Path, run_commands: Callable[..., list[Any]]
 ) -> None:
     value = where(home, kind)
-    asked = lines(value)
-    assert len(asked) > 30
-    for words, done in zip(asked, many(asked, cwd=home), strict=True):
-        done.check(as_json=True)
+    command_lines = list_command_lines(value)
+    assert len(command_lines) > 30
+    for words, result in zip(command_lines, run_commands(command_lines, cwd=home), strict=True):
+        result.check(as_json=True)
         harmless = {"--data", "--source", "--image", "--repository", "--runs"} & set(words)
-        assert done.returncode or harmless or "--leftovers" in words, (words, done)
+        assert result.returncode or harmless or "--leftovers" in words, (words, result)
 
 
 def test_every_command_survives_the_loss_of_its_working_directory(
-    many: Callable[..., list[Any]],
+    run_commands: Callable[..., list[Any]],
 ) -> None:
-    asked = [
+    command_lines = [
         [*name.split(), *NEEDS.get(name, []), *extra]
         for name, _ in commands()
         if name not in LEFT_OUT | {"cancel"}
         for extra in ([], ["--json"])
     ]
-    for words, done in zip(asked, many(asked, gone=True), strict=True):
-        done.check(as_json="--json" in words)
-    told = many([["config"], ["--help"]], gone=True)
-    assert "working directory was removed" in told[0].stderr
-    assert (told[0].returncode, told[1].returncode) == (1, 0)
+    for words, result in zip(command_lines, run_commands(command_lines, gone=True), strict=True):
+        result.check(as_json="--json" in words)
+    results = run_commands([["config"], ["--help"]], gone=True)
+    assert "working directory was removed" in results[0].stderr
+    assert (results[0].returncode, results[1].returncode) == (1, 0)
 
 
 def test_python_m_survives_the_loss_of_its_working_directory(tmp_path: Path) -> None:
     line = 'rmdir "$PWD" && exec "$0" -m hpcbert config'
-    asked = ["sh", "-c", line, sys.executable]
+    argv = ["sh", "-c", line, sys.executable]
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     result = subprocess.run(
-        asked, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
     assert result.returncode == 1
     assert "working directory was removed" in result.stderr
 
 
 @pytest.fixture
-def campaign(home: Path, many: Callable[..., list[Any]]) -> Path:
+def campaign(home: Path, run_commands: Callable[..., list[Any]]) -> Path:
     """Return a campaign that was submitted to a Slurm that answers nothing else."""
     tools = home / "tools"
     tools.mkdir()
@@ -141,21 +141,21 @@ def campaign(home: Path, many: Callable[..., list[Any]]) -> Path:
     (tools / "sbatch").chmod(0o755)
     words = ["submit", "--fw", "oneflow", "--rehearse", "--scheduler", "slurm", "--json"]
     path = f"{tools}:{os.environ['PATH']}"
-    (done,) = many(
+    (result,) = run_commands(
         [[*words, "--runs", str(home / "runs"), "--data", "/d", "--source", "/s"]], PATH=path
     )
-    assert done.returncode == 0, done
+    assert result.returncode == 0, result
     shutil.rmtree(tools)
-    return Path(done.document["data"]["directory"])
+    return Path(result.document["data"]["directory"])
 
 
 @pytest.mark.parametrize(
     "name", [".", "manifest.json", "recipe.toml", "scripts", "status", "logs", "slurm"]
 )
 def test_a_campaign_with_something_unreadable_in_it(
-    name: str, campaign: Path, many: Callable[..., list[Any]]
+    name: str, campaign: Path, run_commands: Callable[..., list[Any]]
 ) -> None:
-    asked = [
+    command_lines = [
         [*words, str(campaign), "--json"]
         for words in (
             *(["collect"], ["audit"], ["logs"], ["retry", "--dry-run"], ["submit", "--resume"]),
@@ -163,21 +163,21 @@ def test_a_campaign_with_something_unreadable_in_it(
         )
     ]
     (campaign / name).chmod(0)
-    results = many(asked)
+    results = run_commands(command_lines)
     (campaign / name).chmod(0o700)
-    for words, result in zip(asked, results, strict=True):
+    for words, result in zip(command_lines, results, strict=True):
         result.check(as_json=True)
         # All of it was submitted: nothing has to be read.
         assert result.returncode or words[0] == "submit", result
 
 
 def test_a_folder_of_campaigns_that_cannot_be_read_is_not_an_empty_one(
-    campaign: Path, many: Callable[..., list[Any]]
+    campaign: Path, run_commands: Callable[..., list[Any]]
 ) -> None:
     runs = campaign.parent
     runs.chmod(0o300)
-    asked = [[*words, "--json"] for words in (["audit"], ["collect"], ["logs"], ["retry"])]
-    results = many(asked, HPCBERT_RUNS=str(runs))
+    command_lines = [[*words, "--json"] for words in (["audit"], ["collect"], ["logs"], ["retry"])]
+    results = run_commands(command_lines, HPCBERT_RUNS=str(runs))
     runs.chmod(0o700)
     for result in results:
         result.check(as_json=True)
@@ -193,7 +193,7 @@ def shell(line: str, cwd: Path) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "told"),
+    ("line", "code", "message"),
     [
         ("hpcbert config >/dev/full", 1, "No space left"),
         ("hpcbert config --json >/dev/full", 1, "No space left"),
@@ -208,10 +208,10 @@ def shell(line: str, cwd: Path) -> Outcome:
         ("hpcbert config --json | head -c 1; exit ${PIPESTATUS[0]}", 0, ""),
     ],
 )
-def test_a_stdout_that_takes_nothing(line: str, code: int, told: str, tmp_path: Path) -> None:
+def test_a_stdout_that_takes_nothing(line: str, code: int, message: str, tmp_path: Path) -> None:
     outcome = shell(line, tmp_path)
     assert outcome.returncode == code, outcome
-    assert told in outcome.stderr
+    assert message in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert "Exception ignored" not in outcome.stderr
     assert outcome.stderr.count("rror: ") <= 2
@@ -285,12 +285,14 @@ main()
 
 
 @pytest.mark.parametrize("key", ["runs", "sources", "container.images", "name", "slurm.partition"])
-def test_a_nul_character_in_a_site(key: str, home: Path, many: Callable[..., list[Any]]) -> None:
+def test_a_nul_character_in_a_site(
+    key: str, home: Path, run_commands: Callable[..., list[Any]]
+) -> None:
     table, _, name = key.rpartition(".")
     text = 'schema = 1\nscheduler = "local"\n' + ("" if key == "name" else 'name = "x"\n')
     text += f"[{table}]\n" if table else ""
     (home / "site.toml").write_text(text + f'{name} = "a\\u0000b"\n')
-    (done,) = many([["config", "--json"]], cwd=home)
-    done.check(as_json=True)
-    assert done.returncode == 2
-    assert key in done.document["errors"][0]["message"]
+    (result,) = run_commands([["config", "--json"]], cwd=home)
+    result.check(as_json=True)
+    assert result.returncode == 2
+    assert key in result.document["errors"][0]["message"]

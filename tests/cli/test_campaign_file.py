@@ -42,7 +42,7 @@ DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 
 @pytest.fixture
-def file(here: None, without_slurm: None, tmp_path: Path) -> Path:
+def file(empty_directory: None, without_slurm: None, tmp_path: Path) -> Path:
     path = tmp_path / "campaign.toml"
     path.write_text(FILE)
     return path
@@ -51,8 +51,8 @@ def file(here: None, without_slurm: None, tmp_path: Path) -> Path:
 def campaigns(*words: object) -> list[dict[str, Any]]:
     result = inside("submit", *words, *DRY)
     assert result.returncode == 0, result
-    found: list[dict[str, Any]] = result.data["campaigns"]
-    return found
+    entries: list[dict[str, Any]] = result.data["campaigns"]
+    return entries
 
 
 def plain(campaign: dict[str, Any]) -> str:
@@ -62,11 +62,11 @@ def plain(campaign: dict[str, Any]) -> str:
 
 
 def test_a_file_and_the_same_words_make_the_same_campaigns(file: Path) -> None:
-    asked, typed = campaigns(file), campaigns(*TYPED)
-    assert [one["framework"] for one in asked] == ["pytorch", "oneflow"]
-    assert [one["name"] for one in asked] == ["two ways"] * 2
-    assert [len(one["arrays"]) for one in asked] == [6, 6]
-    assert list(map(plain, asked)) == list(map(plain, typed))
+    from_file, typed = campaigns(file), campaigns(*TYPED)
+    assert [campaign["framework"] for campaign in from_file] == ["pytorch", "oneflow"]
+    assert [campaign["name"] for campaign in from_file] == ["two ways"] * 2
+    assert [len(campaign["arrays"]) for campaign in from_file] == [6, 6]
+    assert list(map(plain, from_file)) == list(map(plain, typed))
     assert file.read_text() == FILE
 
 
@@ -83,7 +83,7 @@ def test_variables_and_what_slurm_is_asked_for_stand_in_every_script(file: Path)
 
 @pytest.mark.parametrize("runtime", ["none", "enroot", "apptainer", "pyxis"])
 def test_ranks_have_them_under_every_runtime_and_before_the_sites(
-    here: None, tmp_path: Path, runtime: str
+    empty_directory: None, tmp_path: Path, runtime: str
 ) -> None:
     site = tmp_path / "site.toml"
     site.write_text(
@@ -118,8 +118,8 @@ def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path
     file.write_text(FILE.replace('"oneflow"]', '"onflow"]').replace('"fp16"]', '"fp17"]'))
     result = inside("submit", file, "--runs", tmp_path / "runs", "--json")
     assert result.returncode == 2
-    told = [(error["code"], error["message"]) for error in result.document["errors"]]
-    assert told == [
+    errors = [(error["code"], error["message"]) for error in result.document["errors"]]
+    assert errors == [
         ("config", f"{file}: batch_sizes.fp16 belongs to fp16, which is not measured."),
         ("config", f"{file}: frameworks[2]: There is no framework 'onflow'."),
         ("config", f"{file}: precisions[2]: pytorch: There is no precision 'fp17' here."),
@@ -130,7 +130,7 @@ def test_all_faults_are_told_at_once_and_nothing_is_written(file: Path, tmp_path
 def test_what_has_no_effect_with_the_scheduler_is_said(file: Path) -> None:
     file.write_text('schema = 1\nframeworks = "pytorch"\n[slurm]\npartition = "gpu"\n')
     result = inside("submit", file, "--scheduler", "local", "--dry-run", "--json")
-    (warning,) = [one for one in result.document["warnings"] if "no effect" in one]
+    (warning,) = [text for text in result.document["warnings"] if "no effect" in text]
     assert warning == f"{file}: slurm.partition has no effect with the local scheduler."
 
 
@@ -160,14 +160,16 @@ TYPED_WRONG = {
 
 
 @pytest.mark.parametrize("case", TYPED_WRONG)
-def test_what_is_typed_wrong_is_refused(case: str, here: None) -> None:
+def test_what_is_typed_wrong_is_refused(case: str, empty_directory: None) -> None:
     words, message = TYPED_WRONG[case]
     result = inside("submit", *words, *DRY)
     assert result.returncode == 2
     assert message in result.error["message"], result
 
 
-def test_the_header_of_a_rendered_script_has_the_variables(here: None, tmp_path: Path) -> None:
+def test_the_header_of_a_rendered_script_has_the_variables(
+    empty_directory: None, tmp_path: Path
+) -> None:
     words = ("--env", "NCCL_ALGO=Ring", "--env", "B=x y", "--output", tmp_path / "out")
     assert inside("render", *words).returncode == 0
     (path,) = (tmp_path / "out").glob("*.sbatch")

@@ -22,7 +22,7 @@ Complete = Callable[..., list[str]]
 
 
 @pytest.fixture(autouse=True)
-def campaigns(build: Build, here: None) -> tuple[Built, Built]:
+def campaigns(build: Build, empty_directory: None) -> tuple[Built, Built]:
     return build("1n1g", "1n4g", name=OLD), build("2n8g", name=NEW, jobs=("90",))
 
 
@@ -46,7 +46,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> Complete:
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "completions"),
     [
         (("submit", "--fw", "one"), ["oneflow", "oneflow-models"]),
         (("submit", "--fw=mindspore-"), ["mindspore-models"]),
@@ -81,8 +81,10 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> Complete:
     ],
     ids=lambda value: "-".join(value).replace("/", "_"),
 )  # fmt: skip
-def test_a_value_is_completed(complete: Complete, line: tuple[str, ...], found: list[str]) -> None:
-    assert complete(*line) == found
+def test_a_value_is_completed(
+    complete: Complete, line: tuple[str, ...], completions: list[str]
+) -> None:
+    assert complete(*line) == completions
 
 
 def test_what_is_damaged_completes_nothing(

@@ -14,10 +14,10 @@ import pytest
 from hpcbert.cli.main import COMMANDS
 from hpcbert.cli.output import Result, make_document, replace_controls
 from hpcbert.errors import CheckError, IncompleteError
-from tests.kit.cli import HEAVY, UNCOUNTED, Cli, Done
+from tests.kit.cli import HEAVY, UNCOUNTED, Cli, CliResult
 
 
-def hpcbert(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
+def hpcbert(*words: str, cwd: Path, env: dict[str, str] | None = None) -> CliResult:
     # Looking upward ends at home.
     return Cli(cwd, {"HOME": str(cwd), **(env or {})})(*words)
 
@@ -102,21 +102,23 @@ def test_doctor_on_this_machine(tmp_path: Path) -> None:
     hpcbert("init", "--local", cwd=tmp_path)
     result = hpcbert("doctor", "--json", cwd=tmp_path)
     document = json.loads(result.stdout)
-    names = {one["name"]: one["status"] for one in document["data"]}
+    names = {check["name"]: check["status"] for check in document["data"]}
     assert names["site"] == names["recipe pytorch"] == names["recipe oneflow"] == "ok"
     assert result.returncode == 0
 
 
 def test_frameworks_are_listed_and_shown(tmp_path: Path) -> None:
     names = [
-        one["name"]
-        for one in json.loads(hpcbert("frameworks", "list", "--json", cwd=tmp_path).stdout)["data"]
+        framework["name"]
+        for framework in json.loads(hpcbert("frameworks", "list", "--json", cwd=tmp_path).stdout)[
+            "data"
+        ]
     ]
     assert {"oneflow", "pytorch"} <= set(names)
     lines = hpcbert("frameworks", cwd=tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in lines] == names
     short = json.loads(hpcbert("frameworks", "--json", cwd=tmp_path).stdout)
-    assert [one["name"] for one in short["data"]] == names
+    assert [framework["name"] for framework in short["data"]] == names
     data = json.loads(hpcbert("frameworks", "show", "oneflow", "--json", cwd=tmp_path).stdout)[
         "data"
     ]

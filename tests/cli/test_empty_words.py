@@ -18,7 +18,7 @@ from hpcbert.system.decode import Invalid
 from tests.kit.campaigns import Build
 from tests.kit.cli import inside
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("empty_directory")
 
 
 def parameters(

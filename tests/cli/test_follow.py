@@ -37,17 +37,17 @@ def test_it_follows_a_repeat_through_a_requeue_to_its_end(
             file.write('{"event":"start","time":9,"attempt":1}\n')
         assert child.stdout.readline() == "four\n", "to the end of the first attempt's"
         assert child.stdout.readline() == "again one\n"
-        said = "ModuleNotFoundError: No module named 'torch'"
+        message = "ModuleNotFoundError: No module named 'torch'"
         with again.open("a") as file:
-            file.write(f"{said}\n")
+            file.write(f"{message}\n")
         with status.open("a") as file:
             file.write('{"event":"finished","time":12,"attempt":1,"exit":1}\n')
         slurm.answers(sacct=[built.sacct(1, "FAILED", exit_code="1:0") + waits])
         out, complaint = child.communicate(timeout=CEILING)
-    assert (child.returncode, out) == (0, f"{said}\n")
+    assert (child.returncode, out) == (0, f"{message}\n")
     assert "repeat 1: RUNNING" in complaint
     assert "repeat 1 attempt 1: FAILED" in complaint
-    assert f"warning: Repeat 1 failed: {said}" in complaint
+    assert f"warning: Repeat 1 failed: {message}" in complaint
 
 
 def test_it_waits_for_a_log_and_of_what_is_over_prints_all(

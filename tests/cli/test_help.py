@@ -15,7 +15,7 @@ from hpcbert import __version__
 WIDE = {"COLUMNS": "80"}
 
 
-def said(*words: str, **environ: str) -> tuple[str, str]:
+def run_hpcbert(*words: str, **environ: str) -> tuple[str, str]:
     result = subprocess.run(
         [sys.executable, "-m", "hpcbert", *words],
         env={**os.environ, **WIDE, **environ},
@@ -27,16 +27,16 @@ def said(*words: str, **environ: str) -> tuple[str, str]:
 
 
 def test_help_and_version_have_short_forms_and_a_width() -> None:
-    page, _ = said("--help")
-    assert said("-h")[0] == page
-    assert said("--help", COLUMNS="200")[0] == page
-    assert said("--version")[0] == f"hpcbert {__version__}\n"
+    page, _ = run_hpcbert("--help")
+    assert run_hpcbert("-h")[0] == page
+    assert run_hpcbert("--help", COLUMNS="200")[0] == page
+    assert run_hpcbert("--version")[0] == f"hpcbert {__version__}\n"
 
 
 def test_on_a_narrow_terminal_help_is_folded() -> None:
-    narrow, _ = said("--help", COLUMNS="60")
+    narrow, _ = run_hpcbert("--help", COLUMNS="60")
     assert max(map(len, narrow.splitlines())) <= 60
-    assert narrow.split() == said("--help")[0].split()
+    assert narrow.split() == run_hpcbert("--help")[0].split()
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])
@@ -61,6 +61,6 @@ def test_what_can_not_be_printed_is_said(word: str, tmp_path: Path) -> None:
     ids=["submit", "plan"],
 )
 def test_help_explains_the_words_of_the_field(command: str, words: tuple[str, ...]) -> None:
-    text = " ".join(said(command, "--help")[0].split())
+    text = " ".join(run_hpcbert(command, "--help")[0].split())
     for word in words:
         assert word in text

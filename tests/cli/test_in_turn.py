@@ -25,9 +25,9 @@ REQUEST = combined(Shape(1, 2), ("fp32",), scaling=True, repeats=1)
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    found = Slurm(first=10)
-    monkeypatch.setattr(submit_run, "run", found)
-    return found
+    model = Slurm(first=10)
+    monkeypatch.setattr(submit_run, "run", model)
+    return model
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def site(tmp_path: Path) -> Site:
     return changed(reference(tmp_path), slurm={"poll_floor": 0.1})
 
 
-def three(site: Site, *, together: bool = False) -> list[Draft]:
+def draft_three(site: Site, *, together: bool = False) -> list[Draft]:
     """Think out three campaigns of two points each."""
     options = replace(OPTIONS, concurrent_points=together)
     drafts = [
@@ -51,12 +51,12 @@ def three(site: Site, *, together: bool = False) -> list[Draft]:
     return [*chain_drafts(drafts)]
 
 
-def carried_out(site: Site, drafts: list[Draft]) -> Result:
-    directories = [one.directory for one in drafts]
+def submit_drafts(site: Site, drafts: list[Draft]) -> Result:
+    directories = [campaign_draft.directory for campaign_draft in drafts]
     return submit_run.submit_campaigns(directories, site, drafts, retries=None)
 
 
-def waits(slurm: Slurm) -> list[str]:
+def list_dependencies(slurm: Slurm) -> list[str]:
     """Return what each sbatch was told to wait for."""
     return [
         next((word.partition(":")[2] for word in argv if "--dependency" in word), "")
@@ -67,36 +67,40 @@ def waits(slurm: Slurm) -> list[str]:
 def test_the_first_point_waits_for_the_last_one_of_the_campaign_before(
     site: Site, slurm: Slurm
 ) -> None:
-    result = carried_out(site, three(site))
+    result = submit_drafts(site, draft_three(site))
     assert result.exit_code == 0
-    assert waits(slurm) == ["", "10", "11", "12", "13", "14"]
+    assert list_dependencies(slurm) == ["", "10", "11", "12", "13", "14"]
     assert len(result.text.split("hpcbert monitor ")[1].splitlines()[0].split("' '")) == 3
 
 
 def test_points_that_may_run_at_the_same_time_wait_for_nothing(site: Site, slurm: Slurm) -> None:
-    carried_out(site, three(site, together=True))
-    assert waits(slurm) == [""] * 6
+    submit_drafts(site, draft_three(site, together=True))
+    assert list_dependencies(slurm) == [""] * 6
 
 
 def test_what_slurm_refuses_leaves_the_rest_on_disk_to_be_taken_up(
     site: Site, slurm: Slurm
 ) -> None:
-    drafts = three(site)
+    drafts = draft_three(site)
     slurm.sbatch = [
         None,
         None,
         failed("sbatch: error: Batch job submission failed: Invalid account"),
     ]
-    result = carried_out(site, drafts)
+    result = submit_drafts(site, drafts)
     assert result.exit_code == 3
     assert isinstance(result.data, dict)
     assert [len(campaign["arrays"]) for campaign in result.data["campaigns"]] == [2, 2]
-    (rest,) = [warning for warning in result.warnings if "Not submitted" in warning]
-    assert "hpcbert submit --resume" in rest
-    assert drafts[2].campaign.id in rest
+    (not_submitted,) = [warning for warning in result.warnings if "Not submitted" in warning]
+    assert "hpcbert submit --resume" in not_submitted
+    assert drafts[2].campaign.id in not_submitted
     slurm.sbatch = None
-    for one in drafts[1:]:
-        submit(one.directory, hurried(slurm))
-    states = {array.state for one in drafts for array in store.read_manifest(one.directory).arrays}
+    for campaign_draft in drafts[1:]:
+        submit(campaign_draft.directory, hurried(slurm))
+    states = {
+        array.state
+        for campaign_draft in drafts
+        for array in store.read_manifest(campaign_draft.directory).arrays
+    }
     assert states == {"submitted"}
-    assert waits(slurm)[-4:] == ["11", "12", "13", "14"]
+    assert list_dependencies(slurm)[-4:] == ["11", "12", "13", "14"]

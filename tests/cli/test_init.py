@@ -37,10 +37,10 @@ def test_a_program_reads_what_was_chosen_and_why(tmp_path: Path) -> None:
 
 def test_a_person_is_asked_where_there_is_a_choice_and_only_there(tmp_path: Path) -> None:
     words = ("init", "--runtime", "none")  # The machine may have one, which would be a choice.
-    code, said = cli(tmp_path, Answers(sinfo=SINFO)).on_terminal(*words, answer="small\n")
-    assert code == 0, said
-    assert "Which partition? (--partition)" in said
-    assert "Which GPU type" not in said
+    code, output = cli(tmp_path, Answers(sinfo=SINFO)).on_terminal(*words, answer="small\n")
+    assert code == 0, output
+    assert "Which partition? (--partition)" in output
+    assert "Which GPU type" not in output
     site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
     assert (site.slurm.partition, site.nodes.gpus_per_node) == ("small", 4)
 
@@ -48,8 +48,8 @@ def test_a_person_is_asked_where_there_is_a_choice_and_only_there(tmp_path: Path
 def test_a_person_names_what_slurm_keeps_private(tmp_path: Path) -> None:
     answers = Answers(complaints={"sinfo": DENIED, "partitions": DENIED})
     words = ("init", "--runtime", "none")
-    code, said = cli(tmp_path, answers).on_terminal(*words, answer="secret\n4\n")
-    assert code == 0, said
+    code, output = cli(tmp_path, answers).on_terminal(*words, answer="secret\n4\n")
+    assert code == 0, output
     site = read_site(tmp_path / "site.toml", base=tmp_path, env={})
     assert (site.slurm.partition, site.nodes.gpus_per_node) == ("secret", 4)
 

@@ -37,12 +37,16 @@ def words(text: str) -> list[str]:
 def test_each_command_has_a_page_with_all_that_its_help_says(name: str) -> None:
     page = PAGES[f"{name.replace(' ', '-')}.1"]
     lines = [line for line in page.splitlines() if not re.fullmatch(r"\.(PP|TP|br)", line)]
-    said = words("\n".join(re.sub(r"^\.(B|SH|TH|BR) ", "", line) for line in lines))
-    assert name.rsplit(maxsplit=1)[-1] in said
+    page_words = words("\n".join(re.sub(r"^\.(B|SH|TH|BR) ", "", line) for line in lines))
+    assert name.rsplit(maxsplit=1)[-1] in page_words
     for param in TREE[name].params:
         if isinstance(param, click.Option):
-            assert {opt.rstrip(",") for opt in param.opts} <= {one.rstrip(",") for one in said}
-            assert not [word for word in (param.help or "").split() if word not in said], param.name
+            assert {opt.rstrip(",") for opt in param.opts} <= {
+                one.rstrip(",") for one in page_words
+            }
+            assert not [word for word in (param.help or "").split() if word not in page_words], (
+                param.name
+            )
 
 
 # Of the commands that are typed every day: what people give them most often.

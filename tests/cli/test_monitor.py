@@ -63,10 +63,10 @@ def test_a_limit_that_holds_a_job_back_is_shown_with_its_remedy(
 
 
 def test_piped_each_change_is_a_line(hpcbert: Any, story: Built) -> None:
-    done = hpcbert("monitor", story.campaign.id)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    lines = done.stdout.splitlines()
+    result = hpcbert("monitor", story.campaign.id)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
     matches = [re.search(r"(\d)/2  ([A-Z_]+)", line) for line in lines[:5]]
     assert [match and match.groups() for match in matches] == [
         ("1", "RUNNING"),
@@ -87,9 +87,9 @@ def test_piped_each_change_is_a_line(hpcbert: Any, story: Built) -> None:
 
 def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert: Any, story: Built) -> None:
     story.reach(1, 60)
-    done = hpcbert("monitor", story.campaign.id, "--json", "--exit-status")
-    assert done.returncode == 4
-    *events, document = map(json.loads, done.stdout.splitlines())
+    result = hpcbert("monitor", story.campaign.id, "--json", "--exit-status")
+    assert result.returncode == 4
+    *events, document = map(json.loads, result.stdout.splitlines())
     assert [(event["repeat"], event["state"], event["kind"]) for event in events] == [
         (1, "RUNNING", "running"),
         (2, "PENDING", "waiting"),
@@ -126,8 +126,8 @@ def test_json_is_an_object_a_line_and_the_usual_document_last(hpcbert: Any, stor
 def test_a_failed_repeat_says_which_memory_it_lacked(hpcbert: Any, story: Built) -> None:
     line = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
     story.log(str(story.campaign.arrays[0].point.shape), 2, f"it began\n{line}\n")
-    done = hpcbert("monitor", story.campaign.id, "--json")
-    *events, _ = map(json.loads, done.stdout.splitlines())
+    result = hpcbert("monitor", story.campaign.id, "--json")
+    *events, _ = map(json.loads, result.stdout.splitlines())
     assert [event["failure"] for event in events[:-1]] == [None] * 4
     assert events[-1]["failure"] == {"kind": "device-oom", "said": line}
     again = hpcbert("monitor", story.campaign.id)
@@ -137,25 +137,25 @@ def test_a_failed_repeat_says_which_memory_it_lacked(hpcbert: Any, story: Built)
 def test_equal_last_error_lines_are_one_line(hpcbert: Any, slurm: Any, watched: Build) -> None:
     built = watched(repeats=5)
     shape = str(built.campaign.arrays[0].point.shape)
-    said = "ModuleNotFoundError: No module named 'torch'"
+    message = "ModuleNotFoundError: No module named 'torch'"
     for repeat in range(1, 6):
-        built.log(shape, repeat, f"Traceback (most recent call last):\n  File 'a'\n{said}\n")
+        built.log(shape, repeat, f"Traceback (most recent call last):\n  File 'a'\n{message}\n")
     slurm.answers(sacct=["".join(built.sacct(n, "FAILED", exit_code="1:0") for n in range(1, 6))])
     events = hpcbert("monitor", "--json", built.campaign.id).stdout.splitlines()
     assert [json.loads(event)["failure"] for event in events[:5]] == [
-        {"kind": "error", "said": said}
+        {"kind": "error", "said": message}
     ] * 5
     lines = hpcbert("monitor", built.campaign.id).stdout.splitlines()
-    assert all(f"({said})" in line for line in lines[:5])
-    assert lines[6] == f"5 repeats: {said}"
+    assert all(f"({message})" in line for line in lines[:5])
+    assert lines[6] == f"5 repeats: {message}"
     collected = hpcbert("collect", built.campaign.id).stdout
-    assert collected.count(f"error: {said}") == 1
+    assert collected.count(f"error: {message}") == 1
     assert "✗ 5 repeats: state: it is FAILED" in collected
 
 
 def test_once_tells_every_repeat_and_leaves(hpcbert: Any, slurm: Any, story: Built) -> None:
-    done = hpcbert("monitor", "--once", "--json")
-    *events, document = map(json.loads, done.stdout.splitlines())
+    result = hpcbert("monitor", "--once", "--json")
+    *events, document = map(json.loads, result.stdout.splitlines())
     assert [event["state"] for event in events] == ["RUNNING", "PENDING"]
     assert document["data"]["over"] is False
     assert len(slurm.calls("sacct")) == 1
@@ -167,23 +167,23 @@ def test_without_a_name_it_follows_what_lives_and_else_looks_at_the_newest(
     watched("20261101T000000Z-pytorch-older1", job_id="5")
     newest = watched("20261102T000000Z-pytorch-newest", job_id="6")
     slurm.answers(sacct=[newest.sacct(1, "COMPLETED") + newest.sacct(2, "COMPLETED")])
-    done = hpcbert("monitor")
-    assert done.returncode == 0
-    assert "2 completed" in done.stdout
-    assert "older1" not in done.stdout
+    result = hpcbert("monitor")
+    assert result.returncode == 0
+    assert "2 completed" in result.stdout
+    assert "older1" not in result.stdout
     assert len(slurm.calls("sacct")) == 1
 
 
 def test_without_any_campaign_it_says_so(hpcbert: Any) -> None:
-    done = hpcbert("monitor", "--json")
-    assert done.returncode == 2
-    assert "no campaign yet" in json.loads(done.stdout)["errors"][0]["message"]
+    result = hpcbert("monitor", "--json")
+    assert result.returncode == 2
+    assert "no campaign yet" in json.loads(result.stdout)["errors"][0]["message"]
 
 
 def test_the_interval_has_the_sites_floor(hpcbert: Any, story: Built) -> None:
-    done = hpcbert("monitor", "--interval", "0.1", "--json")
-    assert done.returncode == 2
-    (error,) = json.loads(done.stdout)["errors"]
+    result = hpcbert("monitor", "--interval", "0.1", "--json")
+    assert result.returncode == 2
+    (error,) = json.loads(result.stdout)["errors"]
     assert "--interval" in error["message"]
     assert "0.2 s" in error["hint"]
 
@@ -192,11 +192,11 @@ def test_without_slurm_it_says_so_and_leaves_with_3(hpcbert: Any, watched: Build
     watched()
     empty = {"PATH": str(hpcbert.cwd)}
     for words in (["monitor"], ["monitor", "--once"]):
-        done = hpcbert(*words, **empty)
-        assert done.returncode == 3
-        assert "Neither sacct nor squeue answers, and 2 repeats are open" in done.stderr
-        assert "The jobs continue" in done.stderr
-        assert "UNKNOWN" in done.stdout
+        result = hpcbert(*words, **empty)
+        assert result.returncode == 3
+        assert "Neither sacct nor squeue answers, and 2 repeats are open" in result.stderr
+        assert "The jobs continue" in result.stderr
+        assert "UNKNOWN" in result.stdout
 
 
 def read_until(stream: Any, words: str) -> str:
@@ -310,9 +310,9 @@ def test_a_local_campaign_is_watched_without_slurm(
         '{"event":"start","time":1,"attempt":0,"nodelist":"here"}\n'
         '{"event":"finished","time":61,"attempt":0,"state":"TIMEOUT","exit":143}\n'
     )
-    done = hpcbert("monitor", "--json", "--exit-status", built.campaign.id)
-    event, document = map(json.loads, done.stdout.splitlines())
-    assert done.returncode == document["exit_code"] == 4
+    result = hpcbert("monitor", "--json", "--exit-status", built.campaign.id)
+    event, document = map(json.loads, result.stdout.splitlines())
+    assert result.returncode == document["exit_code"] == 4
     assert (event["state"], event["source"], event["exit_code"], event["elapsed"]) == (
         *("TIMEOUT", "status-file", 143, 60),
     )
@@ -329,9 +329,9 @@ def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Build) -> None:
     code, text = hpcbert.on_terminal("cancel", "aaaaaa", answer="n\n")
     assert (code, "Nothing was cancelled" in text) == (0, True)
     assert slurm.calls("scancel") == []
-    done = hpcbert("cancel", "aaaaaa", "--yes", "--json")
-    assert done.returncode == 0
-    data = json.loads(done.stdout)["data"]
+    result = hpcbert("cancel", "aaaaaa", "--yes", "--json")
+    assert result.returncode == 0
+    data = json.loads(result.stdout)["data"]
     assert (data["cancelled"], data["jobs"], len(data["repeats"])) == (True, ["12"], 2)
     (call,) = slurm.calls("scancel")
     assert call[1:] == ["12"]
@@ -342,9 +342,9 @@ def test_cancel_needs_a_yes(hpcbert: Any, slurm: Any, watched: Build) -> None:
 
 def test_cancel_of_what_is_over_does_nothing(hpcbert: Any, slurm: Any, watched: Build) -> None:
     watched()
-    done = hpcbert("cancel", "aaaaaa")
-    assert (done.returncode, slurm.calls("scancel")) == (0, [])
-    assert "waits or runs" in done.stdout
+    result = hpcbert("cancel", "aaaaaa")
+    assert (result.returncode, slurm.calls("scancel")) == (0, [])
+    assert "waits or runs" in result.stdout
 
 
 def test_logs_prints_the_bytes_of_the_log(hpcbert: Any, watched: Build) -> None:
@@ -396,9 +396,9 @@ def test_logs_of_what_is_not_there_are_refused(
     hpcbert: Any, watched: Build, words: list[str], part: str
 ) -> None:
     watched()
-    done = hpcbert("logs", *words)
-    assert done.returncode == 2
-    assert part in done.stderr
+    result = hpcbert("logs", *words)
+    assert result.returncode == 2
+    assert part in result.stderr
 
 
 def test_a_log_can_not_steer_a_terminal_and_a_pipe_is_no_log(hpcbert: Any, watched: Build) -> None:

@@ -34,21 +34,21 @@ def curve(slurm: Any, watched: Callable[..., Built]) -> Built:
 
 @pytest.mark.parametrize("term", ["dumb", "", "unknown"])
 def test_a_dumb_terminal_gets_lines(hpcbert: Any, curve: Built, term: str) -> None:
-    _, said = hpcbert.on_terminal("monitor", str(curve.directory), TERM=term)
-    assert "\x1b[" not in _CODE.sub(lambda code: code[0] if code[0][-1] != "m" else "", said)
-    lines = said.splitlines()
+    _, output = hpcbert.on_terminal("monitor", str(curve.directory), TERM=term)
+    assert "\x1b[" not in _CODE.sub(lambda code: code[0] if code[0][-1] != "m" else "", output)
+    lines = output.splitlines()
     for gpus in SHAPES:
         assert any(f"bert-tiny_1n{gpus}g_fp32_b4  2/2" in line for line in lines)
     assert any("FAILED" in line for line in lines)
 
 
 def test_plain_is_lines_on_any_terminal(hpcbert: Any, curve: Built) -> None:
-    _, said = hpcbert.on_terminal("monitor", "--plain", str(curve.directory))
-    assert sum("COMPLETED" in line for line in said.splitlines()) == 2 * len(SHAPES) - 2
-    assert "\x1b[?1049h" not in said
+    _, output = hpcbert.on_terminal("monitor", "--plain", str(curve.directory))
+    assert sum("COMPLETED" in line for line in output.splitlines()) == 2 * len(SHAPES) - 2
+    assert "\x1b[?1049h" not in output
 
 
 @pytest.mark.parametrize("locale", ["C", "POSIX"])
 def test_a_locale_without_utf8_gets_ascii(hpcbert: Any, curve: Built, locale: str) -> None:
-    _, said = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL=locale, keyboard=False)
-    assert said.isascii()
+    _, output = hpcbert.on_terminal("monitor", str(curve.directory), LC_ALL=locale, keyboard=False)
+    assert output.isascii()

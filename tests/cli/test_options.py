@@ -33,7 +33,7 @@ def fits(value: object, hint: Any) -> bool:
     if origin is Literal:
         return value in get_args(hint)
     if origin is tuple:
-        return isinstance(value, tuple) and all(fits(one, get_args(hint)[0]) for one in value)
+        return isinstance(value, tuple) and all(fits(item, get_args(hint)[0]) for item in value)
     return type(value) is hint
 
 

@@ -24,10 +24,10 @@ def test_the_labs_commands_name_its_directory(text: str) -> None:
 
 
 def test_no_lab_there_hints_at_that_directory(
-    many: Callable[..., list[Any]], tmp_path: Path
+    run_commands: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
-    for done in many([["lab", "status", "--directory", str(tmp_path)]]):
-        assert f"hpcbert lab up --directory {tmp_path}" in done.stderr
+    for result in run_commands([["lab", "status", "--directory", str(tmp_path)]]):
+        assert f"hpcbert lab up --directory {tmp_path}" in result.stderr
 
 
 def test_prepare_has_places_of_its_own_in_the_lab(
@@ -42,40 +42,40 @@ def test_prepare_has_places_of_its_own_in_the_lab(
 
 
 def test_init_says_what_outranks_the_file_it_writes(
-    many: Callable[..., list[Any]], tmp_path: Path
+    run_commands: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     other = tmp_path / "other.toml"
-    (first,) = many([["init", "--local", "--json"]])
+    (first,) = run_commands([["init", "--local", "--json"]])
     assert first.document["warnings"] == []
     other.write_text((tmp_path / "home" / "site.toml").read_text())
     words = ["init", "--local", "--force", "--json"]
-    (done,) = many([words], HPCBERT_SITE=str(other))
-    assert done.returncode == 0
-    (warning,) = done.document["warnings"]
+    (result,) = run_commands([words], HPCBERT_SITE=str(other))
+    assert result.returncode == 0
+    (warning,) = result.document["warnings"]
     assert "HPCBERT_SITE" in warning
     assert str(other) in warning
-    (text,) = many([words[:-1]], HPCBERT_SITE=str(other))
+    (text,) = run_commands([words[:-1]], HPCBERT_SITE=str(other))
     assert "hpcbert doctor --site site.toml" in text.stdout
-    (done,) = many([words], HPCBERT_SITE=str(tmp_path / "absent.toml"))
-    assert "HPCBERT_SITE" in done.document["warnings"][0]
-    (done,) = many([[*words, "--output", str(tmp_path / "elsewhere.toml")]])
-    assert "elsewhere.toml" in done.document["warnings"][0]
+    (result,) = run_commands([words], HPCBERT_SITE=str(tmp_path / "absent.toml"))
+    assert "HPCBERT_SITE" in result.document["warnings"][0]
+    (result,) = run_commands([[*words, "--output", str(tmp_path / "elsewhere.toml")]])
+    assert "elsewhere.toml" in result.document["warnings"][0]
 
 
-def test_a_check_of_nothing_fails(many: Callable[..., list[Any]], tmp_path: Path) -> None:
+def test_a_check_of_nothing_fails(run_commands: Callable[..., list[Any]], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "script.sh").write_text("#!/bin/bash\n")
-    for done in many([["render", "--check", str(empty), "--json"]]):
-        assert done.returncode == 5
-        assert done.document["errors"][0]["code"] == "check"
+    for result in run_commands([["render", "--check", str(empty), "--json"]]):
+        assert result.returncode == 5
+        assert result.document["errors"][0]["code"] == "check"
 
 
-def test_templates_that_are_not_there_are_refused(many: Callable[..., list[Any]]) -> None:
-    asked = [
+def test_templates_that_are_not_there_are_refused(run_commands: Callable[..., list[Any]]) -> None:
+    command_lines = [
         ["frameworks", "list", "--templates", "absent", "--json"],
         ["render", "--templates", "absent", "--json"],
     ]
-    for done in many(asked):
-        assert done.returncode == 2
-        assert "absent" in done.document["errors"][0]["message"]
+    for result in run_commands(command_lines):
+        assert result.returncode == 2
+        assert "absent" in result.document["errors"][0]["message"]

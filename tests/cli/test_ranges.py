@@ -26,13 +26,13 @@ ALWAYS_WRONG = ("inf", "-inf", "nan", "true", '"5"', "-1", f"1{'0' * 400}", "922
     ("key", "value"),
     [
         (key, value)
-        for key, own in {
+        for key, wrong_values in {
             "slurm.poll_floor": ("0", "0.0", "1e-300", "0.09", "3601", "1e300"),
             "nodes.gpus_per_node": ("0", "1.5", "1025", "1000000"),
             "nodes.cpus_per_gpu": ("0.5", "1e3", "5000"),
             "frameworks.pytorch.batch_sizes.fp32": ("0", "1.0", "1000001"),
         }.items()
-        for value in (*ALWAYS_WRONG, *own)
+        for value in (*ALWAYS_WRONG, *wrong_values)
     ],
     ids=lambda value: value if len(value) < 40 else "huge",
 )
@@ -52,11 +52,11 @@ def test_a_recipes_options_in_a_site_are_finite(value: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e999"])
 def test_a_recipes_options_on_the_command_line_are_finite(value: str, tmp_path: Path) -> None:
-    found = recipe.load(package_templates() / "pytorch")
+    pytorch_recipe = recipe.load(package_templates() / "pytorch")
     site = site_of(tmp_path)
-    name = next(option.name for option in found.options.values() if option.kind == "float")
+    name = next(option.name for option in pytorch_recipe.options.values() if option.kind == "float")
     with pytest.raises(UsageError, match="finite"):
-        read_options(found, site, {name: value})
+        read_options(pytorch_recipe, site, {name: value})
 
 
 @pytest.mark.parametrize(
@@ -99,18 +99,22 @@ def test_a_samples_throughput_has_a_range(value: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "1e-300", "1e9"])
 def test_an_interval_has_a_range(
-    value: str, finished: Path, many: Callable[..., list[Any]]
+    value: str, finished: Path, run_commands: Callable[..., list[Any]]
 ) -> None:
-    (done,) = many([["monitor", str(finished), f"--interval={value}", "--json"]])
-    done.check(as_json=True)
-    assert done.returncode == 2
+    (result,) = run_commands([["monitor", str(finished), f"--interval={value}", "--json"]])
+    result.check(as_json=True)
+    assert result.returncode == 2
 
 
 @pytest.mark.parametrize(
     ("umask", "mode_of_folders"), [(0, 0o775), (0o002, 0o775), (0o027, 0o750), (0o077, 0o700)]
 )
 def test_what_is_written_has_the_permissions_of_the_umask(
-    umask: int, mode_of_folders: int, many: Callable[..., list[Any]], tmp_path: Path, logs: Path
+    umask: int,
+    mode_of_folders: int,
+    run_commands: Callable[..., list[Any]],
+    tmp_path: Path,
+    logs: Path,
 ) -> None:
     paths = set(tmp_path.rglob("*"))
     tools = tmp_path / "tools"
@@ -119,18 +123,18 @@ def test_what_is_written_has_the_permissions_of_the_umask(
     (tools / "sbatch").chmod(0o755)
     paths |= {tools, *tools.iterdir(), tmp_path / "results", tmp_path / "home"}
     words = ["submit", "--fw", "oneflow", "--rehearse", "--scheduler", "slurm"]
-    asked = [
+    command_lines = [
         ["init", "--local"],
         [*words, "--data", "/d", "--source", "/s", "--runs", str(tmp_path / "deep" / "runs")],
         ["render", "--output", str(tmp_path / "scripts")],
         ["collect", str(logs), "--output", str(tmp_path / "table.md")],
     ]
-    for done in many(asked, umask=umask, PATH=f"{tools}:/usr/bin:/bin"):
-        assert done.returncode == 0, done
-    made = [path for path in tmp_path.rglob("*") if path not in paths and not path.is_symlink()]
-    made = [path for path in made if path.parent.name != "results"]
-    assert len(made) > 12
-    for path in made:
+    for result in run_commands(command_lines, umask=umask, PATH=f"{tools}:/usr/bin:/bin"):
+        assert result.returncode == 0, result
+    created = [path for path in tmp_path.rglob("*") if path not in paths and not path.is_symlink()]
+    created = [path for path in created if path.parent.name != "results"]
+    assert len(created) > 12
+    for path in created:
         mode = stat.S_IMODE(path.stat().st_mode)
         if path.name != "its-umask":
             assert mode == (mode_of_folders & ~(0 if path.is_dir() else 0o111)), (path, oct(mode))
@@ -145,24 +149,32 @@ def point(shape: str, precision: str = "fp32", size: int = 32) -> Point:
     "points",
     [
         [point("1n1g"), point("1n4g"), point("1n8g"), point("2n8g"), point("4n8g")],
-        [point("4n8g", one) for one in ("fp32", "fp16", "bf16", "tf32")],
-        [point("4n8g", one, size) for one in ("fp32", "fp16", "bf16") for size in (32, 64)],
+        [point("4n8g", precision) for precision in ("fp32", "fp16", "bf16", "tf32")],
+        [
+            point("4n8g", precision, size)
+            for precision in ("fp32", "fp16", "bf16")
+            for size in (32, 64)
+        ],
         [point("4n8g", "fp32", size) for size in (32, 64, 128, 1024)],
-        [point(shape, one) for shape in ("128n16g", "16n16g") for one in ("fp32", "fp16")],
+        [
+            point(shape, precision)
+            for shape in ("128n16g", "16n16g")
+            for precision in ("fp32", "fp16")
+        ],
     ],
     ids=["curve", "precisions", "both", "batch sizes", "large"],
 )
 def test_the_first_eight_characters_say_which_point_it_is(points: list[Point]) -> None:
-    found = label_points(points)
-    shown = [f"{one}-hpcbert-20261121T100000Z"[:LABEL_LENGTH] for one in found]
+    labels = label_points(points)
+    shown = [f"{label}-hpcbert-20261121T100000Z"[:LABEL_LENGTH] for label in labels]
     assert len(set(shown)) == len(points)
-    assert all(str(one.shape)[:4] in label for one, label in zip(points, shown, strict=True))
+    assert all(str(source.shape)[:4] in label for source, label in zip(points, shown, strict=True))
 
 
-def test_names_of_jobs_begin_with_it(many: Callable[..., list[Any]]) -> None:
+def test_names_of_jobs_begin_with_it(run_commands: Callable[..., list[Any]]) -> None:
     words = ["submit", "--fw", "oneflow", "--scheduler", "slurm", "--dry-run", "--json"]
-    (done,) = many([[*words, "--nodes", "2", "--gpus-per-node", "8", "--scaling"]])
-    names = [array["name"] for array in done.document["data"]["arrays"]]
+    (result,) = run_commands([[*words, "--nodes", "2", "--gpus-per-node", "8", "--scaling"]])
+    names = [array["name"] for array in result.document["data"]["arrays"]]
     assert [name[:8] for name in names] == ["1n1gf32-", "1n4gf32-", "1n8gf32-", "2n8gf32-"]
-    campaign = done.document["data"]["campaign"]
+    campaign = result.document["data"]["campaign"]
     assert all(campaign in name for name in names)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.model import MANIFEST
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 
 POINT = ("--fw", "pytorch", "--nodes", "1", "--gpus-per-node", "2", "--device", "cpu")
 KINDS = ("output", "links", "campaign")
@@ -40,7 +40,7 @@ def library(folder: Path) -> Path:
     return folder if folder.name == "scripts" else folder / "scripts"
 
 
-def check(folder: Path) -> Done:
+def check(folder: Path) -> CliResult:
     result = inside("render", "--check", folder, "--json")
     result.check(as_json=True)
     return result

@@ -22,18 +22,18 @@ from hpcbert.results import document
 from hpcbert.results.document import ResultSet
 from hpcbert.results.reduce import tabulate
 from tests.kit import nodes
-from tests.kit.cli import UNCOUNTED, Cli, Done, inside
-from tests.kit.logs import TEST_RECIPES, put, pytorch
+from tests.kit.cli import UNCOUNTED, Cli, CliResult, inside
+from tests.kit.logs import TEST_RECIPES, pytorch, write_file
 from tests.kit.shared import index
 
 pytestmark = pytest.mark.slow
-Report = Callable[..., Done]
+Report = Callable[..., CliResult]
 DLPERF = "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
 RESULT = f"logs/{DLPERF}/result/resnet50_result.json"
 
 
 @pytest.fixture
-def report(here: None) -> Report:
+def report(empty_directory: None) -> Report:
     """Runs `hpcbert report WORDS --output out` in this process, without what only costs time."""
     return lambda *words: inside("report", *words, "--output", "out", "--templates", TEST_RECIPES)
 
@@ -45,7 +45,7 @@ def logs(tmp_path: Path) -> Path:
         for repeat in (1, 2, 3):
             rate, start = gpus * (10.0 + repeat / 10), 1763717655.5 + 1000 * (3 * gpus + repeat)
             text = pytorch(shape, rate, iters=120, start=start)
-            put(
+            write_file(
                 tmp_path / "logs",
                 f"pytorch/{shape}/bert_b4_fp32_{repeat}.log",
                 f"run {repeat}\n{text}",
@@ -68,7 +68,7 @@ def test_dlperf_s_set_becomes_the_tables_that_were_published(shared: Path, repor
     (stated,) = json.loads((shared / RESULT).read_text()).values()
     for rule, speeds in (
         ("rate", readme),
-        ("dlperf-time", {name: one["median_speed"] for name, one in stated.items()}),
+        ("dlperf-time", {name: row["median_speed"] for name, row in stated.items()}),
     ):
         result = report(shared / f"logs/{DLPERF}", "--fw", "tf2-resnet", "--rule", rule)
         assert result.returncode == 0, result.output
@@ -138,7 +138,7 @@ def test_a_page_in_chinese_says_so(logs: Path, report: Report) -> None:
 def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(
     build: Callable[..., Any], report: Report
 ) -> None:
-    made = build(
+    built = build(
         "1n1g",
         "1n8g",
         repeats=2,
@@ -152,17 +152,19 @@ def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(
         "",
         "Legend:",
     ]
-    made.complete("1n1g", 1, 10.0)
-    made.complete("1n1g", 2, 10.2)
-    made.complete("1n8g", 1, 78.0)
-    made.log("1n8g", 2, made.text("1n8g", 78.0, last=7))
-    made.started("1n8g", 2)
-    made.ended("1n8g", 2, code=1)
-    for array in made.campaign.arrays:
-        (made.directory / array.script).write_text("#!/bin/bash\n# the script\n")
+    built.complete("1n1g", 1, 10.0)
+    built.complete("1n1g", 2, 10.2)
+    built.complete("1n8g", 1, 78.0)
+    built.log("1n8g", 2, built.text("1n8g", 78.0, last=7))
+    built.started("1n8g", 2)
+    built.ended("1n8g", 2, code=1)
+    for array in built.campaign.arrays:
+        (built.directory / array.script).write_text("#!/bin/bash\n# the script\n")
         for repeat in array.repeats:
-            nodes.leave(made.directory, array, repeat, nodes.node("n1", host__topology=topology))
-    result = report(made.directory, "--json")
+            nodes.write_nodes(
+                built.directory, array, repeat, nodes.node("n1", host__topology=topology)
+            )
+    result = report(built.directory, "--json")
     assert result.returncode == 4
     assert result.document["status"] == "partial"
     text = Path("out/report.md").read_text(encoding="utf-8")
@@ -178,12 +180,12 @@ def test_a_campaign_tells_its_nodes_commands_and_what_does_not_count(
 
 
 def test_an_archive_is_reported_as_its_campaign(build: Callable[..., Any], report: Report) -> None:
-    made = build("1n1g", repeats=2, scheduler="local")
-    made.finish()
-    for array in made.campaign.arrays:
-        (made.directory / array.script).write_text("#!/bin/bash\n# the script\n")
-    assert inside("collect", made.directory).returncode == 0
-    assert inside("archive", made.directory, "--output", "a.zip").returncode == 0
+    built = build("1n1g", repeats=2, scheduler="local")
+    built.finish()
+    for array in built.campaign.arrays:
+        (built.directory / array.script).write_text("#!/bin/bash\n# the script\n")
+    assert inside("collect", built.directory).returncode == 0
+    assert inside("archive", built.directory, "--output", "a.zip").returncode == 0
     assert report("a.zip", "--with-logs").returncode == 0
     assert "# the script" in Path("out/report.md").read_text(encoding="utf-8")
     with zipfile.ZipFile("out/logs.zip") as archive:
@@ -193,7 +195,7 @@ def test_an_archive_is_reported_as_its_campaign(build: Callable[..., Any], repor
 def test_one_run_and_no_baseline_make_a_report_without_speedup(
     tmp_path: Path, report: Report
 ) -> None:
-    put(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch("1n2g", 20.0, iters=120))
+    write_file(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch("1n2g", 20.0, iters=120))
     assert report(tmp_path / "pytorch").returncode == 0
     ((_, _, speed, speedup, efficiency, low, high, cv, count, marks),) = numbers(
         Path("out/tables/results-1.csv")
@@ -204,7 +206,9 @@ def test_one_run_and_no_baseline_make_a_report_without_speedup(
 
 
 def test_no_run_that_counts_makes_a_report_without_figures(tmp_path: Path, report: Report) -> None:
-    put(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 20.0, iters=120, last=9))
+    write_file(
+        tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 20.0, iters=120, last=9)
+    )
     assert report(tmp_path / "pytorch").returncode == 4
     assert not Path("out/figures").exists()
     assert "There is nothing to draw" in Path("out/report.md").read_text()

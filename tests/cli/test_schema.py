@@ -54,7 +54,7 @@ READERS = [
 
 
 @pytest.fixture
-def done(build: Build, monkeypatch: pytest.MonkeyPatch) -> Built:
+def built(build: Build, monkeypatch: pytest.MonkeyPatch) -> Built:
     """A campaign at its end, collected."""
     built = build("1n1g", "1n2g", repeats=2, name="20261121T100000Z-pytorch-3f9a1c")
     built.finish()
@@ -67,7 +67,10 @@ def done(build: Build, monkeypatch: pytest.MonkeyPatch) -> Built:
 def rewrite_schema(directory: Path, schema: int | str | None) -> None:
     path = directory / MANIFEST
     document = json.loads(path.read_text())
-    document = {"schema": schema, **{key: one for key, one in document.items() if key != "schema"}}
+    document = {
+        "schema": schema,
+        **{key: value for key, value in document.items() if key != "schema"},
+    }
     if schema is None:
         del document["schema"]
     path.write_text(json.dumps(document))
@@ -75,32 +78,32 @@ def rewrite_schema(directory: Path, schema: int | str | None) -> None:
 
 @pytest.mark.parametrize("schema", OTHERS)
 @pytest.mark.parametrize("command", READERS)
-def test_a_command_refuses_it(done: Built, command: str, schema: int | str | None) -> None:
-    rewrite_schema(done.directory, schema)
-    before = sorted(done.directory.rglob("*"))
-    words = [word.format(done.directory) for word in command.split()]
+def test_a_command_refuses_it(built: Built, command: str, schema: int | str | None) -> None:
+    rewrite_schema(built.directory, schema)
+    before = sorted(built.directory.rglob("*"))
+    words = [word.format(built.directory) for word in command.split()]
     refused = inside(*words, "--json")
     refused.check(as_json=True)
     assert refused.returncode == 2, refused
     assert f"schema {schema}; this hpcbert reads only schema" in refused.error["message"]
     assert "version of hpcbert that wrote it" in refused.error["hint"]
-    assert sorted(done.directory.rglob("*")) == before
+    assert sorted(built.directory.rglob("*")) == before
 
 
-def test_it_is_removed_only_by_force(done: Built) -> None:
-    rewrite_schema(done.directory, store.SCHEMA - 1)
-    refused = inside("rm", done.directory, "--yes", "--json")
+def test_it_is_removed_only_by_force(built: Built) -> None:
+    rewrite_schema(built.directory, store.SCHEMA - 1)
+    refused = inside("rm", built.directory, "--yes", "--json")
     assert refused.returncode == 2
     assert "reads only schema" in refused.error["message"]
     assert "--force" in refused.error["hint"]
-    assert inside("rm", done.directory, "--yes", "--force").returncode == 0
-    assert not done.directory.exists()
+    assert inside("rm", built.directory, "--yes", "--force").returncode == 0
+    assert not built.directory.exists()
 
 
-def test_a_notebook_refuses_it(done: Built) -> None:
-    rewrite_schema(done.directory, store.SCHEMA - 1)
+def test_a_notebook_refuses_it(built: Built) -> None:
+    rewrite_schema(built.directory, store.SCHEMA - 1)
     with pytest.raises(UsageError, match="reads only schema"):
-        load(done.directory)
+        load(built.directory)
 
 
 ARCHIVE_READERS = [
@@ -119,11 +122,11 @@ ARCHIVE_READERS = [
 
 
 @pytest.mark.parametrize("command", ARCHIVE_READERS)
-def test_an_archive_of_it_is_refused(done: Built, command: str) -> None:
-    assert inside("archive", done.directory, "--output", "a.zip").returncode == 0
+def test_an_archive_of_it_is_refused(built: Built, command: str) -> None:
+    assert inside("archive", built.directory, "--output", "a.zip").returncode == 0
     with zipfile.ZipFile("a.zip") as packed:
         contents = {name: packed.read(name) for name in packed.namelist()}
-    index, manifest = f"{done.directory.name}/{INDEX}", f"{done.directory.name}/{MANIFEST}"
+    index, manifest = f"{built.directory.name}/{INDEX}", f"{built.directory.name}/{MANIFEST}"
     schema = f'"schema": {store.SCHEMA}'.encode()
     assert schema in contents[manifest]
     contents[manifest] = contents[manifest].replace(schema, b'"schema": 1')
@@ -141,7 +144,7 @@ def test_an_archive_of_it_is_refused(done: Built, command: str) -> None:
 
 @pytest.mark.parametrize("schema", OTHERS)
 def test_a_list_names_it_and_shows_the_others(
-    done: Built, build: Build, schema: int | str | None
+    built: Built, build: Build, schema: int | str | None
 ) -> None:
     other = build("1n1g", repeats=2, name="20261122T100000Z-pytorch-7b20de", jobs=("90",))
     rewrite_schema(other.directory, schema)
@@ -151,12 +154,12 @@ def test_a_list_names_it_and_shows_the_others(
 
 
 @pytest.fixture
-def other(done: Built, build: Build) -> Built:
+def other(built: Built, build: Build) -> Built:
     """An older campaign next to it, of another schema."""
-    built = build("1n1g", repeats=2, name="20261120T100000Z-pytorch-7b20de", jobs=("90",))
-    built.finish()
-    rewrite_schema(built.directory, store.SCHEMA - 1)
-    return built
+    neighbour = build("1n1g", repeats=2, name="20261120T100000Z-pytorch-7b20de", jobs=("90",))
+    neighbour.finish()
+    rewrite_schema(neighbour.directory, store.SCHEMA - 1)
+    return neighbour
 
 
 @pytest.mark.parametrize("command", ["collect", "show", "audit", "list", "collect 3f9a1c"])

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 
 def hpcbert(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[bytes]:
     left_out = ("LC_", "LANG", "PYTHON")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return subprocess.run(
         [sys.executable, "-m", "hpcbert", *words],
-        cwd=cwd, env={**kept, "HOME": str(cwd), **env}, capture_output=True, check=False,
+        cwd=cwd, env={**inherited, "HOME": str(cwd), **env}, capture_output=True, check=False,
         timeout=CEILING,
     )  # fmt: skip
 
@@ -54,37 +54,37 @@ def test_the_locale_decides(env: dict[str, str], plain: bool, tmp_path: Path) ->
 
 
 def test_every_text_and_every_error_is_ascii_there(
-    finished: Path, logs: Path, many: Callable[..., list[Any]], tmp_path: Path
+    finished: Path, logs: Path, run_commands: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
-    asked = [
+    command_lines = [
         ["collect", str(finished)], ["collect", str(logs)], ["audit", str(finished)],
         ["frameworks"], ["frameworks", "show", "deepspeed"], ["config"], ["--help"],
         ["submit", "--dry-run", "--fw", "oneflow"], ["submit", "--fw", "ünbekannt"],
         ["collect", "ünbekannt→…"], ["nö"], ["render", "--set", "é"], ["logs", str(finished)],
     ]  # fmt: skip
-    both = [*asked, *([*words, "--json"] for words in asked if words != ["--help"])]
-    for words, done in zip(both, many(both, LC_ALL="C"), strict=True):
-        assert (done.stdout + done.stderr).isascii(), (words, done)
-        done.check(as_json="--json" in words)
-    (error,) = many([["collect", "ünbekannt→…", "--json"]], LC_ALL="C")
+    both = [*command_lines, *([*words, "--json"] for words in command_lines if words != ["--help"])]
+    for words, result in zip(both, run_commands(both, LC_ALL="C"), strict=True):
+        assert (result.stdout + result.stderr).isascii(), (words, result)
+        result.check(as_json="--json" in words)
+    (error,) = run_commands([["collect", "ünbekannt→…", "--json"]], LC_ALL="C")
     assert "ünbekannt→…" in error.document["errors"][0]["message"]
 
 
 def test_scripts_and_documents_arrive_byte_by_byte(
-    logs: Path, many: Callable[..., list[Any]]
+    logs: Path, run_commands: Callable[..., list[Any]]
 ) -> None:
     words = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--data", "/dätä"]
-    (there,) = many([words], LC_ALL="C.UTF-8")
-    (here,) = many([words], LC_ALL="C")
-    assert here.stdout == there.stdout != ""
+    (utf8_result,) = run_commands([words], LC_ALL="C.UTF-8")
+    (ascii_result,) = run_commands([words], LC_ALL="C")
+    assert ascii_result.stdout == utf8_result.stdout != ""
     tables = [
-        json.loads(many([["collect", str(logs), "--format", "json"]], LC_ALL=one)[0].stdout)[
-            "tables"
-        ]
-        for one in ("C", "C.UTF-8")
+        json.loads(
+            run_commands([["collect", str(logs), "--format", "json"]], LC_ALL=locale)[0].stdout
+        )["tables"]
+        for locale in ("C", "C.UTF-8")
     ]
     assert tables[0] == tables[1] != []
-    assert "/dätä" in many([words], LC_ALL="C")[0].stdout
+    assert "/dätä" in run_commands([words], LC_ALL="C")[0].stdout
 
 
 def test_signs_become_what_resembles_them_and_letters_are_escaped() -> None:

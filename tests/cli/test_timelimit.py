@@ -67,7 +67,7 @@ def test_the_full_form_reads_as_what_it_was() -> None:
 
 
 def test_every_command_with_a_time_takes_and_refuses_the_same(
-    many: Callable[..., list[Any]],
+    run_commands: Callable[..., list[Any]],
 ) -> None:
     commands = (
         ["render", "--fw", "oneflow", "--scheduler", "slurm"],
@@ -76,7 +76,9 @@ def test_every_command_with_a_time_takes_and_refuses_the_same(
         ["retry", "--dry-run"],
     )
     for words in commands:
-        good, bad = many([[*words, f"--time={text}", "--json"] for text in ("1-12", "12 hours")])
+        good, bad = run_commands(
+            [[*words, f"--time={text}", "--json"] for text in ("1-12", "12 hours")]
+        )
         assert "time limit" in bad.document["errors"][0]["message"]
         assert bad.returncode == 2
         assert "time limit" not in json.dumps(good.document["errors"])

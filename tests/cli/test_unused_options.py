@@ -85,18 +85,20 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_what_would_be_ignored_is_refused(many: Callable[..., list[Any]], tmp_path: Path) -> None:
+def test_what_would_be_ignored_is_refused(
+    run_commands: Callable[..., list[Any]], tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "site.toml").write_text('schema = 1\nname = "here"\nscheduler = "local"\n')
-    results = many([[*words, "--json"] for words, _, _ in REFUSED], cwd=home)
-    for (words, option, beside), result in zip(REFUSED, results, strict=True):
+    results = run_commands([[*words, "--json"] for words, _, _ in REFUSED], cwd=home)
+    for (words, option, conflict), result in zip(REFUSED, results, strict=True):
         result.check(as_json=True)
         (error,) = result.document["errors"]
         assert result.returncode == 2, (words, result)
         assert error["code"] == "usage", words
         assert option in error["message"], (words, error)
-        assert beside in error["message"], (words, error)
+        assert conflict in error["message"], (words, error)
         assert option in error["hint"], words
     assert sorted(path.name for path in home.iterdir()) == ["site.toml"]
 
@@ -108,91 +110,102 @@ def test_every_option_that_resume_has_no_use_for_is_in_the_table() -> None:
     options = {
         max(param.opts, key=len) for param in command.params if isinstance(param, click.Option)
     } - used
-    held = {option for words, option, _ in REFUSED if "--resume" in words}
-    assert options == held
+    table_options = {option for words, option, _ in REFUSED if "--resume" in words}
+    assert options == table_options
 
 
-def test_defaults_conflict_with_nothing(many: Callable[..., list[Any]]) -> None:
-    asked = [
+def test_defaults_conflict_with_nothing(run_commands: Callable[..., list[Any]]) -> None:
+    command_lines = [
         [*SUBMIT, "--repeats-in", "one-job", "--json"],
         [*SUBMIT, "--data", "/d", "--source", "/s", "--partition", "p", "--json"],
         ["render", "--concurrent-points", "--partition", "p", "--json"],
         [*PREPARE, "--only", "source", "--repository", "r", "--json"],
     ]
-    for words, done in zip(asked, many(asked), strict=True):
-        assert "no effect" not in done.stdout + done.stderr, (words, done)
+    for words, result in zip(command_lines, run_commands(command_lines), strict=True):
+        assert "no effect" not in result.stdout + result.stderr, (words, result)
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
+    ("word", "precision"),
     [
-        *((one, "fp16") for one in ("amp", "AMP", "FP16", "mixed", "half", "float16", "Mixed")),
-        *((one, "fp32") for one in ("FP32", "float32", "single", "Float-32", "float")),
-        *((one, "bf16") for one in ("bfloat16", "BF16", "BFloat16")),
-        *((one, "tf32") for one in ("TF32", "TensorFloat-32")),
+        *(
+            (spelling, "fp16")
+            for spelling in ("amp", "AMP", "FP16", "mixed", "half", "float16", "Mixed")
+        ),
+        *((spelling, "fp32") for spelling in ("FP32", "float32", "single", "Float-32", "float")),
+        *((spelling, "bf16") for spelling in ("bfloat16", "BF16", "BFloat16")),
+        *((spelling, "tf32") for spelling in ("TF32", "TensorFloat-32")),
     ],
 )
-def test_precisions_are_understood_in_every_spelling(word: str, meant: str) -> None:
-    assert parse_precision(word) == meant
+def test_precisions_are_understood_in_every_spelling(word: str, precision: str) -> None:
+    assert parse_precision(word) == precision
     assert parse_precision("fp8") == "fp8"
 
 
-def test_precisions_on_the_command_line(many: Callable[..., list[Any]]) -> None:
+def test_precisions_on_the_command_line(run_commands: Callable[..., list[Any]]) -> None:
     words = ["render", "--fw", "pytorch", "--scheduler", "slurm", "--json"]
-    one, other, wrong = many([[*words, "--precision", p] for p in ("FP32,amp", "fp32,fp16", "fp8")])
-    assert one.document["data"] == other.document["data"] != {}
-    assert (one.returncode, wrong.returncode) == (0, 2)
-    (refused,) = many([["collect", "--precision", "fp8", "--json"]])
+    first, other, wrong = run_commands(
+        [[*words, "--precision", p] for p in ("FP32,amp", "fp32,fp16", "fp8")]
+    )
+    assert first.document["data"] == other.document["data"] != {}
+    assert (first.returncode, wrong.returncode) == (0, 2)
+    (refused,) = run_commands([["collect", "--precision", "fp8", "--json"]])
     assert refused.returncode == 2
 
 
 @pytest.mark.parametrize("kind", ["campaign", "logs"])
 def test_what_says_of_logs_what_campaigns_record(
-    kind: str, logs: Path, many: Callable[..., list[Any]], finished: Path
+    kind: str, logs: Path, run_commands: Callable[..., list[Any]], finished: Path
 ) -> None:
     options = {
         "--fw": "oneflow", "--nodes": "1", "--gpus-per-node": "1", "--batch-size": "4",
         "--precision": "AMP", "--model": "bert", "--pattern": "{repeat}.log",
     }  # fmt: skip
     where = str(finished if kind == "campaign" else logs)
-    asked = [["collect", where, "--json", name, value] for name, value in options.items()]
-    for words, done in zip(asked, many(asked), strict=True):
-        told = f"{words[3]} has no effect on campaigns" in done.stdout
-        assert told == (kind == "campaign"), (words, done)
-        assert not told or done.returncode == 2
+    command_lines = [["collect", where, "--json", name, value] for name, value in options.items()]
+    for words, result in zip(command_lines, run_commands(command_lines), strict=True):
+        is_refused = f"{words[3]} has no effect on campaigns" in result.stdout
+        assert is_refused == (kind == "campaign"), (words, result)
+        assert not is_refused or result.returncode == 2
 
 
 def test_a_table_takes_its_form_from_its_name(
-    logs: Path, many: Callable[..., list[Any]], tmp_path: Path
+    logs: Path, run_commands: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     names = ("t.csv", "t.MD", "t.markdown", "t.json", "t.txt", "t", "t.out")
-    asked = [["collect", str(logs), "--json", "--output", str(tmp_path / name)] for name in names]
-    for done in many(asked):
-        assert done.document["data"], done
-        assert not [warning for warning in done.document["warnings"] if "--format" in warning]
+    command_lines = [
+        ["collect", str(logs), "--json", "--output", str(tmp_path / name)] for name in names
+    ]
+    for result in run_commands(command_lines):
+        assert result.document["data"], result
+        assert not [warning for warning in result.document["warnings"] if "--format" in warning]
     # Below the table stand the time and the command that made it.
     text = {name: (tmp_path / name).read_text() for name in names}
-    head = {name: one.splitlines()[:5] for name, one in text.items()}
+    head = {name: content.splitlines()[:5] for name, content in text.items()}
     assert text["t.csv"].count(",") > 5
     assert head["t.MD"] == head["t.markdown"]
     assert "|" in text["t.MD"]
     assert json.loads(text["t.json"])["tables"]
     assert head["t.txt"] == head["t"] == head["t.out"]
     both = ["collect", str(logs), "--json", "--format", "markdown", "--output"]
-    said, quiet = many([[*both, str(tmp_path / "u.csv")], [*both, str(tmp_path / "u.md")]])
+    csv_result, markdown_result = run_commands(
+        [[*both, str(tmp_path / "u.csv")], [*both, str(tmp_path / "u.md")]]
+    )
     for name in ("u.csv", "u.md"):
         assert (tmp_path / name).read_text().splitlines()[:5] == head["t.MD"]
-    assert any("markdown because of --format" in warning for warning in said.document["warnings"])
-    assert not any("--format" in warning for warning in quiet.document["warnings"])
+    assert any(
+        "markdown because of --format" in warning for warning in csv_result.document["warnings"]
+    )
+    assert not any("--format" in warning for warning in markdown_result.document["warnings"])
 
 
 def test_a_table_that_cannot_be_written_is_the_systems_refusal(
-    logs: Path, many: Callable[..., list[Any]], tmp_path: Path
+    logs: Path, run_commands: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")
     places = (tmp_path / "absent" / "t.md", tmp_path / "file" / "t.md", Path("/dev/full"), tmp_path)
-    for done in many(
+    for result in run_commands(
         [["collect", str(logs), "--json", "--output", str(place)] for place in places]
     ):
-        assert done.returncode == 1, done
-        assert done.document["errors"][0]["code"] == "error"
+        assert result.returncode == 1, result
+        assert result.document["errors"][0]["code"] == "error"

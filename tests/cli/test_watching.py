@@ -20,11 +20,11 @@ def changes(watched: TrackedCampaign, *words: str, default: str = "COMPLETED") -
     return [Change(repeat, states[repeat.key], 0.0) for repeat in watched.repeats]
 
 
-def print_after(seen: Sequence[Change]) -> list[str]:
+def print_after(events: Sequence[Change]) -> list[str]:
     states: dict[tuple[str, int], RepeatState] = {
-        change.repeat.key: change.state for change in seen
+        change.repeat.key: change.state for change in events
     }
-    return list(report_finished_points(seen, states))
+    return list(report_finished_points(events, states))
 
 
 def test_a_points_numbers_are_printed_when_its_last_repeat_has_ended(

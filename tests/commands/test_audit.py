@@ -21,7 +21,7 @@ from hpcbert.logs.setting import Window
 from hpcbert.slurm.states import Kind, RepeatState
 from tests.kit.cli import inside
 from tests.kit.collecting import gathered, says, waits
-from tests.kit.nodes import leave, node
+from tests.kit.nodes import node, write_nodes
 
 pytestmark = pytest.mark.slow
 
@@ -31,31 +31,31 @@ def digest(path: Path) -> tuple[int, str]:
     return len(raw), hashlib.sha256(raw).hexdigest()
 
 
-def audited(directory: Path, *words: str) -> tuple[int, dict[str, Any]]:
+def run_audit(directory: Path, *words: str) -> tuple[int, dict[str, Any]]:
     result = inside("audit", directory, *words, "--json")
     return result.returncode, result.document
 
 
-def told(document: dict[str, Any]) -> set[tuple[str, str]]:
+def list_findings(document: dict[str, Any]) -> set[tuple[str, str]]:
     return {(finding["kind"], finding["path"]) for finding in document["data"]["findings"]}
 
 
 @pytest.fixture
 def finished(build: Any) -> Any:
-    made = build("1n1g", "2n2g")
-    made.finish()
-    for array in made.campaign.arrays:
+    built = build("1n1g", "2n2g")
+    built.finish()
+    for array in built.campaign.arrays:
         for repeat in array.repeats:
-            leave(
-                made.directory, array, repeat, *map(node, ("n1", "n2")[: array.point.shape.nodes])
+            write_nodes(
+                built.directory, array, repeat, *map(node, ("n1", "n2")[: array.point.shape.nodes])
             )
-        (made.directory / array.script).write_text("#!/bin/bash\n")
-    assert gathered(made.directory, states=says()).exit_code == 0
-    return made
+        (built.directory / array.script).write_text("#!/bin/bash\n")
+    assert gathered(built.directory, states=says()).exit_code == 0
+    return built
 
 
 def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished: Any) -> None:
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 0
     data = document["data"]
     assert (data["status"], data["findings"], data["history"]) == ("intact", [], [])
@@ -69,8 +69,10 @@ def test_an_untouched_campaign_is_intact_and_every_cell_has_its_logs(finished: A
         assert (proof["log"]["bytes"], proof["log"]["sha256"]) == digest(log)
         assert run["state_source"] == "sacct"
         assert run["nodes"] == ["n1", "n2"]
-        assert [one["node"] for one in proof["nodes"]] == ["n1", "n2"]
-        assert all(one["file"]["sha256"] and "A100" in one["summary"] for one in proof["nodes"])
+        assert [record["node"] for record in proof["nodes"]] == ["n1", "n2"]
+        assert all(
+            record["file"]["sha256"] and "A100" in record["summary"] for record in proof["nodes"]
+        )
         assert proof["script"]["sha256"]
         assert proof["status"]["sha256"]
         assert proof["job"] == f"71_{run['repeat']}"
@@ -101,14 +103,14 @@ RECORDED = (LOG, STATUS, ENV, SCRIPT, "recipe.toml", "table.json")
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_missing_file_is_named(finished: Any, name: str) -> None:
     (finished.directory / name).unlink()
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 5
-    assert ("missing", name) in told(document)
+    assert ("missing", name) in list_findings(document)
     assert document["errors"][0]["code"] == "check"
     assert name in document["errors"][0]["message"]
 
 
-def changed_byte(path: Path) -> None:
+def change_byte(path: Path) -> None:
     """Change one byte and nothing else, not even the time."""
     times = path.stat()
     raw = bytearray(path.read_bytes())
@@ -120,11 +122,11 @@ def changed_byte(path: Path) -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_changed_byte_is_found(finished: Any, name: str) -> None:
-    changed_byte(finished.directory / name)
-    code, document = audited(finished.directory)
+    change_byte(finished.directory / name)
+    code, document = run_audit(finished.directory)
     assert code == 5
     assert document["data"]["status"] == "changed"
-    assert ("changed", name) in told(document)
+    assert ("changed", name) in list_findings(document)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
@@ -132,29 +134,29 @@ def test_a_changed_byte_is_found(finished: Any, name: str) -> None:
 def test_a_truncated_file_is_found(finished: Any, name: str, share: float) -> None:
     path = finished.directory / name
     os.truncate(path, int(path.stat().st_size * share))
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 5
-    assert ("changed", name) in told(document)
+    assert ("changed", name) in list_findings(document)
 
 
 def test_an_editors_line_end_at_the_end_of_a_log_is_found(finished: Any) -> None:
     with (finished.directory / LOG).open("a") as file:
         file.write("\n")
-    assert ("changed", LOG) in told(audited(finished.directory)[1])
+    assert ("changed", LOG) in list_findings(run_audit(finished.directory)[1])
 
 
 def test_a_changed_manifest_is_found(finished: Any) -> None:
     finished.change(user="somebody else")
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 5
-    assert ("changed", "manifest.json") in told(document)
+    assert ("changed", "manifest.json") in list_findings(document)
 
 
 def test_a_changed_array_is_found_although_another_was_added(finished: Any) -> None:
     first, second = finished.campaign.arrays
     new = replace(second, name="x", repeats=(3,))
     finished.change(arrays=(replace(first, job_id="99"), second, new))
-    assert ("changed", "manifest.json") in told(audited(finished.directory)[1])
+    assert ("changed", "manifest.json") in list_findings(run_audit(finished.directory)[1])
 
 
 def test_a_number_that_was_improved_in_the_table_is_found(finished: Any) -> None:
@@ -162,7 +164,7 @@ def test_a_number_that_was_improved_in_the_table_is_found(finished: Any) -> None
     data = json.loads(path.read_text())
     data["tables"][0]["rows"][1]["median"] *= 2
     path.write_text(json.dumps(data))
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 5
     details = [finding["detail"] for finding in document["data"]["findings"]]
     assert "tables[0].rows[1].median differs from what the logs give" in details
@@ -177,27 +179,27 @@ def test_numbers_that_were_improved_in_the_record_are_found(finished: Any, also:
     if also == "seal":
         data["seal"] = evidence.compute_seal(data)
     path.write_text(json.dumps(data))
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 5
     kinds = {finding["kind"] for finding in document["data"]["findings"]}
     assert kinds == ({"changed"} if also == "seal" else {"changed", "seal"})
 
 
 def test_a_seal_that_was_noted_elsewhere_finds_a_record_that_was_made_anew(finished: Any) -> None:
-    noted = audited(finished.directory)[1]["data"]["seal"]
-    assert audited(finished.directory, "--expect", noted[:12])[0] == 0
+    noted = run_audit(finished.directory)[1]["data"]["seal"]
+    assert run_audit(finished.directory, "--expect", noted[:12])[0] == 0
     finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
     (finished.directory / "measurements.json").unlink()
     gathered(finished.directory, states=says())
-    assert audited(finished.directory)[0] == 0
-    code, document = audited(finished.directory, "--expect", noted)
+    assert run_audit(finished.directory)[0] == 0
+    code, document = run_audit(finished.directory, "--expect", noted)
     assert code == 5
-    assert ("seal", "measurements.json") in told(document)
+    assert ("seal", "measurements.json") in list_findings(document)
 
 
 @pytest.mark.parametrize("seal", ["00", "5f2c1e9", "5f2c1e9z", "f" * 65])
 def test_words_that_identify_no_seal_are_refused(finished: Any, seal: str) -> None:
-    code, document = audited(finished.directory, "--expect", seal)
+    code, document = run_audit(finished.directory, "--expect", seal)
     assert (code, document["errors"][0]["code"]) == (2, "usage")
     assert "8 of its 64" in document["errors"][0]["hint"]
 
@@ -205,16 +207,16 @@ def test_words_that_identify_no_seal_are_refused(finished: Any, seal: str) -> No
 def test_an_added_log_is_named(finished: Any) -> None:
     name = LOG.replace("_3.log", "_6.log")
     shutil.copy(finished.directory / LOG, finished.directory / name)
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 5
-    assert told(document) == {("added", name)}
+    assert list_findings(document) == {("added", name)}
 
 
 def test_what_a_person_keeps_beside_it_is_theirs(finished: Any) -> None:
     (finished.directory / "notes.md").write_text("x")
     (finished.directory / "report").mkdir()
     (finished.directory / "report" / "table.html").write_text("x")
-    assert audited(finished.directory)[0] == 0
+    assert run_audit(finished.directory)[0] == 0
 
 
 @pytest.mark.parametrize("place", [LOG, ENV, STATUS, "recipe.toml", "table.json"])
@@ -222,9 +224,9 @@ def test_a_pipe_in_a_files_place_is_answered(finished: Any, place: str) -> None:
     path = finished.directory / place
     path.unlink()
     os.mkfifo(path)
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 5
-    assert ("changed", place) in told(document)
+    assert ("changed", place) in list_findings(document)
 
 
 def test_a_requeue_makes_the_record_stale_and_collect_renews_it_with_a_history(
@@ -232,18 +234,18 @@ def test_a_requeue_makes_the_record_stale_and_collect_renews_it_with_a_history(
 ) -> None:
     finished.started("2n2g", 3, attempt=1)
     finished.log("2n2g", 3, finished.text("2n2g", 60.0), attempt=1)
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 5
     assert document["data"]["status"] == "stale"
     attempt = LOG.replace(".log", ".r1.log")
-    assert told(document) == {("grew", STATUS), ("added", attempt)}
+    assert list_findings(document) == {("grew", STATUS), ("added", attempt)}
     # While it waits, the attempt that completed counts, and nothing is sealed.
     gathered(finished.directory, states=waits)
-    assert audited(finished.directory)[1]["data"]["status"] == "stale"
+    assert run_audit(finished.directory)[1]["data"]["status"] == "stale"
     finished.ended("2n2g", 3, attempt=1)
-    made = gathered(finished.directory, states=says())
-    assert made.warnings == ()
-    code, document = audited(finished.directory)
+    result = gathered(finished.directory, states=says())
+    assert result.warnings == ()
+    code, document = run_audit(finished.directory)
     assert code == 0
     (entry,) = document["data"]["history"]
     assert len(entry["seal"]) == 64
@@ -256,69 +258,69 @@ def test_an_array_that_was_added_makes_the_record_stale(finished: Any) -> None:
     new = replace(array, name=f"{array.name}-again", job_id="99")
     again = finished.change(arrays=(*finished.campaign.arrays, new))
     (again.directory / "scripts" / "again.sbatch").write_text("")
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert code == 5
     assert document["data"]["status"] == "stale"
-    assert told(document) == {("grew", "manifest.json"), ("added", "scripts/again.sbatch")}
+    assert list_findings(document) == {("grew", "manifest.json"), ("added", "scripts/again.sbatch")}
 
 
 def test_the_local_queues_own_files_are_no_evidence(finished: Any) -> None:
     for name in ("local.json", "local.out"):
         (finished.directory / "slurm" / name).write_text("x")
-    assert audited(finished.directory)[0] == 0
+    assert run_audit(finished.directory)[0] == 0
 
 
 def test_a_changed_log_stays_a_change_beside_a_requeue(finished: Any) -> None:
     finished.started("2n2g", 4, attempt=1)
-    changed_byte(finished.directory / LOG)
-    assert audited(finished.directory)[1]["data"]["status"] == "changed"
+    change_byte(finished.directory / LOG)
+    assert run_audit(finished.directory)[1]["data"]["status"] == "changed"
 
 
-def runs(made: Any, shape: str = "2n2g") -> dict[int, Any]:
-    (table,) = made.tables
+def map_runs(result: Any, shape: str = "2n2g") -> dict[int, Any]:
+    (table,) = result.tables
     row = next(row for row in table.rows if str(row.shape) == shape)
     return {run.repeat: run for run in row.runs}
 
 
-def codes(run: Any) -> set[str]:
+def list_codes(run: Any) -> set[str]:
     return {reason.code for reason in run.reasons}
 
 
-def edited(path: Path) -> None:
+def edit_digits(path: Path) -> None:
     path.write_text(path.read_text().replace("1", "2"))
 
 
-def appended(path: Path) -> None:
+def repeat_last_line(path: Path) -> None:
     """Add a line that this file could have had."""
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines, lines[-1]]))
 
 
-def zipped(path: Path) -> None:
+def compress_file(path: Path) -> None:
     with gzip.open(f"{path}.gz", "wb") as file:
         file.write(path.read_bytes())
     path.unlink()
 
 
-def halved(path: Path) -> None:
+def halve_file(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str, set[int]]] = {
-    "log edited": (edited, LOG, {3}),
+    "log edited": (edit_digits, LOG, {3}),
     "log deleted": (Path.unlink, LOG, {3}),
-    "log truncated": (halved, LOG, {3}),
-    "log replaced by its gz": (zipped, LOG, {3}),
-    "a line after the end of the log": (appended, LOG, {3}),
-    "one byte of the log, its time as before": (changed_byte, LOG, {3}),
-    "status edited": (edited, STATUS, {3}),
+    "log truncated": (halve_file, LOG, {3}),
+    "log replaced by its gz": (compress_file, LOG, {3}),
+    "a line after the end of the log": (repeat_last_line, LOG, {3}),
+    "one byte of the log, its time as before": (change_byte, LOG, {3}),
+    "status edited": (edit_digits, STATUS, {3}),
     "status deleted": (Path.unlink, STATUS, {3}),
-    "a line after the end of the status": (appended, STATUS, {3}),
-    "fingerprint edited": (edited, ENV, {3}),
+    "a line after the end of the status": (repeat_last_line, STATUS, {3}),
+    "fingerprint edited": (edit_digits, ENV, {3}),
     "fingerprint deleted": (Path.unlink, ENV, {3}),
-    "script edited": (appended, SCRIPT, {1, 2, 3, 4, 5}),
+    "script edited": (repeat_last_line, SCRIPT, {1, 2, 3, 4, 5}),
     "script deleted": (Path.unlink, SCRIPT, {1, 2, 3, 4, 5}),
-    "recipe edited": (appended, "recipe.toml", {1, 2, 3, 4, 5}),
+    "recipe edited": (repeat_last_line, "recipe.toml", {1, 2, 3, 4, 5}),
 }
 
 
@@ -335,15 +337,17 @@ def test_collect_refuses_what_was_changed_and_records_nothing_over_it(
     change(finished.directory / name)
     contents = {path: path.read_bytes() for path in finished.directory.glob("*.json")}
     for _ in range(2):
-        made = gathered(finished.directory, states=says())
-        assert made.exit_code == 4
-        assert any(name in one and "--accept" in one for one in made.refused)
-        found = runs(made)
-        assert {number for number, run in found.items() if "changed" in codes(run)} == spoilt
-        assert {number for number, run in found.items() if not run.valid} == spoilt
-        assert all(run.throughput is None for run in found.values() if not run.valid)
+        result = gathered(finished.directory, states=says())
+        assert result.exit_code == 4
+        assert any(name in reason and "--accept" in reason for reason in result.refused)
+        by_repeat = map_runs(result)
+        assert {
+            number for number, run in by_repeat.items() if "changed" in list_codes(run)
+        } == spoilt
+        assert {number for number, run in by_repeat.items() if not run.valid} == spoilt
+        assert all(run.throughput is None for run in by_repeat.values() if not run.valid)
         assert {path: path.read_bytes() for path in contents} == contents
-        assert audited(finished.directory)[1]["data"]["status"] == "changed"
+        assert run_audit(finished.directory)[1]["data"]["status"] == "changed"
 
 
 def test_a_file_of_the_same_content_is_the_same_whatever_its_time(finished: Any) -> None:
@@ -353,7 +357,7 @@ def test_a_file_of_the_same_content_is_the_same_whatever_its_time(finished: Any)
     path.write_text(text)
     os.utime(path, (1, 1))
     assert gathered(finished.directory, states=says()).exit_code == 0
-    assert audited(finished.directory)[1]["data"]["status"] == "intact"
+    assert run_audit(finished.directory)[1]["data"]["status"] == "intact"
 
 
 def test_an_edited_record_refuses_every_run(finished: Any) -> None:
@@ -361,24 +365,24 @@ def test_an_edited_record_refuses_every_run(finished: Any) -> None:
     data = json.loads(path.read_text())
     data["runs"][0]["scheduler"]["word"] = "FAILED"
     path.write_text(json.dumps(data))
-    made = gathered(finished.directory, states=says())
-    assert made.exit_code == 4
-    assert all("changed" in codes(run) for run in runs(made).values())
+    result = gathered(finished.directory, states=says())
+    assert result.exit_code == 4
+    assert all("changed" in list_codes(run) for run in map_runs(result).values())
 
 
 def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished: Any) -> None:
     finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
     assert gathered(finished.directory, states=says()).exit_code == 4
-    code, document = audited(finished.directory, "--accept", "a test of the reader")
+    code, document = run_audit(finished.directory, "--accept", "a test of the reader")
     assert (code, document["data"]["status"]) == (0, "intact")
     for _ in range(2):
-        made = gathered(finished.directory, states=says())
-        assert made.exit_code == 0
-        assert runs(made)[3].throughput == pytest.approx(4000, rel=1e-3)
+        result = gathered(finished.directory, states=says())
+        assert result.exit_code == 0
+        assert map_runs(result)[3].throughput == pytest.approx(4000, rel=1e-3)
         assert any(
-            "a test of the reader" in warning and LOG in warning for warning in made.warnings
+            "a test of the reader" in warning and LOG in warning for warning in result.warnings
         )
-        code, document = audited(finished.directory)
+        code, document = run_audit(finished.directory)
         (entry,) = document["data"]["history"]
         assert (code, entry["accepted"]) == (0, "a test of the reader")
         assert any(LOG in change for change in entry["changes"])
@@ -389,12 +393,12 @@ def test_a_change_is_accepted_with_a_reason_that_stays_on_record(finished: Any) 
     assert gathered(finished.directory, states=says()).exit_code == 4
 
 
-@pytest.mark.parametrize(("why", "changed"), [("", True), ("  ", True), ("for nothing", False)])
-def test_what_can_not_be_accepted_is_said(finished: Any, why: str, *, changed: bool) -> None:
+@pytest.mark.parametrize(("reason", "changed"), [("", True), ("  ", True), ("for nothing", False)])
+def test_what_can_not_be_accepted_is_said(finished: Any, reason: str, *, changed: bool) -> None:
     if changed:
         finished.log("2n2g", 3, finished.text("2n2g", 4000.0))
     before = (finished.directory / "measurements.json").read_bytes()
-    assert inside("audit", finished.directory, "--accept", why).returncode == 2
+    assert inside("audit", finished.directory, "--accept", reason).returncode == 2
     assert (finished.directory / "measurements.json").read_bytes() == before
 
 
@@ -407,19 +411,19 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["collected-before", "first-collect"])
-@pytest.mark.parametrize("how", OTHERWISE)
+@pytest.mark.parametrize("case", OTHERWISE)
 def test_the_record_is_of_the_default_rule_and_the_protocols_window(
-    finished: Any, how: str, *, first: bool
+    finished: Any, case: str, *, first: bool
 ) -> None:
     path = finished.directory / "measurements.json"
     before = path.read_bytes()
     if not first:
         path.unlink()
-    made = gathered(finished.directory, states=says(), **OTHERWISE[how])
-    assert (made.tables[0].group.rule == "rate") is ("rule" in OTHERWISE[how])
+    result = gathered(finished.directory, states=says(), **OTHERWISE[case])
+    assert (result.tables[0].group.rule == "rate") is ("rule" in OTHERWISE[case])
     if first:
         assert path.read_bytes() == before
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert (code, document["data"]["tables"][0]["rule"]) == (0, "clock")
     assert document["data"]["history"] == []
 
@@ -431,7 +435,7 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished: Any) -> None:
         second, name=f"{second.name}.t1", job_id="99", retry=1, first_attempt=1, repeats=(3, 4),
         why=((3, "COMPLETED", "incomplete: …"), (4, "COMPLETED", "incomplete: …")),
     )  # fmt: skip
-    made = finished.change(arrays=(first, second, again))
+    built = finished.change(arrays=(first, second, again))
 
     def cancelled(watched: TrackedCampaign) -> dict[tuple[str, int], RepeatState]:
         repeat_states = dict(says()(watched))
@@ -440,27 +444,27 @@ def test_after_a_cancelled_retry_nothing_was_changed(finished: Any) -> None:
         return repeat_states
 
     for _ in range(2):
-        assert gathered(made.directory, states=cancelled).exit_code == 0
-        code, document = audited(made.directory)
+        assert gathered(built.directory, states=cancelled).exit_code == 0
+        code, document = run_audit(built.directory)
         assert (code, document["data"]["status"]) == (0, "intact")
 
 
 @pytest.mark.parametrize("version", ["now", "old"])
-@pytest.mark.parametrize("seen", ["nothing", "start", "log"])
-def test_a_status_file_that_comes_late_heals(finished: Any, seen: str, version: str) -> None:
+@pytest.mark.parametrize("visible", ["nothing", "start", "log"])
+def test_a_status_file_that_comes_late_heals(finished: Any, visible: str, version: str) -> None:
     """Whatever of it, and of the log, was visible when it was first collected."""
     status, log = finished.directory / STATUS, finished.directory / LOG
     (finished.directory / "measurements.json").unlink()
-    whole = status.read_bytes()
-    status.write_bytes(b"".join(whole.splitlines(keepends=True)[:2])) if seen == "start" else (
+    content = status.read_bytes()
+    status.write_bytes(b"".join(content.splitlines(keepends=True)[:2])) if visible == "start" else (
         status.unlink()
     )
     text = log.read_bytes()
-    if seen == "nothing":
+    if visible == "nothing":
         log.unlink()
-    made = gathered(finished.directory, states=says())
-    assert made.exit_code == 4
-    assert "exit" in codes(runs(made)[3])
+    result = gathered(finished.directory, states=says())
+    assert result.exit_code == 4
+    assert "exit" in list_codes(map_runs(result)[3])
     if version == "old":
         # One state of each repeat was remembered.
         path = finished.directory / "measurements.json"
@@ -468,15 +472,15 @@ def test_a_status_file_that_comes_late_heals(finished: Any, seen: str, version: 
         for run in data["runs"]:
             del run["verdicts"]
         path.write_text(json.dumps({**data, "seal": evidence.compute_seal(data)}))
-    status.write_bytes(whole)
+    status.write_bytes(content)
     log.write_bytes(text)
-    code, document = audited(finished.directory)
+    code, document = run_audit(finished.directory)
     assert (code, document["data"]["status"]) == (5, "stale")
     assert {finding["kind"] for finding in document["data"]["findings"]} <= {"late", "grew"}
-    made = gathered(finished.directory, states=says())
-    assert (made.exit_code, made.refused) == (0, ())
-    assert runs(made)[3].throughput == pytest.approx(48)
-    assert audited(finished.directory)[1]["data"]["status"] == "intact"
+    result = gathered(finished.directory, states=says())
+    assert (result.exit_code, result.refused) == (0, ())
+    assert map_runs(result)[3].throughput == pytest.approx(48)
+    assert run_audit(finished.directory)[1]["data"]["status"] == "intact"
 
 
 def test_a_log_that_was_whole_does_not_come_late(finished: Any) -> None:
@@ -485,8 +489,8 @@ def test_a_log_that_was_whole_does_not_come_late(finished: Any) -> None:
     finished.log("2n2g", 3, finished.text("2n2g", 4.0, last=11))
     assert gathered(finished.directory, states=says()).exit_code == 4
     finished.log("2n2g", 3, finished.text("2n2g", 4.0))
-    made = gathered(finished.directory, states=says())
-    assert "changed" in codes(runs(made)[3])
+    result = gathered(finished.directory, states=says())
+    assert "changed" in list_codes(map_runs(result)[3])
 
 
 def test_a_copy_elsewhere_is_audited_too(finished: Any, tmp_path: Path) -> None:
@@ -496,9 +500,9 @@ def test_a_copy_elsewhere_is_audited_too(finished: Any, tmp_path: Path) -> None:
 
 
 def test_a_campaign_that_still_runs_has_no_evidence(build: Any) -> None:
-    made = build("1n1g")
-    gathered(made.directory, states=waits)
-    code, document = audited(made.directory)
+    built = build("1n1g")
+    gathered(built.directory, states=waits)
+    code, document = run_audit(built.directory)
     assert code == 4
     assert document["errors"][0]["code"] == "incomplete"
 
@@ -522,18 +526,18 @@ def test_a_damaged_record_is_answered(finished: Any, damage: Callable[[Any], Non
     data = json.loads(path.read_text())
     damage(data)
     path.write_text(json.dumps(data))
-    assert audited(finished.directory)[0] == 5
+    assert run_audit(finished.directory)[0] == 5
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"evidence": 3}', '{"evidence": {}}'])
 def test_a_record_that_is_none_is_refused(finished: Any, text: str) -> None:
     (finished.directory / "measurements.json").write_text(text)
-    assert audited(finished.directory)[0] in {2, 4}
+    assert run_audit(finished.directory)[0] in {2, 4}
 
 
 def test_control_characters_from_anywhere_do_not_reach_the_terminal(finished: Any) -> None:
     escape = "\x1b]0;x\x07"
-    leave(finished.directory, finished.array("2n2g"), 3, node("n1", host__cpu=escape))
+    write_nodes(finished.directory, finished.array("2n2g"), 3, node("n1", host__cpu=escape))
     (finished.directory / "logs" / f"a{escape}.log").write_text("")
     result = inside("audit", finished.directory)
     assert result.returncode == 5

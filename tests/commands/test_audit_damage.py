@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from hpcbert.campaign import evidence
 from tests.kit.cli import inside
 from tests.kit.collecting import gathered, says
-from tests.kit.nodes import leave, node
+from tests.kit.nodes import node, write_nodes
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def finished(build: Any) -> Any:
-    made = build("1n1g", repeats=2)
+    built = build("1n1g", repeats=2)
     for repeat in (1, 2):
-        made.complete("1n1g", repeat, 10.0)
-        leave(made.directory, made.array("1n1g"), repeat, node())
-    gathered(made.directory, states=says())
-    return made
+        built.complete("1n1g", repeat, 10.0)
+        write_nodes(built.directory, built.array("1n1g"), repeat, node())
+    gathered(built.directory, states=says())
+    return built
 
 
-def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def list_paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = (
         data.items()
         if isinstance(data, dict)
@@ -37,16 +37,16 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         if isinstance(data, list)
         else ()
     )
-    return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
+    return [path, *(place for key, value in inner for place in list_paths(value, (*path, key)))]
 
 
-def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
-    whole = copy.deepcopy(data)
-    inner = whole
+def replace_value(data: Any, path: tuple[Any, ...], value: Any) -> Any:
+    document = copy.deepcopy(data)
+    inner = document
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    return whole
+    return document
 
 
 @settings(
@@ -66,8 +66,8 @@ def test_any_change_of_the_record_is_answered(finished: Any, data: Any, sealed: 
     if not directory.exists():
         directory.write_text(path.read_text())
     before = json.loads(directory.read_text())
-    place = data.draw(st.sampled_from(places(before)[1:]))
-    after = changed(before, place, data.draw(values))
+    place = data.draw(st.sampled_from(list_paths(before)[1:]))
+    after = replace_value(before, place, data.draw(values))
     if sealed and isinstance(after, dict):
         after["seal"] = evidence.compute_seal(after)
     path.write_text(json.dumps(after))

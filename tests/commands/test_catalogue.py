@@ -18,7 +18,7 @@ PAGE = REPOSITORY / "docs/reference/checks.md"
 WORKLOADS = REPOSITORY / "hpcbert/workloads"
 
 
-def printed(*rows: tuple[str, str, str, str]) -> str:
+def format_rows(*rows: tuple[str, str, str, str]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
@@ -47,13 +47,13 @@ def test_every_finding_about_slurm_is_on_the_page() -> None:
     folder = REPOSITORY / "hpcbert/scheduler/slurm"
     names = ("admission", "examine")
     texts = [(folder / f"{name}.py").read_text() for name in names]
-    made = {
+    findings = {
         name
         for text in texts
         for name in re.findall(r'(?:Finding|_refuse|_judge_answer)\(\s*"([^"]+)"', text)
     }
     section = PAGE.read_text().split("## About Slurm")[1].split("\n## ")[0]
-    assert {*made, "pyxis"} == set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+    assert {*findings, "pyxis"} == set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
 
 
 def test_hello_is_read_by_the_oldest_python_of_an_image() -> None:
@@ -64,21 +64,23 @@ def test_hello_is_read_by_the_oldest_python_of_an_image() -> None:
 
 
 def test_nodes_that_found_the_same_are_one_finding() -> None:
-    text = "motd\n" + printed(
+    text = "motd\n" + format_rows(
         ("n2", "tmp", "ok", "a"), ("n1", "tmp", "ok", "a"), ("n3", "tmp", "fail", "full")
     )
-    told = {finding.name: (finding.status, finding.nodes) for finding in find_problems(text, {})}
-    assert told == {"tmp (n[1-2])": ("ok", ("n1", "n2")), "tmp (n3)": ("fail", ("n3",))}
+    findings = {
+        finding.name: (finding.status, finding.nodes) for finding in find_problems(text, {})
+    }
+    assert findings == {"tmp (n[1-2])": ("ok", ("n1", "n2")), "tmp (n3)": ("fail", ("n3",))}
 
 
 def test_a_bad_rank_of_a_node_is_not_hidden_by_a_good_one() -> None:
-    text = printed(("n1", "hello", "ok", "a"), ("n1", "hello", "fail", "b"))
+    text = format_rows(("n1", "hello", "ok", "a"), ("n1", "hello", "fail", "b"))
     (finding,) = find_problems(text, {})
     assert (finding.status, finding.detail) == ("fail", "b")
 
 
 def test_a_node_that_says_nothing_is_missed() -> None:
-    text = printed(("n1", "tmp", "ok", "a"))
+    text = format_rows(("n1", "tmp", "ok", "a"))
     (missed,) = find_missing_nodes(text, 2, "srun: error: Node failure on n2")
     assert missed.detail == "1 of 2 nodes answered: srun: error: Node failure on n2"
     assert missed.remedy == "--nodes 1"
@@ -94,12 +96,12 @@ def test_what_is_typed_is_filled_in_or_left_out() -> None:
 
 
 def test_ranks_that_did_not_start_are_named_with_what_kept_them() -> None:
-    said = (
+    output = (
         "hpcbert: repeat 1 attempt 0 on n[1-2], log x\n"
         "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
     )
-    (lacking,) = find_missing_ranks(said, ("n1", "n2"), "pyxis")
+    (lacking,) = find_missing_ranks(output, ("n1", "n2"), "pyxis")
     assert (lacking.nodes, lacking.change) == (("n2",), "plugstack.conf")
-    (none,) = find_missing_ranks(printed(("n1", "ranks", "ok", "x")), ("n1", "n2"), "none")
+    (none,) = find_missing_ranks(format_rows(("n1", "ranks", "ok", "x")), ("n1", "n2"), "none")
     assert (none.name, none.nodes) == ("ranks (n2)", ("n2",))
-    assert find_error_lines(said) == (said.splitlines()[1],)
+    assert find_error_lines(output) == (output.splitlines()[1],)

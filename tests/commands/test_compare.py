@@ -16,7 +16,7 @@ from hpcbert.results.document import ResultSet, render_results
 from hpcbert.results.reduce import tabulate
 from tests.kit import logs
 from tests.kit.campaigns import Built
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
 WINDOW = Counted(20, 120, "iterations 21 to 120")
@@ -32,14 +32,14 @@ def measured(
     *,
     counted: Counted | None = WINDOW,
     facts: Facts = (),
-    asked: int = 0,
+    repeats: int = 0,
 ) -> Measured:
     runs = tuple(
         Run(number, 0, speed, True, (), "COMPLETED", "sacct", f"{number}.log")
         for number, speed in enumerate(speeds, 1)
     )
     at = Shape.parse(shape)
-    return Measured(group, at, asked or len(runs), runs, counted=counted, facts=facts)
+    return Measured(group, at, repeats or len(runs), runs, counted=counted, facts=facts)
 
 
 def times(factor: float, speeds: Speeds = QUIET) -> list[float]:
@@ -47,7 +47,7 @@ def times(factor: float, speeds: Speeds = QUIET) -> list[float]:
 
 
 @pytest.fixture
-def save(here: None, tmp_path: Path) -> Callable[..., Path]:
+def save(empty_directory: None, tmp_path: Path) -> Callable[..., Path]:
     """Writes results to a file; a name for each."""
 
     def write(name: str, *points: Measured) -> Path:
@@ -61,7 +61,7 @@ def save(here: None, tmp_path: Path) -> Callable[..., Path]:
 Save = Callable[..., Path]
 
 
-def compare(*words: object) -> Done:
+def compare(*words: object) -> CliResult:
     result = inside("compare", *words)
     result.check(as_json="--json" in words)
     return result
@@ -70,8 +70,8 @@ def compare(*words: object) -> Done:
 def points(*words: object) -> dict[str, Any]:
     result = compare(*words, "--json")
     assert result.returncode == 0, result
-    (one,) = result.data["comparisons"]
-    return {point["point"]: point for point in one["points"]}
+    (comparison,) = result.data["comparisons"]
+    return {point["point"]: point for point in comparison["points"]}
 
 
 @pytest.mark.parametrize(
@@ -205,12 +205,12 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_not_comparable_is_refused(save: Save, name: str) -> None:
-    other, why = OTHERS[name]
+    other, reason = OTHERS[name]
     base = save("base", measured("1n1g", times(100), facts=(("sequence_length", ("128",)),)))
     new = save("new", other)
     result = compare(base, new, "--json")
     assert result.returncode == 2
-    assert why in result.error["message"]
+    assert reason in result.error["message"]
     assert "--anyway" in result.error["hint"]
     (point,) = points(base, new, "--anyway").values()
     assert not point["comparable"]
@@ -261,9 +261,9 @@ def test_the_points_of_one_set_are_compared(save: Save, name: str) -> None:
     (point,) = points(path, "--by", name).values()
     assert point["verdict"] == "slower"
     # The same from two places.
-    one = save("one", measured("1n1g", times(100)))
+    first = save("one", measured("1n1g", times(100)))
     other = save("other", measured("1n1g", times(80), BY[name]))
-    (again,) = points(one, other, "--by", name).values()
+    (again,) = points(first, other, "--by", name).values()
     assert again == point
 
 
@@ -292,14 +292,14 @@ def test_several_are_held_against_the_first(save: Save) -> None:
 
 
 def test_campaigns_and_logs_are_compared(
-    tmp_path: Path, build: Callable[..., Built], here: None
+    tmp_path: Path, build: Callable[..., Built], empty_directory: None
 ) -> None:
     built = build("1n1g")
     for number in range(1, 6):
         built.complete("1n1g", number, 10.0 + number / 100)
         name = f"pytorch/bert/bz4/1n1g/bert_b4_fp32_{number}.log"
         log = logs.pytorch("1n1g", 9.0 + number / 100, start=1.7e9 + 1e4 * number)
-        logs.put(tmp_path / "logs", name, log)
+        logs.write_file(tmp_path / "logs", name, log)
     path = tmp_path / "kept.json"
     inside("collect", built.directory, "--output", path)
     (same,) = points(built.directory, path).values()
@@ -309,7 +309,9 @@ def test_campaigns_and_logs_are_compared(
     assert slower["verdict"] == "slower"
 
 
-def test_what_says_of_logs_what_campaigns_record(build: Callable[..., Built], here: None) -> None:
+def test_what_says_of_logs_what_campaigns_record(
+    build: Callable[..., Built], empty_directory: None
+) -> None:
     built = build("1n1g")
     built.finish()
     result = compare(built.directory, built.directory, "--fw", "pytorch", "--json")

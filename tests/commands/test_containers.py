@@ -38,7 +38,7 @@ def advice(row: NodeRow) -> Finding:
     return make_container_finding(row.node, row.name, row.status, row.detail)
 
 
-def printed(*lines: tuple[str, str, str, str]) -> str:
+def format_rows(*lines: tuple[str, str, str, str]) -> str:
     return "".join("\t".join(line) + "\n" for line in lines)
 
 
@@ -49,7 +49,7 @@ def site_of(
     return drafts.site_of(folder, f'[container]\nruntime = "{runtime}"\n{more}', start=start)
 
 
-def probed(tools: Path, *words: str, **environment: str) -> dict[str, NodeRow]:
+def run_probe(tools: Path, *words: str, **environment: str) -> dict[str, NodeRow]:
     env = {"PATH": str(tools), "HOME": str(tools), **environment}
     outcome = run(["bash", str(PROBE), *words], env=env)
     assert (outcome.returncode, outcome.stderr) == (0, "")
@@ -75,7 +75,7 @@ def command(folder: Path, name: str, text: str) -> None:
 
 
 def test_a_machine_without_enroot_is_told_so(tools: Path) -> None:
-    node_rows = probed(tools, "--enroot")
+    node_rows = run_probe(tools, "--enroot")
     # /usr/sbin is always looked through as well.
     if not shutil.which("enroot", path="/usr/sbin:/sbin"):
         assert node_rows["enroot"].status == "fail"
@@ -89,7 +89,7 @@ def test_what_enroot_says_of_its_directories_is_explained(tools: Path) -> None:
         "if [[ $1 == version ]]; then echo 4.1.2; exit; fi\n"
         "echo \"mkdir: cannot create directory '/run/enroot': Permission denied\" >&2; exit 1",
     )
-    node_row = probed(tools, "--enroot")["directories"]
+    node_row = run_probe(tools, "--enroot")["directories"]
     assert node_row.status == "fail"
     advised = advice(node_row)
     assert "container.scratch" in advised.hint
@@ -98,7 +98,7 @@ def test_what_enroot_says_of_its_directories_is_explained(tools: Path) -> None:
 
 def test_refused_user_namespaces_are_told_with_the_kernels_settings(tools: Path) -> None:
     command(tools, "unshare", "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1")
-    node_row = probed(tools)["user-namespaces"]
+    node_row = run_probe(tools)["user-namespaces"]
     assert node_row.status == "fail"
     assert "Operation not permitted" in node_row.detail
     assert "user.max_user_namespaces=" in node_row.detail
@@ -111,13 +111,13 @@ def test_containers_of_jobs_that_are_over_are_named(tools: Path) -> None:
         "case $1 in version) echo 4;; list) printf 'hpcbert-7-n1\\nmine\\npyxis_8\\n';; esac",
     )
     command(tools, "squeue", "case $* in *=7*) echo 7 ;; *) exit 1 ;; esac")
-    assert probed(tools, "--enroot")["leftovers"].detail.endswith(": pyxis_8")
+    assert run_probe(tools, "--enroot")["leftovers"].detail.endswith(": pyxis_8")
 
 
 def test_files_and_folders_of_a_site_are_looked_at(tools: Path, tmp_path: Path) -> None:
     image, data = tmp_path / "a b.sqsh", tmp_path / "no such"
     image.write_bytes(b"no squashfs")
-    node_rows = probed(
+    node_rows = run_probe(
         tools, "--image", str(image), "--data", str(data), "--images", str(tmp_path / "images")
     )
     assert node_rows["image"].status == "fail"
@@ -127,13 +127,13 @@ def test_files_and_folders_of_a_site_are_looked_at(tools: Path, tmp_path: Path) 
 
 
 def test_control_characters_of_a_detail_stay_on_its_line(tools: Path, tmp_path: Path) -> None:
-    node_rows = probed(tools, "--image", str(tmp_path / "a\tb\nc\x1b[31m"))
+    node_rows = run_probe(tools, "--image", str(tmp_path / "a\tb\nc\x1b[31m"))
     assert "\x1b" not in node_rows["image"].detail
     assert "a b c" in node_rows["image"].detail
 
 
 def test_lines_of_others_are_passed_over() -> None:
-    text = "motd: welcome\n" + printed(("n1", "fuse", "warn", "x"), ("n1", "fuse", "odd", "x"))
+    text = "motd: welcome\n" + format_rows(("n1", "fuse", "warn", "x"), ("n1", "fuse", "odd", "x"))
     assert read_rows(text) == (NodeRow("n1", "fuse", "warn", "x"),)
 
 
@@ -148,28 +148,30 @@ def test_every_name_that_the_script_tells_has_a_remedy() -> None:
     assert names <= set(load_checks("containers"))
 
 
-def found_with(site: Site, answers: dict[str, Outcome]) -> tuple[list[Finding], list[Any]]:
-    asked = []
+def check_with(site: Site, answers: dict[str, Outcome]) -> tuple[list[Finding], list[Any]]:
+    calls = []
 
     def answer(argv: Sequence[str], **_: Any) -> Outcome:
-        asked.append(list(argv))
+        calls.append(list(argv))
         return answers.get(argv[0], Outcome(tuple(argv), 0))
 
-    return list(check_containers(site, (), run=answer)), asked
+    return list(check_containers(site, (), run=answer)), calls
 
 
 def test_a_login_node_may_lack_what_only_jobs_need(tmp_path: Path) -> None:
-    text = printed(("login", "enroot", "fail", "no such program"), ("login", "images", "fail", "x"))
-    slurm, _ = found_with(site_of(tmp_path), {"bash": Outcome((), 0, text)})
+    text = format_rows(
+        ("login", "enroot", "fail", "no such program"), ("login", "images", "fail", "x")
+    )
+    slurm, _ = check_with(site_of(tmp_path), {"bash": Outcome((), 0, text)})
     assert [finding.status for finding in slurm] == ["warn", "fail"]
-    local, _ = found_with(site_of(tmp_path, scheduler="local"), {"bash": Outcome((), 0, text)})
+    local, _ = check_with(site_of(tmp_path, scheduler="local"), {"bash": Outcome((), 0, text)})
     assert [finding.status for finding in local] == ["fail", "fail"]
 
 
 def test_without_a_container_there_is_nothing_to_look_for(tmp_path: Path) -> None:
-    findings, asked = found_with(site_of(tmp_path, runtime="none"), {})
+    findings, calls = check_with(site_of(tmp_path, runtime="none"), {})
     assert [finding.status for finding in findings] == ["ok"]
-    assert asked == []
+    assert calls == []
 
 
 def registry_finding(tmp_path: Path, status: int, output: str, errors: str) -> Finding:
@@ -220,22 +222,22 @@ def test_nodes_are_looked_at_from_inside_a_job(
         '[frameworks.pytorch]\nimage = "/etc/passwd"\n'
     )
     words = ["doctor", "--site", str(folder), "--nodes", "4", "--fw", "pytorch", "--json"]
-    done = as_user(
+    result = as_user(
         [checkout.python, "-m", "hpcbert", *words],
         env={"PYTHONPATH": str(checkout.path), "HPCBERT_SITE": ""},
         cwd=folder,
         timeout=CEILING,
     )
-    assert done.returncode == 5, done.stdout + done.stderr
-    found = {one["name"]: one for one in json.loads(done.stdout)["data"]}
-    assert found["user-namespaces (n[1-4])"]["status"] == "ok"
-    assert found["account (n[1-4])"]["status"] == "ok"
-    broken = found["image (n[1-4])"]
+    assert result.returncode == 5, result.stdout + result.stderr
+    findings = {finding["name"]: finding for finding in json.loads(result.stdout)["data"]}
+    assert findings["user-namespaces (n[1-4])"]["status"] == "ok"
+    assert findings["account (n[1-4])"]["status"] == "ok"
+    broken = findings["image (n[1-4])"]
     assert (broken["status"], broken["change"]) == ("fail", "site.toml: container.images")
     if (
         runtime == "pyxis"
         and "--container-image" not in run(["srun", "--help"], env=os.environ).stdout
     ):
-        assert found["plugin (n[1-4])"]["status"] == "fail"
-        assert found["plugin (n[1-4])"]["change"] == "plugstack.conf"
+        assert findings["plugin (n[1-4])"]["status"] == "fail"
+        assert findings["plugin (n[1-4])"]["change"] == "plugstack.conf"
     assert not list((folder / "runs").glob(".doctor-*"))

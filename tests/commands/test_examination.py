@@ -27,7 +27,7 @@ def examine(folder: Path, slurm: Slurm, patience: float = 0.0) -> list[Finding]:
     return list(doctor.examine_nodes(site_in(folder), (), visit, run=slurm))
 
 
-def left(folder: Path) -> list[Path]:
+def find_leftovers(folder: Path) -> list[Path]:
     return list((folder / "runs").glob(".doctor-*"))
 
 
@@ -37,16 +37,16 @@ def test_a_job_that_does_not_start_is_cancelled(tmp_path: Path) -> None:
     assert (finding.name, finding.status) == ("job", "fail")
     assert "did not start" in finding.detail
     assert [job.alive() for job in slurm.jobs.values()] == [[]]
-    assert not left(tmp_path)
+    assert not find_leftovers(tmp_path)
 
 
 def test_a_job_that_is_refused_is_told(tmp_path: Path) -> None:
-    said = "sbatch: error: Batch job submission failed: Invalid qos specification"
-    slurm = Slurm(sbatch=failed(said))
+    message = "sbatch: error: Batch job submission failed: Invalid qos specification"
+    slurm = Slurm(sbatch=failed(message))
     (finding,) = examine(tmp_path, slurm)
     assert "Invalid qos specification" in finding.detail
     assert "--resume" not in finding.hint
-    assert not left(tmp_path)
+    assert not find_leftovers(tmp_path)
 
 
 @pytest.mark.parametrize("moment", ["sbatch", "sacct"])
@@ -64,10 +64,10 @@ def test_who_interrupts_leaves_no_job_behind(tmp_path: Path, moment: str) -> Non
         examine(tmp_path, slurm, 60.0)
     assert interrupted
     assert all(not job.alive() for job in slurm.jobs.values())
-    assert not left(tmp_path)
+    assert not find_leftovers(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda member: member.name)
 def test_a_signal_that_ends_doctor_leaves_no_job_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_signal_that_ends_doctor_leaves_no_job_behind(
         examine(tmp_path, slurm, 60.0)
     assert sent
     assert all(not job.alive() for job in slurm.jobs.values())
-    assert not left(tmp_path)
+    assert not find_leftovers(tmp_path)
 
 
 def test_an_interrupt_while_sbatch_queues_cancels_what_it_made(tmp_path: Path) -> None:
@@ -110,4 +110,4 @@ def test_no_job_is_tried_while_the_controller_is_away(tmp_path: Path) -> None:
     assert (findings["slurmctld"].status, findings["job"].status) == ("fail", "fail")
     assert "not tried" in findings["job"].detail
     assert slurm.called("sbatch") == [("sbatch", "--version")]
-    assert not left(tmp_path)
+    assert not find_leftovers(tmp_path)

@@ -22,7 +22,7 @@ def test_a_submission_asks_what_was_foreseen(
     site = reference(tmp_path, slurm={"sbatch_args": words})
     backend = scheduler.create_scheduler("slurm", World(run))
     backend.fit(OPTIONS, site, recipe)
-    draft = drafted(site, found=recipe, options={"dry": True})
+    draft = drafted(site, framework_recipe=recipe, options={"dry": True})
     obstacles.find_submission_obstacles(draft, run=run)
     askings = {
         tuple(argv): dict(backend.query_environment) for argv in backend.list_queries(site, recipe)

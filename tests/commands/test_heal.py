@@ -81,13 +81,13 @@ def test_it_watches_retries_and_watches_on_until_nothing_is_submitted(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("why", ["without a retry allowed", "for one look", "of a rehearsal"])
-def test_nothing_is_submitted_again(story: Story, why: str) -> None:
-    if why == "of a rehearsal":
+@pytest.mark.parametrize("case", ["without a retry allowed", "for one look", "of a rehearsal"])
+def test_nothing_is_submitted_again(story: Story, case: str) -> None:
+    if case == "of a rehearsal":
         campaign = replace(story.campaign.campaign, rehearse=True)
         store.write_manifest(story.campaign.directory, campaign)
         story.campaign = open_campaign(story.campaign.directory)
-    limit = 0 if why == "without a retry allowed" else 3
-    story.follow(RetryPolicy(limit=limit), once=why == "for one look")
+    limit = 0 if case == "without a retry allowed" else 3
+    story.follow(RetryPolicy(limit=limit), once=case == "for one look")
     assert story.policies == []
     assert story.told in (["begin", "watch", "end"], ["begin", "once", "end"])

@@ -43,7 +43,7 @@ def test_the_newest_comes_first(four: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "days"),
+    ("selection", "days"),
     [
         (Filter(limit=3), "123"),
         (Filter(frameworks=["oneflow"]), "13"),
@@ -59,9 +59,10 @@ def test_the_newest_comes_first(four: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_wanted_is_left_out(four: Path, wanted: Filter, days: str) -> None:
+def test_what_is_not_wanted_is_left_out(four: Path, selection: Filter, days: str) -> None:
     assert (
-        "".join(overview.campaign[-1] for overview in list_overviews(four, wanted, now=NOW)) == days
+        "".join(overview.campaign[-1] for overview in list_overviews(four, selection, now=NOW))
+        == days
     )
 
 
@@ -78,32 +79,32 @@ def quiet() -> Runner:
 
 
 @pytest.fixture
-def one(build: Build) -> Built:
+def built(build: Build) -> Built:
     return build("1n1g", "1n4g")
 
 
-def test_what_has_ended_is_removed_and_nothing_beside_it(one: Built, build: Build) -> None:
+def test_what_has_ended_is_removed_and_nothing_beside_it(built: Built, build: Build) -> None:
     other = build("1n1g", name="20261121-pytorch-def")
-    one.finish()
-    assert remove([one.directory], confirm=yes, run=quiet())
+    built.finish()
+    assert remove([built.directory], confirm=yes, run=quiet())
     assert list(other.directory.parent.iterdir()) == [other.directory]
 
 
-def test_nothing_is_removed_without_agreement(one: Built) -> None:
-    one.finish()
-    assert not remove([one.directory], confirm=lambda: False, run=quiet())
-    assert store.find_campaigns(one.directory.parent) == (one.directory,)
-    assert not (one.directory / store.LOCK).exists()
+def test_nothing_is_removed_without_agreement(built: Built) -> None:
+    built.finish()
+    assert not remove([built.directory], confirm=lambda: False, run=quiet())
+    assert store.find_campaigns(built.directory.parent) == (built.directory,)
+    assert not (built.directory / store.LOCK).exists()
 
 
-def test_while_one_runs_none_is_removed(one: Built, build: Build) -> None:
+def test_while_one_runs_none_is_removed(built: Built, build: Build) -> None:
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
     other.finish()
-    slurm = Slurm(squeue=[one.squeue(2, "RUNNING")])
+    slurm = Slurm(squeue=[built.squeue(2, "RUNNING")])
     for force in (False, True):
         with pytest.raises(LivingError, match="1 of its repeats"):
-            remove([other.directory, one.directory], confirm=yes, run=slurm, force=force)
-    assert len(store.find_campaigns(one.directory.parent)) == 2
+            remove([other.directory, built.directory], confirm=yes, run=slurm, force=force)
+    assert len(store.find_campaigns(built.directory.parent)) == 2
 
 
 def test_what_was_never_submitted_is_removed_and_nobody_asked(build: Build) -> None:
@@ -113,29 +114,29 @@ def test_what_was_never_submitted_is_removed_and_nobody_asked(build: Build) -> N
     assert not slurm.calls
 
 
-def test_without_an_answer_only_what_was_collected_at_its_end_is_removed(one: Built) -> None:
-    one.finish()
+def test_without_an_answer_only_what_was_collected_at_its_end_is_removed(built: Built) -> None:
+    built.finish()
     away = Slurm(squeue=[failed(AWAY)])
     with pytest.raises(SchedulerError) as refused:
-        remove([one.directory], confirm=yes, run=away)
+        remove([built.directory], confirm=yes, run=away)
     assert "--force" in refused.value.hint
-    gathered(one.directory, states=says())
-    assert remove([one.directory], confirm=yes, run=away)
+    gathered(built.directory, states=says())
+    assert remove([built.directory], confirm=yes, run=away)
 
 
-def test_what_nobody_can_say_has_ended_is_removed_by_force(one: Built) -> None:
+def test_what_nobody_can_say_has_ended_is_removed_by_force(built: Built) -> None:
     away = Slurm(squeue=[failed(AWAY)])
     with pytest.raises(SchedulerError):
-        remove([one.directory], confirm=yes, run=away)
-    assert remove([one.directory], confirm=yes, run=away, force=True)
+        remove([built.directory], confirm=yes, run=away)
+    assert remove([built.directory], confirm=yes, run=away, force=True)
 
 
-def test_a_damaged_campaign_is_removed_by_force(one: Built) -> None:
-    (one.directory / "manifest.json").write_text("{")
+def test_a_damaged_campaign_is_removed_by_force(built: Built) -> None:
+    (built.directory / "manifest.json").write_text("{")
     with pytest.raises(UsageError, match="JSON"):
-        remove([one.directory], confirm=yes, run=quiet())
-    assert remove([one.directory], confirm=yes, run=quiet(), force=True)
-    assert not one.directory.exists()
+        remove([built.directory], confirm=yes, run=quiet())
+    assert remove([built.directory], confirm=yes, run=quiet(), force=True)
+    assert not built.directory.exists()
 
 
 def test_a_local_campaign_without_a_queue_is_removed(build: Build) -> None:
@@ -144,27 +145,27 @@ def test_a_local_campaign_without_a_queue_is_removed(build: Build) -> None:
     assert remove([built.directory], confirm=yes, run=quiet(), force=True)
 
 
-def test_a_link_and_what_somebody_works_on_is_refused(one: Built) -> None:
-    link = one.directory.with_name("link")
-    link.symlink_to(one.directory)
+def test_a_link_and_what_somebody_works_on_is_refused(built: Built) -> None:
+    link = built.directory.with_name("link")
+    link.symlink_to(built.directory)
     with pytest.raises(UsageError, match="link"):
         remove([link], confirm=yes, run=quiet())
-    with store.locked(one.directory), pytest.raises(UsageError, match="working on"):
-        remove([one.directory], confirm=yes, run=quiet())
+    with store.locked(built.directory), pytest.raises(UsageError, match="working on"):
+        remove([built.directory], confirm=yes, run=quiet())
 
 
 def test_who_is_killed_halfway_leaves_what_the_next_removal_takes(
-    one: Built, build: Build, monkeypatch: pytest.MonkeyPatch
+    built: Built, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(path: Path) -> None:
         (path / "manifest.json").unlink()
         raise KeyboardInterrupt
 
-    runs = one.directory.parent
+    runs = built.directory.parent
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            remove([one.directory], confirm=yes, run=quiet())
+            remove([built.directory], confirm=yes, run=quiet())
     assert store.find_all_campaigns(runs) == ()
     assert len(list(runs.iterdir())) == 1
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
@@ -195,28 +196,28 @@ FOREIGN = {
 
 @pytest.mark.parametrize(("name", "contents"), FOREIGN.values(), ids=FOREIGN)
 def test_only_what_a_removal_made_is_removed(
-    one: Built, name: str, contents: dict[str, str]
+    built: Built, name: str, contents: dict[str, str]
 ) -> None:
-    runs = one.directory.parent
+    runs = built.directory.parent
     for folder in (runs / name, runs / "photos"):
         (folder / "photos").mkdir(parents=True)
         (folder / "photos" / "1.jpg").touch()
     for file, text in contents.items():
         (runs / name / file).write_text(text)
     before = sorted(runs.rglob("*"))
-    assert remove([one.directory], confirm=yes, run=quiet())
-    after = [path for path in before if not path.is_relative_to(one.directory)]
+    assert remove([built.directory], confirm=yes, run=quiet())
+    after = [path for path in before if not path.is_relative_to(built.directory)]
     assert sorted(runs.rglob("*")) == after
 
 
 def test_what_somebody_puts_into_the_hidden_folder_stays(
-    one: Built, build: Build, monkeypatch: pytest.MonkeyPatch
+    built: Built, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = one.directory.parent
+    runs = built.directory.parent
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            remove([one.directory], confirm=yes, run=quiet())
+            remove([built.directory], confirm=yes, run=quiet())
     (hidden,) = runs.iterdir()
     (hidden / "photos").mkdir()
     other = build("1n1g", name="20261121-pytorch-def", jobs=("90",))
@@ -225,21 +226,21 @@ def test_what_somebody_puts_into_the_hidden_folder_stays(
 
 
 def test_a_link_in_place_of_the_hidden_campaign_is_not_followed(
-    one: Built, build: Build, tmp_path: Path
+    built: Built, build: Build, tmp_path: Path
 ) -> None:
-    hidden, photos = one.directory.parent / ".hpcbert-removed-0123456789ab", tmp_path / "photos"
+    hidden, photos = built.directory.parent / ".hpcbert-removed-0123456789ab", tmp_path / "photos"
     for folder in (hidden, photos):
         folder.mkdir()
     (photos / "1.jpg").touch()
     (hidden / "campaign").write_text(f"{hidden.name}\nphotos\n")
     (hidden / "photos").symlink_to(photos)
     with pytest.raises(HpcbertError, match="Can't remove all of it"):
-        remove([one.directory], confirm=yes, run=quiet())
+        remove([built.directory], confirm=yes, run=quiet())
     assert (photos / "1.jpg").exists()
 
 
-def test_a_directory_that_is_no_campaign_is_not_removed_by_force(one: Built) -> None:
-    extension = one.directory.with_name("browser-extension")
+def test_a_directory_that_is_no_campaign_is_not_removed_by_force(built: Built) -> None:
+    extension = built.directory.with_name("browser-extension")
     extension.mkdir()
     (extension / "manifest.json").write_text('{"manifest_version": 3}')
     with pytest.raises(UsageError, match="did not make this directory"):
@@ -249,24 +250,24 @@ def test_a_directory_that_is_no_campaign_is_not_removed_by_force(one: Built) -> 
 
 @pytest.mark.parametrize("place", ["", "logs"])
 def test_a_mounted_file_system_is_not_emptied(
-    one: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+    built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
 ) -> None:
     mounts = tmp_path / "mountinfo"
-    where = str(one.directory / place).replace(" ", "\\040")
+    where = str(built.directory / place).replace(" ", "\\040")
     mounts.write_text(f"36 35 98:0 / {where} rw,noatime - ext3 /dev/root rw\n")
     monkeypatch.setattr(files, "_MOUNTS", mounts)
     with pytest.raises(UsageError, match="Another file system is mounted here"):
-        remove([one.directory], confirm=yes, run=quiet())
-    assert one.directory.exists()
+        remove([built.directory], confirm=yes, run=quiet())
+    assert built.directory.exists()
 
 
 @pytest.mark.needs("permissions")
-def test_where_nothing_may_be_removed_that_is_said(one: Built) -> None:
-    runs = one.directory.parent
+def test_where_nothing_may_be_removed_that_is_said(built: Built) -> None:
+    runs = built.directory.parent
     runs.chmod(0o500)
     try:
         with pytest.raises(HpcbertError, match="Permission denied"):
-            remove([one.directory], confirm=yes, run=quiet())
+            remove([built.directory], confirm=yes, run=quiet())
     finally:
         runs.chmod(0o700)
-    assert store.find_campaigns(runs) == (one.directory,)
+    assert store.find_campaigns(runs) == (built.directory,)

@@ -121,11 +121,11 @@ class Elsewhere(Slurm):
     """A second cluster: who does not name it is answered by the first, which has nothing."""
 
     def __call__(self, argv: Sequence[str], **more: object) -> Outcome:
-        there = "--clusters=other" in argv
+        names_cluster = "--clusters=other" in argv
         if argv[0] == "sbatch":
             outcome = super().__call__(argv, **more)  # type: ignore[arg-type]
             return replace(outcome, stdout=outcome.stdout.replace("\n", ";other\n"))
-        if there:
+        if names_cluster:
             outcome = super().__call__(argv, **more)  # type: ignore[arg-type]
             head = "CLUSTER: other\nJOBID|USER|STATE\n" if argv[0] == "squeue" else ""
             return replace(outcome, stdout=head + outcome.stdout)

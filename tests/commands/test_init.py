@@ -40,20 +40,20 @@ def default(question: Question) -> str:
     return question.default
 
 
-def proposed(
+def propose_site(
     answers: Answers,
     *,
     surroundings: MachineFacts = HERE,
     pick: Callable[[Question], str] = default,
     folder: Path = Path("/home/me"),
-    **asked: Any,
+    **options: Any,
 ) -> Proposal:
     cluster = Cluster(World(answers))
     assert has_cluster(cluster)
-    return propose(cluster, surroundings, asked, pick, folder=folder)
+    return propose(cluster, surroundings, options, pick, folder=folder)
 
 
-def written(proposal: Proposal, folder: Path) -> Site:
+def write_site(proposal: Proposal, folder: Path) -> Site:
     """Return the site as it is read again."""
     path = folder / "site.toml"
     path.write_text(render_site(SITE.read_text(), proposal.values))
@@ -83,14 +83,14 @@ def me(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_gpus_by_type_and_number(gres: str, name: str, count: int, tmp_path: Path) -> None:
-    proposal = proposed(Answers(sinfo=line("gpu*", gres)))
-    site = written(proposal, tmp_path)
+    proposal = propose_site(Answers(sinfo=line("gpu*", gres)))
+    site = write_site(proposal, tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == (name, count)
     assert any("MIG" in warning for warning in proposal.warnings) == (name == "gpu:1g.10gb")
 
 
 @pytest.mark.parametrize(
-    ("sinfo", "chosen", "why", "others"),
+    ("sinfo", "chosen", "reason", "alternatives"),
     [
         (line("cpu*", "(null)") + line("gpu", "gpu:a100:8"), "gpu", "the default, cpu, has no GPUs", "cpu"),
         (line("a*", "gpu:8") + line("b", "gpu:8", nodes=9), "a", "the default", "b (9 nodes"),
@@ -102,12 +102,14 @@ def test_gpus_by_type_and_number(gres: str, name: str, count: int, tmp_path: Pat
     ],
     ids=["no GPUs", "default", "most", "an hour", "down", "slices", "one"],
 )  # fmt: skip
-def test_the_partition_is_one_that_has_gpus(sinfo: str, chosen: str, why: str, others: str) -> None:
-    proposal = proposed(Answers(sinfo=sinfo, partitions=""))
-    choice = next(one for one in proposal.choices if one.key == "slurm.partition")
+def test_the_partition_is_one_that_has_gpus(
+    sinfo: str, chosen: str, reason: str, alternatives: str
+) -> None:
+    proposal = propose_site(Answers(sinfo=sinfo, partitions=""))
+    choice = next(candidate for candidate in proposal.choices if candidate.key == "slurm.partition")
     assert choice.value == chosen
-    assert why in choice.why
-    assert others in "; ".join(choice.others)
+    assert reason in choice.why
+    assert alternatives in "; ".join(choice.others)
 
 
 def test_a_partition_for_others_is_passed_over(tmp_path: Path) -> None:
@@ -117,10 +119,12 @@ def test_a_partition_for_others_is_passed_over(tmp_path: Path) -> None:
     )
     parts += partition("c") + "ReqResv=YES" + "\n"
     parts = parts.replace("\nReqResv", " ReqResv") + partition("d", accounts="proj")
-    own = "proj|me|||normal|normal|||\n"
-    answers = Answers(sinfo=sinfo, partitions=parts, config=ENFORCED, own=own, user="me|proj\n")
-    proposal = proposed(answers)
-    assert written(proposal, tmp_path).slurm.partition == "d"
+    association = "proj|me|||normal|normal|||\n"
+    answers = Answers(
+        sinfo=sinfo, partitions=parts, config=ENFORCED, own=association, user="me|proj\n"
+    )
+    proposal = propose_site(answers)
+    assert write_site(proposal, tmp_path).slurm.partition == "d"
     listed = "; ".join(proposal.choices[0].others)
     assert "for the accounts others" in listed
     assert "for the groups ml" in listed
@@ -139,17 +143,17 @@ def test_a_partition_for_another_qos_is_passed_over(rule: tuple[str, str]) -> No
         sinfo=line("a*", "gpu:8") + line("b", "gpu:8"), partitions=first + partition("b"),
         config=ENFORCED, own=OWN, user="me|proj\n",
     )  # fmt: skip
-    proposal = proposed(answers)
+    proposal = propose_site(answers)
     assert proposal.value_of("slurm.partition") == "b"
     assert "is not for you: it is for the QOS" in proposal.choices[0].why
     assert not proposal.warnings
-    proposal = proposed(answers, partition="a")
+    proposal = propose_site(answers, partition="a")
     assert any("None of your QOS" in warning for warning in proposal.warnings)
 
 
 def test_a_partition_for_many_nodes_is_the_second_choice() -> None:
     sinfo = line("wide*", "gpu:8", nodes=4).replace("1-infinite", "2-4") + line("b", "gpu:8")
-    choice = proposed(Answers(sinfo=sinfo, partitions="")).choices[0]
+    choice = propose_site(Answers(sinfo=sinfo, partitions="")).choices[0]
     assert choice.value == "b"
     assert "the default, wide, allows no fewer than 2 nodes a job" in choice.why
     assert "no fewer than 2 nodes a job, at most 4 nodes a job" in choice.others[0]
@@ -157,48 +161,48 @@ def test_a_partition_for_many_nodes_is_the_second_choice() -> None:
 
 def test_accounting_that_does_not_answer_is_said() -> None:
     away = dict.fromkeys(("own", "accounts", "user", "qos"), "sacctmgr: error: no connection")
-    proposal = proposed(Answers(config=ENFORCED, complaints=away))
+    proposal = propose_site(Answers(config=ENFORCED, complaints=away))
     assert any("does not say which are yours" in warning for warning in proposal.warnings)
-    proposal = proposed(Answers(config=ENFORCED))
+    proposal = propose_site(Answers(config=ENFORCED))
     assert any("You have no account" in warning for warning in proposal.warnings)
 
 
 def test_no_more_memory_is_asked_for_than_the_partition_allows(tmp_path: Path) -> None:
     rule = partition().replace("MaxNodes", "MaxMemPerNode=64000 MaxNodes")
-    proposal = proposed(Answers(partitions=rule, config="DefMemPerNode = 4000\n"))
-    assert written(proposal, tmp_path).slurm.memory == "64000"
+    proposal = propose_site(Answers(partitions=rule, config="DefMemPerNode = 4000\n"))
+    assert write_site(proposal, tmp_path).slurm.memory == "64000"
 
 
 def test_resources_that_are_no_gpus_are_named() -> None:
-    proposal = proposed(Answers(sinfo=line("npu*", "npu:910b:8,shard:4")))
+    proposal = propose_site(Answers(sinfo=line("npu*", "npu:910b:8,shard:4")))
     (gres,) = (choice for choice in proposal.choices if choice.key == "slurm.gres")
     assert (gres.value, gres.others) == ("", ("npu:910b:8", "shard:4"))
 
 
 def test_of_two_types_of_gpus_the_most_is_taken_and_the_other_named(tmp_path: Path) -> None:
     answers = Answers(sinfo=line("gpu*", "gpu:v100:4") + line("gpu*", "gpu:a100:8", nodes=3))
-    proposal = proposed(answers)
-    site = written(proposal, tmp_path)
+    proposal = propose_site(answers)
+    site = write_site(proposal, tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:a100", 8)
     assert "gpu:v100:4" in describe_choices(proposal.choices)
-    site = written(proposed(answers, gpu_type="v100"), tmp_path)
+    site = write_site(propose_site(answers, gpu_type="v100"), tmp_path)
     assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu:v100", 4)
     with pytest.raises(UsageError, match="type 'h100'") as refused:
-        proposed(answers, gpu_type="h100")
+        propose_site(answers, gpu_type="h100")
     assert "a100, v100" in refused.value.hint
     with pytest.raises(UsageError, match="gpu:a100:16"):
-        proposed(answers, gpus_per_node=16)
+        propose_site(answers, gpus_per_node=16)
 
 
 def test_a_type_of_gpu_that_another_partition_has_leads_there(tmp_path: Path) -> None:
     answers = Answers(sinfo=line("a*", "gpu:v100:4") + line("b", "gpu:a100:8"))
-    site = written(proposed(answers, gpu_type="a100"), tmp_path)
+    site = write_site(propose_site(answers, gpu_type="a100"), tmp_path)
     assert (site.slurm.partition, site.slurm.gres) == ("b", "gpu:a100")
 
 
 def test_a_cluster_without_gpus_computes_on_cpus_and_says_so(tmp_path: Path) -> None:
-    proposal = proposed(Answers(sinfo=line("cpu*", "(null)")))
-    site = written(proposal, tmp_path)
+    proposal = propose_site(Answers(sinfo=line("cpu*", "(null)")))
+    site = write_site(proposal, tmp_path)
     assert (site.slurm.gres, site.settings("pytorch").device) == ("", "cpu")
     assert any("no GPUs" in warning for warning in proposal.warnings)
 
@@ -207,7 +211,7 @@ TWO = "a|me|||normal|normal|||\nb|me|||normal|normal|||\n"
 
 
 @pytest.mark.parametrize(
-    ("own", "user", "account"),
+    ("association", "user", "account"),
     [
         (TWO, "me|b\n", "b"),
         ("a|me|||normal|normal|||\n", "me|\n", "a"),
@@ -215,41 +219,43 @@ TWO = "a|me|||normal|normal|||\nb|me|||normal|normal|||\n"
     ],
     ids=["default", "only one", "of this partition"],
 )
-def test_a_demanded_account_is_written(own: str, user: str, account: str, tmp_path: Path) -> None:
-    proposal = proposed(Answers(config=ENFORCED, own=own, user=user))
-    assert written(proposal, tmp_path).slurm.account == account
+def test_a_demanded_account_is_written(
+    association: str, user: str, account: str, tmp_path: Path
+) -> None:
+    proposal = propose_site(Answers(config=ENFORCED, own=association, user=user))
+    assert write_site(proposal, tmp_path).slurm.account == account
 
 
 def test_which_of_several_accounts_pays_only_the_user_can_say(tmp_path: Path) -> None:
     answers = Answers(config=ENFORCED, own=TWO, user="me|\n")
     with pytest.raises(UsageError, match="which account") as refused:
-        proposed(answers)
+        propose_site(answers)
     assert "--account: account a; account b" in refused.value.hint
-    assert written(proposed(answers, account="b"), tmp_path).slurm.account == "b"
-    picked = proposed(
+    assert write_site(propose_site(answers, account="b"), tmp_path).slurm.account == "b"
+    picked = propose_site(
         answers, pick=lambda question: "a" if question.name == "account" else question.default
     )
-    assert written(picked, tmp_path).slurm.account == "a"
+    assert write_site(picked, tmp_path).slurm.account == "a"
     with pytest.raises(UsageError, match="no account 'c'"):
-        proposed(answers, account="c")
+        propose_site(answers, account="c")
 
 
 def test_an_account_that_is_not_checked_is_left_out(tmp_path: Path) -> None:
-    assert written(proposed(Answers(own=TWO)), tmp_path).slurm.account == ""
+    assert write_site(propose_site(Answers(own=TWO)), tmp_path).slurm.account == ""
 
 
 def test_a_qos_that_the_partition_takes_is_written(tmp_path: Path) -> None:
-    own = "a|me|||normal,gold|normal|||\n"
+    association = "a|me|||normal,gold|normal|||\n"
     answers = Answers(
-        config=ENFORCED, own=own, user="me|a\n", partitions=partition("gpu", qos="gold")
+        config=ENFORCED, own=association, user="me|a\n", partitions=partition("gpu", qos="gold")
     )
-    assert written(proposed(answers), tmp_path).slurm.qos == "gold"
+    assert write_site(propose_site(answers), tmp_path).slurm.qos == "gold"
     answers.partitions = partition("gpu")
-    assert written(proposed(answers), tmp_path).slurm.qos == ""
+    assert write_site(propose_site(answers), tmp_path).slurm.qos == ""
 
 
 @pytest.mark.parametrize(
-    ("limit", "own", "expected"),
+    ("limit", "association_limit", "expected"),
     [
         ("infinite", "", "01:00:00"),
         ("1-00:00:00", "", "01:00:00"),
@@ -259,19 +265,22 @@ def test_a_qos_that_the_partition_takes_is_written(tmp_path: Path) -> None:
     ],
 )
 def test_the_time_limit_is_no_longer_than_allowed(
-    limit: str, own: str, expected: str, tmp_path: Path
+    limit: str, association_limit: str, expected: str, tmp_path: Path
 ) -> None:
     answers = Answers(
         sinfo=line("gpu*", "gpu:8", limit=limit),
         config=ENFORCED,
-        own=f"a|me|||normal|normal|{own}||\n",
+        own=f"a|me|||normal|normal|{association_limit}||\n",
         user="me|a\n",
     )
-    assert str(written(proposed(answers), tmp_path).slurm.time_limit) == expected
-    assert str(written(proposed(answers, time_limit="2"), tmp_path).slurm.time_limit) == "00:02:00"
+    assert str(write_site(propose_site(answers), tmp_path).slurm.time_limit) == expected
+    assert (
+        str(write_site(propose_site(answers, time_limit="2"), tmp_path).slurm.time_limit)
+        == "00:02:00"
+    )
     if expected != "01:00:00":
         with pytest.raises(UsageError, match="at most"):
-            proposed(answers, time_limit="01:00:00")
+            propose_site(answers, time_limit="01:00:00")
 
 
 @pytest.mark.parametrize(
@@ -285,8 +294,8 @@ def test_the_time_limit_is_no_longer_than_allowed(
 def test_exclusive_jobs_ask_for_all_memory_where_they_would_get_a_part(
     key: str, memory: str, tmp_path: Path
 ) -> None:
-    proposal = proposed(Answers(config=f"{key}\n"))
-    assert written(proposal, tmp_path).slurm.memory == memory
+    proposal = propose_site(Answers(config=f"{key}\n"))
+    assert write_site(proposal, tmp_path).slurm.memory == memory
 
 
 @pytest.mark.parametrize(
@@ -301,17 +310,17 @@ def test_exclusive_jobs_ask_for_all_memory_where_they_would_get_a_part(
 def test_mpi_is_what_srun_has(types: str, expected: str, *, warned: bool, tmp_path: Path) -> None:
     listed = "".join(f"\t{word}\n" for word in types.split())
     answers = Answers(mpi=f"MPI plugin types are...\n{listed}")
-    proposal = proposed(answers)
-    assert written(proposal, tmp_path).slurm.mpi == expected
+    proposal = propose_site(answers)
+    assert write_site(proposal, tmp_path).slurm.mpi == expected
     assert any("no pmix" in warning for warning in proposal.warnings) == warned
     with pytest.raises(UsageError, match="MPI type 'openmpi'"):
-        proposed(answers, mpi="openmpi")
+        propose_site(answers, mpi="openmpi")
 
 
 def test_private_nodes_are_taken_as_the_controller_tells_of_them(tmp_path: Path) -> None:
     answers = Answers(complaints={"sinfo": DENIED})
-    proposal = proposed(answers)
-    site = written(proposal, tmp_path)
+    proposal = propose_site(answers)
+    site = write_site(proposal, tmp_path)
     assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", "gpu", 8)
     assert any("PrivateData" in warning for warning in proposal.warnings)
 
@@ -319,10 +328,10 @@ def test_private_nodes_are_taken_as_the_controller_tells_of_them(tmp_path: Path)
 def test_private_partitions_have_to_be_named(tmp_path: Path) -> None:
     answers = Answers(complaints={"sinfo": DENIED, "partitions": DENIED})
     with pytest.raises(UsageError, match="which partition") as refused:
-        proposed(answers)
+        propose_site(answers)
     assert "--gpus-per-node" in refused.value.hint
-    proposal = proposed(answers, partition="gpu", gpus_per_node=4, gpu_type="a100")
-    site = written(proposal, tmp_path)
+    proposal = propose_site(answers, partition="gpu", gpus_per_node=4, gpu_type="a100")
+    site = write_site(proposal, tmp_path)
     assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == (
         *("gpu", "gpu:a100"),
         4,
@@ -332,9 +341,9 @@ def test_private_partitions_have_to_be_named(tmp_path: Path) -> None:
 
 
 def test_arrays_shorter_than_the_repeats_of_a_point_are_told() -> None:
-    proposal = proposed(Answers(config="MaxArraySize = 4\n"))
+    proposal = propose_site(Answers(config="MaxArraySize = 4\n"))
     assert any("at most 3 elements" in warning for warning in proposal.warnings)
-    assert not proposed(Answers(config="MaxArraySize = 1001\n")).warnings
+    assert not propose_site(Answers(config="MaxArraySize = 1001\n")).warnings
 
 
 def test_a_controller_that_is_away_is_no_cluster_less() -> None:
@@ -368,42 +377,45 @@ def test_the_container_runtime_is_what_srun_brings(
     usage: str, programs: tuple[str, ...], runtime: str, tmp_path: Path
 ) -> None:
     surroundings = MachineFacts(interfaces=(), programs=programs, shared={})
-    proposal = proposed(Answers(help=usage), surroundings=surroundings)
-    assert written(proposal, tmp_path).container.runtime == runtime
+    proposal = propose_site(Answers(help=usage), surroundings=surroundings)
+    assert write_site(proposal, tmp_path).container.runtime == runtime
     listed = next(choice.others for choice in proposal.choices if choice.key == "container.runtime")
     assert set(programs) <= {*listed, runtime}
 
 
 def test_campaigns_do_not_go_where_only_this_machine_sees_them(tmp_path: Path) -> None:
     shared = MachineFacts((), (), {"SCRATCH": "/scratch/me"})
-    proposal = proposed(Answers(), surroundings=shared, folder=Path("/tmp/x"))
-    site = written(proposal, tmp_path)
+    proposal = propose_site(Answers(), surroundings=shared, folder=Path("/tmp/x"))
+    site = write_site(proposal, tmp_path)
     assert (site.runs, site.sources) == ("/scratch/me/hpcbert/runs", "/scratch/me/hpcbert/sources")
-    alone = proposed(Answers(), folder=Path("/dev/shm/x"))
+    alone = propose_site(Answers(), folder=Path("/dev/shm/x"))
     assert any("local to each machine" in warning for warning in alone.warnings)
 
 
 def test_a_fast_network_is_named_and_taken_if_the_user_says_so(tmp_path: Path) -> None:
     surroundings = MachineFacts(interfaces=("ib0", "eth0"), programs=(), shared={})
-    assert written(proposed(Answers(), surroundings=surroundings), tmp_path).nodes.interface == ""
-    picked = proposed(
+    assert (
+        write_site(propose_site(Answers(), surroundings=surroundings), tmp_path).nodes.interface
+        == ""
+    )
+    picked = propose_site(
         Answers(),
         surroundings=surroundings,
         pick=lambda question: "ib0" if "interface" in question.name else question.default,
     )
-    assert written(picked, tmp_path).nodes.interface == "ib0"
+    assert write_site(picked, tmp_path).nodes.interface == "ib0"
 
 
 def test_what_is_chosen_is_said_with_the_reason_and_the_rest() -> None:
     text = describe_choices(
-        proposed(Answers(sinfo=line("cpu*", "(null)") + line("gpu", "gpu:8"))).choices
+        propose_site(Answers(sinfo=line("cpu*", "(null)") + line("gpu", "gpu:8"))).choices
     )
     assert "slurm.partition      gpu: 2 nodes with gpu:8; the default, cpu, has no GPUs" in text
     assert "also there (--partition): cpu (no GPUs, 2 nodes)" in text
 
 
 @pytest.mark.parametrize(
-    ("accounts", "config", "expected", "why"),
+    ("accounts", "config", "expected", "reason"),
     [
         ("|||gres/gpu=240|", ENFORCED, "00:30:00", "account proj (GrpTRESRunMins)"),
         ("|||node=10|", ENFORCED, "00:10:00", "account proj (GrpTRESRunMins)"),
@@ -414,20 +426,22 @@ def test_what_is_chosen_is_said_with_the_reason_and_the_rest() -> None:
     ids=["GPUs", "nodes", "not enforced", "too little", "budget"],
 )
 def test_a_job_of_one_node_keeps_to_limits_on_minutes(
-    accounts: str, config: str, expected: str, why: str
+    accounts: str, config: str, expected: str, reason: str
 ) -> None:
     """By columns of sacctmgr, `GrpTRESRunMins` for one."""
     answers = Answers(
         sinfo=line("gpu*", "gpu:8"), config=config, own="proj|me|||normal|normal|||\n",
         accounts=f"proj||root||normal{accounts}\n", user="me|proj\n",
     )  # fmt: skip
-    (chosen,) = (choice for choice in proposed(answers).choices if choice.key == "slurm.time_limit")
-    assert (chosen.value, why in chosen.why) == (expected, True), chosen
+    (chosen,) = (
+        choice for choice in propose_site(answers).choices if choice.key == "slurm.time_limit"
+    )
+    assert (chosen.value, reason in chosen.why) == (expected, True), chosen
 
 
 def test_a_type_that_a_person_picks_is_not_called_the_most() -> None:
     answers = Answers(sinfo=line("gpu*", "gpu:a100:4,gpu:v100:2"))
-    proposal = proposed(
+    proposal = propose_site(
         answers, pick=lambda question: "v100" if "GPU" in question.name else question.default
     )
     (chosen,) = (choice for choice in proposal.choices if choice.key == "slurm.gres")
@@ -435,7 +449,7 @@ def test_a_type_that_a_person_picks_is_not_called_the_most() -> None:
 
 
 def test_of_two_types_alike_neither_is_called_the_most() -> None:
-    proposal = proposed(Answers(sinfo=line("gpu*", "gpu:tesla:2,gpu:gtx:2")))
+    proposal = propose_site(Answers(sinfo=line("gpu*", "gpu:tesla:2,gpu:gtx:2")))
     (chosen,) = (choice for choice in proposal.choices if choice.key == "slurm.gres")
     assert (chosen.value, chosen.others) == ("gpu:gtx", ("2 nodes with gpu:tesla:2",))
     assert chosen.why == "2 nodes with gpu:gtx:2"

@@ -47,7 +47,7 @@ def interrupted(hpcbert: Cli, slurm: Programs) -> Interrupted:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda member: member.name
 )
 def test_it_says_what_is_queued_and_how_to_go_on(
     interrupted: Interrupted, number: signal.Signals

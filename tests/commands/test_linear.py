@@ -30,7 +30,7 @@ from tests.kit.campaigns import WRITTEN, Built, build
 from tests.kit.collecting import gathered, says
 from tests.kit.drafts import drafted
 from tests.kit.logs import pytorch
-from tests.kit.nodes import leave, node
+from tests.kit.nodes import node, write_nodes
 from tests.kit.requests import combined
 from tests.kit.slurm import Slurm
 from tests.kit.status import STARTED, ended
@@ -108,10 +108,10 @@ def submitting(runs: Path, number: int) -> Calls:
         arrays.append(replace(array, script_sha256=digest))
     store.write_manifest(built.directory, replace(built.campaign, arrays=tuple(arrays)))
     slurm = Slurm()
-    found = calls(lambda: submit(built.directory, World(slurm)))
+    counts = calls(lambda: submit(built.directory, World(slurm)))
     assert slurm.count("sbatch") == number
     # What the stand-in does is its own affair.
-    return {name: count for name, count in found.items() if KIT not in name}
+    return {name: count for name, count in counts.items() if KIT not in name}
 
 
 def drafting(runs: Path, number: int) -> Calls:
@@ -120,31 +120,31 @@ def drafting(runs: Path, number: int) -> Calls:
 
 
 def listing(runs: Path, number: int) -> Calls:
-    for one in range(number):
-        finished(build(runs, "1n1g", name=f"20261121-pytorch-{one:03}", repeats=2))
+    for index in range(number):
+        finished(build(runs, "1n1g", name=f"20261121-pytorch-{index:03}", repeats=2))
     return calls(lambda: list_overviews(runs, Filter(), now=0))
 
 
 def campaigns_at_once(runs: Path, number: int) -> Calls:
     """Collect campaigns of one folder that ran at the same time, each on a node of its own."""
-    for one in range(number):
-        campaign(runs, WRITTEN, f"n{one}")
+    for index in range(number):
+        campaign(runs, WRITTEN, f"n{index}")
     return calls(lambda: gathered(runs, states=says()))
 
 
 def campaigns_in_turn(runs: Path, number: int) -> Calls:
     """Collect campaigns of one folder, each named, that ran one after another on one node."""
-    paths = [campaign(runs, WRITTEN + one * 86400, "n1") for one in range(number)]
+    paths = [campaign(runs, WRITTEN + index * 86400, "n1") for index in range(number)]
     return calls(lambda: gathered(*paths, states=says()))
 
 
-def campaign(runs: Path, time: float, held: str) -> Path:
+def campaign(runs: Path, time: float, host: str) -> Path:
     """Make a campaign that ran on a node then; return its directory."""
-    name = f"{strftime('%Y%m%dT%H%M%SZ', gmtime(time - 60))}-pytorch-{held}"
+    name = f"{strftime('%Y%m%dT%H%M%SZ', gmtime(time - 60))}-pytorch-{host}"
     point = Point("pytorch", name, Shape(1, 1), "fp32", 4)
     built = build(runs, "1n1g", name=name, repeats=1, point=point)
     start, step = STARTED
-    built.mark("1n1g", 1, {**start, "nodelist": held, "host": held}, step, time=time)
+    built.mark("1n1g", 1, {**start, "nodelist": host, "host": host}, step, time=time)
     built.mark("1n1g", 1, *ended(0), time=time + 30)
     os.utime(built.status_path("1n1g", 1), (time + 30, time + 30))
     built.log("1n1g", 1, built.text("1n1g", 10.0, start=time))
@@ -153,12 +153,12 @@ def campaign(runs: Path, time: float, held: str) -> Path:
 
 def nodes(runs: Path, number: int) -> Built:
     built = build(runs, f"{number}n1g", repeats=1)
-    shape, held = f"{number}n1g", f"n[1-{number}]" if number > 1 else "n1"
-    built.mark(shape, 1, *STARTED, nodelist=held, host="n1", job="70_1")
+    shape, nodelist = f"{number}n1g", f"n[1-{number}]" if number > 1 else "n1"
+    built.mark(shape, 1, *STARTED, nodelist=nodelist, host="n1", job="70_1")
     built.mark(shape, 1, *ended(0))
     built.log(shape, 1, built.text(shape, 10.0 * number))
     names = (f"n{at}" for at in range(1, number + 1))
-    leave(built.directory, built.campaign.arrays[0], 1, *map(node, names))
+    write_nodes(built.directory, built.campaign.arrays[0], 1, *map(node, names))
     return built
 
 
@@ -177,7 +177,9 @@ def logs_of_points(folder: Path, number: int) -> Calls:
 
 
 def logs_of_repeats(folder: Path, number: int) -> Calls:
-    return logs(folder, dict.fromkeys((f"1n1g/bert_b4_fp32_{one}.log" for one in range(number)), 1))
+    return logs(
+        folder, dict.fromkeys((f"1n1g/bert_b4_fp32_{index}.log" for index in range(number)), 1)
+    )
 
 
 def logs_by_name(folder: Path, number: int) -> Calls:
@@ -222,9 +224,9 @@ def test_of_four_times_as_much_nothing_is_called_more_than_four_times_as_often(
 ) -> None:
     count = CASES[case]
     count(tmp_path / "first", 2)  # imports
-    few, many = count(tmp_path / "few", FEW), count(tmp_path / "many", MANY)
-    most = {name: few.get(name, 0) * MANY / FEW * SLACK + SOME for name in many}
-    assert {name: (few.get(name, 0), n) for name, n in many.items() if n > most[name]} == {}
+    small, large = count(tmp_path / "few", FEW), count(tmp_path / "many", MANY)
+    most = {name: small.get(name, 0) * MANY / FEW * SLACK + SOME for name in large}
+    assert {name: (small.get(name, 0), n) for name, n in large.items() if n > most[name]} == {}
 
 
 def test_a_point_more_is_flushed_twice_and_its_template_compiled_never(tmp_path: Path) -> None:
@@ -234,10 +236,10 @@ def test_a_point_more_is_flushed_twice_and_its_template_compiled_never(tmp_path:
         "draft": [drafting(tmp_path / f"draft {number}", number) for number in (FEW, MANY)],
         "submit": [submitting(tmp_path / f"submit {number}", number) for number in (FEW, MANY)],
     }
-    for few, many in steps.values():
-        assert of(many, "posix.fsync") - of(few, "posix.fsync") == MANY - FEW
-        assert of(many, "jinja2/lexer.py") == of(few, "jinja2/lexer.py")
+    for small, large in steps.values():
+        assert count_calls(large, "posix.fsync") - count_calls(small, "posix.fsync") == MANY - FEW
+        assert count_calls(large, "jinja2/lexer.py") == count_calls(small, "jinja2/lexer.py")
 
 
-def of(found: Calls, word: str) -> int:
-    return sum(count for name, count in found.items() if word in name)
+def count_calls(counts: Calls, word: str) -> int:
+    return sum(count for name, count in counts.items() if word in name)

@@ -34,14 +34,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def follow(
     built: Built, run: Runner, *, time: Clock | None = None, **options: Any
 ) -> tuple[View, list[str], Clock]:
-    time, found = time or Clock(), list[str]()
+    time, lines = time or Clock(), list[str]()
 
     def changes(several: Sequence[Change]) -> None:
-        found.extend(f"{change.repeat.number} {change.state.word}" for change in several)
+        lines.extend(f"{change.repeat.number} {change.state.word}" for change in several)
 
     values = {"floor": 10.0, "clock": time, "pause": time.pause, "chance": lambda: 0.0, **options}
     view = watch((built,), Sinks(changes), run=run, **values)
-    return view, found, time
+    return view, lines, time
 
 
 @pytest.mark.usefixtures("at_once")
@@ -56,8 +56,8 @@ def test_each_change_is_told_once_and_the_end_ends_it(watched: Build) -> None:
         ],
         squeue=[built.squeue(1, "PENDING", job="12_[1-2%1]"), built.squeue(2, "PENDING")],
     )
-    view, found, time = follow(built, run)
-    assert found == [
+    view, lines, time = follow(built, run)
+    assert lines == [
         *("1 PENDING", "2 PENDING", "1 RUNNING", "1 COMPLETED", "2 RUNNING", "2 CANCELLED"),
     ]
     assert view.count() == {"succeeded": 1, "failed": 1}
@@ -91,8 +91,8 @@ def test_a_slurm_that_comes_back_is_taken_up_again(watched: Build) -> None:
     built = watched(repeats=1)
     down = failed("Connection refused")
     run = Slurm(sacct=[down, down, built.sacct(1, "COMPLETED")], squeue=[down, down, ""])
-    view, found, time = follow(built, run, tolerance=3)
-    assert found == ["1 UNKNOWN", "1 COMPLETED"]
+    view, lines, time = follow(built, run, tolerance=3)
+    assert lines == ["1 UNKNOWN", "1 COMPLETED"]
     assert view.trouble == ""
     assert time.now == T + 60
 
@@ -107,22 +107,22 @@ def test_a_jobs_end_is_seen_within_two_seconds_and_accounting_is_not_waited_for(
     built, time = watched(repeats=1), Clock()
     built.started("1n1g", 1)
     run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
-    asked: list[int] = []
+    call_counts: list[int] = []
 
     def end() -> None:
         built.ended("1n1g", 1, code=code)
-        asked.append(len(run.calls))
+        call_counts.append(len(run.calls))
 
     def leave() -> None:
         run.squeue = [built.squeue(1, word, end=T + 301)]
 
     time.at(300, end)
     time.at(301, leave)
-    view, found, _ = follow(built, run, time=time, floor=floor)
-    assert found == ["1 RUNNING", f"1 {word}"]
+    view, lines, _ = follow(built, run, time=time, floor=floor)
+    assert lines == ["1 RUNNING", f"1 {word}"]
     assert next(iter(view.states.values())).exit_code == code
     assert time.now <= T + 302.5
-    questions = [call[0] for call in run.calls[asked[0] :]]
+    questions = [call[0] for call in run.calls[call_counts[0] :]]
     assert len(questions) <= 4
     assert "sacct" not in questions or floor < 2, "by chance it may be time for it"
 
@@ -131,17 +131,17 @@ def test_an_end_that_slurm_knows_is_one_question_half_a_second_later(watched: Bu
     built, time = watched(repeats=1), Clock()
     built.started("1n1g", 1)
     run = Slurm(sacct=[built.sacct(1, "RUNNING")], squeue=[built.squeue(1, "RUNNING")])
-    asked: list[int] = []
+    call_counts: list[int] = []
 
     def end() -> None:
         built.ended("1n1g", 1)
         run.squeue = [built.squeue(1, "COMPLETED", end=T + 300)]
-        asked.append(len(run.calls))
+        call_counts.append(len(run.calls))
 
     time.at(300, end)
-    _, found, _ = follow(built, run, time=time, floor=60.0)
-    assert found == ["1 RUNNING", "1 COMPLETED"]
-    assert [call[0] for call in run.calls[asked[0] :]] == ["squeue"]
+    _, lines, _ = follow(built, run, time=time, floor=60.0)
+    assert lines == ["1 RUNNING", "1 COMPLETED"]
+    assert [call[0] for call in run.calls[call_counts[0] :]] == ["squeue"]
     assert time.now <= T + 300.5
 
 
@@ -154,7 +154,7 @@ def test_ends_that_come_one_by_one_are_no_more_questions_than_time_allows(watche
     def end(number: int) -> None:
         built.ended("1n1g", number)
         over.append(built.squeue(number, "COMPLETED", end=T + number))
-        alive = [built.squeue(left, "RUNNING") for left in range(number + 1, repeats + 1)]
+        alive = [built.squeue(remaining, "RUNNING") for remaining in range(number + 1, repeats + 1)]
         run.squeue = ["".join([*over, *alive])]
 
     for number in range(1, repeats + 1):
@@ -178,8 +178,8 @@ def test_an_end_that_slurm_contradicts_waits_for_accounting(watched: Build) -> N
 
     time.at(20, end)
     time.at(30, lambda: setattr(run, "sacct", [built.sacct(1, "OUT_OF_MEMORY")]))
-    view, found, _ = follow(built, run, time=time)
-    assert found == ["1 RUNNING", "1 OUT_OF_MEMORY"]
+    view, lines, _ = follow(built, run, time=time)
+    assert lines == ["1 RUNNING", "1 OUT_OF_MEMORY"]
     assert view.failed == 1
     assert time.now >= T + 30
 
@@ -187,8 +187,8 @@ def test_an_end_that_slurm_contradicts_waits_for_accounting(watched: Build) -> N
 def test_one_look_is_one_look(watched: Build) -> None:
     built = watched()
     run = Slurm(squeue=[built.squeue(1, "RUNNING")])
-    view, found, time = follow(built, run, once=True)
-    assert found == ["1 RUNNING", "2 UNKNOWN"]
+    view, lines, time = follow(built, run, once=True)
+    assert lines == ["1 RUNNING", "2 UNKNOWN"]
     assert time.pauses == []
     assert view.time == T
 
@@ -206,9 +206,9 @@ def test_an_end_that_is_not_visible_yet_is_waited_for_but_not_for_ever(
             built.mark("1n1g", 1, {"event": "start"}, *status.ended(), time=T)
 
     run = Slurm(sacct=[built.sacct(1, "COMPLETED")])
-    view, found, _ = follow(built, run, clock=time, pause=pause)
+    view, lines, _ = follow(built, run, clock=time, pause=pause)
     (state,) = view.states.values()
-    assert found == ["1 COMPLETED", "1 COMPLETED"]
+    assert lines == ["1 COMPLETED", "1 COMPLETED"]
     assert (state.kind, state.step_exit, state.detail) == ("succeeded", 0 if comes else None, "")
     assert time.now - T > 30
     assert [call[0] for call in run.calls] == ["sacct"]
@@ -240,10 +240,10 @@ def test_a_looked_at_view_is_refreshed_between_polls(watched: Build) -> None:
     assert sum(call[0] == "sacct" for call in run.calls) == 2
 
 
-def looks(time: Clock, since: float, until: float) -> int:
+def count_looks(time: Clock, since: float, until: float) -> int:
     """Count the pauses that begin so many seconds after T."""
     begun = [sum(time.pauses[:at]) for at in range(len(time.pauses))]
-    return sum(since <= one < until for one in begun)
+    return sum(since <= start < until for start in begun)
 
 
 def accounted(built: Built, first: str, second: str) -> Slurm:
@@ -255,12 +255,12 @@ def accounted(built: Built, first: str, second: str) -> Slurm:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
-    ("stats", "seen"),
+    ("stats", "expected"),
     [(2000, (4, 40, 4)), (4, (2, 20, 4))],
     ids=["few files", "many"],
 )
 def test_files_are_looked_at_four_times_a_second_and_many_files_less_often(
-    watched: Build, monkeypatch: pytest.MonkeyPatch, stats: int, seen: tuple[int, int, int]
+    watched: Build, monkeypatch: pytest.MonkeyPatch, stats: int, expected: tuple[int, int, int]
 ) -> None:
     monkeypatch.setattr(monitor, "_MOST_STATS", stats)
     built, time = watched(repeats=2), Clock()
@@ -274,10 +274,14 @@ def test_files_are_looked_at_four_times_a_second_and_many_files_less_often(
     follow(built, newest, time=time)
     assert time.now - T == 35
     # At the start, later, and after the first of the two has ended.
-    assert (looks(time, 0, 1), looks(time, 10, 20), looks(time, 25, 26)) == seen
+    assert (
+        count_looks(time, 0, 1),
+        count_looks(time, 10, 20),
+        count_looks(time, 25, 26),
+    ) == expected
 
 
-def ended(built: Built, repeat: int = 1, *, signal: str = "") -> None:
+def end_repeat(built: Built, repeat: int = 1, *, signal: str = "") -> None:
     """Write down that the newest attempt of a repeat is over."""
     end = {"event": "end", "exit": 143 if signal else 0}
     built.mark("1n1g", repeat, {"event": "start", "job": "9_1", "time": T})
@@ -288,13 +292,13 @@ def test_campaigns_that_still_live_are_found_with_one_question(
     watched: Build, tmp_path: Path
 ) -> None:
     over = watched("20261101T000000Z-pytorch-over01", job_id="1", repeats=1)
-    ended(over)
+    end_repeat(over)
     watched("20261102T000000Z-pytorch-gone01", job_id="2")
     alive = watched("20261103T000000Z-pytorch-live01", job_id="3")
     damaged = watched("20261104T000000Z-pytorch-torn01", job_id="4")
     (damaged.directory / "manifest.json").write_text("{")
     signalled = watched("20261105T000000Z-pytorch-term01", job_id="5", repeats=1)
-    ended(signalled, signal="TERM")
+    end_repeat(signalled, signal="TERM")
     runs = alive.directory.parent
     run = Slurm(squeue=[alive.squeue(2, "PENDING") + alive.squeue(1, "COMPLETED")])
     assert monitor.find_unfinished(runs, run=run)[0] == (alive,)
@@ -324,7 +328,7 @@ def test_a_requeued_campaign_is_not_over_although_its_attempt_wrote_its_end(
     watched: Build, state: str, signal: str
 ) -> None:
     built = watched("20261101T000000Z-pytorch-again1", job_id="1", repeats=1)
-    ended(built, signal=signal)
+    end_repeat(built, signal=signal)
     watched("20261102T000000Z-pytorch-newer1", job_id="2")
     run = Slurm(squeue=[built.squeue(1, state)])
     assert monitor.find_unfinished(built.directory.parent, run=run)[0] == (built,)
@@ -338,9 +342,9 @@ def test_a_local_campaign_of_another_machine_is_not_over_until_its_repeats_are(
     (built.directory / local.PLAN_FILE).write_text(json.dumps(plan))
     runs, run = built.directory.parent, Slurm()
     assert monitor.find_unfinished(runs, run=run)[0] == (built,)
-    ended(built, 1)
+    end_repeat(built, 1)
     assert monitor.find_unfinished(runs, run=run)[0] == (built,)
-    ended(built, 2)
+    end_repeat(built, 2)
     assert monitor.find_unfinished(runs, run=run)[0] == ()
     assert run.calls == []
 

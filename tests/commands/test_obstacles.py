@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.container.test_pyxis import usage
-from tests.kit.cli import Cli, Done
+from tests.container.test_pyxis import format_usage
+from tests.kit.cli import Cli, CliResult
 from tests.kit.drafts import MINIMAL
 from tests.kit.slurm import Programs, failed
 
@@ -27,7 +27,7 @@ def hpcbert(tmp_path: Path, slurm: Programs) -> Cli:
     return Cli(tmp_path, {"PATH": slurm.path, "HOME": str(tmp_path), "HPCBERT_RUNS": runs})
 
 
-def messages(result: Done) -> str:
+def join_messages(result: CliResult) -> str:
     return "\n".join(f"{error['message']} {error['hint']}" for error in result.document["errors"])
 
 
@@ -35,7 +35,7 @@ SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--partition", "gpus"), "no partition 'gpus'"),
         (("--nodes", "5"), "has 4 nodes; you asked for 5"),
@@ -50,12 +50,12 @@ SUBMIT = ("submit", "--nodes", "2", "--gpus-per-node", "8")
     ids=lambda value: value if isinstance(value, str) else "-".join(value).replace("/", "_"),
 )
 def test_what_is_known_to_fail_is_not_submitted(
-    hpcbert: Cli, slurm: Programs, words: tuple[str, ...], said: str
+    hpcbert: Cli, slurm: Programs, words: tuple[str, ...], message: str
 ) -> None:
     result = hpcbert(*SUBMIT, *words, "--json")
     assert (result.returncode, result.document["status"]) == (2, "error")
-    assert said in messages(result)
-    assert "--force" in messages(result)
+    assert message in join_messages(result)
+    assert "--force" in join_messages(result)
     assert not slurm.calls("sbatch")
 
 
@@ -69,11 +69,11 @@ def test_mpi_that_the_cluster_lacks_is_refused_with_what_it_has(
     slurm.answers(srun=MPI)
     result = hpcbert(*SUBMIT, "--fw", "mindspore", "--rehearse", "--json")
     assert result.returncode == 2
-    assert "MPI: mindspore needs pmix" in messages(result)
-    assert "srun on this cluster has none, pmi2" in messages(result)
+    assert "MPI: mindspore needs pmix" in join_messages(result)
+    assert "srun on this cluster has none, pmi2" in join_messages(result)
     (tmp_path / "site.toml").write_text(f'{SITE}mpi = "pmix"\n')
     result = hpcbert(*SUBMIT, "--json")
-    assert "The site names pmix" in messages(result)
+    assert "The site names pmix" in join_messages(result)
     assert not slurm.calls("sbatch")
 
 
@@ -89,14 +89,14 @@ def test_of_the_kinds_of_mpi_that_the_cluster_has_the_recipes_best_is_taken(
 def test_pyxis_and_the_image_are_checked_before_submission(
     hpcbert: Cli, slurm: Programs, release: int, code: int
 ) -> None:
-    slurm.answers(srun=usage(release))
+    slurm.answers(srun=format_usage(release))
     words = ("--runtime", "pyxis", "--image", "docker://nvcr.io#nvidia/pytorch:20.12-py3")
     more = ("--python", "/usr/bin/python3", "--runs", str(hpcbert.cwd / "runs"), "--json")
     result = hpcbert(*SUBMIT, *words, *more, *(["--dry-run"] if code == 5 else []))
     assert result.returncode == code  # sbatch refuses every job here
     if code == 2:
-        assert "no --container-env" in messages(result)
-        assert "pyxis 0.15 or newer" in messages(result)
+        assert "no --container-env" in join_messages(result)
+        assert "pyxis 0.15 or newer" in join_messages(result)
         assert not slurm.calls("sbatch")
     else:
         warnings = [
@@ -112,7 +112,7 @@ def test_force_submits_all_the_same_and_says_what_it_passed_over(
     result = hpcbert(*SUBMIT, "--nodes", "5", "--runs", str(tmp_path / "runs"), "--force", "--json")
     assert result.returncode == 3
     assert slurm.calls("sbatch")
-    assert "refused" in messages(result)
+    assert "refused" in join_messages(result)
 
 
 def test_a_dry_run_says_it_and_shows_the_script(hpcbert: Cli) -> None:
@@ -132,7 +132,7 @@ def test_a_framework_without_data_names_all_that_helps(hpcbert: Cli) -> None:
         "--data",
         "--source",
     ):
-        assert word in messages(result)
+        assert word in join_messages(result)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_what_a_site_says_of_nothing_is_an_error(
     (tmp_path / "site.toml").write_text(SITE + text)
     result = hpcbert("config", "--json")
     assert result.returncode == 2
-    assert said in messages(result)
+    assert said in join_messages(result)
     assert result.data["settings"]
     result = hpcbert("doctor", "--json")
     assert result.returncode == 5
-    wrong = [one for one in result.data if one["status"] == "fail"]
-    assert any(said in f"{one['detail']} {one['hint']}" for one in wrong)
+    wrong = [finding for finding in result.data if finding["status"] == "fail"]
+    assert any(said in f"{finding['detail']} {finding['hint']}" for finding in wrong)
 
 
 def test_the_doctor_finds_what_submit_would_refuse(hpcbert: Cli, tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_the_doctor_finds_what_submit_would_refuse(hpcbert: Cli, tmp_path: Path)
     )
     result = hpcbert("doctor", "--fw", "oneflow", "--json")
     assert result.returncode == 5
-    text = json.dumps([one for one in result.data if one["status"] == "fail"])
-    for said in ("/no/data", "/no/source", "gpu:16", "at most 1-00:00:00"):
-        assert said in text
+    text = json.dumps([finding for finding in result.data if finding["status"] == "fail"])
+    for part in ("/no/data", "/no/source", "gpu:16", "at most 1-00:00:00"):
+        assert part in text
 
 
 @pytest.fixture
@@ -189,9 +189,9 @@ def test_without_torch_nothing_is_submitted_here(hpcbert: Cli, tmp_path: Path, b
     local = ("submit", "--scheduler", "local", "--runs", tmp_path / "runs", "--python", bare)
     result = hpcbert(*local, "--json")
     assert result.returncode == 2
-    assert f"{bare} has no module torch" in messages(result)
-    assert "-m pip install 'torch>=" in messages(result)
-    assert "--force" in messages(result)
+    assert f"{bare} has no module torch" in join_messages(result)
+    assert "-m pip install 'torch>=" in join_messages(result)
+    assert "--force" in join_messages(result)
     assert not (tmp_path / "runs").exists()
 
 

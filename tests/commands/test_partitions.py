@@ -42,7 +42,7 @@ SHARED = Path("/shared/runs")
 def test_resources_are_read_as_slurm_writes_them(
     text: str, expected: list[tuple[str, str, int]]
 ) -> None:
-    assert list(parse_resources(text)) == [Resource(*one) for one in expected]
+    assert list(parse_resources(text)) == [Resource(*fields) for fields in expected]
 
 
 def test_groups_of_a_partition_are_added_up() -> None:
@@ -68,7 +68,7 @@ def job(
 
 
 @pytest.mark.parametrize(
-    "one",
+    "demand",
     [
         job(),
         job(""),
@@ -96,12 +96,12 @@ def job(
         *("long", "cpus", "two-partitions", "a-closed-one-too", "an-unknown-one-too"),
     ],
 )
-def test_what_fits_a_partition_is_let_through(one: Demand) -> None:
-    assert list(find_misfits([one], SHARED, FOUND)) == []
+def test_what_fits_a_partition_is_let_through(demand: Demand) -> None:
+    assert list(find_misfits([demand], SHARED, FOUND)) == []
 
 
 @pytest.mark.parametrize(
-    ("one", "name", "detail", "hint"),
+    ("demand", "name", "detail", "hint"),
     [
         (job("gpus"), "partition", "no partition 'gpus'", "closed, cpu, gpu, long"),
         (job(nodes=4), "nodes", "gpu has 3 nodes with gpu:8; you asked for 4", "long"),
@@ -129,9 +129,9 @@ def test_what_fits_a_partition_is_let_through(one: Demand) -> None:
     ids=lambda value: value.partition if isinstance(value, Demand) else None,
 )
 def test_what_fits_none_is_named_with_what_would(
-    one: Demand, name: str, detail: str, hint: str
+    demand: Demand, name: str, detail: str, hint: str
 ) -> None:
-    (finding,) = find_misfits([one], SHARED, WIDE if one.partition == "wide" else FOUND)
+    (finding,) = find_misfits([demand], SHARED, WIDE if demand.partition == "wide" else FOUND)
     assert (finding.name, finding.status) == (name, "fail")
     assert detail in finding.detail
     assert hint in finding.hint
@@ -168,7 +168,7 @@ def test_without_an_answer_nothing_is_held_against_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "changes", "said"),
+    ("nodes", "changes", "message"),
     [
         (4, {"exclude": ("n4",)}, "has 3 nodes that fit and are not excluded; you asked for 4"),
         (3, {"exclude": ("n1",), "resources": (Resource("gpu", "", 8),)}, "has 2 nodes"),
@@ -179,12 +179,12 @@ def test_without_an_answer_nothing_is_held_against_a_job() -> None:
     ids=["too few", "too few of that kind", "unknown", "both", "too small"],
 )
 def test_nodes_that_a_job_names_or_excludes_must_leave_enough(
-    nodes: int, changes: dict[str, Any], said: str
+    nodes: int, changes: dict[str, Any], message: str
 ) -> None:
     demand = replace(job(nodes=nodes, gres="gpu:4"), **changes)
     (finding,) = find_misfits([demand], SHARED, FOUND)
     assert (finding.name, finding.status) == ("nodes", "fail")
-    assert said in finding.detail
+    assert message in finding.detail
 
 
 @pytest.mark.parametrize(

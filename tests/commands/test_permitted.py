@@ -23,9 +23,9 @@ ACCOUNTS = "root||||normal||||\nproj||root||normal||||\nshort||root||normal||||\
 USER = "{}|proj\n"
 
 
-def job(partition: str = "gpu", nodes: int = 1, minutes: int = 5, **own: Any) -> Demand:
+def job(partition: str = "gpu", nodes: int = 1, minutes: int = 5, **options: Any) -> Demand:
     return Demand(
-        partition, nodes, TimeLimit(minutes * 60), parse_resources("gpu:8"), tasks=8, **own
+        partition, nodes, TimeLimit(minutes * 60), parse_resources("gpu:8"), tasks=8, **options
     )
 
 
@@ -46,7 +46,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     )  # fmt: skip
 
 
-def found(demand: Demand, answers: Answers) -> list[tuple[str, str, str]]:
+def list_missing_rights(demand: Demand, answers: Answers) -> list[tuple[str, str, str]]:
     cluster = Cluster(World(answers))
     return [
         (missing_right.name, missing_right.detail, missing_right.hint)
@@ -55,7 +55,7 @@ def found(demand: Demand, answers: Answers) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(
-    "one",
+    "demand",
     [
         job(),
         job(""),
@@ -68,12 +68,12 @@ def found(demand: Demand, answers: Answers) -> list[tuple[str, str, str]]:
     ],
     ids=str,
 )
-def test_what_may_start_is_let_through(one: Demand, answers: Answers) -> None:
-    assert found(one, answers) == []
+def test_what_may_start_is_let_through(demand: Demand, answers: Answers) -> None:
+    assert list_missing_rights(demand, answers) == []
 
 
 @pytest.mark.parametrize(
-    ("one", "name", "detail", "hint"),
+    ("demand", "name", "detail", "hint"),
     [
         (job(account="none"), "account", "not in account none", "Your accounts are proj, short"),
         (job("closed"), "account", "proj may not use partition closed (AllowAccounts=other,short)",
@@ -85,11 +85,11 @@ def test_what_may_start_is_let_through(one: Demand, answers: Answers) -> None:
     ids=lambda value: None if isinstance(value, Demand) else value[:20],
 )  # fmt: skip
 def test_what_would_wait_for_ever_is_named(
-    one: Demand, name: str, detail: str, hint: str, answers: Answers
+    demand: Demand, name: str, detail: str, hint: str, answers: Answers
 ) -> None:
-    ((kind, said, advised),) = found(one, answers)
+    ((kind, message, advised),) = list_missing_rights(demand, answers)
     assert kind == name
-    assert detail in said
+    assert detail in message
     assert hint in advised
 
 
@@ -143,19 +143,19 @@ def account_row(limit: str) -> str:
 
 def test_a_demanded_account_is_named(answers: Answers) -> None:
     answers.user = "me|\n"
-    ((kind, said, advised),) = found(job(), answers)
-    assert (kind, said) == ("account", "Jobs here must name an account.")
+    ((kind, message, advised),) = list_missing_rights(job(), answers)
+    assert (kind, message) == ("account", "Jobs here must name an account.")
     assert "proj, short" in advised
 
 
 def test_an_account_stands_for_those_below_it_since_23_02(answers: Answers) -> None:
     answers.partitions = partition("gpu", accounts="root")
-    assert found(job(), answers)
+    assert list_missing_rights(job(), answers)
     answers.config = ENFORCED.format("24.11.5")
-    assert found(job(), answers) == []
+    assert list_missing_rights(job(), answers) == []
 
 
 @pytest.mark.parametrize("silent", ["own", "config"])
 def test_what_is_not_enforced_or_not_told_is_passed_over(silent: str, answers: Answers) -> None:
     answers.complaints = {silent: "Access/permission denied\n"}
-    assert found(job("closed", nodes=2, account="none", qos="gold"), answers) == []
+    assert list_missing_rights(job("closed", nodes=2, account="none", qos="gold"), answers) == []

@@ -15,10 +15,10 @@ from hpcbert.config import campaignfile
 from hpcbert.errors import CheckError, SchedulerError
 from hpcbert.model import Point, Protocol, Shape
 from tests.kit.campaigns import Built
-from tests.kit.cli import Cli, Done, inside
+from tests.kit.cli import Cli, CliResult, inside
 from tests.kit.drafts import drafted, load, reference
 from tests.kit.requests import combined
-from tests.kit.slurm import Answer, Programs, Said, Slurm, failed
+from tests.kit.slurm import Answer, Programs, ScriptedAnswer, Slurm, failed
 
 SINFO = "gpu*|up|4|1-00:00:00|1-infinite|gpu:8|n[1-4]\n"
 STATES = "n1|gpu*|idle\nn2|gpu*|idle\nn3|gpu*|mixed\nn4|gpu*|down*\n"
@@ -31,16 +31,18 @@ SOON = Answer("", 0, STARTS)
 class Cluster(Slurm):
     """Four nodes of eight GPUs, of which one is down."""
 
-    def answered(self, argv: tuple[str, ...], told: Said, cwd: str = "") -> Answer:
+    def answered(self, argv: tuple[str, ...], answer: ScriptedAnswer, cwd: str = "") -> Answer:
         if argv[0] == "sinfo":
-            told = STATES if "--Node" in argv else SINFO
-        return super().answered(argv, told, cwd)
+            answer = STATES if "--Node" in argv else SINFO
+        return super().answered(argv, answer, cwd)
 
 
-def planned(where: Path, run: Slurm, framework: str = "pytorch", **request: Any) -> Outlook:
+def make_outlook(where: Path, run: Slurm, framework: str = "pytorch", **request: Any) -> Outlook:
     site = reference(where, slurm={"partition": "gpu", "gres": "gpu"}, runs="/shared/runs")
-    asked = combined(**{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request})
-    draft = drafted(site, asked, found=load(framework), options={"dry": True})
+    campaign_request = combined(
+        **{"shape": Shape(2, 8), "precisions": ("fp32",), "device": "gpu", **request}
+    )
+    draft = drafted(site, campaign_request, framework_recipe=load(framework), options={"dry": True})
     return forecast(draft, durations.find_own_campaigns(where / "runs")[0], run=run)
 
 
@@ -48,7 +50,7 @@ def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
     tmp_path: Path,
 ) -> None:
     run = Cluster(sbatch=SOON)
-    outlook = planned(tmp_path, run, scaling=True)
+    outlook = make_outlook(tmp_path, run, scaling=True)
     assert [str(point.cost.point.shape) for point in outlook.points] == [
         "1n1g",
         "1n4g",
@@ -66,7 +68,7 @@ def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
 
 
 @pytest.mark.parametrize(
-    ("request_", "answer", "said"),
+    ("request_", "answer", "message"),
     [
         ({"shape": Shape(5, 8)}, SOON, "gpu has 4 nodes; you asked for 5"),
         (
@@ -78,16 +80,16 @@ def test_slurm_says_when_the_very_script_would_start_and_what_the_partition_has(
     ids=["more nodes than there are", "refused by sbatch"],
 )
 def test_what_the_cluster_would_refuse_is_said(
-    tmp_path: Path, request_: dict[str, Any], answer: Answer, said: str
+    tmp_path: Path, request_: dict[str, Any], answer: Answer, message: str
 ) -> None:
-    outlook = planned(tmp_path, Cluster(sbatch=answer), **request_)
-    assert any(said in str(error) for error in list_refusals(outlook))
+    outlook = make_outlook(tmp_path, Cluster(sbatch=answer), **request_)
+    assert any(message in str(error) for error in list_refusals(outlook))
     assert all(isinstance(error, CheckError) for error in list_refusals(outlook))
     assert not outlook.can_run
 
 
 def test_where_slurm_does_not_answer_nobody_knows_whether_it_can_run(tmp_path: Path) -> None:
-    outlook = planned(tmp_path, Slurm(away={"sbatch", "sinfo"}))
+    outlook = make_outlook(tmp_path, Slurm(away={"sbatch", "sinfo"}))
     (error,) = list_refusals(outlook)
     assert isinstance(error, SchedulerError)
     assert not outlook.can_run
@@ -95,7 +97,7 @@ def test_where_slurm_does_not_answer_nobody_knows_whether_it_can_run(tmp_path: P
 
 
 def test_what_is_missing_has_the_command_that_gets_it(tmp_path: Path) -> None:
-    outlook = planned(tmp_path, Cluster(sbatch=SOON), "oneflow")
+    outlook = make_outlook(tmp_path, Cluster(sbatch=SOON), "oneflow")
     lacks = {missing.kind: missing for missing in outlook.lacks}
     assert lacks["source"].command == "hpcbert prepare --fw oneflow --only source --device gpu"
     assert lacks["source"].blocks
@@ -125,18 +127,18 @@ def before(build: Callable[..., Built]) -> Callable[..., Built]:
 def test_runs_of_the_same_point_say_what_to_expect(
     tmp_path: Path, before: Callable[..., Built]
 ) -> None:
-    point = planned(tmp_path, Cluster(sbatch=SOON)).points[0].cost.point
+    point = make_outlook(tmp_path, Cluster(sbatch=SOON)).points[0].cost.point
     before("20261101-pytorch-a", 100, 300, point=point)
     before("20261102-pytorch-b", 200, point=point)
     before("20261103-pytorch-failed", 9, 9, point=point, code=1)
     before("20261104-pytorch-rehearsed", 9, point=point, rehearse=True)
     before("20261105-pytorch-other", 9, point=replace(point, precision="fp16"))
-    (point_outlook,) = planned(tmp_path, Cluster(sbatch=SOON)).points
+    (point_outlook,) = make_outlook(tmp_path, Cluster(sbatch=SOON)).points
     assert point_outlook.earlier is not None
     assert sorted(point_outlook.earlier.seconds) == [100, 200, 300]
     assert point_outlook.earlier.campaigns == ("20261102-pytorch-b", "20261101-pytorch-a")
     assert point_outlook.expected_hours == pytest.approx(5 * 200 / 3600)
-    (other,) = planned(tmp_path, Cluster(sbatch=SOON), iters=60).points
+    (other,) = make_outlook(tmp_path, Cluster(sbatch=SOON), iters=60).points
     assert other.earlier is None
     assert other.expected_hours is None
 
@@ -153,7 +155,7 @@ def torch_is_found(
 
 @pytest.mark.usefixtures("torch_is_found")
 def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
-    tmp_path: Path, here: None
+    tmp_path: Path, empty_directory: None
 ) -> None:
     words = ("plan", "--scheduler", "local", "--device", "cpu", "--gpus-per-node", 2, "--scaling")
     result = inside(*words)
@@ -173,7 +175,7 @@ def test_on_this_machine_a_plan_speaks_of_ranks_and_submits_nothing(
 
 @pytest.mark.usefixtures("torch_is_found")
 def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
-    tmp_path: Path, here: None
+    tmp_path: Path, empty_directory: None
 ) -> None:
     assert inside("plan", "--init").returncode == 0
     file = tmp_path / "campaign.toml"
@@ -200,7 +202,7 @@ def test_a_file_is_planned_whole_and_what_is_typed_beside_it_wins(
 
 
 def test_the_same_again_is_planned_as_it_would_be_submitted(
-    here: None, build: Callable[..., Built]
+    empty_directory: None, build: Callable[..., Built]
 ) -> None:
     built = build("1n2g", repeats=3, framework="pytorch")
     built.lock()
@@ -212,7 +214,7 @@ def test_the_same_again_is_planned_as_it_would_be_submitted(
     assert "--nodes" in result.stderr
 
 
-def test_an_example_is_written_once(tmp_path: Path, here: None) -> None:
+def test_an_example_is_written_once(tmp_path: Path, empty_directory: None) -> None:
     result = inside("plan", "--init", "study.toml", "--json")
     assert result.document["data"] == {"path": "study.toml"}
     assert (tmp_path / "study.toml").read_bytes() == campaignfile.EXAMPLE.read_bytes()
@@ -221,7 +223,7 @@ def test_an_example_is_written_once(tmp_path: Path, here: None) -> None:
     assert "already" in result.stderr
 
 
-def refused(result: Done, sum_: str) -> None:
+def check_refusal(result: CliResult, sum_: str) -> None:
     assert result.returncode == 2, result
     assert sum_ in result.document["errors"][0]["message"]
 
@@ -229,7 +231,7 @@ def refused(result: Done, sum_: str) -> None:
 @pytest.mark.slow
 def test_submit_refuses_what_may_cost_more(slurm: Programs, hpcbert: Cli) -> None:
     words = ("submit", "--device", "gpu", "--nodes", 2, "--gpus-per-node", 8, "--json")
-    refused(hpcbert(*words, "--max-gpu-hours", 79), "up to 80 GPU-hours, more than 79")
+    check_refusal(hpcbert(*words, "--max-gpu-hours", 79), "up to 80 GPU-hours, more than 79")
     retried = (*words, "--wait", "--max-retries", 1)
-    refused(hpcbert(*retried, "--max-gpu-hours", 159), "up to 160 GPU-hours")
+    check_refusal(hpcbert(*retried, "--max-gpu-hours", 159), "up to 160 GPU-hours")
     assert not slurm.calls("sbatch")

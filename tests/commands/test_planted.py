@@ -48,7 +48,7 @@ SINFO = "".join(
 )
 
 
-def looked(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
+def run_look(tmp_path: Path, *words: str, start: str = "") -> Iterable[Finding]:
     """Run look.sh as a node would, with no patience."""
     text = (REPOSITORY / "hpcbert/shell/look.sh").read_text().replace("LATE=10", "LATE=0")
     script = tmp_path / "look.sh"
@@ -64,17 +64,17 @@ def campaign(tmp_path: Path) -> str:
     return str(tmp_path / "campaign")
 
 
-def elsewhere(tmp_path: Path) -> Iterable[Finding]:
-    return looked(tmp_path, "node", str(tmp_path / "none"), str(tmp_path), "", "--", "n1")
+def miss_runs(tmp_path: Path) -> Iterable[Finding]:
+    return run_look(tmp_path, "node", str(tmp_path / "none"), str(tmp_path), "", "--", "n1")
 
 
-def full(tmp_path: Path) -> Iterable[Finding]:
+def fill_disk(tmp_path: Path) -> Iterable[Finding]:
     """No file may have content: what writes meet on a full disk, but for the errno."""
     words = ("node", campaign(tmp_path), str(tmp_path), "", "--", "n1")
-    return looked(tmp_path, *words, start='trap "" XFSZ; ulimit -f 0;')
+    return run_look(tmp_path, *words, start='trap "" XFSZ; ulimit -f 0;')
 
 
-def greeted(tmp_path: Path, rank: int, port: int) -> Iterable[Finding]:
+def run_hello(tmp_path: Path, rank: int, port: int) -> Iterable[Finding]:
     """Run hello.py as one of two ranks, with little patience."""
     program = tmp_path / "hello.py"
     text = (WORKLOADS / "hello.py").read_text()
@@ -90,26 +90,26 @@ def greeted(tmp_path: Path, rank: int, port: int) -> Iterable[Finding]:
     return checks.find_problems(run(words, env=env).stdout, {})
 
 
-def apart(tmp_path: Path) -> Iterable[Finding]:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))  # and nobody listens
-        return greeted(tmp_path, 1, int(one.getsockname()[1]))
+def separate_nodes(tmp_path: Path) -> Iterable[Finding]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # and nobody listens
+        return run_hello(tmp_path, 1, int(listener.getsockname()[1]))
 
 
-def taken(tmp_path: Path) -> Iterable[Finding]:
-    with socket.socket() as one:
-        one.bind(("", 0))
-        one.listen()
-        return greeted(tmp_path, 0, int(one.getsockname()[1]))
+def occupy_port(tmp_path: Path) -> Iterable[Finding]:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        return run_hello(tmp_path, 0, int(listener.getsockname()[1]))
 
 
-def silent(tmp_path: Path) -> Iterable[Finding]:
+def silence_node(tmp_path: Path) -> Iterable[Finding]:
     return checks.find_missing_nodes(
         "n1\ttmp\tok\tx\n", Shape(2, 1).nodes, "srun: error: Node failure on n2"
     )
 
 
-def without_enroot(tmp_path: Path) -> Iterable[Finding]:
+def hide_enroot(tmp_path: Path) -> Iterable[Finding]:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "cat", "stat", "df", "awk", "id", "uname", "getent", "head", "unshare"):
@@ -123,19 +123,19 @@ def without_enroot(tmp_path: Path) -> Iterable[Finding]:
     return checks.find_problems(run(["bash", "-c", text, "probe", "--enroot"], env=env).stdout, {})
 
 
-def outside(tmp_path: Path) -> Iterable[Finding]:
-    said = "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
-    return checks.find_missing_ranks(said, ("n1", "n2"), "pyxis")
+def leave_container(tmp_path: Path) -> Iterable[Finding]:
+    output = "hpcbert: n2: not in the container: this node has no pyxis in its plugstack.conf\n"
+    return checks.find_missing_ranks(output, ("n1", "n2"), "pyxis")
 
 
-def without_image(tmp_path: Path) -> Iterable[Finding]:
+def name_absent_image(tmp_path: Path) -> Iterable[Finding]:
     text = '[container]\nruntime = "enroot"\n[frameworks.oneflow]\nimage = "/no/image.sqsh"\n'
     site = drafts.site_of(tmp_path, text)
     recipe = drafts.load("oneflow")
     return obstacles.find_framework_obstacles(site, recipe, materials.find_inputs(site, recipe, {}))
 
 
-def asked(
+def query(
     text: str = "", answers: Answers | None = None, sbatch: str = "", version: str = "24.11.5"
 ) -> Callable[[Path], Iterable[Finding]]:
     """Return what asks a cluster that commands make up, at a site with more lines."""
@@ -162,43 +162,43 @@ def asked(
 
 
 PLANTERS: dict[str, Callable[[Path], Iterable[Finding]]] = {
-    "`runs` is a different directory on a node, or missing": elsewhere,
-    "`runs` is full, or the quota is used up": full,
-    "an interface does not connect the nodes": apart,
-    "the port where ranks meet is taken": taken,
-    "fewer nodes answer than were requested": silent,
-    "the image does not exist": without_image,
-    "enroot is not installed on a node": without_enroot,
-    "ranks are not in the container": outside,
-    "the partition does not exist": asked('partition = "nix"'),
-    "the partition is down": asked('partition = "gone"'),
-    "the partition is for other groups": asked('partition = "club"'),
-    "the partition requires more nodes": asked('partition = "wide"'),
-    "the partition allows less memory than a node has": asked('partition = "lean"\nmemory = "0"'),
-    "ranks request more CPUs than a node has": asked("[nodes]\ngpus_per_node = 8\ncpus_per_gpu = 8"),
-    "the site requests more memory than a node has": asked('memory = "999G"'),
-    "an account may not use the partition": asked('partition = "closed"'),
-    "the cluster requires an account": asked(
+    "`runs` is a different directory on a node, or missing": miss_runs,
+    "`runs` is full, or the quota is used up": fill_disk,
+    "an interface does not connect the nodes": separate_nodes,
+    "the port where ranks meet is taken": occupy_port,
+    "fewer nodes answer than were requested": silence_node,
+    "the image does not exist": name_absent_image,
+    "enroot is not installed on a node": hide_enroot,
+    "ranks are not in the container": leave_container,
+    "the partition does not exist": query('partition = "nix"'),
+    "the partition is down": query('partition = "gone"'),
+    "the partition is for other groups": query('partition = "club"'),
+    "the partition requires more nodes": query('partition = "wide"'),
+    "the partition allows less memory than a node has": query('partition = "lean"\nmemory = "0"'),
+    "ranks request more CPUs than a node has": query("[nodes]\ngpus_per_node = 8\ncpus_per_gpu = 8"),
+    "the site requests more memory than a node has": query('memory = "999G"'),
+    "an account may not use the partition": query('partition = "closed"'),
+    "the cluster requires an account": query(
         answers=Answers(
             sinfo=SINFO, partitions=PARTS, own=OWN, accounts=ACCOUNTS, user="me|\n",
             config=ENFORCED.format("24.11.5"),
         )
     ),
-    "a QOS may not use the partition": asked('partition = "fast"'),
-    "the cluster requires `--export=NONE`": asked(sbatch="sbatch: error: submit with --export=NONE"),
-    "Slurm hides its nodes (PrivateData)": asked(
+    "a QOS may not use the partition": query('partition = "fast"'),
+    "the cluster requires `--export=NONE`": query(sbatch="sbatch: error: submit with --export=NONE"),
+    "Slurm hides its nodes (PrivateData)": query(
         answers=Answers(partitions="", complaints={"sinfo": DENIED})
     ),
-    "Slurm's commands are newer than the controller": asked(version="23.11.4"),
+    "Slurm's commands are newer than the controller": query(version="23.11.4"),
 }  # fmt: skip
-SCRIPTED = planted.of("script")
+SCRIPTED = planted.select_faults("script")
 
 
 def test_every_fault_of_a_script_is_planted() -> None:
     assert set(PLANTERS) == {fault.what for fault in SCRIPTED}
 
 
-@pytest.mark.parametrize("fault", SCRIPTED, ids=lambda one: one.what.replace("`", ""))
+@pytest.mark.parametrize("fault", SCRIPTED, ids=lambda case: case.what.replace("`", ""))
 def test_what_a_script_plants_is_found(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,10 +206,10 @@ def test_what_a_script_plants_is_found(
     monkeypatch.setattr(
         "hpcbert.system.ownership.is_in_any_group", lambda groups: "users" in groups
     )
-    found = [
+    findings = [
         {"code": finding.code, **asdict(finding)} for finding in PLANTERS[fault.what](tmp_path)
     ]
-    assert not planted.missed((fault,), found), "\n".join(map(str, found))
+    assert not planted.find_missed((fault,), findings), "\n".join(map(str, findings))
 
 
 def test_the_page_lists_every_fault() -> None:

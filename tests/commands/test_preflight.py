@@ -32,12 +32,12 @@ def curve(where: Path, nodes: int = 2, **options: Any) -> Draft:
     return drafted(reference(where), request, options={"preflight": True, **options})
 
 
-def submitted(draft: Draft, slurm: Slurm) -> Campaign:
+def submit_draft(draft: Draft, slurm: Slurm) -> Campaign:
     flow.write_campaign(draft)
     return flow.submit(draft.directory, hurried(slurm))
 
 
-def submitted_first(draft: Draft, slurm: Slurm) -> None:
+def submit_preflight(draft: Draft, slurm: Slurm) -> None:
     """Submit the preflight, and no more: then the controller is away."""
     flow.write_campaign(draft)
     slurm.before = lambda _: slurm.away.update({"sbatch"} if slurm.jobs else ())
@@ -46,11 +46,11 @@ def submitted_first(draft: Draft, slurm: Slurm) -> None:
     slurm.before, slurm.away = lambda _: None, set()
 
 
-def waits(slurm: Slurm) -> list[list[str]]:
+def list_sbatch_options(slurm: Slurm) -> list[list[str]]:
     return [list(call[2:-1]) for call in slurm.called("sbatch")]
 
 
-def says(draft: Draft, *events: dict[str, Any]) -> TrackedCampaign:
+def track_events(draft: Draft, *events: dict[str, Any]) -> TrackedCampaign:
     """Let the preflight's job write events, and return the campaign as it is on disk."""
     check = draft.campaign.preflight
     assert check is not None
@@ -65,7 +65,7 @@ def says(draft: Draft, *events: dict[str, Any]) -> TrackedCampaign:
 def queued(tmp_path_factory: pytest.TempPathFactory) -> Draft:
     """A campaign of which everything is submitted, and of which the preflight wrote nothing yet."""
     draft = curve(tmp_path_factory.mktemp("queued"))
-    submitted(draft, Slurm())
+    submit_draft(draft, Slurm())
     return draft
 
 
@@ -74,11 +74,11 @@ FABRIC = {"event": "fabric", "inside": 0, "between": 40000, "all": 9500}
 
 
 def measured(*slow: str) -> list[dict[str, Any]]:
-    found = [
+    events = [
         {"event": "node", "name": name, "inside": 0, "between": 9500 if name in slow else 40000}
         for name in NODES
     ]
-    return [STARTED, *({**one, "slow": one["name"] in slow} for one in found), FABRIC]
+    return [STARTED, *({**event, "slow": event["name"] in slow} for event in events), FABRIC]
 
 
 def ended(code: int = 0) -> dict[str, Any]:
@@ -87,11 +87,11 @@ def ended(code: int = 0) -> dict[str, Any]:
 
 def test_all_points_wait_until_the_preflight_has_ended_well(tmp_path: Path) -> None:
     slurm = Slurm()
-    campaign = submitted(curve(tmp_path), slurm)
+    campaign = submit_draft(curve(tmp_path), slurm)
     assert campaign.preflight is not None
     assert campaign.preflight.job_id == "100"
     kill = "--kill-on-invalid-dep=yes"
-    assert waits(slurm) == [
+    assert list_sbatch_options(slurm) == [
         [],
         ["--dependency=afterok:100", kill],
         ["--dependency=afterok:100,afterany:101", kill],
@@ -104,7 +104,7 @@ def test_the_next_campaign_waits_for_the_last_point_and_not_for_the_preflight(
     tmp_path: Path,
 ) -> None:
     slurm, draft = Slurm(), curve(tmp_path)
-    submitted(draft, slurm)
+    submit_draft(draft, slurm)
     directory = draft.directory.with_name("second")
     store.create(directory)
     for array in draft.campaign.arrays:
@@ -113,13 +113,15 @@ def test_the_next_campaign_waits_for_the_last_point_and_not_for_the_preflight(
     store.write_manifest(directory, second)
     count = slurm.count("sbatch")
     flow.submit(directory, hurried(slurm))
-    assert waits(slurm)[count:][0] == ["--dependency=afterany:103"]
+    assert list_sbatch_options(slurm)[count:][0] == ["--dependency=afterany:103"]
 
 
 def test_points_that_may_run_at_once_wait_for_it_alone(tmp_path: Path) -> None:
     slurm = Slurm()
-    submitted(curve(tmp_path, concurrent_points=True), slurm)
-    assert {one[0] for one in waits(slurm)[1:]} == {"--dependency=afterok:100"}
+    submit_draft(curve(tmp_path, concurrent_points=True), slurm)
+    assert {options[0] for options in list_sbatch_options(slurm)[1:]} == {
+        "--dependency=afterok:100"
+    }
 
 
 @pytest.mark.parametrize(
@@ -140,27 +142,27 @@ def test_what_is_submitted_later_keeps_away_from_what_it_found(
 ) -> None:
     draft, slurm = curve(tmp_path, concurrent_points=True), Slurm()
     slurm.sinfo = lines.sinfo(*NODES)
-    submitted_first(draft, slurm)
-    says(draft, *events)
+    submit_preflight(draft, slurm)
+    track_events(draft, *events)
     count = slurm.count("sbatch")
     flow.submit(draft.directory, hurried(slurm))
-    assert waits(slurm)[count:] == [words] * 3
+    assert list_sbatch_options(slurm)[count:] == [words] * 3
 
 
 def test_a_node_that_can_not_be_done_without_stays(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path, concurrent_points=True), Slurm()
     slurm.sinfo = lines.sinfo("n1", "n2")
-    submitted_first(draft, slurm)
-    says(draft, *measured("n2"), ended())
+    submit_preflight(draft, slurm)
+    track_events(draft, *measured("n2"), ended())
     count = slurm.count("sbatch")
     flow.submit(draft.directory, hurried(slurm))
-    assert waits(slurm)[count:] == [["--exclude=n2"], ["--exclude=n2"], []]
+    assert list_sbatch_options(slurm)[count:] == [["--exclude=n2"], ["--exclude=n2"], []]
 
 
 def test_after_a_preflight_that_failed_nothing_more_is_submitted(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    submitted_first(draft, slurm)
-    says(draft, *measured(), ended(1))
+    submit_preflight(draft, slurm)
+    track_events(draft, *measured(), ended(1))
     with pytest.raises(SchedulerError, match="preflight failed") as caught:
         flow.submit(draft.directory, hurried(slurm))
     assert "--preflight" in caught.value.hint
@@ -168,7 +170,7 @@ def test_after_a_preflight_that_failed_nothing_more_is_submitted(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("events", "said", "warned"),
+    ("events", "expected", "warned"),
     [
         ([], ["job 100, has not begun; all points wait"], True),
         ([STARTED], ["job 100, measures the network"], True),
@@ -191,12 +193,12 @@ def test_after_a_preflight_that_failed_nothing_more_is_submitted(tmp_path: Path)
     ids=["waits", "runs", "failed", "all well", "left out", "spared"],
 )
 def test_what_it_found_is_told_in_words(
-    queued: Draft, events: Sequence[dict[str, Any]], said: list[str], warned: bool
+    queued: Draft, events: Sequence[dict[str, Any]], expected: list[str], warned: bool
 ) -> None:
-    watched = says(queued, *events)
-    found = preflight.describe_preflight(watched)
-    assert len(found) == len(said)
-    assert all(part in text for part, text in zip(said, found, strict=True))
+    watched = track_events(queued, *events)
+    texts = preflight.describe_preflight(watched)
+    assert len(texts) == len(expected)
+    assert all(part in text for part, text in zip(expected, texts, strict=True))
     assert bool(preflight.warn_about_preflight(watched, over=False)) == warned
 
 
@@ -204,8 +206,8 @@ def test_what_it_found_is_told_in_words(
 def test_one_that_somebody_ended_is_not_said_to_wait_or_run(
     queued: Draft, events: Sequence[dict[str, Any]]
 ) -> None:
-    (said,) = preflight.warn_about_preflight(says(queued, *events), over=True)
-    assert "job 100, has recorded no end" in said
+    (warning,) = preflight.warn_about_preflight(track_events(queued, *events), over=True)
+    assert "job 100, has recorded no end" in warning
 
 
 @pytest.mark.parametrize(
@@ -220,10 +222,10 @@ def test_one_that_somebody_ended_is_not_said_to_wait_or_run(
     ids=str,
 )
 def test_a_damaged_line_does_no_harm(queued: Draft, event: dict[str, Any]) -> None:
-    assert preflight.describe_preflight(says(queued, STARTED, event, ended()))
+    assert preflight.describe_preflight(track_events(queued, STARTED, event, ended()))
 
 
-def test_a_dry_run_shows_it_first_and_a_plan_counts_it(here: None) -> None:
+def test_a_dry_run_shows_it_first_and_a_plan_counts_it(empty_directory: None) -> None:
     words = (
         "--scheduler",
         "slurm",
@@ -245,13 +247,15 @@ def test_a_dry_run_shows_it_first_and_a_plan_counts_it(here: None) -> None:
     assert data["total"]["rank_hours"] == 20 + 2
 
 
-@pytest.mark.parametrize(("state", "said"), [("RUNNING", " and the preflight"), ("COMPLETED", "")])
+@pytest.mark.parametrize(
+    ("state", "suffix"), [("RUNNING", " and the preflight"), ("COMPLETED", "")]
+)
 def test_a_cancel_counts_repeats_and_names_the_preflight(
-    tmp_path: Path, hpcbert: Cli, slurm: Programs, state: str, said: str
+    tmp_path: Path, hpcbert: Cli, slurm: Programs, state: str, suffix: str
 ) -> None:
     words = ("--fw", "pytorch", "--device", "cpu", "--nodes", 2, "--preflight", "--force")
     campaign = hpcbert("submit", *words, "--rehearse", "--json", status=0).document["data"]
     with slurm.changed() as model:
         model.jobs["100"].end(state)
     result = hpcbert("cancel", campaign["campaign"], "--yes", status=0)
-    assert result.stdout.startswith(f"Cancelled 5 repeats{said} of {campaign['campaign']}")
+    assert result.stdout.startswith(f"Cancelled 5 repeats{suffix} of {campaign['campaign']}")

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.slow
 NOW = 1763700000
 
 
-def _refuse_pointless(found, limit):
-    ended = [(one.array, one.number, one.state) for one in found.invalid]
-    retries.refuse_pointless(found.watched, ended, limit)
+def _refuse_pointless(findings, limit):
+    ended = [(repeat.array, repeat.number, repeat.state) for repeat in findings.invalid]
+    retries.refuse_pointless(findings.watched, ended, limit)
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Bench:
         self, repeat: int, state: str = "COMPLETED", *, node: str = "n1", attempt: int = 0
     ) -> None:
         """Let a repeat end; only a completed one leaves a log and writes its end."""
-        array = [one for one in self.campaign.arrays if repeat in one.repeats][-1]
+        array = [array for array in self.campaign.arrays if repeat in array.repeats][-1]
         self.slurm.jobs[array.job_id].end(state, repeat, node=node)
         start = {"event": "start", "job": array.element(repeat), "nodelist": node}
         events = [start, {"event": "step"}]
@@ -69,7 +69,7 @@ class Bench:
 
     def said(self, repeat: int, text: str, *, attempt: int = 0) -> None:
         """Leave a log."""
-        array = [one for one in self.campaign.arrays if repeat in one.repeats][-1]
+        array = [array for array in self.campaign.arrays if repeat in array.repeats][-1]
         path = store.log_path(self.directory, array, repeat, attempt)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -87,7 +87,7 @@ class Bench:
         """Submit what is missing again, and return the new array."""
         (array,) = retry.write_retry(self.plan()).arrays[-1:]
         campaign = submit.submit(self.directory, self.means)
-        return next(one for one in campaign.arrays if one.name == array.name)
+        return next(candidate for candidate in campaign.arrays if candidate.name == array.name)
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def bench(tmp_path: Path) -> Bench:
     )
     draft = drafted(tmp_path, request)
     submit.write_campaign(draft)
-    one = Bench(draft.directory, Slurm(first=10, now=NOW))
-    submit.submit(one.directory, one.means)
-    return one
+    workbench = Bench(draft.directory, Slurm(first=10, now=NOW))
+    submit.submit(workbench.directory, workbench.means)
+    return workbench
 
 
 @pytest.fixture
@@ -158,10 +158,10 @@ def test_a_job_that_slurm_puts_back_is_not_submitted_again(three_of_five: Bench)
     """For a moment a job that lost its node stands as NODE_FAIL, and squeue shows nothing."""
     slurm = three_of_five.slurm
     (job,) = slurm.jobs.values()
-    asked = slurm.count("squeue")
+    count_before = slurm.count("squeue")
 
     def requeued(program: str) -> None:
-        if program == "squeue" and slurm.count("squeue") == asked + 2:
+        if program == "squeue" and slurm.count("squeue") == count_before + 2:
             job.end("PENDING", 4, node="")
 
     slurm.before = requeued
@@ -344,8 +344,11 @@ def test_what_ran_out_of_the_devices_memory_would_again(bench: Bench, *, unatten
     assert [invalid_repeat.number for invalid_repeat in findings.invalid] == [5]
     assert "device-oom: the device ran out of memory" in findings.too_large[0].why
     # Away from the nodes where somebody else may have had it.
-    asked = bench.look(RetryPolicy(exclude=("n1",)))
-    assert ([invalid_repeat.number for invalid_repeat in asked.invalid], asked.too_large) == (
+    other_findings = bench.look(RetryPolicy(exclude=("n1",)))
+    assert (
+        [invalid_repeat.number for invalid_repeat in other_findings.invalid],
+        other_findings.too_large,
+    ) == (
         [1, 2, 3, 4, 5],
         (),
     )
@@ -378,7 +381,7 @@ def test_the_command_says_what_would_not_fit_again(bench: Bench) -> None:
     data: Any = result.data
     (campaign,) = data["campaigns"]
     assert campaign["arrays"] == []
-    assert [one["repeat"] for one in campaign["too_large"]] == [1, 2, 3, 4, 5]
+    assert [entry["repeat"] for entry in campaign["too_large"]] == [1, 2, 3, 4, 5]
     assert len(result.errors) == 5
     assert "repeat 1 ran out of device memory, and would do so again." in str(result.errors[0])
     assert "--batch-size" in result.errors[0].hint

@@ -68,9 +68,9 @@ def test_an_array_is_submitted_in_parts_as_room_becomes_available(
         except NoRoomError:
             continue
         break
-    there = [(array.point, number) for array in campaign.arrays for number in array.repeats]
-    assert sorted(number for _, number in there) == sorted([1, 2, 3, 4, 5] * 2)
-    assert len(set(there)) == 10
+    pairs = [(array.point, number) for array in campaign.arrays for number in array.repeats]
+    assert sorted(number for _, number in pairs) == sorted([1, 2, 3, 4, 5] * 2)
+    assert len(set(pairs)) == 10
     assert sorted(slurm.names.values()) == sorted(array.name for array in campaign.arrays)
     assert [array.job_id for array in campaign.arrays] == list(slurm.jobs)
     assert store.read_manifest(draft.directory) == campaign

@@ -26,7 +26,7 @@ from tests.kit.requests import combined
 from tests.kit.slurm import Answer, Job, Slurm, failed
 
 
-def submitted(draft: Draft, slurm: Slurm) -> list[str]:
+def submit_draft(draft: Draft, slurm: Slurm) -> list[str]:
     flow.write_campaign(draft)
     pauses: list[float] = []
     campaign = flow.submit(draft.directory, World(slurm, lambda: 1.0, pauses.append))
@@ -36,20 +36,20 @@ def submitted(draft: Draft, slurm: Slurm) -> list[str]:
 
 def test_one_sbatch_a_point_and_every_id_in_the_manifest(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    assert submitted(draft, slurm) == ["100", "101", "102", "103"]
+    assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
     assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 4
     assert all(call[1] == "--parsable" for call in slurm.calls[::2])
     assert all(array.seen for array in store.read_manifest(draft.directory).arrays)
 
 
-def many(where: Path, count: int = 7) -> Draft:
+def draft_points(where: Path, count: int = 7) -> Draft:
     request = combined(Shape(1, 1), ("fp32",), tuple(range(1, count + 1)))
     return drafted(where, request)
 
 
 def test_each_of_many_arrays_is_confirmed_before_the_next(tmp_path: Path) -> None:
-    draft, slurm = many(tmp_path), Slurm()
-    assert submitted(draft, slurm) == [str(100 + number) for number in range(7)]
+    draft, slurm = draft_points(tmp_path), Slurm()
+    assert submit_draft(draft, slurm) == [str(100 + number) for number in range(7)]
     assert [call[0] for call in slurm.calls] == ["sbatch", "scontrol"] * 7
     arrays = store.read_manifest(draft.directory).arrays
     assert all(array.seen and not array.changed for array in arrays)
@@ -69,7 +69,7 @@ class Turning(Slurm):
 def test_killed_under_a_wrapper_that_prints_other_numbers_no_point_has_a_strangers_id(
     tmp_path: Path, last: int
 ) -> None:
-    draft, slurm = many(tmp_path), Turning()
+    draft, slurm = draft_points(tmp_path), Turning()
 
     def kill(program: str) -> None:
         if program == "sbatch" and slurm.count("sbatch") == last:
@@ -95,21 +95,23 @@ def test_killed_under_a_wrapper_that_prints_other_numbers_no_point_has_a_strange
 
 
 def test_many_unconfirmed_ids_are_confirmed_later_by_one_question(tmp_path: Path) -> None:
-    draft, slurm = many(tmp_path, 12), Slurm(away={"scontrol"})
+    draft, slurm = draft_points(tmp_path, 12), Slurm(away={"scontrol"})
     flow.write_campaign(draft)
     campaign = flow.submit(draft.directory, hurried(slurm))
     assert all(array.job_id and not array.seen for array in campaign.arrays)
     slurm.calls.clear()
     watched = TrackedCampaign(draft.directory, campaign)
-    found = scheduler.create_scheduler("slurm", World(slurm)).adopt_jobs(watched).campaign
+    adopted_campaign = (
+        scheduler.create_scheduler("slurm", World(slurm)).adopt_jobs(watched).campaign
+    )
     assert [call[0] for call in slurm.calls] == ["squeue"]
-    assert all(array.seen for array in found.arrays)
-    assert found == store.read_manifest(draft.directory)
+    assert all(array.seen for array in adopted_campaign.arrays)
+    assert adopted_campaign == store.read_manifest(draft.directory)
 
 
 def test_each_point_waits_for_the_one_before_unless_told_otherwise(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    submitted(draft, slurm)
+    submit_draft(draft, slurm)
     waits = [call[2] if len(call) == 4 else "" for call in slurm.calls if call[0] == "sbatch"]
     assert waits == ["", *(f"--dependency=afterany:{job}" for job in (100, 101, 102))]
 
@@ -135,17 +137,17 @@ def test_points_that_may_run_at_once_wait_for_none_but_a_retry_for_its_own(tmp_p
 
 def test_the_manifest_is_on_disk_before_sbatch_is_called(tmp_path: Path) -> None:
     draft = curve(tmp_path)
-    seen = []
+    states = []
 
     def look(program: str) -> None:
         if program == "sbatch":
             manifest = store.read_manifest(draft.directory)
-            seen.append([array.state for array in manifest.arrays])
+            states.append([array.state for array in manifest.arrays])
 
     flow.write_campaign(draft)
     flow.submit(draft.directory, hurried(Slurm(before=look)))
-    assert seen[0] == ["intended"] * 4
-    assert seen[3] == ["submitted"] * 3 + ["intended"]
+    assert states[0] == ["intended"] * 4
+    assert states[3] == ["submitted"] * 3 + ["intended"]
 
 
 @pytest.mark.parametrize("crash_at", [1, 2, 3, 4])
@@ -175,7 +177,7 @@ def test_a_crash_after_sbatch_queued_loses_and_doubles_nothing(
 def test_a_busy_controller_is_asked_again(tmp_path: Path) -> None:
     busy = failed("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying")
     draft, slurm = curve(tmp_path), Slurm(sbatch=[busy, busy, None])
-    assert len(submitted(draft, slurm)) == 4
+    assert len(submit_draft(draft, slurm)) == 4
     assert slurm.count("sbatch") == 6
 
 
@@ -194,17 +196,17 @@ def test_a_refusal_names_slurms_reason_and_submits_no_more(tmp_path: Path) -> No
 def test_a_timed_out_sbatch_that_queued_anyway_is_adopted(tmp_path: Path) -> None:
     lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
     draft, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
-    assert submitted(draft, slurm) == ["100", "101", "102", "103"]
+    assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
 
 
 def test_an_sbatch_that_was_killed_may_have_submitted(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm(sbatch=[failed("", -9, acts=True), None])
-    assert submitted(draft, slurm) == ["100", "101", "102", "103"]
+    assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
     assert slurm.count("sbatch") == 4
 
 
 @pytest.mark.parametrize(
-    "why",
+    "error",
     [
         "Socket timed out on send/recv operation",
         "Unable to contact slurm controller (receive failure)",
@@ -212,14 +214,14 @@ def test_an_sbatch_that_was_killed_may_have_submitted(tmp_path: Path) -> None:
     ],
 )
 def test_a_lost_answer_is_looked_for_twice_before_sbatch_is_called_again(
-    tmp_path: Path, why: str
+    tmp_path: Path, error: str
 ) -> None:
-    lost = failed(f"sbatch: error: Batch job submission failed: {why}")
+    lost = failed(f"sbatch: error: Batch job submission failed: {error}")
     draft, slurm = curve(tmp_path), Slurm(sbatch=[lost, None])
-    assert submitted(draft, slurm) == ["100", "101", "102", "103"]
+    assert submit_draft(draft, slurm) == ["100", "101", "102", "103"]
     programs = [call[0] for call in slurm.calls]
-    asked = ["squeue", "sacct", "squeue", "sacct", "scontrol"]
-    assert programs[:7] == ["sbatch", *asked, "sbatch"]
+    questions = ["squeue", "sacct", "squeue", "sacct", "scontrol"]
+    assert programs[:7] == ["sbatch", *questions, "sbatch"]
 
 
 def test_a_timed_out_sbatch_that_queued_nothing_stays_intended(tmp_path: Path) -> None:
@@ -428,7 +430,7 @@ def test_the_callers_slurm_variables_do_not_leak(
         monkeypatch.setenv(name, "leak")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     slurm = Slurm()
-    submitted(curve(tmp_path), slurm)
+    submit_draft(curve(tmp_path), slurm)
     for environment in slurm.environments:
         assert environment is not None
         assert "leak" not in environment.values()

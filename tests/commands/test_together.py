@@ -47,7 +47,7 @@ print(len(started), file=sys.stderr)
 _NOW = re.compile(r'"(?:date|recorded)": ?"[^"]*"|"seal": ?"[^"]*"')
 
 
-def said(processes: int, *words: str) -> str:
+def run_program(processes: int, *words: str) -> str:
     """Return what is printed; that many processes are started for it, at least."""
     result = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(processes), *words],
@@ -60,11 +60,11 @@ def said(processes: int, *words: str) -> str:
     return _NOW.sub("", result.stdout)
 
 
-def whole(built: Built) -> None:
+def finish_runs(built: Built) -> None:
     built.finish()
 
 
-def bad(built: Built) -> None:
+def damage_runs(built: Built) -> None:
     """Logs that are cut short, not finite, copied, missing, of something else, out of memory."""
     chance = random.Random(16)
     for array in built.campaign.arrays:
@@ -85,26 +85,26 @@ def bad(built: Built) -> None:
                 built.log_path(shape, repeat).unlink()
 
 
-@pytest.mark.parametrize("fill", [whole, bad])
+@pytest.mark.parametrize("fill", [finish_runs, damage_runs])
 def test_a_campaign(tmp_path: Path, fill: Callable[[Built], None]) -> None:
     built = build(tmp_path / "runs", "1n1g", "1n2g", "1n4g", "2n4g", repeats=3)
     fill(built)
     shutil.copytree(built.directory, tmp_path / "kept")
-    found = []
+    outputs = []
     for processes in (1, 3, 3):
-        printed = said(processes, "campaign", str(built.directory))
+        printed = run_program(processes, "campaign", str(built.directory))
         written = [
             _NOW.sub("", (built.directory / name).read_text())
             for name in ("table.json", "measurements.json")
         ]
-        found.append((printed, *written))
+        outputs.append((printed, *written))
         if processes == 1:
             shutil.rmtree(built.directory)
             shutil.copytree(tmp_path / "kept", built.directory)
-    assert found[0] == found[1]
-    assert json.loads(found[1][0])
+    assert outputs[0] == outputs[1]
+    assert json.loads(outputs[1][0])
     # Evidence that several processes recorded holds.
-    assert found[1] == found[2]
+    assert outputs[1] == outputs[2]
 
 
 def test_foreign_logs_good_and_bad(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_foreign_logs_good_and_bad(tmp_path: Path) -> None:
         else:
             (folder / name).write_text(text)
     words = ("collect", str(tmp_path), "--json")
-    alone = said(1, "command", *words)
-    assert said(3, "command", *words) == alone
+    alone = run_program(1, "command", *words)
+    assert run_program(3, "command", *words) == alone
     assert '"tables"' in alone
 
 
@@ -141,8 +141,8 @@ def test_foreign_logs_good_and_bad(tmp_path: Path) -> None:
     ids=["dlperf", "all", "paddle"],
 )
 def test_real_logs(shared: Path, words: tuple[str, ...]) -> None:
-    first, *rest = words
-    typed = ("command", "collect", str(shared / "logs" / first), *rest, "--json")
-    alone = said(1, *typed)
-    assert said(3, *typed) == alone
+    first, *options = words
+    typed = ("command", "collect", str(shared / "logs" / first), *options, "--json")
+    alone = run_program(1, *typed)
+    assert run_program(3, *typed) == alone
     assert '"version"' in alone

@@ -12,7 +12,7 @@ from hpcbert.commands import retry
 from hpcbert.commands import submit as flow
 from hpcbert.errors import SchedulerError
 from hpcbert.scheduler.base import RESUME
-from tests.kit.cli import Cli, Done
+from tests.kit.cli import Cli, CliResult
 from tests.kit.drafts import curve, hurried
 from tests.kit.slurm import AWAY, Programs, Slurm, failed
 
@@ -54,9 +54,9 @@ def test_each_command_names_itself(hpcbert: Cli, slurm: Programs) -> None:
     result = hpcbert("submit", *words)
     (directory,) = store.find_campaigns(hpcbert.cwd / "runs")
 
-    def hint(done: Done) -> str:
-        assert done.returncode == 3, done
-        return done.error["hint"]
+    def hint(result: CliResult) -> str:
+        assert result.returncode == 3, result
+        return result.error["hint"]
 
     assert f"hpcbert submit --resume {directory.name}" in hint(result)
     for command in ("submit --resume", "retry", "cancel"):
@@ -65,6 +65,6 @@ def test_each_command_names_itself(hpcbert: Cli, slurm: Programs) -> None:
     assert len(slurm.calls("sbatch")) == 1
     campaign = store.read_manifest(directory)
     (array,) = campaign.arrays
-    there = replace(array, state="submitted", job_id="12", submitted=campaign.created)
-    store.write_manifest(directory, replace(campaign, arrays=(there,)))
+    submitted_array = replace(array, state="submitted", job_id="12", submitted=campaign.created)
+    store.write_manifest(directory, replace(campaign, arrays=(submitted_array,)))
     assert f"hpcbert retry {directory.name}" in hint(hpcbert("retry", directory.name, "--json"))

@@ -54,16 +54,16 @@ class Wrapped(Slurm):
         return Answer(self.form.format(job=number), self.code, self.complaint)
 
 
-def submitted(draft: Draft, slurm: Slurm) -> tuple[Array, ...]:
+def submit_draft(draft: Draft, slurm: Slurm) -> tuple[Array, ...]:
     flow.write_campaign(draft)
     return flow.submit(draft.directory, hurried(slurm)).arrays
 
 
-def watched(draft: Draft) -> TrackedCampaign:
+def track_draft(draft: Draft) -> TrackedCampaign:
     return TrackedCampaign(draft.directory, store.read_manifest(draft.directory))
 
 
-def begin(draft: Draft, array: Array, job: str, **event: Any) -> None:
+def start_job(draft: Draft, array: Array, job: str, **event: Any) -> None:
     """Write the start of an array's second repeat, as its job does."""
     start = {"event": "start", "time": 1, "attempt": 0, "job": f"{job}_2", "array": array.name}
     (draft.directory / array.status(2)).write_text(json.dumps({**start, **event}) + "\n")
@@ -78,15 +78,15 @@ def test_a_job_that_keeps_one_mark_is_the_arrays_under_any_clock(
     draft = curve(tmp_path, ("fp32",))
     draft = replace(draft, campaign=replace(draft.campaign, created=created))
     slurm = Wrapped(changes=changes, now=time.time() + hours * 3600)
-    arrays = submitted(draft, slurm)
+    arrays = submit_draft(draft, slurm)
     assert slurm.count("sbatch") == 2
     assert [(array.job_id, bool(array.seen), array.is_doubtful) for array in arrays] == [
         ("100", True, False),
         ("101", True, False),
     ]
-    states = snapshot(watched(draft), run=slurm)
+    states = snapshot(track_draft(draft), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    assert submit.find_living(watched(draft), run=slurm).jobs == ("100", "101")
+    assert submit.find_living(track_draft(draft), run=slurm).jobs == ("100", "101")
 
 
 @pytest.mark.parametrize("changes", MARKED.values(), ids=MARKED)
@@ -108,7 +108,7 @@ def test_killed_before_the_answer_the_job_is_found_and_can_be_cancelled(
     campaign = flow.submit(draft.directory, hurried(slurm)._replace(resumed=resumed))
     assert [array.job_id for array in campaign.arrays] == ["100", "101"]
     assert slurm.count("sbatch") == 2
-    assert submit.find_living(watched(draft), run=slurm).jobs == ("100", "101")
+    assert submit.find_living(track_draft(draft), run=slurm).jobs == ("100", "101")
 
 
 FORMS = {
@@ -126,21 +126,21 @@ def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(
 ) -> None:
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED, form=form)
     slurm.jobs["34"] = Job("of mine", "/home/x", "/home")
-    arrays = submitted(draft, slurm)
+    arrays = submit_draft(draft, slurm)
     assert slurm.count("sbatch") == 2
     assert [array.job_id for array in arrays] == ["101", "102"]
     assert all(array.is_doubtful and array.state == "submitted" for array in arrays)
     assert ("JobName", arrays[0].name, "proj") in arrays[0].changed
     assert [entry[2] for entry in arrays[0].changed if entry[0] == "WorkDir"] == ["/tmp"]
-    states = snapshot(watched(draft), run=slurm)
+    states = snapshot(track_draft(draft), run=slurm)
     assert {state.word for state in states.values()} == {"PENDING"}
-    assert submit.find_living(watched(draft), run=slurm).jobs == ("101", "102")
+    assert submit.find_living(track_draft(draft), run=slurm).jobs == ("101", "102")
     with pytest.raises(SchedulerError, match="is not over"):
         scheduler.create_scheduler("slurm", World(slurm)).refuse_doubling(
-            watched(draft), [(arrays[0], 2)]
+            track_draft(draft), [(arrays[0], 2)]
         )
-    begin(draft, arrays[0], "101")
-    first, second = adopted(watched(draft), run=slurm).campaign.arrays
+    start_job(draft, arrays[0], "101")
+    first, second = adopted(track_draft(draft), run=slurm).campaign.arrays
     assert (first.job_id, bool(first.seen), first.is_doubtful) == ("101", True, False)
     assert second.is_doubtful
     again = flow.submit(draft.directory, hurried(slurm)._replace(resumed=True))
@@ -158,10 +158,10 @@ def test_the_jobs_own_start_corrects_a_wrong_id(tmp_path: Path) -> None:
         )  # 34 is the first array's: the second has none.
     arrays = store.read_manifest(draft.directory).arrays
     assert [(array.job_id, array.is_doubtful) for array in arrays] == [("34", True), ("", False)]
-    begin(draft, arrays[0], "101")
-    (first, _) = adopted(watched(draft), run=slurm).campaign.arrays
+    start_job(draft, arrays[0], "101")
+    (first, _) = adopted(track_draft(draft), run=slurm).campaign.arrays
     assert (first.job_id, first.changed) == ("101", ())
-    states = snapshot(watched(draft), run=slurm)
+    states = snapshot(track_draft(draft), run=slurm)
     assert states[first.name, 1].word == "PENDING"
     assert slurm.count("sbatch") == 2
 
@@ -190,7 +190,7 @@ def test_what_can_not_be_recognized_is_not_submitted_again(
             flow.submit(draft.directory, hurried(slurm)._replace(resumed=resumed))
         assert f"submit --like {draft.campaign.id}" in caught.value.hint
         assert slurm.count("sbatch") == 1
-    begin(draft, draft.campaign.arrays[0], "100")
+    start_job(draft, draft.campaign.arrays[0], "100")
     with pytest.raises(SchedulerError):
         flow.submit(draft.directory, hurried(slurm))
     assert store.read_manifest(draft.directory).arrays[0].job_id == "100"
@@ -199,13 +199,13 @@ def test_what_can_not_be_recognized_is_not_submitted_again(
 
 def test_a_start_of_another_arrays_job_settles_nothing(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path, ("fp32",)), Slurm()
-    first, *_ = submitted(draft, slurm)
+    first, *_ = submit_draft(draft, slurm)
     retry = replace(first, name=f"{first.name}.t1", first_attempt=1, job_id="", submit_time=None)
     # The user requeued the first job.
-    begin(draft, first, "100", attempt=1)
-    assert watched(draft).find_begun_job(first) == "100"
-    assert watched(draft).find_begun_job(retry) == ""
-    assert watched(draft).find_begun_job(replace(first, name=f"{first.name}.p4")) == "100"
+    start_job(draft, first, "100", attempt=1)
+    assert track_draft(draft).find_begun_job(first) == "100"
+    assert track_draft(draft).find_begun_job(retry) == ""
+    assert track_draft(draft).find_begun_job(replace(first, name=f"{first.name}.p4")) == "100"
 
 
 OVER = {"waiting": "", "over": "COMPLETED", "forgotten": "gone"}
@@ -217,11 +217,11 @@ def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
     tmp_path: Path, change: str, changes: dict[str, str]
 ) -> None:
     draft, slurm = curve(tmp_path), Wrapped(changes=changes)
-    arrays = submitted(draft, slurm)
+    arrays = submit_draft(draft, slurm)
     store.write_manifest(draft.directory, draft.campaign)
     for number, job in list(slurm.jobs.items()):
         if change == "gone" or (change and changes):  # Accounting has no comment.
-            begin(draft, arrays[int(number) - 100], number)
+            start_job(draft, arrays[int(number) - 100], number)
         if change == "gone":
             del slurm.jobs[number]
         elif change:
@@ -229,14 +229,14 @@ def test_a_restored_campaign_finds_its_jobs_by_one_question_each(
     slurm.calls.clear()
     campaign = flow.submit(draft.directory, hurried(slurm)._replace(resumed=True))
     assert [array.job_id for array in campaign.arrays] == ["100", "101", "102", "103"]
-    asked = {"": ["squeue"], "gone": [], "COMPLETED": [] if changes else ["squeue", "sacct"]}
-    assert [call[0] for call in slurm.calls] == asked[change]
+    questions = {"": ["squeue"], "gone": [], "COMPLETED": [] if changes else ["squeue", "sacct"]}
+    assert [call[0] for call in slurm.calls] == questions[change]
     assert store.read_manifest(draft.directory) == campaign
 
 
 def test_a_campaign_restored_in_the_middle_submits_what_is_left(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    arrays = submitted(draft, slurm)
+    arrays = submit_draft(draft, slurm)
     store.write_manifest(draft.directory, updated(draft.campaign, arrays[0]))
     for number in ("102", "103"):
         del slurm.jobs[number]
@@ -248,7 +248,7 @@ def test_a_campaign_restored_in_the_middle_submits_what_is_left(tmp_path: Path) 
 
 def test_a_restored_campaign_submits_nothing_while_squeue_is_silent(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path), Slurm()
-    submitted(draft, slurm)
+    submit_draft(draft, slurm)
     store.write_manifest(draft.directory, draft.campaign)
     slurm.away = {"squeue", "sacct"}
     with pytest.raises(SchedulerError, match="is unknown whether"):
@@ -310,11 +310,11 @@ def test_each_script_has_its_mark_and_the_users_own_comment_stays(tmp_path: Path
 def test_nobody_elses_job_is_kept_in_doubt(tmp_path: Path) -> None:
     draft, slurm = curve(tmp_path, ("fp32",)), Wrapped(changes=UNMARKED)
 
-    def stranger(argv: Sequence[str], **more: Any) -> Outcome:
+    def run_as_other(argv: Sequence[str], **more: Any) -> Outcome:
         outcome = slurm(argv, **more)
         return replace(outcome, stdout=re.sub(r"\(\d+\)", "(4321)", outcome.stdout))
 
     flow.write_campaign(draft)
     with pytest.raises(SchedulerError, match="printed 100, 'proj' of nobody in /tmp"):
-        flow.submit(draft.directory, hurried(stranger))
+        flow.submit(draft.directory, hurried(run_as_other))
     assert slurm.count("sbatch") == 1

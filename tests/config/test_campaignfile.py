@@ -137,7 +137,7 @@ def test_all_keys_that_are_wrong_are_named_at_once(tmp_path: Path) -> None:
     messages = [usage_error.message for usage_error in refused.value.each]
     assert len(messages) == 3, messages
     for words in ("framewrks is not known", "'4x8', which is not a shape", "repeats must be at"):
-        assert sum(words in one for one in messages) == 1
+        assert sum(words in message for message in messages) == 1
     assert {usage_error.where for usage_error in refused.value.each} == {
         str(tmp_path / "campaign.toml")
     }

@@ -171,9 +171,9 @@ def test_paths_of_a_framework_are_those_of_the_sites_folder_and_words_stay(tmp_p
     path.write_text(SETTINGS)
     found_site = site.read_site(path, base=tmp_path, env={})
     tf2, mxnet = found_site.settings("tf2"), found_site.settings("mxnet")
-    found = (tf2.data, tf2.source, tf2.python, tf2.repository)
+    paths = (tf2.data, tf2.source, tf2.python, tf2.repository)
     names = ("corpus", "program", "venv/bin/python", "mirror")
-    assert found == tuple(str(tmp_path / name) for name in names)
+    assert paths == tuple(str(tmp_path / name) for name in names)
     assert (mxnet.data, mxnet.source, mxnet.python) == ("synthetic", "", "python3.9")
     assert mxnet.repository == "https://example.org/gluon-nlp"
 

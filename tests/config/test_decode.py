@@ -64,15 +64,25 @@ def outer(**values: Any) -> Outer:
 
 
 def test_values_have_the_types_of_their_fields() -> None:
-    found = outer(
+    decoded = outer(
         nodes=8, floor=2, words=["--x"], pair=["b", 2], uid=0, env={"A": "1"}, folder="/x",
         sizes={"fp32": 4}, named={"one": {"rate": 3}}, rules=[{"kind": "rate"}], limit=None,
         extra={"any": [1]},
     )  # fmt: skip
-    assert (found.where, found.nodes, found.floor, found.words) == ("a.toml", 8, 2.0, ("--x",))
-    assert (found.pair, found.uid, found.env, found.folder) == (("b", 2), 0, {"A": "1"}, Path("/x"))
-    assert (found.sizes, found.named) == ({"fp32": 4}, {"one": Inner("one", 3.0)})
-    assert (found.rules, found.extra) == ((Rule("rate"),), {"any": [1]})
+    assert (decoded.where, decoded.nodes, decoded.floor, decoded.words) == (
+        "a.toml",
+        8,
+        2.0,
+        ("--x",),
+    )
+    assert (decoded.pair, decoded.uid, decoded.env, decoded.folder) == (
+        ("b", 2),
+        0,
+        {"A": "1"},
+        Path("/x"),
+    )
+    assert (decoded.sizes, decoded.named) == ({"fp32": 4}, {"one": Inner("one", 3.0)})
+    assert (decoded.rules, decoded.extra) == ((Rule("rate"),), {"any": [1]})
     assert outer() == Outer("a.toml", "x")
 
 
@@ -142,7 +152,7 @@ def test_a_missing_key_is_named_and_what_is_given_is_no_key() -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.dictionaries(
-        (st.sampled_from([one for one in Outer.__dataclass_fields__ if one != "where"])),
+        (st.sampled_from([name for name in Outer.__dataclass_fields__ if name != "where"])),
         (
             st.recursive(
                 st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),

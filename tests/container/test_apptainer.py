@@ -41,9 +41,9 @@ class Node:
 
     def words(self, command: str) -> list[str]:
         """The words of the last call of a command."""
-        found = [call["words"] for call in self.calls]
-        called = [one for one in found if isinstance(one, list) and one[0] == command]
-        return [str(word) for word in called[-1]]
+        commands = [call["words"] for call in self.calls]
+        matches = [argv for argv in commands if isinstance(argv, list) and argv[0] == command]
+        return [str(word) for word in matches[-1]]
 
     def run(
         self, *words: str | Path, stdin: str = "", **variables: str
@@ -58,7 +58,7 @@ class Node:
     def enter(
         self, *words: str, verb: str = "enter", **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        own = [
+        options = [
             "--with",
             "apptainer",
             "--name",
@@ -67,8 +67,10 @@ class Node:
             str(self.root / "s"),
         ]
         image = ["--image", str(self.root / "an image.sif")]
-        said = {"SLURMD_NODENAME": "n7", **variables}
-        return self.run(ENTER, verb, *own, *image, "--no-home", "--no-entrypoint", *words, **said)
+        environment = {"SLURMD_NODENAME": "n7", **variables}
+        return self.run(
+            ENTER, verb, *options, *image, "--no-home", "--no-entrypoint", *words, **environment
+        )
 
     def image(
         self, *words: str, stdin: str = "", **variables: str
@@ -96,13 +98,17 @@ def test_a_command_finds_the_images_environment_then_the_hosts(node: Node) -> No
         APPTAINERENV_EVIL="1", SINGULARITY_BIND="/etc", APPTAINER_BINDPATH="/etc",
     )  # fmt: skip
     assert result.returncode == 7, result.stderr
-    where, _, rest = result.stdout.partition("\n")
-    found = dict(word.partition("=")[::2] for word in rest.split("\0")[:-1])
+    where, _, output = result.stdout.partition("\n")
+    variables = dict(word.partition("=")[::2] for word in output.split("\0")[:-1])
     assert where == "/usr"
-    assert (found["IMAGE_ONLY"], found["BOTH"], found["LISTED"]) == ("image", "image", "l")
-    assert found["LINES"] == "one\n'two'"
-    assert not {"LANG", "PS1", "EVIL", "SINGULARITY_BIND", "APPTAINERENV_EVIL"} & set(found)
-    assert rest.endswith("a  b $x")
+    assert (variables["IMAGE_ONLY"], variables["BOTH"], variables["LISTED"]) == (
+        "image",
+        "image",
+        "l",
+    )
+    assert variables["LINES"] == "one\n'two'"
+    assert not {"LANG", "PS1", "EVIL", "SINGULARITY_BIND", "APPTAINERENV_EVIL"} & set(variables)
+    assert output.endswith("a  b $x")
     for call in node.calls:
         assert set(call["settings"]) <= {  # type: ignore[call-overload]
             f"{tool}_{name}"
@@ -193,10 +199,14 @@ def test_an_image_is_pulled_once_and_named_by_its_digest(node: Node) -> None:
     assert first.stdout == again.stdout
     pulls = [call for call in node.calls if call["words"][0] == "pull"]  # type: ignore[index]
     assert len(pulls) == 1
-    found = cache.find_image(node.root / "images", parse_reference(URI), "sif@")
-    assert found is not None
-    assert (found.path + "\n", found.reference, found.apptainer) == (first.stdout, URI, "1.4.5")
-    assert found.path.endswith(f"+{found.sha256[:12]}.sif")
+    cached_image = cache.find_image(node.root / "images", parse_reference(URI), "sif@")
+    assert cached_image is not None
+    assert (cached_image.path + "\n", cached_image.reference, cached_image.apptainer) == (
+        first.stdout,
+        URI,
+        "1.4.5",
+    )
+    assert cached_image.path.endswith(f"+{cached_image.sha256[:12]}.sif")
 
 
 def test_layers_are_kept_only_where_somebody_says_where(node: Node) -> None:

@@ -16,18 +16,20 @@ from tests.kit.containers import pointer
 IMAGE = reference.parse_reference("docker://somebody@r.io#bert/tiny:1.0")
 
 
-def put(directory: Path, stem: str = IMAGE.stem, content: bytes = b"hsqs image") -> Path:
+def store_image(directory: Path, stem: str = IMAGE.stem, content: bytes = b"hsqs image") -> Path:
     """Put an image there as image.sh does."""
     image = directory / f"{stem}+0123456789ab.sqsh"
     image.write_bytes(content)
     sha256 = "0123456789ab" + "0" * 52
-    said = pointer(image, "docker://r.io#bert/tiny:1.0", sha256, enroot="4.1.2", provenance=None)
+    document = pointer(
+        image, "docker://r.io#bert/tiny:1.0", sha256, enroot="4.1.2", provenance=None
+    )
     path = directory / f"{stem}.json"
-    path.write_text(json.dumps(said, indent=1))
+    path.write_text(json.dumps(document, indent=1))
     return path
 
 
-def lock(directory: Path, holder: str, *, age: float = 0.0) -> None:
+def hold_lock(directory: Path, holder: str, *, age: float = 0.0) -> None:
     path = directory / f".{IMAGE.stem}~lock"
     path.mkdir()
     (path / "holder").write_text(holder)
@@ -36,14 +38,14 @@ def lock(directory: Path, holder: str, *, age: float = 0.0) -> None:
 
 
 def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path) -> None:
-    put(tmp_path)
-    found = cache.find_image(tmp_path, IMAGE)
-    assert found is not None
-    assert found.path == str(tmp_path / f"{IMAGE.stem}+0123456789ab.sqsh")
-    assert found.sha256.startswith("0123456789ab")
+    store_image(tmp_path)
+    cached_image = cache.find_image(tmp_path, IMAGE)
+    assert cached_image is not None
+    assert cached_image.path == str(tmp_path / f"{IMAGE.stem}+0123456789ab.sqsh")
+    assert cached_image.sha256.startswith("0123456789ab")
     assert (
         cache.find_image(tmp_path, reference.parse_reference("docker://r.io#bert/tiny:1.0"))
-        == found
+        == cached_image
     )
     assert (
         cache.find_image(tmp_path, reference.parse_reference("docker://r.io#bert/tiny:1.1")) is None
@@ -64,7 +66,7 @@ def test_an_image_is_found_by_its_reference_whoever_logs_in(tmp_path: Path) -> N
 def test_a_pointer_that_names_no_whole_image_is_none(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
-    path = put(tmp_path)
+    path = store_image(tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     assert cache.find_image(tmp_path, IMAGE) is None
     assert cache.list_images(tmp_path) == ()
@@ -72,7 +74,7 @@ def test_a_pointer_that_names_no_whole_image_is_none(
 
 @pytest.mark.parametrize("text", ["", "[]", "7", '{"schema": 1', "\x00"])
 def test_a_damaged_pointer_is_none(tmp_path: Path, text: str) -> None:
-    put(tmp_path).write_text(text)
+    store_image(tmp_path).write_text(text)
     assert cache.find_image(tmp_path, IMAGE) is None
 
 
@@ -82,7 +84,7 @@ def test_a_directory_that_is_not_there_is_empty(tmp_path: Path) -> None:
 
 
 def test_an_older_image_and_what_died_are_left_over(tmp_path: Path) -> None:
-    put(tmp_path)
+    store_image(tmp_path)
     old = tmp_path / f"{IMAGE.stem}+ba9876543210.sqsh"
     old.write_bytes(b"older")
     dead = tmp_path / f".{IMAGE.stem}~elsewhere-1-2.partial"
@@ -100,33 +102,35 @@ def test_an_older_image_and_what_died_are_left_over(tmp_path: Path) -> None:
 
 
 def test_what_is_being_imported_is_neither_removed_nor_swept(tmp_path: Path) -> None:
-    put(tmp_path)
-    lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n")
-    (one,) = cache.list_images(tmp_path)
+    store_image(tmp_path)
+    hold_lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n")
+    (cached_image,) = cache.list_images(tmp_path)
     with pytest.raises(UsageError, match="is being imported"):
-        cache.remove_image(tmp_path, one)
+        cache.remove_image(tmp_path, cached_image)
     leftovers = cache.find_leftovers(tmp_path)
     assert [leftover.busy for leftover in leftovers] == [True]
     assert cache.remove_leftovers(leftovers) == ()
-    assert Path(one.path).is_file()
+    assert Path(cached_image.path).is_file()
 
 
 def test_the_lock_of_a_dead_process_of_this_host_holds_nothing(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     text = f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{os.geteuid()}"
-    put(tmp_path)
-    lock(tmp_path, f"here-1-1 here {text} {os.getpid()} 1\n")  # the id lives, of another process
-    (one,) = cache.list_images(tmp_path)
-    cache.remove_image(tmp_path, one)
+    store_image(tmp_path)
+    hold_lock(
+        tmp_path, f"here-1-1 here {text} {os.getpid()} 1\n"
+    )  # the id lives, of another process
+    (cached_image,) = cache.list_images(tmp_path)
+    cache.remove_image(tmp_path, cached_image)
     assert cache.list_images(tmp_path) == ()
-    assert not Path(one.path).exists()
+    assert not Path(cached_image.path).exists()
 
 
 def test_a_lock_that_nobody_touched_for_hours_holds_nothing(tmp_path: Path) -> None:
-    put(tmp_path)
-    lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n", age=7200)
-    (one,) = cache.list_images(tmp_path)
-    cache.remove_image(tmp_path, one)
+    store_image(tmp_path)
+    hold_lock(tmp_path, "elsewhere-7-1 elsewhere another-boot/pid:[1]/0 7 1234\n", age=7200)
+    (cached_image,) = cache.list_images(tmp_path)
+    cache.remove_image(tmp_path, cached_image)
     assert cache.remove_leftovers(cache.find_leftovers(tmp_path))
     assert list(tmp_path.iterdir()) == []
 

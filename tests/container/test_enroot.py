@@ -93,11 +93,13 @@ def wait_until_stopped(child: subprocess.Popen[str]) -> None:
     until(stopped, "the leader never stopped itself", pause=0.01)
 
 
-def start(enroot: Enroot, *words: str, options: Sequence[str] = (), **variables: str) -> str:
+def start_container(
+    enroot: Enroot, *words: str, options: Sequence[str] = (), **variables: str
+) -> str:
     return enroot.says("start", *options, "box", *words, **variables)
 
 
-def conf(enroot: Enroot, text: str) -> tuple[str, str]:
+def write_conf(enroot: Enroot, text: str) -> tuple[str, str]:
     path = enroot.folder.parent / f"conf-{abs(hash(text))}"
     path.write_text(text)
     return ("--conf", str(path))
@@ -195,7 +197,10 @@ def test_a_fancy_list_names_who_runs_in_a_container(
 
 
 def test_nothing_of_the_host_passes(enroot: Enroot, box: str) -> None:
-    names = {line.partition("=")[0] for line in start(enroot, "env", HOST_ONLY="1").splitlines()}
+    names = {
+        line.partition("=")[0]
+        for line in start_container(enroot, "env", HOST_ONLY="1").splitlines()
+    }
     assert "HOST_ONLY" not in names
     assert not any(name.startswith("ENROOT_") for name in names)
     assert {"IMAGE_ONLY", "HOME", "PATH", "USER", "SHELL", "LOGNAME"} <= names
@@ -203,28 +208,32 @@ def test_nothing_of_the_host_passes(enroot: Enroot, box: str) -> None:
 
 def test_of_image_conf_and_option_the_last_wins(enroot: Enroot, box: str) -> None:
     both = ("sh", "-c", "echo $BOTH")
-    by_conf = conf(enroot, 'environ() { echo "BOTH=conf"; }\n')
-    assert start(enroot, *both) == "image"
-    assert start(enroot, *both, options=by_conf) == "conf"
-    assert start(enroot, *both, options=[*by_conf, "--env", "BOTH=option"]) == "option"
+    by_conf = write_conf(enroot, 'environ() { echo "BOTH=conf"; }\n')
+    assert start_container(enroot, *both) == "image"
+    assert start_container(enroot, *both, options=by_conf) == "conf"
+    assert start_container(enroot, *both, options=[*by_conf, "--env", "BOTH=option"]) == "option"
 
 
 def test_an_option_without_value_takes_the_hosts(enroot: Enroot, box: str) -> None:
     options = ["--env", "FROM_HOST", "--env", "ABSENT"]
     assert (
-        start(enroot, "env", options=options, FROM_HOST="a b").splitlines().count("FROM_HOST=a b")
+        start_container(enroot, "env", options=options, FROM_HOST="a b")
+        .splitlines()
+        .count("FROM_HOST=a b")
         == 1
     )
-    assert "ABSENT=" in start(enroot, "env", options=options, FROM_HOST="").splitlines()
+    assert "ABSENT=" in start_container(enroot, "env", options=options, FROM_HOST="").splitlines()
 
 
 def test_surrounding_quotes_are_taken_off(enroot: Enroot, box: str) -> None:
-    assert start(enroot, "sh", "-c", "echo $QUOTED") == "in quotes"
-    assert start(enroot, "sh", "-c", "echo $E", options=["--env", "E='x y'"]) == "x y"
+    assert start_container(enroot, "sh", "-c", "echo $QUOTED") == "in quotes"
+    assert start_container(enroot, "sh", "-c", "echo $E", options=["--env", "E='x y'"]) == "x y"
 
 
 def test_a_newline_ends_a_value(enroot: Enroot, box: str) -> None:
-    lines = start(enroot, "env", options=["--env", "LONG"], LONG="one\nNEXT=two").splitlines()
+    lines = start_container(
+        enroot, "env", options=["--env", "LONG"], LONG="one\nNEXT=two"
+    ).splitlines()
     assert {"LONG=one", "NEXT=two"} <= set(lines)
 
 
@@ -236,12 +245,17 @@ def test_a_name_has_to_be_an_identifier(enroot: Enroot, box: str) -> None:
 
 def test_a_long_value_passes_by_name(enroot: Enroot, box: str) -> None:
     command = ("sh", "-c", "echo ${#LONG}")
-    assert start(enroot, *command, options=["--env", "LONG"], LONG="x" * 100_000) == "100000"
+    assert (
+        start_container(enroot, *command, options=["--env", "LONG"], LONG="x" * 100_000) == "100000"
+    )
 
 
 def test_a_conf_file_sees_the_hosts_variables(enroot: Enroot, box: str) -> None:
-    options = conf(enroot, 'environ() { echo "COPY=$FROM_HOST"; }\n')
-    assert start(enroot, "sh", "-c", "echo $COPY", options=options, FROM_HOST="here") == "here"
+    options = write_conf(enroot, 'environ() { echo "COPY=$FROM_HOST"; }\n')
+    assert (
+        start_container(enroot, "sh", "-c", "echo $COPY", options=options, FROM_HOST="here")
+        == "here"
+    )
 
 
 # --- start: command, directory, entrypoint -------------------------------------------------------
@@ -269,15 +283,15 @@ def test_standard_input_passes(enroot: Enroot, box: str) -> None:
 
 def test_a_broken_pipe_kills_as_usual(enroot: Enroot, box: str) -> None:
     command = "yes | head -n 1; echo ${PIPESTATUS[0]}"
-    assert start(enroot, "bash", "-c", command).split() == ["y", "141"]
+    assert start_container(enroot, "bash", "-c", command).split() == ["y", "141"]
 
 
 def test_the_directory_is_the_images(enroot: Enroot, box: str) -> None:
-    assert start(enroot, "pwd") == "/work"
+    assert start_container(enroot, "pwd") == "/work"
 
 
 def test_rc_local_is_sourced_before_the_command(enroot: Enroot, box: str) -> None:
-    assert start(enroot, "sh", "-c", "echo $BY_RC_LOCAL") == "1"
+    assert start_container(enroot, "sh", "-c", "echo $BY_RC_LOCAL") == "1"
 
 
 def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(
@@ -287,7 +301,7 @@ def test_an_rc_local_that_executes_skips_the_entrypoint_and_keeps_the_directory(
     enroot.says("create", "--name", "entry", str(Image(entrypoint="echo entered").write(path)))
     assert enroot.says("start", "entry", "pwd") == "entered pwd"
     hooks = 'hooks() {\n  echo \'exec "$@"\' >"$ENROOT_ROOTFS/etc/rc.local"\n}\n'
-    assert enroot.says("start", *conf(enroot, hooks), "entry", "pwd") == "/work"
+    assert enroot.says("start", *write_conf(enroot, hooks), "entry", "pwd") == "/work"
     # What a hook writes into a created container stays there.
     assert enroot.says("start", "entry", "pwd") == "/work"
 
@@ -304,9 +318,9 @@ def test_without_a_command_script_home_is_the_directory(enroot: Enroot) -> None:
 
 def test_the_root_is_read_only_unless_asked_for(enroot: Enroot, box: str) -> None:
     assert enroot.run("start", box, "touch", "/opt/x").returncode != 0
-    start(enroot, "touch", "/opt/x", options=["--rw"])
+    start_container(enroot, "touch", "/opt/x", options=["--rw"])
     assert enroot.data(box).joinpath("opt/x").exists()
-    start(enroot, "touch", "/opt/y", ENROOT_ROOTFS_WRITABLE="y")
+    start_container(enroot, "touch", "/opt/y", ENROOT_ROOTFS_WRITABLE="y")
 
 
 @pytest.mark.parametrize(
@@ -321,35 +335,37 @@ def test_each_start_has_a_tmp_of_its_own(enroot: Enroot, box: str) -> None:
     mark = Path("/tmp", f"hpcbert-{os.getpid()}")
     mark.touch()
     try:
-        start(enroot, "sh", "-c", f"test ! -e {mark} && touch /tmp/mine")
+        start_container(enroot, "sh", "-c", f"test ! -e {mark} && touch /tmp/mine")
     finally:
         mark.unlink()
-    start(enroot, "test", "!", "-e", "/tmp/mine")
+    start_container(enroot, "test", "!", "-e", "/tmp/mine")
 
 
 def test_shared_memory_is_the_hosts(enroot: Enroot, box: str) -> None:
     mark = Path("/dev/shm", f"hpcbert-{os.getpid()}")
     mark.touch()
     try:
-        start(enroot, "test", "-e", str(mark))
+        start_container(enroot, "test", "-e", str(mark))
     finally:
         mark.unlink()
 
 
 def test_root_is_asked_for(enroot: Enroot, box: str) -> None:
     st_uid = enroot.folder.stat().st_uid
-    assert start(enroot, "id", "-u") == str(st_uid)
-    assert start(enroot, "id", "-u", options=["--root"]) == "0"
-    assert start(enroot, "id", "-u", ENROOT_REMAP_ROOT="y") == "0"
+    assert start_container(enroot, "id", "-u") == str(st_uid)
+    assert start_container(enroot, "id", "-u", options=["--root"]) == "0"
+    assert start_container(enroot, "id", "-u", ENROOT_REMAP_ROOT="y") == "0"
 
 
 def test_a_mount_without_options_binds_and_makes_its_target(enroot: Enroot, box: str) -> None:
     (enroot.folder / "src").mkdir(exist_ok=True)
     (enroot.folder / "src" / "f").touch()
     spec = f"{enroot.folder}/src:/mnt/made"
-    assert start(enroot, "ls", "/mnt/made", options=["--mount", spec]) == "f"
+    assert start_container(enroot, "ls", "/mnt/made", options=["--mount", spec]) == "f"
     assert (
-        start(enroot, "ls", f"{enroot.folder}/src", options=["--mount", spec.partition(":")[0]])
+        start_container(
+            enroot, "ls", f"{enroot.folder}/src", options=["--mount", spec.partition(":")[0]]
+        )
         == "f"
     )
 
@@ -359,7 +375,7 @@ def test_any_option_replaces_the_default(enroot: Enroot, box: str) -> None:
     assert enroot.run("start", "--mount", f"{bare}:ro", box, "true").returncode != 0
     full = ["--mount", f"{bare}:x-create=auto,rbind,ro"]
     assert (
-        start(enroot, "sh", "-c", "touch /mnt/bare/x || echo read-only", options=full)
+        start_container(enroot, "sh", "-c", "touch /mnt/bare/x || echo read-only", options=full)
         == "read-only"
     )
 
@@ -377,8 +393,11 @@ def test_mounts_of_a_conf_file(enroot: Enroot, box: str) -> None:
     )
     text = "mounts() {\n" + "".join(f"  echo '{line}'\n" for line in lines) + "}\n"
     command = "cat /mnt/file; ls /mnt/under; stat -f -c %T /mnt/memory; touch /mnt/memory/x"
-    options = conf(enroot, text)
-    assert start(enroot, "sh", "-c", command, options=options).split() == ["content", "tmpfs"]
+    options = write_conf(enroot, text)
+    assert start_container(enroot, "sh", "-c", command, options=options).split() == [
+        "content",
+        "tmpfs",
+    ]
 
 
 @pytest.mark.parametrize("spec", ["/nowhere:/mnt/x", "/nowhere:/mnt/x:x-create=auto,rbind"])
@@ -396,7 +415,7 @@ def test_a_blank_in_a_mount_is_refused(enroot: Enroot, box: str) -> None:
 def test_home_is_mounted_when_asked_for(enroot: Enroot, box: str) -> None:
     (enroot.folder / "in-home").touch()
     assert (
-        start(enroot, "sh", "-c", "ls ~/in-home", ENROOT_MOUNT_HOME="y")
+        start_container(enroot, "sh", "-c", "ls ~/in-home", ENROOT_MOUNT_HOME="y")
         == f"{enroot.folder}/in-home"
     )
     assert enroot.run("start", box, "ls", f"{enroot.folder}/in-home").returncode != 0
@@ -493,15 +512,15 @@ _LAYERS = (
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[Registry]:
-    with Registry() as one:
-        one.push(
+    with Registry() as server:
+        server.push(
             IMPORTED,
             list(_LAYERS),
             env=["IMAGE_ONLY=image", "BLANKS=a b"],
             workdir="/srv/work",
             entrypoint=["echo", "it's"],
         )
-        yield one
+        yield server
 
 
 def test_import_makes_an_image_of_layers_and_configuration(

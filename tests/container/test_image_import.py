@@ -57,7 +57,7 @@ class Host:
         return lock
 
     def lists(self) -> str:
-        return done(self.person.start("enroot", "list")).stdout
+        return finish_process(self.person.start("enroot", "list")).stdout
 
     def ask(
         self, uri: str, *more: str, stem: str = STEM, **variables: str
@@ -65,7 +65,7 @@ class Host:
         return self.begin("import", uri, str(self.images), stem, *more, **variables)
 
     def gets(self, uri: str, *more: str, stem: str = STEM, **variables: str) -> Path:
-        return Path(done(self.ask(uri, *more, stem=stem, **variables)).stdout.strip())
+        return Path(finish_process(self.ask(uri, *more, stem=stem, **variables)).stdout.strip())
 
     def hidden(self) -> list[str]:
         return sorted(path.name for path in self.images.glob(".*"))
@@ -74,13 +74,15 @@ class Host:
         return sorted(path.name for path in (self.root / "temp").iterdir())
 
 
-def done(child: subprocess.Popen[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+def finish_process(
+    child: subprocess.Popen[str], stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
     result = ended(child, stdin)
     assert result.returncode == 0, result.stderr
     return result
 
 
-def said(*words: str | Path) -> str:
+def read_output(*words: str | Path) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
@@ -96,8 +98,8 @@ def host() -> Iterator[Host]:
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with serving_tiny() as one:
-        yield one
+    with serving_tiny() as server:
+        yield server
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ def uri(registry: Registry) -> str:
     return registry.uri()
 
 
-def importing(host: Host, child: subprocess.Popen[str]) -> None:
+def wait_for_import(host: Host, child: subprocess.Popen[str]) -> None:
     """Wait until a script holds the lock and enroot is at work."""
     until(
         lambda: child.poll() is not None or ((host.images / f".{STEM}~lock").exists()
@@ -133,7 +135,7 @@ def test_the_image_has_its_digest_in_its_name_and_a_pointer(
         "provenance": None,
     }
     assert host.hidden() == host.temporary() == []
-    listing = said("unsquashfs", "-l", path)
+    listing = read_output("unsquashfs", "-l", path)
     assert "squashfs-root/etc/marker" in listing
 
 
@@ -147,7 +149,7 @@ def test_what_is_there_is_not_asked_for_again(host: Host, registry: Registry, ur
 def test_thirty_two_at_once_are_one_import(host: Host, registry: Registry, uri: str) -> None:
     registry.delay = 1.0
     children = [host.ask(uri) for _ in range(32)]
-    results = [done(child) for child in children]
+    results = [finish_process(child) for child in children]
     assert {result.stdout for result in results} == {results[0].stdout}
     assert Path(results[0].stdout.strip()).is_file()
     assert registry.pulls("bert/tiny") == 1
@@ -159,13 +161,13 @@ def test_an_importer_killed_half_way_is_repaired_by_the_next(
 ) -> None:
     registry.delay = LIMIT
     child = host.ask(uri)
-    importing(host, child)
+    wait_for_import(host, child)
     os.kill(child.pid, signal.SIGKILL)
     child.wait(timeout=LIMIT)
     (host.images / f".{STEM}~{child.pid}.partial").write_bytes(b"half an image")
     assert not list(host.images.glob("[!.]*"))
     registry.delay = 0.0
-    result = done(host.ask(uri))
+    result = finish_process(host.ask(uri))
     assert Path(result.stdout.strip()).is_file()
     assert "the importer before died" in result.stderr
     assert host.hidden() == host.temporary() == []
@@ -190,35 +192,35 @@ def test_two_imports_of_an_image_are_the_same_file_with_the_times_of_its_layers(
     assert registry.pulls("bert/dated") == 2
     assert second.name == first.name
     assert second.read_bytes() == path.read_bytes()
-    lines = said("unsquashfs", "-UTC", "-lls", second).splitlines()
+    lines = read_output("unsquashfs", "-UTC", "-lls", second).splitlines()
     days = {line.split()[-1].rpartition("/")[2]: line.split()[3] for line in lines if "/" in line}
     assert days["old.py"] == "2019-06-01"
     assert days["new.py"] == days["rc"] == "2022-06-01"
 
 
-def slowly(host: Host, registry: Registry) -> tuple[str, dict[str, str]]:
+def push_slow_image(host: Host, registry: Registry) -> tuple[str, dict[str, str]]:
     """Push an image whose packing takes minutes; return its reference, and the tool's settings."""
     registry.push("bert/slow:1.0", [{"opt/big": os.urandom(1 << 20) * 24}])
     return registry.uri("bert/slow:1.0"), {"ENROOT_SQUASH_OPTIONS": "-comp gzip -throttle 99"}
 
 
-def packers(host: Host) -> list[int]:
+def list_packers(host: Host) -> list[int]:
     """Return the processes that write an image of this host's."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (path / "cmdline").read_bytes().split(b"\0")
             if b"mksquashfs" in words[0] and str(host.root).encode() in b" ".join(words):
-                found.append(int(path.name))
-    return found
+                pids.append(int(path.name))
+    return pids
 
 
 def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_import(
     host: Host, registry: Registry
 ) -> None:
-    uri, slow = slowly(host, registry)
+    uri, slow = push_slow_image(host, registry)
     child = host.ask(uri, **slow)
-    until(lambda: packers(host), "no mksquashfs")
+    until(lambda: list_packers(host), "no mksquashfs")
     waiting = host.ask(uri)
     assert waiting.stderr is not None
     assert "waiting for" in waiting.stderr.readline()
@@ -229,9 +231,9 @@ def test_when_enroot_alone_is_killed_nothing_of_it_goes_on_and_those_that_wait_i
     assert result.returncode == 1
     assert "enroot import" in result.stderr
     assert "status 137" in result.stderr
-    path = Path(done(waiting).stdout.strip())
-    assert "Found a valid" in said("unsquashfs", "-s", path)
-    assert packers(host) == []
+    path = Path(finish_process(waiting).stdout.strip())
+    assert "Found a valid" in read_output("unsquashfs", "-s", path)
+    assert list_packers(host) == []
     assert host.hidden() == host.temporary() == []
 
 
@@ -247,25 +249,25 @@ def is_import(pid: int, host: Host) -> bool:
 def test_when_the_importer_is_killed_the_next_ends_what_it_started(
     host: Host, registry: Registry
 ) -> None:
-    uri, slow = slowly(host, registry)
+    uri, slow = push_slow_image(host, registry)
     child = host.ask(uri, **slow)
-    until(lambda: packers(host), "no mksquashfs")
-    orphans = packers(host)
+    until(lambda: list_packers(host), "no mksquashfs")
+    orphans = list_packers(host)
     os.kill(child.pid, signal.SIGKILL)
     child.wait(timeout=LIMIT)
-    result = done(host.ask(uri))
+    result = finish_process(host.ask(uri))
     assert "the importer before died" in result.stderr
-    assert not set(orphans) & set(packers(host))
+    assert not set(orphans) & set(list_packers(host))
     assert host.hidden() == host.temporary() == []
     ended(child)
 
 
 def test_without_a_next_one_the_orphans_end_as_well(host: Host, registry: Registry) -> None:
-    uri, slow = slowly(host, registry)
+    uri, slow = push_slow_image(host, registry)
     child = host.ask(uri, HPCBERT_STALE_AFTER="2", **slow)
-    until(lambda: packers(host), "no mksquashfs")
+    until(lambda: list_packers(host), "no mksquashfs")
     os.kill(child.pid, signal.SIGKILL)
-    until(lambda: not packers(host), "the orphans go on")
+    until(lambda: not list_packers(host), "the orphans go on")
     ended(child)
     (partial,) = host.images.glob(".*.partial")
     result = subprocess.run(["unsquashfs", "-s", partial], capture_output=True, check=False)
@@ -276,7 +278,7 @@ def test_one_killed_on_another_host_is_told_by_its_silence(
     host: Host, registry: Registry, uri: str
 ) -> None:
     host.locked_elsewhere()
-    result = done(host.ask(uri, HPCBERT_STALE_AFTER="2"))
+    result = finish_process(host.ask(uri, HPCBERT_STALE_AFTER="2"))
     assert "waiting for" in result.stderr
     assert "on elsewhere" in result.stderr or "elsewhere is importing" in result.stderr
     assert "the importer before died" in result.stderr
@@ -286,14 +288,14 @@ def test_one_killed_on_another_host_is_told_by_its_silence(
 def test_one_that_takes_long_is_not_thought_dead(host: Host, registry: Registry, uri: str) -> None:
     registry.delay = 4.5
     children = [host.ask(uri, HPCBERT_STALE_AFTER="4") for _ in range(2)]
-    assert len({done(child).stdout for child in children}) == 1
+    assert len({finish_process(child).stdout for child in children}) == 1
     assert registry.pulls("bert/tiny") == 1
 
 
 def test_termination_leaves_nothing(host: Host, registry: Registry, uri: str) -> None:
     registry.delay = LIMIT
     child = host.ask(uri)
-    importing(host, child)
+    wait_for_import(host, child)
     child.terminate()
     assert ended(child).returncode == 143
     assert not list(host.images.iterdir())
@@ -328,7 +330,7 @@ def test_a_damaged_image_is_imported_again(host: Host, registry: Registry, uri: 
     path = host.gets(uri)
     os.truncate(path, 100)
     again = host.gets(uri)
-    assert "Found a valid" in said("unsquashfs", "-s", again)
+    assert "Found a valid" in read_output("unsquashfs", "-s", again)
     assert registry.pulls("bert/tiny") == 2
 
 
@@ -388,9 +390,9 @@ def test_an_image_is_built_by_commands_on_a_base(host: Host, base: Path) -> None
     words = ("build", "build:tiny", str(host.images), "tiny+built", str(base))
     provenance = {"base": {"sha256": "1" * 64}, "install": ['echo "x" > /opt/made']}
     commands = 'echo "made by $(id -u)" > /opt/made\ncd /opt\n'
-    result = done(host.begin(*words, HPCBERT_PROVENANCE=json.dumps(provenance)), commands)
+    result = finish_process(host.begin(*words, HPCBERT_PROVENANCE=json.dumps(provenance)), commands)
     path = Path(result.stdout.strip())
-    assert said("unsquashfs", "-cat", path, "opt/made") == "made by 0\n"
+    assert read_output("unsquashfs", "-cat", path, "opt/made") == "made by 0\n"
     pointer = json.loads((host.images / "tiny+built.json").read_text())
     assert pointer["provenance"] == provenance
     assert pointer["reference"] == "build:tiny"

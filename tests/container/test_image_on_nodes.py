@@ -29,8 +29,8 @@ STEM = "r+bert+tiny+1.0"
 @pytest.fixture
 def registry(lab: Lab) -> Iterator[Registry]:
     """A registry that the nodes reach."""
-    with serving_tiny(lab.network.controller) as one:
-        yield one
+    with serving_tiny(lab.network.controller) as server:
+        yield server
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_32_tasks_on_four_nodes_make_one_import(
     as_user: Any, work: Path, registry: Registry, job: list[str]
 ) -> None:
     registry.delay = 1.0
-    done = as_user(["srun", "--nodes=4", "--ntasks=32", *job], cwd=work, timeout=CEILING)
-    assert done.ok, done.stderr
-    paths = done.stdout.split()
+    result = as_user(["srun", "--nodes=4", "--ntasks=32", *job], cwd=work, timeout=CEILING)
+    assert result.ok, result.stderr
+    paths = result.stdout.split()
     assert len(paths) == 32
     assert len(set(paths)) == 1
     assert Path(paths[0]).is_file()
@@ -82,15 +82,15 @@ def test_an_import_that_was_killed_is_taken_up_on_another_node(
             if f"{work}/image.sh".encode() in (path / "cmdline").read_bytes():
                 os.kill(int(path.name), signal.SIGKILL)
     registry.delay = 0.0
-    done = as_user(
+    result = as_user(
         ["srun", f"--nodelist={second}", "--ntasks=1", *job],
         cwd=work,
         env={"HPCBERT_STALE_AFTER": "3"},
         timeout=CEILING,
     )
-    assert done.ok, done.stderr
-    assert "the importer before died" in done.stderr
-    assert Path(done.stdout.strip()).is_file()
+    assert result.ok, result.stderr
+    assert "the importer before died" in result.stderr
+    assert Path(result.stdout.strip()).is_file()
     assert list((work / "images").glob(".*")) == []
 
 
@@ -102,13 +102,13 @@ def test_prepare_runs_in_a_job_where_it_is_told_to(as_user: Any, checkout: Any, 
     (work / "site.toml").write_text(site)
     words = ["prepare", "--fw", "pytorch", "--only", "data", "--on-node", "--json"]
     words += ["--site", str(work / "site.toml")]
-    done = as_user(
+    result = as_user(
         [checkout.python, "-m", "hpcbert", *words],
         cwd=work,
         env={"PYTHONPATH": str(checkout.path)},
         timeout=CEILING,
     )
-    document = json.loads(done.stdout)
+    document = json.loads(result.stdout)
     (part,) = document["data"]["parts"]
-    assert document["exit_code"] == 5, done.stdout
+    assert document["exit_code"] == 5, result.stdout
     assert "has no masked_lm_positions, masked_lm_ids, next_sentence_labels" in part["detail"]

@@ -16,24 +16,24 @@ OTHER = 54321
 BASE = f"hpcbert-{os.geteuid()}"
 
 
-def directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
     path.mkdir(mode=0o777)
     os.chown(path, OTHER, OTHER)
 
 
-def link(path: Path) -> None:
+def make_link(path: Path) -> None:
     target = path.with_name("victims-own")
     target.mkdir(exist_ok=True)
     path.symlink_to(target)
     os.chown(path, OTHER, OTHER, follow_symlinks=False)
 
 
-def file(path: Path) -> None:
+def make_file(path: Path) -> None:
     path.touch()
     os.chown(path, OTHER, OTHER)
 
 
-def place(scratch: Path, name: str = "hpcbert-7") -> Path:
+def choose_place(scratch: Path, name: str = "hpcbert-7") -> Path:
     words = ["bash", "-p", str(ENTER), "place", "--name", name, "--scratch", str(scratch)]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -41,33 +41,33 @@ def place(scratch: Path, name: str = "hpcbert-7") -> Path:
 
 
 def test_it_has_a_known_name_where_nobody_took_it(tmp_path: Path) -> None:
-    path = place(tmp_path)
+    path = choose_place(tmp_path)
     assert path == tmp_path / BASE
     assert path.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.needs("users")
-@pytest.mark.parametrize("take", [directory, link, file])
+@pytest.mark.parametrize("take", [make_directory, make_link, make_file])
 def test_where_it_is_taken_another_is_found_by_every_rank(
     tmp_path: Path, take: Callable[[Path], None]
 ) -> None:
     take(tmp_path / BASE)
     take(tmp_path / f"{BASE}.0000000000")
-    path = place(tmp_path)
+    path = choose_place(tmp_path)
     assert path.parent == tmp_path
     assert path.name.startswith(f"{BASE}.")
     assert not path.is_symlink()
     assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (os.geteuid(), 0o700)
-    assert place(tmp_path) == path
+    assert choose_place(tmp_path) == path
     # A job that began before stays where it is, whatever appears or goes away after that.
     (path / "state" / f"hpcbert-7-{os.uname().nodename}").mkdir(parents=True)
     (tmp_path / f"{BASE}.000000000A").mkdir()
-    assert place(tmp_path) == path
-    assert place(tmp_path, "hpcbert-8") == tmp_path / f"{BASE}.000000000A"
+    assert choose_place(tmp_path) == path
+    assert choose_place(tmp_path, "hpcbert-8") == tmp_path / f"{BASE}.000000000A"
 
 
 @pytest.mark.needs("users")
-@pytest.mark.parametrize("take", [directory, link])
+@pytest.mark.parametrize("take", [make_directory, make_link])
 def test_prepare_keeps_out_of_what_somebody_else_made(
     tmp_path: Path, take: Callable[[Path], None]
 ) -> None:

@@ -30,14 +30,16 @@ Options provided by plugins:
 IMAGE = "docker://nvcr.io#nvidia/pytorch:20.12-py3"
 
 
-def usage(release: int) -> str:
+def format_usage(release: int) -> str:
     """Return the output of srun --help with pyxis 0.RELEASE."""
     names = [name for name, since in runtimes.PYXIS_SINCE.items() if int(since[2:]) <= release]
     about = "            [pyxis] see --container-env and --container-entrypoint-log\n"
     return _HEAD + "".join(f"      --{name}=NAME[,NAME...]\n{about}" for name in names)
 
 
-def draft_of(tmp_path: Path, image: str = IMAGE, *, clusters: str = "", **container: Any) -> Draft:
+def draft_with_image(
+    tmp_path: Path, image: str = IMAGE, *, clusters: str = "", **container: Any
+) -> Draft:
     words = (f"--clusters={clusters}",) if clusters else ()
     site = changed(
         reference(tmp_path),
@@ -48,16 +50,16 @@ def draft_of(tmp_path: Path, image: str = IMAGE, *, clusters: str = "", **contai
     return drafted(settled(site, image=image, python="/usr/bin/python3"))
 
 
-def outcome(release: int) -> Outcome:
-    return Outcome(("srun",), 0, usage(release))
+def answer_as_srun(release: int) -> Outcome:
+    return Outcome(("srun",), 0, format_usage(release))
 
 
-def examined(draft: Draft, answer: Outcome) -> Finding:
+def check_draft(draft: Draft, answer: Outcome) -> Finding:
     use = draft.resolved
     return check_pyxis(use.site, [use.recipe], run=lambda argv, **_: answer)
 
 
-def of_pyxis(draft: Draft, answer: Outcome) -> tuple[list[Finding], list[Sequence[str]]]:
+def find_pyxis_findings(draft: Draft, answer: Outcome) -> tuple[list[Finding], list[Sequence[str]]]:
     """Return the findings about a submission where only srun answers, and the calls of srun."""
     calls: list[Sequence[str]] = []
 
@@ -76,7 +78,7 @@ def of_pyxis(draft: Draft, answer: Outcome) -> tuple[list[Finding], list[Sequenc
 def test_the_options_asked_for_are_those_of_the_script(
     tmp_path: Path, *, home: bool, entrypoint: bool
 ) -> None:
-    draft = draft_of(tmp_path, home=home, entrypoint=entrypoint, remap_root=home)
+    draft = draft_with_image(tmp_path, home=home, entrypoint=entrypoint, remap_root=home)
     (script,) = draft.scripts.values()
     library = (REPOSITORY / "hpcbert" / "shell" / "pyxis.bash").read_text()
     used = set(re.findall(r"--((?:no-)?container-[a-z-]+)", script + library))
@@ -103,7 +105,7 @@ def test_the_options_asked_for_are_those_of_the_script(
 def test_an_older_pyxis_is_named_with_what_it_lacks(
     release: int, lacks: list[str], tmp_path: Path
 ) -> None:
-    finding = examined(draft_of(tmp_path), outcome(release))
+    finding = check_draft(draft_with_image(tmp_path), answer_as_srun(release))
     assert (finding.status, finding.code, finding.remedy) == ("fail", "pyxis", "--runtime enroot")
     assert finding.detail.endswith(" and ".join(f"--{name}" for name in lacks))
     assert "pyxis 0.15 or newer" in finding.hint
@@ -113,24 +115,26 @@ def test_an_older_pyxis_is_named_with_what_it_lacks(
 
 
 def test_options_that_the_script_does_not_use_may_lack(tmp_path: Path) -> None:
-    draft = draft_of(tmp_path)
+    draft = draft_with_image(tmp_path)
     names = runtimes.pyxis_options(home=False, remap_root=False, entrypoint=False, writable=True)
     text = _HEAD + "".join(f"      --{name}\n" for name in names)
-    assert examined(draft, Outcome((), 0, text)).status == "ok"
-    assert examined(draft, Outcome((), 0, text.replace("-writable", "-readonly"))).status == "fail"
+    assert check_draft(draft, Outcome((), 0, text)).status == "ok"
+    assert (
+        check_draft(draft, Outcome((), 0, text.replace("-writable", "-readonly"))).status == "fail"
+    )
 
 
 @pytest.mark.parametrize("release", [15, 24])
 def test_a_pyxis_that_has_every_option_is_ok(release: int, tmp_path: Path) -> None:
-    draft = draft_of(tmp_path, "/image.sqsh")
-    assert examined(draft, outcome(release)).status == "ok"
-    findings, calls = of_pyxis(draft, outcome(release))
+    draft = draft_with_image(tmp_path, "/image.sqsh")
+    assert check_draft(draft, answer_as_srun(release)).status == "ok"
+    findings, calls = find_pyxis_findings(draft, answer_as_srun(release))
     assert findings == []
     assert calls == [("srun", "--help")]
 
 
 def test_a_submission_to_an_older_pyxis_is_refused(tmp_path: Path) -> None:
-    findings, _ = of_pyxis(draft_of(tmp_path, "/image.sqsh"), outcome(14))
+    findings, _ = find_pyxis_findings(draft_with_image(tmp_path, "/image.sqsh"), answer_as_srun(14))
     assert [(finding.status, finding.name) for finding in findings] == [("fail", "pyxis")]
     assert "no --container-env, which every job uses." in findings[0].detail
 
@@ -147,27 +151,27 @@ def test_a_submission_to_an_older_pyxis_is_refused(tmp_path: Path) -> None:
 def test_a_submit_host_that_can_not_tell_refuses_nothing(
     answer: Outcome, status: str, detail: str, tmp_path: Path
 ) -> None:
-    draft = draft_of(tmp_path, "/image.sqsh")
-    finding = examined(draft, answer)
+    draft = draft_with_image(tmp_path, "/image.sqsh")
+    finding = check_draft(draft, answer)
     assert (finding.status, detail in finding.detail) == (status, True)
-    findings, _ = of_pyxis(draft, answer)
-    assert [one.status for one in findings] == ["warn"]
+    findings, _ = find_pyxis_findings(draft, answer)
+    assert [pyxis_finding.status for pyxis_finding in findings] == ["warn"]
 
 
 def test_the_srun_of_another_cluster_is_not_asked(tmp_path: Path) -> None:
-    draft = draft_of(tmp_path, "/image.sqsh", clusters="far")
-    finding = examined(draft, outcome(14))
+    draft = draft_with_image(tmp_path, "/image.sqsh", clusters="far")
+    finding = check_draft(draft, answer_as_srun(14))
     assert (finding.status, finding.detail) == ("warn", "not checked: jobs run on cluster far")
 
 
 def test_an_image_that_every_node_would_import_is_named_once(tmp_path: Path) -> None:
-    (finding,), _ = of_pyxis(draft_of(tmp_path), outcome(24))
+    (finding,), _ = find_pyxis_findings(draft_with_image(tmp_path), answer_as_srun(24))
     assert finding.status == "warn"
     assert finding.detail.startswith(f"{IMAGE} is not prepared")
     assert "hpcbert prepare --fw pytorch --only image" in finding.hint
 
 
 def test_only_pyxis_imports_on_every_node(tmp_path: Path) -> None:
-    draft = draft_of(tmp_path, runtime="enroot")
-    findings, calls = of_pyxis(draft, outcome(14))
+    draft = draft_with_image(tmp_path, runtime="enroot")
+    findings, calls = find_pyxis_findings(draft, answer_as_srun(14))
     assert (findings, calls) == ([], [])

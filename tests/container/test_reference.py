@@ -116,12 +116,12 @@ def test_a_stem_is_safe_as_a_file_name_and_unquoted(image: Image) -> None:
 
 @given(IMAGES, IMAGES)
 def test_images_share_a_stem_only_if_they_are_the_same_but_for_the_user(
-    one: Image, other: Image
+    first: Image, second: Image
 ) -> None:
     def without_user(image: Image) -> str:
         return image.uri.replace(f"//{image.user}@", "//") if image.user else image.uri
 
-    assert (one.stem == other.stem) == (without_user(one) == without_user(other))
+    assert (first.stem == second.stem) == (without_user(first) == without_user(second))
 
 
 @given(st.text(max_size=30))

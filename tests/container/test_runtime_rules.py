@@ -104,20 +104,20 @@ def test_apptainer_takes_what_it_can_mount(text: str) -> None:
 
 def test_a_tools_prepared_images_are_its_own(tmp_path: Path) -> None:
     image = parse_reference("docker://r.io#bert/tiny:1.0")
-    own = runtimes.get_runtime("apptainer").tool.prefix
-    for prefix, end in (("", ".sqsh"), (own, ".sif")):
+    tool_prefix = runtimes.get_runtime("apptainer").tool.prefix
+    for prefix, end in (("", ".sqsh"), (tool_prefix, ".sif")):
         file = tmp_path / f"{prefix}{image.stem}+0123456789ab{end}"
         file.write_bytes(b"image")
-        said = pointer(file, "docker://r.io/bert/tiny:1.0", "0" * 64, apptainer="1.4.5")
-        (tmp_path / f"{prefix}{image.stem}.json").write_text(json.dumps(said))
-    (tmp_path / f"{own}old+1+0123456789ab.sif").write_bytes(b"x")
-    found = cache.find_image(tmp_path, image, own)
-    assert found is not None
-    assert found.path.endswith(".sif")
-    assert found.apptainer == "1.4.5"
-    assert [Path(one.path).suffix for one in cache.list_images(tmp_path)] == [".sqsh", ".sif"]
+        document = pointer(file, "docker://r.io/bert/tiny:1.0", "0" * 64, apptainer="1.4.5")
+        (tmp_path / f"{prefix}{image.stem}.json").write_text(json.dumps(document))
+    (tmp_path / f"{tool_prefix}old+1+0123456789ab.sif").write_bytes(b"x")
+    cached_image = cache.find_image(tmp_path, image, tool_prefix)
+    assert cached_image is not None
+    assert cached_image.path.endswith(".sif")
+    assert cached_image.apptainer == "1.4.5"
+    assert [Path(entry.path).suffix for entry in cache.list_images(tmp_path)] == [".sqsh", ".sif"]
     (leftover,) = cache.find_leftovers(tmp_path)
-    assert leftover.stem == f"{own}old+1"
+    assert leftover.stem == f"{tool_prefix}old+1"
 
 
 def test_no_two_images_of_any_registry_share_a_name() -> None:

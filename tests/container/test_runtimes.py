@@ -128,9 +128,9 @@ class Trial:
         words += ["--set", f"act={act}", "--set", f"report={report}"]
         if site == "strict":
             words += ["--templates", str(self.folder / "strict-templates")]
-        made = self.hpcbert("submit", *words, "--json", site=site, variables=variables)
-        assert made.ok, made.stdout + made.stderr
-        data = json.loads(made.stdout)["data"]
+        result = self.hpcbert("submit", *words, "--json", site=site, variables=variables)
+        assert result.ok, result.stdout + result.stderr
+        data = json.loads(result.stdout)["data"]
         (array,) = data["arrays"]
         self.jobs[name] = Job(array["job_id"], Path(data["directory"]), report)
         return self.jobs[name]
@@ -180,12 +180,12 @@ class Trial:
 
     def on_nodes(self, command: str) -> str:
         """Run a command as root on every node; return all that it printed."""
-        said = ""
+        output = ""
         for process in self.lab.node_hosts.values():
             enter = ["nsenter", f"--target={process.pid}", "--mount", "--pid", "--uts"]
             outcome = run([*enter, "sh", "-c", command])
-            said += outcome.stdout + outcome.stderr
-        return said
+            output += outcome.stdout + outcome.stderr
+        return output
 
     def kill_leaders(self, job: Job) -> None:
         """Kill the processes that keep a job's containers, on all of its nodes."""
@@ -224,12 +224,12 @@ def trial(
     lab, user = request.getfixturevalue("lab"), request.getfixturevalue("user")
     folder = Path(tempfile.mkdtemp(prefix=f"{runtime}-", dir=lab.layout.runs))
     os.chown(folder, user.uid, user.gid)
-    one = Trial(runtime, folder, "", as_user, checkout, lab, user)
-    one.path = _path(one, commands)
-    _furnish(one)
-    run_jobs(one)
-    yield one
-    one.on_nodes(f"rm -rf {SCRATCH} /tmp/pyxis-stand-in-{user.uid}")
+    new_trial = Trial(runtime, folder, "", as_user, checkout, lab, user)
+    new_trial.path = _find_path(new_trial, commands)
+    _furnish(new_trial)
+    run_jobs(new_trial)
+    yield new_trial
+    new_trial.on_nodes(f"rm -rf {SCRATCH} /tmp/pyxis-stand-in-{user.uid}")
     shutil.rmtree(folder)
 
 
@@ -262,7 +262,7 @@ def run_jobs(trial: Trial) -> None:
         trial.on_nodes(f"rm -rf /tmp/pyxis-stand-in-{trial.user.uid}/n*/data/pyxis_*")
 
 
-def _path(trial: Trial, commands: Path) -> str:
+def _find_path(trial: Trial, commands: Path) -> str:
     """Return the PATH of whoever submits, and so that of the jobs."""
     if trial.runtime == "none":
         return SYSTEM_PATH
@@ -288,7 +288,7 @@ def _install(trial: Trial, plugin: str, enroot: str) -> None:
     settings.write_text(
         "".join(f"ENROOT_{name}_PATH {SCRATCH}/{name}-$(id -u)\n" for name in names)
     )
-    file = _file_of_settings(Path(enroot) / "enroot")
+    file = _find_conf(Path(enroot) / "enroot")
     # Where the plugin's epilog looks, which has no PATH; on the nodes alone.
     layer = "lowerdir=/usr/bin,upperdir=/tmp/.bin/upper,workdir=/tmp/.bin/work"
     trial.on_nodes(
@@ -301,7 +301,7 @@ def _install(trial: Trial, plugin: str, enroot: str) -> None:
         start_daemon(trial.lab, node, run=run)
 
 
-def _file_of_settings(enroot: Path) -> str:
+def _find_conf(enroot: Path) -> str:
     """Return the path of enroot.conf: 4.0 prints it, earlier releases have it in their program."""
     printed = run([str(enroot), "info"]).stdout
     match = re.search(r"^Config file: (.+)$", printed, re.MULTILINE)
@@ -323,7 +323,7 @@ def _file_of_settings(enroot: Path) -> str:
 def test_the_settings_of_any_enroot_are_found(program: str, file: str, tmp_path: Path) -> None:
     (tmp_path / "enroot").write_text(f"#!/bin/bash\n{program}\n")
     (tmp_path / "enroot").chmod(0o755)
-    assert _file_of_settings(tmp_path / "enroot") == file
+    assert _find_conf(tmp_path / "enroot") == file
 
 
 def _furnish(trial: Trial) -> None:
@@ -341,8 +341,8 @@ def _furnish(trial: Trial) -> None:
     if trial.runtime == "apptainer":
         _pull(trial, images)
     else:
-        for name, one in images.items():
-            one.write(folder / f"{name}.sqsh")
+        for name, new_image in images.items():
+            new_image.write(folder / f"{name}.sqsh")
     (folder / "mounted").mkdir()
     (folder / "mounted" / "f").write_text("mounted")
     os.chown(folder / "mounted", trial.user.uid, trial.user.gid)
@@ -351,8 +351,8 @@ def _furnish(trial: Trial) -> None:
     strict = folder / "strict-templates" / "probe"
     shutil.copytree(HERE / "recipes" / "probe", strict)
     text = (strict / "recipe.toml").read_text()
-    said = 'reference = ""\nwritable = false\nworkdir = "/opt"\n'
-    (strict / "recipe.toml").write_text(text.replace('reference = ""\n', said))
+    image_settings = 'reference = ""\nwritable = false\nworkdir = "/opt"\n'
+    (strict / "recipe.toml").write_text(text.replace('reference = ""\n', image_settings))
     mounts = [
         f"{folder}",
         f"{folder}/mounted:/mnt/dir",
@@ -364,12 +364,12 @@ def _furnish(trial: Trial) -> None:
     ]
     end = "sif" if trial.runtime == "apptainer" else "sqsh"
     image = f"{folder}/image.{end}"
-    _site(trial, "site", mounts=mounts, image=image)
-    _site(trial, "missing", mounts=["/nowhere/to/be/found"], image=image)
+    _write_site(trial, "site", mounts=mounts, image=image)
+    _write_site(trial, "missing", mounts=["/nowhere/to/be/found"], image=image)
     extra = "home = true\nentrypoint = true\n"
-    _site(trial, "strict", mounts=[f"{folder}"], image=f"{folder}/strict.{end}", extra=extra)
+    _write_site(trial, "strict", mounts=[f"{folder}"], image=f"{folder}/strict.{end}", extra=extra)
     # The interpreter has torch; what it is a link to is in the host's /usr, which the image has.
-    _site(trial, "torch", mounts=[str(trial.checkout.path)], image=image, framework="pytorch")
+    _write_site(trial, "torch", mounts=[str(trial.checkout.path)], image=image, framework="pytorch")
 
 
 def _pull(trial: Trial, images: dict[str, Image]) -> None:
@@ -386,11 +386,11 @@ def _pull(trial: Trial, images: dict[str, Image]) -> None:
             uri = f"docker://{registry.host}/tests/{name}:1"
             words = ["apptainer", "pull", "--disable-cache", f"{trial.folder}/{name}.sif", uri]
             settings = {"PATH": trial.path, "APPTAINER_NOHTTPS": "1"}
-            done = trial.as_user(words, env=settings, cwd=trial.folder, timeout=CEILING)
-            assert done.ok, done.stderr
+            result = trial.as_user(words, env=settings, cwd=trial.folder, timeout=CEILING)
+            assert result.ok, result.stderr
 
 
-def _site(
+def _write_site(
     trial: Trial,
     name: str,
     *,
@@ -518,27 +518,27 @@ def test_the_entrypoint_runs_once_a_node_if_asked_for(trial: Trial) -> None:
 # --- Environment ------------------------------------------------------------------------------------
 
 
-def seen(trial: Trial, name: str) -> set[str | None]:
+def read_variable(trial: Trial, name: str) -> set[str | None]:
     return {rank["environment"].get(name) for rank in trial.jobs["look"].ranks}
 
 
 @EVERY
 @pytest.mark.parametrize("name", ["HOST_ONLY", "MANY_LINES"])
 def test_what_only_the_host_says_passes_as_it_is(trial: Trial, name: str) -> None:
-    assert seen(trial, name) == {ON_HOST[name]}
+    assert read_variable(trial, name) == {ON_HOST[name]}
 
 
 @EVERY
 def test_200_kib_of_variables_pass(trial: Trial) -> None:
     assert sum(map(len, LONG.values())) >= 200 << 10
     for name, value in LONG.items():
-        assert seen(trial, name) == {hashlib.sha256(value.encode()).hexdigest()}
+        assert read_variable(trial, name) == {hashlib.sha256(value.encode()).hexdigest()}
 
 
 @CONTAINERS
 def test_what_the_image_says_wins(trial: Trial) -> None:
-    assert seen(trial, "IMAGE_ONLY") == {"of the image"}
-    assert seen(trial, "BOTH_SAID") == {"image"}
+    assert read_variable(trial, "IMAGE_ONLY") == {"of the image"}
+    assert read_variable(trial, "BOTH_SAID") == {"image"}
 
 
 @CONTAINERS
@@ -549,27 +549,27 @@ def test_no_profile_replaces_what_the_image_sets(trial: Trial) -> None:
 
 @CONTAINERS
 def test_what_is_listed_keeps_the_hosts_value(trial: Trial) -> None:
-    assert seen(trial, "LISTED") == {"host"}
-    assert seen(trial, "LISTED_LINES") == {"host one\nhost two"}
-    assert seen(trial, "LISTED_ABSENT") == {"image"}
-    assert seen(trial, "ABSENT_EVERYWHERE") == {None}
+    assert read_variable(trial, "LISTED") == {"host"}
+    assert read_variable(trial, "LISTED_LINES") == {"host one\nhost two"}
+    assert read_variable(trial, "LISTED_ABSENT") == {"image"}
+    assert read_variable(trial, "ABSENT_EVERYWHERE") == {None}
 
 
 @EVERY
 def test_what_the_recipe_says_wins_over_all(trial: Trial) -> None:
-    assert seen(trial, "BY_RECIPE") == {"recipe"}
-    assert seen(trial, "BOTH") == {"recipe"}
+    assert read_variable(trial, "BY_RECIPE") == {"recipe"}
+    assert read_variable(trial, "BOTH") == {"recipe"}
 
 
 @CONTAINERS
 def test_the_hosts_locale_stays_outside(trial: Trial) -> None:
-    assert seen(trial, "LANG") == {None}
+    assert read_variable(trial, "LANG") == {None}
 
 
 @EVERY
 def test_ranks_know_where_the_first_node_is(trial: Trial) -> None:
-    (address,) = seen(trial, "MASTER_ADDR")
-    (nodes,) = seen(trial, "HPCBERT_NODE_IPS")
+    (address,) = read_variable(trial, "MASTER_ADDR")
+    (nodes,) = read_variable(trial, "HPCBERT_NODE_IPS")
     assert nodes is not None
     assert nodes.split(",")[0] == address
     assert len(set(nodes.split(","))) == 4
@@ -592,15 +592,21 @@ _SAME: dict[str, dict[str, str]] = json.loads((HERE / "environment.json").read_t
 def test_32_ranks_have_the_one_environment_on_record(trial: Trial) -> None:
     """As environment.json says, in which paths, addresses and names of this run have words."""
     ranks = [rank["environment"] for rank in trial.jobs["look"].ranks]
-    kept = [{n: v for n, v in rank.items() if not _OF_SLURM.match(n)} for rank in ranks]
-    assert [rank["HPCBERT_DEVICE"] for rank in kept] == [str(n % 8) for n in range(32)]
-    assert {n for n in kept[0] if n not in kept[1]} == {n for n in kept[0] if "NCCL_DEBUG" in n}
-    whole = [{n: v for n, v in rank.items() if not _OF_A_RANK.match(n)} for rank in kept]
-    assert whole == [whole[0]] * 32
-    assert {name: _plain(trial, value) for name, value in whole[0].items()} == _SAME[trial.runtime]
+    rank_variables = [{n: v for n, v in rank.items() if not _OF_SLURM.match(n)} for rank in ranks]
+    assert [rank["HPCBERT_DEVICE"] for rank in rank_variables] == [str(n % 8) for n in range(32)]
+    assert {n for n in rank_variables[0] if n not in rank_variables[1]} == {
+        n for n in rank_variables[0] if "NCCL_DEBUG" in n
+    }
+    common_variables = [
+        {n: v for n, v in rank.items() if not _OF_A_RANK.match(n)} for rank in rank_variables
+    ]
+    assert common_variables == [common_variables[0]] * 32
+    assert {name: _strip_run(trial, value) for name, value in common_variables[0].items()} == _SAME[
+        trial.runtime
+    ]
 
 
-def _plain(trial: Trial, value: str) -> str:
+def _strip_run(trial: Trial, value: str) -> str:
     """Return a value without what is of this run alone."""
     words = {
         str(trial.folder): "FOLDER",
@@ -609,8 +615,8 @@ def _plain(trial: Trial, value: str) -> str:
         trial.user.name: "USER",
         trial.lab.network.prefix.removesuffix("0/24"): "NET.",
     }
-    for own, word in words.items():
-        value = value.replace(own, word)
+    for text, word in words.items():
+        value = value.replace(text, word)
     return re.sub(r"FOLDER/runs/[^/]+/?|^\d{5}$", "*", value)
 
 
@@ -656,20 +662,20 @@ def test_nothing_is_left_on_any_node(trial: Trial) -> None:
 @CONTAINERS
 @pytest.mark.torch
 def test_training_in_containers_gives_a_table(trial: Trial) -> None:
-    made = trial.hpcbert(
+    result = trial.hpcbert(
         *("submit", "--fw", "pytorch", "--nodes", "2", "--gpus-per-node", "2"),
         *("--model", "bert-tiny", "--batch-size", "2", "--iters", "6", "--skip", "2"),
         *("--repeats", "1", "--python", trial.checkout.python, "--wait", "--json"),
         site="torch",
         timeout=CEILING,
     )
-    assert made.returncode == 0, made.stdout + made.stderr
-    (table,) = json.loads(made.stdout.splitlines()[-1])["data"]["tables"]
+    assert result.returncode == 0, result.stdout + result.stderr
+    (table,) = json.loads(result.stdout.splitlines()[-1])["data"]["tables"]
     (row,) = table["rows"]
     assert (row["shape"], row["repeats"]) == ("2n2g", {"ok": 1, "asked": 1})
     assert row["median"] > 0
-    (one,) = row["runs"]
-    assert [environment["node"] for environment in one["environments"]] == one["nodes"]
+    (repeat,) = row["runs"]
+    assert [environment["node"] for environment in repeat["environments"]] == repeat["nodes"]
     fingerprints = [
         json.loads(path.read_text()) for path in trial.folder.rglob("env/bert-tiny_2n2g*.json")
     ]
@@ -686,14 +692,14 @@ def test_32_jobs_that_need_an_image_at_once_import_it_once(trial: Trial) -> None
         registry.push("team/program:1.0", [tree], env=["IMAGE_ONLY=imported"], workdir="/work")
         mounts = [str(trial.folder), "/usr:/usr:ro"]
         reference = f"docker://{registry.host}#team/program:1.0"
-        _site(trial, "registry", mounts=mounts, image=reference)
+        _write_site(trial, "registry", mounts=mounts, image=reference)
         report = trial.folder / "report registry"
         trial.as_user(["mkdir", "-p", str(report), str(trial.folder / "images")])
         words = ["--nodes", "1", "--gpus-per-node", "1", "--repeats", "32"]
         words += ["--concurrent-repeats", "32", "--set", f"report={report}"]
-        made = trial.hpcbert("submit", "--fw", "probe", *words, "--json", site="registry")
-        assert made.ok, made.stdout + made.stderr
-        data = json.loads(made.stdout)["data"]
+        result = trial.hpcbert("submit", "--fw", "probe", *words, "--json", site="registry")
+        assert result.ok, result.stdout + result.stderr
+        data = json.loads(result.stdout)["data"]
         job = Job(data["arrays"][0]["job_id"], Path(data["directory"]), report)
         trial.wait(job)
         assert registry.pulls("team/program") == 1

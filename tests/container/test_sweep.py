@@ -114,7 +114,7 @@ RUNTIMES = ("pyxis", "enroot", "apptainer")
 EVERY = pytest.mark.parametrize("runtime", RUNTIMES)
 
 
-def own_container(place: Place, runtime: str) -> Path:
+def find_container(place: Place, runtime: str) -> Path:
     """Return where the container of job 5 lies."""
     return {
         "pyxis": place.data / "pyxis_hpcbert-5",
@@ -125,7 +125,7 @@ def own_container(place: Place, runtime: str) -> Path:
 
 @EVERY
 def test_a_job_removes_its_container(place: Place, runtime: str) -> None:
-    place.container(own_container(place, runtime))
+    place.container(find_container(place, runtime))
     assert place.remove(runtime) == ""
     assert place.listed(place.data) | place.listed(place.base / "data") == set()
     assert place.listed(place.base / "state") == set()
@@ -133,13 +133,13 @@ def test_a_job_removes_its_container(place: Place, runtime: str) -> None:
 
 @EVERY
 def test_a_job_removes_what_dead_jobs_of_any_runtime_left(place: Place, runtime: str) -> None:
-    data, own, state = place.data, place.base / "data", place.base / "state"
+    data, tool_data, state = place.data, place.base / "data", place.base / "state"
     dead = [
-        *(data / "pyxis_hpcbert-7", data / "pyxis_8_hpcbert-8", own / f"hpcbert-7-{NODE}"),
+        *(data / "pyxis_hpcbert-7", data / "pyxis_8_hpcbert-8", tool_data / f"hpcbert-7-{NODE}"),
         *(state / f"hpcbert-8-{NODE}" / "unpacked", data / f"hpcbert-removed.{NODE}.hpcbert-4.1-2"),
     ]
     alive = [
-        *(data / "pyxis_hpcbert-6", own / f"hpcbert-6-{NODE}", data / "hpcbert-7-n8"),
+        *(data / "pyxis_hpcbert-6", tool_data / f"hpcbert-6-{NODE}", data / "hpcbert-7-n8"),
         *(data / "pyxis_mine", data / "hpcbert-build.x", data / "pyxis_hpcbert-99"),
         data / "hpcbert-removed.n8.hpcbert-4.1-2",
     ]
@@ -154,7 +154,7 @@ def test_a_job_removes_what_dead_jobs_of_any_runtime_left(place: Place, runtime:
 def test_what_the_limit_cuts_has_no_usable_name_and_goes_with_the_next_job(
     place: Place, runtime: str
 ) -> None:
-    tree = place.container(own_container(place, runtime))
+    tree = place.container(find_container(place, runtime))
     report = place.remove(runtime, HPCBERT_REMOVAL_LIMIT="0")
     assert not tree.exists()
     (path,) = [
@@ -172,7 +172,7 @@ def test_what_the_limit_cuts_has_no_usable_name_and_goes_with_the_next_job(
 
 
 def test_a_deletion_that_takes_too_long_is_cut_and_reported(place: Place) -> None:
-    place.container(own_container(place, "pyxis"))
+    place.container(find_container(place, "pyxis"))
     place.tool("rm", "#!/bin/bash\nexec sleep 600\n")
     report = place.remove("pyxis", HPCBERT_REMOVAL_LIMIT="1")
     assert "removal was cut after" in report
@@ -181,7 +181,7 @@ def test_a_deletion_that_takes_too_long_is_cut_and_reported(place: Place) -> Non
 
 def test_the_time_before_a_deletion_counts_too(place: Place) -> None:
     """A script gives its last step 60 s in all: questions about other jobs take their part."""
-    tree = place.container(own_container(place, "pyxis"))
+    tree = place.container(find_container(place, "pyxis"))
     place.tool("squeue", "#!/bin/bash\necho COMPLETED\n")
     program = (
         f'node={NODE}; say() {{ echo "$*"; }}; . "{SHELL}/sweep.sh"; add_place "{place.data}";'
@@ -189,13 +189,13 @@ def test_the_time_before_a_deletion_counts_too(place: Place) -> None:
     )
     result = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.startswith("removal was cut after 0 s: your next job")
-    (left,) = place.listed(place.data)
-    assert left.startswith(f"hpcbert-removed.{NODE}.")
+    (remainder,) = place.listed(place.data)
+    assert remainder.startswith(f"hpcbert-removed.{NODE}.")
 
 
 @pytest.mark.needs("users")
 def test_a_refusal_of_the_file_system_is_reported(place: Place) -> None:
-    tree = own_container(place, "pyxis")
+    tree = find_container(place, "pyxis")
     tree.mkdir()
     place.tool(
         "rm", "#!/bin/bash\necho 'rm: cannot remove x: Device or resource busy' >&2\nexit 1\n"

@@ -120,5 +120,5 @@ def test_what_nobody_knows_is_no_symptom() -> None:
 
 
 def test_a_login_that_went_well_is_not_blamed() -> None:
-    said = "[INFO] Authenticating with user: bob\n[INFO] Authentication succeeded\nKilled"
-    assert find_symptom(said) is None
+    message = "[INFO] Authenticating with user: bob\n[INFO] Authentication succeeded\nKilled"
+    assert find_symptom(message) is None

@@ -180,7 +180,7 @@ def differences(golden: Any, answer: Any, path: str = "$") -> Iterator[str]:
     elif isinstance(golden, list):
         if len(golden) != len(answer):
             yield f"{path}: {len(golden)} items became {len(answer)}"
-        for number, (left, right) in enumerate(zip(golden, answer, strict=False)):
-            yield from differences(left, right, f"{path}[{number}]")
+        for number, (golden_item, answer_item) in enumerate(zip(golden, answer, strict=False)):
+            yield from differences(golden_item, answer_item, f"{path}[{number}]")
     elif golden != answer:
         yield f"{path}: {golden!r} became {answer!r}"

@@ -32,7 +32,7 @@ from hpcbert.data.samples import (
 )
 from hpcbert.errors import UsageError
 from hpcbert.prepare import data
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 from tests.kit.waiting import CEILING
 
 SMALL = ("--samples", 60, "--files", 3, "--sequence-length", 32, "--predictions", 5)
@@ -44,16 +44,16 @@ def words_of(form: str) -> tuple[object, ...]:
     return ("--format", form, *(MEGATRON if form == "megatron" else SMALL))
 
 
-def make(directory: Path, form: str = "tfrecord", *words: object) -> Done:
+def make_data(directory: Path, form: str = "tfrecord", *words: object) -> CliResult:
     return inside("data", "make", *words_of(form), *words, directory, "--json")
 
 
-def documents(directory: Path) -> dict[str, Any]:
+def read_document(directory: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((directory / "data.json").read_text(encoding="utf-8"))
     return document
 
 
-def files(directory: Path) -> dict[str, bytes]:
+def read_files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (directory / "training").iterdir()}
 
 
@@ -143,10 +143,10 @@ def test_seeds_differ(seeds: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_format_holds_the_stream(form: str, tmp_path: Path) -> None:
-    result = make(tmp_path / "x", form)
+    result = make_data(tmp_path / "x", form)
     assert result.returncode == 0, result
-    assert result.data == {"directory": str(tmp_path / "x"), **documents(tmp_path / "x")}
-    assert result.data["stream_sha256"] == make(tmp_path / "y", "npz").data["stream_sha256"]
+    assert result.data == {"directory": str(tmp_path / "x"), **read_document(tmp_path / "x")}
+    assert result.data["stream_sha256"] == make_data(tmp_path / "y", "npz").data["stream_sha256"]
     checked = inside("data", "check", tmp_path / "x", "--json")
     assert checked.returncode == 0, checked
     assert checked.data["samples"] == 60
@@ -155,10 +155,10 @@ def test_a_format_holds_the_stream(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_same_command_gives_the_same_bytes(form: str, tmp_path: Path) -> None:
-    make(tmp_path / "x", form)
-    make(tmp_path / "y", form)
-    assert files(tmp_path / "x") == files(tmp_path / "y")
-    assert documents(tmp_path / "x") == documents(tmp_path / "y")
+    make_data(tmp_path / "x", form)
+    make_data(tmp_path / "y", form)
+    assert read_files(tmp_path / "x") == read_files(tmp_path / "y")
+    assert read_document(tmp_path / "x") == read_document(tmp_path / "y")
 
 
 @pytest.mark.parametrize("form", WHOLE)
@@ -167,8 +167,8 @@ def test_samples_come_back_from_files(form: str, tmp_path: Path) -> None:
     samples = make_synthetic(np.arange(40), stream)
     paths = [tmp_path / name for name in FORMATS[form].names(0, 1)]
     FORMATS[form].write(paths, [samples])
-    (found,) = FORMATS[form].read(paths)
-    assert found.rows() == samples.rows()
+    (restored,) = FORMATS[form].read(paths)
+    assert restored.rows() == samples.rows()
 
 
 @pytest.mark.parametrize("form", ["paddle-text", "megatron"])
@@ -177,11 +177,11 @@ def test_programs_that_mask_by_themselves_get_all_tokens(form: str, tmp_path: Pa
     samples = make_synthetic(np.arange(40), stream)
     paths = [tmp_path / name for name in FORMATS[form].names(0, 1)]
     FORMATS[form].write(paths, [samples])
-    (found,) = FORMATS[form].read(paths)
+    (restored,) = FORMATS[form].read(paths)
     words = samples.originals >= Vocabulary().first_word
-    assert (found.input_ids[words] == samples.originals[words]).all()
-    assert (found.segment_ids == samples.segment_ids).all()
-    assert (found.lengths == samples.lengths).all()
+    assert (restored.input_ids[words] == samples.originals[words]).all()
+    assert (restored.segment_ids == samples.segment_ids).all()
+    assert (restored.lengths == samples.lengths).all()
 
 
 @pytest.mark.torch
@@ -190,12 +190,12 @@ def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
 
     from hpcbert.workloads import bert_pretrain
 
-    assert make(tmp_path / "x", "hdf5").returncode == 0
-    asked = bert_pretrain.Settings(sequence_length=32, predictions=5)
+    assert make_data(tmp_path / "x", "hdf5").returncode == 0
+    run_settings = bert_pretrain.Settings(sequence_length=32, predictions=5)
     samples = make_synthetic(np.arange(60), StreamSettings(32, 5, samples=60))
     paths = sorted((tmp_path / "x" / "training").iterdir())
     shards = [bert_pretrain.Shard(path, 0, 1) for path in paths]
-    batches = [block for shard in shards for block in bert_pretrain.read_shard(shard, asked)]
+    batches = [block for shard in shards for block in bert_pretrain.read_shard(shard, run_settings)]
     ids = torch.cat([batch.input_ids for batch in batches]).numpy()
     masked = torch.cat([batch.masked_ids for batch in batches]).numpy()
     assert (ids == samples.input_ids).all()
@@ -213,21 +213,21 @@ def test_the_reference_takes_as_many_predictions_as_its_data_hold() -> None:
     from hpcbert.workloads import bert_pretrain
 
     for length in range(8, 513):
-        asked = bert_pretrain.parse_settings([f"--sequence-length={length}"])
-        assert asked.predictions == usual_predictions(length)
+        run_settings = bert_pretrain.parse_settings([f"--sequence-length={length}"])
+        assert run_settings.predictions == usual_predictions(length)
 
 
 def test_numpy_reads_the_npz_files_without_pickles(tmp_path: Path) -> None:
-    make(tmp_path / "x", "npz")
+    make_data(tmp_path / "x", "npz")
     path = min((tmp_path / "x" / "training").iterdir())
-    with np.load(path, allow_pickle=False) as found:
-        assert found["valid_lengths"].tolist() == found["input_ids"].astype(bool).sum(1).tolist()
+    with np.load(path, allow_pickle=False) as arrays:
+        assert arrays["valid_lengths"].tolist() == arrays["input_ids"].astype(bool).sum(1).tolist()
     with zipfile.ZipFile(path) as archive:
         assert {zip_info.date_time[0] for zip_info in archive.infolist()} == {1980}
 
 
 def test_the_text_format_is_gzip_with_four_fields(tmp_path: Path) -> None:
-    make(tmp_path / "x", "paddle-text")
+    make_data(tmp_path / "x", "paddle-text")
     lines = [
         line.split(";")
         for path in sorted((tmp_path / "x" / "training").iterdir())
@@ -284,8 +284,8 @@ def test_unfinished_data_are_made_again(
     assert inside("data", "check", tmp_path / "x").returncode == 2
     making.make(plan_of(tmp_path / "x", form, seed))
     making.make(plan_of(tmp_path / "y", form, seed))
-    assert files(tmp_path / "x") == files(tmp_path / "y")
-    assert documents(tmp_path / "x") == documents(tmp_path / "y")
+    assert read_files(tmp_path / "x") == read_files(tmp_path / "y")
+    assert read_document(tmp_path / "x") == read_document(tmp_path / "y")
     assert not [path for path in (tmp_path / "x").glob(".*") if not path.name.startswith(".lock")]
 
 
@@ -309,7 +309,7 @@ main()
         [sys.executable, "-c", code, *argv], stdout=subprocess.DEVNULL, timeout=CEILING, check=False
     )
     assert dead.returncode == -9
-    assert len(files(tmp_path / "x")) == 3
+    assert len(read_files(tmp_path / "x")) == 3
     assert inside("data", "check", tmp_path / "x").returncode == 2
     # As if it had been killed while it wrote the settings.
     (tmp_path / "x" / ".data.json.1.00000000.tmp").touch()
@@ -322,11 +322,11 @@ main()
 def test_a_run_that_is_killed_after_its_last_file_is_made_again(tmp_path: Path) -> None:
     making.make(plan_of(tmp_path / "x", "npz"))
     (tmp_path / "x" / ".unfinished").touch()
-    assert making.make(plan_of(tmp_path / "x", "npz")) == documents(tmp_path / "x")
+    assert making.make(plan_of(tmp_path / "x", "npz")) == read_document(tmp_path / "x")
     assert inside("data", "check", tmp_path / "x").returncode == 0
 
 
-def with_file(name: str) -> Callable[[Path], object]:
+def make_file(name: str) -> Callable[[Path], object]:
     def prepare(place: Path) -> None:
         place.mkdir()
         (place / name).write_text("")
@@ -335,9 +335,9 @@ def with_file(name: str) -> Callable[[Path], object]:
 
 
 OTHER: dict[str, tuple[Callable[[Path], object], str]] = {
-    "complete": (make, "complete"),
-    "a-file": (with_file("notes"), "not empty"),
-    "hidden": (with_file(".hidden"), "not empty"),
+    "complete": (make_data, "complete"),
+    "a-file": (make_file("notes"), "not empty"),
+    "hidden": (make_file(".hidden"), "not empty"),
     "no-directory": (lambda place: place.write_text(""), "directory"),
 }
 
@@ -348,7 +348,7 @@ def test_what_is_there_is_never_written_over(name: str, tmp_path: Path) -> None:
     prepare, says = OTHER[name]
     prepare(place)
     before = sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*"))
-    result = make(place, "npz")
+    result = make_data(place, "npz")
     assert result.returncode == 2, result
     assert says in result.error["message"].lower(), result
     assert sorted((str(path), path.stat().st_mtime_ns) for path in place.rglob("*")) == before
@@ -359,15 +359,15 @@ def test_a_full_disk_is_reported_before_anything_is_made(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 10))
-    result = make(tmp_path / "x", "npz")
+    result = make_data(tmp_path / "x", "npz")
     assert result.returncode == 1
     assert "0 MiB are free" in result.error["message"]
-    assert not files(tmp_path / "x")
+    assert not read_files(tmp_path / "x")
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_samples_take_at_most_the_estimated_space(tmp_path: Path, form: str) -> None:
-    assert make(tmp_path / "x", form).returncode == 0
+    assert make_data(tmp_path / "x", form).returncode == 0
     document = json.loads((tmp_path / "x" / "data.json").read_text())
     most = FORMATS[form].token_bytes * document["sequence_length"] + 12 * document["predictions"]
     assert sum(file["bytes"] for file in document["files"]) <= document["samples"] * (most + 256)
@@ -376,11 +376,11 @@ def test_samples_take_at_most_the_estimated_space(tmp_path: Path, form: str) -> 
 def test_a_disk_that_fills_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         interrupt_second_file("npz", patched, OSError(28, os.strerror(28), "training-00001.npz"))
-        result = make(tmp_path / "x", "npz")
+        result = make_data(tmp_path / "x", "npz")
     assert result.returncode == 1
     assert "No space left" in result.error["message"]
     assert inside("data", "check", tmp_path / "x").returncode == 2
-    assert make(tmp_path / "x", "npz").returncode == 0
+    assert make_data(tmp_path / "x", "npz").returncode == 0
     assert inside("data", "check", tmp_path / "x").returncode == 0
 
 
@@ -389,7 +389,7 @@ def test_a_disk_that_fills_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 
 def _resealed(place: Path, path: Path) -> None:
     """Let data.json have a damaged file's size and digest, so that its records are looked at."""
-    document = documents(place)
+    document = read_document(place)
     for entry in document["files"]:
         if entry["name"].endswith(path.name):
             entry.update(bytes=path.stat().st_size, sha256=making.sha256(path))
@@ -400,7 +400,7 @@ def _resealed(place: Path, path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "another", "longer"])
 def test_damage_is_found(form: str, damage: str, tmp_path: Path) -> None:
     place = tmp_path / "x"
-    make(place, form)
+    make_data(place, form)
     path = max((place / "training").iterdir())
     content = path.read_bytes()
     if damage == "missing":
@@ -422,7 +422,7 @@ def test_damage_is_found(form: str, damage: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_record_that_is_cut_off_is_found_by_reading(form: str, tmp_path: Path) -> None:
     place = tmp_path / "x"
-    make(place, form)
+    make_data(place, form)
     path = max((place / "training").iterdir())
     path.write_bytes(path.read_bytes()[:-9])
     _resealed(place, path)
@@ -432,24 +432,24 @@ def test_a_record_that_is_cut_off_is_found_by_reading(form: str, tmp_path: Path)
 @pytest.mark.parametrize("form", FORMATS)
 def test_any_bytes_are_refused_and_crash_nothing(form: str, tmp_path: Path) -> None:
     place = tmp_path / "x"
-    make(place, form)
+    make_data(place, form)
     rolls = random.Random(7)
     for path in sorted((place / "training").iterdir()):
-        whole = path.read_bytes()
+        original = path.read_bytes()
         for size in (0, 1, 40, 4000):
             path.write_bytes(rolls.randbytes(size))
             _resealed(place, path)
             assert inside("data", "check", place).returncode == 5, (path, size)
-        path.write_bytes(whole)
+        path.write_bytes(original)
         _resealed(place, path)
 
 
 def test_a_weight_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "x"
-    make(place, "npz")
+    make_data(place, "npz")
     path = min((place / "training").iterdir())
-    with np.load(path) as found:
-        arrays = dict(found)
+    with np.load(path) as archive:
+        arrays = dict(archive)
     arrays["masked_lm_weights"] = arrays["masked_lm_weights"] * np.nan
     np.savez(path, **arrays)
     _resealed(place, path)
@@ -472,7 +472,7 @@ def test_a_weight_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
 def test_a_data_json_that_is_none_is_refused(
     content: str | None, says: str, tmp_path: Path
 ) -> None:
-    make(tmp_path / "x")
+    make_data(tmp_path / "x")
     path = tmp_path / "x" / "data.json"
     path.unlink() if content is None else path.write_text(content)
     for verb in ("check", "show"):
@@ -486,8 +486,8 @@ def test_a_data_json_that_is_none_is_refused(
 def test_a_key_of_data_json_that_is_damaged_is_named(
     key: str, value: object, tmp_path: Path
 ) -> None:
-    make(tmp_path / "x")
-    document = documents(tmp_path / "x")
+    make_data(tmp_path / "x")
+    document = read_document(tmp_path / "x")
     table = {"vocabulary": document["vocabulary"], "files[2]": document["files"][1]}
     place, _, name = key.rpartition(".")
     table.get(place, document)[name] = value
@@ -500,7 +500,7 @@ def test_a_key_of_data_json_that_is_damaged_is_named(
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("number", [0, 25, 59])
 def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> None:
-    make(tmp_path / "x", form)
+    make_data(tmp_path / "x", form)
     result = inside("data", "show", tmp_path / "x", "--sample", number, "--json")
     assert result.returncode == 0, result
     samples = make_synthetic(np.array([number]), StreamSettings(32, 5, samples=60))
@@ -514,7 +514,7 @@ def test_a_sample_is_shown_as_text(form: str, number: int, tmp_path: Path) -> No
 
 
 def test_no_sample_beyond_the_last_is_shown(tmp_path: Path) -> None:
-    make(tmp_path / "x")
+    make_data(tmp_path / "x")
     result = inside("data", "show", tmp_path / "x", "--sample", 60, "--json")
     assert (result.returncode, "0 to 59" in result.error["hint"]) == (2, True)
 
@@ -544,7 +544,7 @@ BAD: dict[str, tuple[list[object], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_refused(name: str, tmp_path: Path) -> None:
     words, says = BAD[name]
-    result = make(tmp_path / "x", "npz", *words)
+    result = make_data(tmp_path / "x", "npz", *words)
     assert result.returncode == 2, result
     assert says in result.error["message"] + result.error.get("where", ""), result
     assert not (tmp_path / "x").exists()
@@ -582,12 +582,12 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
-Text = Callable[..., Done]
+Text = Callable[..., CliResult]
 
 
 @pytest.fixture
 def from_text(corpus: Path, vocabulary: Path) -> Text:
-    def run(place: Path, form: str, *words: object) -> Done:
+    def run(place: Path, form: str, *words: object) -> CliResult:
         more = ("--sequence-length", 32, "--predictions", 5, "--text", corpus)
         return inside(
             "data", "make", "--format", form, *more, "--vocab", vocabulary, *words, place, "--json"
@@ -609,11 +609,11 @@ def test_a_text_gives_every_format_alike(form: str, from_text: Text, tmp_path: P
 def test_pairs_of_a_text_are_runs_of_it(
     from_text: Text, vocabulary: Path, tmp_path: Path, corpus: Path
 ) -> None:
-    found = text.read_corpus(text.find_files(corpus), vocabulary, lowercase=True)
+    parsed = text.read_corpus(text.find_files(corpus), vocabulary, lowercase=True)
     stream = StreamSettings(32, 5, samples=1)
-    pairs = text.pair_sentences(found, stream, 0)
-    starts = found.sentences.tolist()
-    documents_at = [starts[one] for one in found.documents.tolist()]
+    pairs = text.pair_sentences(parsed, stream, 0)
+    starts = parsed.sentences.tolist()
+    documents_at = [starts[index] for index in parsed.documents.tolist()]
 
     def document(token: int) -> int:
         return sum(token >= start for start in documents_at)
@@ -635,8 +635,8 @@ def test_more_samples_than_a_text_has_are_other_cuts_of_it(from_text: Text, tmp_
     assert more.data["samples"] == 5 * samples
     rows = []
     for path in (tmp_path / "y" / "training").iterdir():
-        with np.load(path) as found:
-            rows += [row.tobytes() for row in found["input_ids"]]
+        with np.load(path) as arrays:
+            rows += [row.tobytes() for row in arrays["input_ids"]]
     assert len(set(rows)) > 0.9 * len(rows)
 
 
@@ -653,14 +653,14 @@ def test_more_samples_than_a_text_has_are_other_cuts_of_it(from_text: Text, tmp_
 def test_a_wrong_vocabulary_is_refused(content: str | bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    result = make(tmp_path / "x", "npz", "--vocab", path)
+    result = make_data(tmp_path / "x", "npz", "--vocab", path)
     assert (result.returncode, says in result.error["message"]) == (2, True), result
 
 
 def test_a_text_that_is_none_is_refused(vocabulary: Path, tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(b"One.\n\nTwo.\xff\n")
-    result = make(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
+    result = make_data(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
     assert (result.returncode, "can't be read" in result.error["message"]) == (2, True), result
     assert not (tmp_path / "x").exists()
 
@@ -671,7 +671,7 @@ def test_a_text_that_is_too_short_is_refused(
 ) -> None:
     path = tmp_path / "text.txt"
     path.write_text(content)
-    result = make(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
+    result = make_data(tmp_path / "x", "npz", "--vocab", vocabulary, "--text", path)
     assert (result.returncode, "two documents" in result.error["message"]) == (2, True), result
 
 

@@ -40,13 +40,13 @@ VARIABLES = {name: f"HPCBERT_PYTHON_{name.upper().replace('-', '_')}" for name i
 INTERPRETERS = {name: os.environ.get(variable, "") for name, variable in VARIABLES.items()}
 
 
-def interpreter(framework: str) -> str:
+def find_interpreter(framework: str) -> str:
     if not INTERPRETERS[framework]:
         lacks("extras", "the framework's own reader", f"{VARIABLES[framework]} is not set")
     return INTERPRETERS[framework]
 
 
-def expected(samples: Samples, name: str) -> np.ndarray:
+def select_expected(samples: Samples, name: str) -> np.ndarray:
     return np.asarray(samples.lengths if name == "valid_lengths" else getattr(samples, name))
 
 
@@ -55,7 +55,7 @@ def expected(samples: Samples, name: str) -> np.ndarray:
 def test_the_framework_reads_every_sample_as_it_was_made(
     framework: str, shape: str, tmp_path: Path
 ) -> None:
-    python = interpreter(framework)
+    python = find_interpreter(framework)
     form, script, files, least = READERS[framework]
     length, predictions = SHAPES[shape]
     words = ("--sequence-length", length, "--predictions", predictions)
@@ -67,15 +67,15 @@ def test_the_framework_reads_every_sample_as_it_was_made(
     output = tmp_path / "read.npz"
     argv = [python, Path(__file__).parent / "readers" / script, data / "training"]
     argv += [files, SAMPLES, length, predictions, output]
-    done = subprocess.run(
+    process = subprocess.run(
         [str(word) for word in argv], capture_output=True, text=True, check=False, timeout=CEILING
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     samples = make_synthetic(
         np.arange(SAMPLES), StreamSettings(length, predictions, samples=SAMPLES)
     )
     with np.load(output) as arrays:
         assert set(least) <= set(arrays.files)
         for name in arrays.files:
-            right = expected(samples, name).reshape(SAMPLES, -1)
+            right = select_expected(samples, name).reshape(SAMPLES, -1)
             assert np.array_equal(arrays[name].reshape(SAMPLES, -1), right), name

@@ -25,7 +25,7 @@ from hpcbert import __version__
 from hpcbert.lab.plan import DEFAULT_DIRECTORY
 from hpcbert.model import JobRequest, Protocol
 from tests.kit import campaigns, status
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 from tests.kit.containers import pointer
 from tests.kit.logs import BEGIN
 from tests.kit.paths import REFERENCE, REPOSITORY
@@ -110,8 +110,8 @@ def place() -> Iterator[Path]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("HPCBERT_")}
     with tempfile.TemporaryDirectory() as name:
         home, before = Path(name).resolve(), Path.cwd()
-        own = {"HOME": str(home), "HPCBERT_RUNS": str(home / "runs"), "USER": "you"}
-        with patch.dict(os.environ, {**clean, **own}, clear=True):
+        variables = {"HOME": str(home), "HPCBERT_RUNS": str(home / "runs"), "USER": "you"}
+        with patch.dict(os.environ, {**clean, **variables}, clear=True):
             os.chdir(home)
             try:
                 _planted(home / "runs", ONE, "1n1g", "1n2g")
@@ -183,11 +183,11 @@ def shown(value: Any, home: str, key: str = "") -> Any:
     if key in _ALIKE and value is not None:
         return _ALIKE[key]
     if isinstance(value, dict):
-        few = dict(list(value.items())[:_MOST]) if key == "settings" else value
-        return {name: shown(one, home, name) for name, one in few.items()}
+        entries = dict(list(value.items())[:_MOST]) if key == "settings" else value
+        return {name: shown(item, home, name) for name, item in entries.items()}
     if isinstance(value, list):
         most = _MOST if value and not isinstance(value[0], dict | list) else 1
-        return [shown(one, home) for one in value[:most]] + ["…"] * (len(value) > most)
+        return [shown(item, home) for item in value[:most]] + ["…"] * (len(value) > most)
     if isinstance(value, str):
         text = value.replace(home, "/home/you").replace(str(REPOSITORY), "/home/you/hpcbert")
         for pattern, new in _PATTERNS:
@@ -199,21 +199,21 @@ def shown(value: Any, home: str, key: str = "") -> Any:
 
 def documents() -> dict[str, str]:
     """Return what each command prints, by its name, as the page shows it."""
-    found = {}
+    examples = {}
     with place() as home:
         for name, line in LINES.items():
             with patch.object(sys, "argv", ["hpcbert", *line.split(), "--json"]):
                 result = inside(*line.split(), "--json")
-            objects = [json.loads(one) for one in result.stdout.splitlines()]
-            few = [objects[0], objects[-1]] if len(objects) > 1 else objects
-            few[0] |= _OTHERWISE.get(name, {})
+            objects = [json.loads(text) for text in result.stdout.splitlines()]
+            selected = [objects[0], objects[-1]] if len(objects) > 1 else objects
+            selected[0] |= _OTHERWISE.get(name, {})
             if name == "report":  # as of `collect`
-                few[0]["data"]["tables"] = ["…"]
-            found[name] = "\n".join(written(shown(one, str(home))) for one in few)
-    return found
+                selected[0]["data"]["tables"] = ["…"]
+            examples[name] = "\n".join(written(shown(item, str(home))) for item in selected)
+    return examples
 
 
-def of_lab(result: Done, directory: Path) -> str:
+def of_lab(result: CliResult, directory: Path) -> str:
     """Return what `lab up` or `lab status` printed, as the page shows it."""
     text = result.stdout.replace(str(directory), str(DEFAULT_DIRECTORY))
     return written(shown(json.loads(text), str(REPOSITORY)))
@@ -229,9 +229,9 @@ def on_a_lab() -> dict[str, str]:
             results = [inside(*command.split(), *options) for command in OF_A_LAB]
         finally:
             inside("lab", "down", *options)
-    found = zip(OF_A_LAB, results, strict=True)
+    pairs = zip(OF_A_LAB, results, strict=True)
     return {
-        command: of_lab(result, directory) for command, result in found if not result.returncode
+        command: of_lab(result, directory) for command, result in pairs if not result.returncode
     }
 
 
@@ -242,22 +242,22 @@ def written(value: Any, indent: str = "") -> str:
         return line
     inner = f"{indent}  "
     if isinstance(value, list):
-        parts, ends = [written(one, inner) for one in value], "[]"
+        parts, ends = [written(item, inner) for item in value], "[]"
     else:
         items = value.items()
-        parts, ends = [f"{json.dumps(key)}: {written(one, inner)}" for key, one in items], "{}"
+        parts, ends = [f"{json.dumps(key)}: {written(item, inner)}" for key, item in items], "{}"
     body = ",\n".join(f"{inner}{part}" for part in parts)
     return f"{ends[0]}\n{body}\n{indent}{ends[1]}"
 
 
-def kept() -> dict[str, str]:
+def read_examples() -> dict[str, str]:
     """Return the documents that the page has."""
     text = PAGE.read_text(encoding="utf-8")
     return {block[2]: block[0].split("```json\n", 1)[1][:-4] for block in _BLOCK.finditer(text)}
 
 
 if __name__ == "__main__":
-    new = {**kept(), **documents(), **on_a_lab()}
+    new = {**read_examples(), **documents(), **on_a_lab()}
     page = PAGE.read_text(encoding="utf-8")
     page = _BLOCK.sub(lambda block: f"{block[1]}{new[block[2]]}{block[3]}", page)
     PAGE.write_text(page, encoding="utf-8")

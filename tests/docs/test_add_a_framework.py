@@ -44,8 +44,8 @@ def typed(words: str, place: Path, *, status: int = 0) -> str:
     tool(place / "bin", "hpcbert", program)
     path = f"{place / 'bin'}:{os.environ['PATH']}"
     strange = ("FORCE_COLOR", "HPCBERT_", "SLURM_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
-    env = {**kept, "PATH": path, "XDG_STATE_HOME": str(place / "state")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    env = {**inherited, "PATH": path, "XDG_STATE_HOME": str(place / "state")}
     outcome = run(["bash", "-e", "-c", words], cwd=place, env=env, timeout=CEILING)
     assert outcome.returncode == status, outcome.stdout + outcome.stderr
     return outcome.stdout
@@ -66,8 +66,8 @@ def documented(page: str, heading: str) -> set[str]:
 def table(place: Path) -> dict[str, Any]:
     words = f"hpcbert collect {campaigns(place)[0].name} --json"
     document: dict[str, Any] = json.loads(typed(words, place))
-    (found,) = document["data"]["tables"]
-    return dict(found)
+    (first_table,) = document["data"]["tables"]
+    return dict(first_table)
 
 
 def test_five_runs_of_each_shape_count(followed: Path) -> None:
@@ -89,9 +89,9 @@ def test_no_file_of_hpcbert_was_touched(followed: Path) -> None:
 
 
 def test_the_json_page_has_the_keys_of_collect(followed: Path) -> None:
-    found = table(followed)
-    keys = {f"tables[].{key}" for key in found}
-    for row in found["rows"]:
+    document = table(followed)
+    keys = {f"tables[].{key}" for key in document}
+    for row in document["rows"]:
         keys |= {"repeats.ok", "repeats.asked"} | (set(row) - {"repeats"})
         keys |= set(row["metrics"])
         keys |= {key for run in row["runs"] for key in run}

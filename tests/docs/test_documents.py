@@ -60,16 +60,16 @@ def section(text: str, title: str) -> str:
 
 def rows(text: str, first: str) -> list[list[str]]:
     """Return the rows of the tables whose first column has this title."""
-    found: list[list[str]] = []
-    wanted = False
+    table_rows: list[list[str]] = []
+    matching = False
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else []
         if not cells:
-            wanted = False
-        elif wanted and not cells[0].startswith("---"):
-            found.append(cells)
-        wanted = wanted or cells[:1] == [first]
-    return found
+            matching = False
+        elif matching and not cells[0].startswith("---"):
+            table_rows.append(cells)
+        matching = matching or cells[:1] == [first]
+    return table_rows
 
 
 def codes(cell: str) -> list[str]:
@@ -130,15 +130,15 @@ def check_command_line(line: str, *, complete: bool) -> None:
     command: click.Command = root
     context = click.Context(root, info_name="hpcbert")
     while isinstance(command, click.Group):
-        values, rest, _ = command.make_parser(context).parse_args(words)
-        if not rest:
+        values, remaining, _ = command.make_parser(context).parse_args(words)
+        if not remaining:
             return
-        found = command.get_command(context, rest[0])
-        assert found is not None, rest[0]
-        command, words = found, rest[1:]
-        context = click.Context(found, info_name=rest[0], parent=context)
-    values, rest, _ = command.make_parser(context).parse_args(words)
-    assert rest == []
+        subcommand = command.get_command(context, remaining[0])
+        assert subcommand is not None, remaining[0]
+        command, words = subcommand, remaining[1:]
+        context = click.Context(subcommand, info_name=remaining[0], parent=context)
+    values, remaining, _ = command.make_parser(context).parse_args(words)
+    assert remaining == []
     for param in command.params:
         value = values.get(param.name)
         assert not (complete and param.required and value in (None, ())), param.name
@@ -159,7 +159,7 @@ def test_command_lines_in_documents_parse(page: Path) -> None:
     wrong = {}
     for line, complete in command_lines(page.read_text(encoding="utf-8")):
         wrong[line] = complaint(line, complete=complete)
-    assert not {line: why for line, why in wrong.items() if why}
+    assert not {line: error for line, error in wrong.items() if error}
 
 
 def test_the_readme_of_commands_names_every_environment_variable() -> None:
@@ -177,9 +177,9 @@ def test_the_readme_of_commands_names_every_environment_variable() -> None:
 def test_exit_codes_are_those_of_the_errors() -> None:
     def tree(error: type[HpcbertError]) -> Iterator[type[HpcbertError]]:
         yield error
-        for one in error.__subclasses__():
-            if one.__module__.startswith("hpcbert."):
-                yield from tree(one)
+        for subclass in error.__subclasses__():
+            if subclass.__module__.startswith("hpcbert."):
+                yield from tree(subclass)
 
     text = (REFERENCE / "exit-codes.md").read_text(encoding="utf-8")
     written = {(int(row[0]), row[1].strip("`")) for row in rows(text, "code")}
@@ -241,11 +241,11 @@ def test_a_key_of_a_site_is_a_field_and_stands_in_the_reference_site_and_on_the_
 def test_a_key_of_a_campaign_file_stands_in_the_example_and_on_the_page() -> None:
     fields = {"schema", *document_keys(CampaignFile)}
     text = campaignfile.EXAMPLE.read_text(encoding="utf-8")
-    found, table = set(), ""
+    keys, table = set(), ""
     for name, array, header, key in re.findall(r"(?m)^#?(?:((\[*)\[(\w+).*\])|(\w+) = )", text):
         table = f"{header}{'[]' if array else ''}." if name else table
-        found.add(header if name else f"{table}{key}")
-    assert fields <= found
+        keys.add(header if name else f"{table}{key}")
+    assert fields <= keys
     page = (REFERENCE / "campaign-file.md").read_text(encoding="utf-8")
     assert {codes(row[0])[0] for row in rows(page, "key")} == fields
 
@@ -259,20 +259,20 @@ def test_the_campaign_page_has_the_keys_of_a_lock_file() -> None:
 def test_every_key_of_a_site_is_read_and_shown(tmp_path: Path) -> None:
     """Each key of the reference site gets another value, which then is what `config` shows."""
     text = (REPOSITORY / "site.toml").read_text(encoding="utf-8")
-    others = {"scheduler": "slurm", "container.runtime": "pyxis", "container.env": "OTHER"}
-    others |= {"slurm.time_limit": "02:00:00", "nodes.cpu_bind": "none"}
+    replacements = {"scheduler": "slurm", "container.runtime": "pyxis", "container.env": "OTHER"}
+    replacements |= {"slurm.time_limit": "02:00:00", "nodes.cpu_bind": "none"}
     path = tmp_path / "site.toml"
     for key, value in flat(tomli.loads(text)):
         table, _, name = key.rpartition(".")
-        other = others.get(key) or ANOTHER[type(value)](value)
+        other = replacements.get(key) or ANOTHER[type(value)](value)
         shown = json.dumps([other] if isinstance(value, list) else other)
         line = re.compile(rf"^{name} = .*$", re.MULTILINE)
         start = text.index(f"[{table}]") if table else 0
         path.write_text(text[:start] + line.sub(f"{name} = {shown}", text[start:], count=1))
         if key != "schema":
             read = site.list_origins(site.read_site(path, base=Path("/"), env={}), {})
-            found, by = read[key]
-            plain = found[0] if isinstance(found, tuple) else found
+            read_value, by = read[key]
+            plain = read_value[0] if isinstance(read_value, tuple) else read_value
             assert (plain, by) == (other, str(path)), key
 
 
@@ -332,8 +332,8 @@ def test_the_json_page_has_the_keys_of_the_document() -> None:
 def test_the_json_page_has_the_keys_of_a_recipe() -> None:
     text = (REFERENCE / "json.md").read_text(encoding="utf-8")
     (row,) = [row for row in rows(text, "command") if row[0] == "`frameworks show`"]
-    found = frameworks.describe_recipe(recipe.load(REPOSITORY / "templates" / "pytorch"))
-    assert set(codes(row[1])) == set(found)
+    description = frameworks.describe_recipe(recipe.load(REPOSITORY / "templates" / "pytorch"))
+    assert set(codes(row[1])) == set(description)
 
 
 def test_the_numbers_page_explains_every_reason() -> None:

@@ -28,13 +28,13 @@ def real() -> ModuleType:
 def test_the_page_is_what_the_rows_give(real: Any) -> None:
     text = real.PAGE.read_text(encoding="utf-8")
     assert text == real.page(real.read(), real.known(), text)
-    assert [one.name for one in real.known()] == list(NAMES)
+    assert [framework.name for framework in real.known()] == list(NAMES)
     for name in NAMES:
         assert f"\n| {name} | " in text
 
 
 def test_rows_are_of_recipes_that_can(real: Any) -> None:
-    able = {one.name for one in real.known() if "cpu" in one.devices}
+    able = {framework.name for framework in real.known() if "cpu" in framework.devices}
     rows = real.read()
     assert {row.framework for row in rows} <= able
     places = [(row.framework, row.ranks) for row in rows]
@@ -44,8 +44,8 @@ def test_rows_are_of_recipes_that_can(real: Any) -> None:
 
 def test_a_run_that_gave_no_number_says_why(real: Any) -> None:
     error = {"message": "tf2 needs data.", "hint": ""}
-    told = real.trained({"data": None, "errors": [error]})
-    assert told["result"] == "no table: tf2 needs data."
+    result = real.trained({"data": None, "errors": [error]})
+    assert result["result"] == "no table: tf2 needs data."
     reasons = [{"code": "exit", "detail": "the measured step ended with status 134"}]
     row = {"median": None, "runs": [{"reasons": reasons}]}
     document = {"data": {"tables": [{"device": "cpu", "rows": [row]}]}, "errors": []}
@@ -67,7 +67,7 @@ def test_a_row_stays_where_a_program_can_not_be_installed_today(real: Any) -> No
 
 @pytest.mark.torch
 def test_what_was_prepared_is_named(real: Any, tmp_path: Path) -> None:
-    (found,) = (one for one in real.known() if one.name == "pytorch")
-    program, packages, _ = real.described(found, [])
+    (pytorch,) = (framework for framework in real.known() if framework.name == "pytorch")
+    program, packages, _ = real.described(pytorch, [])
     assert program == "hpcbert's own"
     assert packages.startswith("torch==")

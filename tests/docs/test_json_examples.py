@@ -9,7 +9,7 @@ import click
 import pytest
 
 from hpcbert.cli.main import root
-from tests.docs.examples import LINES, OF_A_LAB, documents, kept
+from tests.docs.examples import LINES, OF_A_LAB, documents, read_examples
 
 
 def commands(group: click.Group, *path: str) -> Iterator[str]:
@@ -24,12 +24,14 @@ def commands(group: click.Group, *path: str) -> Iterator[str]:
 
 
 def test_every_command_has_an_example() -> None:
-    assert {*LINES, *OF_A_LAB} == {*commands(root)} == kept().keys()
+    assert {*LINES, *OF_A_LAB} == {*commands(root)} == read_examples().keys()
 
 
 @pytest.mark.torch  # its absence is in what plan prints
 def test_the_examples_are_what_the_commands_print() -> None:
-    of_a_lab = {name: kept()[name] for name in OF_A_LAB}  # held by tests/lab/test_lab.py
+    of_a_lab = {name: read_examples()[name] for name in OF_A_LAB}  # held by tests/lab/test_lab.py
     if os.geteuid() != 0:
-        of_a_lab["lab down"] = kept()["lab down"]  # only root may; tests/lab/test_requirements.py
-    assert kept() == {**documents(), **of_a_lab}, "run: python -m tests.docs.examples"
+        of_a_lab["lab down"] = read_examples()[
+            "lab down"
+        ]  # only root may; tests/lab/test_requirements.py
+    assert read_examples() == {**documents(), **of_a_lab}, "run: python -m tests.docs.examples"

@@ -23,14 +23,14 @@ EXAMPLES = {match[1]: match for match in _EXAMPLE.finditer(PAGE)}
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_an_example_gives_its_number(kind: str, tmp_path: Path) -> None:
     _, log, table, sentence = EXAMPLES[kind].groups()
-    known = parse(table)
-    (rule,) = known.rules
+    log_grammar = parse(table)
+    (rule,) = log_grammar.rules
     assert rule.kind == kind
     path = tmp_path / "run.log"
     path.write_text(log)
     setting = Setting(nodes=1, gpus_per_node=2, batch_size_per_device=32, skip=1, iters=4)
     (number,) = re.findall(r"\*\*([\d.]+)\*\* samples/s", sentence)
-    reading = scan.read(path, known, rule, setting)
+    reading = scan.read(path, log_grammar, rule, setting)
     assert not reading.reasons
     assert f"{reading.throughput:.2f}" == number
 

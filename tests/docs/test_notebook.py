@@ -16,7 +16,7 @@ _CELLS = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.slow
-def test_the_page_runs(build: Callable[..., Any], here: None) -> None:
+def test_the_page_runs(build: Callable[..., Any], empty_directory: None) -> None:
     build("1n1g", "1n2g", repeats=3, scheduler="local").finish()
     text = (REPOSITORY / "docs/how-to/notebook.md").read_text(encoding="utf-8")
     place: dict[str, Any] = {}

@@ -36,19 +36,19 @@ def test_the_files_are_what_is_drawn(draw: dict[str, Any]) -> None:
 def test_words_fit_their_box_and_boxes_the_picture(draw: dict[str, Any], name: str) -> None:
     root = ET.fromstring(draw["drawn"]()[f"{name}.svg"])
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    found = boxes(draw, name)
-    for box in found:
+    all_boxes = boxes(draw, name)
+    for box in all_boxes:
         assert box.needed() <= box.width, box
         assert box.x + box.width < width, box
         assert box.y + box.height < height, box
     apart = [
-        (one, two)
-        for place, one in enumerate(found)
-        for two in found[place + 1 :]
-        if one.x < two.x + two.width
-        and two.x < one.x + one.width
-        and one.y < two.y + two.height
-        and two.y < one.y + one.height
+        (first, second)
+        for place, first in enumerate(all_boxes)
+        for second in all_boxes[place + 1 :]
+        if first.x < second.x + second.width
+        and second.x < first.x + first.width
+        and first.y < second.y + second.height
+        and second.y < first.y + first.height
     ]
     assert not apart
 

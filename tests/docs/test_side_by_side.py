@@ -36,7 +36,10 @@ def test_two_rows_are_measured_and_judged(tmp_path: Path) -> None:
     assert about.startswith("Medians of 1 turn")
     document = json.loads(figures.read_text())
     assert list(document) == ["version", "collect-30"]
-    assert all(one["own"] > 0 and one["floor"] > 0 and one["goals"] for one in document.values())
+    assert all(
+        figure["own"] > 0 and figure["floor"] > 0 and figure["goals"]
+        for figure in document.values()
+    )
     # Nothing is left behind.
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
 

@@ -21,7 +21,7 @@ def test_the_page_is_what_the_runs_on_record_give() -> None:
     runs = matrix.read()
     assert runs == sorted(runs, key=lambda run: run.key)
     assert matrix.PAGE.read_text(encoding="utf-8") == matrix.page(runs)
-    assert {one.system for one in runs} >= {"Debian 12", "Debian 13"}
+    assert {entry.system for entry in runs} >= {"Debian 12", "Debian 13"}
 
 
 def test_every_test_that_the_page_names_is_there_and_says_what_it_tries() -> None:
@@ -41,7 +41,7 @@ def test_every_test_that_the_page_names_is_there_and_says_what_it_tries() -> Non
 
 
 def reported(test: str, outcome: str, *tried: str, when: str = "call") -> Any:
-    properties = [(matrix.SITE, one) for one in tried]
+    properties = [(matrix.SITE, configuration) for configuration in tried]
     return SimpleNamespace(nodeid=test, outcome=outcome, when=when, user_properties=properties)
 
 
@@ -56,7 +56,7 @@ def record(path: Path, *reports: Any, args: list[str], keyword: str = "", status
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(matrix, "seen", lambda selected: ONE)
+    monkeypatch.setattr(matrix, "describe_machine", lambda selected: ONE)
     return tmp_path / "matrix.json"
 
 

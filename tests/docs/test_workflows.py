@@ -45,13 +45,13 @@ def commands() -> list[list[str]]:
     return [shlex.split(command) for command in (*runs, *(hook["entry"] for hook in hooks()))]
 
 
-def made() -> set[str]:
+def list_make_targets() -> set[str]:
     return {word for words in commands() if words[0] == "make" for word in words[1:]}
 
 
 def recipe(target: str) -> str:
-    (found,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
-    return str(found)
+    (body,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    return str(body)
 
 
 def matrix(name: str, key: str) -> list[str]:
@@ -61,9 +61,9 @@ def matrix(name: str, key: str) -> list[str]:
 
 def test_what_they_make_are_targets_that_help_names() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
-    assert made() == {"browser", "check", "dist", "docs", "quick", "test"}
-    assert made() <= set(phony.split())
-    assert made() <= set(re.findall(r"echo 'make (\w+)", recipe("help")))
+    assert list_make_targets() == {"browser", "check", "dist", "docs", "quick", "test"}
+    assert list_make_targets() <= set(phony.split())
+    assert list_make_targets() <= set(re.findall(r"echo 'make (\w+)", recipe("help")))
 
 
 def test_the_hooks_are_the_linters_of_make_check_and_make_itself() -> None:
@@ -144,7 +144,7 @@ def test_the_scripts_of_ci_are_clean_for_shellcheck() -> None:
 
 def test_the_matrix_is_the_systems_of_the_page_of_what_ran() -> None:
     """And those of `make matrix`."""
-    releases = {f"Debian {one}" for one in matrix("debian", "debian")}
+    releases = {f"Debian {release}" for release in matrix("debian", "debian")}
     assert releases == {run.system for run in read_runs() if run.slurm}
     assert re.search(r"^SUITES \?= bookworm trixie sid$", MAKEFILE, re.MULTILINE)
 

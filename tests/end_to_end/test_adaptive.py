@@ -30,8 +30,8 @@ def submitted(hpcbert: Cli, *words: str) -> dict[str, Any]:
 
 def test_the_largest_batch_is_found_on_two_nodes(hpcbert: Cli) -> None:
     words = ("--nodes", "2", "--gpus-per-node", "2", "--device", "gpu", "--precision", "fp32")
-    made = submitted(hpcbert, *words, "--batch-size", "max", "--rehearse")
-    (path,) = Path(made["directory"]).glob("status/*.search.jsonl")
+    submission = submitted(hpcbert, *words, "--batch-size", "max", "--rehearse")
+    (path,) = Path(submission["directory"]).glob("status/*.search.jsonl")
     events = [json.loads(line) for line in path.read_text().splitlines()]
     sizes = [event["size"] for event in events if event["event"] == "probe"]
     assert sizes == [32, 64, 128, 256, 192, 160, 176, 184]
@@ -47,13 +47,13 @@ def test_a_curve_whose_baseline_failed_takes_no_nodes_for_long(hpcbert: Cli) -> 
     hpcbert.run(["tee", str(program)], stdin="#!/bin/bash\nexit 7\n")
     hpcbert.run(["chmod", "+x", str(program)])
     words = ("--nodes", "2", "--gpus-per-node", "1", "--scaling", "--python", str(program))
-    made = submitted(hpcbert, *words, "--repeats", "1")
-    directory = Path(made["directory"])
+    submission = submitted(hpcbert, *words, "--repeats", "1")
+    directory = Path(submission["directory"])
     steps = [path.name for path in directory.glob("status/*.jsonl") if '"step"' in path.read_text()]
     assert len(steps) == 1
     assert all("_1n1g_" in step for step in steps)
     output = hpcbert("collect", directory).output
-    base, last = (Path(array["script"]).stem for array in made["arrays"])
+    base, last = (Path(array["script"]).stem for array in submission["arrays"])
     assert "_2n1g_" in last
     assert output.count(f"held back: baseline {base} failed") >= 1
 
@@ -68,8 +68,8 @@ def test_repeats_end_when_the_median_is_known_well_enough(hpcbert: Cli) -> None:
     hpcbert.run(["tee", str(program)], stdin=shown)
     hpcbert.run(["chmod", "+x", str(program)])
     words = [*WORDS[3:], "--device", "gpu", "--python", str(program)]
-    made = submitted(hpcbert, *words, "--repeats", "auto", "--max-repeats", "9")
-    directory = Path(made["directory"])
+    submission = submitted(hpcbert, *words, "--repeats", "auto", "--max-repeats", "9")
+    directory = Path(submission["directory"])
     result = hpcbert("collect", directory, "--json")
     assert result.returncode == 0, result.output
     (row,) = result.data["tables"][0]["rows"]

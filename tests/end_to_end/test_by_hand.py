@@ -41,11 +41,11 @@ def test_a_rendered_script_runs_by_hand(hpcbert: Cli, as_user: Any) -> None:
     library = {path.name for path in (folder / "scripts").iterdir()}
     assert {"job.bash", "slurm.bash", "watch.bash", "rank.bash", "describe.sh"} <= library
     assert not library & {"largest.bash", "enough.bash", "bind.bash", "local.bash", PREFLIGHT}
-    done = sbatch(as_user, script.name, folder)
-    assert done.ok, done.stderr + texts(folder)
+    outcome = sbatch(as_user, script.name, folder)
+    assert outcome.ok, outcome.stderr + texts(folder)
     record = events(folder)
-    assert [one["event"] for one in record] == ["start", "step", "step-end", "end"]
-    assert [one["exit"] for one in record if "exit" in one] == [0, 0]
+    assert [event["event"] for event in record] == ["start", "step", "step-end", "end"]
+    assert [event["exit"] for event in record if "exit" in event] == [0, 0]
     assert list(folder.rglob("bert_*_1.log"))
 
 
@@ -55,7 +55,7 @@ def test_a_script_of_a_campaign_runs_by_hand(hpcbert: Cli, as_user: Any) -> None
     assert result.ok, result.stderr
     (script,) = hpcbert.cwd.glob("runs/*/scripts/*.sbatch")
     folder = script.parent.parent
-    done = sbatch(as_user, f"scripts/{script.name}", folder)
-    assert done.ok, done.stderr + texts(folder)
+    outcome = sbatch(as_user, f"scripts/{script.name}", folder)
+    assert outcome.ok, outcome.stderr + texts(folder)
     ends = [event["exit"] for event in events(folder) if event["event"] == "step-end"]
     assert ends == [0, 0]

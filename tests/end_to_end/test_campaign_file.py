@@ -38,7 +38,9 @@ def test_each_environment_reaches_the_ranks_and_has_a_table(tmp_path: Path) -> N
     assert result.returncode == 0, result
     assert sorted((tmp_path / "seen").read_text().split()) == ["Ring", "Tree"]
     tables = {table["variant"]: table["rows"][0] for table in result.data["tables"]}
-    assert set(tables) == {f"vocab_size=8192,NCCL_ALGO={one}" for one in ("Ring", "Tree")}
+    assert set(tables) == {
+        f"vocab_size=8192,NCCL_ALGO={algorithm}" for algorithm in ("Ring", "Tree")
+    }
     assert all(row["median"] for row in tables.values())
     directories = sorted((tmp_path / "runs").iterdir())
     assert [(directory / "campaign.toml").read_text() for directory in directories] == [LOCAL] * 2
@@ -69,7 +71,7 @@ def test_campaigns_of_a_file_run_in_turn_on_a_cluster(hpcbert: Cli) -> None:
     assert result.returncode == 4, result  # no table comes of a rehearsal
     folders = sorted((hpcbert.cwd / "runs").iterdir())
     manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
-    first, second = sorted(manifests, key=lambda one: str(one["after"]))
+    first, second = sorted(manifests, key=lambda manifest: str(manifest["after"]))
     assert (first["framework"], second["framework"]) == ("pytorch", "oneflow")
     assert (first["after"], second["after"]) == ("", first["id"])
     assert not [array for manifest in manifests for array in manifest["arrays"] if array["changed"]]

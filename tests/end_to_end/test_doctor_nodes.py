@@ -47,7 +47,7 @@ def prepared(place: Path, text: str) -> str:
 def bad_nodes(lab: Lab, work: Path, user: User) -> Iterator[None]:
     """Two nodes have about all that a node can have; two are well."""
     hosts = lab.layout.hosts.read_text().replace(" n3", " other")
-    own = shutil.copy(str(shutil.which("scontrol")), work)
+    scontrol = shutil.copy(str(shutil.which("scontrol")), work)
     with ExitStack() as stack:
         plant = stack.enter_context
         plant(planting.replaced(lab, "n4", "/etc/hosts", hosts, work))
@@ -58,7 +58,7 @@ def bad_nodes(lab: Lab, work: Path, user: User) -> Iterator[None]:
         plant(planting.mounted(lab, "n3", "/dev/shm", "-t", "tmpfs", "-o", "size=1m", "none"))
         plant(planting.limited(lab, "n3", "memlock", 65536))
         plant(planting.limited(lab, "n4", "nofile", 512))
-        plant(planting.replaced(lab, "n3", "/usr/bin/scontrol", CLOCK.format(own), work))
+        plant(planting.replaced(lab, "n3", "/usr/bin/scontrol", CLOCK.format(scontrol), work))
         plant(planting.late(lab, "n3", work, 4))
         yield
 
@@ -82,19 +82,21 @@ def test_every_fault_of_nodes_is_found_and_what_is_typed_helps(
     text = set_key(text, "nodes", "interface", '"ib7"')
     rounds: list[list[dict[str, Any]]] = []
     with bad_nodes(lab, work, user):
-        while not rounds or (any(one["status"] != "ok" for one in rounds[-1]) and len(rounds) < 7):
+        while not rounds or (
+            any(finding["status"] != "ok" for finding in rounds[-1]) and len(rounds) < 7
+        ):
             (work / "site.toml").write_text(text)
             result = hpcbert("doctor", "--site", work, *line, "--wait", "120", "--json")
             rounds.append(result.data)
             if len(rounds) == 1:
                 text = prepared(place, text)
-            bad = [one for one in result.data if one["status"] != "ok"]
+            bad = [finding for finding in result.data if finding["status"] != "ok"]
             text, line = typed(text, line, bad, home=user.home)
-    bad = [one for found in rounds for one in found if one["status"] != "ok"]
-    missed = planted.missed(planted.of("nodes", "ranks"), bad)
+    bad = [finding for findings in rounds for finding in findings if finding["status"] != "ok"]
+    missed = planted.find_missed(planted.select_faults("nodes", "ranks"), bad)
     assert not missed, "\n".join(map(str, (*missed, *bad, len(rounds), line)))
-    last = {one["code"]: one for one in rounds[-1]}
-    texts = [str(one) for one in last.values() if one["status"] != "ok"]
+    last = {finding["code"]: finding for finding in rounds[-1]}
+    texts = [str(finding) for finding in last.values() if finding["status"] != "ok"]
     assert not texts, "\n".join((*texts, *line, text))
     for check in ("runs", "delay", "names", "interface", "python", "framework", "files", "home"):
         assert last[check]["nodes"] == ["n1", "n2"], check

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcbert.lab.record import Lab
-from tests.kit.cli import Cli, Done
+from tests.kit.cli import Cli, CliResult
 from tests.kit.waiting import unqueued, until
 
 POINT = ("--fw", "pytorch", "--device", "gpu", "--gpus-per-node", 1, "--repeats", 2)
@@ -18,13 +18,13 @@ LATER = "--sbatch-arg=--begin=now+1hour"
 
 @pytest.fixture
 def submit(hpcbert: Cli, lab: Lab) -> Any:
-    def submitted(*words: object, status: int | None = 0) -> Done:
+    def submitted(*words: object, status: int | None = 0) -> CliResult:
         return hpcbert("submit", *POINT, "--json", *words, status=status)
 
     return submitted
 
 
-def gone(hpcbert: Cli, result: Done) -> Path:
+def wait_for_empty_queue(hpcbert: Cli, result: CliResult) -> Path:
     """Wait until none of a campaign's jobs is in the queue; return its directory."""
     where = Path(result.data["directory"])
 
@@ -64,9 +64,9 @@ def test_what_plan_knows_to_be_impossible_submit_refuses(
 ) -> None:
     plan = hpcbert("plan", *POINT, *words, "--rehearse", "--json")
     assert plan.returncode == 5, plan.output
-    done = submit(*words, "--rehearse", status=2)
+    result = submit(*words, "--rehearse", status=2)
     sentences = [error["message"] for error in plan.document["errors"]]
-    assert done.error["message"] in sentences
+    assert result.error["message"] in sentences
     assert hpcbert("list", "--json").data["campaigns"] == []
 
 
@@ -82,7 +82,7 @@ def test_a_campaign_file_is_checked_too(hpcbert: Cli, submit: Any) -> None:
 
 
 def test_what_slurm_gives_as_the_reason_is_shown_and_kept(hpcbert: Cli, submit: Any) -> None:
-    where = gone(hpcbert, submit("--nodes", 4, "--exclude", "n4", "--force"))
+    where = wait_for_empty_queue(hpcbert, submit("--nodes", 4, "--exclude", "n4", "--force"))
     assert state(hpcbert, where) == "waiting"
     result = hpcbert("monitor", where)
     assert "BadConstraints" in result.output
@@ -93,18 +93,18 @@ def test_what_slurm_gives_as_the_reason_is_shown_and_kept(hpcbert: Cli, submit: 
     assert state(hpcbert, where) == "incomplete"
 
 
-@pytest.mark.parametrize("how", ["hpcbert", "scancel"])
+@pytest.mark.parametrize("program", ["hpcbert", "scancel"])
 def test_a_campaign_that_was_cancelled_while_it_waited_has_ended(
-    hpcbert: Cli, submit: Any, how: str
+    hpcbert: Cli, submit: Any, program: str
 ) -> None:
-    made = submit("--nodes", 1, "--force", LATER)
-    where = Path(made.data["directory"])
+    submission = submit("--nodes", 1, "--force", LATER)
+    where = Path(submission.data["directory"])
     assert state(hpcbert, where) == "waiting"
-    if how == "hpcbert":
+    if program == "hpcbert":
         hpcbert("cancel", "--yes", where, status=0)
     else:
-        assert hpcbert.run(["scancel", made.data["arrays"][0]["job_id"]]).ok
-        gone(hpcbert, made)
+        assert hpcbert.run(["scancel", submission.data["arrays"][0]["job_id"]]).ok
+        wait_for_empty_queue(hpcbert, submission)
         hpcbert("monitor", where)
     assert state(hpcbert, where) == "ended"
     assert "CANCELLED: was cancelled" in hpcbert("show", where).stdout
@@ -116,7 +116,7 @@ def test_points_behind_a_job_that_failed_have_ended(hpcbert: Cli, submit: Any, l
     # The preflight's program is missing, so that it fails.
     site += '\n[frameworks.nccl-tests]\noptions = { program = "/no/program" }\n'
     hpcbert.run(["tee", str(hpcbert.cwd / "site.toml")], stdin=site)
-    made = submit(*words, "--site", hpcbert.cwd / "site.toml")
-    where = gone(hpcbert, made)
+    submission = submit(*words, "--site", hpcbert.cwd / "site.toml")
+    where = wait_for_empty_queue(hpcbert, submission)
     hpcbert("monitor", where)
     assert state(hpcbert, where) in {"ended", "rehearsed"}

@@ -42,12 +42,12 @@ def ranks_of(campaign: dict[str, Any]) -> list[tuple[str, ...]]:
         texts = [path.read_text() for path in folder.glob("status/*.jsonl")]
         return [text for text in texts if '"event":"end"' in text]
 
-    def said() -> str:
+    def read_files() -> str:
         return "\n".join(path.read_text() for path in folder.rglob("*") if path.is_file())
 
-    (status,) = until(ended, said, pause=0.2)
+    (status,) = until(ended, read_files, pause=0.2)
     events = [json.loads(line) for line in status.splitlines()]
-    assert [event["exit"] for event in events if event["event"] == "step-end"] == [0], said()
+    assert [event["exit"] for event in events if event["event"] == "step-end"] == [0], read_files()
     (log,) = folder.rglob("bert_*.log")
     pattern = r"REHEARSAL rank=(\d)/2 .* node=(\d)/2 .* gpus=(\d) master=(\S+) .* reached=(\S+)"
     return sorted(re.findall(pattern, log.read_text()))
@@ -65,20 +65,20 @@ def site(work: Path, lab: Any) -> tuple[str, str]:
 def test_ranks_need_nothing_of_their_submitters_environment(
     hpcbert: Cli, as_user: Any, site: tuple[str, str], site_rule: Callable[[str], None]
 ) -> None:
-    asked = "--sbatch-arg=--export=NONE"
-    campaigns = [rehearsed(hpcbert, *site, asked), rehearsed(hpcbert, asked)]
+    option = "--sbatch-arg=--export=NONE"
+    campaigns = [rehearsed(hpcbert, *site, option), rehearsed(hpcbert, option)]
     campaigns += [rehearsed(hpcbert, *site, "--sbatch-arg=--export=NIL")]
     campaigns += [rehearsed(hpcbert, SBATCH_EXPORT="NONE", SLURM_EXPORT_ENV="NONE")]
     for rule in (_FORCED, _BARE):
         site_rule(rule)
         campaigns.append(rehearsed(hpcbert, *site))
     site_rule(_DEMANDED)
-    campaigns.append(rehearsed(hpcbert, *site, asked))
+    campaigns.append(rehearsed(hpcbert, *site, option))
     for campaign in campaigns:
-        found = ranks_of(campaign)
-        assert [one[:2] for one in found] == [("0", "0"), ("1", "1")]
-        assert {one[4] for one in found} == {"2/2"}
-        assert len({one[3] for one in found}) == 1
+        ranks = ranks_of(campaign)
+        assert [rank[:2] for rank in ranks] == [("0", "0"), ("1", "1")]
+        assert {rank[4] for rank in ranks} == {"2/2"}
+        assert len({rank[3] for rank in ranks}) == 1
 
 
 @pytest.mark.site("`--export=NONE`", "`job_submit.lua`")

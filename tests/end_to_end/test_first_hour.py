@@ -34,9 +34,14 @@ def typed(lab: Lab, script: str, **env: str) -> Outcome:
     """Return what a login shell of the lab's user does with a script."""
     entry = pwd.getpwnam(lab.plan.user)
     become = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups"]
-    own = {"HOME": entry.pw_dir, "USER": entry.pw_name, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+    variables = {
+        "HOME": entry.pw_dir,
+        "USER": entry.pw_name,
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+    }
     shell = [*become, "bash", "--login", "-e", "-c", script]
-    return run(shell, env={**own, **env}, cwd=Path(entry.pw_dir), timeout=3 * CEILING)
+    return run(shell, env={**variables, **env}, cwd=Path(entry.pw_dir), timeout=3 * CEILING)
 
 
 def test_the_labs_user_finds_hpcbert(lab: Lab) -> None:

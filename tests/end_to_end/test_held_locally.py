@@ -32,7 +32,7 @@ def started(directory: Path) -> list[str]:
 
 def details(document: dict[str, object], shape: str) -> list[str]:
     (table,) = document["data"]["tables"]  # type: ignore[index]
-    (row,) = [one for one in table["rows"] if one["shape"] == shape]
+    (row,) = [row for row in table["rows"] if row["shape"] == shape]
     return [reason["detail"] for run in row["runs"] for reason in run["reasons"]]
 
 
@@ -46,8 +46,11 @@ def test_a_baseline_that_lost_all_repeats_holds_the_others_back(
     assert result.returncode == 4, result.output
     (directory,) = (tmp_path / "runs").iterdir()
     assert started(directory) == ["1n1g"]
-    said = details(result.document, "1n2g")
-    assert [HELD in one for one in said if one.startswith("it is FAILED")] == [True, True]
+    messages = details(result.document, "1n2g")
+    assert [HELD in message for message in messages if message.startswith("it is FAILED")] == [
+        True,
+        True,
+    ]
     assert HELD in result.stderr
     flag.unlink()
     (tmp_path / "training.log").write_text("")
@@ -92,6 +95,6 @@ def test_it_holds_nothing_back(
 def test_a_curve_is_held_back_by_default(hpcbert: Cli, words: tuple[str, ...], holds: bool) -> None:
     gpus = () if "--shapes" in words else ("--gpus-per-node", "2")
     result = hpcbert("submit", "--dry-run", "--json", *gpus, *words)
-    first, *others = result.data["arrays"]
+    first, *later_arrays = result.data["arrays"]
     assert "\nbaseline=" not in first["script_text"]
-    assert {"\nbaseline=" in array["script_text"] for array in others} == {holds}
+    assert {"\nbaseline=" in array["script_text"] for array in later_arrays} == {holds}

@@ -39,10 +39,10 @@ def wait_for(as_user: Any, directory: str) -> None:
     """Wait until the queue holds no job of this campaign."""
     name = Path(directory).name
 
-    def left() -> bool:
+    def is_over() -> bool:
         return unqueued(as_user(["squeue", "--noheader", "--format=%j"]), name)
 
-    until(left, "jobs are still queued", pause=0.5)
+    until(is_over, "jobs are still queued", pause=0.5)
 
 
 def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
@@ -59,8 +59,8 @@ def test_a_rehearsal_gets_every_node_gpu_and_rank_and_makes_no_table(
     words = ["sacct", "-X", "-P", "-n", "-j", array["job_id"], "-o", fields]
 
     def rows_of_all() -> list[list[str]]:
-        found = [line.split("|") for line in as_user(words).stdout.splitlines()]
-        return found if len(found) == 5 and all(row[1] == "COMPLETED" for row in found) else []
+        table = [line.split("|") for line in as_user(words).stdout.splitlines()]
+        return table if len(table) == 5 and all(row[1] == "COMPLETED" for row in table) else []
 
     # Accounting lags behind the queue.
     rows = until(rows_of_all, lambda: as_user(words).stdout, pause=0.5)

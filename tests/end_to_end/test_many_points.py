@@ -42,8 +42,8 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
     assert shapes == ["1n1g", "1n4g", "1n8g", "2n8g", "4n8g"] * 2
     words = ("submit", "campaign.toml", "--rehearse", "--sbatch-arg=--hold", "--notify", "END")
     campaigns = hpcbert(*words, "--json", status=0).data["campaigns"]
-    assert [len(one["arrays"]) for one in campaigns] == [10, 10, 10]
-    names = [Path(one["directory"]).name for one in campaigns]
+    assert [len(campaign["arrays"]) for campaign in campaigns] == [10, 10, 10]
+    names = [Path(campaign["directory"]).name for campaign in campaigns]
     assert "MailType=END" in hpcbert.run(["scontrol", "show", "job", first(campaigns[0])]).stdout
     result = hpcbert("rm", "--yes", *names)
     assert (result.returncode, "10 of its repeats wait or run" in result.stderr) == (2, True)
@@ -59,8 +59,8 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
         tmux.shows_recorded("thirty-waiting-120x40")
         tmux.keys("Left", "Down", "Left", "Down", "Left")
         tmux.shows("3/3")
-        for one in campaigns:
-            hpcbert.run(["scontrol", "release", first(one)])
+        for campaign in campaigns:
+            hpcbert.run(["scontrol", "release", first(campaign)])
         tmux.shows("3 completed, 27 waiting  about")
         tmux.shows_recorded("thirty-folded-120x40")
         tmux.keys("/", *"4n8g")
@@ -79,13 +79,13 @@ def test_thirty_points_go_all_the_way(hpcbert: Cli, user: Any, lab: Lab) -> None
     finally:
         tmux.end()
     listed = hpcbert("list", "--json", status=0).data["campaigns"]
-    assert {(one["name"], one["note"], len(one["shapes"])) for one in listed} == {
-        ("thirty points", "3 x 2 x 5", 5)
-    }
+    assert {
+        (campaign["name"], campaign["note"], len(campaign["shapes"])) for campaign in listed
+    } == {("thirty points", "3 x 2 x 5", 5)}
     for command in ("collect", "report"):
-        done = hpcbert(command, *names, *(("--output", "out") if command == "report" else ()))
-        assert done.returncode == 4
-        assert done.output.count("is a rehearsal: nothing was trained") == 3
+        answer = hpcbert(command, *names, *(("--output", "out") if command == "report" else ()))
+        assert answer.returncode == 4
+        assert answer.output.count("is a rehearsal: nothing was trained") == 3
     # Slurm may still be clearing up after a job that has ended.
     until(lambda: hpcbert("rm", "--yes", *names).returncode == 0, "nothing of them lives")
     assert not list((hpcbert.cwd / "runs").glob("*-*"))

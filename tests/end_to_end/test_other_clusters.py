@@ -64,7 +64,7 @@ def cluster(slurm_packages: None, checkout: Checkout, user: User) -> Iterator[La
 
 
 @pytest.fixture
-def here(cluster: Lab, user: User) -> Iterator[Path]:
+def directory(cluster: Lab, user: User) -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="work-", dir=cluster.layout.runs))
     shutil.chown(path, user.uid, user.gid)
     yield path
@@ -72,10 +72,10 @@ def here(cluster: Lab, user: User) -> Iterator[Path]:
 
 
 @pytest.fixture
-def hpcbert(cluster: Lab, user: User, checkout: Checkout, here: Path) -> Cli:
+def hpcbert(cluster: Lab, user: User, checkout: Checkout, directory: Path) -> Cli:
     """hpcbert as an ordinary user of that cluster."""
-    env = {"HPCBERT_SITE": str(here / "site.toml"), "PYTHONPATH": str(checkout.path)}
-    return Cli(here, env, runner_of(user, cluster), checkout.python)
+    env = {"HPCBERT_SITE": str(directory / "site.toml"), "PYTHONPATH": str(checkout.path)}
+    return Cli(directory, env, runner_of(user, cluster), checkout.python)
 
 
 def configured(cluster: Lab, key: str, value: str) -> None:
@@ -84,13 +84,13 @@ def configured(cluster: Lab, key: str, value: str) -> None:
     path.write_text(f"{path.read_text()}{key}={value}\n")
     assert run(["scontrol", "reconfigure"], env=cluster.daemon_environment).ok
 
-    def there() -> bool:
+    def is_set() -> bool:
         shown = run(["scontrol", "show", "config"], env=cluster.daemon_environment).stdout
         return any(
             line.split("=")[0].strip() == key and value in line for line in shown.splitlines()
         )
 
-    until(there, lambda: f"{key} is not {value}")
+    until(is_set, lambda: f"{key} is not {value}")
 
 
 @pytest.mark.site(
@@ -101,9 +101,9 @@ def configured(cluster: Lab, key: str, value: str) -> None:
     "MaxTime under an hour",
     "PMI-2 and no PMIx",
 )
-def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, here: Path) -> None:
+def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, directory: Path) -> None:
     result = hpcbert("init", "--json", status=0)
-    site = read_site(here / "site.toml", base=here, env={})
+    site = read_site(directory / "site.toml", base=directory, env={})
     assert (site.slurm.partition, site.slurm.gres, site.nodes.gpus_per_node) == (
         *("gpu", "gpu:2080ti"),
         4,
@@ -121,7 +121,7 @@ def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, here: Path) -> None:
     )
     assert shown.returncode == 0, shown
     hpcbert("init", "--force", "--partition", "old", status=0)
-    short = read_site(here / "site.toml", base=here, env={})
+    short = read_site(directory / "site.toml", base=directory, env={})
     assert str(short.slurm.time_limit) == "00:20:00"
     lacks = hpcbert(
         "submit",
@@ -139,15 +139,15 @@ def test_a_first_site_on_an_unusual_cluster(hpcbert: Cli, here: Path) -> None:
 
 def waiting(hpcbert: Cli, campaign: str, word: str) -> dict[str, Any]:
     """Return a repeat's state once Slurm has said why it waits, or how it ended."""
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
 
-    def told() -> bool:
+    def is_reported() -> bool:
         result = hpcbert("monitor", campaign, "--once", "--json")
-        found.update(result.events[0])
-        return word in f"{found['reason']} {found['detail']}"
+        state.update(result.events[0])
+        return word in f"{state['reason']} {state['detail']}"
 
-    until(told, lambda: str(found), pause=0.2)
-    return found
+    until(is_reported, lambda: str(state), pause=0.2)
+    return state
 
 
 POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--rehearse", "--json")
@@ -162,7 +162,7 @@ POINT = ("submit", "--nodes", "1", "--gpus-per-node", "4", "--repeats", "1", "--
     ],
 )
 def test_what_never_starts_is_refused_and_told(
-    hpcbert: Cli, cluster: Lab, here: Path, *, limit: str, reason: str, advice: str
+    hpcbert: Cli, cluster: Lab, directory: Path, *, limit: str, reason: str, advice: str
 ) -> None:
     hpcbert("init", status=0)
     other = hpcbert(*POINT, "--partition", "ours", status=2)
@@ -181,7 +181,9 @@ def test_what_never_starts_is_refused_and_told(
 
 
 @pytest.mark.site("a directory that nodes lack")
-def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli, here: Path) -> None:
+def test_a_job_whose_directory_its_node_lacks_is_told_in_words(
+    hpcbert: Cli, directory: Path
+) -> None:
     hpcbert("init", status=0)
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         Path(place).chmod(0o777)
@@ -196,19 +198,21 @@ def test_a_job_whose_directory_its_node_lacks_is_told_in_words(hpcbert: Cli, her
 
 
 @pytest.mark.site("PrivateData")
-def test_private_nodes_are_told_from_no_partitions(hpcbert: Cli, cluster: Lab, here: Path) -> None:
+def test_private_nodes_are_told_from_no_partitions(
+    hpcbert: Cli, cluster: Lab, directory: Path
+) -> None:
     before = cluster.layout.slurm_conf.read_text()
     try:
         configured(cluster, "PrivateData", "nodes")
         result = hpcbert("init", "--json", "--partition", "old", status=0)
         assert any("PrivateData" in warning for warning in result.document["warnings"])
-        site = read_site(here / "site.toml", base=here, env={})
+        site = read_site(directory / "site.toml", base=directory, env={})
         assert (site.slurm.gres, site.nodes.gpus_per_node) == ("gpu", 4)
         configured(cluster, "PrivateData", "nodes,partitions")
         refused = hpcbert("init", "--json", "--force", status=2)
         assert "Only you can say" in refused.error["message"]
-        found = hpcbert("doctor", "--json")
-        assert not any("no partition" in one["detail"] for one in found.data)
+        diagnosis = hpcbert("doctor", "--json")
+        assert not any("no partition" in finding["detail"] for finding in diagnosis.data)
     finally:
         cluster.layout.slurm_conf.write_text(before)
         configured(cluster, "PrivateData", "none")
@@ -224,27 +228,31 @@ def nodes_are(cluster: Lab, word: str, *names: str) -> None:
     until(lambda: states() == {word}, lambda: str(states()), pause=0.3)
 
 
-def test_a_doctor_finds_each_daemon_that_is_down(hpcbert: Cli, cluster: Lab, here: Path) -> None:
+def test_a_doctor_finds_each_daemon_that_is_down(
+    hpcbert: Cli, cluster: Lab, directory: Path
+) -> None:
     everyone = cluster.plan.node_names
     plain = {"mpi": '""', "gres": '""'}
     text = cluster.layout.site.read_text()
     for key, value in plain.items():
         text = set_key(text, "slurm", key, value)
-    (here / "site.toml").write_text(text)
-    found: list[dict[str, Any]] = []
+    (directory / "site.toml").write_text(text)
+    findings: list[dict[str, Any]] = []
     try:
         stop_daemon(cluster, "n3")
         for name in ("slurmdbd", "munged", "slurmctld"):
             stop_daemon(cluster, name)
-            found += hpcbert("doctor", "--json").data
+            findings += hpcbert("doctor", "--json").data
             start_daemon(cluster, name, run=run)
         nodes_are(cluster, "down*", "n3")
-        found += hpcbert("doctor", "--partition", "cpu", "--json").data
+        findings += hpcbert("doctor", "--partition", "cpu", "--json").data
     finally:
         start_daemon(cluster, "n3", run=run)
         nodes_are(cluster, "idle", *everyone)
-    missed = planted.missed(planted.of("daemons"), found)
-    assert not missed, "\n".join(str(one) for one in (*missed, *found) if "'ok'" not in str(one))
+    missed = planted.find_missed(planted.select_faults("daemons"), findings)
+    assert not missed, "\n".join(
+        str(finding) for finding in (*missed, *findings) if "'ok'" not in str(finding)
+    )
 
 
 CHOSEN = {
@@ -260,7 +268,7 @@ CHOSEN = {
 
 
 def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(
-    hpcbert: Cli, cluster: Lab, here: Path
+    hpcbert: Cli, cluster: Lab, directory: Path
 ) -> None:
     """Some choices hide others: each round types what the one before said, until all is well."""
     text, line = cluster.layout.site.read_text(), ["--nodes", "2", "--gpus-per-node", "4"]
@@ -274,17 +282,21 @@ def test_what_a_doctor_says_of_choices_helps_when_it_is_typed(
             assert run(words, env=cluster.daemon_environment).ok
         before = ("", [""])
         while (text, line) != before:
-            (here / "site.toml").write_text(text)
+            (directory / "site.toml").write_text(text)
             rounds.append(hpcbert("doctor", *line, "--wait", "120", "--json").data)
-            bad = [one for one in rounds[-1] if one["status"] != "ok"]
+            bad = [finding for finding in rounds[-1] if finding["status"] != "ok"]
             before, (text, line) = (text, line), typed(text, line, bad)
     finally:
         run([*limit, "GrpTRESRunMins=gres/gpu=-1"], env=cluster.daemon_environment)
         run([*node, "State=RESUME"], env=cluster.daemon_environment)
-    bad = [one for found in rounds for one in found if one["status"] != "ok"]
-    missed = planted.missed(planted.of("choices"), bad)
+    bad = [finding for findings in rounds for finding in findings if finding["status"] != "ok"]
+    missed = planted.find_missed(planted.select_faults("choices"), bad)
     assert not missed, "\n".join(map(str, (*missed, *bad, line)))
     # Debian's Open MPI speaks PMIx alone, which this cluster lacks.
-    assert {one["code"] for one in rounds[-1] if one["status"] != "ok"} <= {"arrays", "MPI", "job"}
-    ran = {one["code"]: one["nodes"] for one in rounds[-1]}
+    assert {finding["code"] for finding in rounds[-1] if finding["status"] != "ok"} <= {
+        "arrays",
+        "MPI",
+        "job",
+    }
+    ran = {finding["code"]: finding["nodes"] for finding in rounds[-1]}
     assert (ran["hello"], ran["GPUs"]) == (["n1"], ["n1"])

@@ -61,15 +61,15 @@ def test_each_rank_has_a_gpu_and_cpus_of_its_own(
     (log,) = (folder / "runs").rglob("logs/**/*.log")
     ranks = [line.split()[1:] for line in log.read_text().splitlines() if line.startswith("at ")]
     ranks.sort()
-    told: Any = (result.stderr, log.read_text())
+    output: Any = (result.stderr, log.read_text())
     # One node after another is filled with ranks.
     assert [rank[:3] for rank in ranks] == [
         ["0", "0", "0"],
         ["1", "0", "1"],
         ["2", "1", "0"],
         ["3", "1", "1"],
-    ], told
-    assert {rank[3] for rank in ranks} == shown, told
+    ], output
+    assert {rank[3] for rank in ranks} == shown, output
     for _, _, local, visible, device, cpus, threads, _ in ranks:
         assert device == (local if "," in visible else "0")
         assert (cpus, threads) == (local, "1")

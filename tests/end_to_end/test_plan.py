@@ -15,8 +15,8 @@ POINT = ("--fw", "pytorch", "--device", "gpu", "--gpus-per-node", 8, "--rehearse
 def test_a_plan_has_slurms_own_start_and_what_is_free_and_submits_nothing(
     hpcbert: Cli, as_user: Any, lab: Lab
 ) -> None:
-    done = hpcbert("plan", "--nodes", 2, *POINT, "--time", "00:30:00", status=0).document["data"]
-    (campaign,) = done["campaigns"]
+    answer = hpcbert("plan", "--nodes", 2, *POINT, "--time", "00:30:00", status=0).document["data"]
+    (campaign,) = answer["campaigns"]
     (point,) = campaign["points"]
     began = parse_utc(point["start"])
     assert began is not None
@@ -26,9 +26,9 @@ def test_a_plan_has_slurms_own_start_and_what_is_free_and_submits_nothing(
     (partition,) = campaign["partitions"]
     assert (partition["nodes"], partition["fitting"], partition["usable"]) == (4, 4, 4)
     assert campaign["missing"] == []
-    done = hpcbert("plan", "--nodes", 5, *POINT)
-    assert done.returncode == 5
-    text = " ".join(error["message"] for error in done.document["errors"])
+    answer = hpcbert("plan", "--nodes", 5, *POINT)
+    assert answer.returncode == 5
+    text = " ".join(error["message"] for error in answer.document["errors"])
     assert "has 4 nodes" in text
     assert "sbatch --test-only: " in text
     queue = as_user(["squeue", "--noheader", "--states=all", "--format=%Z"]).stdout

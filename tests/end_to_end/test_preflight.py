@@ -41,14 +41,14 @@ def rehearse(hpcbert: Cli, nodes: int, *words: str) -> dict[str, Any]:
         *("--repeats", 1, "--rehearse", "--preflight", "--concurrent-points", "--json", *words),
         status=0,
     ).document["data"]  # fmt: skip
-    found: dict[str, Any] = data
+    campaign: dict[str, Any] = data
 
     def over() -> bool:
         queue = hpcbert.run(["squeue", "--noheader", "--format=%j"])
         return unqueued(queue, Path(data["directory"]).name)
 
     until(over, "jobs are still queued", pause=0.5)
-    return found
+    return campaign
 
 
 def monitored(hpcbert: Cli, campaign: dict[str, Any]) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def test_where_nothing_can_be_measured_no_point_runs(measured: Cli) -> None:
     measured.run(["rm", str(measured.cwd / "all_reduce_perf")])
     campaign = rehearse(measured, 2)
     data = monitored(measured, campaign)
-    (told,) = data["campaigns"][0]["preflight"]
-    assert "failed, so no point runs" in told
+    (message,) = data["campaigns"][0]["preflight"]
+    assert "failed, so no point runs" in message
     assert data["repeats"] == {"asked": 1, "failed": 1}
     assert data["over"]
     status = Path(campaign["directory"]) / "status"

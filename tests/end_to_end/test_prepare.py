@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kit.cli import Cli
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.prepare.test_prepare import PATCH, RECIPE, git, make_sources
 
 
@@ -22,9 +22,9 @@ def tiny(work: Path) -> Path:
     image = "docker://registry.example.org#bert/tiny:1.0"
     commit = git(upstream, "rev-parse", "HEAD")
     text = RECIPE.format(repository=upstream, commit=commit, image=image, build="")
-    put(folder, "recipe.toml", text)
-    put(folder, "run.sh.j2", "exec -- python3 {{ source }}/train.py\n")
-    put(folder, "fix.patch", PATCH)
+    write_file(folder, "recipe.toml", text)
+    write_file(folder, "run.sh.j2", "exec -- python3 {{ source }}/train.py\n")
+    write_file(folder, "fix.patch", PATCH)
     return work
 
 
@@ -33,12 +33,12 @@ def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
     only: tuple[str, ...], hpcbert: Cli, lab: Any, tiny: Path
 ) -> None:
     """As in the lab's shell: the site is that of HPCBERT_SITE, and nothing else is said of it."""
-    own = ("--templates", tiny / "templates", "--json")
+    options = ("--templates", tiny / "templates", "--json")
     hpcbert = replace(hpcbert, env={"PYTHONPATH": hpcbert.env["PYTHONPATH"]})
-    words = ("prepare", "--fw", "tiny", *(f"--only={one}" for one in only))
+    words = ("prepare", "--fw", "tiny", *(f"--only={part}" for part in only))
     words = words if only else (*words, "--data", str(tiny / "data"))
     # Git 2.39 and 2.47 read no repository of another user, here root's; 2.55 does.
-    first = hpcbert(*words, *own)
+    first = hpcbert(*words, *options)
     if first.returncode:
         assert first.returncode == 4
         assert "safe.directory" in first.error["message"]
@@ -47,7 +47,7 @@ def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
     subprocess.run(["chown", "-R", owner, str(tiny / "upstream")], check=True)
     parts: dict[str, Any] = {}
     for status in ("done", "ready") if first.returncode else ("ready",):
-        parts = {part["kind"]: part for part in hpcbert(*words, *own, status=0).data["parts"]}
+        parts = {part["kind"]: part for part in hpcbert(*words, *options, status=0).data["parts"]}
         assert parts["source"]["status"] == status
         if not only:
             assert parts["image"]["status"] == "skipped"
@@ -56,6 +56,6 @@ def test_what_prepare_makes_in_a_lab_is_what_a_submission_uses(
     assert source.is_relative_to(lab.layout.sources)
     assert (source / "bert" / "train.py").read_text() == 'print("right")\n'
     shape = ("--nodes", "1", "--gpus-per-node", "1", "--data", str(tiny / "data"))
-    result = hpcbert("submit", "--fw", "tiny", *shape, "--dry-run", *own, status=0)
+    result = hpcbert("submit", "--fw", "tiny", *shape, "--dry-run", *options, status=0)
     (array,) = result.data["arrays"]
     assert str(source) in array["script_text"]

@@ -51,7 +51,7 @@ def test_a_renamed_job_is_followed_not_doubled_and_cancelled(as_user: Any, hpcbe
     document = result.document
     (array,) = document["data"]["arrays"]
     job = array["job_id"]
-    assert [one["what"] for one in array["changed"]] == ["JobName"]
+    assert [change["what"] for change in array["changed"]] == ["JobName"]
     assert any(f"proj-{job}" in warning for warning in document["warnings"])
     directory = Path(document["data"]["directory"])
     assert store.read_manifest(directory).user != "jovyan"

@@ -68,10 +68,10 @@ def test_only_what_failed_runs_again_and_every_attempt_stays(
     flag.unlink()
     result = hpcbert("retry", directory, "--wait", "--json")
     assert result.returncode == 0, result.stdout + result.stderr
-    found = runs(result.document)
+    repeats = runs(result.document)
     # A busy machine may spoil an attempt's clock: then there is another.
-    assert [number for number, run in found.items() if run["attempt"]] == bad
-    first, *_, second = found[2]["attempts"]
+    assert [number for number, run in repeats.items() if run["attempt"]] == bad
+    first, *_, second = repeats[2]["attempts"]
     assert (first["attempt"], first["state"], second["state"]) == (0, "FAILED", "COMPLETED")
     assert "exit status 7" in first["detail"]
     assert first["log"] != second["log"]

@@ -29,14 +29,14 @@ def test_a_failed_repeat_runs_again_on_another_node(hpcbert: Cli, as_user: Any, 
     assert row["repeats"] == {"ok": 2, "asked": 3}
     first = {run["repeat"]: run for run in row["runs"]}
     (bad_node,) = first[2]["nodes"]
-    assert bad_node not in {node for one in (1, 3) for node in first[one]["nodes"]}
+    assert bad_node not in {node for repeat in (1, 3) for node in first[repeat]["nodes"]}
     (directory,) = (hpcbert.cwd / "runs").iterdir()
     flag.unlink()
     again = hpcbert("retry", "--json")
     assert again.returncode == 0, again.stderr
     (array,) = again.data["campaigns"][0]["arrays"]
     assert [(repeat["repeat"], repeat["state"]) for repeat in array["repeats"]] == [(2, "FAILED")]
-    assert [one["node"] for one in array["excluded"]] == [bad_node]
+    assert [exclusion["node"] for exclusion in array["excluded"]] == [bad_node]
     assert "all successful repeats ran elsewhere" in array["excluded"][0]["why"]
     shown = as_user(["scontrol", "show", "job", array["job_id"]]).stdout
     assert f"ExcNodeList={bad_node}" in shown

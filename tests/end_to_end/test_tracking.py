@@ -64,7 +64,7 @@ class Bench:
         name = "20261121T100000Z-pytorch-aaaaaa"
         directory = self.work / name
         self.as_user(
-            ["mkdir", "-p", *(f"{directory}/{one}" for one in ("scripts", "slurm", "status"))]
+            ["mkdir", "-p", *(f"{directory}/{folder}" for folder in ("scripts", "slurm", "status"))]
         )
         arrays = []
         for number, (indices, body, options) in enumerate(jobs, start=1):
@@ -75,11 +75,11 @@ class Bench:
             script.write_text(text.replace("LOG", log).replace("BODY", body))
             shutil.chown(script, self.user)
             words = [f"--array={indices}", "-J", array.name, "-o", f"{directory}/slurm/%A_%a.out"]
-            made = self.as_user(["sbatch", "--parsable", *words, *options, str(script)])
-            assert made.ok, made.stderr
+            outcome = self.as_user(["sbatch", "--parsable", *words, *options, str(script)])
+            assert outcome.ok, outcome.stderr
             first, _, last = indices.partition("%")[0].partition("-")
             repeats = tuple(range(int(first), int(last or first) + 1))
-            arrays.append(replace(array, repeats=repeats, job_id=made.stdout.strip()))
+            arrays.append(replace(array, repeats=repeats, job_id=outcome.stdout.strip()))
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 5))
         changes = {"created": created, "user": self.user, "concurrent_points": True}
         return TrackedCampaign(directory, campaigns.campaign(name, *arrays, **changes))
@@ -100,8 +100,8 @@ class Bench:
 
 @pytest.fixture
 def bench(lab: Lab, as_user: Any, user: Any, work: Path) -> Iterator[Bench]:
-    found = Bench(lab, as_user, work, user.name)
-    yield found
+    new_bench = Bench(lab, as_user, work, user.name)
+    yield new_bench
     as_user(["scancel", f"--user={user.name}"])
 
 
@@ -128,9 +128,14 @@ def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
     assert runs[3].start is not None
     # The middle one leaves the queue before it starts: Slurm 22.05 keeps no record of it.
     bench.as_user(["scancel", f"{first}_4", f"{second}_2"])
-    bench.follow(tracker, lambda found: words(found)[6:7] == ["PENDING"] and found[3].kind.over)
+    bench.follow(
+        tracker,
+        lambda repeat_states: (
+            words(repeat_states)[6:7] == ["PENDING"] and repeat_states[3].kind.over
+        ),
+    )
     bench.as_user(["scancel", f"{second}_1"])
-    bench.follow(tracker, lambda found: words(found)[6] == "RUNNING")
+    bench.follow(tracker, lambda repeat_states: words(repeat_states)[6] == "RUNNING")
     bench.as_user(["scancel", f"{second}_3"])
     bench.follow(tracker, lambda _: tracker.is_over())
     states = list(tracker.states.values())
@@ -140,12 +145,12 @@ def test_every_end_is_told_as_slurm_tells_it(bench: Bench) -> None:
         "TIMEOUT",
     ]
     assert [state.exit_code for state in states[:3]] == [0, 3, 137]
-    known = [state for state in states if state.kind != "unknown"]
+    known_states = [state for state in states if state.kind != "unknown"]
     # Where controller and job agree, accounting is not waited for.
     agreed = {"COMPLETED", "FAILED"}
-    assert {state.source for state in known if state.word in agreed} <= {"sacct", "squeue"}
-    assert {state.source for state in known if state.word not in agreed} == {"sacct"}
-    assert all(state.nodes for state in known)
+    assert {state.source for state in known_states if state.word in agreed} <= {"sacct", "squeue"}
+    assert {state.source for state in known_states if state.word not in agreed} == {"sacct"}
+    assert all(state.nodes for state in known_states)
     assert "neither waits nor runs" in states[5].detail
     # At most one question to each a poll; accounting is asked about everything at once.
     polls = bench.commands.count("sacct")
@@ -165,9 +170,9 @@ def test_a_lost_node_ends_a_repeat_or_sends_it_back_to_the_queue(bench: Bench) -
     bench.follow(tracker, lambda repeat_states: words(repeat_states) == ["RUNNING", "RUNNING"])
     try:
         bench.as_root("scontrol", "update", "nodename=n4", "state=down", "reason=test")
-        states = bench.follow(tracker, lambda found: found[0].kind.over)
+        states = bench.follow(tracker, lambda repeat_states: repeat_states[0].kind.over)
         assert states[0].word == "NODE_FAIL"
-        states = bench.follow(tracker, lambda found: found[1].attempt == 1)
+        states = bench.follow(tracker, lambda repeat_states: repeat_states[1].attempt == 1)
         assert states[1].kind == "waiting"
         assert not tracker.is_over()
     finally:
@@ -228,7 +233,7 @@ def test_without_accounting_for_a_while_squeue_tells(bench: Bench) -> None:
     finally:
         start_daemon(bench.lab, "slurmdbd", run=run)
     # What the controller and the job agree about is not waited for.
-    states = bench.follow(tracker, lambda found: found[1].source == "sacct")
+    states = bench.follow(tracker, lambda repeat_states: repeat_states[1].source == "sacct")
     assert words(states) == ["COMPLETED", "RUNNING"]
     assert states[0].exit_code == 0
 
@@ -249,8 +254,8 @@ def test_cancel_takes_the_campaigns_jobs_and_no_others(
     bench.follow(
         tracker, lambda repeat_states: all(state.kind != "running" for state in repeat_states)
     )
-    left = set(bench.as_user(queue).stdout.split())
-    assert left - before == {other.stdout.strip()}
+    remaining = set(bench.as_user(queue).stdout.split())
+    assert remaining - before == {other.stdout.strip()}
     mine = replace(tracked_campaign.campaign.arrays[0], name="hpcbert-another")
     reused = replace(tracked_campaign, campaign=replace(tracked_campaign.campaign, arrays=(mine,)))
     assert submit.find_living(reused, run=bench.run).jobs == ()

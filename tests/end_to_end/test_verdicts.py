@@ -18,9 +18,9 @@ from tests.kit.waiting import unqueued
 
 @pytest.fixture
 def cluster(lab: Any, as_user: Any, checkout: Any, narrow: Path, work: Path) -> Iterator[Cluster]:
-    found = Cluster(lab, as_user, checkout.python, checkout.path, narrow, work)
-    yield found
-    found.user("scancel", "--me")
+    new_cluster = Cluster(lab, as_user, checkout.python, checkout.path, narrow, work)
+    yield new_cluster
+    new_cluster.user("scancel", "--me")
 
 
 class Submitted:
@@ -56,12 +56,12 @@ class Submitted:
         """Return its runs by their numbers, as `BEFORE hpcbert collect` has them."""
         cluster = self.cluster
         words = ["-m", "hpcbert", "collect", str(directory or self.directory), "--json"]
-        done = cluster.as_user(
+        outcome = cluster.as_user(
             [*before, cluster.python, *words],
             env={**cluster.lab.environment, "PYTHONPATH": str(cluster.checkout)},
             cwd=cluster.work,
         )
-        (table,) = json.loads(done.stdout)["data"]["tables"]
+        (table,) = json.loads(outcome.stdout)["data"]["tables"]
         return {run["repeat"]: run for run in table["rows"][0]["runs"]}
 
 
@@ -103,8 +103,8 @@ def test_of_repeats_in_one_job_the_suspended_one_is_refused(cluster: Cluster) ->
     (submitted.folder / "go").touch()
     submitted.over()
     # collect remembers what it is told first.
-    known = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", submitted.job)
-    wait_for("accounting knows", lambda: cluster.user(*known).stdout.strip() == "COMPLETED")
+    query = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", submitted.job)
+    wait_for("accounting knows", lambda: cluster.user(*query).stdout.strip() == "COMPLETED")
     runs = submitted.collect()
     assert "it was suspended for" in reasons(runs[1])
     assert runs[2]["valid"], reasons(runs[2])
@@ -162,14 +162,16 @@ def test_a_job_that_root_requeues_after_a_retry_completed_runs_nothing_and_chang
     start_requeued(cluster.root, f"{submitted.job}_1")
     submitted.over()
 
-    def told() -> dict[str, Any]:
+    def read_event() -> dict[str, Any]:
         outcome = cluster.hpcbert("monitor", str(submitted.directory), "--once", "--json")
         document: dict[str, Any] = json.loads(outcome.stdout.splitlines()[0])
         return document
 
-    wait_for("accounting knows", lambda: f"{submitted.job}_1" in (told()["detail"] or ""))
-    wait_for("accounting knows how", lambda: "its results are ignored" in (told()["detail"] or ""))
-    assert (told()["state"], told()["attempt"]) == ("COMPLETED", 1)
+    wait_for("accounting knows", lambda: f"{submitted.job}_1" in (read_event()["detail"] or ""))
+    wait_for(
+        "accounting knows how", lambda: "its results are ignored" in (read_event()["detail"] or "")
+    )
+    assert (read_event()["state"], read_event()["attempt"]) == ("COMPLETED", 1)
     assert {path: path.read_bytes() for path in files} == before
     run = submitted.collect()[1]
     assert (run["valid"], run["attempt"]) == (True, 1)

@@ -34,12 +34,12 @@ def rounds(
 
     def start(seed: int) -> Round:
         if seed not in started:
-            for one in started.values():
-                one.close()
+            for current in started.values():
+                current.close()
             started[seed] = Round(cluster, seed)
         return started[seed]
 
     yield start
-    for one in started.values():
-        one.close()
+    for current in started.values():
+        current.close()
     cluster.clear()

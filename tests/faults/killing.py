@@ -34,26 +34,26 @@ _KILLS = os.environ.get("HPCBERT_KILLS", "")
 def system_calls(trace: Path) -> list[Call]:
     """Return the system calls that strace noted, from the first on that names a campaign."""
     calls: Counter[str] = Counter()
-    found: list[Call] = []
+    listed: list[Call] = []
     for line in trace.read_text(errors="replace").splitlines():
         match = re.match(r"(\w+)\(", line)
         if match is None or match[1] == "exit_group":
             continue
         calls[match[1]] += 1
-        if found or _CAMPAIGN in line:
-            found.append((match[1], calls[match[1]]))
-    return found
+        if listed or _CAMPAIGN in line:
+            listed.append((match[1], calls[match[1]]))
+    return listed
 
 
-def chosen(found: list[Call], few: int) -> list[Call]:
+def chosen(calls: list[Call], sample_size: int) -> list[Call]:
     """Return a few, or as many as HPCBERT_KILLS says, one from each of as many stretches."""
     if _KILLS == "all":
-        return found
-    count = int(_KILLS or few)
+        return calls
+    count = int(_KILLS or sample_size)
     chance = random.Random(20261121)
-    edges = [len(found) * part // count for part in range(count + 1)]
+    edges = [len(calls) * part // count for part in range(count + 1)]
     return [
-        found[chance.randrange(low, high)] for low, high in itertools.pairwise(edges) if high > low
+        calls[chance.randrange(low, high)] for low, high in itertools.pairwise(edges) if high > low
     ]
 
 
@@ -115,9 +115,9 @@ class Desk:
         """
         words = ["squeue", "--noheader", f"--states={states}", "--format=%F %j"]
         names = [directory.name for directory in self.campaigns()]
-        found: dict[str, set[str]] = {}
+        ids: dict[str, set[str]] = {}
         for line in self.as_user(words).stdout.splitlines():
             job, _, name = line.partition(" ")
             if any(campaign in name for campaign in names):
-                found.setdefault(name, set()).add(job)
-        return found
+                ids.setdefault(name, set()).add(job)
+        return ids

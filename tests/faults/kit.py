@@ -46,9 +46,9 @@ emit 7 12
 HANG = "sleep 600"
 
 
-def wait_for(what: str, condition: Callable[[], Any]) -> Any:
+def wait_for(event: str, condition: Callable[[], Any]) -> Any:
     """Wait until something is true, and return it."""
-    return until(condition, what)
+    return until(condition, event)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Cluster:
     def must(self, *argv: str) -> str:
         """Run a command as the user until it succeeds; return what it prints."""
         outcome: Outcome = wait_for(
-            " ".join(argv), lambda: done if (done := self.user(*argv)).ok else None
+            " ".join(argv), lambda: answer if (answer := self.user(*argv)).ok else None
         )
         return outcome.stdout
 
@@ -266,12 +266,12 @@ class Campaign:
         """Return the ids of the jobs that bear the campaign's name."""
         name = self.array["name"]
         queue = ["squeue", "-h", "-a", "-t", "all", f"--name={name}", "-o", "%F"]
-        found = set(self.cluster.must(*queue).split())
+        ids = set(self.cluster.must(*queue).split())
         if self.cluster.lab.plan.accounting:
             words = ["sacct", "-X", "-n", "-P", "-D", f"--name={name}", "-o", "JobID", "-S"]
             rows = self.cluster.must(*words, "now-1hours").splitlines()
-            found |= {row.partition("_")[0] for row in rows}
-        return found
+            ids |= {row.partition("_")[0] for row in rows}
+        return ids
 
     def collect(self) -> tuple[int, list[dict[str, Any]]]:
         """Return what collect exits with and its runs."""
@@ -296,21 +296,21 @@ class Campaign:
         """Return what monitor says of a repeat at this moment."""
         outcome = self.cluster.hpcbert("monitor", str(self.directory), "--once", "--json")
         *events, _ = map(json.loads, outcome.stdout.splitlines())
-        found: dict[str, Any] = next(event for event in events if event["repeat"] == repeat)
-        return found
+        state: dict[str, Any] = next(event for event in events if event["repeat"] == repeat)
+        return state
 
     def check(self, expected: Expected) -> None:
         """Compare what monitor and collect say with what must come of it."""
         events = self.told()
         last = {event["repeat"]: event for event in events}
-        assert {repeat: one["state"] for repeat, one in last.items()} == expected.states
+        assert {repeat: event["state"] for repeat, event in last.items()} == expected.states
         happy = {event["repeat"] for event in events if event["kind"] == "succeeded"}
         assert happy == {n for n, word in expected.states.items() if word == "COMPLETED"}
         code, runs = self.collect()
-        found = {run["repeat"]: run for run in runs}
-        assert {repeat: run["state"] for repeat, run in found.items()} == expected.states
-        assert {repeat for repeat, run in found.items() if run["valid"]} == expected.valid
-        for repeat, run in found.items():
+        runs_by_repeat = {run["repeat"]: run for run in runs}
+        assert {repeat: run["state"] for repeat, run in runs_by_repeat.items()} == expected.states
+        assert {repeat for repeat, run in runs_by_repeat.items() if run["valid"]} == expected.valid
+        for repeat, run in runs_by_repeat.items():
             assert run["valid"] is (run["reasons"] == [])
             assert (run["throughput"] is not None) is run["valid"]
             assert run["attempt"] == expected.attempts.get(repeat, 0)

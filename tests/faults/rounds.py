@@ -29,7 +29,7 @@ LANES: dict[str, list[Fault]] = {}
 def fault(lane: str) -> Callable[[Fault], Callable[..., None]]:
     """Make a test of a fault: it happens in the round of each seed, and the test gives its result."""
 
-    def made(body: Fault) -> Callable[..., None]:
+    def decorate(body: Fault) -> Callable[..., None]:
         if ONLY in body.__name__:
             LANES.setdefault(lane, []).append(body)
 
@@ -41,7 +41,7 @@ def fault(lane: str) -> Callable[[Fault], Callable[..., None]]:
         test.__name__, test.__doc__ = body.__name__, body.__doc__
         return test
 
-    return made
+    return decorate
 
 
 class Round:
@@ -56,9 +56,9 @@ class Round:
         threads = {
             name: self._thread(self._lane, cluster, lane) for name, lane in lanes if name != "last"
         }
-        others = [thread for name, thread in threads.items() if name != "clock"]
+        lane_threads = [thread for name, thread in threads.items() if name != "clock"]
         last = dict(lanes).get("last", [])
-        self._threads = [*threads.values(), self._thread(self._end, cluster, last, others)]
+        self._threads = [*threads.values(), self._thread(self._end, cluster, last, lane_threads)]
 
     def _thread(self, body: Callable[..., None], *args: object) -> threading.Thread:
         thread = threading.Thread(target=body, args=args, daemon=True)

@@ -84,7 +84,7 @@ def test_a_job_is_sent_back_and_held(cluster: Cluster) -> None:
     cluster.must("scontrol", "requeuehold", f"{campaign.job}_1")
     campaign.waits(1)
     assert campaign.look(1)["kind"] in {"waiting", "requeued"}
-    gone(cluster, f"{campaign.job}_1")
+    wait_until_requeued(cluster, f"{campaign.job}_1")
     cluster.must("scontrol", "release", f"{campaign.job}_1")
     campaign.start_now(1)
     campaign.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
@@ -153,7 +153,7 @@ def test_the_directory_is_full(cluster: Cluster) -> None:
     assert all(run["reasons"] for run in runs_found)
 
 
-def gone(cluster: Cluster, job: str) -> None:
+def wait_until_requeued(cluster: Cluster, job: str) -> None:
     """Wait until the last run of a job that was sent back has left its node."""
     words = ["scontrol", "show", "job", job]
     wait_for(f"{job} has left", lambda: "JobState=PENDING" in cluster.user(*words).stdout)
@@ -169,7 +169,7 @@ def test_another_job_comes_first(cluster: Cluster) -> None:
     campaign.in_step(1)
     urgent(cluster)
     campaign.waits(1)
-    gone(cluster, f"{campaign.job}_1")
+    wait_until_requeued(cluster, f"{campaign.job}_1")
     campaign.start_now(1)
     campaign.check(Expected({1: "COMPLETED"}, frozenset({1}), {1: 1}))
 
@@ -259,9 +259,9 @@ def test_a_nodes_daemon_is_killed(cluster: Cluster) -> None:
         for words in (("monitor", "--once"), ("collect",)):
             stdout = cluster.hpcbert(*words, str(campaign.directory)).stdout
             assert "lost a node (n4)" in " ".join(stdout.split()), stdout
-        (found,) = campaign.collect()[1]
-        assert (found["state"], found["nodes"]) == ("NODE_FAIL", ["n4"])
-        assert any("lost a node (n4)" in reason["detail"] for reason in found["reasons"])
+        (lost_run,) = campaign.collect()[1]
+        assert (lost_run["state"], lost_run["nodes"]) == ("NODE_FAIL", ["n4"])
+        assert any("lost a node (n4)" in reason["detail"] for reason in lost_run["reasons"])
     finally:
         campaign.go()
         start_daemon(cluster.lab, "n4", run=run)
@@ -283,17 +283,17 @@ def usable(cluster: Cluster, name: str) -> None:
     administrator who has seen to it resumes it.
     """
     words = ["sinfo", "-h", "-n", name, "-p", "gpu", "-o", "%T %E"]
-    seen: dict[str, None] = {}
+    states: dict[str, None] = {}
 
     def ready() -> bool:
         state = cluster.user(*words).stdout.strip()
-        seen[state] = None
+        states[state] = None
         if state.startswith(("down", "drained")):
             cluster.root("scontrol", "update", f"nodename={name}", "state=resume")
         # Mixed: another lane's job may run there by now. A star: Slurm doesn't hear of the node yet.
         return state.startswith(("idle ", "mixed ", "allocated "))
 
-    until(ready, lambda: f"{name} takes jobs, after {', '.join(seen)}")
+    until(ready, lambda: f"{name} takes jobs, after {', '.join(states)}")
 
 
 # --- The controller -------------------------------------------------------------------------------

@@ -46,8 +46,8 @@ def test_cancel_and_then_retry_killed_at_system_calls_lose_and_double_no_job(
     bystander = desk.submitted()
     cancelled, outcomes = cancel_killed(desk, bystander)
     dead = 0
-    found = desk.calls("retry", str(cancelled.pop()), "--json")
-    tried = chosen(found, FEW)
+    calls = desk.calls("retry", str(cancelled.pop()), "--json")
+    tried = chosen(calls, FEW)
     for call, number in tried:
         if not cancelled:
             cancelled.append(desk.submitted())
@@ -65,6 +65,6 @@ def test_cancel_and_then_retry_killed_at_system_calls_lose_and_double_no_job(
         assert len(alive(desk, directory)) == POINTS, (call, number)
         assert not (directory / store.LOCK).exists(), (call, number)
     assert len(alive(desk, bystander)) == POINTS
-    counts = f"{len(found)} system calls, {len(tried)} tried, {dead} killed"
+    counts = f"{len(calls)} system calls, {len(tried)} tried, {dead} killed"
     print(f"cancel: {outcomes}; retry: {counts}")  # noqa: T201
     assert dead > len(tried) // 2

@@ -46,8 +46,8 @@ def watch(desk: Desk, directory: Path) -> None:
 def test_a_submission_killed_at_a_system_call_loses_and_doubles_no_job(
     desk: Desk,
 ) -> None:
-    found = desk.calls(*SUBMIT)
-    tried = [(call, number, *killed(desk, call, number)) for call, number in chosen(found, FEW)]
+    calls = desk.calls(*SUBMIT)
+    tried = [(call, number, *killed(desk, call, number)) for call, number in chosen(calls, FEW)]
     outcomes: Counter[str] = Counter()
     for call, number, directory, dead in tried:
         where = f"killed at {call} number {number}"
@@ -67,5 +67,5 @@ def test_a_submission_killed_at_a_system_call_loses_and_doubles_no_job(
         for array in manifest.arrays:
             assert jobs.get(array.name) == {array.job_id}, where
         assert not (directory / store.LOCK).exists(), where
-    print(f"{len(found)} boundaries, {len(tried)} tried: {dict(outcomes)}")  # noqa: T201
+    print(f"{len(calls)} boundaries, {len(tried)} tried: {dict(outcomes)}")  # noqa: T201
     assert outcomes["resumed"] + outcomes["before the manifest"] > len(tried) // 2

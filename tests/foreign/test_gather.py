@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from hpcbert.model import Shape
-from tests.kit.logs import DEEPSPEED, put
+from tests.kit.logs import DEEPSPEED, write_file
 from tests.kit.tables import Collect, CollectJson, rows
 
 DLPERF = "logs/Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5"
 
 
-def codes(row: dict[str, Any]) -> dict[int, list[str]]:
+def list_codes(row: dict[str, Any]) -> dict[int, list[str]]:
     return {
         run["repeat"]: [reason["code"] for reason in run["reasons"]]
         for run in row["runs"]
@@ -54,7 +54,7 @@ def deepspeed(tmp_path: Path) -> Path:
             # A running average that settles: the warm-up differs, the window's mean is the speed.
             rates = [speed * 0.8] * 18 + [speed - 1, speed + 1] * 50
             log = deepspeed_log(rates, samples=32 * Shape.parse(shape).gpus, run=number)
-            put(root, f"bert/bz32/{shape}/bert_b32_fp32_{number}.log", log)
+            write_file(root, f"bert/bz32/{shape}/bert_b32_fp32_{number}.log", log)
     return root
 
 
@@ -105,7 +105,7 @@ def test_bad_logs_are_in_no_median_and_say_why(
     row = rows(document)[1]
     assert row["median"] == pytest.approx((573.84 + 587.55) / 2)
     assert row["repeats"] == {"ok": 2, "asked": 5}
-    assert codes(row) == {1: ["incomplete"], 3: ["loss"], 5: ["incomplete"]}
+    assert list_codes(row) == {1: ["incomplete"], 3: ["loss"], 5: ["incomplete"]}
     assert [run["throughput"] for run in row["runs"] if not run["valid"]] == [None] * 3
     assert document["errors"][0]["code"] == "incomplete"
     text = collect(deepspeed)
@@ -114,10 +114,10 @@ def test_bad_logs_are_in_no_median_and_say_why(
     assert "✗ repeat 1  incomplete: the log ends at iteration 118 of 120" in text.stdout
     assert "3 of 25 repeats are invalid" in text.stderr
     lack = "n1:77:99 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n"
-    for number, said in ((1, "".join(truncated) + lack), (5, lack)):
-        (point / f"bert_b32_fp32_{number}.log").write_text(said)
+    for number, content in ((1, "".join(truncated) + lack), (5, lack)):
+        (point / f"bert_b32_fp32_{number}.log").write_text(content)
     row = rows(collect_json(deepspeed))[1]
-    assert codes(row) == {
+    assert list_codes(row) == {
         1: ["incomplete", "device-oom"],
         3: ["loss"],
         5: ["incomplete", "device-oom"],
@@ -131,7 +131,7 @@ def test_a_gap_in_the_numbers_is_a_run_that_is_missing(
 ) -> None:
     (deepspeed / "bert/bz32/1n8g/bert_b32_fp32_2.log").unlink()
     row = rows(collect_json(deepspeed))[2]
-    assert (row["repeats"], codes(row)) == ({"ok": 4, "asked": 5}, {2: ["no-log"]})
+    assert (row["repeats"], list_codes(row)) == ({"ok": 4, "asked": 5}, {2: ["no-log"]})
 
 
 def test_pipes_and_directories_in_place_of_logs_are_reasons(
@@ -141,7 +141,7 @@ def test_pipes_and_directories_in_place_of_logs_are_reasons(
     (point / "bert_b32_fp32_2.log").unlink()
     os.mkfifo(point / "bert_b32_fp32_2.log")
     row = rows(collect_json(deepspeed))[2]
-    assert codes(row) == {2: ["no-log"]}
+    assert list_codes(row) == {2: ["no-log"]}
 
 
 def test_rehearsed_logs_make_no_table(
@@ -149,7 +149,7 @@ def test_rehearsed_logs_make_no_table(
 ) -> None:
     for number in range(1, 4):
         log = "HPCBERT REHEARSAL rank=0/1\n" + deepspeed_log([500.0] * 118)
-        put(tmp_path, f"deepspeed/1n1g/bert_b32_fp32_{number}.log", log)
+        write_file(tmp_path, f"deepspeed/1n1g/bert_b32_fp32_{number}.log", log)
     document = collect_json(tmp_path / "deepspeed")
     assert document["data"]["tables"] == []
     assert document["exit_code"] == 4
@@ -164,13 +164,13 @@ def test_one_rehearsal_among_real_runs_is_a_reason(
 ) -> None:
     path = deepspeed / "bert/bz32/1n1g/bert_b32_fp32_4.log"
     path.write_text("HPCBERT REHEARSAL\n" + path.read_text())
-    assert codes(rows(collect_json(deepspeed))[0]) == {4: ["rehearsal"]}
+    assert list_codes(rows(collect_json(deepspeed))[0]) == {4: ["rehearsal"]}
 
 
 def test_runs_from_zero_become_runs_from_one(tmp_path: Path, collect_json: CollectJson) -> None:
     for number in range(3):
         name = f"deepspeed/1n1g/bert_base_b32_fp32_{number}.log"
-        put(tmp_path, name, deepspeed_log([100.0 + number] * 118, run=number))
+        write_file(tmp_path, name, deepspeed_log([100.0 + number] * 118, run=number))
     row = rows(collect_json(tmp_path / "deepspeed"))[0]
     assert [run["repeat"] for run in row["runs"]] == [1, 2, 3]
     assert row["repeats"] == {"ok": 3, "asked": 3}
@@ -178,16 +178,18 @@ def test_runs_from_zero_become_runs_from_one(tmp_path: Path, collect_json: Colle
 
 def test_the_last_good_attempt_counts(tmp_path: Path, collect_json: CollectJson) -> None:
     name = "deepspeed/1n1g/bert_b32_fp32_1"
-    put(tmp_path, f"{name}.log", deepspeed_log([100.0] * 118))
-    put(tmp_path, f"{name}.r1.log", deepspeed_log([200.0] * 118))
-    put(tmp_path, f"{name}.r2.log", deepspeed_log([300.0] * 50))
+    write_file(tmp_path, f"{name}.log", deepspeed_log([100.0] * 118))
+    write_file(tmp_path, f"{name}.r1.log", deepspeed_log([200.0] * 118))
+    write_file(tmp_path, f"{name}.r2.log", deepspeed_log([300.0] * 50))
     (run,) = rows(collect_json(tmp_path / "deepspeed"))[0]["runs"]
     assert (run["attempt"], run["throughput"]) == (1, pytest.approx(200.0))
 
 
 def test_two_logs_of_one_repeat_are_refused_by_name(tmp_path: Path, collect: Collect) -> None:
     for folder in ("a", "b"):
-        put(tmp_path, f"{folder}/deepspeed/1n1g/bert_b32_fp32_1.log", deepspeed_log([1.0] * 118))
+        write_file(
+            tmp_path, f"{folder}/deepspeed/1n1g/bert_b32_fp32_1.log", deepspeed_log([1.0] * 118)
+        )
     result = collect(tmp_path / "a", tmp_path / "b")
     assert result.returncode == 2
     assert "a/deepspeed/1n1g/bert_b32_fp32_1.log" in result.stderr
@@ -209,7 +211,7 @@ def test_patterns_and_flags_supply_what_paths_do_not_tell(
     tmp_path: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
     for number in (1, 2):
-        put(
+        write_file(
             tmp_path,
             f"x/run{number}-on-2x8.txt",
             deepspeed_log([10.0] * 118, samples=512, run=number),
@@ -223,8 +225,8 @@ def test_patterns_and_flags_supply_what_paths_do_not_tell(
     missing = collect(*words, "--fw", "deepspeed")
     assert "x/run1-on-2x8.txt" in missing.stderr
     assert "--batch-size --precision" in missing.stderr
-    rest = ("--fw", "deepspeed", "--batch-size", "32", "--precision", "fp16", "--model", "m")
-    document = collect_json(*words, *rest)
+    options = ("--fw", "deepspeed", "--batch-size", "32", "--precision", "fp16", "--model", "m")
+    document = collect_json(*words, *options)
     (table,) = document["data"]["tables"]
     assert (table["model"], table["precision"], table["rows"][0]["shape"]) == ("m", "fp16", "2n8g")
     assert [run["repeat"] for run in table["rows"][0]["runs"]] == [1, 2]
@@ -232,7 +234,7 @@ def test_patterns_and_flags_supply_what_paths_do_not_tell(
 
 def test_files_without_a_number_are_numbered(tmp_path: Path, collect_json: CollectJson) -> None:
     for name in ("b.log", "a.log"):
-        put(tmp_path, f"1n1g/{name}", deepspeed_log([10.0] * 118))
+        write_file(tmp_path, f"1n1g/{name}", deepspeed_log([10.0] * 118))
     flags = ("--fw", "deepspeed", "--batch-size", "32", "--precision", "fp32")
     paths = (tmp_path / "1n1g/b.log", tmp_path / "1n1g/a.log")
     row = rows(collect_json(*paths, *flags, "--as-repeats"))[0]
@@ -254,9 +256,9 @@ def test_a_precision_that_names_have_wrong_is_read_past(
         f"step: {n}, total_loss: 9.7, mlm_loss: 8.9, nsp_loss: 0.7, throughput: 64.9 {1e9 + n}\n"
         for n in range(19, 120, 20)
     )
-    put(tmp_path, "logs/oneflow/1n1g/bert_base_b64_fp32_0.log", header + steps)
+    write_file(tmp_path, "logs/oneflow/1n1g/bert_base_b64_fp32_0.log", header + steps)
     wrong = collect_json(tmp_path / "logs")
-    assert codes(rows(wrong)[0]) == {1: ["config"]}
+    assert list_codes(rows(wrong)[0]) == {1: ["config"]}
     relabelled = collect(tmp_path / "logs", "--precision", "fp16")
     assert relabelled.returncode == 2
     assert "The path says precision = fp32, but --precision says fp16" in relabelled.stderr
@@ -278,7 +280,7 @@ def test_a_log_without_its_header_belongs_to_its_siblings(
             '{"accumulation": 4, "world_size": 1, "batch_size_per_device": 8, "precision": "fp32"}'
         )
         log = f"hpcbert-config {config}\n{lines}" if number == 1 else ""
-        put(tmp_path, f"logs/pytorch/1n1g/run{number}.log", log)
+        write_file(tmp_path, f"logs/pytorch/1n1g/run{number}.log", log)
     document = collect_json(tmp_path / "logs", "--pattern", "run{repeat}.log")
     (table,) = document["data"]["tables"]
     assert table["variant"] == "acc4"
@@ -311,7 +313,9 @@ def test_what_is_no_file_is_written_into(deepspeed: Path, tmp_path: Path, collec
 
 def test_names_and_logs_can_not_steer_a_terminal(tmp_path: Path, collect: Collect) -> None:
     name = os.fsdecode(b"a\xff\x1b[2Jb/deepspeed/1n1g/bert_b32_fp32_1.log")
-    put(tmp_path, name, deepspeed_log([1.0] * 118).replace("loss=7.5", "loss=\x07\x08\x7fnan"))
+    write_file(
+        tmp_path, name, deepspeed_log([1.0] * 118).replace("loss=7.5", "loss=\x07\x08\x7fnan")
+    )
     for form in ("text", "markdown", "csv", "json", "dlperf-json"):
         result = collect(tmp_path, "--format", form, "--model", "\x1b[31mred")
         assert result.returncode == 4
@@ -344,7 +348,7 @@ def test_mistakes_are_usage_errors(
 def test_another_window_must_be_reached_too(deepspeed: Path, collect_json: CollectJson) -> None:
     assert collect_json(deepspeed, "--skip", "40", "--iters", "100")["exit_code"] == 0
     document = collect_json(deepspeed, "--iters", "121")
-    assert all(codes(row)[1] == ["incomplete"] for row in rows(document))
+    assert all(list_codes(row)[1] == ["incomplete"] for row in rows(document))
 
 
 def test_nothing_to_collect_is_said(tmp_path: Path, collect: Collect) -> None:

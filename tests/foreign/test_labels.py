@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.kit.recipes import sample
 from tests.kit.tables import CollectJson, only_run
 
 TF1 = "1n8g/bert_b64_fp16_1.log"
 
 
-def reason(document: dict[str, Any]) -> tuple[str, str]:
-    (one,) = only_run(document)["reasons"]
-    return one["code"], one["detail"]
+def read_reason(document: dict[str, Any]) -> tuple[str, str]:
+    (entry,) = only_run(document)["reasons"]
+    return entry["code"], entry["detail"]
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "said"),
+    ("flag", "value", "message"),
     [
         ("--precision", "fp32", "The path says precision = fp16, but --precision says fp32"),
         ("--precision", "bf16", "The path says precision = fp16, but --precision says bf16"),
@@ -37,17 +37,17 @@ def reason(document: dict[str, Any]) -> tuple[str, str]:
     ],
 )
 def test_an_option_never_relabels_a_path(
-    tmp_path: Path, run: CollectJson, flag: str, value: str, said: str
+    tmp_path: Path, run: CollectJson, flag: str, value: str, message: str
 ) -> None:
-    put(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
+    write_file(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
     document = run(tmp_path / "ngc-tf1", flag, value)
     assert document["exit_code"] == 2
-    assert said in document["errors"][0]["message"]
+    assert message in document["errors"][0]["message"]
     assert "data" not in document or not (document["data"] or {}).get("tables")
 
 
 def test_all_gpus_of_a_path_agree_with_the_options(tmp_path: Path, run: CollectJson) -> None:
-    put(tmp_path, "logs/bs64_fp16_gpu8.log", sample("ngc-tf1"))
+    write_file(tmp_path, "logs/bs64_fp16_gpu8.log", sample("ngc-tf1"))
     words = ("--fw", "ngc-tf1", "--pattern", "bs{batch_size}_{precision}_gpu{gpus}.log")
     assert only_run(run(tmp_path / "logs", *words, "--nodes", 1))["valid"]
     assert only_run(run(tmp_path / "logs", *words, "--gpus-per-node", 8))["valid"]
@@ -57,7 +57,7 @@ def test_all_gpus_of_a_path_agree_with_the_options(tmp_path: Path, run: CollectJ
 
 
 def test_a_folders_framework_is_not_overruled(tmp_path: Path, run: CollectJson) -> None:
-    put(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
+    write_file(tmp_path, f"ngc-tf1/{TF1}", sample("ngc-tf1"))
     document = run(tmp_path / "ngc-tf1", "--fw", "paddle")
     assert document["exit_code"] == 2
     message = document["errors"][0]["message"]
@@ -71,13 +71,15 @@ def test_a_folders_framework_is_not_overruled(tmp_path: Path, run: CollectJson) 
 
 def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: CollectJson) -> None:
     """DLPerf keeps the logs of NVIDIA's PyTorch BERT in folders called pytorch."""
-    put(tmp_path, "pytorch/1n8g/bert-base-adam-training_b32_fp32_1.log", sample("ngc-pytorch"))
+    write_file(
+        tmp_path, "pytorch/1n8g/bert-base-adam-training_b32_fp32_1.log", sample("ngc-pytorch")
+    )
     document = run(tmp_path / "pytorch", "--fw", "ngc-pytorch")
     assert only_run(document)["valid"]
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [
         ("1n8g/bert_b64_fp32_1.log", (), "precision = fp16, the path says fp32"),
         ("1n8g/bert_b32_fp16_1.log", (), "batch_size_per_device = 64, the path says 32"),
@@ -102,11 +104,11 @@ def test_a_folder_may_be_called_as_another_framework(tmp_path: Path, run: Collec
     ],
 )
 def test_a_log_that_says_otherwise_is_refused_by_both_values(
-    tmp_path: Path, run: CollectJson, name: str, words: tuple[str, ...], said: str
+    tmp_path: Path, run: CollectJson, name: str, words: tuple[str, ...], message: str
 ) -> None:
-    path = put(tmp_path, f"logs/{name}", sample("ngc-tf1"))
-    code, detail = reason(run(path, "--fw", "ngc-tf1", *words))
-    assert (code, said in detail) == ("config", True), detail
+    path = write_file(tmp_path, f"logs/{name}", sample("ngc-tf1"))
+    code, detail = read_reason(run(path, "--fw", "ngc-tf1", *words))
+    assert (code, message in detail) == ("config", True), detail
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_a_log_that_says_otherwise_is_refused_by_both_values(
 def test_a_setting_of_logs_is_a_known_name_and_a_whole_number(
     tmp_path: Path, run: CollectJson, word: str
 ) -> None:
-    path = put(tmp_path, TF1, sample("ngc-tf1"))
+    path = write_file(tmp_path, TF1, sample("ngc-tf1"))
     document = run(path, "--fw", "ngc-tf1", "--set", word)
     assert document["exit_code"] == 2
     assert "--set" in document["errors"][0]["message"]
@@ -132,8 +134,8 @@ def test_a_log_of_another_framework_is_recognised_by_its_lines(
     tmp_path: Path, run: CollectJson, name: str
 ) -> None:
     fw = "mlperf-bert"
-    path = put(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample(name))
-    code, detail = reason(run(path, "--fw", fw))
+    path = write_file(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample(name))
+    code, detail = read_reason(run(path, "--fw", fw))
     assert code == "format"
     assert detail.endswith(f"has no line of {fw}, but looks like a log of {name}")
 
@@ -141,36 +143,38 @@ def test_a_log_of_another_framework_is_recognised_by_its_lines(
 def test_programs_that_print_the_same_lines_are_both_named(
     tmp_path: Path, run: CollectJson
 ) -> None:
-    path = put(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("tf2"))
-    assert "a log of perfzero or tf2" in reason(run(path, "--fw", "oneflow"))[1]
+    path = write_file(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("tf2"))
+    assert "a log of perfzero or tf2" in read_reason(run(path, "--fw", "oneflow"))[1]
 
 
 def test_a_line_that_two_frameworks_share_does_not_hide_which_it_is(
     tmp_path: Path, run: CollectJson
 ) -> None:
     """Both MLPerf programs say run_start; only one of them prints steps like these."""
-    path = put(tmp_path, "logs/1n8g/bert_b5_fp16_1.log", sample("perfzero"))
-    code, detail = reason(run(path, "--fw", "mlperf-bert"))
+    path = write_file(tmp_path, "logs/1n8g/bert_b5_fp16_1.log", sample("perfzero"))
+    code, detail = read_reason(run(path, "--fw", "mlperf-bert"))
     assert (code, "looks like a log of perfzero" in detail) == ("format", True), detail
 
 
 def test_a_log_of_a_program_with_the_same_lines_keeps_its_own_batch(
     tmp_path: Path, run: CollectJson
 ) -> None:
-    path = put(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("perfzero"))
-    code, detail = reason(run(path, "--fw", "tf2"))
+    path = write_file(tmp_path, "logs/1n8g/bert_b32_fp16_1.log", sample("perfzero"))
+    code, detail = read_reason(run(path, "--fw", "tf2"))
     assert (code, "a global batch of 760 is not 32 samples" in detail) == ("config", True)
 
 
 def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: CollectJson) -> None:
-    path = put(tmp_path, "logs/1n8g/bert_b32_fp32_1.log", gzip.compress(sample("ngc-pytorch")))
+    path = write_file(
+        tmp_path, "logs/1n8g/bert_b32_fp32_1.log", gzip.compress(sample("ngc-pytorch"))
+    )
     document = run(path)
     assert document["exit_code"] == 2
     assert "give --fw ngc-pytorch" in str(document["errors"][0])
 
 
 @pytest.mark.parametrize(
-    ("data", "code", "said"),
+    ("data", "code", "message"),
     [
         (
             b"epoch 3 took 17 ms\n" * 50,
@@ -201,25 +205,25 @@ def test_without_a_framework_its_lines_give_the_hint(tmp_path: Path, run: Collec
     ],
 )
 def test_what_is_no_log_of_any_framework_says_what_it_is(
-    tmp_path: Path, run: CollectJson, data: bytes, code: str, said: str
+    tmp_path: Path, run: CollectJson, data: bytes, code: str, message: str
 ) -> None:
-    put(tmp_path, "oneflow/1n1g/bert_b32_fp32_1.log", data)
-    found, detail = reason(run(tmp_path / "oneflow"))
-    assert (found, said in detail) == (code, True), detail
+    write_file(tmp_path, "oneflow/1n1g/bert_b32_fp32_1.log", data)
+    reason_code, detail = read_reason(run(tmp_path / "oneflow"))
+    assert (reason_code, message in detail) == (code, True), detail
 
 
 def test_compressed_and_wide_logs_are_in_the_table(tmp_path: Path, run: CollectJson) -> None:
     data = sample("ngc-tf1")
-    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_1.log", data)
-    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_2.log.gz", gzip.compress(data))
-    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_3.log.xz", lzma.compress(data))
-    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_4.log", gzip.compress(data))
-    put(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_5.log", data.decode().encode("utf-16"))
+    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_1.log", data)
+    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_2.log.gz", gzip.compress(data))
+    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_3.log.xz", lzma.compress(data))
+    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_4.log", gzip.compress(data))
+    write_file(tmp_path, "ngc-tf1/1n8g/bert_b64_fp16_5.log", data.decode().encode("utf-16"))
     pattern = "bert_b{batch_size}_{precision}_{repeat}.log"
     for words in ((), ("--pattern", pattern)):
         (table,) = run(tmp_path / "ngc-tf1", *words)["data"]["tables"]
         (row,) = table["rows"]
-        assert [one["repeat"] for one in row["runs"]] == [1, 2, 3, 4, 5]
+        assert [entry["repeat"] for entry in row["runs"]] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +240,9 @@ def test_the_precision_of_a_real_tensorflow_log_is_read_from_its_steps(
     path = tmp_path / f"ngc-tf1/{shape}/bert_b{batch[2:]}_{wrong}_1.log"
     path.parent.mkdir(parents=True)
     shutil.copy(folder / f"tf_bert_pretraining_lamb_base_{log}.log", path)
-    code, detail = reason(run(tmp_path / "ngc-tf1", "--rule", "rate", "--skip", 10, "--iters", 40))
+    code, detail = read_reason(
+        run(tmp_path / "ngc-tf1", "--rule", "rate", "--skip", 10, "--iters", 40)
+    )
     assert (code, f"precision = {precision}" in detail) == ("config", True), detail
 
 
@@ -244,7 +250,7 @@ def test_the_precision_of_a_real_tensorflow_log_is_read_from_its_steps(
 def test_a_folder_that_says_otherwise_is_named(
     tmp_path: Path, run: CollectJson, folder: str
 ) -> None:
-    path = put(tmp_path, f"ngc-tf1/{folder}/{TF1}", sample("ngc-tf1"))
+    path = write_file(tmp_path, f"ngc-tf1/{folder}/{TF1}", sample("ngc-tf1"))
     document = run(tmp_path / "ngc-tf1")
     assert document["exit_code"] == 2
     assert "The path says" in document["errors"][0]["message"]
@@ -254,9 +260,9 @@ def test_a_folder_that_says_otherwise_is_named(
 
 
 def test_folders_label_logs_of_any_name(tmp_path: Path, run: CollectJson) -> None:
-    path = put(tmp_path, "fp16/bz64/1n8g/first.log", sample("ngc-tf1"))
+    path = write_file(tmp_path, "fp16/bz64/1n8g/first.log", sample("ngc-tf1"))
     assert only_run(run(path, "--fw", "ngc-tf1"))["valid"]
     document = run(path, "--fw", "ngc-tf1", "--precision", "fp32")
     assert "The path says precision = fp16, but --precision says fp32" in str(document["errors"])
-    path = put(tmp_path, "fp32/bz64/1n8g/first.log", sample("ngc-tf1"))
-    assert reason(run(path, "--fw", "ngc-tf1"))[0] == "config"
+    path = write_file(tmp_path, "fp32/bz64/1n8g/first.log", sample("ngc-tf1"))
+    assert read_reason(run(path, "--fw", "ngc-tf1"))[0] == "config"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.foreign.test_gather import deepspeed_log
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.kit.tables import Collect, CollectJson, rows
 
 
@@ -20,12 +20,12 @@ def logs(tmp_path: Path) -> Path:
     root = tmp_path / "logs" / "deepspeed"
     for number in (1, 2):
         name = f"1n1g/bert_b32_fp32_{number}.log"
-        put(root, name, deepspeed_log([100.0 + number] * 118, run=number))
+        write_file(root, name, deepspeed_log([100.0 + number] * 118, run=number))
     return root
 
 
-def left_out(document: dict[str, Any]) -> dict[str, str]:
-    return {Path(one["path"]).name: one["why"] for one in document["data"]["left_out"]}
+def list_left_out(document: dict[str, Any]) -> dict[str, str]:
+    return {Path(log["path"]).name: log["why"] for log in document["data"]["left_out"]}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_may_be_a_log_is_named_and_counted(
     shutil.copy(logs / "1n1g/bert_b32_fp32_1.log", logs / "1n1g" / name)
     document = collect_json(logs)
     assert (document["status"], document["exit_code"]) == ("partial", 4)
-    assert "a name in DLPerf's form" in left_out(document)[name]
+    assert "a name in DLPerf's form" in list_left_out(document)[name]
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
     text = collect(logs)
     assert text.returncode == 4
@@ -52,11 +52,11 @@ def test_what_is_no_log_is_named_and_no_loss(
     logs: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
     for number in range(12):
-        put(logs, f"result/table{number}.json", "{}")
-    put(logs, "README.md", "numbers")
+        write_file(logs, f"result/table{number}.json", "{}")
+    write_file(logs, "README.md", "numbers")
     document = collect_json(logs)
     assert document["exit_code"] == 0
-    assert set(left_out(document)) == {"README.md", *(f"table{n}.json" for n in range(12))}
+    assert set(list_left_out(document)) == {"README.md", *(f"table{n}.json" for n in range(12))}
     (line,) = (line for line in collect(logs).stderr.splitlines() if "left out" in line)
     assert "left out 13 files, because it does not have the name of a log" in line
     assert "3 more, which --json names" in line
@@ -65,55 +65,55 @@ def test_what_is_no_log_is_named_and_no_loss(
 def test_a_pattern_leaves_out_what_it_does_not_fit(
     logs: Path, collect: Collect, collect_json: CollectJson
 ) -> None:
-    put(logs, "1n1g/other.log", "x")
+    write_file(logs, "1n1g/other.log", "x")
     words = (logs, "--pattern", "bert_b{batch_size}_{precision}_{repeat}.log")
     document = collect_json(*words)
     assert document["exit_code"] == 0
-    assert "does not match the pattern" in left_out(document)["other.log"]
+    assert "does not match the pattern" in list_left_out(document)["other.log"]
     assert "other.log" in collect(*words).stderr
 
 
 def test_a_named_file_that_no_pattern_fits_is_a_loss(logs: Path, collect_json: CollectJson) -> None:
-    put(logs, "1n1g/other.log", "x")
+    write_file(logs, "1n1g/other.log", "x")
     files = sorted((logs / "1n1g").iterdir())
     words = ("--pattern", "bert_b{batch_size}_{precision}_{repeat}.log")
     document = collect_json(*files, *words)
     assert document["exit_code"] == 4
-    assert set(left_out(document)) == {"other.log"}
+    assert set(list_left_out(document)) == {"other.log"}
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
 
 
 def test_an_unknown_file_stops_no_table(
     tmp_path: Path, logs: Path, collect_json: CollectJson
 ) -> None:
-    put(tmp_path / "logs", "unknown/1n1g/bert_b32_fp32_1.log", "nobody knows\n" * 9)
-    put(logs, "mystery/bert_b32_fp32_1.log", "nobody knows either\n" * 9)
+    write_file(tmp_path / "logs", "unknown/1n1g/bert_b32_fp32_1.log", "nobody knows\n" * 9)
+    write_file(logs, "mystery/bert_b32_fp32_1.log", "nobody knows either\n" * 9)
     document = collect_json(tmp_path / "logs")
     assert document["exit_code"] == 4
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
-    whys = {one["path"]: one["why"] for one in document["data"]["left_out"]}
+    whys = {log["path"]: log["why"] for log in document["data"]["left_out"]}
     assert len(whys) == 2
-    assert any("names no framework" in why for why in whys.values())
-    assert any("It has no number" in why for why in whys.values())
+    assert any("names no framework" in reason for reason in whys.values())
+    assert any("It has no number" in reason for reason in whys.values())
 
 
 def test_an_unknown_framework_of_a_pattern_stops_no_table(
     tmp_path: Path, logs: Path, collect_json: CollectJson
 ) -> None:
-    put(tmp_path / "logs", "nonesuch/1n1g/bert_b32_fp32_1.log", deepspeed_log([1.0] * 118))
+    write_file(tmp_path / "logs", "nonesuch/1n1g/bert_b32_fp32_1.log", deepspeed_log([1.0] * 118))
     pattern = "{framework}/{nodes}n{gpus_per_node}g/bert_b{batch_size}_{precision}_{repeat}.log"
     document = collect_json(tmp_path / "logs", "--pattern", pattern)
     assert document["exit_code"] == 4
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
-    (one,) = document["data"]["left_out"]
-    assert "no framework 'nonesuch'" in one["why"]
+    (log,) = document["data"]["left_out"]
+    assert "no framework 'nonesuch'" in log["why"]
 
 
 def test_what_is_unknown_of_every_log_is_still_an_error(
     tmp_path: Path, collect_json: CollectJson
 ) -> None:
-    put(tmp_path, "a/run1.log", deepspeed_log([1.0] * 118))
-    put(tmp_path, "a/run2.log", deepspeed_log([2.0] * 118))
+    write_file(tmp_path, "a/run1.log", deepspeed_log([1.0] * 118))
+    write_file(tmp_path, "a/run2.log", deepspeed_log([2.0] * 118))
     document = collect_json(tmp_path / "a", "--fw", "deepspeed", "--pattern", "run{repeat}.log")
     assert (document["status"], document["exit_code"]) == ("error", 2)
 
@@ -125,7 +125,7 @@ def test_a_log_and_itself_compressed_are_one(logs: Path, collect_json: CollectJs
     document = collect_json(logs)
     assert document["exit_code"] == 0
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
-    assert "which was read" in left_out(document)[packed.name]
+    assert "which was read" in list_left_out(document)[packed.name]
     plain.unlink()
     assert rows(collect_json(logs))[0]["repeats"] == {"ok": 2, "asked": 2}
 
@@ -144,13 +144,13 @@ def test_links_to_logs_that_are_read_are_named(logs: Path, collect_json: Collect
     (logs / "1n1g/bert_b32_fp32_3.log").symlink_to("bert_b32_fp32_1.log")
     document = collect_json(logs)
     assert rows(document)[0]["repeats"] == {"ok": 2, "asked": 2}
-    assert "is a link to" in left_out(document)["bert_b32_fp32_3.log"]
+    assert "is a link to" in list_left_out(document)["bert_b32_fp32_3.log"]
 
 
 def test_a_window_goes_on_to_the_end(logs: Path, collect_json: CollectJson) -> None:
     for number in (1, 2):
         rates = [1.0] * 18 + [100.0 + number] * 100 + [200.0 + number] * 100
-        put(logs, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log(rates, run=number))
+        write_file(logs, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log(rates, run=number))
     row = rows(collect_json(logs, "--iters", "end"))[0]
     assert row["median"] == pytest.approx(151.5)
     assert row["window"] == {"skip": 20, "iters": "end", "counted": "iterations 21 to the end"}
@@ -162,7 +162,7 @@ def test_a_window_goes_on_to_the_end(logs: Path, collect_json: CollectJson) -> N
 def test_a_run_that_ended_before_the_others_is_not_whole(
     logs: Path, collect_json: CollectJson
 ) -> None:
-    put(logs, "1n1g/bert_b32_fp32_3.log", deepspeed_log([100.0] * 90))
+    write_file(logs, "1n1g/bert_b32_fp32_3.log", deepspeed_log([100.0] * 90))
     document = collect_json(logs, "--iters", "end")
     (bad,) = (run for run in rows(document)[0]["runs"] if not run["valid"])
     assert (document["exit_code"], bad["repeat"]) == (4, 3)
@@ -176,7 +176,7 @@ def test_only_a_line_after_all_records_closes_a_run(
     rate = "Average throughput: 100.0 samples/s"
     log = deepspeed_log([100.0] * 90, run=7)
     lines = log.splitlines() if at_end else [line + "\n" + rate for line in log.splitlines()]
-    put(logs, "1n1g/bert_b32_fp32_3.log", "\n".join([*lines, rate, ""]))
+    write_file(logs, "1n1g/bert_b32_fp32_3.log", "\n".join([*lines, rate, ""]))
     document = collect_json(logs, "--iters", "end")
     assert [run["valid"] for run in rows(document)[0]["runs"]] == [True, True, at_end]
 
@@ -186,7 +186,7 @@ def test_a_window_without_an_end_is_incomplete(
     logs: Path, collect_json: CollectJson, last: int
 ) -> None:
     for number in (1, 2):
-        put(
+        write_file(
             logs,
             f"1n1g/bert_b32_fp32_{number}.log",
             deepspeed_log([9.0 + number] * last, run=number) + "x\n",
@@ -211,12 +211,12 @@ def test_gpus_alone_tell_the_shapes_of_one_folder(
         for number in (1, 2):
             name = f"x/bs32_fp32_gpu{gpus}_run{number}.log"
             log = deepspeed_log([100.0 * gpus + number] * 118, samples=32 * gpus, run=number)
-            put(tmp_path, name, log)
+            write_file(tmp_path, name, log)
     pattern = "bs{batch_size}_{precision}_gpu{gpus}_run{repeat}.log"
     words = (tmp_path / "x", "--fw", "deepspeed", "--pattern", pattern)
-    told = rows(collect_json(*words, "--gpus-per-node", "8"))
-    assert [row["shape"] for row in told] == ["1n1g", "1n4g", "1n8g", "4n8g"]
-    assert rows(collect_json(*words)) == told
+    expected = rows(collect_json(*words, "--gpus-per-node", "8"))
+    assert [row["shape"] for row in expected] == ["1n1g", "1n4g", "1n8g", "4n8g"]
+    assert rows(collect_json(*words)) == expected
     result = collect(*words)
     assert result.returncode == 0
     assert "nodes are assumed to have 8 GPUs (1n1g, 1n4g, 1n8g, 4n8g)" in result.stderr
@@ -228,7 +228,7 @@ def test_gpus_that_make_no_whole_nodes_are_unknown(
     tmp_path: Path, collect_json: CollectJson
 ) -> None:
     for gpus in (8, 12):
-        put(
+        write_file(
             tmp_path,
             f"x/bs32_fp32_gpu{gpus}.log",
             deepspeed_log([10.0 * gpus] * 118, samples=32 * gpus),
@@ -237,4 +237,4 @@ def test_gpus_that_make_no_whole_nodes_are_unknown(
     document = collect_json(tmp_path / "x", "--fw", "deepspeed", "--pattern", pattern)
     assert document["exit_code"] == 4
     assert [row["shape"] for row in rows(document)] == ["1n8g"]
-    assert "has nodes" in left_out(document)["bs32_fp32_gpu12.log"]
+    assert "has nodes" in list_left_out(document)["bs32_fp32_gpu12.log"]

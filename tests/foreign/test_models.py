@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hpcbert.logs.setting import SIZES, Setting, model_facts, model_name
-from tests.foreign.test_labels import reason
-from tests.kit.logs import put
+from tests.foreign.test_labels import read_reason
+from tests.kit.logs import write_file
 from tests.kit.recipes import options_of, printed, sample
 from tests.kit.tables import CollectJson, only_run
 
@@ -35,7 +35,7 @@ OWN = re.compile(
 )
 
 
-def log_of(recipe: str, model: str) -> str:
+def render_log(recipe: str, model: str) -> str:
     """Return a recipe's sample, of another model."""
     hidden, layers = SIZES[model]
     line = LINES[recipe].format(model=model, size=model[5:], hidden=hidden, layers=layers)
@@ -47,30 +47,30 @@ def test_base_and_large_are_no_repeats_of_each_other(
     recipe: str, tmp_path: Path, run: CollectJson
 ) -> None:
     for number, model in enumerate(("bert-base", "bert-large"), start=1):
-        put(tmp_path, f"logs/run_{number}.log", log_of(recipe, model))
+        write_file(tmp_path, f"logs/run_{number}.log", render_log(recipe, model))
     ((row,),) = [
         table["rows"] for table in run(tmp_path / "logs", *options_of(recipe))["data"]["tables"]
     ]
     assert row["repeats"] == {"ok": 0, "asked": 2}
-    for one in row["runs"]:
-        (why,) = one["reasons"]
-        assert why["code"] == "incomparable"
-        assert re.search("model|hidden_size|layers", why["detail"])
+    for entry in row["runs"]:
+        (cause,) = entry["reasons"]
+        assert cause["code"] == "incomparable"
+        assert re.search("model|hidden_size|layers", cause["detail"])
     document = run(tmp_path / "logs", *options_of(recipe), "--model", "bert-base")
     (row,) = document["data"]["tables"][0]["rows"]
-    assert [one["valid"] for one in row["runs"]] == [True, False]
+    assert [entry["valid"] for entry in row["runs"]] == [True, False]
     assert row["runs"][1]["reasons"][0]["code"] == "config"
 
 
-@pytest.mark.parametrize("said", ["bert-large", "large", "BERT_LARGE", "bert-large-uncased"])
+@pytest.mark.parametrize("stated", ["bert-large", "large", "BERT_LARGE", "bert-large-uncased"])
 @pytest.mark.parametrize("by", ["--model", "the path"])
 def test_a_log_of_another_model_than_was_said_is_refused(
-    said: str, by: str, tmp_path: Path, run: CollectJson
+    stated: str, by: str, tmp_path: Path, run: CollectJson
 ) -> None:
-    model = said if by == "the path" else "run"
-    log = put(tmp_path, f"logs/1n1g/{model}_b8_fp32_1.log", sample("pytorch"))
-    words = ("--model", said) if by == "--model" else ()
-    code, detail = reason(run(log, "--fw", "pytorch", *words))
+    model = stated if by == "the path" else "run"
+    log = write_file(tmp_path, f"logs/1n1g/{model}_b8_fp32_1.log", sample("pytorch"))
+    words = ("--model", stated) if by == "--model" else ()
+    code, detail = read_reason(run(log, "--fw", "pytorch", *words))
     assert code == "config"
     assert f"the log says model = bert-tiny, {by} says bert-large" in detail
     assert f"the log says hidden_size = 128, {by} says 1024" in detail
@@ -79,7 +79,7 @@ def test_a_log_of_another_model_than_was_said_is_refused(
 def test_a_table_is_named_after_the_model_that_its_logs_state(
     tmp_path: Path, run: CollectJson
 ) -> None:
-    put(tmp_path, "logs/run_1.log", sample("pytorch"))
+    write_file(tmp_path, "logs/run_1.log", sample("pytorch"))
     words = (tmp_path / "logs", *options_of("pytorch"))
     document = run(*words)
     assert only_run(document)["valid"]
@@ -106,8 +106,8 @@ def test_sizes_are_those_of_the_reference_program() -> None:
     pytest.importorskip("torch", reason="the reference workload needs PyTorch")
     workload: Any = pytest.importorskip("hpcbert.workloads.bert_pretrain")
     sizes = workload.MODELS.items()
-    own = {f"bert-{name}": (hidden, layers) for name, (layers, hidden, _) in sizes}
-    assert own == SIZES
+    by_name = {f"bert-{name}": (hidden, layers) for name, (layers, hidden, _) in sizes}
+    assert by_name == SIZES
 
 
 def test_a_model_has_the_name_of_its_sizes() -> None:
@@ -124,15 +124,15 @@ def test_a_model_has_the_name_of_its_sizes() -> None:
     assert model_facts("my-bert") == model_facts("bert") == {}
 
 
-def changed(recipe: str, lost: str) -> str:
+def drop_lines(recipe: str, lost: str) -> str:
     """Return a recipe's sample without some lines."""
     lines = printed(recipe).decode(errors="replace").splitlines()
-    kept = [line for line in lines if not (lost and re.search(lost, line))]
-    return "\n".join([*kept, ""])
+    remaining = [line for line in lines if not (lost and re.search(lost, line))]
+    return "\n".join([*remaining, ""])
 
 
 @pytest.mark.parametrize(
-    ("recipe", "lost", "told", "expected"),
+    ("recipe", "lost", "options", "expected"),
     [
         pytest.param("paddle", "TRAINERS|Local start", (), True, id="a rate of one GPU"),
         pytest.param("paddle", "", (), False, id="a launcher's table"),
@@ -146,10 +146,15 @@ def changed(recipe: str, lost: str) -> str:
     ],
 )
 def test_a_number_of_gpus_that_nothing_confirms_is_flagged(  # noqa: PLR0917
-    recipe: str, lost: str, told: tuple[str, ...], expected: bool, tmp_path: Path, run: CollectJson
+    recipe: str,
+    lost: str,
+    options: tuple[str, ...],
+    expected: bool,
+    tmp_path: Path,
+    run: CollectJson,
 ) -> None:
-    put(tmp_path, "logs/run_1.log", changed(recipe, lost))
-    document = run(tmp_path / "logs", *options_of(recipe), *told)
+    write_file(tmp_path, "logs/run_1.log", drop_lines(recipe, lost))
+    document = run(tmp_path / "logs", *options_of(recipe), *options)
     (row,) = document["data"]["tables"][0]["rows"]
     assert row["runs"][0]["valid"], row
     assert ("gpus" in row["unchecked"]) is expected
@@ -157,13 +162,15 @@ def test_a_number_of_gpus_that_nothing_confirms_is_flagged(  # noqa: PLR0917
 
 
 def test_a_path_confirms_nothing_either(tmp_path: Path, run: CollectJson) -> None:
-    put(tmp_path, "paddle/1n4g/bert_b64_fp16_1.log", changed("paddle", "TRAINERS|Local start"))
+    write_file(
+        tmp_path, "paddle/1n4g/bert_b64_fp16_1.log", drop_lines("paddle", "TRAINERS|Local start")
+    )
     (row,) = run(tmp_path)["data"]["tables"][0]["rows"]
     assert "unchecked" in row["flags"]
 
 
 def test_markdown_explains_what_unchecked_is(tmp_path: Path, collect: Any) -> None:
-    put(tmp_path, "logs/run_1.log", changed("mindspore", ""))
+    write_file(tmp_path, "logs/run_1.log", drop_lines("mindspore", ""))
     text = collect(tmp_path / "logs", *options_of("mindspore"), "--format", "markdown").stdout
     assert "* unchecked: its log does not confirm all that the table states" in text
     assert "* 1n8g: unchecked: nodes, gpus, model" in text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.logs import put, pytorch
+from tests.kit.logs import pytorch, write_file
 from tests.kit.recipes import options_of, sample
 from tests.kit.tables import CollectJson, first_row, rows
 
@@ -15,9 +15,11 @@ RATES = (100.0, 130.0)
 APART = 3600.0
 
 
-def written(root: Path, *names: str, apart: float = APART) -> Path:
+def write_logs(root: Path, *names: str, apart: float = APART) -> Path:
     for number, (name, rate) in enumerate(zip(names, RATES, strict=True)):
-        put(root, f"pytorch/{name}", pytorch("1n1g", rate, start=1763717655.5 + number * apart))
+        write_file(
+            root, f"pytorch/{name}", pytorch("1n1g", rate, start=1763717655.5 + number * apart)
+        )
     return root / "pytorch"
 
 
@@ -62,7 +64,7 @@ def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
         *(("--nodes", "1") if "gpu{" not in str(words) else ()),
     )
     words = (*words, *map(str, WINDOW))
-    folder = written(tmp_path, *names)
+    folder = write_logs(tmp_path, *names)
     document = run(folder, *words)
     assert document["exit_code"] == 2
     message = document["errors"][0]["message"]
@@ -70,11 +72,11 @@ def test_logs_that_fall_on_one_point_are_repeats_only_if_the_user_says_so(
     assert "--as-repeats" in document["errors"][0]["hint"]
     (row,) = rows(run(folder, *words, "--as-repeats"))
     assert row["repeats"] == {"ok": 2, "asked": 2}
-    assert [one["repeat"] for one in row["runs"]] == [1, 2]
+    assert [entry["repeat"] for entry in row["runs"]] == [1, 2]
 
 
 def test_named_files_are_no_repeats_by_themselves(tmp_path: Path, run: CollectJson) -> None:
-    folder = written(tmp_path, "first.log", "second.log")
+    folder = write_logs(tmp_path, "first.log", "second.log")
     files = folder / "first.log", folder / "second.log"
     assert run(*files, *GIVEN)["exit_code"] == 2
     assert first_row(run(*files, *GIVEN, "--as-repeats"))["repeats"]["ok"] == 2
@@ -92,7 +94,7 @@ def test_named_files_are_no_repeats_by_themselves(tmp_path: Path, run: CollectJs
 def test_a_number_in_the_pattern_says_that_logs_are_repeats(
     names: tuple[str, str], pattern: str, tmp_path: Path, run: CollectJson
 ) -> None:
-    folder = written(tmp_path, *names)
+    folder = write_logs(tmp_path, *names)
     row = first_row(run(folder, *GIVEN, "--pattern", pattern))
     assert row["repeats"] == {"ok": 2, "asked": 2}
 
@@ -100,14 +102,14 @@ def test_a_number_in_the_pattern_says_that_logs_are_repeats(
 def test_an_invalid_log_beside_another_experiment_is_left_out(
     tmp_path: Path, run: CollectJson
 ) -> None:
-    folder = written(tmp_path, "x_fp32_bs4_gpu1.log", "x_fp32_bs4_gpu1_acc.log")
-    put(folder, "x_fp32_bs4_gpu1_acc.log", pytorch("1n1g", 100, last=3))
+    folder = write_logs(tmp_path, "x_fp32_bs4_gpu1.log", "x_fp32_bs4_gpu1_acc.log")
+    write_file(folder, "x_fp32_bs4_gpu1_acc.log", pytorch("1n1g", 100, last=3))
     document = run(folder, "--pattern", PATTERN, "--gpus-per-node", 1, *WINDOW)
     assert document["exit_code"] == 4
     assert first_row(document)["repeats"] == {"ok": 1, "asked": 1}
-    (left,) = document["data"]["left_out"]
-    assert "nothing says that it is a repeat of" in left["why"]
-    assert "x_fp32_bs4_gpu1.log" in left["why"]
+    (log,) = document["data"]["left_out"]
+    assert "nothing says that it is a repeat of" in log["why"]
+    assert "x_fp32_bs4_gpu1.log" in log["why"]
 
 
 def test_options_about_repeats_have_no_effect_on_campaigns(build: object, run: CollectJson) -> None:
@@ -121,20 +123,20 @@ def test_two_real_logs_with_and_without_accumulation_are_not_pooled(
 ) -> None:
     folder = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/PyTorch/logs"
     start = "bert_base_lamb_pretraining.pyt_bert_pretraining_phase1"
-    names = [f"{start}{what}_fp32_bs32_gpu32.log" for what in ("", "_without_gradacc")]
+    names = [f"{start}{suffix}_fp32_bs32_gpu32.log" for suffix in ("", "_without_gradacc")]
     words = ("--pattern", PATTERN, "--fw", "ngc-pytorch", "--rule", "footer", "--gpus-per-node", 8)
     document = run(*(folder / name for name in names), *words)
     assert document["exit_code"] == 2
     assert all(name in document["errors"][0]["message"] for name in names)
 
 
-def shifted(root: Path, *seconds: float, hosts: tuple[str, ...] = ()) -> Path:
+def write_shifted_logs(root: Path, *seconds: float, hosts: tuple[str, ...] = ()) -> Path:
     """Write logs of one point that begin so many seconds after the first; each takes about 0.5."""
     for number, delay in enumerate(seconds, start=1):
         start, host = 1763717655.5 + delay, hosts[number - 1] if hosts else ""
         head = f"{host}:71:99 [0] NCCL INFO Bootstrap : Using eth0\n" if host else ""
         log = head + pytorch("1n1g", 100.0 + number, start=start)
-        put(root, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
+        write_file(root, f"pytorch/1n1g/bert_b4_fp32_{number}.log", log)
     return root / "pytorch"
 
 
@@ -153,9 +155,9 @@ def shifted(root: Path, *seconds: float, hosts: tuple[str, ...] = ()) -> Path:
 def test_runs_that_were_measured_at_the_same_time_are_no_repeats(
     seconds: tuple[float, ...], hosts: tuple[str, ...], ok: int, tmp_path: Path, run: CollectJson
 ) -> None:
-    row = first_row(run(shifted(tmp_path, *seconds, hosts=hosts), *WINDOW))
+    row = first_row(run(write_shifted_logs(tmp_path, *seconds, hosts=hosts), *WINDOW))
     assert row["repeats"] == {"ok": ok, "asked": 3}
-    refused = [one["reasons"] for one in row["runs"] if not one["valid"]]
+    refused = [entry["reasons"] for entry in row["runs"] if not entry["valid"]]
     assert all(reason["code"] == "shared-nodes" for reasons in refused for reason in reasons)
     assert all("bert_b4_fp32_" in reason["detail"] for reasons in refused for reason in reasons)
 
@@ -176,7 +178,7 @@ def test_logs_of_the_ranks_of_one_run_are_one_run(
 ) -> None:
     for rank in range(3):
         log = sample(recipe) + f"rank {rank} ended\n".encode()
-        put(tmp_path, f"logs/run_{rank}.log", f"rank {rank}\n".encode() + log)
+        write_file(tmp_path, f"logs/run_{rank}.log", f"rank {rank}\n".encode() + log)
     words = (*options_of(recipe), *words)
     row = first_row(run(tmp_path / "logs", *words))
     codes = [[reason["code"] for reason in run["reasons"]] for run in row["runs"]]

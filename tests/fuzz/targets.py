@@ -59,12 +59,12 @@ def _file(name: str, data: bytes) -> Path:
 
 def log(data: bytes) -> None:
     """The log scanner, by the grammar and the rule that the first byte names."""
-    known = grammar(NAMES[(data[0] if data else 0) % len(NAMES)])
+    log_grammar = grammar(NAMES[(data[0] if data else 0) % len(NAMES)])
     path = _file("fuzz.log", data[1:])
-    scan.read_progress(path, known)
+    scan.read_progress(path, log_grammar)
     for setting in SETTINGS:
-        for rule in known.rules:
-            reading = scan.read(path, known, rule, setting)
+        for rule in log_grammar.rules:
+            reading = scan.read(path, log_grammar, rule, setting)
             assert (reading.throughput is None) == bool(reading.missing or reading.reasons)
 
 
@@ -76,8 +76,8 @@ def toml(data: bytes) -> None:
     with contextlib.suppress(HpcbertError):
         site.read_site(path, base=_folder(), env={})
     with contextlib.suppress(HpcbertError):
-        found = recipe.load(path.parent)
-        parse_grammar(found.log, where="it")
+        loaded = recipe.load(path.parent)
+        parse_grammar(loaded.log, where="it")
 
 
 def slurm(data: bytes) -> None:
@@ -167,7 +167,9 @@ SQUEUE = b"1_4|me|CANCELLED by 0|1795255599|N/A|NONE|1-02:03:04|UNLIMITED|n[01-1
 def seeds(name: str) -> list[bytes]:
     """Return what a fuzzer begins with."""
     if name == "log":
-        return [bytes([number]) + sample(one)[:4000] for number, one in enumerate(NAMES)]
+        return [
+            bytes([number]) + sample(framework)[:4000] for number, framework in enumerate(NAMES)
+        ]
     if name == "toml":
         return [path.read_bytes() for path in sorted(TEMPLATES.glob("*/recipe.toml"))[:4]]
     if name == "slurm":
@@ -192,5 +194,5 @@ def _results() -> bytes:
 
 
 def _manifest() -> bytes:
-    made = campaign("x", array("x", repeats=2))
-    return json.dumps({"schema": store.SCHEMA, **asdict(made)}).encode()
+    new_campaign = campaign("x", array("x", repeats=2))
+    return json.dumps({"schema": store.SCHEMA, **asdict(new_campaign)}).encode()

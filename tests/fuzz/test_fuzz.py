@@ -35,7 +35,7 @@ def bounded(name: str, data: bytes) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_once_broke_a_reader_breaks_it_no_more(name: str) -> None:
     # What once broke a reader.
-    known = {
+    inputs = {
         "slurm": [
             SACCT.replace(b"0:9", DIGITS + b":0"),
             SACCT.replace(b"1795255599", b"9" * 15),
@@ -92,14 +92,14 @@ def test_what_once_broke_a_reader_breaks_it_no_more(name: str) -> None:
             )
         ],
     }
-    for data in [*known[name], *seeds(name), b""]:
+    for data in [*inputs[name], *seeds(name), b""]:
         bounded(name, data)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_any_bytes_are_read(name: str) -> None:
     begun = seeds(name)
-    alphabet = st.sampled_from(sorted({bytes([one]) for text in begun for one in text}))
+    alphabet = st.sampled_from(sorted({bytes([byte]) for text in begun for byte in text}))
     texts = (
         st.binary(max_size=400)
         | st.lists(alphabet, max_size=300).map(b"".join)

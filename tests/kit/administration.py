@@ -27,13 +27,13 @@ def stop_slurmdbd(lab: Lab, *, number: int = signal.SIGTERM) -> None:
     """
     stop_daemon(lab, "slurmdbd", number=number)
     address = f"{lab.network.controller}:{lab.network.accounting_port}"
-    held = ["ss", "-Htn", "state", "established", "state", "close-wait", "dst", address]
+    query = ["ss", "-Htn", "state", "established", "state", "close-wait", "dst", address]
 
     def noticed() -> bool:
         # It looks at the connection when it has something to report, such as this.
         for state in ("drain", "resume"):
             _as_root(lab, "scontrol", "update", "nodename=n1", f"state={state}", "reason=test")
-        outcome = run(held)
+        outcome = run(query)
         assert outcome.ok, outcome.stderr
         return not outcome.stdout
 

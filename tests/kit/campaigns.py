@@ -65,7 +65,7 @@ def campaign(name: str, *arrays: Array, **changes: Any) -> Campaign:
 
 def updated(campaign: Campaign, array: Array) -> Campaign:
     """Return a campaign with an array replaced by another one of its name."""
-    arrays = (array if one.name == array.name else one for one in campaign.arrays)
+    arrays = (array if current.name == array.name else current for current in campaign.arrays)
     return replace(campaign, arrays=tuple(arrays))
 
 
@@ -83,7 +83,9 @@ class Built(TrackedCampaign):
     __hash__ = TrackedCampaign.__hash__
 
     def array(self, shape: str) -> Array:
-        return next(one for one in self.campaign.arrays if str(one.point.shape) == shape)
+        return next(
+            candidate for candidate in self.campaign.arrays if str(candidate.point.shape) == shape
+        )
 
     def log_path(self, shape: str, repeat: int, attempt: int = 0) -> Path:
         return store.log_path(self.directory, self.array(shape), repeat, attempt)
@@ -139,8 +141,13 @@ class Built(TrackedCampaign):
         return lines.squeue(**{**self._columns(repeat, state, array), **columns})
 
     def _columns(self, repeat: int, state: str, array: int) -> dict[str, Any]:
-        found = self.campaign.arrays[array]
-        return {"job": found.element(repeat), "state": state, "name": found.name, "nodes": "n[1-2]"}
+        job_array = self.campaign.arrays[array]
+        return {
+            "job": job_array.element(repeat),
+            "state": state,
+            "name": job_array.name,
+            "nodes": "n[1-2]",
+        }
 
     def lock(self, **options: Any) -> None:
         """Write the lock file that `submit --like` reads, with values of the recipe's options."""
@@ -200,13 +207,13 @@ def build(
     directory = runs / name
     store.create(directory)
     ids = jobs or tuple(str(70 + number) for number in range(len(shapes)))
-    own = {key: value for key, value in changes.items() if key not in _CAMPAIGN}
+    array_fields = {key: value for key, value in changes.items() if key not in _CAMPAIGN}
     arrays = [
-        array(name, shape, **{"repeats": repeats, "job_id": job, **own})
+        array(name, shape, **{"repeats": repeats, "job_id": job, **array_fields})
         for shape, job in zip(shapes, ids, strict=True)
     ]
-    rest = {key: value for key, value in changes.items() if key in _CAMPAIGN}
-    made = campaign(name, *arrays, **rest)
-    store.write_manifest(directory, made)
+    campaign_fields = {key: value for key, value in changes.items() if key in _CAMPAIGN}
+    new_campaign = campaign(name, *arrays, **campaign_fields)
+    store.write_manifest(directory, new_campaign)
     shutil.copy(TEMPLATES / "pytorch" / "recipe.toml", directory)
-    return Built(directory, made)
+    return Built(directory, new_campaign)

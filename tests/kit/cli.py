@@ -33,7 +33,7 @@ UNCOUNTED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
 HEAVY = frozenset(["asyncio", "importlib.metadata", "numpy", "pandas", "rich", "submitit", "torch"])
 
 
-class Done(Outcome):
+class CliResult(Outcome):
     """The result of a command line."""
 
     @property
@@ -43,9 +43,9 @@ class Done(Outcome):
     @property
     def document(self) -> dict[str, Any]:
         """The one JSON document: the last line, below monitor's events."""
-        found: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
-        assert found["exit_code"] == self.returncode, self
-        return found
+        document: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
+        assert document["exit_code"] == self.returncode, self
+        return document
 
     @property
     def data(self) -> Any:
@@ -54,8 +54,8 @@ class Done(Outcome):
     @property
     def error(self) -> dict[str, str]:
         """The first error of the document."""
-        found: dict[str, str] = self.document["errors"][0]
-        return found
+        error: dict[str, str] = self.document["errors"][0]
+        return error
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -78,11 +78,11 @@ class Done(Outcome):
             assert "rror: " in self.stderr, self
 
 
-def inside(*words: object) -> Done:
+def inside(*words: object) -> CliResult:
     """Run a command line in this process."""
     argv = [str(word) for word in words]
     result = CliRunner().invoke(root, argv, catch_exceptions=False, prog_name="hpcbert")
-    return Done(("hpcbert", *argv), result.exit_code, result.stdout, result.stderr)
+    return CliResult(("hpcbert", *argv), result.exit_code, result.stdout, result.stderr)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Cli:
         under: tuple[str, ...] = (),
         timeout: float = CEILING,
         **env: str,
-    ) -> Done:
+    ) -> CliResult:
         """Run it to its end, under another command if one is given.
 
         Args:
@@ -125,16 +125,21 @@ class Cli:
         argv = [*under, self.python, "-m", "hpcbert", *map(str, words)]
         environment = self.environment if self.run is start_process else self.env
         outcome = self.run(argv, env={**environment, **env}, cwd=self.cwd, timeout=timeout)
-        result = Done(outcome.argv, outcome.returncode, outcome.stdout, outcome.stderr)
+        result = CliResult(outcome.argv, outcome.returncode, outcome.stdout, outcome.stderr)
         assert status in {None, result.returncode}, result
         return result
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
         """Start it and let it run; `options` are Popen's."""
-        own = {"cwd": self.cwd, "env": self.environment, "text": True, "stdin": subprocess.DEVNULL}
-        own |= dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        defaults = {
+            "cwd": self.cwd,
+            "env": self.environment,
+            "text": True,
+            "stdin": subprocess.DEVNULL,
+        }
+        defaults |= dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
         argv = [self.python, "-m", "hpcbert", *map(str, words)]
-        return subprocess.Popen(argv, **{**own, **options})
+        return subprocess.Popen(argv, **{**defaults, **options})
 
     def on_terminal(
         self,
@@ -148,18 +153,18 @@ class Cli:
         """Return its exit status and output on a terminal of some size, typing an answer."""
         ours, end = pty.openpty()
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        kept = {name: value for name, value in self.environment.items() if name not in _TERMINAL}
+        base = {name: value for name, value in self.environment.items() if name not in _TERMINAL}
         with self.start(
-            *words, env={**kept, "TERM": "xterm", "LANG": "C.UTF-8", **env}, start_new_session=True,
+            *words, env={**base, "TERM": "xterm", "LANG": "C.UTF-8", **env}, start_new_session=True,
             stdin=end if keyboard else subprocess.DEVNULL, stdout=end, stderr=end,
         ) as child:  # fmt: skip
             os.close(end)
             os.write(ours, answer.encode())
-            said = bytearray()
+            output = bytearray()
             try:
                 while part := os.read(ours, 1 << 16):
-                    said += part
+                    output += part
             except OSError:  # Linux returns EIO when the last writer has left
                 pass
             os.close(ours)
-        return child.returncode, said.decode(errors="replace")
+        return child.returncode, output.decode(errors="replace")

@@ -36,14 +36,14 @@ main({state!r})
 
 def partition(name: str = "gpu", *, nodes: int = 2, gpus: int = 16, **columns: str) -> str:
     """Return the output of scontrol for a partition."""
-    own = {
+    defaults = {
         "accounts": "ALL",
         "qos": "ALL",
         "own_qos": "N/A",
         "default": "YES",
         "limit": "UNLIMITED",
     }
-    return _PARTITION.format(**{**own, "name": name, "nodes": nodes, "gpus": gpus, **columns})
+    return _PARTITION.format(**{**defaults, "name": name, "nodes": nodes, "gpus": gpus, **columns})
 
 
 @dataclass

@@ -57,15 +57,15 @@ def drafted(
     where: Path | Site,
     request: Request | None = None,
     *,
-    found: Recipe | None = None,
+    framework_recipe: Recipe | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Draft:
     """Draft a submission of the PyTorch reference on 1 GPU, at a place or a site."""
-    here = reference(where) if isinstance(where, Path) else where
-    own_recipe = found or load()
-    measurement_plan = plan(own_recipe, here, request or combined(Shape(1, 1), ("fp32",)))
+    base_site = reference(where) if isinstance(where, Path) else where
+    own_recipe = framework_recipe or load()
+    measurement_plan = plan(own_recipe, base_site, request or combined(Shape(1, 1), ("fp32",)))
     own_options = replace(OPTIONS, **(options or {}))
-    return draft(measurement_plan, here, own_recipe, options=own_options, submitter=SUBMITTER)
+    return draft(measurement_plan, base_site, own_recipe, options=own_options, submitter=SUBMITTER)
 
 
 def curve(

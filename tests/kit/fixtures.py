@@ -14,7 +14,7 @@ import pytest
 from hpcbert.model import Protocol
 from tests.kit import campaigns
 from tests.kit.campaigns import Built
-from tests.kit.cli import Cli, Done, inside
+from tests.kit.cli import Cli, CliResult, inside
 from tests.kit.logs import TEST_RECIPES
 from tests.kit.slurm import Programs
 
@@ -26,7 +26,7 @@ def build(tmp_path: Path) -> Callable[..., Built]:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory without a site, with a place for campaigns."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HPCBERT_RUNS", str(tmp_path / "runs"))
@@ -44,19 +44,19 @@ def without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def collect(here: None) -> Callable[..., Done]:
+def collect(empty_directory: None) -> Callable[..., CliResult]:
     """Runs `hpcbert collect WORDS` in this process, with the tests' own recipes."""
     return lambda *words: inside("collect", *words, "--templates", TEST_RECIPES)
 
 
 @pytest.fixture
-def collect_json(collect: Callable[..., Done]) -> Callable[..., dict[str, Any]]:
+def collect_json(collect: Callable[..., CliResult]) -> Callable[..., dict[str, Any]]:
     """Runs it with --json and returns the document."""
     return lambda *words: collect(*words, "--json").document
 
 
 @pytest.fixture
-def run(here: None) -> Callable[..., dict[str, Any]]:
+def run(empty_directory: None) -> Callable[..., dict[str, Any]]:
     """Runs `hpcbert collect WORDS --json` with hpcbert's own recipes and returns the document."""
     return lambda *words: inside("collect", *words, "--json").document
 

@@ -153,15 +153,15 @@ def user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
 
     Its name contains the PID, so that runs at the same time don't share it.
     """
-    with _new_user(f"hpcbert-{os.getpid()}", open_directory / "home") as made:
-        yield made
+    with _new_user(f"hpcbert-{os.getpid()}", open_directory / "home") as new_user:
+        yield new_user
 
 
 @pytest.fixture(scope="session")
 def other_user(slurm_packages: None, open_directory: Path) -> Iterator[User]:
     """A second account, without any relation to the first."""
-    with _new_user(f"hpcbert-{os.getpid()}-b", open_directory / "other-home") as made:
-        yield made
+    with _new_user(f"hpcbert-{os.getpid()}-b", open_directory / "other-home") as new_user:
+        yield new_user
 
 
 @contextmanager

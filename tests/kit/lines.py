@@ -40,24 +40,31 @@ _ALL: dict[str, Any] = {
 def sacct(job: object, state: str, **columns: Any) -> str:
     """Return a line of sacct; with a place, also the columns that identify the job's campaign."""
     submit = columns.get("submit", T)
-    own = {"exit_code": "0:0", "start": submit + 1, "end": submit + 9, "elapsed": 8, "limit": 60}
+    defaults = {
+        "exit_code": "0:0",
+        "start": submit + 1,
+        "end": submit + 9,
+        "elapsed": 8,
+        "limit": 60,
+    }
     form = _SACCT + (_SACCT_PLACE if "place" in columns else "")
     return (
-        form.format(**{**_ALL, **own, "nodes": "n1", "job": job, "state": state, **columns}) + "\n"
+        form.format(**{**_ALL, **defaults, "nodes": "n1", "job": job, "state": state, **columns})
+        + "\n"
     )
 
 
 def squeue(job: object, state: str, **columns: Any) -> str:
     """Return a line of squeue; with a place, also the columns that identify the job's campaign."""
-    own = {"start": "N/A", "end": "N/A", "elapsed": "0:00", "limit": "1:00:00", "nodes": ""}
+    defaults = {"start": "N/A", "end": "N/A", "elapsed": "0:00", "limit": "1:00:00", "nodes": ""}
     form = _SQUEUE + (_SQUEUE_PLACE if "place" in columns else "")
-    return form.format(**{**_ALL, **own, "job": job, "state": state, **columns}) + "\n"
+    return form.format(**{**_ALL, **defaults, "job": job, "state": state, **columns}) + "\n"
 
 
 def scontrol(job: object, **columns: Any) -> str:
     """Return the output of scontrol for a job."""
-    own = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
-    return _SCONTROL.format(**{**_ALL, **own, "job": job, **columns})
+    defaults = {"state": "PENDING", "tasks": "1-5%1", "place": "/nowhere", "command": "/nowhere/x"}
+    return _SCONTROL.format(**{**_ALL, **defaults, "job": job, **columns})
 
 
 def sinfo(*nodes: str, partition: str = "gpu*", state: str = "idle") -> str:

@@ -55,7 +55,7 @@ def pytorch(
     return "\n".join([*lines, ""])
 
 
-def put(root: Path, name: str, data: bytes | str) -> Path:
+def write_file(root: Path, name: str, data: bytes | str) -> Path:
     """Write a file below a folder, and the folders in its name."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,8 +99,8 @@ class Reader:
     ) -> Reading:
         path = self.folder / "run.log"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        known = source if isinstance(source, Grammar) else parse(source)
-        return scan.read(path, known, known.rule(rule), setting or Setting())
+        log_grammar = source if isinstance(source, Grammar) else parse(source)
+        return scan.read(path, log_grammar, log_grammar.rule(rule), setting or Setting())
 
 
 def codes(reading: Reading) -> list[str]:

@@ -108,8 +108,8 @@ def read(path: Path = DATA) -> list[Run]:
 
 def _read(row: dict[str, Any]) -> Run:
     configurations = {
-        name: Configuration(tuple(one["tests"]), one["counts"])
-        for name, one in row.pop("configurations").items()
+        name: Configuration(tuple(values["tests"]), values["counts"])
+        for name, values in row.pop("configurations").items()
     }
     mpi, runtimes = tuple(row.pop("mpi")), tuple(row.pop("runtimes"))
     return Run(**row, mpi=mpi, runtimes=runtimes, configurations=configurations)
@@ -117,19 +117,19 @@ def _read(row: dict[str, Any]) -> Run:
 
 def write(runs: Iterable[Run], path: Path = DATA) -> None:
     """Write runs, in an order that does not depend on when they were made."""
-    rows = [asdict(one) for one in sorted(runs, key=lambda one: one.key)]
+    rows = [asdict(entry) for entry in sorted(runs, key=lambda entry: entry.key)]
     path.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def merged(runs: Sequence[Run], new: Run) -> list[Run]:
     """Return the runs with a new one; of the same kind of run, its rooms replace the old ones."""
-    old = next((one for one in runs if one.key == new.key), new)
-    whole = replace(
+    old = next((entry for entry in runs if entry.key == new.key), new)
+    union = replace(
         new,
         rooms={**old.rooms, **new.rooms},
         configurations={**old.configurations, **new.configurations},
     )
-    return [*(one for one in runs if one.key != new.key), whole]
+    return [*(entry for entry in runs if entry.key != new.key), union]
 
 
 # --- A run of pytest ------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     callspec = getattr(item, "callspec", None)
     if callspec and (runtime := callspec.params.get("trial")):
         tried.append("no container" if runtime == "none" else f"containers of {runtime}")
-    item.user_properties += [(SITE, what) for what in tried]
+    item.user_properties += [(SITE, name) for name in tried]
 
 
 class Recorder:
@@ -168,7 +168,7 @@ class Recorder:
         if report.when == "call" or report.outcome != "passed":
             worse = before == "failed" and report.outcome != "failed"
             self._outcomes[test] = before if worse else report.outcome
-        self._sites[test] = [str(what) for name, what in report.user_properties if name == SITE]
+        self._sites[test] = [str(value) for name, value in report.user_properties if name == SITE]
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Add the results to the file, unless the run was interrupted."""
@@ -176,10 +176,10 @@ class Recorder:
         if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or option.keyword:
             return
         rooms = whole_rooms(self._config.args)
-        known = {one: text for one, text in self._outcomes.items() if room_of(one) in rooms}
-        if not known:
+        outcomes = {test: text for test, text in self._outcomes.items() if room_of(test) in rooms}
+        if not outcomes:
             return
-        new = summary(seen(option.markexpr), known, self._sites)
+        new = summary(describe_machine(option.markexpr), outcomes, self._sites)
         write(merged(read(self._path), new), self._path)
 
 
@@ -200,7 +200,7 @@ def room_of(test: str) -> str:
 def summary(run_: Run, outcomes: Mapping[str, str], sites: Mapping[str, Sequence[str]]) -> Run:
     """Return a run with the outcomes of its tests."""
     rooms = {
-        room: dict(Counter(text for one, text in outcomes.items() if room_of(one) == room))
+        room: dict(Counter(text for test, text in outcomes.items() if room_of(test) == room))
         for room in sorted({room_of(outcome) for outcome in outcomes})
     }
     names = sorted({name for outcome in outcomes for name in sites.get(outcome, ())})
@@ -217,7 +217,7 @@ def summary(run_: Run, outcomes: Mapping[str, str], sites: Mapping[str, Sequence
     return replace(run_, rooms=rooms, configurations=configurations)
 
 
-def seen(selected: str) -> Run:
+def describe_machine(selected: str) -> Run:
     """Return the facts of this machine and interpreter."""
     slurm = "" if selected or find_missing(accounting=True) else _slurm()
     return Run(
@@ -314,47 +314,50 @@ The results of each folder.
 def page(runs: Sequence[Run]) -> str:
     """Return the page for some runs."""
     parts = [_HEAD, _SYSTEMS, _table(_systems(runs)), _CONFIGURATIONS]
-    parts += [_table(_configurations([one for one in runs if one.slurm])), _ROOMS]
+    parts += [_table(_configurations([entry for entry in runs if entry.slurm])), _ROOMS]
     return "\n".join([*parts, _table(_rooms(runs))])
 
 
 def _systems(runs: Sequence[Run]) -> list[list[str]]:
     titles = "System,Slurm,Python,Dependencies,Selection,cgroup,MPI,Containers,PyTorch"
     rows = [[*titles.split(","), "Passed", "Failed", "Skipped", "Date"]]
-    for one in runs:
-        facts = [*one.key[:4], _code(one.selected), one.cgroup, ", ".join(one.mpi)]
-        facts += [", ".join(one.runtimes), one.torch]
-        rows.append([*facts, *(str(one.counts[word]) for word in OUTCOMES), one.date])
+    for entry in runs:
+        facts = [*entry.key[:4], _code(entry.selected), entry.cgroup, ", ".join(entry.mpi)]
+        facts += [", ".join(entry.runtimes), entry.torch]
+        rows.append([*facts, *(str(entry.counts[word]) for word in OUTCOMES), entry.date])
     return rows
 
 
 def _configurations(runs: Sequence[Run]) -> list[list[str]]:
-    rows = [["Configuration", "Tests", *(f"Slurm {one.slurm}, {one.system}" for one in runs)]]
-    for name in sorted({name for one in runs for name in one.configurations}):
-        tried = [one.configurations.get(name, Configuration()) for one in runs]
+    rows = [["Configuration", "Tests", *(f"Slurm {entry.slurm}, {entry.system}" for entry in runs)]]
+    for name in sorted({name for entry in runs for name in entry.configurations}):
+        tried = [entry.configurations.get(name, Configuration()) for entry in runs]
         tests = sorted({test for configuration in tried for test in configuration.tests})
         rows.append(
             [
                 name,
                 "<br>".join(map(_code, tests)),
-                *(_told(configuration.counts) for configuration in tried),
+                *(_describe_counts(configuration.counts) for configuration in tried),
             ]
         )
     return rows
 
 
 def _rooms(runs: Sequence[Run]) -> list[list[str]]:
-    rooms = sorted({room for one in runs for room in one.rooms})
-    rows = ([_code(room), *(_told(one.rooms.get(room, {})) for one in runs)] for room in rooms)
-    return [["Folder", *(_short(one) for one in runs)], *rows]
+    rooms = sorted({room for entry in runs for room in entry.rooms})
+    rows = (
+        [_code(room), *(_describe_counts(entry.rooms.get(room, {})) for entry in runs)]
+        for room in rooms
+    )
+    return [["Folder", *(_short(entry) for entry in runs)], *rows]
 
 
-def _short(one: Run) -> str:
-    low = " lowest" if one.dependencies == "lowest" else ""
-    return f"{one.system}, Python {one.python}{low}{f', Slurm {one.slurm}' if one.slurm else ''}"
+def _short(row: Run) -> str:
+    low = " lowest" if row.dependencies == "lowest" else ""
+    return f"{row.system}, Python {row.python}{low}{f', Slurm {row.slurm}' if row.slurm else ''}"
 
 
-def _told(counts: Counts) -> str:
+def _describe_counts(counts: Counts) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in OUTCOMES if counts.get(word))
 
 
@@ -363,8 +366,8 @@ def _code(text: str) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    head, *rest = (f"| {' | '.join(cell or '-' for cell in row)} |\n" for row in rows)
-    return "".join([head, "|" + " --- |" * len(rows[0]) + "\n", *rest])
+    head, *body = (f"| {' | '.join(cell or '-' for cell in row)} |\n" for row in rows)
+    return "".join([head, "|" + " --- |" * len(rows[0]) + "\n", *body])
 
 
 if __name__ == "__main__":

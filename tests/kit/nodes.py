@@ -60,10 +60,10 @@ def raw(name: str = "n1", **changes: Any) -> bytes:
     return json.dumps(node(name, **changes)).encode()
 
 
-def leave(directory: Path, array: Array, repeat: int, *nodes: dict[str, Any]) -> None:
+def write_nodes(directory: Path, array: Array, repeat: int, *nodes: dict[str, Any]) -> None:
     """Write the files that the nodes of one repeat would have written."""
     folder = directory / "env"
     folder.mkdir(exist_ok=True)
-    for one in nodes:
-        path = folder / f"{array.point.key}.{repeat}.0.{one['node']}.json"
-        path.write_text(json.dumps(one))
+    for facts in nodes:
+        path = folder / f"{array.point.key}.{repeat}.0.{facts['node']}.json"
+        path.write_text(json.dumps(facts))

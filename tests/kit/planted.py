@@ -96,22 +96,22 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 
-def of(*worlds: World) -> tuple[Fault, ...]:
+def select_faults(*worlds: World) -> tuple[Fault, ...]:
     """Return the faults of some worlds."""
     return tuple(fault for fault in FAULTS if fault.world in worlds)
 
 
-def missed(faults: tuple[Fault, ...], found: list[dict[str, object]]) -> list[Fault]:
+def find_missed(faults: tuple[Fault, ...], findings: list[dict[str, object]]) -> list[Fault]:
     """Return the faults without the required finding."""
-    return [fault for fault in faults if not any(_is(fault, finding) for finding in found)]
+    return [fault for fault in faults if not any(_is(fault, finding) for finding in findings)]
 
 
-def _is(fault: Fault, found: dict[str, object]) -> bool:
-    nodes = found["nodes"]
+def _is(fault: Fault, finding: dict[str, object]) -> bool:
+    nodes = finding["nodes"]
     assert isinstance(nodes, (list, tuple))
     return (
-        found["status"] != "ok"
-        and found["code"] == fault.code
-        and fault.said in str(found["detail"])
-        and (found["remedy"], ",".join(nodes)) == (fault.remedy, fault.nodes)
+        finding["status"] != "ok"
+        and finding["code"] == fault.code
+        and fault.said in str(finding["detail"])
+        and (finding["remedy"], ",".join(nodes)) == (fault.remedy, fault.nodes)
     )

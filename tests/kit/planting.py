@@ -39,10 +39,10 @@ def read_only(lab: Lab, node: str, path: Path) -> Iterator[None]:
 @contextmanager
 def replaced(lab: Lab, node: str, path: Path | str, text: str, folder: Path) -> Iterator[None]:
     """Let a node see another text instead of a file."""
-    own = folder / f"{node}-{Path(path).name}"
-    own.write_text(text)
-    own.chmod(0o755)
-    with mounted(lab, node, path, "--bind", str(own)):
+    replacement = folder / f"{node}-{Path(path).name}"
+    replacement.write_text(text)
+    replacement.chmod(0o755)
+    with mounted(lab, node, path, "--bind", str(replacement)):
         yield
 
 

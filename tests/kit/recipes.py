@@ -60,13 +60,18 @@ load = cache(drafts.load)
 
 def options_of(recipe: str) -> tuple[str, ...]:
     """Return the options that describe a recipe's sample, for logs named run_N.log."""
-    told = load(recipe).sample
-    assert told is not None
+    sample_run = load(recipe).sample
+    assert sample_run is not None
     return (
-        *("--fw", recipe, "--pattern", "run_{repeat}.log", "--nodes", str(told.shape.nodes)),
-        *("--gpus-per-node", str(told.shape.gpus_per_node), "--precision", told.precision),
-        *("--batch-size", str(told.batch_size_per_device)),
-        *("--set", f"accumulation={told.accumulation}"),
+        *("--fw", recipe, "--pattern", "run_{repeat}.log", "--nodes", str(sample_run.shape.nodes)),
+        *(
+            "--gpus-per-node",
+            str(sample_run.shape.gpus_per_node),
+            "--precision",
+            sample_run.precision,
+        ),
+        *("--batch-size", str(sample_run.batch_size_per_device)),
+        *("--set", f"accumulation={sample_run.accumulation}"),
     )
 
 
@@ -122,10 +127,10 @@ def fringe(recipe: Recipe) -> list[Case]:
 
 def _elsewhere(recipe: Recipe, device: Device) -> list[Case]:
     """Return every protocol, precision and model on another device."""
-    there = recipe.for_device(device)
-    shape = Shape(1, 1) if there.alone else Shape(1 if there.one_node else 4, 8)
-    cases = [Case(shape, *pair, device=device) for pair in presets(there)]
-    return cases + [cases[0]._replace(model=model) for model in there.models]
+    variant = recipe.for_device(device)
+    shape = Shape(1, 1) if variant.alone else Shape(1 if variant.one_node else 4, 8)
+    cases = [Case(shape, *pair, device=device) for pair in presets(variant)]
+    return cases + [cases[0]._replace(model=model) for model in variant.models]
 
 
 def _values(option: Option) -> list[str]:
@@ -184,7 +189,7 @@ def render(name: str, case: Case, *, runtime: str = "none", **paths: str) -> Scr
         device=case.device,
     )
     site = drafts.changed(where, frameworks={name: settings})
-    draft = drafts.drafted(site, request, found=load(name), options={"dry": True})
+    draft = drafts.drafted(site, request, framework_recipe=load(name), options={"dry": True})
     (array,) = draft.campaign.arrays
     text = draft.scripts[array.name]
     for file, path in draft.resolved.files.items():
@@ -241,15 +246,15 @@ class World:
     def __init__(self, name: str, tmp_path: Path) -> None:
         self.name = name
         self.folder = tmp_path
-        own = HERE / "stand-ins" / name
+        stand_ins = HERE / "stand-ins" / name
         for folder in ("source", "data", "tmp"):
             (tmp_path / folder).mkdir()
         for folder, files in (("source", _USUAL_SOURCE), ("data", _USUAL_DATA)):
             for file in files:
                 (tmp_path / folder / file).write_text("# stands in\n")
-        for path in own.rglob("*"):
+        for path in stand_ins.rglob("*"):
             if path.is_file():
-                target = tmp_path / str(path.relative_to(own)).removesuffix(".stand-in")
+                target = tmp_path / str(path.relative_to(stand_ins)).removesuffix(".stand-in")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(path.read_bytes())
         self.python = tmp_path / "python"
@@ -346,16 +351,16 @@ def setting(name: str) -> Setting:
     """Return the setting of the run that wrote the recipe's sample log."""
     recipe = load(name)
     preset = recipe.preset("")
-    known = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters)
+    run_setting = Setting(skip=preset.skip, iters=preset.iters, reach=preset.iters)
     if recipe.sample is not None:
-        known = known._replace(
+        run_setting = run_setting._replace(
             nodes=recipe.sample.shape.nodes,
             gpus_per_node=recipe.sample.shape.gpus_per_node,
             batch_size_per_device=recipe.sample.batch_size_per_device,
             precision=recipe.sample.precision,
             accumulation=recipe.sample.accumulation,
         )
-    return known.settled({})[0]
+    return run_setting.settled({})[0]
 
 
 class Reader:
@@ -365,5 +370,5 @@ class Reader:
         self.name = name
         self._read = logs.Reader(tmp_path)
 
-    def read(self, data: bytes, rule: str = "", known: Setting | None = None) -> Reading:
-        return self._read(grammar(self.name), data, rule, known or setting(self.name))
+    def read(self, data: bytes, rule: str = "", settings: Setting | None = None) -> Reading:
+        return self._read(grammar(self.name), data, rule, settings or setting(self.name))

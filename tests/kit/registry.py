@@ -151,7 +151,7 @@ class Registry:
                 },
                 "rootfs": {
                     "type": "layers",
-                    "diff_ids": [_digest(gzip.decompress(one)) for one in packed],
+                    "diff_ids": [_digest(gzip.decompress(content)) for content in packed],
                 },
             }
         ).encode()
@@ -161,14 +161,14 @@ class Registry:
                 "schemaVersion": 2,
                 "mediaType": kind,
                 "config": _described(config, _CONFIG),
-                "layers": [_described(one, _LAYER) for one in packed],
+                "layers": [_described(content, _LAYER) for content in packed],
             }
         ).encode()
         for blob in (config, *packed):
             self._blobs[_digest(blob)] = blob
         name, _, tag = image.partition(":")
-        made = _Image(manifest, kind)
-        self._images[name, tag] = self._images[name, _digest(manifest)] = made
+        stored = _Image(manifest, kind)
+        self._images[name, tag] = self._images[name, _digest(manifest)] = stored
         return _digest(manifest)
 
     def manifest(self, name: str, tag: str) -> bytes:
@@ -205,12 +205,14 @@ class Registry:
             match["name"], match["which"], ",".join(headers.get_all("Accept") or ())
         )
 
-    def _manifest(self, name: str, which: str, accept: str) -> tuple[int, dict[str, str], bytes]:
+    def _manifest(
+        self, name: str, reference: str, accept: str
+    ) -> tuple[int, dict[str, str], bytes]:
         """Refuse requests for lists, and give OCI manifests only to clients that ask for them."""
-        image = self._images.get((name, which))
+        image = self._images.get((name, reference))
         plain = accept in ("", "*/*")
-        asked = image is not None and image.media_type in accept
-        if image is None or not (asked or (plain and image.media_type == _V2S2)):
+        accepted = image is not None and image.media_type in accept
+        if image is None or not (accepted or (plain and image.media_type == _V2S2)):
             return 404, {}, b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}'
         headers = {
             "Content-Type": image.media_type,
@@ -224,12 +226,12 @@ class Registry:
             return None
         match = _PATH.fullmatch(path)
         scope = f"repository:{match['name']}:pull" if match else ""
-        how = {
+        challenge = {
             "basic": 'Basic realm="registry"',
             "bearer": f'Bearer realm="http://{self.host}/token",service="registry",scope="{scope}"',
         }[self.auth]
         body = b'{"errors":[{"code":"UNAUTHORIZED"}]}'
-        return 401, {"WWW-Authenticate": how}, body
+        return 401, {"WWW-Authenticate": challenge}, body
 
     def _token(self, headers: Any) -> tuple[int, dict[str, str], bytes]:
         sent = headers.get("Authorization")

@@ -62,7 +62,9 @@ def drafted(
     """Draft two repeats of a point."""
     request = Request(Shape.parse(shape), repeats=2)
     recipe = drafts.load(framework)
-    return drafts.drafted(where, request, found=recipe, options={"scheduler": scheduler, **options})
+    return drafts.drafted(
+        where, request, framework_recipe=recipe, options={"scheduler": scheduler, **options}
+    )
 
 
 def with_python(where: Site, python: Path, **more: Any) -> Site:
@@ -105,8 +107,8 @@ def slurm_in(folder: Path, scontrol: str = "echo localhost") -> dict[str, str]:
     """Make srun and scontrol; return the environment of a job's script."""
     tool(folder, "srun", SRUN)
     tool(folder, "scontrol", f"#!/bin/bash\n{scontrol}\n")
-    told = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "localhost"}
-    return {"PATH": f"{folder}:{os.environ['PATH']}", **told}
+    variables = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "localhost"}
+    return {"PATH": f"{folder}:{os.environ['PATH']}", **variables}
 
 
 def records(path: Path) -> list[list[str]]:

@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 # A set answer of a program; None: the answer of the model.
-Said = str | Answer | None
+ScriptedAnswer = str | Answer | None
 
 
 def failed(complaint: str, code: int = 1, *, acts: bool = False) -> Answer:
@@ -88,11 +88,11 @@ class Job:
 
 
 def _indices(array: str) -> list[str]:
-    found: list[str] = []
+    indices: list[str] = []
     for span in array.partition("%")[0].split(","):
         low, _, high = span.partition("-")
-        found += map(str, range(int(low), int(high) + 1)) if high else [low]
-    return found
+        indices += map(str, range(int(low), int(high) + 1)) if high else [low]
+    return indices
 
 
 @dataclass
@@ -114,14 +114,14 @@ class Slurm:
         before: Called with the program's name before each answer.
     """
 
-    sbatch: Said | list[Any] = None
-    squeue: Said | list[Any] = None
-    sacct: Said | list[Any] = None
-    scontrol: Said | list[Any] = None
-    scancel: Said | list[Any] = None
-    sinfo: Said | list[Any] = None
-    srun: Said | list[Any] = None
-    sacctmgr: Said | list[Any] = None
+    sbatch: ScriptedAnswer | list[Any] = None
+    squeue: ScriptedAnswer | list[Any] = None
+    sacct: ScriptedAnswer | list[Any] = None
+    scontrol: ScriptedAnswer | list[Any] = None
+    scancel: ScriptedAnswer | list[Any] = None
+    sinfo: ScriptedAnswer | list[Any] = None
+    srun: ScriptedAnswer | list[Any] = None
+    sacctmgr: ScriptedAnswer | list[Any] = None
     jobs: dict[str, Job] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     environments: list[Mapping[str, str]] = field(default_factory=list)
@@ -162,30 +162,30 @@ class Slurm:
         for job in self.jobs.values():
             job.name = form(job.name)
 
-    def said(self, argv: tuple[str, ...]) -> Said:
+    def said(self, argv: tuple[str, ...]) -> ScriptedAnswer:
         """Record a call and return the set answer of its program."""
         number = self.count(argv[0])
         self.calls.append(argv)
-        told = getattr(self, argv[0], None)
-        if isinstance(told, list):
-            told = told[min(number, len(told) - 1)] if told else None
-        found: Said = told
-        return found
+        answers = getattr(self, argv[0], None)
+        if isinstance(answers, list):
+            answers = answers[min(number, len(answers) - 1)] if answers else None
+        answer: ScriptedAnswer = answers
+        return answer
 
-    def answered(self, argv: tuple[str, ...], told: Said, cwd: str = "") -> Answer:
+    def answered(self, argv: tuple[str, ...], scripted: ScriptedAnswer, cwd: str = "") -> Answer:
         self.before(argv[0])
         if argv[0] in self.away:
             return failed(f"{argv[0]}: error: {AWAY}")
-        if told is None or (isinstance(told, Answer) and told.acts):
+        if scripted is None or (isinstance(scripted, Answer) and scripted.acts):
             act = getattr(self, f"do_{argv[0]}", None)
             answer: Answer = act(argv, cwd) if act else Answer()
-            return told if told and (told.code or told.complaint) else answer
-        return Answer(told) if isinstance(told, str) else told
+            return scripted if scripted and (scripted.code or scripted.complaint) else answer
+        return Answer(scripted) if isinstance(scripted, str) else scripted
 
     def do_sbatch(self, argv: tuple[str, ...], cwd: str) -> Answer:
         text = Path(argv[-1]).read_text()
         name, array, comment = (
-            _option(one, argv, text) for one in ("job-name", "array", "comment")
+            _option(option, argv, text) for option in ("job-name", "array", "comment")
         )
         number = str(self.first + len(self.jobs))
         self.jobs[number] = Job(
@@ -222,7 +222,7 @@ class Slurm:
         if argv[-2:] == ("show", "job"):
             jobs = self.jobs.items()
             return Answer(
-                "".join(self._row(lines.scontrol, n, one, "PENDING", "") for n, one in jobs)
+                "".join(self._row(lines.scontrol, n, job, "PENDING", "") for n, job in jobs)
             )
         job = self.jobs.get(argv[-1])
         if job is None:
@@ -243,8 +243,8 @@ class Slurm:
         where = {"place": job.place, "command": job.script} if job.script else {}
         where |= {"comment": job.comment} if job.script and job.comment else {}
         common = {"name": job.name, "submit": int(self.now), "nodes": node, "uid": os.geteuid()}
-        own = {} if form is lines.scontrol else {"user": "someone"}
-        return form(number, state=state, **{**common, **where, **own})
+        columns = {} if form is lines.scontrol else {"user": "someone"}
+        return form(number, state=state, **{**common, **where, **columns})
 
 
 def _element(number: str, index: str) -> str:
@@ -253,9 +253,9 @@ def _element(number: str, index: str) -> str:
 
 def _option(name: str, argv: Sequence[str], script: str) -> str:
     """Return the value of an option of sbatch, from its words or from its script."""
-    given = [word.partition("=")[2] for word in argv if word.startswith(f"--{name}=")]
+    values = [word.partition("=")[2] for word in argv if word.startswith(f"--{name}=")]
     directives: list[str] = re.findall(rf"^#SBATCH --{name}=(.*)$", script, re.MULTILINE)
-    return ([*directives, *given] or [""])[-1]
+    return ([*directives, *values] or [""])[-1]
 
 
 # --- As programs ----------------------------------------------------------------------------------
@@ -293,10 +293,10 @@ class Programs:
     @contextmanager
     def changed(self) -> Iterator[Slurm]:
         """Yield the model, and save the changes."""
-        with _held(self.folder) as slurm:
+        with _lock_model(self.folder) as slurm:
             yield slurm
 
-    def answers(self, **programs: Said | list[Any]) -> None:
+    def answers(self, **programs: ScriptedAnswer | list[Any]) -> None:
         """Set the answers of each program, as the attributes of `Slurm`."""
         with self.changed() as slurm:
             for name, program in programs.items():
@@ -320,22 +320,22 @@ def main(folder: str) -> None:
     argv = (Path(sys.argv[0]).name, *sys.argv[1:])
     if argv[1:] == ("--version",):
         return
-    with _held(place) as slurm:
-        told = slurm.said(argv)
-    if isinstance(told, Answer) and told.waits:
+    with _lock_model(place) as slurm:
+        scripted = slurm.said(argv)
+    if isinstance(scripted, Answer) and scripted.waits:
         (place / "waits").touch()
         end = time.monotonic() + 300
         while not (place / "go").exists() and time.monotonic() < end:
             time.sleep(0.01)
-    with _held(place) as slurm:
-        answer = slurm.answered(argv, told, str(Path.cwd()))
+    with _lock_model(place) as slurm:
+        answer = slurm.answered(argv, scripted, str(Path.cwd()))
     sys.stdout.write(answer.out)
     sys.stderr.write(answer.complaint)
     raise SystemExit(answer.code)
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[Slurm]:
+def _lock_model(folder: Path) -> Iterator[Slurm]:
     """Lock the model in a folder for one program; write it back whole."""
     state = folder / "state.json"
     with (folder / "lock").open("w") as lock:
@@ -344,8 +344,10 @@ def _held(folder: Path) -> Iterator[Slurm]:
         yield slurm
         values = asdict(slurm)
         for name in PROGRAMS:
-            said = getattr(slurm, name)
-            values[name] = said if said is None or isinstance(said, list) else [said]
+            scripted = getattr(slurm, name)
+            values[name] = (
+                scripted if scripted is None or isinstance(scripted, list) else [scripted]
+            )
         for name in ("before", "environments", "now"):
             del values[name]
         text = json.dumps({**values, "away": sorted(slurm.away), "forgets": sorted(slurm.forgets)})
@@ -364,5 +366,7 @@ def _load(state: Path) -> Slurm:
     for name in PROGRAMS:
         value = values[name]
         if isinstance(value, list):
-            values[name] = [Answer(*one) if isinstance(one, list) else one for one in value]
+            values[name] = [
+                Answer(*answer) if isinstance(answer, list) else answer for answer in value
+            ]
     return Slurm(**values)

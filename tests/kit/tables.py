@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.kit.cli import Done
+from tests.kit.cli import CliResult
 
 Document = dict[str, Any]
-Collect = Callable[..., Done]
+Collect = Callable[..., CliResult]
 CollectJson = Callable[..., Document]
 
 
 def rows(document: Document) -> list[Document]:
     (table,) = document["data"]["tables"]
-    found: list[Document] = table["rows"]
-    return found
+    table_rows: list[Document] = table["rows"]
+    return table_rows
 
 
 def first_row(document: Document) -> Document:
@@ -30,8 +30,8 @@ def runs(document: Document) -> dict[int, Document]:
 def only_run(document: Document) -> Document:
     (row,) = rows(document)
     (run,) = row["runs"]
-    found: Document = run
-    return found
+    result: Document = run
+    return result
 
 
 def codes(row: Document) -> list[list[str]]:

@@ -79,10 +79,10 @@ class Tmux:
         path = SCREENS / f"{name}.txt"
         if os.environ.get("RECORD_SCREENS"):
             path.write_text(normal(self.screen()))
-        wanted = normal(path.read_text())
+        expected = normal(path.read_text())
         return until(
-            lambda: text if normal(text := self.screen()) == wanted else "",
-            lambda: f"{wanted} on\n{normal(self.screen())}",
+            lambda: text if normal(text := self.screen()) == expected else "",
+            lambda: f"{expected} on\n{normal(self.screen())}",
         )
 
 

@@ -39,16 +39,16 @@ def typed(
 
 def set_key(text: str, table: str | None, key: str, value: str) -> str:
     """Return a TOML text in which a key of a table has another value."""
-    before, heading, rest = text.partition(f"[{table}]\n") if table else ("", "", text)
+    before, heading, tail = text.partition(f"[{table}]\n") if table else ("", "", text)
     if not heading and table:
         return f"{text.rstrip()}\n[{table}]\n{key} = {value}\n"
-    own, more, others = rest.partition("\n[")
-    lines = [line for line in own.splitlines() if line.partition(" ")[0] != key]
+    body, more, following = tail.partition("\n[")
+    lines = [line for line in body.splitlines() if line.partition(" ")[0] != key]
     return (
         before
         + heading
         + "\n".join([f"{key} = {value}", *lines])
         + "\n" * bool(not more)
         + more
-        + others
+        + following
     )

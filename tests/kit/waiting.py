@@ -21,24 +21,24 @@ _SHARE, _PAUSES, _LONGEST = 20, 10, 1.0
 
 
 def until(
-    condition: Callable[[], Found], what: str | Callable[[], object], *, pause: float = 0.05
+    condition: Callable[[], Found], event: str | Callable[[], object], *, pause: float = 0.05
 ) -> Found:
     """Return the value of a condition as soon as it is true; fail if it never is.
 
     Args:
         condition: Called repeatedly.
-        what: The missing event, in words, or a function that returns them.
+        event: The missing event, in words, or a function that returns them.
         pause: Least seconds between two questions. Up to ten times as many lie between those that
             take long: what starts a process each time would keep a core from the jobs waited for.
     """
     end = time.monotonic() + CEILING
     while True:
         moment = time.monotonic()
-        if found := condition():
-            return found
+        if value := condition():
+            return value
         answered = time.monotonic()
         if answered > end:
-            pytest.fail(f"in vain: {what if isinstance(what, str) else what()}")
+            pytest.fail(f"in vain: {event if isinstance(event, str) else event()}")
         time.sleep(max(pause, min(_SHARE * (answered - moment), _PAUSES * pause, _LONGEST)))
 
 

@@ -13,7 +13,7 @@ from hpcbert.errors import UsageError
 from hpcbert.lab.lifecycle import status
 from hpcbert.lab.record import Lab, load
 from hpcbert.system.runner import Outcome, run
-from tests.docs.examples import kept, of_lab
+from tests.docs.examples import of_lab, read_examples
 from tests.kit.administration import stop_slurmdbd
 from tests.kit.cli import inside
 from tests.kit.lab_faults import cut_link, restore_link, start_daemon, stop_daemon
@@ -38,7 +38,7 @@ def test_all_nodes_are_idle_and_all_daemons_alive(lab: Lab):
 
 def test_the_json_page_shows_the_status_of_a_lab(lab: Lab):
     result = inside("lab", "status", "--directory", lab.directory, "--json")
-    page = kept()
+    page = read_examples()
     assert page["lab status"] == of_lab(result, lab.directory), "run: python -m tests.docs.examples"
     assert page["lab up"] == page["lab status"].replace('"lab status"', '"lab up"')
 
@@ -86,7 +86,7 @@ def test_array_runs_one_by_one_and_sacct_knows_its_gpus(
         tuple(float(line) for line in path.read_text().split()) for path in work.glob("*.out")
     )
     assert len(times) == 3
-    assert all(one[1] <= next_[0] for one, next_ in itertools.pairwise(times))
+    assert all(earlier[1] <= next_[0] for earlier, next_ in itertools.pairwise(times))
 
 
 def test_nodes_are_hosts_of_their_own(as_user: Callable[..., Outcome], lab: Lab, work: Path):

@@ -89,13 +89,13 @@ def traced() -> Iterator[Callable[[Path], Trace]]:
             hosts = [str(process.pid) for process in lab.hosts.values() if process]
             theirs = frozenset[str]().union(*map(namespaces, hosts)) - namespaces("self")
             # To hold one of these keeps neither cables nor mounts alive.
-            own = set()
+            identifiers = set()
             for host, kind in product(hosts, ("uts", "ipc")):
                 with suppress(OSError):  # A host may have ended with an `up` that was killed.
                     handle = os.open(f"/proc/{host}/ns/{kind}", os.O_RDONLY)
                     exit_stack.callback(os.close, handle)
-                    own.add(f"{kind}:[{os.fstat(handle).st_ino}]")
-            return Trace(lab, frozenset(own) - namespaces("self"), len(theirs))
+                    identifiers.add(f"{kind}:[{os.fstat(handle).st_ino}]")
+            return Trace(lab, frozenset(identifiers) - namespaces("self"), len(theirs))
 
         yield trace
 
@@ -228,11 +228,11 @@ def test_an_occupied_port_is_passed_over(directory: Path):
 def test_a_link_of_somebody_else_s_is_passed_over_and_never_removed(directory: Path):
     plan = free(small(directory, nodes=1, accounting=False))
     slots = plan.slots()
-    taken, own = next(slots), next(slots)
-    foreign = Network(taken).uplink
+    first_slot, second_slot = next(slots), next(slots)
+    foreign = Network(first_slot).uplink
     assert run(["ip", "link", "add", "name", foreign, "type", "bridge"]).ok
     try:
-        assert up(plan, run=run, report=quiet).slot == own
+        assert up(plan, run=run, report=quiet).slot == second_slot
         assert down(directory, run=run, report=quiet).remains == ()
         assert Path("/sys/class/net", foreign).exists()
     finally:

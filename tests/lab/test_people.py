@@ -43,13 +43,13 @@ def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
     journal = Journal(Lab(plan=plan, mark="people", boot=boot_id(), root=root))
     busy = {"useradd", "userdel"}
 
-    def run_with_others(argv: Sequence[str], **how: Any) -> Outcome:
+    def run_with_others(argv: Sequence[str], **options: Any) -> Outcome:
         """Find the accounts' files locked at first, as while another lab starts or ends."""
         if argv[0] in busy:
             busy.remove(argv[0])
             locked = f"{argv[0]}: cannot lock /etc/passwd; try again later.\n"
             return Outcome(tuple(argv), 1, "", locked)
-        return run(argv, **how)
+        return run(argv, **options)
 
     try:
         add_user(journal, run_with_others)
@@ -59,8 +59,8 @@ def test_hpcbert_is_seen_by_a_user_who_can_not_read_where_it_lies(
         assert result.stdout.startswith("hpcbert "), result.stderr
         assert env_line(entry.pw_dir, journal.lab)
     finally:
-        left = remove_user(journal.lab, run_with_others)
-    assert (left, busy) == ((), set())
+        remains = remove_user(journal.lab, run_with_others)
+    assert (remains, busy) == ((), set())
     assert str(root) not in Path("/proc/self/mountinfo").read_text()
     with pytest.raises(KeyError):
         pwd.getpwnam(plan.user)

@@ -26,14 +26,14 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def known(process: subprocess.Popen[bytes]) -> Process:
-    found = identify(process.pid)
-    assert found is not None
-    return found
+def identify_process(process: subprocess.Popen[bytes]) -> Process:
+    identified = identify(process.pid)
+    assert identified is not None
+    return identified
 
 
 def test_a_process_is_known_by_pid_and_start(sleeper: subprocess.Popen[bytes]):
-    process = known(sleeper)
+    process = identify_process(sleeper)
     assert process.alive
     assert not Process(process.pid, process.start + 1).alive
 
@@ -41,7 +41,7 @@ def test_a_process_is_known_by_pid_and_start(sleeper: subprocess.Popen[bytes]):
 def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(
     sleeper: subprocess.Popen[bytes],
 ):
-    process = known(sleeper)
+    process = identify_process(sleeper)
     assert end_processes([process], timeout=CEILING)
     assert not process.alive
     assert identify(process.pid) is None
@@ -49,7 +49,7 @@ def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(
 
 
 def test_a_pid_that_is_used_again_is_never_hit(sleeper: subprocess.Popen[bytes]):
-    process = known(sleeper)
+    process = identify_process(sleeper)
     assert end_processes([Process(process.pid, process.start - 1)], timeout=1)
     assert process.alive
 
@@ -58,17 +58,19 @@ def test_a_process_that_ignores_a_signal_is_reported(tmp_path: Path):
     words = ["sh", "-c", "trap '' TERM; touch ready; sleep 3600 & wait; wait"]
     with subprocess.Popen(words, cwd=tmp_path, start_new_session=True) as process:
         until((tmp_path / "ready").exists, "the process never began")
-        assert not end_processes([known(process)], signal_number=signal.SIGTERM, timeout=0.2)
+        assert not end_processes(
+            [identify_process(process)], signal_number=signal.SIGTERM, timeout=0.2
+        )
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_processes_are_found_by_their_mark(sleeper: subprocess.Popen[bytes]):
-    assert list(find_marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [known(sleeper)]
+    assert list(find_marked(f"HPCBERT_TEST=mark-{os.getpid()}")) == [identify_process(sleeper)]
     assert list(find_marked("HPCBERT_TEST=mark-")) == []
 
 
 def test_a_process_in_our_own_namespaces_is_inside_nothing(sleeper: subprocess.Popen[bytes]):
-    assert find_inside([known(sleeper)]) == ()
+    assert find_inside([identify_process(sleeper)]) == ()
 
 
 @pytest.mark.needs("namespaces")
@@ -81,10 +83,10 @@ def test_a_process_counts_as_a_host_only_if_it_was_born_with_its_namespaces():
         try:
             first = until(lambda: child_of(born.pid), "unshare started nothing")
             assert first is not None
-            members = find_inside([first, known(moved)])
+            members = find_inside([first, identify_process(moved)])
             assert first in members
             # unshare itself shares the new mount namespace, and nobody else does.
-            assert set(members) <= {first, known(born)}
+            assert set(members) <= {first, identify_process(born)}
         finally:
             born.kill()
             moved.kill()

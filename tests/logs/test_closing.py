@@ -58,12 +58,12 @@ def test_a_forced_grammar_is_contradicted(read: Reader, closing: str) -> None:
 
 @pytest.mark.parametrize("closing", CLOSINGS.values(), ids=CLOSINGS)
 def test_the_right_number_is_not(read: Reader, closing: str) -> None:
-    known = FORCED.replace("every = 512", "every = 1")
+    toml = FORCED.replace("every = 512", "every = 1")
     log = "".join(
         line.replace(f"'num_input_tokens_seen': {512 * n}", f"'num_input_tokens_seen': {n}") + "\n"
         for n, line in enumerate(trainer(closing).splitlines(), start=1)
     )
-    assert read(known, log, "", ONE).throughput == pytest.approx(42, rel=1e-4)
+    assert read(toml, log, "", ONE).throughput == pytest.approx(42, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_what_a_recipe_says_of_a_closing_line_holds(read: Reader) -> None:
     log = "".join(step(n, rate=32.0) for n in range(1, 121)) + "{'train_samples_per_second': 9}\n"
     setting = ONE._replace(batch_size_per_device=32)
     assert codes(read(text, log, "rate", setting)) == ["contradiction"]
-    own = text.replace('"result: "', "\"'train_samples_per_second': \"").replace(
+    recipe = text.replace('"result: "', "\"'train_samples_per_second': \"").replace(
         "result: (?P", "train_samples_per_second.: (?P"
     )
-    silent = own.replace('kind = "footer"', 'kind = "footer"\ncross_check = false')
+    silent = recipe.replace('kind = "footer"', 'kind = "footer"\ncross_check = false')
     assert read(silent, log, "rate", setting).throughput == pytest.approx(32)

@@ -25,13 +25,13 @@ CLOSING = "result: 32.0\n"
 line = partial(step, rate=32.0)
 
 
-def whole(last: int = 120) -> str:
+def render_log(last: int = 120) -> str:
     return steps(last, rate=32.0) + CLOSING
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_ways_that_agree_give_the_number(read: Reader, rule: str) -> None:
-    assert read(TOML, whole(), rule, ONE).throughput == pytest.approx(32)
+    assert read(TOML, render_log(), rule, ONE).throughput == pytest.approx(32)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -40,7 +40,7 @@ def test_what_is_told_wrong_contradicts_what_is_printed(
     read: Reader, rule: str, gpus: int, batch: int
 ) -> None:
     wrong = ONE._replace(gpus=gpus, gpus_per_node=gpus, batch_size_per_device=batch)
-    reading = read(TOML, whole(), rule, wrong)
+    reading = read(TOML, render_log(), rule, wrong)
     assert set(codes(reading)) == {"contradiction"}
     assert "32" in str(reading.reasons[0])
 
@@ -75,8 +75,8 @@ def test_a_window_that_is_nearly_gone_is_no_window(read: Reader, rule: str) -> N
 
 def test_accumulation_that_nobody_states_is_not_one(read: Reader) -> None:
     unknown = ONE._replace(accumulation=None)
-    assert read(TOML, whole(), "clock", unknown).throughput == pytest.approx(32)
-    log = whole().replace("samples/s: 32.0", "samples/s: 6400.0").replace("32.0", "6400.0")
+    assert read(TOML, render_log(), "clock", unknown).throughput == pytest.approx(32)
+    log = render_log().replace("samples/s: 32.0", "samples/s: 6400.0").replace("32.0", "6400.0")
     reading = read(TOML, log, "clock", unknown)
     assert set(codes(reading)) == {"contradiction"}
     assert "accumulation" in str(reading.reasons[0])
@@ -100,17 +100,17 @@ def test_a_step_that_is_taken_back_is_no_second_run(read: Reader) -> None:
 def test_a_copy_of_a_line_is_no_step(read: Reader, copy: str) -> None:
     copy = {"rate": "samples/s: "}.get(copy, copy)
     doubled = line(50)[: line(50).index(copy) + 12].rstrip("\n") if copy else line(50).rstrip("\n")
-    log = whole().replace(line(50), line(50) + doubled + "\n")
+    log = render_log().replace(line(50), line(50) + doubled + "\n")
     assert read(TOML, log, "clock", ONE).throughput == pytest.approx(32)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_number_of_few_iterations_says_so(read: Reader, rule: str) -> None:
-    assert read(TOML, whole(), rule, ONE).flags == ()
+    assert read(TOML, render_log(), rule, ONE).flags == ()
     setting = ONE._replace(skip=4, iters=6, reach=6)
-    assert read(TOML, whole(6), rule, setting).flags == ("short-window",)
+    assert read(TOML, render_log(6), rule, setting).flags == ("short-window",)
     shorter = TOML.replace("[log]\n", "[log]\nshortest = 2\n")
-    assert read(shorter, whole(6), rule, setting).flags == ()
+    assert read(shorter, render_log(6), rule, setting).flags == ()
 
 
 @settings(

@@ -14,7 +14,7 @@ from hpcbert.logs.setting import Setting
 from tests.kit import recipes
 from tests.kit.logs import Reader, codes, grammar_file, step
 from tests.kit.shared import index
-from tests.recipes.published import is_here, readings
+from tests.recipes.published import is_here, list_readings
 
 BATCH = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=512, accumulation=1)
 STEPS = grammar_file("steps")
@@ -49,7 +49,7 @@ def alternating(n: int) -> float:
     return 1.2 if n % 2 else 1.0
 
 
-def clock(seconds: Seconds, last: int = 120) -> list[tuple[int, float]]:
+def list_moments(seconds: Seconds, last: int = 120) -> list[tuple[int, float]]:
     now, lines = 0.0, []
     for n in range(1, last + 1):
         now += seconds(n)
@@ -57,21 +57,21 @@ def clock(seconds: Seconds, last: int = 120) -> list[tuple[int, float]]:
     return lines
 
 
-def steps(seconds: Seconds) -> str:
+def render_steps(seconds: Seconds) -> str:
     """Return a log with a clock alone: no printed rate could contradict it."""
-    return "".join(step(n, at=now, rate="-") for n, now in clock(seconds))
+    return "".join(step(n, at=now, rate="-") for n, now in list_moments(seconds))
 
 
-def perfzero(seconds: Seconds) -> str:
+def render_perfzero(seconds: Seconds) -> str:
     lines = [
         f"I0826 {22 + int(now) // 3600:02}:{int(now) // 60 % 60:02}:{now % 60:09.6f} 1 model.py:7]"
         f" Train Step: {n}/120  / loss = 9.5"
-        for n, now in clock(seconds)
+        for n, now in list_moments(seconds)
     ]
     return "\n".join([*lines, ""])
 
 
-def megatron(seconds: Seconds) -> str:
+def render_megatron(seconds: Seconds) -> str:
     return "".join(
         f" iteration {n:8}/ 120 | consumed samples: 9 | elapsed time per iteration (ms): "
         f"{1000 * seconds(n):.1f} | learning rate: 1E-4 | global batch size: 512 | lm loss: 9.5E+00 "
@@ -80,19 +80,24 @@ def megatron(seconds: Seconds) -> str:
     )
 
 
-def paddle(seconds: Seconds) -> str:
+def render_paddle(seconds: Seconds) -> str:
     return "".join(
         f"global step {n}, epoch: 0, batch: {n}, loss: 9.5, ips: {512 / seconds(n):.3f} sequences/s\n"
         for n in range(1, 121)
     )
 
 
-FORMS = {"steps": steps, "tf2": perfzero, "megatron": megatron, "paddle": paddle}
+FORMS = {
+    "steps": render_steps,
+    "tf2": render_perfzero,
+    "megatron": render_megatron,
+    "paddle": render_paddle,
+}
 
 
-def reading(read: Reader, form: str, seconds: Seconds) -> Reading:
-    known = STEPS if form == "steps" else recipes.grammar(form)
-    return read(known, FORMS[form](seconds), "", BATCH)
+def read_log(read: Reader, form: str, seconds: Seconds) -> Reading:
+    toml = STEPS if form == "steps" else recipes.grammar(form)
+    return read(toml, FORMS[form](seconds), "", BATCH)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -102,12 +107,12 @@ def reading(read: Reader, form: str, seconds: Seconds) -> Reading:
     ids=["compilation", "slow-half", "slow-middle", "slow-third"],
 )
 def test_a_mean_of_unlike_steps_is_flagged(read: Reader, form: str, seconds: Seconds) -> None:
-    found = reading(read, form, seconds)
-    assert found.reasons == ()
-    assert found.flags == ("uneven",)
-    (note,) = found.notes
+    result = read_log(read, form, seconds)
+    assert result.reasons == ()
+    assert result.flags == ("uneven",)
+    (note,) = result.notes
     assert note.flag == "uneven"
-    assert f"{found.throughput:,.2f} samples/s" in note.detail
+    assert f"{result.throughput:,.2f} samples/s" in note.detail
     assert "512" in note.detail or f"{512 / 4.2:,.2f}" in note.detail
 
 
@@ -116,14 +121,14 @@ def test_a_mean_of_unlike_steps_is_flagged(read: Reader, form: str, seconds: Sec
 def test_steps_that_are_alike_or_take_turns_are_not(
     read: Reader, form: str, seconds: Seconds
 ) -> None:
-    found = reading(read, form, seconds)
-    assert found.throughput
-    assert (found.flags, found.notes) == ((), ())
+    result = read_log(read, form, seconds)
+    assert result.throughput
+    assert (result.flags, result.notes) == ((), ())
 
 
 @pytest.mark.parametrize("form", ["steps", "tf2", "megatron"])
 def test_one_long_step_is_named(read: Reader, form: str) -> None:
-    (note,) = reading(read, form, evaluation).notes
+    (note,) = read_log(read, form, evaluation).notes
     assert note.detail.endswith("see iteration 70")
 
 
@@ -143,10 +148,10 @@ kind = "clock"
 def test_loops_of_which_one_evaluates_are_flagged(read: Reader) -> None:
     moments = [0, 10, 20, 90, 100, 110]
     log = "".join(f"loop {20 + 10 * n} {1763717655 + at}\n" for n, at in enumerate(moments))
-    found = read(LOOPS, log, "", BATCH._replace(skip=20, iters=70))
-    assert found.throughput == pytest.approx(232.727, rel=1e-5)
-    assert found.flags == ("uneven",)
-    assert found.notes[0].detail == (
+    result = read(LOOPS, log, "", BATCH._replace(skip=20, iters=70))
+    assert result.throughput == pytest.approx(232.727, rel=1e-5)
+    assert result.flags == ("uneven",)
+    assert result.notes[0].detail == (
         "232.73 samples/s in all, 512.00 at the median step; see iterations 41 to 50"
     )
 
@@ -156,8 +161,8 @@ def test_a_median_hides_nothing(read: Reader) -> None:
         'name = "rate"\nkind = "rate"', 'name = "rate"\nkind = "rate"\naverage = "median"'
     )
     log = "".join(step(n, rate=512 / compilation(n)) for n in range(1, 121))
-    found = read(text, log, "rate", BATCH._replace(batch_size_per_device=None))
-    assert (found.throughput, found.flags) == (512, ())
+    result = read(text, log, "rate", BATCH._replace(batch_size_per_device=None))
+    assert (result.throughput, result.flags) == (512, ())
 
 
 @pytest.mark.parametrize("count", [2, 5, 12, 100])
@@ -188,7 +193,7 @@ HEADERS: dict[str, tuple[Sequence[str], Callable[[int, float], str]]] = {
             "  micro_batch_size ................................ 512",
             "  world_size ...................................... 1",
         ],
-        lambda n, _: megatron(alike).splitlines()[n - 1],
+        lambda n, _: render_megatron(alike).splitlines()[n - 1],
     ),
     "ngc-tf1": (
         ["  train_batch_size: 512", "  num_accumulation_steps: 1"],
@@ -206,12 +211,12 @@ def test_a_header_inside_the_window_is_a_restart(read: Reader, name: str, after:
     lines = [line(n, float(n + 12 * (after == 60 < n))) for n in range(1, 121)]
     if after:
         lines.insert(after, "\n".join(header))
-    found = read(recipes.grammar(name), "\n".join([*header, *lines, ""]), "", BATCH)
+    result = read(recipes.grammar(name), "\n".join([*header, *lines, ""]), "", BATCH)
     if after == 60:
-        assert codes(found) == ["window"]
-        assert "printed again after iteration 60" in str(found.reasons[0])
+        assert codes(result) == ["window"]
+        assert "printed again after iteration 60" in str(result.reasons[0])
     else:
-        assert found.throughput == pytest.approx(512, rel=1e-3)
+        assert result.throughput == pytest.approx(512, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -222,17 +227,17 @@ def test_a_restart_inside_a_job_or_of_it_is_a_restart(read: Reader, name: str, a
     job = "hpcbert: ranks start with batch_size_per_device=512 accumulation=1"
     lines = [line(n, float(n)) for n in range(1, 121)]
     lines.insert(60, {"header": "\n".join(header), "job": job}[again])
-    found = read(recipes.grammar(name), "\n".join([job, *header, *lines, ""]), "", BATCH)
-    assert codes(found) == ["window"]
-    assert "printed again after iteration 60" in str(found.reasons[0])
+    result = read(recipes.grammar(name), "\n".join([job, *header, *lines, ""]), "", BATCH)
+    assert codes(result) == ["window"]
+    assert "printed again after iteration 60" in str(result.reasons[0])
 
 
 def test_a_rank_that_prints_a_part_of_its_header_late_is_no_restart(read: Reader) -> None:
     header, line = HEADERS["oneflow"]
     lines = [line(n, float(n)) for n in range(1, 121)]
     lines.insert(60, header[0])
-    found = read(recipes.grammar("oneflow"), "\n".join([*header, *lines, ""]), "", BATCH)
-    assert found.throughput == pytest.approx(512)
+    result = read(recipes.grammar("oneflow"), "\n".join([*header, *lines, ""]), "", BATCH)
+    assert result.throughput == pytest.approx(512)
 
 
 @pytest.mark.slow
@@ -242,7 +247,7 @@ def test_real_logs_are_uneven_where_the_page_says(shared: Path) -> None:
         log.path.name
         for log in index(shared)
         if is_here(log)
-        for _, window, found in readings(log)
-        if window == "protocol" and "uneven" in found.flags
+        for _, window, result in list_readings(log)
+        if window == "protocol" and "uneven" in result.flags
     }
     assert flagged == {"base_bs96_fp16_gpu32_gradacc.log"}

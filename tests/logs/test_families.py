@@ -73,7 +73,7 @@ average speed: 0.556(sentences/sec)
     assert read(ONEFLOW, log, "average", setting).throughput == 0.556
 
 
-def deepspeed(rates: dict[int, float], prefix: str = "") -> str:
+def render_deepspeed(rates: dict[int, float], prefix: str = "") -> str:
     return "".join(
         f"{prefix}[2020-10-27 11:{28 + step // 60:02}:{step % 60:02},500] [INFO] "
         f"[timer.py:157:stop] 0/{step}, SamplesPerSec={rate}\n"
@@ -86,7 +86,7 @@ def test_deepspeed_averages_its_running_averages_and_counts_micro_batches(
     read: Reader, prefix: str
 ) -> None:
     # DLPerf takes [18:120] of a list that begins at step 3: the steps 21 to 120.
-    log = deepspeed({step: 180.0 + step for step in range(3, 121)}, prefix)
+    log = render_deepspeed({step: 180.0 + step for step in range(3, 121)}, prefix)
     setting = Setting(nodes=1, gpus_per_node=8, batch_size_per_device=32, accumulation=128)
     setting = setting.settled({})[0]
     assert read(DEEPSPEED, log, "", setting).throughput == pytest.approx(250.5)
@@ -107,7 +107,9 @@ def test_deepspeed_of_today_prints_a_running_and_a_current_rate(read: Reader) ->
 
 def test_deepspeed_that_died_at_its_first_boundary_has_no_number(read: Reader) -> None:
     # microsoft/DeepSpeedExamples issue 53: FP32 dies where the first optimizer step is due.
-    log = deepspeed(dict.fromkeys(range(3, 33), 4900.0)) + "UnboundLocalError: lr_this_step\n"
+    log = (
+        render_deepspeed(dict.fromkeys(range(3, 33), 4900.0)) + "UnboundLocalError: lr_this_step\n"
+    )
     reading = read(DEEPSPEED, log)
     assert [str(reason) for reason in reading.reasons] == [
         "incomplete: the log ends at iteration 32 of 120"
@@ -141,7 +143,7 @@ def test_paddle_spells_its_rate_per_gpu_in_four_ways_and_in_colour(read: Reader,
     assert read(PADDLE, log, "", Setting(gpus=32)).throughput == pytest.approx(146.84 * 32)
 
 
-def mxnet(latencies: list[list[float]], order: list[tuple[int, int]] | None = None) -> str:
+def render_mxnet(latencies: list[list[float]], order: list[tuple[int, int]] | None = None) -> str:
     places = [(step, rank) for step in range(4) for rank in range(2)]
     return "".join(
         f"[step {step + 1}]\tmlm_loss=7.12345\tnsp_loss= 0.69\tthroughput=12.{rank}K tks/s\t"
@@ -156,18 +158,18 @@ TWO_GPUS = Setting(nodes=1, gpus_per_node=2, gpus=2, batch_size_per_device=64)
 
 def test_mxnet_takes_the_median_over_the_ranks_of_each_step(read: Reader) -> None:
     expected = (1000 / 320 + 1000 / 325) / 2 * 128
-    assert read(MXNET, mxnet(LATENCIES), "", TWO_GPUS).throughput == pytest.approx(expected)
+    assert read(MXNET, render_mxnet(LATENCIES), "", TWO_GPUS).throughput == pytest.approx(expected)
 
 
 def test_mxnet_ranks_may_run_ahead_of_each_other(read: Reader) -> None:
     order = [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1), (2, 1), (3, 1)]
     expected = (1000 / 320 + 1000 / 325) / 2 * 128
-    reading = read(MXNET, mxnet(LATENCIES, order), "", TWO_GPUS)
+    reading = read(MXNET, render_mxnet(LATENCIES, order), "", TWO_GPUS)
     assert reading.throughput == pytest.approx(expected)
 
 
 def test_mxnet_tokens_become_samples(read: Reader) -> None:
-    log = mxnet(LATENCIES)
+    log = render_mxnet(LATENCIES)
     per_rank = read(MXNET, log, "tokens", TWO_GPUS).throughput
     summed = read(MXNET, log, "tokens-sum", TWO_GPUS).throughput
     assert per_rank == pytest.approx(12.05 * 1000 / 128 * 2)
@@ -175,7 +177,7 @@ def test_mxnet_tokens_become_samples(read: Reader) -> None:
 
 
 def test_mxnet_with_a_line_missing_or_doubled_has_no_number(read: Reader) -> None:
-    lines = mxnet(LATENCIES).splitlines(keepends=True)
+    lines = render_mxnet(LATENCIES).splitlines(keepends=True)
     missing = read(MXNET, "".join(lines[:4] + lines[5:]), "", TWO_GPUS)
     assert codes(missing) == ["window"]
     doubled = read(MXNET, "".join(lines[:5] + lines[4:]), "", TWO_GPUS)
@@ -187,7 +189,7 @@ def test_mxnet_with_a_line_missing_or_doubled_has_no_number(read: Reader) -> Non
 
 
 def test_ranks_are_told_apart_by_their_labels(read: Reader) -> None:
-    lines = [f" {n % 2}: {line}" for n, line in enumerate(mxnet(LATENCIES).splitlines(True))]
+    lines = [f" {n % 2}: {line}" for n, line in enumerate(render_mxnet(LATENCIES).splitlines(True))]
     expected = (1000 / 320 + 1000 / 325) / 2 * 128
     assert read(MXNET, "".join(lines), "", TWO_GPUS).throughput == pytest.approx(expected)
     twice = read(MXNET, "".join([*lines[:4], lines[4], lines[4], *lines[5:]]), "", TWO_GPUS)
@@ -206,7 +208,7 @@ def test_mindspore_sums_the_times_of_its_epochs(read: Reader) -> None:
     assert read(MINDSPORE, log, "per-step", setting).throughput == pytest.approx(256 * 100 / total)
 
 
-def megatron(nan: int = 0, stamp: str = "") -> str:
+def render_megatron(nan: int = 0, stamp: str = "") -> str:
     return "".join(
         f"{stamp} iteration {n:8}/ 1000000 | consumed samples: {4 * n:12} | "
         f"elapsed time per iteration (ms): {350 + n / 10} | learning rate: 0.000E+00 | "
@@ -221,11 +223,13 @@ def megatron(nan: int = 0, stamp: str = "") -> str:
 def test_megatron_states_its_global_batch_in_each_line(read: Reader, stamp: str) -> None:
     seconds = [(350 + n / 10) / 1000 for n in range(30, 130, 10)]
     expected = 4 * sum(1 / second for second in seconds) / 10
-    assert read(MEGATRON, megatron(stamp=stamp)).throughput == pytest.approx(expected, rel=1e-4)
+    assert read(MEGATRON, render_megatron(stamp=stamp)).throughput == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 def test_megatron_that_counted_nan_iterations_has_no_number(read: Reader) -> None:
-    reading = read(MEGATRON, megatron(nan=1))
+    reading = read(MEGATRON, render_megatron(nan=1))
     assert codes(reading) == ["loss"]
 
 

@@ -9,13 +9,13 @@ from hpcbert.errors import UsageError
 from hpcbert.logs.layout import LogFile, discover, natural_key
 
 
-def put(root: Path, *names: str) -> None:
+def touch_files(root: Path, *names: str) -> None:
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
 
 
-def only(path: Path, pattern: str = "") -> LogFile:
+def find_log(path: Path, pattern: str = "") -> LogFile:
     (log,) = discover([path], pattern).logs
     return log._replace(path=path)
 
@@ -39,14 +39,16 @@ def only(path: Path, pattern: str = "") -> LogFile:
 def test_dlperfs_layout_and_its_deviations(
     tmp_path: Path, name: str, expected: tuple[object, ...]
 ) -> None:
-    put(tmp_path, name, "result/bert_result.json", "1n1g/notes.txt", "1n1g/bert_b32.csv")
-    log = only(tmp_path)
-    told = (log.model, log.nodes, log.gpus_per_node, log.batch_size, log.precision)
-    assert (*told, log.repeat, log.attempt) == expected
+    touch_files(tmp_path, name, "result/bert_result.json", "1n1g/notes.txt", "1n1g/bert_b32.csv")
+    log = find_log(tmp_path)
+    fields = (log.model, log.nodes, log.gpus_per_node, log.batch_size, log.precision)
+    assert (*fields, log.repeat, log.attempt) == expected
 
 
 def test_order_is_natural(tmp_path: Path) -> None:
-    put(tmp_path, *(f"{n}n8g/bert_b32_fp32_{r}.log" for n in (1, 2, 10) for r in (1, 2, 10)))
+    touch_files(
+        tmp_path, *(f"{n}n8g/bert_b32_fp32_{r}.log" for n in (1, 2, 10) for r in (1, 2, 10))
+    )
     shapes = [(log.nodes, log.repeat) for log in discover([tmp_path]).logs]
     assert shapes == [(n, r) for n in (1, 2, 10) for r in (1, 2, 10)]
     assert natural_key("2n8g") < natural_key("10n8g") < natural_key("10n8g/x")
@@ -61,26 +63,26 @@ def test_order_is_natural(tmp_path: Path) -> None:
     ],
 )
 def test_patterns_name_their_fields(tmp_path: Path, pattern: str, name: str) -> None:
-    put(tmp_path, name, "other/thing.log")
-    log = only(tmp_path, pattern)
+    touch_files(tmp_path, name, "other/thing.log")
+    log = find_log(tmp_path, pattern)
     assert (log.batch_size, log.precision, log.gpus) == (48, "fp32", 8)
 
 
 def test_a_pattern_that_tells_the_shape_overrides_folders(tmp_path: Path) -> None:
-    put(tmp_path, "1n1g/run_4x8.log")
-    log = only(tmp_path, "run_{nodes}x{gpus_per_node}.log")
+    touch_files(tmp_path, "1n1g/run_4x8.log")
+    log = find_log(tmp_path, "run_{nodes}x{gpus_per_node}.log")
     assert (log.nodes, log.gpus_per_node) == (4, 8)
-    assert only(tmp_path, "run_*.log").nodes == 1
+    assert find_log(tmp_path, "run_*.log").nodes == 1
 
 
 def test_pattern_characters_are_themselves(tmp_path: Path) -> None:
-    put(tmp_path, "a+b(1).log", "aab1.log")
+    touch_files(tmp_path, "a+b(1).log", "aab1.log")
     (log,) = discover([tmp_path], "a+b({repeat}).log").logs
     assert log.path.name == "a+b(1).log"
 
 
 def test_wrong_patterns_are_explained(tmp_path: Path) -> None:
-    put(tmp_path, "run1.log")
+    touch_files(tmp_path, "run1.log")
     with pytest.raises(UsageError, match=r"no field \{repeet\}") as caught:
         discover([tmp_path], "run{repeet}.log")
     assert "repeat" in caught.value.hint
@@ -91,7 +93,7 @@ def test_wrong_patterns_are_explained(tmp_path: Path) -> None:
 
 
 def test_files_named_outright_are_taken_whatever_their_name(tmp_path: Path) -> None:
-    put(tmp_path, "4n8g/whatever.out")
+    touch_files(tmp_path, "4n8g/whatever.out")
     (log,) = discover([tmp_path / "4n8g" / "whatever.out"]).logs
     assert (log.nodes, log.gpus_per_node, log.repeat) == (4, 8, None)
 
@@ -104,15 +106,15 @@ def test_what_holds_no_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_campaigns_are_found_and_not_walked_into(tmp_path: Path) -> None:
-    put(tmp_path, "runs/a/manifest.json", "runs/a/logs/1n1g/bert_b32_fp32_1.log")
-    put(tmp_path, "runs/b/manifest.json", "old/1n1g/bert_b32_fp32_1.log")
+    touch_files(tmp_path, "runs/a/manifest.json", "runs/a/logs/1n1g/bert_b32_fp32_1.log")
+    touch_files(tmp_path, "runs/b/manifest.json", "old/1n1g/bert_b32_fp32_1.log")
     discovery = discover([tmp_path, tmp_path / "runs" / "a"])
     assert sorted(path.name for path in discovery.campaigns) == ["a", "b"]
     assert [log.path for log in discovery.logs] == [tmp_path / "old/1n1g/bert_b32_fp32_1.log"]
 
 
 def test_links_neither_hang_nor_double(tmp_path: Path) -> None:
-    put(tmp_path, "logs/1n1g/bert_b32_fp32_1.log")
+    touch_files(tmp_path, "logs/1n1g/bert_b32_fp32_1.log")
     (tmp_path / "logs" / "again").symlink_to(tmp_path / "logs")
     (tmp_path / "logs" / "1n1g" / "loop").symlink_to(tmp_path / "logs" / "1n1g" / "loop")
     (tmp_path / "logs" / "1n1g" / "bert_b32_fp32_2.log").symlink_to("bert_b32_fp32_1.log")
@@ -130,7 +132,7 @@ def test_pipes_and_dangling_links_are_left_to_the_reader(tmp_path: Path) -> None
 
 @pytest.mark.needs("permissions")
 def test_folders_that_may_not_be_looked_into_are_named(tmp_path: Path) -> None:
-    put(tmp_path, "1n1g/bert_b32_fp32_1.log", "2n1g/bert_b32_fp32_1.log")
+    touch_files(tmp_path, "1n1g/bert_b32_fp32_1.log", "2n1g/bert_b32_fp32_1.log")
     (tmp_path / "2n1g").chmod(0)
     discovery = discover([tmp_path])
     (tmp_path / "2n1g").chmod(0o700)

@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "run.log"
 
 
-def content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
     return b"".join(read_pieces(path))
 
 
@@ -37,7 +37,7 @@ def test_a_compressed_log_is_read_whatever_it_is_called(
     log: Path, pack: Callable[[bytes], bytes]
 ) -> None:
     log.write_bytes(pack(TEXT))
-    assert content(log) == TEXT
+    assert read_content(log) == TEXT
     head, tail = read_ends(log)
     assert TEXT.startswith(head)
     assert TEXT.endswith(tail)
@@ -49,27 +49,27 @@ def test_streams_that_were_joined_are_read_to_the_last(
     log: Path, pack: Callable[[bytes], bytes]
 ) -> None:
     log.write_bytes(pack(TEXT[:999]) + bytes(8) + pack(TEXT[999:]) + bytes(4))
-    assert content(log) == TEXT
+    assert read_content(log) == TEXT
 
 
 @pytest.mark.parametrize("name", ["utf-16-le", "utf-16-be", "utf-8"])
 def test_a_byte_order_mark_says_the_encoding(log: Path, name: str) -> None:
     data = f"\ufeff{TEXT.decode()}".encode(name)
     log.write_bytes(data)
-    assert content(log) == TEXT
+    assert read_content(log) == TEXT
     log.write_bytes(gzip.compress(data))
-    assert content(log) == TEXT
+    assert read_content(log) == TEXT
 
 
 @pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
 def test_what_is_cut_short_or_damaged_says_so(log: Path, pack: Callable[[bytes], bytes]) -> None:
-    whole = pack(TEXT)
-    log.write_bytes(whole[: len(whole) // 2])
+    compressed = pack(TEXT)
+    log.write_bytes(compressed[: len(compressed) // 2])
     with pytest.raises(NotALogError, match=r"is cut short|can't be unpacked"):
-        content(log)
-    log.write_bytes(whole[:24] + b"garbage" * 20 + whole[160:])
+        read_content(log)
+    log.write_bytes(compressed[:24] + b"garbage" * 20 + compressed[160:])
     with pytest.raises(NotALogError, match="can't be unpacked as"):
-        content(log)
+        read_content(log)
 
 
 @pytest.mark.parametrize("pack", PACKERS.values(), ids=PACKERS)
@@ -79,14 +79,14 @@ def test_a_file_that_unpacks_without_end_is_left(
     monkeypatch.setattr(packed, "MAX_UNPACKED", 1 << 22)
     log.write_bytes(pack(bytes(1 << 24)))
     with pytest.raises(NotALogError, match="unpacks to more than 4 MiB"):
-        content(log)
+        read_content(log)
 
 
 def test_the_memory_that_an_xz_file_asks_for_is_bounded(log: Path) -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 28}]
     log.write_bytes(lzma.compress(b"step\n", filters=filters, check=lzma.CHECK_NONE))
     with pytest.raises(NotALogError, match="can't be unpacked as xz"):
-        content(log)
+        read_content(log)
 
 
 @pytest.mark.parametrize(
@@ -95,21 +95,21 @@ def test_the_memory_that_an_xz_file_asks_for_is_bounded(log: Path) -> None:
 def test_a_text_that_only_begins_alike_is_read_as_it_is(log: Path, text: bytes) -> None:
     log.write_bytes(text)
     assert packed.is_plain(text)
-    content(log)
+    read_content(log)
 
 
 def test_a_compressed_log_gives_the_number_of_the_log(log: Path, repository: Path) -> None:
     from tests.kit.recipes import grammar, sample, setting
 
-    known = grammar("ngc-tf1")
+    recipe = grammar("ngc-tf1")
     log.write_bytes(sample("ngc-tf1"))
-    plain = scan.read(log, known, known.rule(), setting("ngc-tf1"))
+    plain = scan.read(log, recipe, recipe.rule(), setting("ngc-tf1"))
     assert plain.throughput
     for data in (gzip.compress(sample("ngc-tf1")), sample("ngc-tf1").decode().encode("utf-16")):
         log.write_bytes(data)
-        assert scan.read(log, known, known.rule(), setting("ngc-tf1")) == plain
+        assert scan.read(log, recipe, recipe.rule(), setting("ngc-tf1")) == plain
     log.write_bytes(gzip.compress(sample("ngc-tf1"))[:4000])
-    (reason,) = scan.read(log, known, known.rule(), Setting()).reasons
+    (reason,) = scan.read(log, recipe, recipe.rule(), Setting()).reasons
     assert reason.code == "no-log"
 
 
@@ -117,7 +117,7 @@ def test_a_compressed_log_gives_the_number_of_the_log(log: Path, repository: Pat
 def test_a_text_is_found_wherever_it_begins(text: bytes) -> None:
     for begin in (0, *range(28_950, 29_010), 57_990, 58_000):
         data = b"-" * begin + text + b"-" * 40_000 + b"\n" + text
-        found = {at for _, _, at, _ in lines.find_lines(data, (text,))}
-        assert {begin, len(data) - len(text)} <= found
+        positions = {at for _, _, at, _ in lines.find_lines(data, (text,))}
+        assert {begin, len(data) - len(text)} <= positions
         assert lines.has_text(data, text)
     assert not lines.has_text(b"-" * 60_000 + text[:-1], text)

@@ -25,7 +25,7 @@ QUICK = settings(
 )
 
 
-def pytorch_lines() -> list[str]:
+def render_pytorch() -> list[str]:
     header = '{"batch_size_per_device": 8, "accumulation": 1, "precision": "fp32", "world_size": 2}'
     steps = [
         f"iteration: {n}/{ITERS} loss: {9 - n / 100:.4f} mlm_loss: 8.1 nsp_loss: 0.7 "
@@ -36,7 +36,7 @@ def pytorch_lines() -> list[str]:
     return [f"hpcbert-config {header}", "noise", *steps, f"hpcbert-result {result}"]
 
 
-def oneflow_lines() -> list[str]:
+def render_oneflow() -> list[str]:
     steps = [
         f"step: {n}, total_loss: 9.725, mlm_loss: 8.960, nsp_loss: 0.766, throughput: {113 + n}.982 "
         f"{1598056519.25 + n / 8}"
@@ -46,17 +46,17 @@ def oneflow_lines() -> list[str]:
 
 
 LOGS = [
-    (grammar("pytorch"), "clock", pytorch_lines(), 128.0),
-    (grammar("pytorch"), "rate", pytorch_lines(), 127.75),
-    (grammar("pytorch"), "footer", pytorch_lines(), 128.5),
-    (grammar("oneflow"), "dlperf-time", oneflow_lines(), 128.0),
-    (grammar("oneflow"), "rate", oneflow_lines(), 128.982),
+    (grammar("pytorch"), "clock", render_pytorch(), 128.0),
+    (grammar("pytorch"), "rate", render_pytorch(), 127.75),
+    (grammar("pytorch"), "footer", render_pytorch(), 128.5),
+    (grammar("oneflow"), "dlperf-time", render_oneflow(), 128.0),
+    (grammar("oneflow"), "rate", render_oneflow(), 128.982),
 ]
 IDS = [f"{log[1]}-{n}" for n, log in enumerate(LOGS)]
 Log = tuple[Grammar, str, list[str], float]
 
 
-def reading(path: Path, log: Log, content: bytes) -> Reading:
+def read_log(path: Path, log: Log, content: bytes) -> Reading:
     path.write_bytes(content)
     return scan.read(path, log[0], log[0].rule(log[1]), SETTING)
 
@@ -71,7 +71,7 @@ def assert_right_or_refused(result: Reading, expected: float) -> None:
 
 @pytest.mark.parametrize("log", LOGS, ids=IDS)
 def test_the_whole_log_gives_the_number(tmp_path: Path, log: Log) -> None:
-    result = reading(tmp_path / "log", log, "\n".join([*log[2], ""]).encode())
+    result = read_log(tmp_path / "log", log, "\n".join([*log[2], ""]).encode())
     assert result.throughput == pytest.approx(log[3])
 
 
@@ -79,7 +79,7 @@ def test_the_whole_log_gives_the_number(tmp_path: Path, log: Log) -> None:
 def test_a_log_cut_at_any_byte_gives_the_number_or_a_reason(tmp_path: Path, log: Log) -> None:
     content = "\n".join([*log[2], ""]).encode()
     for length in range(0, len(content), 7):
-        assert_right_or_refused(reading(tmp_path / "log", log, content[:length]), log[3])
+        assert_right_or_refused(read_log(tmp_path / "log", log, content[:length]), log[3])
 
 
 @pytest.mark.parametrize("log", LOGS, ids=IDS)
@@ -90,7 +90,7 @@ def test_lines_lost_at_random_give_the_number_or_a_reason(
 ) -> None:
     lost = data.draw(st.sets(st.integers(0, len(log[2]) - 1), max_size=4))
     lines = [line for place, line in enumerate(log[2]) if place not in lost]
-    result = reading(tmp_path / "log", log, "\n".join([*lines, ""]).encode())
+    result = read_log(tmp_path / "log", log, "\n".join([*lines, ""]).encode())
     assert_right_or_refused(result, log[3])
 
 
@@ -104,7 +104,7 @@ def test_lines_doubled_or_swapped_give_the_number_or_a_reason(
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(lines) - 1))
         lines.insert(data.draw(st.integers(0, len(lines))), lines[place])
-    result = reading(tmp_path / "log", log, "\n".join([*lines, ""]).encode())
+    result = read_log(tmp_path / "log", log, "\n".join([*lines, ""]).encode())
     assert_right_or_refused(result, log[3])
 
 
@@ -118,7 +118,7 @@ def test_noise_between_lines_does_not_matter(
     for where, text in noise:
         if not any(word in text.lower() for word in (b"iteration", b"step", b"hpcbert", b"\0")):
             lines.insert(int(where * len(lines)), text)
-    result = reading(tmp_path / "log", log, b"\n".join([*lines, b""]))
+    result = read_log(tmp_path / "log", log, b"\n".join([*lines, b""]))
     assert result.throughput == pytest.approx(log[3])
 
 
@@ -126,7 +126,7 @@ def test_noise_between_lines_does_not_matter(
 @QUICK
 @given(content=st.binary(max_size=3000))
 def test_random_bytes_give_a_reason(tmp_path: Path, log: Log, content: bytes) -> None:
-    result = reading(tmp_path / "log", log, content)
+    result = read_log(tmp_path / "log", log, content)
     assert result.throughput is None
     assert result.reasons
     scan.read_progress(tmp_path / "log", log[0])
@@ -140,7 +140,7 @@ def test_a_hole_anywhere_gives_the_number_or_a_reason(
 ) -> None:
     content = "\n".join([*log[2], ""]).encode()
     at = int(place * len(content))
-    rest = content[at + hole if overwrite else at :]
+    tail = content[at + hole if overwrite else at :]
     assert_right_or_refused(
-        reading(tmp_path / "log", log, content[:at] + bytes(hole) + rest), log[3]
+        read_log(tmp_path / "log", log, content[:at] + bytes(hole) + tail), log[3]
     )

@@ -19,7 +19,7 @@ RECIPES = {"ngc_tf1": "ngc-tf1", "ngc_pytorch": "ngc-pytorch", "paddle": "paddle
 LAST = re.compile(rb"(?:Iteration: |step:? )(\d+)[ ,]")
 
 
-def recipe(name: str) -> Grammar:
+def parse_recipe(name: str) -> Grammar:
     return parse(TEST_RECIPES / name / "recipe.toml")
 
 
@@ -41,7 +41,7 @@ def rule_of(note: str) -> tuple[str, int]:
 def test_logs_of_paddles_reports_reproduce_their_closest_rule(
     shared: Path, framework: str, count: int
 ) -> None:
-    grammar = recipe(RECIPES[framework])
+    grammar = parse_recipe(RECIPES[framework])
     rows = [
         row
         for row in index(shared)
@@ -95,7 +95,7 @@ def test_logs_of_paddles_reports_reproduce_their_closest_rule(
 def test_mlperf_logs_through_labels_and_pyxis(
     shared: Path, log: str, rule: str, expected: float
 ) -> None:
-    grammar = recipe("mlperf")
+    grammar = parse_recipe("mlperf")
     path = shared / "logs" / f"mlcommons+training_results_{log}"
     reading = scan.read(path, grammar, grammar.rule(rule), Setting())
     assert reading.throughput == pytest.approx(expected, abs=6e-3)
@@ -103,7 +103,7 @@ def test_mlperf_logs_through_labels_and_pyxis(
 
 @pytest.mark.needs("published")
 def test_deepspeeds_own_timer_by_rate_and_clock(shared: Path) -> None:
-    grammar = recipe("deepspeed")
+    grammar = parse_recipe("deepspeed")
     folder = "DeepSpeed-Chat/training/step1_supervised_finetuning/training_log_output"
     path = shared / "logs/microsoft+DeepSpeedExamples/83757d9/applications" / folder
     log = path / "opt-1.3b-globalBatchSize128.log"
@@ -117,7 +117,7 @@ def test_deepspeeds_own_timer_by_rate_and_clock(shared: Path) -> None:
 
 @pytest.mark.needs("published")
 def test_a_step_rate_of_paddle_is_no_address(shared: Path) -> None:
-    grammar = recipe("paddle")
+    grammar = parse_recipe("paddle")
     log = shared / "logs/PaddlePaddle+Perf/v2.0-ee2e639/Bert/logs/base_bs48_fp32_gpu8.log"
     assert b"ips: 127.0.0.1" in log.read_bytes()
     assert scan.read_progress(log, grammar).iteration == 500

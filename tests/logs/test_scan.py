@@ -133,7 +133,7 @@ def test_a_number_that_is_cut_off_does_not_count(read: Reader) -> None:
 # --- Repetition and order ---------------------------------------------------------------------
 
 
-def overflowing() -> str:
+def render_overflowing() -> str:
     """Iteration 1 eight times, as AMP does at the start, and 50 twice, a second each."""
     places = [1] * 8 + list(range(2, 51)) + [50] + list(range(51, 121))
     return "".join(step(n, at=moment) for moment, n in enumerate(places))
@@ -143,21 +143,21 @@ def test_repetition_inside_the_window_is_refused_unless_the_recipe_explains_it(
     read: Reader,
 ) -> None:
     for rule in ("rate", "clock"):
-        reading = read(STEPS, overflowing(), rule, ONE)
+        reading = read(STEPS, render_overflowing(), rule, ONE)
         assert [str(reason) for reason in reading.reasons] == [
             "window: iteration 50 is printed twice inside the window"
         ]
 
 
 def test_repeated_steps_were_executed_and_are_counted(read: Reader) -> None:
-    assert read(COUNTED, overflowing(), "clock", ONE).throughput == 32
-    assert read(COUNTED, overflowing(), "rate", ONE).throughput == 64.5
+    assert read(COUNTED, render_overflowing(), "clock", ONE).throughput == 32
+    assert read(COUNTED, render_overflowing(), "rate", ONE).throughput == 64.5
 
 
 def test_repeated_steps_can_be_ignored_as_dlperf_did(read: Reader) -> None:
     ignored = STEPS.replace('time = "epoch"', 'time = "epoch"\nrepeated = "ignore"')
-    assert read(ignored, overflowing(), "clock", ONE).throughput == pytest.approx(3200 / 101)
-    assert read(ignored, overflowing(), "rate", ONE).throughput == 64.5
+    assert read(ignored, render_overflowing(), "clock", ONE).throughput == pytest.approx(3200 / 101)
+    assert read(ignored, render_overflowing(), "rate", ONE).throughput == 64.5
 
 
 def test_a_repeated_last_line_of_the_warm_up_begins_the_window_late(read: Reader) -> None:
@@ -323,8 +323,8 @@ def test_closing_lines_must_agree_unless_the_recipe_chooses(read: Reader) -> Non
     assert read(STEPS, log, "footer", ONE).throughput == 5.5
     log += "result: 7.5\n"
     assert "5.50 and 7.5" in str(read(STEPS, log, "footer", ONE).reasons)
-    for which, expected in (("first", 5.5), ("last", 7.5)):
-        toml = STEPS.replace('record = "result"', f'record = "result"\nwhich = "{which}"')
+    for choice, expected in (("first", 5.5), ("last", 7.5)):
+        toml = STEPS.replace('record = "result"', f'record = "result"\nwhich = "{choice}"')
         assert read(toml, log, "footer", ONE).throughput == expected
 
 
@@ -350,13 +350,13 @@ def test_labels_bars_and_colours_are_undone(read: Reader) -> None:
             assert read(anchored, log, "clock", ONE).throughput == 32, dressing
 
 
-def srun_labelled(text: str, others: int = 3) -> str:
+def label_lines(text: str, ranks: int = 3) -> str:
     """Label lines as srun -l does: cut after 1,024 bytes, other ranks' lines in between."""
     labelled = []
     for line in text.splitlines():
         for start in range(0, max(1, len(line)), 1024):
             labelled.append(f"0: {line[start : start + 1024]}\n")
-            labelled += [f"{rank}: noise\n" for rank in range(1, others)]
+            labelled += [f"{rank}: noise\n" for rank in range(1, ranks)]
     return "".join(labelled)
 
 
@@ -364,7 +364,7 @@ def srun_labelled(text: str, others: int = 3) -> str:
 def test_lines_that_srun_cut_are_put_together(
     read: Reader, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = srun_labelled("".join("x" * length + step(n) for n in range(1, 121)))
+    log = label_lines("".join("x" * length + step(n) for n in range(1, 121)))
     assert read(STEPS, log, "clock", ONE).throughput == 32
     monkeypatch.setattr("hpcbert.logs.lines.CHUNK", 3000)
     assert read(STEPS, log, "clock", ONE).throughput == 32
@@ -411,17 +411,17 @@ def test_reading_stops_where_the_rule_and_the_gate_have_all_they_need(
     path.write_text(steps())
     with path.open("r+b") as file:
         file.truncate(2 << 30)
-    taken: list[int] = []
+    sizes: list[int] = []
     real = os.read
 
     def counted(descriptor: int, size: int) -> bytes:
-        taken.append(size)
+        sizes.append(size)
         return real(descriptor, size)
 
     monkeypatch.setattr(os, "read", counted)
     grammar = parse(STEPS)
     assert scan.read(path, grammar, grammar.rule(), ONE).throughput == 32
-    assert sum(taken) <= 3 * CHUNK
+    assert sum(sizes) <= 3 * CHUNK
 
 
 def test_a_line_without_end_is_passed_over_in_little_memory(tmp_path: Path) -> None:
@@ -477,7 +477,7 @@ def test_progress_by_the_clock_takes_the_batch_from_the_header(tmp_path: Path) -
     assert scan.read_progress(path, parse(toml)) == scan.Progress(57, 64.0, 9.5)
 
 
-def one_number(path: Path, setting: Setting) -> Reading:
+def read_number(path: Path, setting: Setting) -> Reading:
     return Reading(float(path.read_text()) * setting.need("gpus"), setting=setting)
 
 
@@ -507,7 +507,7 @@ def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(
 RANKS = STEPS.replace('time = "epoch"', 'time = "epoch"\nranks = "gpu"')
 
 
-def ranked(skew: float = 0.5) -> str:
+def render_ranks(skew: float = 0.5) -> str:
     return "".join(
         f"{rank}: {step(n, at=n + rank * skew)}" for n in range(1, 121) for rank in (0, 1)
     )
@@ -515,17 +515,17 @@ def ranked(skew: float = 0.5) -> str:
 
 def test_a_clock_of_several_ranks_takes_their_median_time(read: Reader) -> None:
     two = ONE._replace(gpus_per_node=2, gpus=2)
-    assert read(RANKS, ranked(), "clock", two).throughput == pytest.approx(64)
-    assert codes(read(RANKS, ranked().replace(f"1: {step(20, at=20.5)}", ""), "clock", two)) == [
-        "window"
-    ]
+    assert read(RANKS, render_ranks(), "clock", two).throughput == pytest.approx(64)
+    assert codes(
+        read(RANKS, render_ranks().replace(f"1: {step(20, at=20.5)}", ""), "clock", two)
+    ) == ["window"]
 
 
 def test_of_how_many_ranks_print_somebody_must_know(read: Reader) -> None:
-    assert read(RANKS, ranked(), "rate", Setting()).missing == "gpus"
+    assert read(RANKS, render_ranks(), "rate", Setting()).missing == "gpus"
     one_each = RANKS.replace('ranks = "gpu"', 'ranks = "node"')
     two_nodes = ONE._replace(nodes=2, gpus=2)
-    assert read(one_each, ranked(), "rate", two_nodes).throughput == 64.5
+    assert read(one_each, render_ranks(), "rate", two_nodes).throughput == 64.5
 
 
 def test_clocks_can_count_records(read: Reader) -> None:

@@ -14,7 +14,7 @@ from tests.kit.logs import Reader
 SETTING = Setting(nodes=1, gpus_per_node=1, batch_size_per_device=4, accumulation=1).settled({})[0]
 
 
-def recipe(skips: list[dict[str, str]], repeated: str = "refuse") -> grammars.Grammar:
+def make_grammar(skips: list[dict[str, str]], repeated: str = "refuse") -> grammars.Grammar:
     record = {
         "name": "step",
         "contains": "samples/s",
@@ -26,13 +26,13 @@ def recipe(skips: list[dict[str, str]], repeated: str = "refuse") -> grammars.Gr
     return grammars.parse(values, where="recipe.toml")
 
 
-def flags(folder: Path, grammar: grammars.Grammar, lines: list[str]) -> bool:
+def has_overflow_flag(folder: Path, grammar: grammars.Grammar, lines: list[str]) -> bool:
     reading = Reader(folder)(grammar, "\n".join([*lines, ""]), setting=SETTING)
     assert reading.throughput == pytest.approx(100, rel=0.01)
     return "overflow-steps" in reading.flags
 
 
-def steps(extra: dict[int, str], every: int = 1, last: int = 124) -> list[str]:
+def render_steps(extra: dict[int, str], every: int = 1, last: int = 124) -> list[str]:
     """Return the lines of a run; `extra` stands before the line of its step."""
     lines = []
     for step in range(every, last + 1, every):
@@ -55,8 +55,8 @@ def steps(extra: dict[int, str], every: int = 1, last: int = 124) -> list[str]:
 def test_a_line_for_each_skipped_step(
     tmp_path: Path, text: str, match: str, at: int, *, expected: bool
 ) -> None:
-    grammar = recipe([{"contains": "kipping step", "match": match + ".*Skipping|" + match}])
-    assert flags(tmp_path, grammar, steps({at: text})) is expected
+    grammar = make_grammar([{"contains": "kipping step", "match": match + ".*Skipping|" + match}])
+    assert has_overflow_flag(tmp_path, grammar, render_steps({at: text})) is expected
 
 
 @pytest.mark.parametrize(
@@ -70,29 +70,29 @@ def test_a_line_for_each_skipped_step(
     ids=["before the window", "inside", "nobody knows when", "after it"],
 )
 def test_a_total_that_grows(tmp_path: Path, totals: dict[int, int], *, expected: bool) -> None:
-    grammar = recipe([{"contains": "skipped=", "match": r"skipped=(?P<total>\d+)"}])
-    lines = steps({step: f"[Rank 0] step={step}, skipped={n}" for step, n in totals.items()})
-    assert flags(tmp_path, grammar, lines) is expected
+    grammar = make_grammar([{"contains": "skipped=", "match": r"skipped=(?P<total>\d+)"}])
+    lines = render_steps({step: f"[Rank 0] step={step}, skipped={n}" for step, n in totals.items()})
+    assert has_overflow_flag(tmp_path, grammar, lines) is expected
 
 
 @pytest.mark.parametrize(("at", "expected"), [(20, False), (40, True), (120, True), (140, False)])
 def test_a_count_in_the_record_itself(tmp_path: Path, at: int, *, expected: bool) -> None:
     """Megatron prints of every interval how many of its steps were skipped."""
-    grammar = recipe([{"contains": "skipped:", "match": r"skipped: +(?P<count>\d+)"}])
+    grammar = make_grammar([{"contains": "skipped:", "match": r"skipped: +(?P<count>\d+)"}])
     lines = [
         f"{line} skipped: {3 if line.startswith(f'step {at} ') else 0}"
-        for line in steps({}, every=20, last=140)
+        for line in render_steps({}, every=20, last=140)
     ]
-    assert flags(tmp_path, grammar, lines) is expected
+    assert has_overflow_flag(tmp_path, grammar, lines) is expected
 
 
 @pytest.mark.parametrize(("at", "expected"), [(10, False), (50, True)])
 def test_an_iteration_that_is_printed_again(tmp_path: Path, at: int, *, expected: bool) -> None:
-    grammar = recipe([], repeated="count")
-    lines = steps({at + 1: f"step {at} again 100.5 samples/s"})
-    assert flags(tmp_path, grammar, lines) is expected
+    grammar = make_grammar([], repeated="count")
+    lines = render_steps({at + 1: f"step {at} again 100.5 samples/s"})
+    assert has_overflow_flag(tmp_path, grammar, lines) is expected
 
 
 def test_other_groups_are_explained() -> None:
     with pytest.raises(ConfigError, match="'steps', which is neither `count` nor `total`"):
-        recipe([{"contains": "x", "match": r"(?P<steps>\d+)"}])
+        make_grammar([{"contains": "x", "match": r"(?P<steps>\d+)"}])

@@ -25,7 +25,7 @@ HOUR, DAY = 3600.0, 86400.0
 T = 1598182635.0
 
 
-def written(tmp_path: Path, *lines: str) -> tuple[Stamp, ...]:
+def write_and_read(tmp_path: Path, *lines: str) -> tuple[Stamp, ...]:
     path = tmp_path / "x.log"
     path.write_text("".join(f"{line}\n" for line in lines))
     return read_stamps(path, grammar("mxnet"))
@@ -33,17 +33,17 @@ def written(tmp_path: Path, *lines: str) -> tuple[Stamp, ...]:
 
 @pytest.mark.parametrize("recipe", NAMES)
 def test_every_recipe_s_log_fits_its_own_run_and_no_other(recipe: str) -> None:
-    found = read_stamps(TEMPLATES / recipe / "sample.log", grammar(recipe))
-    assert bool(found) is (recipe not in {"mxnet", "nccl-tests", "paddle18"})
-    dated = [stamp for stamp in found if stamp.form not in {"month-day", "time-of-day"}]
+    stamps = read_stamps(TEMPLATES / recipe / "sample.log", grammar(recipe))
+    assert bool(stamps) is (recipe not in {"mxnet", "nccl-tests", "paddle18"})
+    dated = [stamp for stamp in stamps if stamp.form not in {"month-day", "time-of-day"}]
     near = nearest_moment(dated[0].form, dated[0].text, 0.0) if dated else T
-    moments = [nearest_moment(stamp.form, stamp.text, near) for stamp in found] or [T]
+    moments = [nearest_moment(stamp.form, stamp.text, near) for stamp in stamps] or [T]
     begin, end = min(moments), max(moments)
-    assert not explain_mismatch(found, TimeSpan(begin, end))
+    assert not explain_mismatch(stamps, TimeSpan(begin, end))
     for apart in (-DAY, -HOUR, HOUR, 366 * DAY, -20 * 365 * DAY):
         # A stamp without its year fits any.
-        if found and (dated or abs(apart) < 2 * DAY):
-            assert explain_mismatch(found, TimeSpan(begin + apart, end + apart)), apart
+        if stamps and (dated or abs(apart) < 2 * DAY):
+            assert explain_mismatch(stamps, TimeSpan(begin + apart, end + apart)), apart
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_every_recipe_s_log_fits_its_own_run_and_no_other(recipe: str) -> None:
     ids=lambda line: line[:24].strip(),
 )
 def test_lines_that_begin_with_a_time_are_read(tmp_path: Path, line: str) -> None:
-    (stamp,) = written(tmp_path, line)
+    (stamp,) = write_and_read(tmp_path, line)
     assert stamp.moment(TimeSpan(T - 60, T + 60), 0) == pytest.approx(T, abs=1)
     assert not explain_mismatch((stamp,), TimeSpan(T, T + 1))
     assert explain_mismatch((stamp,), TimeSpan(T + HOUR, T + 2 * HOUR))
@@ -88,13 +88,13 @@ def test_lines_that_begin_with_a_time_are_read(tmp_path: Path, line: str) -> Non
     ids=str,
 )
 def test_other_dates_are_not_the_log_s(tmp_path: Path, line: str) -> None:
-    assert written(tmp_path, line) == ()
+    assert write_and_read(tmp_path, line) == ()
 
 
 def test_one_line_with_another_date_refuses_no_log(tmp_path: Path) -> None:
     lines = [f"2020-08-23 11:37:{second:02} x" for second in range(10, 20)]
-    found = written(tmp_path, "2001-01-01 00:00:00 a release", *lines)
-    assert not explain_mismatch(found, TimeSpan(T - 10, T + 10))
+    stamps = write_and_read(tmp_path, "2001-01-01 00:00:00 a release", *lines)
+    assert not explain_mismatch(stamps, TimeSpan(T - 10, T + 10))
 
 
 @pytest.mark.parametrize(
@@ -125,12 +125,12 @@ def test_the_hour_of_summer_time_is_no_duration(
     first = last[:11] + before
     begin = nearest_moment("date-time", first, 0) - zones[0]
     assert nearest_moment("date-time", last, 0) - zones[1] == begin + 40
-    found = [Stamp(text, "date-time", of_record=True) for text in (first, last)]
+    stamps = [Stamp(text, "date-time", of_record=True) for text in (first, last)]
     span = TimeSpan(begin - 5, begin + 45, QUARTERS if contained else zones)
-    assert explain_mismatch(found, span)
+    assert explain_mismatch(stamps, span)
     # Only what stands on one side of it can be read.
-    assert not explain_mismatch(found[:1], span)
-    assert not explain_mismatch(found[1:], span)
+    assert not explain_mismatch(stamps[:1], span)
+    assert not explain_mismatch(stamps[1:], span)
 
 
 def test_the_tolerance_is_what_the_page_says() -> None:

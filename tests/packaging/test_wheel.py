@@ -16,7 +16,7 @@ import hpcbert
 from hpcbert.cli.manual import pages
 
 
-def call(
+def run_program(
     *words: str | Path, cwd: Path, path: str = "/usr/bin:/bin"
 ) -> subprocess.CompletedProcess[str]:
     environment = {
@@ -55,12 +55,12 @@ def make_dist(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> lis
 @pytest.fixture(scope="module")
 def wheel(make_dist: list[str | Path]) -> Path:
     folder = Path(str(make_dist[-1]).removeprefix("DIST="))
-    call("env", f"TAG=v{hpcbert.__version__}", *make_dist, cwd=folder)
+    run_program("env", f"TAG=v{hpcbert.__version__}", *make_dist, cwd=folder)
     (path,) = folder.glob("*.whl")
     return path
 
 
-def pip(python: Path) -> tuple[str | Path, ...]:
+def find_pip(python: Path) -> tuple[str | Path, ...]:
     """Return the command that is pip for another environment, which has none."""
     return sys.executable, "-m", "pip", "--python", python
 
@@ -68,8 +68,8 @@ def pip(python: Path) -> tuple[str | Path, ...]:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     folder = tmp_path_factory.mktemp("an empty environment")
-    call(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
-    call(*pip(folder / "venv/bin/python"), "install", "--quiet", wheel, cwd=folder)
+    run_program(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    run_program(*find_pip(folder / "venv/bin/python"), "install", "--quiet", wheel, cwd=folder)
     return folder / "venv/bin/hpcbert"
 
 
@@ -125,36 +125,36 @@ def test_the_description_has_nothing_that_a_package_index_lacks(wheel: Path) -> 
 def test_upgrade_and_uninstall_do_what_their_page_says(
     wheel: Path, tmp_path: Path, repository: Path
 ) -> None:
-    call(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    run_program(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     page = (repository / "docs" / "how-to" / "upgrade.md").read_text()
     upgrade, uninstall = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     work = tmp_path / "work"
     work.mkdir()
     (work / "site.toml").write_text("mine")
     # Of the checkout it is the release that was built above; --version needs click only.
-    call(*pip(tmp_path / "venv/bin/python"), "install", "click", cwd=tmp_path)
+    run_program(*find_pip(tmp_path / "venv/bin/python"), "install", "click", cwd=tmp_path)
     assert upgrade.count("--upgrade .") == 1
     upgrade = upgrade.replace("--upgrade .", f"--upgrade --no-deps '{wheel}'")
     path = f"{tmp_path}/venv/bin:/usr/bin:/bin"
     for _ in range(2):  # Again, and over itself.
-        result = call("bash", "-ec", upgrade, cwd=work, path=path)
+        result = run_program("bash", "-ec", upgrade, cwd=work, path=path)
         assert f"hpcbert {hpcbert.__version__}" in result.stdout
     assert list(tmp_path.glob("venv/share/man/man1/hpcbert-*.1"))
-    call("bash", "-ec", uninstall, cwd=work, path=path)
+    run_program("bash", "-ec", uninstall, cwd=work, path=path)
     assert not (tmp_path / "venv/bin/hpcbert").exists()
     assert not list(tmp_path.glob("venv/share/man/man1/hpcbert*"))
     assert (work / "site.toml").read_text() == "mine"
 
 
 def test_torch_comes_with_the_images_not_with_the_wheel(program: Path, tmp_path: Path) -> None:
-    words = [*pip(program.with_name("python")), "list", "--format=json"]
-    listed = json.loads(call(*words, cwd=tmp_path).stdout)
-    assert "torch" not in {one["name"].lower() for one in listed}
+    words = [*find_pip(program.with_name("python")), "list", "--format=json"]
+    listed = json.loads(run_program(*words, cwd=tmp_path).stdout)
+    assert "torch" not in {distribution["name"].lower() for distribution in listed}
 
 
 def test_it_renders_and_checks_a_submission_without_slurm(program: Path, tmp_path: Path) -> None:
     words = ("submit", "--nodes", "4", "--gpus-per-node", "8", "--fw", "oneflow", "--dry-run")
-    result = call(program, *words, cwd=tmp_path)
+    result = run_program(program, *words, cwd=tmp_path)
     assert "#SBATCH --nodes=4" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -164,7 +164,7 @@ def test_it_collects_logs(program: Path, tmp_path: Path, repository: Path) -> No
     folder = tmp_path / "logs/oneflow/bert/bz32/4n8g"
     folder.mkdir(parents=True)
     (folder / "bert_b32_fp32_1.log").write_text(log)
-    table = json.loads(call(program, "collect", tmp_path, "--json", cwd=tmp_path).stdout)
+    table = json.loads(run_program(program, "collect", tmp_path, "--json", cwd=tmp_path).stdout)
     (row,) = table["data"]["tables"][0]["rows"]
     # 4 x 8 x 32 samples, 100 iterations, 25 seconds between the stamps of steps 19 and 119.
     assert row["median"] == pytest.approx(4 * 8 * 32 * 100 / 25.0)

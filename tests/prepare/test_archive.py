@@ -18,7 +18,7 @@ from hpcbert.prepare.source import is_archive, unpack
 from hpcbert.script.materials import read_record, source_record_path
 from hpcbert.system import runner
 from tests.kit.drafts import settled, site_of
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -32,8 +32,8 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Path:
-    folder = put(tmp_path, "upstream/bert/train.py", 'print("wrong")\n').parent.parent
-    put(folder, "run.sh", "true\n").chmod(0o755)
+    folder = write_file(tmp_path, "upstream/bert/train.py", 'print("wrong")\n').parent.parent
+    write_file(folder, "run.sh", "true\n").chmod(0o755)
     (folder / "link.py").symlink_to("bert/train.py")
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
@@ -100,9 +100,9 @@ def test_a_repository_inside_is_left_out(tmp_path: Path) -> None:
 def bad(folder: Path, name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Path:
     path = folder / "bad.tar.gz"
     with tarfile.open(path, "w:gz") as file:
-        for one, what, to in (("top/ok", tarfile.REGTYPE, ""), (name, kind, link)):
-            entry = tarfile.TarInfo(one)
-            entry.type, entry.linkname = what, to
+        for member, entry_type, to in (("top/ok", tarfile.REGTYPE, ""), (name, kind, link)):
+            entry = tarfile.TarInfo(member)
+            entry.type, entry.linkname = entry_type, to
             file.addfile(entry, io.BytesIO(b""))
     return path
 
@@ -142,7 +142,7 @@ def test_damage_is_told(upstream: Path, tmp_path: Path, name: str, share: float)
 
 def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, str]]:
     site = settled(site_of(upstream.parent), "tiny", repository=str(url))
-    put(
+    write_file(
         upstream.parent,
         "tiny/fix.patch",
         'Why.\n--- a/bert/train.py\n+++ b/bert/train.py\n@@ -1 +1 @@\n-print("wrong")\n+print("right")\n',
@@ -161,33 +161,33 @@ def prepared(upstream: Path, url: Path, commit: str) -> tuple[Part, dict[str, st
 
 def test_an_archive_stands_in_for_the_repository(upstream: Path) -> None:
     commit = git(upstream, "rev-parse", "HEAD")
-    part, made = prepared(upstream, packed(upstream, "x.tar.gz"), commit)
+    part, recorded = prepared(upstream, packed(upstream, "x.tar.gz"), commit)
     assert part.status == "done", part
     assert (Path(part.path) / "bert" / "train.py").read_text() == 'print("right")\n'
-    assert made["commit"] == commit
+    assert recorded["commit"] == commit
     again, _ = prepared(upstream, upstream.parent / "x.tar.gz", commit)
     assert (again.status, again.digest) == ("ready", part.digest)
 
 
 def test_an_archive_has_the_digest_of_the_checkout(upstream: Path) -> None:
     commit = git(upstream, "rev-parse", "HEAD")
-    whole, _ = prepared(upstream, upstream, commit)
+    original, _ = prepared(upstream, upstream, commit)
     (upstream.parent / "sources").rename(upstream.parent / "before")
     part, _ = prepared(upstream, packed(upstream, "x.zip"), commit)
-    assert part.digest == whole.digest
+    assert part.digest == original.digest
 
 
 def test_an_archive_of_another_commit_is_refused(upstream: Path) -> None:
-    part, made = prepared(upstream, packed(upstream, "x.tar.gz"), COMMIT)
+    part, recorded = prepared(upstream, packed(upstream, "x.tar.gz"), COMMIT)
     assert part.status == "failed"
     assert "the recipe needs 0123456789ab" in part.detail
-    assert made == {}
+    assert recorded == {}
 
 
 def test_what_is_recorded_of_one_without_a_commit_is_its_digest(upstream: Path) -> None:
     path = upstream.parent / "x.zip"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("x/bert/train.py", 'print("wrong")\n')
-    part, made = prepared(upstream, path, COMMIT)
+    part, recorded = prepared(upstream, path, COMMIT)
     assert part.status == "done"
-    assert made["commit"].startswith("sha256:")
+    assert recorded["commit"].startswith("sha256:")

@@ -29,7 +29,7 @@ from hpcbert.system.lock import LOCK, hold_lock
 from hpcbert.system.runner import Outcome
 from tests.kit.cli import Cli
 from tests.kit.drafts import drafted, settled, site_of
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
 from tests.kit.waiting import until
@@ -68,8 +68,8 @@ The program calls what only GPUs have.
 """
 
 
-def pip_answer(*held: str) -> str:
-    named = [one.partition("==") for one in held]
+def pip_answer(*packages: str) -> str:
+    named = [package.partition("==") for package in packages]
     return json.dumps([{"name": name, "version": version} for name, _, version in named])
 
 
@@ -103,12 +103,12 @@ class Pip:
             if word in words:
                 return Outcome(words, 1, "", printed)
         if words[2] == "venv":
-            put(Path(words[3]), "bin/python", "")
+            write_file(Path(words[3]), "bin/python", "")
         return Outcome(words, 0, pip_answer(*self.held) if "list" in words else "")
 
 
 @dataclass
-class Made:
+class Preparation:
     """A site with a recipe that wants an environment."""
 
     site: Site
@@ -120,78 +120,83 @@ class Made:
         return record_directory(environment_record_path(self.site, self.recipe))
 
     def prepares(self, *, run: Any = None, **context: Any) -> Part:
-        given = {"env": {"PATH": str(Path(self.site.where).parent / "bin"), "HOME": "/nowhere"}}
-        one = Context(
-            run=run or self.pip, follow=runner.follow, say=lambda _: None, **{**given, **context}
+        defaults = {"env": {"PATH": str(Path(self.site.where).parent / "bin"), "HOME": "/nowhere"}}
+        flow_context = Context(
+            run=run or self.pip, follow=runner.follow, say=lambda _: None, **{**defaults, **context}
         )
-        (part,) = flow.prepare(self.recipe, self.site, one, only=["environment"])
+        (part,) = flow.prepare(self.recipe, self.site, flow_context, only=["environment"])
         return part
 
 
 def written(folder: Path, release: str, text: str = RECIPE) -> Recipe:
-    put(folder, "templates/tiny/recipe.toml", text.replace("RELEASE", release))
-    put(folder, "templates/tiny/run.sh.j2", "exec {{ python }} {{ source }}/train.py\n")
-    put(folder, "templates/tiny/requirements.txt", "tiny==1.0\n")
-    put(folder, "templates/tiny/packages.patch", PATCH)
+    write_file(folder, "templates/tiny/recipe.toml", text.replace("RELEASE", release))
+    write_file(folder, "templates/tiny/run.sh.j2", "exec {{ python }} {{ source }}/train.py\n")
+    write_file(folder, "templates/tiny/requirements.txt", "tiny==1.0\n")
+    write_file(folder, "templates/tiny/packages.patch", PATCH)
     return recipes.load(folder / "templates" / "tiny").for_device("cpu")
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
-    python = put(tmp_path, "bin/python3.9", "#!/bin/sh\n")
+def preparation(tmp_path: Path) -> Preparation:
+    python = write_file(tmp_path, "bin/python3.9", "#!/bin/sh\n")
     python.chmod(0o755)
-    return Made(site_of(tmp_path), written(tmp_path, "3.9"), Pip())
+    return Preparation(site_of(tmp_path), written(tmp_path, "3.9"), Pip())
 
 
-def calls(made: Made) -> list[tuple[str, ...]]:
-    return [words for words, _ in made.pip.asked]
+def calls(preparation: Preparation) -> list[tuple[str, ...]]:
+    return [words for words, _ in preparation.pip.asked]
 
 
-def test_an_environment_is_made_once_and_recorded(made: Made) -> None:
-    part = made.prepares()
-    assert (part.status, part.path) == ("done", str(made.directory))
+def test_an_environment_is_made_once_and_recorded(preparation: Preparation) -> None:
+    part = preparation.prepares()
+    assert (part.status, part.path) == ("done", str(preparation.directory))
     assert part.detail == "Python 3.9.18, 2 packages"
-    record = json.loads(environment_record_path(made.site, made.recipe).read_text())
+    record = json.loads(environment_record_path(preparation.site, preparation.recipe).read_text())
     assert record["packages"] == ["pip==23.0", "tiny==1.0"]
     assert record["digest"] == part.digest
     assert part.digest.startswith("packages:")
-    names = [words[2:4] if words[1] == "-m" else words[:2] for words in calls(made)]
+    names = [words[2:4] if words[1] == "-m" else words[:2] for words in calls(preparation)]
     install = ("pip", "install")
-    assert names == [("venv", str(made.directory)), install, ("git", "apply"), ("pip", "list")]
-    words, env = made.pip.asked[1]
-    assert words[4:] == ("--no-deps", "-r", f"{made.recipe.folder}/requirements.txt")
+    assert names == [
+        ("venv", str(preparation.directory)),
+        install,
+        ("git", "apply"),
+        ("pip", "list"),
+    ]
+    words, env = preparation.pip.asked[1]
+    assert words[4:] == ("--no-deps", "-r", f"{preparation.recipe.folder}/requirements.txt")
     assert env["TINY_BUILD"] == "1"
-    made.pip.asked.clear()
-    again = made.prepares()
+    preparation.pip.asked.clear()
+    again = preparation.prepares()
     assert (again.status, again.digest) == ("ready", part.digest)
-    assert [words[2:4] for words in calls(made)] == [("pip", "list")]
+    assert [words[2:4] for words in calls(preparation)] == [("pip", "list")]
 
 
-def test_what_it_is_made_of_is_its_name(made: Made, tmp_path: Path) -> None:
-    before = made.directory
+def test_what_it_is_made_of_is_its_name(preparation: Preparation, tmp_path: Path) -> None:
+    before = preparation.directory
     assert before.name.startswith("tiny-py3.9-")
-    put(tmp_path, "templates/tiny/requirements.txt", "tiny==1.1\n")
-    assert made.directory != before
-    put(tmp_path, "templates/tiny/requirements.txt", "tiny==1.0\n")
-    assert made.directory == before
-    put(tmp_path, "templates/tiny/packages.patch", PATCH.replace("cpu", "none"))
-    assert made.directory != before
+    write_file(tmp_path, "templates/tiny/requirements.txt", "tiny==1.1\n")
+    assert preparation.directory != before
+    write_file(tmp_path, "templates/tiny/requirements.txt", "tiny==1.0\n")
+    assert preparation.directory == before
+    write_file(tmp_path, "templates/tiny/packages.patch", PATCH.replace("cpu", "none"))
+    assert preparation.directory != before
 
 
-def test_an_environment_without_its_record_is_made_again(made: Made) -> None:
-    put(made.directory, "half", "")
-    put(made.directory, "bin/python", "")
-    assert made.prepares().status == "done"
-    assert not (made.directory / "half").exists()
+def test_an_environment_without_its_record_is_made_again(preparation: Preparation) -> None:
+    write_file(preparation.directory, "half", "")
+    write_file(preparation.directory, "bin/python", "")
+    assert preparation.prepares().status == "done"
+    assert not (preparation.directory / "half").exists()
 
 
-def test_packages_that_were_changed_are_refused(made: Made) -> None:
-    made.prepares()
-    made.pip.held = ("pip==23.0", "tiny==1.2")
-    part = made.prepares()
+def test_packages_that_were_changed_are_refused(preparation: Preparation) -> None:
+    preparation.prepares()
+    preparation.pip.held = ("pip==23.0", "tiny==1.2")
+    part = preparation.prepares()
     assert part.status == "failed"
     assert "tiny==1.0, tiny==1.2" in part.detail
-    assert str(made.directory) in part.hint
+    assert str(preparation.directory) in part.hint
 
 
 @pytest.mark.parametrize(
@@ -207,119 +212,129 @@ def test_packages_that_were_changed_are_refused(made: Made) -> None:
     ],
 )  # fmt: skip
 def test_what_fails_is_told_and_leaves_nothing(
-    made: Made, word: str, printed: str, detail: str, hint: str
+    preparation: Preparation, word: str, printed: str, detail: str, hint: str
 ) -> None:
-    made.pip.fails = {word: printed}
-    part = made.prepares()
+    preparation.pip.fails = {word: printed}
+    part = preparation.prepares()
     assert part.status == "failed"
     assert detail in part.detail
     assert hint in part.hint
-    assert not made.directory.exists()
-    assert not environment_record_path(made.site, made.recipe).exists()
-    made.pip.fails = {}
-    assert made.prepares().status == "done"
+    assert not preparation.directory.exists()
+    assert not environment_record_path(preparation.site, preparation.recipe).exists()
+    preparation.pip.fails = {}
+    assert preparation.prepares().status == "done"
 
 
-def test_a_python_that_is_not_there_is_told_with_where_it_was_looked_for(made: Made) -> None:
-    made.pip.releases = {"python3.9": "3.8.2", "python": "3.11.2"}
-    part = made.prepares()
+def test_a_python_that_is_not_there_is_told_with_where_it_was_looked_for(
+    preparation: Preparation,
+) -> None:
+    preparation.pip.releases = {"python3.9": "3.8.2", "python": "3.11.2"}
+    part = preparation.prepares()
     assert part.status == "failed"
     assert "no Python 3.9 here" in part.detail
     assert "python3.9 is 3.8.2" in part.detail
     assert "--python /path/to/python3.9" in part.hint
     assert "frameworks.NAME.python" in part.hint
-    named = made.prepares(python="/opt/python")
+    named = preparation.prepares(python="/opt/python")
     assert "looked at --python: /opt/python is 3.11.2" in named.detail
-    assert calls(made) == []
+    assert calls(preparation) == []
 
 
-def test_a_python_below_the_home_directory_is_found(made: Made, tmp_path: Path) -> None:
-    path = put(tmp_path, ".pyenv/versions/3.9.18/bin/python3.9", "")
-    put(tmp_path, ".pyenv/versions/3.10.1/bin/python3.10", "")
+def test_a_python_below_the_home_directory_is_found(
+    preparation: Preparation, tmp_path: Path
+) -> None:
+    path = write_file(tmp_path, ".pyenv/versions/3.9.18/bin/python3.9", "")
+    write_file(tmp_path, ".pyenv/versions/3.10.1/bin/python3.10", "")
     env = {"PATH": "/nowhere", "HOME": str(tmp_path)}
-    assert made.prepares(env=env).status == "done"
-    assert calls(made)[0][0] == str(path)
+    assert preparation.prepares(env=env).status == "done"
+    assert calls(preparation)[0][0] == str(path)
 
 
-def test_pip_is_led_nowhere_else(made: Made) -> None:
+def test_pip_is_led_nowhere_else(preparation: Preparation) -> None:
     env = {"PYTHONPATH": "/x", "PIP_TARGET": "/x", "PIP_INDEX_URL": "u", "PIP_RETRIES": "9"}
-    made.prepares(env={"PATH": str(Path(made.site.where).parent / "bin"), **env})
-    (_, seen) = made.pip.asked[1]
-    assert "PYTHONPATH" not in seen
-    assert "PIP_TARGET" not in seen
-    assert (seen["PIP_INDEX_URL"], seen["PIP_RETRIES"]) == ("u", "9")
+    preparation.prepares(env={"PATH": str(Path(preparation.site.where).parent / "bin"), **env})
+    (_, variables) = preparation.pip.asked[1]
+    assert "PYTHONPATH" not in variables
+    assert "PIP_TARGET" not in variables
+    assert (variables["PIP_INDEX_URL"], variables["PIP_RETRIES"]) == ("u", "9")
 
 
-def test_two_do_not_make_one_environment(made: Made) -> None:
-    guard = made.directory.with_name(f".{made.directory.name}.lock")
+def test_two_do_not_make_one_environment(preparation: Preparation) -> None:
+    guard = preparation.directory.with_name(f".{preparation.directory.name}.lock")
     guard.mkdir(parents=True)
     with hold_lock(guard), pytest.raises(UsageError, match="working on this virtual environment"):
-        made.prepares()
+        preparation.prepares()
     # Of one that was killed nothing is waited for.
-    (guard / LOCK).write_text(f"{made.site.name} 999999 1\n")
+    (guard / LOCK).write_text(f"{preparation.site.name} 999999 1\n")
     (guard / LOCK).unlink()
-    assert made.prepares().status == "done"
+    assert preparation.prepares().status == "done"
 
 
-def test_a_dry_run_says_what_it_would_install(made: Made) -> None:
-    part = made.prepares(dry=True)
+def test_a_dry_run_says_what_it_would_install(preparation: Preparation) -> None:
+    part = preparation.prepares(dry=True)
     assert part.status == "planned"
     assert "requirements.txt" in part.detail
-    assert not Path(made.site.sources).exists()
+    assert not Path(preparation.site.sources).exists()
 
 
-def test_the_program_can_be_installed_from_its_checkout(made: Made, tmp_path: Path) -> None:
+def test_the_program_can_be_installed_from_its_checkout(
+    preparation: Preparation, tmp_path: Path
+) -> None:
     text = RECIPE.replace("program = true\n", "").replace(
         'requirements = "requirements.txt"', "source = true"
     )
-    made.recipe = written(tmp_path, "3.9", text)
-    assert "checkout, which does not exist" in made.prepares().detail
-    put(tmp_path, "own/tiny/train.py", "")
-    made.site = settled(made.site, "tiny", source=str(tmp_path / "own" / "tiny"))
-    seen: list[bool] = []
+    preparation.recipe = written(tmp_path, "3.9", text)
+    assert "checkout, which does not exist" in preparation.prepares().detail
+    write_file(tmp_path, "own/tiny/train.py", "")
+    preparation.site = settled(preparation.site, "tiny", source=str(tmp_path / "own" / "tiny"))
+    presence: list[bool] = []
 
     def run(argv: Sequence[str], **more: Any) -> Outcome:
         if "install" in argv:
-            seen.append((Path(argv[-1]) / "tiny" / "train.py").is_file())
-        return made.pip(argv, **more)
+            presence.append((Path(argv[-1]) / "tiny" / "train.py").is_file())
+        return preparation.pip(argv, **more)
 
-    assert made.prepares(run=run).status == "done"
-    assert seen == [True]
-    assert not (made.directory / "src").exists()
+    assert preparation.prepares(run=run).status == "done"
+    assert presence == [True]
+    assert not (preparation.directory / "src").exists()
 
 
-def test_ranks_use_what_was_made_unless_the_site_names_another(made: Made, tmp_path: Path) -> None:
+def test_ranks_use_what_was_made_unless_the_site_names_another(
+    preparation: Preparation, tmp_path: Path
+) -> None:
     folders = {"folders": (tmp_path / "templates", TEMPLATES)}
     request = Request(Shape(1, 1), device="cpu")
 
     def draft(site: Site, **options: Any) -> Any:
         recipe = recipes.load(tmp_path / "templates" / "tiny")
-        return drafted(site, request, found=recipe, options={**folders, **options})
+        return drafted(site, request, framework_recipe=recipe, options={**folders, **options})
 
     with pytest.raises(UsageError, match="needs source and python") as refused:
-        draft(made.site)
+        draft(preparation.site)
     assert "hpcbert prepare --fw tiny --device cpu;" in refused.value.hint
-    assert "/path/to/tiny/python" in "".join(draft(made.site, dry=True).scripts.values())
+    assert "/path/to/tiny/python" in "".join(draft(preparation.site, dry=True).scripts.values())
     (finding,) = find_framework_obstacles(
-        made.site, made.recipe, materials.find_inputs(made.site, made.recipe, {})
+        preparation.site,
+        preparation.recipe,
+        materials.find_inputs(preparation.site, preparation.recipe, {}),
     )
     assert finding.detail == "Its virtual environment is not made."
-    digest = made.prepares().digest
-    one = draft(made.site)
-    assert one.resolved.inputs.python == f"{made.directory}/bin/python"
-    assert one.resolved.inputs.source == f"{packages_path(made.directory, '3.9')}/tiny"
-    (material,) = one.campaign.materials
+    digest = preparation.prepares().digest
+    new_draft = draft(preparation.site)
+    assert new_draft.resolved.inputs.python == f"{preparation.directory}/bin/python"
+    assert new_draft.resolved.inputs.source == f"{packages_path(preparation.directory, '3.9')}/tiny"
+    (material,) = new_draft.campaign.materials
     assert (material.kind, material.name) == ("environment", "Python 3.9.18")
-    assert (material.path, material.digest) == (str(made.directory), digest)
-    own = settled(made.site, "tiny", python="/own/python", source="/own")
-    other = draft(own).resolved.inputs
+    assert (material.path, material.digest) == (str(preparation.directory), digest)
+    own_site = settled(preparation.site, "tiny", python="/own/python", source="/own")
+    other = draft(own_site).resolved.inputs
     assert (other.python, other.source, other.materials) == ("/own/python", "/own", ())
-    made.site = own
-    assert "the site names an interpreter" in made.prepares().detail
+    preparation.site = own_site
+    assert "the site names an interpreter" in preparation.prepares().detail
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('python = "3.9"', 'python = "3"', "a release of Python"),
         ('python = "3.9"', "", "python is missing"),
@@ -327,16 +342,16 @@ def test_ranks_use_what_was_made_unless_the_site_names_another(made: Made, tmp_p
     ],
 )
 def test_an_environment_that_is_wrong_is_refused(
-    tmp_path: Path, old: str, new: str, said: str
+    tmp_path: Path, old: str, new: str, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         written(tmp_path, "3.9", RECIPE.replace("RELEASE", "3.9").replace(old, new))
 
 
-def test_a_file_that_the_recipe_lacks_is_told(made: Made, tmp_path: Path) -> None:
+def test_a_file_that_the_recipe_lacks_is_told(preparation: Preparation, tmp_path: Path) -> None:
     (tmp_path / "templates" / "tiny" / "requirements.txt").unlink()
     with pytest.raises(UsageError, match=r"file 'requirements\.txt' can't be read"):
-        made.prepares()
+        preparation.prepares()
 
 
 def wheel(folder: Path) -> None:
@@ -370,12 +385,12 @@ def test_a_real_environment_from_prepare_to_the_script(tmp_path: Path) -> None:
     refused = away(*words, "--python", sys.executable, status=4)
     assert "tiny==1.0" in refused.error["message"]
     result = cli(*words, "--python", sys.executable, status=0)
-    parts = {one["kind"]: one for one in result.data["parts"]}
+    parts = {part["kind"]: part for part in result.data["parts"]}
     assert {kind: part["status"] for kind, part in parts.items()} == {
         "source": "skipped", "environment": "done", "image": "skipped", "data": "skipped",
     }  # fmt: skip
     again = cli(*words, status=0).data["parts"]
-    assert [one["status"] for one in again if one["kind"] == "environment"] == ["ready"]
+    assert [part["status"] for part in again if part["kind"] == "environment"] == ["ready"]
     ran = cli("submit", "--fw", "tiny", "--device", "cpu", "--repeats", "1", "--wait", "--json")
     assert ran.returncode == 4  # the program prints no rate
     (log,) = place.rglob("*.log")
@@ -401,8 +416,8 @@ esac
 def test_a_killed_run_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
     written(tmp_path, "3.9", RECIPE.replace('patches = ["packages.patch"]\n', ""))
     site = site_of(tmp_path)
-    put(tmp_path, "bin/python3.9", FAKE).chmod(0o755)
-    wait = put(tmp_path, "wait", "")
+    write_file(tmp_path, "bin/python3.9", FAKE).chmod(0o755)
+    wait = write_file(tmp_path, "wait", "")
     path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
     cli = Cli(tmp_path, {"PATH": path, "HOME": str(tmp_path), "PLACE": str(tmp_path)})
     words = ("prepare", "--fw", "tiny", "--device", "cpu", "--only", "environment", "--json")

@@ -38,7 +38,7 @@ from tests.kit.containers import (
     pointer,
 )
 from tests.kit.drafts import MINIMAL, drafted, settled
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.kit.needs import require
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import STEP_LOG
@@ -110,7 +110,7 @@ class Place:
             image=image or self.registry.uri(), build=build,
         )  # fmt: skip
         for name, data in {"recipe.toml": text, "run.sh.j2": "true\n", "fix.patch": PATCH}.items():
-            put(target, name, data)
+            write_file(target, name, data)
 
     @property
     def data(self) -> Path:
@@ -135,10 +135,14 @@ class Place:
 
     @property
     def cli(self) -> Cli:
-        own = {"PATH": f"{HERE / 'stand-in'}:{SYSTEM_PATH}", "HOME": str(self.folder)}
-        own |= {"TMPDIR": str(self.folder / "temp"), "ENROOT_ALLOW_HTTP": "y", "LANG": "C.UTF-8"}
-        own |= folders_of_enroot(self.folder / "enroot")
-        return Cli(self.folder, {**own, "ENROOT_TEMP_PATH": own["TMPDIR"]})
+        variables = {"PATH": f"{HERE / 'stand-in'}:{SYSTEM_PATH}", "HOME": str(self.folder)}
+        variables |= {
+            "TMPDIR": str(self.folder / "temp"),
+            "ENROOT_ALLOW_HTTP": "y",
+            "LANG": "C.UTF-8",
+        }
+        variables |= folders_of_enroot(self.folder / "enroot")
+        return Cli(self.folder, {**variables, "ENROOT_TEMP_PATH": variables["TMPDIR"]})
 
     def says(self, *words: str, status: int = 0) -> dict[str, Any]:
         """Run hpcbert as a person would."""
@@ -157,7 +161,7 @@ class Place:
     def drafts(self) -> Campaign:
         folders = (self.folder / "templates", TEMPLATES)
         request, options = Request(Shape(1, 1)), {"folders": folders}
-        return drafted(self.site, request, found=self.recipe, options=options).campaign
+        return drafted(self.site, request, framework_recipe=self.recipe, options=options).campaign
 
 
 def git(folder: Path, *words: str) -> str:
@@ -170,11 +174,11 @@ def git(folder: Path, *words: str) -> str:
 def make_sources(folder: Path) -> None:
     """Make the repository of a program, and its data."""
     upstream = folder / "upstream"
-    put(upstream, "bert/train.py", 'print("wrong")\n')
+    write_file(upstream, "bert/train.py", 'print("wrong")\n')
     git(upstream, "init", "--quiet")
     git(upstream, "add", ".")
     git(upstream, "commit", "--quiet", "-m", "first")
-    data = put(folder, "data/vocab.txt", "[PAD]\n").parent / "train"
+    data = write_file(folder, "data/vocab.txt", "[PAD]\n").parent / "train"
     data.mkdir()
     for number in range(3):
         hdf5(data / f"{number}.hdf5", KEYS)
@@ -186,38 +190,38 @@ def place(tmp_path: Path) -> Iterator[Place]:
     (tmp_path / "temp").mkdir()
     make_sources(tmp_path)
     with serving_tiny() as registry:
-        one = Place(tmp_path, registry)
-        one.write()
-        yield one
+        new_place = Place(tmp_path, registry)
+        new_place.write()
+        yield new_place
 
 
 def test_all_parts_are_made_ready_and_are_ready_after(place: Place) -> None:
     document = place.says("prepare", "--fw", "tiny")
-    first = {one["kind"]: one for one in document["data"]["parts"]}
+    first = {part["kind"]: part for part in document["data"]["parts"]}
     assert list(first) == ["source", "image", "data"]
-    assert {one["status"] for one in first.values()} == {"done"}
+    assert {part["status"] for part in first.values()} == {"done"}
     requests = len(place.registry.requests)
     again = place.prepares()
     assert {part.status for part in again.values()} == {"ready"}
-    assert {part.digest for part in again.values()} == {one["digest"] for one in first.values()}
+    assert {part.digest for part in again.values()} == {part["digest"] for part in first.values()}
     assert len(place.registry.requests) == requests
 
 
 def test_a_dry_run_makes_nothing(place: Place) -> None:
-    found = place.prepares(dry=True)
-    assert {part.status for part in found.values()} == {"planned"}
+    prepared = place.prepares(dry=True)
+    assert {part.status for part in prepared.values()} == {"planned"}
     assert place.registry.requests == []
     assert not (place.folder / "images").exists()
     assert not (place.folder / "sources").exists()
 
 
 def test_a_campaign_uses_what_was_prepared_and_records_it(place: Place) -> None:
-    found = place.prepares()
+    prepared = place.prepares()
     campaign = place.drafts()
-    assert campaign.image == found["image"].path
+    assert campaign.image == prepared["image"].path
     recorded = {material.kind: material for material in campaign.materials}
     assert {kind: material.digest for kind, material in recorded.items()} == {
-        kind: part.digest for kind, part in found.items()
+        kind: part.digest for kind, part in prepared.items()
     }
     assert recorded["image"].name == place.registry.uri()
     assert recorded["source"].name == f"{place.folder / 'upstream'}@{place.commit}"
@@ -356,9 +360,9 @@ def test_prepare_killed_half_way_is_taken_up_by_the_next(place: Place) -> None:
     (holder,) = until(lambda: list(folder.glob(".*~lock/holder")), "nobody took the lock")
     until(holder.read_text, "the lock's holder wrote nothing")
     script = int(holder.read_text().split()[3])
-    for one in (child.pid, script):
+    for pid in (child.pid, script):
         with suppress(ProcessLookupError):  # The script dies with who started it.
-            os.kill(one, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
     child.wait()
     place.registry.delay = 0.0
     part = place.prepares("image")["image"]
@@ -399,10 +403,10 @@ def test_an_image_is_built_where_commands_are_wanted(place: Place) -> None:
 
 def test_images_are_removed_by_name(place: Place) -> None:
     path = place.prepares("image")["image"].path
-    (one,) = place.says("images", "list")["data"]["images"]
-    assert one["path"] == path
-    removed = place.says("images", "remove", one["sha256"][:8])["data"]
-    assert removed == {"removed": [path], "bytes": one["bytes"]}
+    (image,) = place.says("images", "list")["data"]["images"]
+    assert image["path"] == path
+    removed = place.says("images", "remove", image["sha256"][:8])["data"]
+    assert removed == {"removed": [path], "bytes": image["bytes"]}
     assert place.says("images", "list")["data"]["images"] == []
     document = place.says("images", "remove", "nothing", status=2)
     assert "does not exist" in document["errors"][0]["message"]

@@ -75,8 +75,8 @@ def test_the_checksum_is_castagnolis() -> None:
 
 def test_a_tfrecord_is_read_with_both_checksums(path: Path) -> None:
     path.write_bytes(tfrecord(["input_ids", "segment_ids"]) * 2)
-    found = prepare_data.read_first_record(path, "tfrecord", ["input_ids"])
-    assert found.endswith("CRC32C right, input_ids, segment_ids")
+    summary = prepare_data.read_first_record(path, "tfrecord", ["input_ids"])
+    assert summary.endswith("CRC32C right, input_ids, segment_ids")
 
 
 @pytest.mark.parametrize("at", [0, 9, 20, -1])

@@ -51,7 +51,9 @@ def test_a_recipe_finds_what_is_made_for_it(tmp_path: Path, name: str) -> None:
     assert (again.status, again.digest, again.path) == ("ready", part.digest, part.path)
     checked = inside("data", "check", Path(part.path).parent / "made")
     assert checked.returncode == 0, checked
-    used = drafted(site, found=load(name), options={"dry": True}, request=Request(Shape(1, 1)))
+    used = drafted(
+        site, framework_recipe=load(name), options={"dry": True}, request=Request(Shape(1, 1))
+    )
     assert used.resolved.available_inputs.data == part.path
     assert [material.digest for material in used.campaign.materials] == [part.digest]
 
@@ -67,7 +69,10 @@ def test_other_options_are_other_data(tmp_path: Path) -> None:
     assert document["vocabulary"]["size"] == 8192
     assert document["samples"] == 64
     request = Request(Shape(1, 1), settings={"sequence_length": "512", "vocab_size": "8192"})
-    assert drafted(site, request, found=recipe).resolved.available_inputs.data == longer.path
+    assert (
+        drafted(site, request, framework_recipe=recipe).resolved.available_inputs.data
+        == longer.path
+    )
     with pytest.raises(UsageError, match="must be of type int"):
         prepares(site, "pytorch", sequence_length="many")
 
@@ -75,7 +80,7 @@ def test_other_options_are_other_data(tmp_path: Path) -> None:
 def test_data_that_are_not_there_yet_are_told_before_submission(tmp_path: Path) -> None:
     site = settled(site_with(tmp_path, "tf2"), "tf2", data=SYNTHETIC, samples=64, source="/s")
     with pytest.raises(UsageError, match="tf2 needs data") as refused:
-        drafted(site, found=load("tf2"), request=Request(Shape(1, 1)))
+        drafted(site, framework_recipe=load("tf2"), request=Request(Shape(1, 1)))
     assert "hpcbert prepare --fw tf2" in refused.value.hint
 
 
@@ -97,7 +102,7 @@ def test_a_recipe_that_reads_none_says_so(tmp_path: Path) -> None:
     site = site_with(tmp_path, "nccl-tests")
     assert prepares(site, "nccl-tests").status == "skipped"
     with pytest.raises(UsageError, match="reads no data"):
-        drafted(site, found=load("nccl-tests"), request=Request(Shape(1, 1)))
+        drafted(site, framework_recipe=load("nccl-tests"), request=Request(Shape(1, 1)))
 
 
 def test_too_few_samples_are_refused_with_nothing_made(tmp_path: Path) -> None:

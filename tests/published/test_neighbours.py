@@ -7,28 +7,32 @@ from pathlib import Path
 import pytest
 
 from tests.kit import logs
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 
 
 @pytest.fixture
-def own(tmp_path: Path, here: None) -> Path:
+def log_folder(tmp_path: Path, empty_directory: None) -> Path:
     """Logs of a point that DLPerf published too."""
     for number in range(1, 6):
         text = logs.pytorch(
             "1n8g", 1000.0 + number, iters=120, batch=32, start=1.7e9 + 1e4 * number
         )
-        logs.put(tmp_path / "own", f"pytorch/bert/bz32/1n8g/bert_b32_fp32_{number}.log", text)
+        logs.write_file(
+            tmp_path / "own", f"pytorch/bert/bz32/1n8g/bert_b32_fp32_{number}.log", text
+        )
     return tmp_path / "own"
 
 
-def collect(path: Path, *words: object) -> Done:
+def collect(path: Path, *words: object) -> CliResult:
     return inside("collect", path, "--model", "bert-base", *words)
 
 
-def test_every_framework_stands_beside_ones_own(own: Path) -> None:
-    result = collect(own, "--beside", "dlperf", "--json")
+def test_every_framework_stands_beside_ones_own(log_folder: Path) -> None:
+    result = collect(log_folder, "--beside", "dlperf", "--json")
     (oneflow,) = [
-        one for one in result.data["beside"] if one["published"]["framework"] == "oneflow"
+        neighbour
+        for neighbour in result.data["beside"]
+        if neighbour["published"]["framework"] == "oneflow"
     ]
     assert oneflow["published"]["median"] == 1105.55
     assert oneflow["published"]["per_gpu"] == pytest.approx(1105.55 / 8)
@@ -39,15 +43,15 @@ def test_every_framework_stands_beside_ones_own(own: Path) -> None:
 
 
 @pytest.mark.parametrize(("form", "median"), [("text", "1,105.55"), ("markdown", "1105.55")])
-def test_it_is_said_in_words_that_machines_differ(own: Path, form: str, median: str) -> None:
-    text = collect(own, "--beside", "dlperf:oneflow", "--format", form).stdout
+def test_it_is_said_in_words_that_machines_differ(log_folder: Path, form: str, median: str) -> None:
+    text = collect(log_folder, "--beside", "dlperf:oneflow", "--format", form).stdout
     assert "dlperf:oneflow-fp32-b32" in text
     assert median in text
     assert "GPU: Tesla V100-SXM2-16GB there, unknown here" in text
 
 
-def test_nothing_of_the_kind_is_said(own: Path) -> None:
-    text = collect(own, "--beside", "nvidia").stdout
+def test_nothing_of_the_kind_is_said(log_folder: Path) -> None:
+    text = collect(log_folder, "--beside", "nvidia").stdout
     assert "nvidia has no number for these devices, models" in text
 
 
@@ -60,17 +64,25 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_stand_beside_is_refused(own: Path, name: str) -> None:
-    result = collect(own, *REFUSED[name], "--json")
+def test_what_cannot_stand_beside_is_refused(log_folder: Path, name: str) -> None:
+    result = collect(log_folder, *REFUSED[name], "--json")
     assert result.returncode == 2
     assert result.error["message"]
 
 
-def test_the_record_is_compared_with(own: Path) -> None:
-    words = ("compare", "dlperf:oneflow-fp32", own, "--model", "bert-base", "--by", "framework")
-    (one,) = inside(*words, "--json").data["comparisons"]
+def test_the_record_is_compared_with(log_folder: Path) -> None:
+    words = (
+        "compare",
+        "dlperf:oneflow-fp32",
+        log_folder,
+        "--model",
+        "bert-base",
+        "--by",
+        "framework",
+    )
+    (comparison,) = inside(*words, "--json").data["comparisons"]
     # What is collected comes first, and what was published after it.
-    (point,) = one["points"]
+    (point,) = comparison["points"]
     assert point["ratio"] == pytest.approx(1105.55 / 1003, rel=1e-4)
     assert point["verdict"] == "unknown"
     text = inside(*words).stdout
@@ -78,15 +90,15 @@ def test_the_record_is_compared_with(own: Path) -> None:
     assert "per GPU" in text
 
 
-def test_two_tables_of_the_record_are_compared(here: None) -> None:
+def test_two_tables_of_the_record_are_compared(empty_directory: None) -> None:
     words = ("compare", "dlperf:oneflow-fp16", "dlperf:oneflow-fp16-b64-v0.4.0", "--json")
-    (one,) = inside(*words).data["comparisons"]
-    assert len(one["points"]) == 4
-    differing = {part["what"] for part in one["points"][0]["differences"]}
+    (comparison,) = inside(*words).data["comparisons"]
+    assert len(comparison["points"]) == 4
+    differing = {part["what"] for part in comparison["points"][0]["differences"]}
     assert differing == {"GPU driver", "package oneflow"}
 
 
-def test_results_with_the_record_are_kept(own: Path, tmp_path: Path) -> None:
+def test_results_with_the_record_are_kept(log_folder: Path, tmp_path: Path) -> None:
     from hpcbert.commands.collect import find_places, load_result_set
     from hpcbert.results.document import parse_results, render_results
 

@@ -18,7 +18,7 @@ from hpcbert.results.published.record import (
     published_results,
     published_runs,
 )
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 from tests.kit.needs import require
 from tests.kit.recipes import NAMES, grammar
 
@@ -28,7 +28,7 @@ TABLES = [(source, table) for source in SOURCES for table in source.tables]
 PRINTED = "printed-aggregate"
 
 
-def called(pair: tuple[Publication, PublishedTable]) -> str:
+def format_table_name(pair: tuple[Publication, PublishedTable]) -> str:
     return pair[0].full_name(pair[1])
 
 
@@ -40,7 +40,7 @@ def test_the_sources_are_there() -> None:
 
 
 def test_every_table_can_be_found_again() -> None:
-    names = [called(one) for one in TABLES]
+    names = [format_table_name(pair) for pair in TABLES]
     assert len(set(names)) == len(names)
     for source, table in TABLES:
         assert re.fullmatch(r"[0-9a-f]{40}", table.commit), table.name
@@ -50,7 +50,7 @@ def test_every_table_can_be_found_again() -> None:
         shapes = [point.shape for point in table.points]
         assert len(set(shapes)) == len(shapes), table.name
         assert all(error.what and error.proof for error in table.errors)
-        assert record.find_tables(called((source, table)))
+        assert record.find_tables(format_table_name((source, table)))
 
 
 def test_names_that_begin_tables_mean_them() -> None:
@@ -103,7 +103,7 @@ def shared_rows(shared: Path) -> Iterator[dict[str, str]]:
 
 def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
     """Each by its repository, commit, path, precision, batch size, shape and value."""
-    known = {
+    expected = {
         (source.repository, table.commit[:7], table.path, table.precision,
          table.batch_size_per_device, str(point.shape), point.value)
         for source, table in TABLES
@@ -113,37 +113,37 @@ def test_every_number_that_was_read_is_in_it(shared: Path) -> None:
     for row in shared_rows(shared):
         if PRINTED in row["source"]:
             continue
-        repository, _, rest = row["source"].partition("@")
-        commit, _, place = rest.partition(":")
+        repository, _, location = row["source"].partition("@")
+        commit, _, place = location.partition(":")
         nodes, gpus = int(row["nodes"]), int(row["gpus"])
         key = (repository, commit, place.partition("#")[0], row["precision"])
         read.add((*key, int(row["batch_per_gpu"]), f"{nodes}n{gpus // nodes}g",
                   float(row["samples_per_s"])))  # fmt: skip
     assert len(read) > 580
-    assert read <= known
+    assert read <= expected
 
 
-def said(*words: object) -> Done:
+def run_record(*words: object) -> CliResult:
     result = inside("record", *words)
     result.check(as_json="--json" in words)
     return result
 
 
 def test_the_list_names_every_table() -> None:
-    data = said("--json").data
-    assert [one["name"] for one in data] == list(record.source_names())
-    assert sum(len(one["tables"]) for one in data) == len(TABLES)
-    assert "dlperf" in said("list").stdout
+    data = run_record("--json").data
+    assert [entry["name"] for entry in data] == list(record.source_names())
+    assert sum(len(entry["tables"]) for entry in data) == len(TABLES)
+    assert "dlperf" in run_record("list").stdout
 
 
 def test_a_table_is_shown_with_its_place_and_its_errors() -> None:
-    result = said("show", "dlperf:deepspeed-fp32-b32")
+    result = run_record("show", "dlperf:deepspeed-fp32-b32")
     assert "Oneflow-Inc/DLPerf@c202878" in result.stdout
     assert "known error: Speedups above the number of GPUs do not show scaling" in result.stdout
-    data = said("show", "dlperf:deepspeed", "--json").data
+    data = run_record("show", "dlperf:deepspeed", "--json").data
     assert len(data["tables"]) == 5
     assert data["tables"][0]["points"][0]["per_gpu"] == 147.81
-    assert said("show", "dlperf:x", "--json").returncode == 2
+    assert run_record("show", "dlperf:x", "--json").returncode == 2
 
 
 RN50 = "Oneflow-Inc+DLPerf/e36df2e/Tensorflow/resnet50v1.5/logs"
@@ -153,7 +153,7 @@ TF1 = "PaddlePaddle+Perf/v2.0-ee2e639/Bert/OtherReports/TensorFlow/logs"
 @pytest.mark.slow
 def test_the_public_set_follows_from_its_logs(shared: Path) -> None:
     logs = shared / "logs" / RN50
-    data = said("check", logs, "--fw", "tf2", "--against", "dlperf", "--json").data
+    data = run_record("check", logs, "--fw", "tf2", "--against", "dlperf", "--json").data
     assert len(data["cells"]) == 12
     assert all(cell["follows"] for cell in data["cells"])
 
@@ -162,7 +162,7 @@ def test_the_public_set_follows_from_its_logs(shared: Path) -> None:
 def test_published_errors_are_named(shared: Path) -> None:
     logs = sorted((shared / "logs" / TF1).glob("*.log"))
     words = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.0", "--json")
-    result = said("check", *logs, *words)
+    result = run_record("check", *logs, *words)
     assert result.returncode == 0
     wrong = {cell["table"]: cell for cell in result.data["cells"] if not cell["follows"]}
     assert set(wrong) == {
@@ -171,7 +171,7 @@ def test_published_errors_are_named(shared: Path) -> None:
     assert all(cell["error"] for cell in wrong.values())
     # Against the release after, none follows, and the record knows no reason.
     other = ("--fw", "ngc-tf1", "--against", "paddle-perf", "--edition", "v2.2", "--json")
-    result = said("check", *logs, *other)
+    result = run_record("check", *logs, *other)
     assert result.returncode == 5
     assert result.error["code"] == "check"
     assert "paddle-perf:ngc-tf1-fp32-b48-v2.2" in result.document["errors"][1]["message"]
@@ -179,7 +179,7 @@ def test_published_errors_are_named(shared: Path) -> None:
 
 def test_logs_of_something_else_are_no_table(shared: Path) -> None:
     logs = shared / "logs" / RN50
-    result = said("check", logs, "--fw", "tf2", "--against", "nvidia", "--json")
+    result = run_record("check", logs, "--fw", "tf2", "--against", "nvidia", "--json")
     assert (result.returncode, "rn50" in result.error["message"]) == (2, True)
-    result = said("check", logs, "--against", "dlperf", "--rule", "rate", "--json")
+    result = run_record("check", logs, "--against", "dlperf", "--rule", "rate", "--json")
     assert result.returncode == 2

@@ -86,14 +86,16 @@ class Program(NamedTuple):
         return positive if positive is not None and positive.type == "absl-bool" else None
 
 
-def folders() -> tuple[Path, ...]:
+def list_folders() -> tuple[Path, ...]:
     return (HERE / "flags", SHARED / "upstream-flags")
 
 
 @cache
-def table(name: str) -> Program | None:
+def read_flag_table(name: str) -> Program | None:
     """Return a table, None where it is not at hand."""
-    path = next((one for folder in folders() if (one := folder / name).is_file()), None)
+    path = next(
+        (candidate for folder in list_folders() if (candidate := folder / name).is_file()), None
+    )
     if path is None:
         return None
     first, _, *rows = path.read_text().splitlines()
@@ -105,55 +107,55 @@ def table(name: str) -> Program | None:
     return Program(parts[0], parts[-1].removeprefix("commit "), flags)
 
 
-def split(argv: list[str]) -> list[tuple[str, list[str]]]:
+def split_programs(argv: list[str]) -> list[tuple[str, list[str]]]:
     """Return the programs of a command line and the words of each.
 
     `python -m torch.distributed.launch --nnodes 2 train.py --lr 1` calls two programs.
     """
-    found: list[tuple[str, list[str]]] = []
+    programs: list[tuple[str, list[str]]] = []
     words = iter(argv)
     for word in words:
         is_script = word.endswith(".py") and not word.startswith("-")
-        if is_script or not found:
-            found.append((Path(word).name, []))
-        elif word == "-m" and found[-1][0].startswith("python"):
-            found.append((next(words), []))
+        if is_script or not programs:
+            programs.append((Path(word).name, []))
+        elif word == "-m" and programs[-1][0].startswith("python"):
+            programs.append((next(words), []))
         else:
-            found[-1][1].append(word)
-    return found
+            programs[-1][1].append(word)
+    return programs
 
 
-def objections(words: list[str], programs: list[Program]) -> list[str]:
+def find_objections(words: list[str], programs: list[Program]) -> list[str]:
     """Return what is wrong with a program's words."""
-    found = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    problems = []
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         if not word.startswith("-") or re.fullmatch(r"-\d.*", word):
             if not any(
                 flag.type.startswith("positional") for p in programs for flag in p.flags.values()
             ):
-                found.append(f"{word}: no flag, and the program takes no such words")
+                problems.append(f"{word}: no flag, and the program takes no such words")
             continue
-        flag = next((one for p in programs if (one := p.find(word)) is not None), None)
+        flag = next((candidate for p in programs if (candidate := p.find(word)) is not None), None)
         if flag is None:
-            found.append(f"{word}: the program does not know it")
+            problems.append(f"{word}: the program does not know it")
             continue
         _, equals, value = word.partition("=")
-        given: str | None = value if equals else None
-        if given is None and not flag.is_switch:
-            given = rest.pop(0) if rest else None
-        if problem := flag.objection(given):
-            found.append(f"{word}: {problem}")
-    return found
+        argument: str | None = value if equals else None
+        if argument is None and not flag.is_switch:
+            argument = remaining.pop(0) if remaining else None
+        if problem := flag.objection(argument):
+            problems.append(f"{word}: {problem}")
+    return problems
 
 
-def keys(document: Any, prefix: str = "") -> list[str]:
+def list_keys(document: Any, prefix: str = "") -> list[str]:
     """Return the dotted names of a JSON document's values."""
     if not isinstance(document, dict) or not document:
         return [prefix]
     return [
         name
         for key, value in document.items()
-        for name in keys(value, f"{prefix}.{key}" if prefix else key)
+        for name in list_keys(value, f"{prefix}.{key}" if prefix else key)
     ]

@@ -54,7 +54,7 @@ class Cell(NamedTuple):
         return abs(self.value - self.log.published) / self.log.published
 
 
-def recipe_of(log: Log) -> str:
+def find_recipe(log: Log) -> str:
     if "PerfZero" in log.framework:
         return "perfzero"
     if log.name.startswith("mlcommons"):
@@ -64,10 +64,10 @@ def recipe_of(log: Log) -> str:
 
 def is_here(log: Log) -> bool:
     """Say whether the log's recipe has come to be."""
-    return recipe_of(log) in NAMES
+    return find_recipe(log) in NAMES
 
 
-def setting(log: Log, skip: int, iters: int) -> Setting:
+def make_setting(log: Log, skip: int, iters: int) -> Setting:
     return Setting(
         nodes=log.nodes or None,
         gpus=log.gpus or None,
@@ -77,42 +77,48 @@ def setting(log: Log, skip: int, iters: int) -> Setting:
     ).settled({})[0]
 
 
-def readings(log: Log) -> tuple[tuple[str, str, Reading], ...]:
+def list_readings(log: Log) -> tuple[tuple[str, str, Reading], ...]:
     """Return what each rule of the recipe reads: its name, the window, the reading."""
     # Several numbers were published of one log: it is read once.
-    return _readings(log._replace(published=float(log.published > 0), note=""))
+    return _list_readings(log._replace(published=float(log.published > 0), note=""))
 
 
 @cache
-def _readings(log: Log) -> tuple[tuple[str, str, Reading], ...]:
-    return tuple(_read(log))
+def _list_readings(log: Log) -> tuple[tuple[str, str, Reading], ...]:
+    return tuple(_read_log(log))
 
 
-def _read(log: Log) -> Iterator[tuple[str, str, Reading]]:
-    known = grammar(recipe_of(log))
+def _read_log(log: Log) -> Iterator[tuple[str, str, Reading]]:
+    log_grammar = grammar(find_recipe(log))
     skips = SKIPS if log.published else UNPUBLISHED_SKIPS
-    for rule in known.rules:
-        reading = read(log.path, known, rule, setting(log, 0, 1 << 40))
-        yield rule.name, "protocol", read(log.path, known, rule, setting(log, 20, 120))
+    for rule in log_grammar.rules:
+        reading = read(log.path, log_grammar, rule, make_setting(log, 0, 1 << 40))
+        yield rule.name, "protocol", read(log.path, log_grammar, rule, make_setting(log, 20, 120))
         if rule.kind == "footer":
             continue
         for skip in skips:
-            window = setting(log, skip, reading.iteration)
-            yield rule.name, f"{skip}:{reading.iteration}", read(log.path, known, rule, window)
+            window = make_setting(log, skip, reading.iteration)
+            yield (
+                rule.name,
+                f"{skip}:{reading.iteration}",
+                read(log.path, log_grammar, rule, window),
+            )
 
 
-def nearest(log: Log) -> Cell:
+def find_nearest(log: Log) -> Cell:
     """Return the reading that comes nearest to the published value."""
-    cells = [Cell(log, reading.throughput, rule, window) for rule, window, reading in readings(log)]
+    cells = [
+        Cell(log, reading.throughput, rule, window) for rule, window, reading in list_readings(log)
+    ]
     return min(cells, key=lambda cell: cell.difference)
 
 
-def table(shared: Path = SHARED) -> str:
+def format_table(shared: Path = SHARED) -> str:
     """Return all published values as a Markdown table."""
     lines = ["| log | published | ours | difference | rule | window |", "|---|---|---|---|---|---|"]
     for log in index(shared):
         if log.published and is_here(log):
-            cell = nearest(log)
+            cell = find_nearest(log)
             ours = "-" if cell.value is None else f"{cell.value:.3f}"
             numbers = f"{log.published:.9g} | {ours} | {cell.difference:.1e}"
             lines.append(f"| {log.name} | {numbers} | {cell.rule} | {cell.window} |")
@@ -134,34 +140,35 @@ or 8 values for a cell, and does not say which seven of them a median comes from
 """
 
 
-def _repository(name: str) -> str:
+def _name_repository(name: str) -> str:
     return name.partition("/")[0].replace("+", "/")
 
 
-def _place(name: str) -> str:
+def _locate_log(name: str) -> str:
     """Return where a log was published: repository, commit and path."""
     _, version, path = name.split("/", 2)
-    return f"{_repository(name)}@{version.rpartition('-')[2]}, `{path}`"
+    return f"{_name_repository(name)}@{version.rpartition('-')[2]}, `{path}`"
 
 
-def page(unexplained: Sequence[Mapping[str, Any]], shared: Path = SHARED) -> str:
+def format_page(unexplained: Sequence[Mapping[str, Any]], shared: Path = SHARED) -> str:
     """Return the page of the published cells that no rule reproduces."""
-    known = {(log.name, log.published) for log in index(shared) if log.published}
-    repositories = Counter(_repository(name) for name, _ in known)
+    published_logs = {(log.name, log.published) for log in index(shared) if log.published}
+    repositories = Counter(_name_repository(name) for name, _ in published_logs)
     lines = ["| log | published, samples/s | why |", "|---|---:|---|"]
     lines += [
-        f"| {_place(cell['log'])} | {cell['published']} | {cell['why']} |" for cell in unexplained
+        f"| {_locate_log(cell['log'])} | {cell['published']} | {cell['why']} |"
+        for cell in unexplained
     ]
     shares = [f"{count} of {name}" for name, count in repositories.most_common()]
     return PAGE.format(
-        count=len(known),
-        logs=len({name for name, _ in known}),
+        count=len(published_logs),
+        logs=len({name for name, _ in published_logs}),
         shares=", ".join(shares),
-        exact=len(known) - len(unexplained),
+        exact=len(published_logs) - len(unexplained),
         cells="\n".join(lines),
     )
 
 
 if __name__ == "__main__":
     cells = tomli.loads((HERE / "unexplained.toml").read_text())["cell"]
-    sys.stdout.write(page(cells) if "--page" in sys.argv else table())
+    sys.stdout.write(format_page(cells) if "--page" in sys.argv else format_table())

@@ -14,7 +14,7 @@ from hpcbert.config import places
 TEMPLATES = places.package_templates()
 
 
-def collect(*words: str) -> Result:
+def run_collect(*words: str) -> Result:
     return CliRunner().invoke(command, [*words, "--json"])
 
 
@@ -23,7 +23,7 @@ def test_mlperfs_printed_rate_is_given_with_a_warning_and_is_too_high(shared: Pa
     logs = str(release / "NVIDIA/results/dgxa100_ngc21.05_pytorch")
     words = [logs, "--fw", "mlperf-bert", "--pattern", "result_{repeat}.txt", "--nodes", "1"]
     words += ["--gpus-per-node", "8", "--batch-size", "56", "--precision", "fp16"]
-    document = json.loads(collect(*words, "--rule", "printed").stdout)
+    document = json.loads(run_collect(*words, "--rule", "printed").stdout)
     (row,) = document["data"]["tables"][0]["rows"]
     # Samples over run_start to run_stop of these ten logs: 2082 to 2205 a second.
     assert (round(row["min"]), round(row["max"])) == (2193, 2943)
@@ -41,6 +41,6 @@ def test_a_rule_with_a_caution_warns_and_others_do_not(
     folder.mkdir(parents=True)
     sample = (TEMPLATES / framework / "sample.log").read_bytes()
     (folder / "bert_b32_fp32_1.log").write_bytes(sample)
-    document = json.loads(collect(str(tmp_path), "--rule", rule).stdout)
+    document = json.loads(run_collect(str(tmp_path), "--rule", rule).stdout)
     warned = [text for text in document["warnings"] if text.startswith(f"rule {rule}: ")]
     assert len(warned) == (framework != "oneflow")

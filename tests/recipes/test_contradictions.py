@@ -15,8 +15,8 @@ from hpcbert.logs.setting import Setting
 from tests.kit.needs import not_applicable
 from tests.kit.recipes import Reader, grammar, sample, setting
 from tests.recipes import variants
-from tests.recipes.test_samples import agrees, rules
-from tests.recipes.variants import Found
+from tests.recipes.test_samples import is_right, list_rules
+from tests.recipes.variants import LogEntry
 
 HOUR = 3600
 # A number may move by what one step of a hundred does to it, and by no more.
@@ -25,27 +25,29 @@ NUMBERS = ("rate", "seconds", "iteration")
 BROKEN = (b"%sK", b"%s K", b"%sM", b"1,%s", b"%s.4", b"%sabc", b"%se3", b"-%s", b"%s%%")
 
 
-def changed(data: bytes, one: Found, name: str, text: bytes) -> bytes:
-    start, end = one.match.span(name)
+def replace_field(data: bytes, entry: LogEntry, name: str, text: bytes) -> bytes:
+    start, end = entry.match.span(name)
     return data[:start] + text + data[end:]
 
 
 @cache
-def inside(name: str) -> list[Found]:
-    known = setting(name)
-    return variants.within(variants.records(sample(name), grammar(name)), known.skip, known.iters)
+def list_window_entries(name: str) -> list[LogEntry]:
+    settings = setting(name)
+    return variants.select_window(
+        variants.list_entries(sample(name), grammar(name)), settings.skip, settings.iters
+    )
 
 
 def is_near(value: float | None, expected: float) -> bool:
     return value is None or abs(value / expected - 1) < _SMALL
 
 
-def printed(name: str, rule: Rule, field: str) -> list[Found]:
+def list_field_entries(name: str, rule: Rule, field: str) -> list[LogEntry]:
     """Return the records inside the window from which a rule reads a field."""
     return [
-        one
-        for one in inside(name)
-        if one.record is rule.record and one.match.groupdict().get(field)
+        entry
+        for entry in list_window_entries(name)
+        if entry.record is rule.record and entry.match.groupdict().get(field)
     ]
 
 
@@ -54,14 +56,14 @@ def test_a_clock_that_jumps_gives_the_number_or_a_reason(
     name: str, by: int, tmp_path: Path
 ) -> None:
     data = sample(name)
-    found = variants.records(data, grammar(name))
-    stamped = [one for one in inside(name) if one.match.groupdict().get("time")]
+    entries = variants.list_entries(data, grammar(name))
+    stamped = [entry for entry in list_window_entries(name) if entry.match.groupdict().get("time")]
     if not stamped:
         not_applicable(f"the lines of {name} have no time")
-    jumped = variants.later(data, found, stamped[0], by)
-    for rule, value in rules(name):
+    jumped = variants.delay_stamps(data, entries, stamped[0], by)
+    for rule, value in list_rules(name):
         reading = Reader(name, tmp_path).read(jumped, rule.name)
-        assert agrees(reading, value), f"{rule.name}: {reading.throughput}, not {value}"
+        assert is_right(reading, value), f"{rule.name}: {reading.throughput}, not {value}"
 
 
 @pytest.mark.parametrize("factor", [0.01, 100])
@@ -69,29 +71,31 @@ def test_one_number_out_of_proportion_gives_the_number_or_a_reason(
     name: str, factor: float, tmp_path: Path
 ) -> None:
     data = sample(name)
-    for rule, value in rules(name):
-        for one in printed(name, rule, rule.field)[:3]:
+    for rule, value in list_rules(name):
+        for entry in list_field_entries(name, rule, rule.field)[:3]:
             if rule.field == "time" or rule.kind == "footer":
                 continue
-            text = b"%.6f" % (float(one.match[rule.field]) * factor)
-            reading = Reader(name, tmp_path).read(changed(data, one, rule.field, text), rule.name)
+            text = b"%.6f" % (float(entry.match[rule.field]) * factor)
+            reading = Reader(name, tmp_path).read(
+                replace_field(data, entry, rule.field, text), rule.name
+            )
             robust = rule.average == "median"
-            ok = is_near(reading.throughput, value) if robust else agrees(reading, value)
+            ok = is_near(reading.throughput, value) if robust else is_right(reading, value)
             assert ok, f"{rule.name}: {reading.throughput}, not {value}"
 
 
 def test_a_window_that_is_nearly_gone_gives_no_number(name: str, tmp_path: Path) -> None:
-    data, known = sample(name), setting(name)
-    found = variants.records(data, grammar(name))
-    lost = [one for one in inside(name) if one.record.name != "evaluation"]
+    data, settings = sample(name), setting(name)
+    entries = variants.list_entries(data, grammar(name))
+    lost = [entry for entry in list_window_entries(name) if entry.record.name != "evaluation"]
     if not lost:
         not_applicable(f"the sample of {name} prints no iterations inside the window")
-    rest = data
-    for start in sorted({variants.line_of(data, one)[0] for one in lost}, reverse=True):
-        rest = rest[:start] + rest[rest.find(b"\n", start) + 1 :]
-    assert any(variants.place(one) == known.iters for one in found)
-    for rule, _ in rules(name):
-        reading = Reader(name, tmp_path).read(rest, rule.name)
+    remaining = data
+    for start in sorted({variants.find_line(data, entry)[0] for entry in lost}, reverse=True):
+        remaining = remaining[:start] + remaining[remaining.find(b"\n", start) + 1 :]
+    assert any(variants.count_iterations(entry) == settings.iters for entry in entries)
+    for rule, _ in list_rules(name):
+        reading = Reader(name, tmp_path).read(remaining, rule.name)
         assert reading.throughput is None, rule.name
         assert {reason.code for reason in reading.reasons} <= {"window", "incomplete"}
 
@@ -102,17 +106,17 @@ def test_a_wrong_setting_is_refused_wherever_the_log_knows_better(
     name: str, field: str, factor: int, tmp_path: Path
 ) -> None:
     """By a fact, or because a printed rate and the clock then differ by the factor."""
-    one = setting(name)
-    if not rules(name):
+    settings = setting(name)
+    if not list_rules(name):
         not_applicable(f"{name} has no throughput")
-    wrong = one._replace(
-        gpus=None, global_batch_size=None, **{field: getattr(one, field) * factor}
+    wrong = settings._replace(
+        gpus=None, global_batch_size=None, **{field: getattr(settings, field) * factor}
     ).settled({})[0]
-    for rule, value in rules(name):
+    for rule, value in list_rules(name):
         reading = Reader(name, tmp_path).read(sample(name), rule.name, wrong)
-        others = {other.is_printed for other, _ in rules(name)}
+        kinds = {other.is_printed for other, _ in list_rules(name)}
         facts = {fact for stated in grammar(name).facts for fact in stated.match.groupindex}
-        if len(others) == 2 or field in facts:
+        if len(kinds) == 2 or field in facts:
             assert reading.throughput is None, f"{rule.name}: {reading.throughput}, not {value}"
             assert {reason.code for reason in reading.reasons} <= {
                 "config",
@@ -144,27 +148,27 @@ STARTED = {"nodes", "gpus", "batch_size_per_device", "accumulation", "precision"
 
 
 def test_a_log_states_what_its_ranks_were_started_with(name: str, tmp_path: Path) -> None:
-    if not rules(name):
+    if not list_rules(name):
         not_applicable(f"{name} has no throughput")
-    known = setting(name)
-    told = dict(Reader(name, tmp_path).read(sample(name), known=Setting()).told)
-    assert set(told) >= STARTED
-    for field in STARTED & {field for field, value in known._asdict().items() if value}:
-        assert told[field] == getattr(known, field)
+    settings = setting(name)
+    log_facts = dict(Reader(name, tmp_path).read(sample(name), settings=Setting()).told)
+    assert set(log_facts) >= STARTED
+    for field in STARTED & {field for field, value in settings._asdict().items() if value}:
+        assert log_facts[field] == getattr(settings, field)
 
 
 @pytest.mark.parametrize("label", LABELS)
 def test_a_label_that_the_log_contradicts_refuses_it(name: str, label: str, tmp_path: Path) -> None:
     """By any rule, with a reason that names both values; a half and a double are other values."""
-    known = setting(name)
-    for rule, _ in rules(name):
-        own = Reader(name, tmp_path).read(sample(name), rule.name).setting
-        value = getattr(own, label)
-        others = [LABELS[label], *([2 * value, value // 2] if isinstance(value, int) else [])]
-        for other in filter(None, others if value else ()):
+    settings = setting(name)
+    for rule, _ in list_rules(name):
+        log_settings = Reader(name, tmp_path).read(sample(name), rule.name).setting
+        value = getattr(log_settings, label)
+        wrong_values = [LABELS[label], *([2 * value, value // 2] if isinstance(value, int) else [])]
+        for other in filter(None, wrong_values if value else ()):
             shape = label in ("nodes", "gpus_per_node")
             values: dict[str, Any] = {**({"gpus": None} if shape else {}), label: other}
-            wrong = known._replace(**values).settled({})[0]
+            wrong = settings._replace(**values).settled({})[0]
             reading = Reader(name, tmp_path).read(sample(name), rule.name, wrong)
             assert reading.throughput is None, f"{rule.name}: {label} = {other}, not {value}"
             detail = "; ".join(map(str, reading.reasons))
@@ -177,63 +181,63 @@ def test_a_label_that_the_log_contradicts_refuses_it(name: str, label: str, tmp_
 
 def test_the_first_line_of_a_job_alone_refuses_a_wrong_label(name: str, tmp_path: Path) -> None:
     """Of programs that print none of it, labels are right or refused all the same."""
-    if not rules(name):
+    if not list_rules(name):
         not_applicable(f"{name} has no throughput")
-    line, _, rest = sample(name).partition(b"\n")
+    line, _, remaining = sample(name).partition(b"\n")
     assert line.startswith(b"hpcbert: ranks start with ")
     for field in sorted(STARTED - {"model"}):
         value = re.search(rb" %s=(\w+)" % field.encode(), line)
         assert value is not None
         other = b"bf16" if field == "precision" else b"%d" % (2 * int(value[1]))
-        moved = line.replace(value[0], b" %s=%s" % (field.encode(), other)) + b"\n" + rest
+        moved = line.replace(value[0], b" %s=%s" % (field.encode(), other)) + b"\n" + remaining
         reading = Reader(name, tmp_path).read(moved)
         assert reading.throughput is None, field
         assert other.decode() in str(reading.reasons[0])
 
 
-def broken_numbers(name: str) -> Iterator[tuple[str, bytes, bytes]]:
+def break_numbers(name: str) -> Iterator[tuple[str, bytes, bytes]]:
     data = sample(name)
-    some = inside(name)[:2] or variants.records(data, grammar(name))[:2]
-    for one in some:
+    some = list_window_entries(name)[:2] or variants.list_entries(data, grammar(name))[:2]
+    for entry in some:
         for field in NUMBERS:
-            text = one.match.groupdict().get(field)
+            text = entry.match.groupdict().get(field)
             if text:
                 for form in BROKEN:
                     wrong = form.replace(b"%s", text).replace(b"%%", b"%")
-                    yield field, wrong, changed(data, one, field, wrong)
+                    yield field, wrong, replace_field(data, entry, field, wrong)
 
 
 def test_a_number_is_read_whole_or_not_at_all(name: str, tmp_path: Path) -> None:
-    broken = list(broken_numbers(name))
-    for rule, value in rules(name):
+    broken = list(break_numbers(name))
+    for rule, value in list_rules(name):
         for field, wrong, data in broken:
             reading = Reader(name, tmp_path).read(data, rule.name)
             understood = wrong.endswith(b"e3") and is_near(reading.throughput, value)
-            right = agrees(reading, value) or understood
+            right = is_right(reading, value) or understood
             assert right, f"{rule.name}: {field} {wrong!r}: {reading.throughput}"
 
 
 def test_a_closing_line_that_disagrees_is_a_contradiction(name: str, tmp_path: Path) -> None:
     data = sample(name)
-    closing = [rule for rule, _ in rules(name) if rule.kind == "footer" and rule.cross_check]
-    steps = [rule for rule, _ in rules(name) if rule.kind != "footer"]
+    closing = [rule for rule, _ in list_rules(name) if rule.kind == "footer" and rule.cross_check]
+    steps = [rule for rule, _ in list_rules(name) if rule.kind != "footer"]
     if not closing or not steps:
         not_applicable(f"{name} has no closing line to hold against its steps")
     for footer in closing:
         match = footer.record.match.search(data)
         assert match is not None
         text = b"%.4f" % (float(match[footer.field]) * 3)
-        wrong = changed(data, Found(footer.record, match), footer.field, text)
+        wrong = replace_field(data, LogEntry(footer.record, match), footer.field, text)
         for rule in (*steps, footer):
             reading = Reader(name, tmp_path).read(wrong, rule.name)
             assert {reason.code for reason in reading.reasons} == {"contradiction"}, rule.name
-            said = str(reading.reasons[0])
-            assert footer.name in said
-            assert len(re.findall(r"[\d.]+ samples/s|and \S+ [\d.]+", said)) >= 2
+            message = str(reading.reasons[0])
+            assert footer.name in message
+            assert len(re.findall(r"[\d.]+ samples/s|and \S+ [\d.]+", message)) >= 2
 
 
 def test_the_rules_of_a_sample_do_not_contradict_each_other(name: str, tmp_path: Path) -> None:
-    for rule, _ in rules(name):
+    for rule, _ in list_rules(name):
         reading = Reader(name, tmp_path).read(sample(name), rule.name)
         assert not reading.reasons
         assert "short-window" not in reading.flags

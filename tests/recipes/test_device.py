@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from hpcbert.model import Shape
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.kit.paths import REPOSITORY
 from tests.kit.recipes import NAMES, Case, Run, World, load, presets
 from tests.kit.waiting import CEILING
@@ -69,14 +69,14 @@ VIEWS = {
 }
 
 
-def run(name: str, world: World, view: View, shape: Shape = MANY) -> Run:
+def run_rank(name: str, world: World, view: View, shape: Shape = MANY) -> Run:
     case = Case(shape, *presets(load(name))[0], device="gpu")
     return world.run(world.render(case), env=view.environment)
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 def test_a_rank_takes_a_gpu_among_those_that_it_sees(view: View, tmp_path: Path) -> None:
-    result = run("pytorch", World("pytorch", tmp_path), view)
+    result = run_rank("pytorch", World("pytorch", tmp_path), view)
     assert (
         result.environment["LOCAL_RANK"] == result.environment["HPCBERT_DEVICE"] == str(view.device)
     )
@@ -86,25 +86,25 @@ def test_a_rank_takes_a_gpu_among_those_that_it_sees(view: View, tmp_path: Path)
 @pytest.mark.parametrize("recipe", PER_GPU)
 @pytest.mark.parametrize("view", ["all of the node's", "its own, by the node's number"])
 def test_every_recipe_s_program_is_told(recipe: str, view: str, tmp_path: Path) -> None:
-    asked = VIEWS[view]
-    own = asked.device != asked.rank
-    result = run(recipe, World(recipe, tmp_path), asked)
-    if own and recipe in UNTOLD:
+    rank_view = VIEWS[view]
+    is_renumbered = rank_view.device != rank_view.rank
+    result = run_rank(recipe, World(recipe, tmp_path), rank_view)
+    if is_renumbered and recipe in UNTOLD:
         assert result.refused
         assert "--gpus-per-task" in result.output
         return
     assert result.exit == 0, result.output
-    words, device = result.calls[-1], str(asked.device)
+    words, device = result.calls[-1], str(rank_view.device)
     if recipe in BY_LOCAL_RANK:
         assert result.environment["LOCAL_RANK"] == device
     elif recipe in BY_HOROVOD:
-        assert (Path(words[1]).name == "own_device.py") == own
+        assert (Path(words[1]).name == "own_device.py") == is_renumbered
         assert result.environment["HPCBERT_DEVICE"] == device
     elif recipe not in UNTOLD:
         assert recipe == "nccl-tests"
-        assert result.environment.get("NCCL_TESTS_DEVICE") == (device if own else None)
-    given = [word for word in words if word.startswith("--local_rank")]
-    assert given in ([], [f"--local_rank={device}"])
+        assert result.environment.get("NCCL_TESTS_DEVICE") == (device if is_renumbered else None)
+    rank_words = [word for word in words if word.startswith("--local_rank")]
+    assert rank_words in ([], [f"--local_rank={device}"])
 
 
 def test_all_recipes_with_a_rank_a_gpu_are_tried() -> None:
@@ -112,49 +112,53 @@ def test_all_recipes_with_a_rank_a_gpu_are_tried() -> None:
 
 
 @pytest.mark.parametrize("recipe", PER_NODE)
-@pytest.mark.parametrize(("seen", "refused"), [("0", True), ("0,1,2,3,4,5,6,7", False)])
+@pytest.mark.parametrize(("visible", "refused"), [("0", True), ("0,1,2,3,4,5,6,7", False)])
 def test_a_process_that_drives_a_node_has_to_see_all_of_it(
-    recipe: str, seen: str, refused: bool, tmp_path: Path
+    recipe: str, visible: str, refused: bool, tmp_path: Path
 ) -> None:
-    result = run(recipe, World(recipe, tmp_path), View(0, 0, (seen, None, None)), Shape(1, 8))
+    result = run_rank(
+        recipe, World(recipe, tmp_path), View(0, 0, (visible, None, None)), Shape(1, 8)
+    )
     assert result.refused == refused, result.output
     assert ("--gpu-bind" in result.output) == refused
 
 
 @pytest.mark.parametrize(
-    ("rank", "seen", "warned"), [(0, "0", True), (1, "1", False), (0, ALL, False)]
+    ("rank", "visible", "warned"), [(0, "0", True), (1, "1", False), (0, ALL, False)]
 )
 def test_rank_0_warns_of_ranks_that_see_one_gpu_each(
-    rank: int, seen: str, warned: bool, tmp_path: Path
+    rank: int, visible: str, warned: bool, tmp_path: Path
 ) -> None:
-    result = run("pytorch", World("pytorch", tmp_path), View(rank, 0, (seen, None, None)))
+    result = run_rank("pytorch", World("pytorch", tmp_path), View(rank, 0, (visible, None, None)))
     assert ("NCCL may have to copy" in result.output) == warned
 
 
 def test_one_gpu_alone_is_nothing_to_warn_of(tmp_path: Path) -> None:
-    result = run("pytorch", World("pytorch", tmp_path), View(0, 0, ("0", None, None)), Shape(1, 1))
+    result = run_rank(
+        "pytorch", World("pytorch", tmp_path), View(0, 0, ("0", None, None)), Shape(1, 1)
+    )
     assert "NCCL" not in result.output
 
 
 @pytest.mark.parametrize("recipe", ["pytorch", "deepspeed", "mxnet", "oneflow-models"])
 def test_on_cpus_the_rank_on_the_node_is_the_device(recipe: str, tmp_path: Path) -> None:
-    world, one = World(recipe, tmp_path), load(recipe).for_device("cpu")
-    case = Case(Shape(1, 8), *presets(one)[0], device="cpu")
+    world, cpu_recipe = World(recipe, tmp_path), load(recipe).for_device("cpu")
+    case = Case(Shape(1, 8), *presets(cpu_recipe)[0], device="cpu")
     result = world.run(world.render(case), env=VIEWS["its own, by the node's number"].environment)
     local = "HOROVOD_LOCAL_RANK" if recipe == "mxnet" else "LOCAL_RANK"
     assert result.environment[local] == "3"
 
 
 def test_a_horovod_program_is_answered_with_its_own_gpu(tmp_path: Path) -> None:
-    put(
+    write_file(
         tmp_path,
         "horovod/common/basics.py",
         "class HorovodBasics:\n    def local_rank(self):\n        return 3\n",
     )
-    put(tmp_path, "horovod/__init__.py", "")
-    put(tmp_path, "horovod/common/__init__.py", "")
-    put(tmp_path, "program/beside.py", "value = 7\n")
-    program = put(
+    write_file(tmp_path, "horovod/__init__.py", "")
+    write_file(tmp_path, "horovod/common/__init__.py", "")
+    write_file(tmp_path, "program/beside.py", "value = 7\n")
+    program = write_file(
         tmp_path, "program/run.py",
         "import sys, beside\nfrom horovod.common.basics import HorovodBasics\n"
         "print(HorovodBasics().local_rank(), beside.value, sys.argv[1:], __name__)\n",

@@ -41,7 +41,7 @@ def test_rank_0_states_what_the_ranks_were_started_with(name: str, tmp_path: Pat
         run = world.run(script, env=ranks)
         first, point = run.output.partition("\n")[0].encode(), script.point
         assert first.startswith(STARTED.encode())
-        facts = dict(Reader(name, tmp_path).read(run.output.encode(), known=Setting()).facts)
+        facts = dict(Reader(name, tmp_path).read(run.output.encode(), settings=Setting()).facts)
         width = point.shape.gpus_per_node // load(name).tasks_per_node(point.shape)
         assert (facts["nodes"], facts["gpus"]) == (3, 6 * width)
         assert facts["batch_size_per_device"] == point.batch_size_per_device
@@ -60,7 +60,7 @@ def test_a_missing_checkout_or_no_data_is_no_success_with_a_number(
             path.rmdir() if path.is_dir() else path.unlink()
         (tmp_path / folder).rmdir()
     run = world.run(script)
-    reading = Reader(name, tmp_path).read(run.output.encode(), known=setting(name))
+    reading = Reader(name, tmp_path).read(run.output.encode(), settings=setting(name))
     assert run.exit != 0 or reading.throughput is None
 
 

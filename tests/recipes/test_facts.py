@@ -32,7 +32,7 @@ _SIZES = (
 )
 
 
-class Said(NamedTuple):
+class Statement(NamedTuple):
     """A fact in a line of a recipe's log."""
 
     line: bytes
@@ -44,20 +44,20 @@ class Said(NamedTuple):
         return f"{self.name}={self.value}"
 
 
-def said(name: str) -> list[Said]:
+def list_statements(name: str) -> list[Statement]:
     """Return what the lines of a recipe's sample state, and those that it lacks."""
     lines = [*OTHERS.get(name, {}), *sample(name).decode(errors="replace").splitlines()]
-    found: dict[tuple[Fact, str], Said] = {}
+    statements: dict[tuple[Fact, str], Statement] = {}
     for text in lines:
         line = text.encode()
         for fact in grammar(name).facts:
             match = fact.match.search(line) if fact.contains in line else None
-            for group, value in _stated(fact, line).items() if match else ():
-                found.setdefault((fact, group), Said(line, fact, group, value))
-    return list(found.values())
+            for group, value in _read_values(fact, line).items() if match else ():
+                statements.setdefault((fact, group), Statement(line, fact, group, value))
+    return list(statements.values())
 
 
-def _stated(fact: Fact, line: bytes) -> dict[str, int | str]:
+def _read_values(fact: Fact, line: bytes) -> dict[str, int | str]:
 
     from hpcbert.logs.facts import LogFacts
 
@@ -66,9 +66,9 @@ def _stated(fact: Fact, line: bytes) -> dict[str, int | str]:
     return stated.values
 
 
-def refusal(name: str, tmp_path: Path, data: bytes, known: Setting) -> str:
+def read_refusal(name: str, tmp_path: Path, data: bytes, settings: Setting) -> str:
     """Return what a reading by the default rule says against the configuration; empty if nothing."""
-    reading: Reading = Reader(name, tmp_path).read(data, known=known)
+    reading: Reading = Reader(name, tmp_path).read(data, settings=settings)
     assert reading.throughput is None or not reading.reasons
     return "; ".join(reason.detail for reason in reading.reasons if reason.code == "config")
 
@@ -76,17 +76,17 @@ def refusal(name: str, tmp_path: Path, data: bytes, known: Setting) -> str:
 # --- The README ---------------------------------------------------------------------------------
 
 
-def listed(name: str) -> dict[str, str]:
+def read_rows(name: str) -> dict[str, str]:
     """Return the rows of a README's table of facts."""
     text = (TEMPLATES / name / "README.md").read_text()
     _, _, table = text.partition("\n## Facts in a log\n")
-    found: dict[str, str] = {}
+    rows: dict[str, str] = {}
     for fact, line in re.findall(
         r"^\| `(\w+)` \| (.*) \|$", table.partition("\n## ")[0], re.MULTILINE
     ):
-        assert fact not in found, f"{fact} is listed twice"
-        found[fact] = line
-    return found
+        assert fact not in rows, f"{fact} is listed twice"
+        rows[fact] = line
+    return rows
 
 
 def test_the_table_of_a_readme_is_what_the_grammar_reads(name: str) -> None:
@@ -97,9 +97,9 @@ def test_the_table_of_a_readme_is_what_the_grammar_reads(name: str) -> None:
             read.setdefault(group, []).append(f"`{text}`")
         if fact.counts:
             read.setdefault(fact.counts, []).append(f"`{text}` from every rank")
-    rows = listed(name)
-    told = {fact: line for fact, line in rows.items() if not line.startswith("not printed")}
-    assert told == {fact: ", ".join(dict.fromkeys(lines)) for fact, lines in read.items()}
+    rows = read_rows(name)
+    printed_rows = {fact: line for fact, line in rows.items() if not line.startswith("not printed")}
+    assert printed_rows == {fact: ", ".join(dict.fromkeys(lines)) for fact, lines in read.items()}
     assert list(rows) == [fact for fact in FACTS if fact in rows], "in the order of the facts"
 
 
@@ -115,7 +115,7 @@ def test_a_readme_says_of_each_label_whether_the_program_prints_it(name: str) ->
         "model",
         "version",
     }
-    assert needed <= set(listed(name))
+    assert needed <= set(read_rows(name))
 
 
 # --- Contradictions -----------------------------------------------------------------------------
@@ -125,69 +125,77 @@ def test_lines_state_what_they_are_read_as(name: str) -> None:
     for text, values in OTHERS.get(name, {}).items():
         line = text.encode()
         facts = [fact for fact in grammar(name).facts if fact.contains in line]
-        assert {k: v for fact in facts for k, v in _stated(fact, line).items()} == values
+        assert {k: v for fact in facts for k, v in _read_values(fact, line).items()} == values
 
 
 def test_a_line_is_known_for_every_fact(name: str) -> None:
-    known = {(one.fact, one.name) for one in said(name)}
+    stated = {(statement.fact, statement.name) for statement in list_statements(name)}
     missing = [
         (fact.contains, group)
         for fact in grammar(name).facts
         for group in fact.match.groupindex
-        if (fact, group) not in known
+        if (fact, group) not in stated
     ]
     assert not missing
 
 
 # Of texts, the first one in a log stands: runs that differ in them are told apart by `collect`.
 @pytest.mark.parametrize(
-    ("recipe", "one"),
+    ("recipe", "statement"),
     [
-        pytest.param(recipe, one, id=f"{recipe}-{number}-{one}")
+        pytest.param(recipe, statement, id=f"{recipe}-{number}-{statement}")
         for recipe in NAMES
-        for number, one in enumerate(said(recipe))
-        if one.name not in ("version", "device")
+        for number, statement in enumerate(list_statements(recipe))
+        if statement.name not in ("version", "device")
     ],
 )
-def test_a_line_that_says_otherwise_refuses_the_run(recipe: str, one: Said, tmp_path: Path) -> None:
+def test_a_line_that_says_otherwise_refuses_the_run(
+    recipe: str, statement: Statement, tmp_path: Path
+) -> None:
     """A log with the line is no run with another value, and both are named."""
-    wrong = "tf32" if isinstance(one.value, str) else one.value * 2 + 1
-    known = setting(recipe)._replace(**{one.name: wrong})  # type: ignore[arg-type]
-    detail = refusal(recipe, tmp_path, one.line + b"\n" + printed(recipe), known)
-    if one.line in printed(recipe):
-        assert str(one.value) in detail
+    wrong = "tf32" if isinstance(statement.value, str) else statement.value * 2 + 1
+    settings = setting(recipe)._replace(**{statement.name: wrong})  # type: ignore[arg-type]
+    detail = read_refusal(recipe, tmp_path, statement.line + b"\n" + printed(recipe), settings)
+    if statement.line in printed(recipe):
+        assert str(statement.value) in detail
         assert str(wrong) in detail
     else:
         assert detail
 
 
 @pytest.mark.parametrize(
-    ("recipe", "one"),
+    ("recipe", "statement"),
     [
-        pytest.param(recipe, one, id=f"{recipe}-{number}-{one}")
+        pytest.param(recipe, statement, id=f"{recipe}-{number}-{statement}")
         for recipe in NAMES
-        for number, one in enumerate(said(recipe))
-        if isinstance(one.value, int) and one.line in printed(recipe)
+        for number, statement in enumerate(list_statements(recipe))
+        if isinstance(statement.value, int) and statement.line in printed(recipe)
     ],
 )
 def test_a_header_with_another_number_refuses_the_run(
-    recipe: str, one: Said, tmp_path: Path
+    recipe: str, statement: Statement, tmp_path: Path
 ) -> None:
     """The sample with one number of its header doubled is not the run that was asked for."""
-    match = one.fact.match.search(one.line)
+    match = statement.fact.match.search(statement.line)
     assert match is not None
-    start, end = match.span(one.name)
-    doubled = b"%d" % (2 * int(float(match[one.name])))
-    changed = printed(recipe).replace(one.line, one.line[:start] + doubled + one.line[end:])
-    assert isinstance(one.value, int)
+    start, end = match.span(statement.name)
+    doubled = b"%d" % (2 * int(float(match[statement.name])))
+    changed = printed(recipe).replace(
+        statement.line, statement.line[:start] + doubled + statement.line[end:]
+    )
+    assert isinstance(statement.value, int)
     # What a campaign expects: the sample's own, where its program prints it.
-    own = [other for other in said(recipe) if other.line in printed(recipe)]
-    values: dict[str, Any] = {other.name: other.value for other in own if other.name in _SIZES}
-    known = setting(recipe)._replace(**values)
-    detail = refusal(recipe, tmp_path, changed, known)
-    assert str(2 * one.value) in detail
-    if one.name not in ("global_batch_size", "device_batch"):
-        assert re.search(rf"\b{one.value}\b", detail)
+    printed_statements = [
+        other for other in list_statements(recipe) if other.line in printed(recipe)
+    ]
+    values: dict[str, Any] = {
+        other.name: other.value for other in printed_statements if other.name in _SIZES
+    }
+    settings = setting(recipe)._replace(**values)
+    detail = read_refusal(recipe, tmp_path, changed, settings)
+    assert str(2 * statement.value) in detail
+    if statement.name not in ("global_batch_size", "device_batch"):
+        assert re.search(rf"\b{statement.value}\b", detail)
 
 
 @pytest.mark.parametrize(
@@ -202,21 +210,21 @@ def test_a_header_with_another_number_refuses_the_run(
 def test_ranks_that_speak_are_counted(recipe: str, fact: Fact, tmp_path: Path) -> None:
     """A log with half or twice the ranks is not the run that was asked for."""
     lines = printed(recipe).splitlines(keepends=True)
-    own = [line for line in lines if fact.contains in line and fact.match.search(line)]
-    known = setting(recipe)
-    assert len(own) == (known.gpus or len(own)) > 1
-    text = b"".join(line for line in lines if line not in own)
-    twice = _by_count(recipe, tmp_path, b"".join(own * 2) + text)
-    assert {str(len(own)), str(2 * len(own))} <= {*re.findall(r"\d+", twice)}
-    if len(own) // 2 >= fact.least:
-        half = _by_count(recipe, tmp_path, b"".join(own[::2]) + text)
-        assert {str(len(own)), str(len(own) // 2)} <= {*re.findall(r"\d+", half)}
+    rank_lines = [line for line in lines if fact.contains in line and fact.match.search(line)]
+    settings = setting(recipe)
+    assert len(rank_lines) == (settings.gpus or len(rank_lines)) > 1
+    text = b"".join(line for line in lines if line not in rank_lines)
+    twice = _refuse_count(recipe, tmp_path, b"".join(rank_lines * 2) + text)
+    assert {str(len(rank_lines)), str(2 * len(rank_lines))} <= {*re.findall(r"\d+", twice)}
+    if len(rank_lines) // 2 >= fact.least:
+        half = _refuse_count(recipe, tmp_path, b"".join(rank_lines[::2]) + text)
+        assert {str(len(rank_lines)), str(len(rank_lines) // 2)} <= {*re.findall(r"\d+", half)}
     if not fact.match.pattern.startswith(b"^") and b".*" not in fact.match.pattern:
-        glued = b"".join(line.rstrip(b"\n") for line in own) + b"\n"
-        assert not _by_count(recipe, tmp_path, glued + text)
+        glued = b"".join(line.rstrip(b"\n") for line in rank_lines) + b"\n"
+        assert not _refuse_count(recipe, tmp_path, glued + text)
 
 
-def torn(recipe: str, count: int) -> bytes:
+def tear_lines(recipe: str, count: int) -> bytes:
     """Return a sample in which some of the lines that every rank prints are torn apart."""
     (fact,) = (fact for fact in grammar(recipe).facts if fact.counts)
     lines = [line for line in printed(recipe).splitlines(True) if fact.match.search(line)]
@@ -232,12 +240,12 @@ def test_torn_lines_do_not_refuse_a_run_whose_number_does_not_need_them(
     count: int, silent: bytes, tmp_path: Path
 ) -> None:
     """Ranks that write at once tear each other's lines: five of eight, of a whole run."""
-    data = torn("mlperf-bert", count)
+    data = tear_lines("mlperf-bert", count)
     data = data.replace(silent, b"") if silent else data
     for rule in grammar("mlperf-bert").rules:
-        whole = Reader("mlperf-bert", tmp_path).read(sample("mlperf-bert"), rule.name)
+        intact = Reader("mlperf-bert", tmp_path).read(sample("mlperf-bert"), rule.name)
         reading = Reader("mlperf-bert", tmp_path).read(data, rule.name)
-        assert reading.throughput == whole.throughput, rule.name
+        assert reading.throughput == intact.throughput, rule.name
         assert reading.setting.gpus == 8
 
 
@@ -246,24 +254,26 @@ def test_torn_lines_refuse_a_run_whose_number_needs_them(tmp_path: Path) -> None
     for recipe in ("ngc-tf1", "ngc-pytorch", "oneflow-models"):
         (fact,) = (fact for fact in grammar(recipe).facts if fact.counts)
         count = len(fact.match.findall(printed(recipe)))
-        reading = Reader(recipe, tmp_path).read(torn(recipe, 1))
+        reading = Reader(recipe, tmp_path).read(tear_lines(recipe, 1))
         assert reading.throughput is None or count - 1 < fact.least, recipe
 
 
 def test_more_lines_than_ranks_refuse_a_run(tmp_path: Path) -> None:
     data = sample("mlperf-bert")
     line = next(line for line in data.splitlines(True) if b"init_start" in line)
-    assert "9 lines say" in refusal("mlperf-bert", tmp_path, line + data, setting("mlperf-bert"))
+    assert "9 lines say" in read_refusal(
+        "mlperf-bert", tmp_path, line + data, setting("mlperf-bert")
+    )
 
 
-def _by_count(recipe: str, tmp_path: Path, data: bytes) -> str:
-    known = setting(recipe)
+def _refuse_count(recipe: str, tmp_path: Path, data: bytes) -> str:
+    settings = setting(recipe)
     count = sum(1 for fact in grammar(recipe).facts if fact.counts)
     assert count == 1
-    if known.gpus is None:
-        own = len([line for line in printed(recipe).splitlines() if line.startswith(b"#  Rank ")])
-        known = known._replace(gpus=own)
-    return refusal(recipe, tmp_path, data, known)
+    if settings.gpus is None:
+        ranks = len([line for line in printed(recipe).splitlines() if line.startswith(b"#  Rank ")])
+        settings = settings._replace(gpus=ranks)
+    return read_refusal(recipe, tmp_path, data, settings)
 
 
 def test_versions_and_devices_tell_experiments_apart(tmp_path: Path) -> None:

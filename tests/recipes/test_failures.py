@@ -163,14 +163,14 @@ NEITHER = (
 PREFIXES = ("", "  3: ", "[1,3]<stderr>:", "vs003: ", "\x1b[31m")
 
 
-def _found(recipe: str, tmp_path: Path, *lines: str) -> failures.Failure | None:
+def _find_shortage(recipe: str, tmp_path: Path, *lines: str) -> failures.Failure | None:
     path = tmp_path / "run.log"
     path.write_text("".join(f"{line}\n" for line in ("it began", *lines, "it ended")))
-    return failures.find_shortage(path, _grammar(recipe))
+    return failures.find_shortage(path, _load_grammar(recipe))
 
 
 @cache
-def _grammar(recipe: str) -> grammar.Grammar:
+def _load_grammar(recipe: str) -> grammar.Grammar:
     path = ROOT / "templates" / recipe / "recipe.toml"
     return grammar.parse(read(path)["log"], where=str(path))
 
@@ -178,14 +178,16 @@ def _grammar(recipe: str) -> grammar.Grammar:
 def test_every_recipe_says_how_its_program_speaks_of_the_devices_memory() -> None:
     assert set(DEVICE) == set(NAMES)
     for recipe in NAMES:
-        assert {failure.kind for failure in _grammar(recipe).failures} >= {"device-oom"}, recipe
+        assert {failure.kind for failure in _load_grammar(recipe).failures} >= {"device-oom"}, (
+            recipe
+        )
 
 
 @pytest.mark.parametrize("recipe", NAMES)
 def test_the_devices_memory(recipe: str, tmp_path: Path) -> None:
     for line in (*DEVICE[recipe].values(), *NCCL):
         for prefix in PREFIXES:
-            failure = _found(recipe, tmp_path, prefix + line)
+            failure = _find_shortage(recipe, tmp_path, prefix + line)
             assert failure, prefix + line
             assert failure.kind == "device-oom", prefix + line
             assert " ".join(line.split())[:40] in failure.said
@@ -194,14 +196,14 @@ def test_the_devices_memory(recipe: str, tmp_path: Path) -> None:
 def test_on_the_cpu_the_devices_memory_is_the_hosts(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text(f"{MINDSPORE['2']}\n")
-    failure = failures.find_shortage(path, _grammar("mindspore-models"), "cpu")
+    failure = failures.find_shortage(path, _load_grammar("mindspore-models"), "cpu")
     assert failure
     assert failure.kind == "host-oom"
 
 
 @pytest.mark.parametrize("words", HOST)
 def test_the_hosts_memory_by_the_frameworks_words(words: str, tmp_path: Path) -> None:
-    failure = _found(words.partition(",")[0], tmp_path, HOST[words])
+    failure = _find_shortage(words.partition(",")[0], tmp_path, HOST[words])
     assert failure
     assert failure.kind == "host-oom"
 
@@ -209,7 +211,7 @@ def test_the_hosts_memory_by_the_frameworks_words(words: str, tmp_path: Path) ->
 @pytest.mark.parametrize("recipe", NAMES)
 def test_the_hosts_memory_by_slurms_and_the_languages_words(recipe: str, tmp_path: Path) -> None:
     for line in HOSTS_OWN.values():
-        failure = _found(recipe, tmp_path, line)
+        failure = _find_shortage(recipe, tmp_path, line)
         assert failure, line
         assert failure.kind == "host-oom", line
 
@@ -217,15 +219,15 @@ def test_the_hosts_memory_by_slurms_and_the_languages_words(recipe: str, tmp_pat
 @pytest.mark.parametrize("recipe", NAMES)
 def test_what_only_speaks_of_memory_is_neither(recipe: str, tmp_path: Path) -> None:
     for line in NEITHER:
-        assert _found(recipe, tmp_path, line) is None, line
-        assert _found(recipe, tmp_path, line.lower()) is None, line
+        assert _find_shortage(recipe, tmp_path, line) is None, line
+        assert _find_shortage(recipe, tmp_path, line.lower()) is None, line
 
 
 @pytest.mark.parametrize("recipe", NAMES)
 def test_letters_count_in_either_case(recipe: str, tmp_path: Path) -> None:
     for line in DEVICE[recipe].values():
         for spelt in (line.upper(), line.lower()):
-            failure = _found(recipe, tmp_path, spelt)
+            failure = _find_shortage(recipe, tmp_path, spelt)
             assert failure, spelt
             assert failure.kind == "device-oom", spelt
 
@@ -233,15 +235,15 @@ def test_letters_count_in_either_case(recipe: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", NAMES)
 def test_no_complete_log_speaks_of_a_lack(recipe: str) -> None:
     sample = ROOT / "templates" / recipe / "sample.log"
-    assert failures.find_shortage(sample, _grammar(recipe)) is None
+    assert failures.find_shortage(sample, _load_grammar(recipe)) is None
 
 
 @pytest.mark.parametrize("recipe", NAMES)
 def test_the_first_words_count_but_for_slurms(recipe: str, tmp_path: Path) -> None:
     device, host = next(iter(DEVICE[recipe].values())), HOSTS_OWN["python"]
-    first = _found(recipe, tmp_path, device, host)
-    second = _found(recipe, tmp_path, host, device)
-    killed = _found(recipe, tmp_path, device, HOSTS_OWN["slurm 23"])
+    first = _find_shortage(recipe, tmp_path, device, host)
+    second = _find_shortage(recipe, tmp_path, host, device)
+    killed = _find_shortage(recipe, tmp_path, device, HOSTS_OWN["slurm 23"])
     assert first
     assert second
     assert killed
@@ -251,7 +253,7 @@ def test_the_first_words_count_but_for_slurms(recipe: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("recipe", NAMES)
 def test_a_nodes_grep_finds_the_same_words(recipe: str, tmp_path: Path) -> None:
     """The search for the largest batch, which is a shell's, against the reader."""
-    words = failures.shortage_signs(_grammar(recipe), "gpu").words
+    words = failures.shortage_signs(_load_grammar(recipe), "gpu").words
     path = tmp_path / "words.log"
     lines = [*DEVICE[recipe].values(), *NEITHER]
     path.write_text("".join(f"{line}\n" for line in lines))

@@ -24,30 +24,30 @@ RANK = re.compile(
 
 
 @pytest.fixture(scope="module")
-def rehearsed(as_user: Any, checkout: Any, lab: Any) -> dict[str, Path]:
+def campaign_folders(as_user: Any, checkout: Any, lab: Any) -> dict[str, Path]:
     """Submit all recipes at 4n8g, one repeat each, and wait until none of them is queued."""
     runs = lab.layout.runs / "rehearsals"
     environment = {"PYTHONPATH": str(checkout.path), "HPCBERT_RUNS": str(runs)}
     folders = {}
-    for name in filter(_startable, NAMES):
+    for name in filter(_is_startable, NAMES):
         words = ["--fw", name, "--nodes", "4", "--gpus-per-node", "8", "--repeats", "1"]
-        made = as_user(
+        submission = as_user(
             [checkout.python, "-m", "hpcbert", "submit", *words, "--rehearse", "--json"],
             env=environment,
         )
-        assert made.ok, made.stdout + made.stderr
-        folders[name] = Path(json.loads(made.stdout)["data"]["directory"])
+        assert submission.ok, submission.stdout + submission.stderr
+        folders[name] = Path(json.loads(submission.stdout)["data"]["directory"])
     queue = ["squeue", "--noheader", "--format=%j"]
 
     def over() -> bool:
-        asked = as_user(queue)
-        return all(unqueued(asked, folder.name) for folder in folders.values())
+        listing = as_user(queue)
+        return all(unqueued(listing, folder.name) for folder in folders.values())
 
     until(over, lambda: str(as_user(queue)), pause=0.5)
     return folders
 
 
-def _startable(name: str) -> bool:
+def _is_startable(name: str) -> bool:
     """Say whether this release's Slurm starts the ranks of a recipe as that needs it."""
     mpi = recipe.load(places.package_templates() / name).mpi
     return has_pmix() or set(mpi) != {"pmix"}
@@ -55,11 +55,11 @@ def _startable(name: str) -> bool:
 
 @pytest.mark.parametrize("framework", NAMES)
 def test_a_rehearsal_has_the_ranks_and_addresses_that_the_launch_wants(
-    framework: str, rehearsed: dict[str, Path]
+    framework: str, campaign_folders: dict[str, Path]
 ) -> None:
-    if framework not in rehearsed:
+    if framework not in campaign_folders:
         not_applicable("this release's Slurm has no mpi_pmix.so")
-    directory = rehearsed[framework]
+    directory = campaign_folders[framework]
     (status,) = (directory / "status").glob("*.jsonl")
     last = json.loads(status.read_text().splitlines()[-1])
     (log,) = (directory / "logs").rglob("*.log")

@@ -10,12 +10,12 @@ from hpcbert.logs.scan import Reading
 from hpcbert.logs.setting import Setting
 from tests.kit.logs import Reader, codes
 from tests.kit.recipes import grammar
-from tests.recipes.test_parallelism import arguments, config, micro_batches
+from tests.recipes.test_parallelism import format_arguments, format_config, format_micro_batches
 
 _KNOWN = Setting(nodes=1, gpus_per_node=8, gpus=8, batch_size_per_device=32, precision="fp16")
 _HEADER = (
     "using world size: 8, data-parallel-size: 8, tensor-model-parallel size: 1,"
-    " pipeline-model-parallel size: 1 \n" + arguments(seq_length=512)
+    " pipeline-model-parallel size: 1 \n" + format_arguments(seq_length=512)
 )
 _BOTH = " curriculum seqlen: {0:5d} | actual seqlen: {0:5d} |"
 _OLDER = " curriculum seqlen: {0:5d} |"
@@ -24,7 +24,7 @@ _DROPPED = (
 )
 
 
-def curriculum(form: str, lengths: dict[int, int]) -> str:
+def format_curriculum(form: str, lengths: dict[int, int]) -> str:
     """Return lines of Megatron-DeepSpeed, each with the length of its iteration."""
     return _HEADER + "".join(
         f" iteration {n:8d}/     120 | consumed samples: {n * 256:12d} |"
@@ -36,40 +36,40 @@ def curriculum(form: str, lengths: dict[int, int]) -> str:
     )
 
 
-def read(tmp_path: Path, text: str, **known: object) -> Reading:
-    setting = _KNOWN._replace(**known)  # type: ignore[arg-type]
+def read_megatron(tmp_path: Path, text: str, **fields: object) -> Reading:
+    setting = _KNOWN._replace(**fields)  # type: ignore[arg-type]
     return Reader(tmp_path)(grammar("megatron"), text, "", setting)
 
 
 @pytest.mark.parametrize("form", [_BOTH, _OLDER, _DROPPED], ids=["both", "older", "dropped"])
 def test_lengths_that_change_inside_the_window_refuse_the_run(form: str, tmp_path: Path) -> None:
     rising = {n: 64 + 8 * (n // 20) for n in range(20, 121, 20)}
-    reading = read(tmp_path, curriculum(form, rising))
+    reading = read_megatron(tmp_path, format_curriculum(form, rising))
     assert codes(reading) == ["config"]
     assert "samples have 72 to 112 tokens inside the window" in str(reading.reasons[0])
     # The record that the window begins after is of the iterations before its first, too.
     late = {n: 64 if n == 20 else 512 for n in range(20, 121, 20)}
-    assert codes(read(tmp_path, curriculum(form, late))) == ["config"]
+    assert codes(read_megatron(tmp_path, format_curriculum(form, late))) == ["config"]
 
 
 @pytest.mark.parametrize("form", [_BOTH, _OLDER, _DROPPED], ids=["both", "older", "dropped"])
 def test_a_window_of_one_length_is_a_number_at_that_length(form: str, tmp_path: Path) -> None:
-    short = read(tmp_path, curriculum(form, dict.fromkeys(range(20, 121, 20), 128)))
+    short = read_megatron(tmp_path, format_curriculum(form, dict.fromkeys(range(20, 121, 20), 128)))
     assert short.throughput == pytest.approx(1024)
     assert dict(short.told)["sequence_length"] == short.setting.sequence_length == 128
-    other = read(tmp_path, curriculum(form, dict.fromkeys(range(20, 121, 20), 128)),
+    other = read_megatron(tmp_path, format_curriculum(form, dict.fromkeys(range(20, 121, 20), 128)),
                  sequence_length=512)  # fmt: skip
     assert "the log says sequence_length = 128, expected 512" in str(other.reasons[0])
 
 
 def test_lengths_outside_the_window_change_nothing(tmp_path: Path) -> None:
-    text = curriculum(_BOTH, {n: min(512, 128 * (n // 20)) for n in range(20, 241, 20)})
-    reading = read(tmp_path, text, skip=80, iters=240)
+    text = format_curriculum(_BOTH, {n: min(512, 128 * (n // 20)) for n in range(20, 241, 20)})
+    reading = read_megatron(tmp_path, text, skip=80, iters=240)
     assert reading.throughput == pytest.approx(1024)
     assert reading.setting.sequence_length == 512
-    earlier = curriculum(_BOTH, {n: 512 if n <= 120 else 64 for n in range(20, 241, 20)})
-    assert read(tmp_path, earlier).setting.sequence_length == 512
-    assert codes(read(tmp_path, earlier, iters=240)) == ["config"]
+    earlier = format_curriculum(_BOTH, {n: 512 if n <= 120 else 64 for n in range(20, 241, 20)})
+    assert read_megatron(tmp_path, earlier).setting.sequence_length == 512
+    assert codes(read_megatron(tmp_path, earlier, iters=240)) == ["config"]
 
 
 def test_a_rule_of_another_record_minds_the_lengths_too(tmp_path: Path) -> None:
@@ -105,18 +105,20 @@ record = "end"
 def test_deepspeeds_curriculum_is_refused(argument: str, tmp_path: Path) -> None:
     """Its timer's lines have no length; its configuration states the first and the last."""
     words = {"curriculum_type": "seqlen", "min_difficulty": 64, "max_difficulty": 512}
-    stated = config(train_batch_size=128, train_micro_batch_size_per_gpu=16, world_size=8)
+    stated = format_config(train_batch_size=128, train_micro_batch_size_per_gpu=16, world_size=8)
     for rule in ("dlperf-rate", "dlperf-time"):
-        text = stated + config(**{argument: words}) + micro_batches()
+        text = stated + format_config(**{argument: words}) + format_micro_batches()
         reading = Reader(tmp_path)(grammar("deepspeed"), text, rule, Setting())
         assert "sequence_length = 64, and later 512" in str(reading.reasons[0])
-        text = stated + config(**{argument: False}) + micro_batches()
+        text = stated + format_config(**{argument: False}) + format_micro_batches()
         reading = Reader(tmp_path)(grammar("deepspeed"), text, rule, Setting())
         assert reading.throughput == pytest.approx(256)
 
 
 def test_batches_that_grow_are_refused(tmp_path: Path) -> None:
     """Of `--rampup-batch-size`: the global batch is that of its own line."""
-    text = curriculum(_BOTH, dict.fromkeys(range(20, 121, 20), 512))
+    text = format_curriculum(_BOTH, dict.fromkeys(range(20, 121, 20), 512))
     grown = text.replace("size:   256", "size:   128", 3)
-    assert "global_batch_size = 128, and later 256" in str(read(tmp_path, grown).reasons[0])
+    assert "global_batch_size = 128, and later 256" in str(
+        read_megatron(tmp_path, grown).reasons[0]
+    )

@@ -28,7 +28,9 @@ KNOWN = Setting(
 )
 
 
-def epochs(outputs: str, *, loss: str = "11.05", at: int = 0, time: str = "Train epoch") -> str:
+def format_epochs(
+    outputs: str, *, loss: str = "11.05", at: int = 0, time: str = "Train epoch"
+) -> str:
     """Return 24 steps, a line each, of which two are an epoch."""
     return "".join(
         f"epoch: {(n - 1) // 2}, current epoch percent: 0.500, step: {n}, outputs are "
@@ -45,7 +47,7 @@ def test_every_form_of_the_loss_is_read(recipe: str, outputs: str, tmp_path: Pat
     read = Reader(tmp_path)
     total = sum(1000.5 + n for n in range(6, 25, 2)) / 1000
     for time in ("Train epoch", "epoch", "train epoch"):
-        reading = read(grammar(recipe), epochs(OUTPUTS[outputs], time=time), "", KNOWN)
+        reading = read(grammar(recipe), format_epochs(OUTPUTS[outputs], time=time), "", KNOWN)
         assert reading.throughput == pytest.approx(16 * 20 / total), reading
 
 
@@ -55,6 +57,6 @@ def test_each_steps_loss_counts(outputs: str, loss: str, tmp_path: Path) -> None
     read = Reader(tmp_path)
     # 7 is within an epoch, 8 at its end.
     for at in (7, 8):
-        log = epochs(OUTPUTS[outputs], loss=loss, at=at)
+        log = format_epochs(OUTPUTS[outputs], loss=loss, at=at)
         reading = read(grammar("mindspore-models"), log, "", KNOWN)
         assert f"the loss is {loss} at iteration {at}" in str(reading.reasons), reading

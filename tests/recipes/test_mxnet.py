@@ -84,7 +84,7 @@ def test_ranks_wait_for_the_store_and_run_the_program_as_itself(folder: Path) ->
                 text=True,
             )
         )
-    said = [rank.communicate(timeout=CEILING) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    outputs = [rank.communicate(timeout=CEILING) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
     assert (folder / "a program" / "seen").read_text() == "200"
-    assert [out for out, _ in said] == ["__main__ ['train.py', '--gpus=']\n"] * 2
+    assert [out for out, _ in outputs] == ["__main__ ['train.py', '--gpus=']\n"] * 2

@@ -25,7 +25,7 @@ _SETTING = Setting(
 )
 
 
-def deepspeed(tmp_path: Path, line: str, rule: str) -> Reading:
+def read_deepspeed(tmp_path: Path, line: str, rule: str) -> Reading:
     """Read steps of 8 samples that take two seconds and two thirds of one by turns."""
     now, log = datetime(2026, 11, 22, 3, 11, 4, tzinfo=timezone.utc), ""
     for n in range(1, 13):
@@ -40,20 +40,22 @@ def deepspeed(tmp_path: Path, line: str, rule: str) -> Reading:
 
 @pytest.mark.parametrize("release", _DEEPSPEED)
 def test_deepspeed_of_every_release_has_a_clock(release: str, tmp_path: Path) -> None:
-    reading = deepspeed(tmp_path, _DEEPSPEED[release], "dlperf-time")
+    reading = read_deepspeed(tmp_path, _DEEPSPEED[release], "dlperf-time")
     assert reading.throughput == pytest.approx(6, abs=0.01)
-    assert deepspeed(tmp_path, _DEEPSPEED[release], "dlperf-rate").throughput == pytest.approx(6.5)
+    assert read_deepspeed(tmp_path, _DEEPSPEED[release], "dlperf-rate").throughput == pytest.approx(
+        6.5
+    )
 
 
 @pytest.mark.parametrize("release", ["v0.7.0", "v0.8.0"])
 def test_the_rates_of_uneven_steps_are_all_samples_over_all_time(
     release: str, tmp_path: Path
 ) -> None:
-    assert deepspeed(tmp_path, _DEEPSPEED[release], "current").throughput == pytest.approx(6)
+    assert read_deepspeed(tmp_path, _DEEPSPEED[release], "current").throughput == pytest.approx(6)
 
 
 def test_deepspeed_before_0_7_printed_no_current_rate(tmp_path: Path) -> None:
-    reading = deepspeed(tmp_path, _DEEPSPEED["v0.6.0"], "current")
+    reading = read_deepspeed(tmp_path, _DEEPSPEED["v0.6.0"], "current")
     assert [reason.code for reason in reading.reasons] == ["rule"]
 
 

@@ -21,7 +21,7 @@ FORMS = {
 }
 
 
-def log(form: str) -> str:
+def format_log(form: str) -> str:
     return "".join(
         f"step: {step}, total_loss: 10.992, mlm_loss: 10.299, nsp_loss: 0.694, "
         + FORMS[form].format(rate=64, time=1795317070.5 + step / 4)
@@ -41,7 +41,7 @@ def test_both_rules_read_every_form_of_the_line(recipe: str, form: str, tmp_path
     setting = Setting(nodes=1, gpus_per_node=2, batch_size_per_device=8, skip=20, iters=120)
     read = Reader(tmp_path)
     for rule in ("dlperf-time", "rate"):
-        reading = read(grammar(recipe), log(form), rule, setting)
+        reading = read(grammar(recipe), format_log(form), rule, setting)
         assert reading.throughput == pytest.approx(64), reading
 
 
@@ -51,7 +51,7 @@ def test_a_rate_that_runs_into_something_else_is_refused(
     recipe: str, torn: str, tmp_path: Path
 ) -> None:
     setting = Setting(nodes=1, gpus_per_node=2, batch_size_per_device=8, skip=20, iters=120)
-    data = log("models").replace("throughput: 64.000, epoch: 0", torn)
-    assert data != log("models")
+    data = format_log("models").replace("throughput: 64.000, epoch: 0", torn)
+    assert data != format_log("models")
     reading = Reader(tmp_path)(grammar(recipe), data, "rate", setting)
     assert reading.throughput is None

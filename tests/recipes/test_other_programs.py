@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcbert.logs.setting import Setting
-from tests.kit.logs import Reader, codes, put
+from tests.kit.logs import Reader, codes, write_file
 from tests.kit.recipes import grammar, sample
 from tests.kit.tables import CollectJson, only_run
 
@@ -15,7 +15,7 @@ _STAMP = "I0302 02:{:02d}:{:02d}.095144 140737349982016 model_training_utils.py"
 _NVIDIA = "NVIDIA's TensorFlow 2 BERT (DeepLearningExamples)"
 
 
-def nvidia(*, steps: bool = True, perf: bool = True) -> str:
+def format_nvidia(*, steps: bool = True, perf: bool = True) -> str:
     """Return lines of NVIDIA's TensorFlow 2 BERT: 16 samples a step, one each 2.18 s."""
     text = ""
     for n in range(1, 121):
@@ -35,7 +35,7 @@ def test_nvidias_tf2_is_not_read_as_the_official_program(
     recipe: str, *, steps: bool, perf: bool, tmp_path: Path
 ) -> None:
     setting = Setting(nodes=1, gpus_per_node=1, gpus=1, batch_size_per_device=2)
-    text = nvidia(steps=steps, perf=perf)
+    text = format_nvidia(steps=steps, perf=perf)
     for rule in grammar(recipe).rules:
         for body in (text, text.replace("\n", "\r\n"), sample(recipe).decode() + text):
             reading = Reader(tmp_path)(grammar(recipe), body, rule.name, setting)
@@ -49,7 +49,7 @@ def test_the_excerpt_of_an_issue_is_refused_by_its_name(
     shared: Path, tmp_path: Path, run: CollectJson
 ) -> None:
     text = (shared / "logs/excerpts/tf2_ngc_bert_perf_lines.txt").read_text()
-    log = put(tmp_path, "logs/run_1.log", text)
+    log = write_file(tmp_path, "logs/run_1.log", text)
     document = run(
         log, "--fw", "tf2", "--pattern", "run_{repeat}.log", "--nodes", "1", "--gpus-per-node",
         "1", "--batch-size", "2", "--precision", "fp16", "--skip", "83", "--iters", "84",

@@ -18,31 +18,38 @@ KNOWN = Setting(nodes=1, gpus_per_node=8, batch_size_per_device=48, precision="f
 STATED = 7759.98
 
 
-def event(key: str, value: object, ms: int = 0) -> str:
+def format_event(key: str, value: object, ms: int = 0) -> str:
     fields = {"namespace": "", "time_ms": 1695000000000 + ms, "event_type": "POINT_IN_TIME"}
     metadata = {"file": "/workspace/bert/run_pretraining.py", "lineno": 1}
     return ":::MLLOG " + json.dumps({**fields, "key": key, "value": value, "metadata": metadata})
 
 
-def log(*, ranks: int = 8, total: int = 768, own: int = 48, extra: str = "") -> bytes:
+def format_log(*, ranks: int = 8, total: int = 768, rank_batch: int = 48, extra: str = "") -> bytes:
     """Return a log in the form of v3.0 to v4.1, with an evaluation of earlier versions."""
-    lines = [event("init_start", None)] * ranks
-    lines += [event("submission_platform", "1xNVIDIA DGX H100")]
-    lines += [event("global_batch_size", total), event("d_batch_size", own)]
-    lines += [event("gradient_accumulation_steps", 1), extra, event("run_start", None, 1000)]
-    lines += [event("eval_accuracy", 0.7, 2000), "{'global_steps': 10, 'eval_loss': 4.1, 'x': 0}"]
-    lines += [event("run_stop", None, 2000)]
-    lines += [event("tracked_stats", {"throughput": STATED, "epoch_num": 7680})]
+    lines = [format_event("init_start", None)] * ranks
+    lines += [format_event("submission_platform", "1xNVIDIA DGX H100")]
+    lines += [format_event("global_batch_size", total), format_event("d_batch_size", rank_batch)]
+    lines += [
+        format_event("gradient_accumulation_steps", 1),
+        extra,
+        format_event("run_start", None, 1000),
+    ]
+    lines += [
+        format_event("eval_accuracy", 0.7, 2000),
+        "{'global_steps': 10, 'eval_loss': 4.1, 'x': 0}",
+    ]
+    lines += [format_event("run_stop", None, 2000)]
+    lines += [format_event("tracked_stats", {"throughput": STATED, "epoch_num": 7680})]
     return "\n".join([*lines, ""]).encode()
 
 
-def read(
-    tmp_path: Path, data: bytes, rule: str = "tracked-stats", known: Setting = KNOWN
+def read_mlperf(
+    tmp_path: Path, data: bytes, rule: str = "tracked-stats", settings: Setting = KNOWN
 ) -> Reading:
-    return Reader("mlperf-bert", tmp_path).read(data, rule, known)
+    return Reader("mlperf-bert", tmp_path).read(data, rule, settings)
 
 
-def refusal(reading: Reading) -> str:
+def find_refusal(reading: Reading) -> str:
     assert reading.throughput is None
     (reason,) = reading.reasons
     assert reason.code == "config"
@@ -50,9 +57,9 @@ def refusal(reading: Reading) -> str:
 
 
 def test_packing_is_read_from_what_the_log_states(tmp_path: Path) -> None:
-    reading = read(tmp_path, log())
+    reading = read_mlperf(tmp_path, format_log())
     assert (reading.throughput, reading.setting.packing) == (STATED, 2)
-    assert read(tmp_path, log(total=384)).setting.packing is None
+    assert read_mlperf(tmp_path, format_log(total=384)).setting.packing is None
 
 
 @pytest.mark.parametrize(
@@ -65,44 +72,44 @@ def test_packing_is_read_from_what_the_log_states(tmp_path: Path) -> None:
     ids=["rate", "argument", "command"],
 )
 def test_packing_that_the_log_spells_out_serves_every_rule(tmp_path: Path, line: str) -> None:
-    data = log(ranks=1, extra=line)
-    assert read(tmp_path, data).throughput == STATED
-    assert read(tmp_path, data, "run-clock").throughput == pytest.approx(7680)
-    assert "x 1 x 2" in refusal(read(tmp_path, log(total=384, extra=line)))
+    data = format_log(ranks=1, extra=line)
+    assert read_mlperf(tmp_path, data).throughput == STATED
+    assert read_mlperf(tmp_path, data, "run-clock").throughput == pytest.approx(7680)
+    assert "x 1 x 2" in find_refusal(read_mlperf(tmp_path, format_log(total=384, extra=line)))
 
 
 @pytest.mark.parametrize(
     ("rule", "data"),
     [
-        ("tracked-stats", log(ranks=1)),
-        ("run-clock", log()),
-        ("run-clock", log(ranks=1)),
+        ("tracked-stats", format_log(ranks=1)),
+        ("run-clock", format_log()),
+        ("run-clock", format_log(ranks=1)),
     ],
 )
 def test_packing_that_is_not_certain_is_asked_for(tmp_path: Path, rule: str, data: bytes) -> None:
-    detail = refusal(read(tmp_path, data, rule))
+    detail = find_refusal(read_mlperf(tmp_path, data, rule))
     assert "a global batch of 768 is not 48 samples on 8 GPUs" in detail
     assert "--set packing=2" in detail
-    assert read(tmp_path, data, rule, KNOWN._replace(packing=2)).throughput is not None
-    assert "x 1 x 3" in refusal(read(tmp_path, data, rule, KNOWN._replace(packing=3)))
+    assert read_mlperf(tmp_path, data, rule, KNOWN._replace(packing=2)).throughput is not None
+    assert "x 1 x 3" in find_refusal(read_mlperf(tmp_path, data, rule, KNOWN._replace(packing=3)))
 
 
 @pytest.mark.parametrize(
-    ("data", "known"),
+    ("data", "settings"),
     [
-        (log(total=1152), KNOWN),
-        (log(extra="Namespace(max_predictions_per_seq=76, packed_samples=False)"), KNOWN),
-        (log(total=384), KNOWN._replace(gpus_per_node=4)),
-        (log(), KNOWN._replace(gpus_per_node=16)),
-        (log(), KNOWN._replace(nodes=2, gpus_per_node=4)),
-        (log(), KNOWN._replace(batch_size_per_device=96)),
+        (format_log(total=1152), KNOWN),
+        (format_log(extra="Namespace(max_predictions_per_seq=76, packed_samples=False)"), KNOWN),
+        (format_log(total=384), KNOWN._replace(gpus_per_node=4)),
+        (format_log(), KNOWN._replace(gpus_per_node=16)),
+        (format_log(), KNOWN._replace(nodes=2, gpus_per_node=4)),
+        (format_log(), KNOWN._replace(batch_size_per_device=96)),
     ],
     ids=["three times", "not packed", "half the GPUs", "twice the GPUs", "two nodes", "batch"],
 )
 def test_packing_explains_no_other_contradiction(
-    tmp_path: Path, data: bytes, known: Setting
+    tmp_path: Path, data: bytes, settings: Setting
 ) -> None:
-    assert refusal(read(tmp_path, data, known=known.settled({})[0]))
+    assert find_refusal(read_mlperf(tmp_path, data, settings=settings.settled({})[0]))
 
 
 def test_no_other_recipe_knows_packing() -> None:
@@ -112,7 +119,7 @@ def test_no_other_recipe_knows_packing() -> None:
 def test_collect_takes_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "result_0.txt"
-    path.write_bytes(log(ranks=1))
+    path.write_bytes(format_log(ranks=1))
     words = [str(path), "--fw=mlperf-bert", "--rule=tracked-stats", "--nodes=1", "--json"]
     words += ["--gpus-per-node=8", "--batch-size=48", "--precision=fp16"]
     refused = json.loads(CliRunner().invoke(command, words).stdout)

@@ -16,11 +16,11 @@ _ARGUMENT = "  {} {} {}\n"
 _USER = Setting(nodes=8, gpus_per_node=8, gpus=64, batch_size_per_device=8)
 
 
-def arguments(**values: object) -> str:
+def format_arguments(**values: object) -> str:
     return "".join(_ARGUMENT.format(name, "." * (48 - len(name)), v) for name, v in values.items())
 
 
-def steps(*, batch: int | None = None) -> str:
+def format_steps(*, batch: int | None = None) -> str:
     shown = f" global batch size: {batch:5d} |" if batch else ""
     return "".join(
         f" iteration {n:8d}/{120:8d} | elapsed time per iteration (ms): 5350.0 |"
@@ -30,7 +30,7 @@ def steps(*, batch: int | None = None) -> str:
     )
 
 
-def micro_batches() -> str:
+def format_micro_batches() -> str:
     """Return lines of DeepSpeed's timer: 128 samples in 0.5 s."""
     return "".join(
         f"[2023-04-18 01:{n // 120:02d}:{n // 2 % 60:02d},{n % 2 * 500:03d}] [INFO]"
@@ -39,16 +39,16 @@ def micro_batches() -> str:
     )
 
 
-def config(**values: object) -> str:
+def format_config(**values: object) -> str:
     """Return lines in which DeepSpeed states its configuration."""
     return "".join(
         f"[2023-04-18 01:00:00,000] [INFO] [config.py:1003:print] {line}\n"
-        for line in arguments(**values).splitlines()
+        for line in format_arguments(**values).splitlines()
     )
 
 
-def read(tmp_path: Path, recipe: str, text: str, known: Setting, rule: str = "") -> Reading:
-    return Reader(tmp_path)(grammar(recipe), text, rule, known)
+def read_log(tmp_path: Path, recipe: str, text: str, settings: Setting, rule: str = "") -> Reading:
+    return Reader(tmp_path)(grammar(recipe), text, rule, settings)
 
 
 _BEFORE_V2 = "using world size: 64 and model-parallel size: 4 \n"
@@ -67,7 +67,9 @@ _DEEPSPEED = (
     ("header", "replicas"),
     [
         pytest.param(_BEFORE_V2, 16, id="v1"),
-        pytest.param(_BEFORE_V2 + arguments(world_size=64, batch_size=8), 16, id="v1-arguments"),
+        pytest.param(
+            _BEFORE_V2 + format_arguments(world_size=64, batch_size=8), 16, id="v1-arguments"
+        ),
         pytest.param(_BEFORE_V2.replace("size: 4", "size: 64"), 1, id="v1-one-replica"),
         pytest.param(
             "using world size: 64 and intra-layer-model-parallel size: 4 \n", 16, id="between"
@@ -76,7 +78,7 @@ _DEEPSPEED = (
         pytest.param(_CORE, 8, id="core"),
         pytest.param(_DEEPSPEED, 4, id="megatron-deepspeed"),
         pytest.param(
-            arguments(
+            format_arguments(
                 context_parallel_size=2,
                 data_parallel_size=4,
                 pipeline_model_parallel_size=2,
@@ -86,18 +88,20 @@ _DEEPSPEED = (
             4,
             id="arguments",
         ),
-        pytest.param(arguments(data_parallel_size=64, world_size=64), 64, id="data-parallel"),
+        pytest.param(
+            format_arguments(data_parallel_size=64, world_size=64), 64, id="data-parallel"
+        ),
     ],
 )
 def test_the_global_batch_is_that_of_all_replicas(
     header: str, replicas: int, tmp_path: Path
 ) -> None:
-    text = header + "setting number of micro-batches to constant 1\n" + steps()
-    reading = read(tmp_path, "megatron", text, _USER)
+    text = header + "setting number of micro-batches to constant 1\n" + format_steps()
+    reading = read_log(tmp_path, "megatron", text, _USER)
     assert reading.throughput == pytest.approx(8 * replicas / 5.35)
     assert reading.setting.gpus == 64
     # Without any word of the user's on GPUs, too.
-    alone = read(tmp_path, "megatron", text, Setting(batch_size_per_device=8))
+    alone = read_log(tmp_path, "megatron", text, Setting(batch_size_per_device=8))
     assert alone.throughput == reading.throughput
     assert "gpus" not in alone.unchecked
 
@@ -105,17 +109,19 @@ def test_the_global_batch_is_that_of_all_replicas(
 def test_before_version_2_nothing_accumulates(tmp_path: Path) -> None:
     """128 samples by 64 GPUs of which four compute each: 23.92 was four times as many."""
     setting = _USER._replace(batch_size_per_device=2)
-    reading = read(tmp_path, "megatron", _BEFORE_V2 + steps(), setting)
+    reading = read_log(tmp_path, "megatron", _BEFORE_V2 + format_steps(), setting)
     assert reading.throughput == pytest.approx(5.98, abs=0.005)
 
 
 def test_a_stated_global_batch_agrees_with_the_replicas(tmp_path: Path) -> None:
     """8 samples on each of 8 replicas in 2 micro-batches."""
-    text = _V2 + arguments(micro_batch_size=8, global_batch_size=128) + steps(batch=128)
-    reading = read(tmp_path, "megatron", text, _USER)
+    text = (
+        _V2 + format_arguments(micro_batch_size=8, global_batch_size=128) + format_steps(batch=128)
+    )
+    reading = read_log(tmp_path, "megatron", text, _USER)
     assert reading.throughput == pytest.approx(128 / 5.35)
     assert reading.setting.accumulation == 2
-    wrong = read(tmp_path, "megatron", _V2 + steps(batch=68), _USER)
+    wrong = read_log(tmp_path, "megatron", _V2 + format_steps(batch=68), _USER)
     assert codes(wrong) == ["config"]
     assert "a global batch of 68 is not 8 samples on 8 replicas of 8 GPUs" in str(wrong.reasons[0])
 
@@ -125,13 +131,13 @@ def test_a_stated_global_batch_agrees_with_the_replicas(tmp_path: Path) -> None:
     [
         (_V2.replace("data-parallel-size: 8", "data-parallel-size: 16"), "16 replicas of 8 GPUs"),
         (_BEFORE_V2.replace("size: 4", "size: 5"), "replicas of 5 GPUs each are not 64 GPUs"),
-        (_V2 + arguments(tensor_model_parallel_size=2), "tensor_parallel = 4, and later 2"),
+        (_V2 + format_arguments(tensor_model_parallel_size=2), "tensor_parallel = 4, and later 2"),
     ],
 )
 def test_sizes_that_contradict_each_other_are_refused(
     header: str, detail: str, tmp_path: Path
 ) -> None:
-    reading = read(tmp_path, "megatron", header + steps(), _USER)
+    reading = read_log(tmp_path, "megatron", header + format_steps(), _USER)
     assert codes(reading) == ["config"]
     assert detail in str(reading.reasons[0])
 
@@ -139,18 +145,22 @@ def test_sizes_that_contradict_each_other_are_refused(
 @pytest.mark.parametrize("rule", ["dlperf-rate", "dlperf-time"])
 def test_deepspeed_counts_replicas_as_its_world(rule: str, tmp_path: Path) -> None:
     """Of 64 GPUs, four to a replica, its configuration says 16."""
-    stated = config(train_batch_size=128, train_micro_batch_size_per_gpu=8, world_size=16)
+    stated = format_config(train_batch_size=128, train_micro_batch_size_per_gpu=8, world_size=16)
     split = "using world size: 64, data-parallel-size: 16, tensor-model-parallel size: 4, pipeline-model-parallel size: 1 \n"
-    reading = read(tmp_path, "deepspeed", split + stated + micro_batches(), Setting(), rule)
+    reading = read_log(
+        tmp_path, "deepspeed", split + stated + format_micro_batches(), Setting(), rule
+    )
     assert reading.throughput == pytest.approx(256)
     assert (reading.setting.gpus, reading.setting.accumulation) == (64, 1)
     newer = "\t self.dp_world_size=16\n\t self.mp_world_size=4\n"
-    reading = read(tmp_path, "deepspeed", newer + stated + micro_batches(), Setting(), rule)
+    reading = read_log(
+        tmp_path, "deepspeed", newer + stated + format_micro_batches(), Setting(), rule
+    )
     assert reading.throughput == pytest.approx(256)
     assert reading.setting.gpus == 64
     # bing_bert has no other parallelism: there its world is the GPUs.
-    reading = read(tmp_path, "deepspeed", stated + micro_batches(), Setting(), rule)
+    reading = read_log(tmp_path, "deepspeed", stated + format_micro_batches(), Setting(), rule)
     assert reading.throughput == pytest.approx(256)
     assert reading.setting.gpus == 16
-    wrong = read(tmp_path, "deepspeed", stated + micro_batches(), _USER, rule)
+    wrong = read_log(tmp_path, "deepspeed", stated + format_micro_batches(), _USER, rule)
     assert "16 replicas of 1 GPUs each are not 64 GPUs" in str(wrong.reasons[0])

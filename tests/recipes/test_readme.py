@@ -17,14 +17,14 @@ from tests.kit.requests import combined
 _ASSIGNED = re.compile(r"(?<![-\w$\"'=/,{])([a-z_]+)=")
 
 
-def table() -> set[str]:
+def read_names() -> set[str]:
     """Return the names in the first columns of the tables."""
     text = (REPOSITORY / "sbatch/README.md").read_text()
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return set(re.findall(r"`([a-z_]+)(?:=|\(\)|`)", " ".join(cells)))
 
 
-def top_level(text: str) -> set[str]:
+def list_top_level(text: str) -> set[str]:
     """Return the names that a script assigns and calls before and after its functions."""
     head, _, functions = text.partition("\ntrain() {")
     text = head + "\n" + functions.rpartition("\n}\n")[2]
@@ -39,15 +39,15 @@ def top_level(text: str) -> set[str]:
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_table_names_every_line(runtime: str) -> None:
     case = Case(Shape(4, 8), *presets(load("pytorch"))[0])
-    names = top_level(render("pytorch", case, runtime=runtime).text)
+    names = list_top_level(render("pytorch", case, runtime=runtime).text)
     assert {"campaign", "environment", "run_repeats", "begin_job"} <= names
-    assert names <= table(), names - table()
+    assert names <= read_names(), names - read_names()
 
 
 def test_the_table_names_every_line_of_the_committed_scripts() -> None:
     scripts = sorted((REPOSITORY / "sbatch").glob("*.sbatch"))
-    names = {name for path in scripts for name in top_level(path.read_text())}
-    assert names <= table(), names - table()
+    names = {name for path in scripts for name in list_top_level(path.read_text())}
+    assert names <= read_names(), names - read_names()
 
 
 @pytest.mark.parametrize(
@@ -62,5 +62,5 @@ def test_the_table_names_every_line_of_a_feature(
     tmp_path: Path, request_: Request, options: dict[str, object]
 ) -> None:
     draft = drafts.drafted(tmp_path, request_, options=options)
-    names = {name for text in draft.scripts.values() for name in top_level(text)}
-    assert names <= table(), names - table()
+    names = {name for text in draft.scripts.values() for name in list_top_level(text)}
+    assert names <= read_names(), names - read_names()

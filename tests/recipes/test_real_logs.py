@@ -15,12 +15,12 @@ from tests.kit.shared import Log, index
 from tests.recipes.published import (
     EXACT,
     RECIPES,
+    find_nearest,
+    find_recipe,
+    format_page,
     is_here,
-    nearest,
-    page,
-    readings,
-    recipe_of,
-    setting,
+    list_readings,
+    make_setting,
 )
 
 UNEXPLAINED = tomli.loads((HERE / "unexplained.toml").read_text())["cell"]
@@ -28,9 +28,9 @@ _NAMES = sorted({*RECIPES.values(), "mlperf-bert", "perfzero"})
 
 
 @pytest.fixture(params=_NAMES)
-def own(request: pytest.FixtureRequest, shared: Path) -> list[Log]:
+def recipe_logs(request: pytest.FixtureRequest, shared: Path) -> list[Log]:
     """The real logs of one recipe."""
-    logs = [log for log in index(shared) if recipe_of(log) == request.param and is_here(log)]
+    logs = [log for log in index(shared) if find_recipe(log) == request.param and is_here(log)]
     if not logs:
         lacks("logs", "its logs", f"none of {request.param} in the index")
     return logs
@@ -40,9 +40,9 @@ def test_no_log_is_forgotten(shared: Path) -> None:
     assert all(is_here(log) for log in index(shared))
 
 
-def test_every_rule_reads_every_log_to_a_number_or_a_reason(own: list[Log]) -> None:
-    for log in own:
-        for rule, window, reading in readings(log):
+def test_every_rule_reads_every_log_to_a_number_or_a_reason(recipe_logs: list[Log]) -> None:
+    for log in recipe_logs:
+        for rule, window, reading in list_readings(log):
             if reading.throughput is None:
                 assert reading.reasons or reading.missing, (log.name, rule, window)
             else:
@@ -52,11 +52,11 @@ def test_every_rule_reads_every_log_to_a_number_or_a_reason(own: list[Log]) -> N
                 assert 1 / 1.3 < ratio < 1.3, (log.name, rule, window, reading.throughput)
 
 
-def test_no_number_is_of_the_wrong_scope(own: list[Log]) -> None:
+def test_no_number_is_of_the_wrong_scope(recipe_logs: list[Log]) -> None:
     """A rate per GPU or per node taken for the whole run's, or the reverse, is off by a factor."""
-    for log in own:
+    for log in recipe_logs:
         if log.published and log.gpus > 1:
-            for rule, window, reading in readings(log):
+            for rule, window, reading in list_readings(log):
                 if window == "protocol" and reading.throughput is not None:
                     assert 0.6 < reading.throughput / log.published < 1.5, (log.name, rule)
 
@@ -64,13 +64,13 @@ def test_no_number_is_of_the_wrong_scope(own: list[Log]) -> None:
 @pytest.mark.needs("published")
 def test_a_clock_knows_the_accumulation_or_is_refused(shared: Path) -> None:
     """It was taken for 1 where no flag of Horovod states it: 0.07 instead of 145.33."""
-    known = grammar("ngc-tf1")
+    log_grammar = grammar("ngc-tf1")
     stated = {"v2.2-0abb1f6": True, "v2.0-ee2e639": False}
     for log in index(shared):
         release = log.name.split("/")[1]
-        if recipe_of(log) != "ngc-tf1" or log.gpus != 1 or release not in stated:
+        if find_recipe(log) != "ngc-tf1" or log.gpus != 1 or release not in stated:
             continue
-        reading = read(log.path, known, known.rule(), setting(log, 10, 40))
+        reading = read(log.path, log_grammar, log_grammar.rule(), make_setting(log, 10, 40))
         if stated[release]:
             assert reading.throughput == pytest.approx(log.published, rel=0.08)
         else:
@@ -78,43 +78,43 @@ def test_a_clock_knows_the_accumulation_or_is_refused(shared: Path) -> None:
             assert "accumulation" in str(reading.reasons[0])
 
 
-@pytest.mark.parametrize("told", [4, 16])
-def test_a_wrong_number_of_gpus_contradicts_a_real_log(shared: Path, told: int) -> None:
-    logs = [log for log in index(shared) if recipe_of(log) == "ngc-tf1" and log.gpus == 8]
+@pytest.mark.parametrize("gpus", [4, 16])
+def test_a_wrong_number_of_gpus_contradicts_a_real_log(shared: Path, gpus: int) -> None:
+    logs = [log for log in index(shared) if find_recipe(log) == "ngc-tf1" and log.gpus == 8]
     for log in logs[:6]:
-        known = grammar(recipe_of(log))
-        wrong = setting(log, 10, 40)._replace(gpus=told, nodes=None)
+        log_grammar = grammar(find_recipe(log))
+        wrong = make_setting(log, 10, 40)._replace(gpus=gpus, nodes=None)
         for rule in ("dlperf-time", "rate", "footer"):
-            reading = read(log.path, known, known.rule(rule), wrong)
+            reading = read(log.path, log_grammar, log_grammar.rule(rule), wrong)
             assert {reason.code for reason in reading.reasons} <= {"contradiction", "config"}
             assert reading.throughput is None, (log.name, rule)
 
 
-def test_what_a_real_log_states_contradicts_another_request(own: list[Log]) -> None:
+def test_what_a_real_log_states_contradicts_another_request(recipe_logs: list[Log]) -> None:
     """Every fact that its header has, except names of versions and devices."""
-    for log in own:
-        known = grammar(recipe_of(log))
-        for rule in known.rules[:2]:
-            whole = read(log.path, known, rule, setting(log, 0, 1 << 40))
-            request = setting(log, 2, whole.iteration)
-            reading = read(log.path, known, rule, request)
+    for log in recipe_logs:
+        log_grammar = grammar(find_recipe(log))
+        for rule in log_grammar.rules[:2]:
+            full_reading = read(log.path, log_grammar, rule, make_setting(log, 0, 1 << 40))
+            request = make_setting(log, 2, full_reading.iteration)
+            reading = read(log.path, log_grammar, rule, request)
             for name, value in reading.facts:
                 if name in ("version", "device"):
                     continue
                 wrong = "tf32" if isinstance(value, str) else 3 * value
                 other = request._replace(**{name: wrong})  # type: ignore[arg-type]
-                refused = read(log.path, known, rule, other)
+                refused = read(log.path, log_grammar, rule, other)
                 assert refused.throughput is None, (log.name, rule.name, name, value)
                 text = str(refused.reasons)
                 assert reading.throughput is None or str(wrong) in text, (log.name, name, text)
 
 
-def test_published_values_come_out_or_are_explained(own: list[Log]) -> None:
+def test_published_values_come_out_or_are_explained(recipe_logs: list[Log]) -> None:
     explained = {(cell["log"], cell["published"]): cell for cell in UNEXPLAINED}
-    for log in own:
+    for log in recipe_logs:
         if not log.published:
             continue
-        cell = nearest(log)
+        cell = find_nearest(log)
         entry = explained.get((log.name, log.published))
         text = f"{log.name}: {log.published} published, {cell.value} by {cell.rule} {cell.window}"
         if entry is None:
@@ -128,28 +128,31 @@ def test_published_values_come_out_or_are_explained(own: list[Log]) -> None:
 def test_the_page_of_published_cells_names_what_no_rule_gives(shared: Path) -> None:
     """If not: `python -m tests.recipes.published --page > docs/reference/published-cells.md`."""
     written = HERE.parent.parent / "docs" / "reference" / "published-cells.md"
-    assert written.read_text(encoding="utf-8") == page(UNEXPLAINED, shared)
+    assert written.read_text(encoding="utf-8") == format_page(UNEXPLAINED, shared)
 
 
 @pytest.mark.parametrize("cell", UNEXPLAINED, ids=lambda cell: str(cell["published"]))
 @pytest.mark.needs("published")
 def test_explanations_hold(cell: dict[str, Any], shared: Path) -> None:
-    (log,) = {one for one in index(shared) if one.name == cell["log"]}
+    (log,) = {candidate for candidate in index(shared) if candidate.name == cell["log"]}
     assert log.published == cell["published"]
     assert cell["why"].endswith(".")
     if "iterations" in cell:
-        assert _mean(log, cell) == pytest.approx(log.published, rel=EXACT)
+        assert _average_rates(log, cell) == pytest.approx(log.published, rel=EXACT)
 
 
-def _mean(log: Log, cell: dict[str, Any]) -> float:
+def _average_rates(log: Log, cell: dict[str, Any]) -> float:
     """Return the mean of the rates that the log prints for some iterations."""
-    known = grammar(recipe_of(log))
+    log_grammar = grammar(find_recipe(log))
     first, last = cell["iterations"]
     values = []
     for number in range(first, last + 1):
         if number not in cell.get("without", ()):
             reading = read(
-                log.path, known, known.rule(cell["rule"]), setting(log, number - 1, number)
+                log.path,
+                log_grammar,
+                log_grammar.rule(cell["rule"]),
+                make_setting(log, number - 1, number),
             )
             assert reading.throughput is not None
             values.append(reading.throughput)

@@ -29,10 +29,10 @@ def test_a_folder_holds_facts_a_script_and_a_sample_and_no_program(name: str) ->
     names = {path.name for path in (TEMPLATES / name).iterdir()}
     assert {"recipe.toml", "run.sh.j2", "sample.log"} <= names
     usual = {"recipe.toml", "run.sh.j2", "preflight.sh.j2", "sample.log", "README.md"}
-    assert names <= {*usual, *recipe.files, *_patches(recipe), *_requirements(recipe)}
+    assert names <= {*usual, *recipe.files, *_list_patches(recipe), *_list_requirements(recipe)}
 
 
-def _environments(recipe: Recipe) -> list[VirtualEnvironment]:
+def _list_environments(recipe: Recipe) -> list[VirtualEnvironment]:
     virtual_environments = (
         recipe.environment,
         *(other.environment for other in recipe.on.values()),
@@ -40,22 +40,27 @@ def _environments(recipe: Recipe) -> list[VirtualEnvironment]:
     return [environment for environment in virtual_environments if environment is not None]
 
 
-def _patches(recipe: Recipe) -> list[str]:
-    found = [*recipe.source.patches, *(patch for on in recipe.on.values() for patch in on.patches)]
+def _list_patches(recipe: Recipe) -> list[str]:
+    patches = [
+        *recipe.source.patches,
+        *(patch for on in recipe.on.values() for patch in on.patches),
+    ]
     return [
-        *found,
-        *(patch for environment in _environments(recipe) for patch in environment.patches),
+        *patches,
+        *(patch for environment in _list_environments(recipe) for patch in environment.patches),
     ]
 
 
-def _requirements(recipe: Recipe) -> set[str]:
+def _list_requirements(recipe: Recipe) -> set[str]:
     return {
-        step.requirements for environment in _environments(recipe) for step in environment.install
+        step.requirements
+        for environment in _list_environments(recipe)
+        for step in environment.install
     } - {""}
 
 
 def test_an_environment_has_a_version_for_each_package(name: str) -> None:
-    for file in _requirements(load(name)):
+    for file in _list_requirements(load(name)):
         lines = (TEMPLATES / name / file).read_text().splitlines()
         packages = [line for line in lines if line and not line.startswith("#")]
         assert packages
@@ -64,9 +69,9 @@ def test_an_environment_has_a_version_for_each_package(name: str) -> None:
 
 
 def test_a_patch_says_why_and_is_listed_in_the_readme(name: str) -> None:
-    for patch in _patches(load(name)):
-        why, diff, _ = (TEMPLATES / name / patch).read_text().partition("diff --git ")
-        assert len(why.split()) >= 5, f"{patch} gives no reason"
+    for patch in _list_patches(load(name)):
+        reason, diff, _ = (TEMPLATES / name / patch).read_text().partition("diff --git ")
+        assert len(reason.split()) >= 5, f"{patch} gives no reason"
         assert diff
         assert f"`{patch}`" in (TEMPLATES / name / "README.md").read_text()
 
@@ -85,7 +90,7 @@ def test_protocols_and_options_have_names_that_files_and_flags_can_carry(name: s
         assert re.fullmatch(r"[a-z][a-z0-9_-]*|", word)
 
 
-def _parses(texts: list[str]) -> None:
+def _parse_scripts(texts: list[str]) -> None:
     """Let bash read scripts without running them."""
     for text in texts:
         result = subprocess.run(
@@ -103,15 +108,17 @@ def test_every_shape_precision_and_protocol_renders_for_bash(name: str, runtime:
         assert f"#SBATCH --nodes={script.case.shape.nodes}\n" in script.text
         assert f"#SBATCH --ntasks-per-node={tasks}\n" in script.text
         assert "None" not in script.rank
-    _parses(_unlike([text for script in scripts for text in (script.text, script.rank)]))
+    _parse_scripts(
+        _select_unlike([text for script in scripts for text in (script.text, script.rank)])
+    )
 
 
 def test_every_model_option_and_compiler_setting_renders_for_bash(name: str) -> None:
     scripts = [render(name, case) for case in fringe(load(name))]
-    _parses(_unlike([script.rank for script in scripts]))
+    _parse_scripts(_select_unlike([script.rank for script in scripts]))
 
 
-def _unlike(texts: list[str]) -> list[str]:
+def _select_unlike(texts: list[str]) -> list[str]:
     """Return texts that differ in more than numbers."""
     return list({re.sub(r"\d+", "0", text): text for text in texts}.values())
 
@@ -125,7 +132,7 @@ def test_scripts_are_clean_for_shellcheck(name: str, tmp_path: Path) -> None:
     ]
     cases = [*core(recipe), *fringe(recipe)]
     head = "#!/bin/bash\n# shellcheck disable=SC2317,SC2329 # called by traps\nset -euo pipefail\n"
-    ranks = _unlike([f"{head}{render(name, case).rank}\n" for case in cases])
+    ranks = _select_unlike([f"{head}{render(name, case).rank}\n" for case in cases])
     files = []
     for number, text in enumerate([*(script.text for script in scripts), *ranks]):
         files.append(tmp_path / f"{number}.sh")

@@ -10,13 +10,13 @@ from hpcbert.model import Shape
 from tests.kit.needs import not_applicable
 from tests.kit.paths import TEMPLATES
 from tests.kit.recipes import Case, World, core, load, presets
-from tests.recipes.flagtables import split
+from tests.recipes.flagtables import split_programs
 
 
-def _calls(name: str, case: Case, tmp_path: Path) -> list[tuple[str, list[str]]]:
+def _list_calls(name: str, case: Case, tmp_path: Path) -> list[tuple[str, list[str]]]:
     world = World(name, tmp_path)
     run = world.run(world.render(case), prints=TEMPLATES / name / "sample.log")
-    return [program for call in run.calls for program in split(call)]
+    return [program for call in run.calls for program in split_programs(call)]
 
 
 def test_slurm_starts_the_ranks_and_nobody_hides_their_failures(name: str, tmp_path: Path) -> None:
@@ -36,15 +36,17 @@ def test_slurm_starts_the_ranks_and_nobody_hides_their_failures(name: str, tmp_p
     for number, case in enumerate({c.preset.name: c for c in core(load(name))}.values()):
         folder = tmp_path / str(number)
         folder.mkdir()
-        assert not launchers & {program for program, _ in _calls(name, case, folder)}
+        assert not launchers & {program for program, _ in _list_calls(name, case, folder)}
 
 
 @pytest.mark.parametrize("iters", [120, 2000, 10000])
 def test_warm_up_is_never_as_long_as_the_training(name: str, iters: int, tmp_path: Path) -> None:
     """Adam of NVIDIA's TensorFlow 1 program then divides by zero."""
-    for _, words in _calls(name, Case(Shape(4, 8), *presets(load(name))[0], iters=iters), tmp_path):
-        given = dict(word.split("=", 1) for word in words if "=" in word)
-        assert given.get("--num_warmup_steps", "-") != given.get("--num_train_steps")
+    for _, words in _list_calls(
+        name, Case(Shape(4, 8), *presets(load(name))[0], iters=iters), tmp_path
+    ):
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        assert options.get("--num_warmup_steps", "-") != options.get("--num_train_steps")
 
 
 def test_a_program_that_would_loop_for_ever_on_one_file_is_not_started(

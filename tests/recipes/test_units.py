@@ -12,7 +12,7 @@ from hpcbert.logs.setting import Setting
 from tests.kit.logs import Reader as LogReader
 from tests.kit.recipes import Reader, grammar, sample, setting
 from tests.recipes import variants
-from tests.recipes.test_samples import agrees, rules
+from tests.recipes.test_samples import is_right, list_rules
 
 # A unit in a record: its words before the number, or right after it.
 _UNIT = re.compile(
@@ -49,18 +49,20 @@ def test_every_record_states_the_unit_of_what_its_rules_read(name: str) -> None:
 @pytest.mark.parametrize("unit", OTHERS, ids=bytes.decode)
 def test_a_number_with_another_unit_is_not_read(name: str, unit: bytes, tmp_path: Path) -> None:
     data = sample(name)
-    found = variants.records(data, grammar(name))
-    for rule, value in rules(name):
+    entries = variants.list_entries(data, grammar(name))
+    for rule, value in list_rules(name):
         if rule.field == "time":
             continue
-        own = [one for one in found if one.record is rule.record and one.match[rule.field]]
+        rule_entries = [
+            entry for entry in entries if entry.record is rule.record and entry.match[rule.field]
+        ]
         changed = data
-        for one in reversed(own):
-            end = one.match.end(rule.field)
+        for entry in reversed(rule_entries):
+            end = entry.match.end(rule.field)
             changed = changed[:end] + unit + changed[end:]
         reading = Reader(name, tmp_path).read(changed, rule.name)
-        assert agrees(reading, value), f"{rule.name}: {reading.throughput}, not {value}"
-        if own and rule.kind != "footer":
+        assert is_right(reading, value), f"{rule.name}: {reading.throughput}, not {value}"
+        if rule_entries and rule.kind != "footer":
             assert reading.throughput is None, rule.name
 
 
@@ -79,9 +81,9 @@ def test_oneflows_throughput_is_of_samples_only(
         f" throughput: 65.5 {unit}{epoch} {1598056000 + n / 2:.3f}\n"
         for n in range(19, 120, 20)
     )
-    known = setting(recipe)._replace(batch_size_per_device=8)
+    settings = setting(recipe)._replace(batch_size_per_device=8)
     for line in (text, text.replace(f" {unit}", unit)):
-        reading = LogReader(tmp_path)(grammar(recipe), line, rule, known)
+        reading = LogReader(tmp_path)(grammar(recipe), line, rule, settings)
         assert reading.throughput is None
         assert reading.reasons
 
@@ -98,10 +100,10 @@ match = 'step (?P<iteration>\\d+): speed (?P<rate>[\\d.]+).*? of epoch'
 name = "rate"
 kind = "rate"
 """
-    known = Setting(nodes=1, gpus_per_node=1, gpus=1)
+    settings = Setting(nodes=1, gpus_per_node=1, gpus=1)
     text = "".join(f"step {n}: speed {shown} of epoch 1\n" for n in range(1, 121))
-    assert LogReader(tmp_path)(toml, text, "", known).throughput is None
+    assert LogReader(tmp_path)(toml, text, "", settings).throughput is None
     last = toml.replace(".*? of epoch", "")
-    assert LogReader(tmp_path)(last, text, "", known).throughput is None
+    assert LogReader(tmp_path)(last, text, "", settings).throughput is None
     plain = text.replace(shown, "512.0")
-    assert LogReader(tmp_path)(toml, plain, "", known).throughput == 512
+    assert LogReader(tmp_path)(toml, plain, "", settings).throughput == 512

@@ -20,7 +20,7 @@ from hpcbert.results.report.model import LANGUAGES, Words
 from hpcbert.results.report.sections import compose_report
 from tests.kit.paths import REPOSITORY
 from tests.kit.waiting import CEILING
-from tests.report.test_report_formats import HOSTILE, given
+from tests.report.test_report_formats import HOSTILE, make_report_input
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(
@@ -69,7 +69,7 @@ class Browser:
         libraries = [AXE.read_text("utf-8")] if "axe." in expression else []
         tell = "JSON.stringify(found)))"
         script = f"Promise.resolve({expression}).then(found => document.body.setAttribute('data-found', {tell}"
-        scripts = "".join(f"<script>{one}</script>" for one in [*libraries, script])
+        scripts = "".join(f"<script>{source}</script>" for source in [*libraries, script])
         copy = file.with_name("measured.html")
         copy.write_text(text.replace("</body>", f"{scripts}</body>"), encoding="utf-8")
         result = self.open(copy, "--dump-dom", "--virtual-time-budget=30000", *words)
@@ -83,7 +83,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path
     """Writes a page with names of a kind in a language."""
 
     def write(name: str, language: str) -> Path:
-        report = compose_report(given(name), Words(language))
+        report = compose_report(make_report_input(name), Words(language))
         drawings = {
             picture.name: figures.draw(picture, all_formats=False) for picture in report.pictures
         }
@@ -110,13 +110,13 @@ def test_nothing_overflows(width: int, pages: Callable[[str, str], Path], browse
     outer = browser.folder.with_name("outer.html")
     outer.write_text(f"<!DOCTYPE html><body>{frame}</iframe></body>", encoding="utf-8")
     inside = "document.getElementById('page')"
-    told = (
+    widths = (
         f"[{inside}.contentWindow.innerWidth, {inside}.contentDocument.documentElement.scrollWidth]"
     )
-    loaded = f"new Promise(done => addEventListener('load', done)).then(() => {told})"
-    inner, whole = browser.measure(outer, loaded, "--window-size=1600,1000")
+    loaded = f"new Promise(done => addEventListener('load', done)).then(() => {widths})"
+    inner, scroll_width = browser.measure(outer, loaded, "--window-size=1600,1000")
     assert inner == width
-    assert whole <= inner
+    assert scroll_width <= inner
 
 
 @needs_chromium
@@ -138,8 +138,8 @@ def test_the_page_loads_nothing_and_the_console_is_silent(
 def test_axe_finds_no_violation(
     language: str, theme: tuple[str, ...], pages: Callable[[str, str], Path], browser: Browser
 ) -> None:
-    found = "axe.run().then(told => told.violations.map(one => [one.id, one.nodes.map(node => node.html.slice(0, 200))]))"
-    assert browser.measure(pages("usual", language), found, *theme) == []
+    expression = "axe.run().then(told => told.violations.map(one => [one.id, one.nodes.map(node => node.html.slice(0, 200))]))"
+    assert browser.measure(pages("usual", language), expression, *theme) == []
 
 
 @needs_chromium

@@ -14,7 +14,7 @@ from hpcbert.errors import UsageError
 from hpcbert.results.report.model import Words
 from tests.kit import nodes
 from tests.kit.cli import UNCOUNTED, Cli, inside
-from tests.kit.logs import put, pytorch
+from tests.kit.logs import pytorch, write_file
 
 if TYPE_CHECKING:  # With pandas: all workers collect these tests, and one runs them.
     from hpcbert.notebook import LoadedResult
@@ -28,17 +28,17 @@ def pd() -> Any:
 
 
 @pytest.fixture
-def campaign(build: Callable[..., Any], here: None) -> Path:
-    made = build("1n1g", "1n2g", repeats=3, scheduler="local")
+def campaign(build: Callable[..., Any], empty_directory: None) -> Path:
+    built = build("1n1g", "1n2g", repeats=3, scheduler="local")
     for shape, gpus in (("1n1g", 1), ("1n2g", 2)):
         for repeat in (1, 2):
-            made.complete(shape, repeat, gpus * (9.0 + repeat))
-            nodes.leave(made.directory, made.array(shape), repeat, nodes.node("n1"))
-    made.complete("1n1g", 3, 12.0)
-    made.log("1n2g", 3, made.text("1n2g", 24.0, last=5))
-    made.started("1n2g", 3)
-    made.ended("1n2g", 3, code=1)
-    directory: Path = made.directory
+            built.complete(shape, repeat, gpus * (9.0 + repeat))
+            nodes.write_nodes(built.directory, built.array(shape), repeat, nodes.node("n1"))
+    built.complete("1n1g", 3, 12.0)
+    built.log("1n2g", 3, built.text("1n2g", 24.0, last=5))
+    built.started("1n2g", 3)
+    built.ended("1n2g", 3, code=1)
+    directory: Path = built.directory
     return directory
 
 
@@ -60,7 +60,9 @@ def test_frames_hold_what_collect_holds(campaign: Path, result: LoadedResult) ->
 
 
 def test_columns_have_types_whatever_is_in_them(result: LoadedResult, tmp_path: Path) -> None:
-    put(tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch("1n2g", 20.0, iters=120, last=9))
+    write_file(
+        tmp_path, "pytorch/1n2g/bert_b4_fp32_1.log", pytorch("1n2g", 20.0, iters=120, last=9)
+    )
     nothing = hpcbert.load(tmp_path / "pytorch")
     for name in ("rows", "runs", "steps", "environment"):
         assert getattr(nothing, name).dtypes.to_dict() == getattr(result, name).dtypes.to_dict()
@@ -83,7 +85,7 @@ def test_the_environment_is_of_nodes_or_of_what_logs_state(
     facts = result.environment.set_index("fact")["value"]
     assert facts["GPU"] == "NVIDIA A100-SXM4-80GB"
     assert set(result.environment["node"]) == {"n1"}
-    put(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 20.0, iters=120))
+    write_file(tmp_path, "pytorch/1n1g/bert_b4_fp32_1.log", pytorch("1n1g", 20.0, iters=120))
     logs = hpcbert.load(tmp_path / "pytorch").environment
     assert set(logs["node"]) == {""}
     assert "precision" in set(logs["fact"])
@@ -97,9 +99,9 @@ def test_attributes_say_where_numbers_come_from(
         assert [source["name"] for source in frame.attrs["sources"]] == [campaign.name]
     for file in result.to_parquet(tmp_path / "new" / "frames"):
         back = pd.read_parquet(file)
-        own = getattr(result, file.stem)
-        assert back.attrs == own.attrs
-        pd.testing.assert_frame_equal(back, own)
+        original = getattr(result, file.stem)
+        assert back.attrs == original.attrs
+        pd.testing.assert_frame_equal(back, original)
 
 
 def test_saved_results_load_without_steps(campaign: Path, result: LoadedResult, pd: Any) -> None:
@@ -118,7 +120,7 @@ def test_figures_are_those_of_a_report(result: LoadedResult) -> None:
     assert "scaling-1" in exception_info.value.hint
 
 
-def test_what_can_not_be_loaded_says_why(here: None) -> None:
+def test_what_can_not_be_loaded_says_why(empty_directory: None) -> None:
     with pytest.raises(UsageError, match="no such file"):
         hpcbert.load("absent/logs")
     with pytest.raises(AttributeError):

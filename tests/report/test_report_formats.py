@@ -46,7 +46,7 @@ HOSTILE = (
 MADE = Provenance("0", "2026-11-21T10:00:00Z", "hpcbert report <x> --output 'a|b'")
 
 
-def given(name: str) -> ReportInput:
+def make_report_input(name: str) -> ReportInput:
     """Return what is reported of a table in which everything that can be named has a name."""
     bad = Run(3, 0, None, False, (Reason("loss", name),), name, "sacct", name, nodes=(name,))
     runs = tuple(
@@ -98,7 +98,7 @@ class Text(HTMLParser):
         self.text.append(data)
 
 
-def rendered(report: Report) -> str:
+def render_page(report: Report) -> str:
     drawings = {
         picture.name: figures.draw(picture, all_formats=False) for picture in report.pictures
     }
@@ -108,14 +108,14 @@ def rendered(report: Report) -> str:
 def test_names_are_text_on_the_page() -> None:
     name = " ".join(HOSTILE)
     plain, hostile = Text(), Text()
-    usual = rendered(compose_report(given("usual"), Words("en")))
+    usual = render_page(compose_report(make_report_input("usual"), Words("en")))
     plain.feed(usual)
-    found = rendered(compose_report(given(name), Words("en")))
-    hostile.feed(found)
+    page = render_page(compose_report(make_report_input(name), Words("en")))
+    hostile.feed(page)
     assert hostile.tags == plain.tags
     assert {key for key, _ in hostile.attributes} == {key for key, _ in plain.attributes}
-    said = " ".join(name.split()).replace("\x1b", "�")
-    assert said in " ".join("".join(hostile.text).split())
+    text = " ".join(name.split()).replace("\x1b", "�")
+    assert text in " ".join("".join(hostile.text).split())
     for parser in (plain, hostile):
         links = [
             value or "" for key, value in parser.attributes if key in ("href", "src", "xlink:href")
@@ -126,36 +126,38 @@ def test_names_are_text_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_names_are_text_in_markdown(name: str) -> None:
-    usual = formats.render_markdown(compose_report(given("usual"), Words("en"))).splitlines()
-    lines = formats.render_markdown(compose_report(given(name), Words("en"))).splitlines()
+    usual = formats.render_markdown(
+        compose_report(make_report_input("usual"), Words("en"))
+    ).splitlines()
+    lines = formats.render_markdown(
+        compose_report(make_report_input(name), Words("en"))
+    ).splitlines()
     # Scripts are longer where names have several lines; what is a heading or a table stays one.
     for begin in ("# ", "## ", "### ", "| ", "!["):
-        outside = [line for line in outside_fences(lines) if line.startswith(begin)]
-        assert len(outside) == sum(line.startswith(begin) for line in outside_fences(usual)), begin
+        outside = [line for line in drop_fences(lines) if line.startswith(begin)]
+        assert len(outside) == sum(line.startswith(begin) for line in drop_fences(usual)), begin
     cells = {
-        line.replace("\\|", "").count("|")
-        for line in outside_fences(lines)
-        if line.startswith("| ")
+        line.replace("\\|", "").count("|") for line in drop_fences(lines) if line.startswith("| ")
     }
-    assert cells == {line.count("|") for line in outside_fences(usual) if line.startswith("| ")}
-    assert "<script>" not in "\n".join(outside_fences(lines))
+    assert cells == {line.count("|") for line in drop_fences(usual) if line.startswith("| ")}
+    assert "<script>" not in "\n".join(drop_fences(lines))
 
 
-def outside_fences(lines: list[str]) -> list[str]:
-    found, fence = [], ""
+def drop_fences(lines: list[str]) -> list[str]:
+    outside, fence = [], ""
     for line in lines:
         if fence:
             fence = "" if line == fence else fence
         elif match := re.match(r"(`{3,})text$", line):
             fence = match[1]
         else:
-            found.append(line)
-    return found
+            outside.append(line)
+    return outside
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_cell_is_a_formula_and_numbers_are_unrounded(name: str) -> None:
-    for grid in compose_report(given(name), Words("en")).grids:
+    for grid in compose_report(make_report_input(name), Words("en")).grids:
         lines = list(csv.reader(io.StringIO(formats.render_csv(grid))))
         assert {len(line) for line in lines} == {len(grid.columns)}
         for line, row in zip(lines[1:], grid.rows, strict=True):
@@ -180,7 +182,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     bodies = [
         formats.render_latex(grid)
         for name in HOSTILE
-        for grid in compose_report(given(name), Words("en")).grids
+        for grid in compose_report(make_report_input(name), Words("en")).grids
     ]
     start = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{textcomp,booktabs,siunitx}"
     text = "\n\n".join([rf"{start}\begin{{document}}\tiny", *bodies, r"\end{document}"])
@@ -195,14 +197,14 @@ def test_latex_compiles(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_figures_are_the_same_bytes_each_time(language: str) -> None:
-    for picture in compose_report(given("usual"), Words(language)).pictures:
+    for picture in compose_report(make_report_input("usual"), Words(language)).pictures:
         first, second = figures.draw(picture), figures.draw(picture)
         assert first == second
         assert "<dc:date>" not in first.svg
 
 
 def test_every_figure_has_its_text_and_its_numbers() -> None:
-    report = compose_report(given("usual"), Words("en"))
+    report = compose_report(make_report_input("usual"), Words("en"))
     assert {picture.panels[0].kind for picture in report.pictures} == {
         "scaling",
         "bars",
@@ -214,14 +216,16 @@ def test_every_figure_has_its_text_and_its_numbers() -> None:
         assert len(picture.grid.rows) == sum(
             len(series.points) for series in picture.panels[0].series
         )
-    text = rendered(report)
+    text = render_page(report)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'aria-labelledby="([^"]+)"', text)) <= set(ids)
 
 
 def test_both_languages_say_the_same() -> None:
-    english, chinese = (compose_report(given("usual"), Words(language)) for language in LANGUAGES)
+    english, chinese = (
+        compose_report(make_report_input("usual"), Words(language)) for language in LANGUAGES
+    )
     assert [section.key for section in english.sections] == [
         section.key for section in chinese.sections
     ]
@@ -233,7 +237,7 @@ def test_both_languages_say_the_same() -> None:
 
 
 def test_a_table_of_the_cpu_says_nothing_of_gpus() -> None:
-    report_input = given("usual")
+    report_input = make_report_input("usual")
     tables = tuple(
         replace(table, group=replace(table.group, device="cpu")) for table in report_input.tables
     )

@@ -21,31 +21,31 @@ ROOM = REPOSITORY / "hpcbert" / "results" / "report"
 _BY_DATA = ("flag.*", "reason.*")
 
 
-def places(text: str) -> set[str]:
+def list_places(text: str) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(text) if name}
 
 
-def asked(tree: ast.AST) -> Iterator[str]:
+def find_keys(tree: ast.AST) -> Iterator[str]:
     """Yield the keys that code asks for; `*` stands for what is only known when it runs."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         if getattr(node.func, "id", getattr(node.func, "attr", "")) in ("words", "known"):
-            yield from keys(node.args[0])
+            yield from list_keys(node.args[0])
         elif getattr(node.func, "attr", "") == "columns":
-            titles = (key for part in node.args for key in keys(part))
+            titles = (key for part in node.args for key in list_keys(part))
             yield from (f"column.{title.partition(':')[0]}" for title in titles)
 
 
-def keys(node: ast.expr) -> Iterator[str]:
+def list_keys(node: ast.expr) -> Iterator[str]:
     if isinstance(node, ast.Constant):
         yield str(node.value)
     elif isinstance(node, ast.IfExp):
-        yield from keys(node.body)
-        yield from keys(node.orelse)
+        yield from list_keys(node.body)
+        yield from list_keys(node.orelse)
     elif isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple):
         for part in node.value.elts:
-            yield from keys(part)
+            yield from list_keys(part)
     elif isinstance(node, ast.JoinedStr):
         yield "".join(
             str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "*"
@@ -53,10 +53,10 @@ def keys(node: ast.expr) -> Iterator[str]:
         )
 
 
-def sources() -> Iterator[str]:
+def list_source_keys() -> Iterator[str]:
     yield from (f"column.{key}" for key in PUBLISHED_COLUMNS if key != "devices")
     for path in sorted(ROOM.glob("*.py")):
-        yield from asked(ast.parse(path.read_text(encoding="utf-8")))
+        yield from find_keys(ast.parse(path.read_text(encoding="utf-8")))
     yield from re.findall(
         r'words\("([^"]+)"\)', (ROOM / "page.html.j2").read_text(encoding="utf-8")
     )
@@ -66,20 +66,20 @@ def test_every_text_is_there_in_each_language_with_the_same_places() -> None:
     for key, texts in catalogue().items():
         assert set(texts) == set(LANGUAGES), key
         assert all(text.strip() for text in texts.values()), key
-        assert len({frozenset(places(text)) for text in texts.values()}) == 1, key
+        assert len({frozenset(list_places(text)) for text in texts.values()}) == 1, key
 
 
 def test_every_key_that_is_asked_for_is_there_and_none_is_left_over() -> None:
-    patterns = {*sources(), *_BY_DATA}
+    patterns = {*list_source_keys(), *_BY_DATA}
     variables = {"results.base", "results.no-base"}
-    known = set(catalogue())
+    known_keys = set(catalogue())
     missing = {
-        pattern for pattern in patterns if not any(fnmatchcase(key, pattern) for key in known)
+        pattern for pattern in patterns if not any(fnmatchcase(key, pattern) for key in known_keys)
     }
     assert not missing
     unused = {
         key
-        for key in known - variables
+        for key in known_keys - variables
         if not any(fnmatchcase(key, pattern) for pattern in patterns)
     }
     assert not unused
@@ -104,12 +104,12 @@ def test_no_sentence_stands_in_the_code(module: str) -> None:
         and id(node) not in documentation
     ]
     facts = r"(GPU|CPU|memory,|library|package|variable|system|GPU clock|GPU memory|nic) .*"
-    found = [
+    sentences = [
         text
         for text in texts
         if re.search(r"[a-z]{2,} [a-z]{2,}", text) and not re.fullmatch(facts, text)
     ]
-    assert found == []
+    assert sentences == []
 
 
 def test_flags_and_reasons_are_explained_in_each_language() -> None:

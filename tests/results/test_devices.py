@@ -17,9 +17,9 @@ from hpcbert.model import Device, Group, Provenance
 from hpcbert.results.formats import FORMATS
 from hpcbert.results.reduce import tabulate
 from tests.kit.campaigns import Built
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 from tests.kit.collecting import gathered, says
-from tests.results.test_formats import point
+from tests.results.test_formats import make_point
 
 MADE = Provenance("1.2.3", "2026-11-21T10:00:00Z", "hpcbert collect")
 ON_GPU = Group("oneflow", "bert-base", "fp32", 32, "rate")
@@ -27,29 +27,29 @@ ON_CPU = replace(ON_GPU, device="cpu")
 CONFIG = "hpcbert-config {"
 
 
-def on(built: Built, device: Device, stated: str = "") -> Built:
+def move_to_device(built: Built, device: Device, stated: str = "") -> Built:
     """Let a campaign have been asked for on a device, and its logs state one."""
     arrays = tuple(
         replace(array, point=replace(array.point, device=device)) for array in built.campaign.arrays
     )
-    made = built.change(arrays=arrays)
-    made.finish()
-    for path in made.directory.rglob("*.log"):
+    changed = built.change(arrays=arrays)
+    changed.finish()
+    for path in changed.directory.rglob("*.log"):
         text = path.read_text()
-        told = f'{CONFIG}"device": "{stated}", ' if stated else CONFIG
-        path.write_text(text.replace(CONFIG, told))
-    return made
+        config = f'{CONFIG}"device": "{stated}", ' if stated else CONFIG
+        path.write_text(text.replace(CONFIG, config))
+    return changed
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
     flagged = [2.0, 9.0, 1.0]
-    (table,) = tabulate([point(ON_CPU, "1n1g", flagged), point(ON_CPU, "1n2g", [99.0])])
+    (table,) = tabulate([make_point(ON_CPU, "1n1g", flagged), make_point(ON_CPU, "1n2g", [99.0])])
     text = FORMATS[name].write((table,), MADE, 0)
-    said = "\n".join([text, *FORMATS[name].omissions((table,), MADE)])
-    assert "cpu" in said.lower()
-    assert "GPU" not in said
-    same = FORMATS[name].write(tabulate([point(ON_GPU, "1n1g", [1.0])]), MADE, 0)
+    output = "\n".join([text, *FORMATS[name].omissions((table,), MADE)])
+    assert "cpu" in output.lower()
+    assert "GPU" not in output
+    same = FORMATS[name].write(tabulate([make_point(ON_GPU, "1n1g", [1.0])]), MADE, 0)
     assert "CPU" not in same
 
 
@@ -71,11 +71,11 @@ def test_no_form_calls_ranks_on_the_cpu_gpus(name: str) -> None:
 def test_no_command_calls_ranks_on_the_cpu_gpus(
     build: Callable[..., Built], words: tuple[str, ...], shapes: tuple[str, ...], tmp_path: Path
 ) -> None:
-    built = on(build(*shapes, repeats=2), "cpu", "cpu")
+    built = move_to_device(build(*shapes, repeats=2), "cpu", "cpu")
     out = tmp_path / "out"
     places = {"{}": str(built.directory), "{out}": str(out)}
-    first, *rest = (places.get(word, word) for word in words)
-    result = inside(first, str(built.directory), *rest)
+    first, *options = (places.get(word, word) for word in words)
+    result = inside(first, str(built.directory), *options)
     pages = [*out.glob("*.md"), *out.glob("*.html"), *out.glob("*/*.svg"), *out.glob("*/*.csv")]
     output = result.output + "".join(path.read_text() for path in pages)
     assert len(output) > 50, result
@@ -84,7 +84,7 @@ def test_no_command_calls_ranks_on_the_cpu_gpus(
 
 
 def test_both_in_one_document_are_two_tables() -> None:
-    tables = tabulate([point(ON_CPU, "1n1g", [1.0]), point(ON_GPU, "1n1g", [100.0])])
+    tables = tabulate([make_point(ON_CPU, "1n1g", [1.0]), make_point(ON_GPU, "1n1g", [100.0])])
     assert [table.group.device for table in tables] == ["cpu", "gpu"]
     assert all(row.speedup == 1.0 for table in tables for row in table.rows)
     document = json.loads(FORMATS["json"].write(tables, MADE, 0))
@@ -98,7 +98,7 @@ def test_both_in_one_document_are_two_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "stated", "table"),
+    ("device", "stated", "table"),
     [
         ("auto", "cpu", "cpu"),
         ("auto", "cuda", "gpu"),
@@ -111,20 +111,20 @@ def test_both_in_one_document_are_two_tables() -> None:
     ],
 )
 def test_the_table_is_of_what_was_computed_on(
-    build: Callable[..., Built], asked: Device, stated: str, table: str
+    build: Callable[..., Built], device: Device, stated: str, table: str
 ) -> None:
-    built = on(build("1n1g", "1n2g", repeats=2), asked, stated)
-    found = gathered(built.directory, states=says())
-    (speedup_table,) = found.tables
+    built = move_to_device(build("1n1g", "1n2g", repeats=2), device, stated)
+    result = gathered(built.directory, states=says())
+    (speedup_table,) = result.tables
     assert speedup_table.group.device == table
     assert [row.ok for row in speedup_table.rows] == [2, 2]
 
 
-@pytest.mark.parametrize(("asked", "stated"), [("gpu", "cpu"), ("cpu", "cuda")])
+@pytest.mark.parametrize(("device", "stated"), [("gpu", "cpu"), ("cpu", "cuda")])
 def test_a_run_on_another_device_than_asked_for_does_not_count(
-    build: Callable[..., Built], asked: Device, stated: str
+    build: Callable[..., Built], device: Device, stated: str
 ) -> None:
-    built = on(build("1n1g", repeats=2), asked, stated)
+    built = move_to_device(build("1n1g", repeats=2), device, stated)
     (table,) = gathered(built.directory, states=says()).tables
     (row,) = table.rows
     assert row.ok == 0
@@ -135,10 +135,10 @@ def test_a_recipe_has_a_default_rule_for_each_device(build: Callable[..., Built]
     built = build("1n1g", repeats=2)
     recipe = built.directory / store.RECIPE
     text = recipe.read_text()
-    default, other = (one["name"] for one in tomli.loads(text)["log"]["rules"][:2])
+    default, other = (entry["name"] for entry in tomli.loads(text)["log"]["rules"][:2])
     recipe.write_text(f'{text}\n[on.cpu]\nrule = "{other}"\n')
     for device, rule in (("gpu", default), ("cpu", other)):
-        built = on(built, cast("Device", device))
+        built = move_to_device(built, cast("Device", device))
         (table,) = gathered(built.directory, states=says(), rule="").tables
         assert table.group.rule == rule
         (table,) = gathered(built.directory, states=says(), rule=default).tables
@@ -146,12 +146,12 @@ def test_a_recipe_has_a_default_rule_for_each_device(build: Callable[..., Built]
 
 
 def test_runs_on_two_devices_share_no_table(build: Callable[..., Built]) -> None:
-    built = on(build("1n1g", repeats=2), "cpu")
-    other = on(build("1n1g", repeats=2, name="20261121-pytorch-def"), "gpu")
+    built = move_to_device(build("1n1g", repeats=2), "cpu")
+    other = move_to_device(build("1n1g", repeats=2, name="20261121-pytorch-def"), "gpu")
     for log in built.directory.rglob("*.log"):
         log.write_text(f"this is on the CPU\n{log.read_text()}")
-    found = gathered(built.directory, other.directory, states=says())
-    assert {table.group.device for table in found.tables} == {"cpu", "gpu"}
+    result = gathered(built.directory, other.directory, states=says())
+    assert {table.group.device for table in result.tables} == {"cpu", "gpu"}
 
 
 def test_a_manifest_without_a_device_is_read_as_before(build: Callable[..., Built]) -> None:
@@ -168,7 +168,9 @@ def test_logs_from_elsewhere_are_of_the_device_that_they_state(
     build: Callable[..., Built], collect_json: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     for stated, device in (("cpu", "cpu"), ("cuda", "gpu"), ("", "gpu")):
-        built = on(build("1n1g", repeats=2, name=f"c-{stated or 'none'}"), "auto", stated)
+        built = move_to_device(
+            build("1n1g", repeats=2, name=f"c-{stated or 'none'}"), "auto", stated
+        )
         logs = tmp_path / f"logs-{stated}"
         (built.directory / "logs").rename(logs)
         document = collect_json(logs)
@@ -177,11 +179,11 @@ def test_logs_from_elsewhere_are_of_the_device_that_they_state(
 
 
 def test_audit_names_the_device(
-    build: Callable[..., Built], collect: Callable[..., Done], run: Any
+    build: Callable[..., Built], collect: Callable[..., CliResult], run: Any
 ) -> None:
     from tests.kit.cli import inside
 
-    built = on(build("1n1g", repeats=2), "cpu")
+    built = move_to_device(build("1n1g", repeats=2), "cpu")
     gathered(built.directory, states=says())
     result = inside("audit", built.directory)
     assert "· CPU · rule" in result.stdout, result
@@ -198,5 +200,5 @@ def test_audit_names_the_device(
 def test_a_busy_machine_is_named_beside_noisy_ranks_on_cpus(
     group: Group, rates: tuple[float, float], is_named: bool
 ) -> None:
-    tables = tabulate([point(group, "1n1g", list(rates))])
+    tables = tabulate([make_point(group, "1n1g", list(rates))])
     assert ("other programs" in FORMATS["text"].write(tables, MADE, 0)) == is_named

@@ -45,7 +45,7 @@ MADE = Provenance("1.2.3", "2026-01-02T03:04:05Z", "hpcbert collect")
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 names = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=8)
 speeds = st.floats(1e-3, 1e7)
-few = st.integers(1, 9)
+small_integers = st.integers(1, 9)
 listed = st.lists(texts, max_size=2).map(tuple)
 attempts = st.builds(
     Attempt,
@@ -55,7 +55,7 @@ attempts = st.builds(
 
 
 @st.composite
-def runs(draw: st.DrawFn, repeat: int) -> Run:
+def draw_run(draw: st.DrawFn, repeat: int) -> Run:
     speed = draw(st.none() | speeds)
     valid = speed is not None and draw(st.booleans())
     return Run(
@@ -75,7 +75,7 @@ def runs(draw: st.DrawFn, repeat: int) -> Run:
 
 
 @st.composite
-def points(draw: st.DrawFn, group: Group, shape: Shape) -> Measured:
+def draw_point(draw: st.DrawFn, group: Group, shape: Shape) -> Measured:
     count = draw(st.integers(0, 4))
     between = st.builds(
         Difference,
@@ -88,7 +88,7 @@ def points(draw: st.DrawFn, group: Group, shape: Shape) -> Measured:
         group=group,
         shape=shape,
         asked=count + draw(st.integers(0, 2)),
-        runs=tuple(draw(runs(number)) for number in range(1, count + 1)),
+        runs=tuple(draw(draw_run(number)) for number in range(1, count + 1)),
         flags=draw(listed),
         differences=draw(st.lists(between, max_size=2).map(tuple)),
         counted=draw(st.none() | window),
@@ -98,12 +98,18 @@ def points(draw: st.DrawFn, group: Group, shape: Shape) -> Measured:
 
 
 @st.composite
-def results(draw: st.DrawFn) -> ResultSet:
+def draw_results(draw: st.DrawFn) -> ResultSet:
     groups = draw(
-        st.lists(st.builds(Group, names, names, names, few, names, texts), max_size=3, unique=True)
+        st.lists(
+            st.builds(Group, names, names, names, small_integers, names, texts),
+            max_size=3,
+            unique=True,
+        )
     )
-    shapes = st.lists(st.builds(Shape, few, few), min_size=1, max_size=3, unique=True)
-    measured = [draw(points(group, shape)) for group in groups for shape in draw(shapes)]
+    shapes = st.lists(
+        st.builds(Shape, small_integers, small_integers), min_size=1, max_size=3, unique=True
+    )
+    measured = [draw(draw_point(group, shape)) for group in groups for shape in draw(shapes)]
     tables = tabulate(measured, require_all=draw(st.booleans()))
     source = Source(
         "campaign",
@@ -123,33 +129,37 @@ def results(draw: st.DrawFn) -> ResultSet:
     )
 
 
-@given(results())
-def test_results_are_read_back_as_they_were(found: ResultSet) -> None:
-    assert parse_results(render_results(found), file="x.json") == found
+@given(draw_results())
+def test_results_are_read_back_as_they_were(result_set: ResultSet) -> None:
+    assert parse_results(render_results(result_set), file="x.json") == result_set
 
 
-@given(results())
-def test_what_collect_writes_is_read_back(found: ResultSet) -> None:
-    provenance = found.made or MADE
-    printed = {"version": 1, "command": "collect", "data": tables_data(found.tables, provenance)}
-    for text in (FORMATS["json"].write(found.tables, provenance, 0), json.dumps(printed)):
-        assert parse_results(text, file="x.json") == ResultSet(found.tables, provenance)
+@given(draw_results())
+def test_what_collect_writes_is_read_back(result_set: ResultSet) -> None:
+    provenance = result_set.made or MADE
+    printed = {
+        "version": 1,
+        "command": "collect",
+        "data": tables_data(result_set.tables, provenance),
+    }
+    for text in (FORMATS["json"].write(result_set.tables, provenance, 0), json.dumps(printed)):
+        assert parse_results(text, file="x.json") == ResultSet(result_set.tables, provenance)
 
 
-def run(repeat: int, speed: float) -> Run:
+def make_run(repeat: int, speed: float) -> Run:
     return Run(repeat, 0, speed, True, (), "COMPLETED", "sacct", f"{repeat}.log")
 
 
-def sample() -> Any:
+def make_document() -> Any:
     group = Group("oneflow", "bert-base", "fp32", 32, "rate")
     measured = [
-        Measured(group, Shape(1, 1), 3, tuple(run(n, 100.0 + n) for n in (1, 2, 3))),
-        Measured(group, Shape(1, 4), 3, tuple(run(n, 390.0 + n) for n in (1, 2, 3))),
+        Measured(group, Shape(1, 1), 3, tuple(make_run(n, 100.0 + n) for n in (1, 2, 3))),
+        Measured(group, Shape(1, 4), 3, tuple(make_run(n, 390.0 + n) for n in (1, 2, 3))),
     ]
     return json.loads(render_results(ResultSet(tabulate(measured), MADE)))
 
 
-def refusal(document: object) -> str:
+def read_refusal(document: object) -> str:
     text = document if isinstance(document, str) else json.dumps(document)
     with pytest.raises(UsageError) as caught:
         parse_results(text, file="r.json")
@@ -227,18 +237,18 @@ DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_named_with_its_place(name: str) -> None:
-    change, said = DAMAGE[name]
-    document = sample()
+    change, message = DAMAGE[name]
+    document = make_document()
     change(document)
-    assert said in refusal(document)
+    assert message in read_refusal(document)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("key", ["median", "mean", "cv", "speedup"])
 def test_what_is_not_finite_is_refused(key: str, value: float) -> None:
-    document = sample()
+    document = make_document()
     _row(document)[key] = value
-    assert f"tables[1].rows[2].{key} must be a finite number" in refusal(document)
+    assert f"tables[1].rows[2].{key} must be a finite number" in read_refusal(document)
 
 
 @pytest.mark.parametrize(
@@ -247,38 +257,38 @@ def test_what_is_not_finite_is_refused(key: str, value: float) -> None:
     ids=["empty", "half", "list", "number", "null", "text", "object", "deep", "huge", "digits"],
 )
 def test_what_is_no_document_of_results_is_refused(text: str) -> None:
-    assert refusal(text)
+    assert read_refusal(text)
 
 
 def test_a_key_twice_is_refused() -> None:
-    assert "the key 'tables' appears twice" in refusal('{"tables": [], "tables": []}')
+    assert "the key 'tables' appears twice" in read_refusal('{"tables": [], "tables": []}')
 
 
 def test_what_another_command_printed_is_named() -> None:
     printed = {"version": 1, "command": "monitor", "data": {"campaigns": []}}
-    assert "hpcbert monitor printed" in refusal(printed)
+    assert "hpcbert monitor printed" in read_refusal(printed)
     later = {"version": 2, "command": "collect", "data": {"tables": []}}
-    assert "version 2; this hpcbert reads 1" in refusal(later)
+    assert "version 2; this hpcbert reads 1" in read_refusal(later)
 
 
 def test_keys_of_later_versions_are_ignored() -> None:
-    document = sample()
+    document = make_document()
     for part in (document, document["made"], document["tables"][0], _row(document)):
         part["later"] = {"more": 1}
     _row(document)["runs"][0]["evidence"] = {}
     assert parse_results(json.dumps(document), file="r.json") == parse_results(
-        json.dumps(sample()), file="r.json"
+        json.dumps(make_document()), file="r.json"
     )
 
 
 def test_whole_numbers_are_numbers() -> None:
-    document = sample()
+    document = make_document()
     _row(document).update(median=392, min=391)
     assert parse_results(json.dumps(document), file="r.json").tables[0].rows[1].median == 392
 
 
 def test_results_of_before_rows_had_origins_are_read() -> None:
-    document = sample()
+    document = make_document()
     for row in document["tables"][0]["rows"]:
         for key in ("origin", "facts", "window", "differences"):
             row.pop(key)
@@ -287,20 +297,20 @@ def test_results_of_before_rows_had_origins_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(b"\xff\xfe{\x00", "not UTF-8"), (b"", "not valid JSON"), (None, "No such file")],
     ids=["utf-16", "empty", "absent"],
 )
-def test_a_file_that_is_something_else(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_a_file_that_is_something_else(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "results.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         read_results(path)
     assert caught.value.where == str(path)
 
 
 def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    path.write_text(json.dumps(sample()), encoding="utf-8-sig")
+    path.write_text(json.dumps(make_document()), encoding="utf-8-sig")
     assert read_results(path).made == MADE

@@ -21,27 +21,27 @@ from tests.kit.paths import TEMPLATES
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "rate")
 
 
-def run(number: int, speed: float | None, nodes: str = "") -> Run:
+def make_run(number: int, speed: float | None, nodes: str = "") -> Run:
     valid = speed is not None
     return Run(
         number, 0, speed, valid, (), "COMPLETED", "sacct", f"{number}.log", tuple(nodes.split())
     )
 
 
-def row(shape: str, speed: float, *runs: Run, **changes: Any) -> Row:
-    own = Row(
+def make_row(shape: str, speed: float, *runs: Run, **changes: Any) -> Row:
+    base = Row(
         shape=Shape.parse(shape), median=speed, mean=speed, min=speed, max=speed, cv=None, speedup=None,
         efficiency=None, repeats=RepeatCount(len(runs), len(runs)), runs=runs,
     )  # fmt: skip
-    return replace(own, **changes)
+    return replace(base, **changes)
 
 
 def test_a_run_that_is_missing_is_of_the_same_device() -> None:
-    found = told(row("1n1g", 1.0), group=replace(GROUP, device="cpu"))
-    assert found["nodes"][0].text.endswith("--precision fp32 --batch-size 32 --device cpu")
+    observations = explain_rows(make_row("1n1g", 1.0), group=replace(GROUP, device="cpu"))
+    assert observations["nodes"][0].text.endswith("--precision fp32 --batch-size 32 --device cpu")
 
 
-def told(
+def explain_rows(
     *rows: Row, group: Group = GROUP, bandwidths: dict[str, float] | None = None,
     waits: dict[str, list[float]] | None = None,
 ) -> dict[str, list[Observation]]:  # fmt: skip
@@ -57,13 +57,18 @@ def told(
 
 
 def test_what_is_lost_inside_and_between_nodes() -> None:
-    found = told(row("1n1g", 100.0), row("1n8g", 720.0), row("2n8g", 1296.0), row("4n8g", 2304.0))
-    assert found["node"][0].numbers["lost"] == pytest.approx(0.1)
-    assert "Inside a node 10.0 % is lost".replace(" %", "%") in found["node"][0].text
-    assert [observation.numbers["lost"] for observation in found["nodes"]] == pytest.approx(
+    observations = explain_rows(
+        make_row("1n1g", 100.0),
+        make_row("1n8g", 720.0),
+        make_row("2n8g", 1296.0),
+        make_row("4n8g", 2304.0),
+    )
+    assert observations["node"][0].numbers["lost"] == pytest.approx(0.1)
+    assert "Inside a node 10.0 % is lost".replace(" %", "%") in observations["node"][0].text
+    assert [observation.numbers["lost"] for observation in observations["nodes"]] == pytest.approx(
         [0.1, 0.2]
     )
-    assert "4n8g loses 20.0%" in found["nodes"][1].text
+    assert "4n8g loses 20.0%" in observations["nodes"][1].text
 
 
 @pytest.mark.parametrize(
@@ -80,8 +85,8 @@ def test_what_is_lost_inside_and_between_nodes() -> None:
 def test_what_is_missing_is_a_run_to_make(
     shapes: tuple[str, ...], about: str, command: str
 ) -> None:
-    found = told(*(row(shape, 100.0) for shape in shapes))
-    (missing,) = [observation for observation in found[about] if observation.missing]
+    observations = explain_rows(*(make_row(shape, 100.0) for shape in shapes))
+    (missing,) = [observation for observation in observations[about] if observation.missing]
     assert command in f"{missing.text} "
     assert not missing.numbers
 
@@ -110,8 +115,10 @@ def test_weights_are_those_of_the_published_models() -> None:
     ids=["partly", "all", "more than that"],
 )
 def test_all_reduce_alone_against_what_a_step_lost(speed: float, gb: float, words: str) -> None:
-    found = told(row("1n8g", 400.0), row("2n8g", speed), bandwidths={"2n8g": gb})
-    (finding,) = found["all-reduce"]
+    observations = explain_rows(
+        make_row("1n8g", 400.0), make_row("2n8g", speed), bandwidths={"2n8g": gb}
+    )
+    (finding,) = observations["all-reduce"]
     size = 110_106_428 * 4
     alone = 2 * 15 / 16 * size / 10e9
     lost = 16 * 32 / speed - 8 * 32 / 400.0
@@ -124,22 +131,22 @@ def test_all_reduce_alone_against_what_a_step_lost(speed: float, gb: float, word
 
 def test_accumulation_reduces_once_in_so_many() -> None:
     group = replace(GROUP, variant="acc4,xla")
-    (observation,) = told(row("1n8g", 400.0), row("2n8g", 790.0), bandwidths={"2n8g": 10.0})[
-        "all-reduce"
-    ]
-    (four,) = told(row("1n8g", 400.0), row("2n8g", 790.0), group=group, bandwidths={"2n8g": 10.0})[
-        "all-reduce"
-    ]
+    (observation,) = explain_rows(
+        make_row("1n8g", 400.0), make_row("2n8g", 790.0), bandwidths={"2n8g": 10.0}
+    )["all-reduce"]
+    (four,) = explain_rows(
+        make_row("1n8g", 400.0), make_row("2n8g", 790.0), group=group, bandwidths={"2n8g": 10.0}
+    )["all-reduce"]
     assert four.numbers["lost_seconds"] == pytest.approx(4 * observation.numbers["lost_seconds"])
     assert four.numbers["alone_seconds"] == observation.numbers["alone_seconds"]
 
 
 def test_the_node_without_which_the_median_rises() -> None:
     runs = (
-        run(1, 90.0, "n1 n7"), run(2, 100.0, "n1 n2"), run(3, 101.0, "n3 n4"), run(4, 91.0, "n2 n7"),
-        run(5, 89.0, "n3 n7"), run(6, None, "n1 n5"),
+        make_run(1, 90.0, "n1 n7"), make_run(2, 100.0, "n1 n2"), make_run(3, 101.0, "n3 n4"), make_run(4, 91.0, "n2 n7"),
+        make_run(5, 89.0, "n3 n7"), make_run(6, None, "n1 n5"),
     )  # fmt: skip
-    (finding,) = told(row("1n8g", 400.0), row("2n8g", 91.0, *runs))["slow-node"]
+    (finding,) = explain_rows(make_row("1n8g", 400.0), make_row("2n8g", 91.0, *runs))["slow-node"]
     assert "Without the runs on n7 the median of 2n8g would be 100.50" in finding.text
     assert finding.numbers["gain"] == pytest.approx(100.5 / 91 - 1)
     assert finding.numbers["runs_without"] == 2
@@ -147,36 +154,39 @@ def test_the_node_without_which_the_median_rises() -> None:
 
 def test_no_node_stands_out() -> None:
     runs = tuple(
-        run(n, 100.0 + n / 10, nodes) for n, nodes in enumerate(("a b", "b c", "c d", "d a"), 1)
+        make_run(n, 100.0 + n / 10, nodes)
+        for n, nodes in enumerate(("a b", "b c", "c d", "d a"), 1)
     )
-    (finding,) = told(row("2n8g", 100.25, *runs))["slow-node"]
+    (finding,) = explain_rows(make_row("2n8g", 100.25, *runs))["slow-node"]
     assert "No node of 2n8g stands out" in finding.text
 
 
 def test_the_same_nodes_throughout() -> None:
-    runs = tuple(run(number, 100.0, "a b") for number in (1, 2, 3))
-    (finding,) = told(row("2n8g", 100.0, *runs))["slow-node"]
+    runs = tuple(make_run(number, 100.0, "a b") for number in (1, 2, 3))
+    (finding,) = explain_rows(make_row("2n8g", 100.0, *runs))["slow-node"]
     assert finding.missing
     assert "--repeats-in array" in finding.text
-    assert "slow-node" not in told(row("1n8g", 100.0, *runs))
+    assert "slow-node" not in explain_rows(make_row("1n8g", 100.0, *runs))
 
 
 def test_uneven_steps_and_waits() -> None:
     uneven = Metrics(step_seconds=0.1, step_seconds_p95=0.15)
-    found = told(row("1n8g", 400.0, metrics=uneven), waits={"1n8g": [0.2, 0.1, 0.4]})
-    assert "one in twenty takes 150.0 ms or more, 50% longer" in found["steps"][0].text
-    assert "1n8g waited 20.0% of the time" in found["input"][0].text
+    observations = explain_rows(
+        make_row("1n8g", 400.0, metrics=uneven), waits={"1n8g": [0.2, 0.1, 0.4]}
+    )
+    assert "one in twenty takes 150.0 ms or more, 50% longer" in observations["steps"][0].text
+    assert "1n8g waited 20.0% of the time" in observations["input"][0].text
     even = Metrics(step_seconds=0.1, step_seconds_p95=0.101)
-    assert "steps" not in told(row("1n8g", 400.0, metrics=even))
+    assert "steps" not in explain_rows(make_row("1n8g", 400.0, metrics=even))
 
 
 def test_names_with_control_characters_are_plain() -> None:
     runs = tuple(
-        run(n, speed, nodes) for n, (speed, nodes) in
+        make_run(n, speed, nodes) for n, (speed, nodes) in
         enumerate(((50.0, "\x1b[2J"), (100.0, "b"), (100.0, "c"), (50.0, "\x1b[2J")), 1)
     )  # fmt: skip
-    found = told(row("1n8g", 75.0, *runs))
-    assert found["slow-node"][0].text.isprintable()
+    observations = explain_rows(make_row("1n8g", 75.0, *runs))
+    assert observations["slow-node"][0].text.isprintable()
 
 
 # --- what logs and nccl-tests say -----------------------------------------------------------
@@ -208,15 +218,15 @@ def test_waits_of_paddle(tmp_path: Path) -> None:
 
 def test_bandwidth_is_what_nccl_tests_runs_say_as_their_reason() -> None:
     reason = Reason("rule", "busbw-32M is 11.5 GB/s, which is not a throughput")
-    runs = tuple(replace(run(n, None), reasons=(reason,)) for n in (1, 2))
-    table = SpeedupTable(GROUP, None, (row("2n8g", 1.0, *runs),))
+    runs = tuple(replace(make_run(n, None), reasons=(reason,)) for n in (1, 2))
+    table = SpeedupTable(GROUP, None, (make_row("2n8g", 1.0, *runs),))
     assert read_bandwidths([table]) == {Shape(2, 8): 11.5}
 
 
 # --- the command ----------------------------------------------------------------------------
 
 
-def test_the_command(build: Build, here: None, tmp_path: Path) -> None:
+def test_the_command(build: Build, empty_directory: None, tmp_path: Path) -> None:
     built = build("1n1g", "1n4g", repeats=3)
     built.finish()
     gathered(built.directory, states=says())

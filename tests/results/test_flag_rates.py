@@ -14,36 +14,36 @@ ROUNDS = 150
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, list[str]]:
+def simulated() -> dict[str, list[str]]:
     """The cells of each line that a short simulation gives, by table and first cell."""
     sys.path.insert(0, str(REPOSITORY / "benchmarks"))
     try:
         flags = importlib.import_module("flags")
     finally:
         sys.path.remove(str(REPOSITORY / "benchmarks"))
-    return cells(flags.report(ROUNDS, 5))
+    return read_cells(flags.report(ROUNDS, 5))
 
 
-def cells(text: str) -> dict[str, list[str]]:
+def read_cells(text: str) -> dict[str, list[str]]:
     lines: dict[str, list[str]] = {}
     title = ""
     for line in text.splitlines():
         if line[:1] != "|":
             title = ""
             continue
-        first, *others = (cell.strip() for cell in line.strip("|").split("|"))
-        title = title or " ".join((first, *others))
-        lines[f"{title}: {first}"] = others
+        first, *values = (cell.strip() for cell in line.strip("|").split("|"))
+        title = title or " ".join((first, *values))
+        lines[f"{title}: {first}"] = values
     return lines
 
 
-def test_documented_rates_are_those_of_the_simulation(found: dict[str, list[str]]) -> None:
+def test_documented_rates_are_those_of_the_simulation(simulated: dict[str, list[str]]) -> None:
     page = REPOSITORY / "docs" / "explanation" / "numbers.md"
-    written = cells(page.read_text(encoding="utf-8"))
-    assert set(found) <= set(written)
+    written = read_cells(page.read_text(encoding="utf-8"))
+    assert set(simulated) <= set(written)
     shares = [
         (line, float(ours.rstrip(" %")) / 100, float(theirs.rstrip(" %")) / 100)
-        for line, values in found.items()
+        for line, values in simulated.items()
         for ours, theirs in zip(values, written[line], strict=True)
         if ours.endswith("%")
     ]

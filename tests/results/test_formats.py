@@ -22,16 +22,16 @@ MADE = Provenance("1.2.3", "2026-01-02", "hpcbert collect")
 GROUP = Group("oneflow", "bert-base", "fp32", 32, "dlperf-time")
 
 
-def run(repeat: int, throughput: float | None, reason: Reason | None = None) -> Run:
+def make_run(repeat: int, throughput: float | None, reason: Reason | None = None) -> Run:
     reasons = (reason,) if reason else ()
     log = f"logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_{repeat}.log"
     valid = reason is None
     return Run(repeat, 0, throughput, valid, reasons, "COMPLETED", "sacct", log, ("n1",))
 
 
-def point(group: Group, shape: str, numbers: Sequence[float | None]) -> Measured:
+def make_point(group: Group, shape: str, numbers: Sequence[float | None]) -> Measured:
     reason = Reason("loss", "the loss is nan at iteration 7")
-    runs = tuple(run(n, x, None if x else reason) for n, x in enumerate(numbers, start=1))
+    runs = tuple(make_run(n, x, None if x else reason) for n, x in enumerate(numbers, start=1))
     return Measured(group, Shape.parse(shape), len(runs), runs)
 
 
@@ -39,8 +39,8 @@ def point(group: Group, shape: str, numbers: Sequence[float | None]) -> Measured
 def tables() -> tuple[SpeedupTable, ...]:
     return tabulate(
         [
-            point(GROUP, "1n1g", [140.1987654, 140.2, None]),
-            point(GROUP, "4n8g", [4321.5, 4322.5, 4600.25]),
+            make_point(GROUP, "1n1g", [140.1987654, 140.2, None]),
+            make_point(GROUP, "4n8g", [4321.5, 4322.5, 4600.25]),
         ]
     )
 
@@ -54,7 +54,7 @@ def test_every_form_holds_every_median(name: str, tables: tuple[SpeedupTable, ..
     )
     assert not rendered.endswith("\n")
     assert ("1.2.3" in rendered) != any(
-        "1.2.3" in one for one in FORMATS[name].omissions(tables, MADE)
+        "1.2.3" in line for line in FORMATS[name].omissions(tables, MADE)
     )
 
 
@@ -81,7 +81,7 @@ hpcbert 1.2.3 · 2026-01-02 · hpcbert collect"""
 
 
 def test_what_there_is_none_of_is_a_dash() -> None:
-    plain = click.unstyle(formats.render_text(tabulate([point(GROUP, "1n8g", [None])]), MADE))
+    plain = click.unstyle(formats.render_text(tabulate([make_point(GROUP, "1n8g", [None])]), MADE))
     assert "no speedup: there is no valid run of 1n1g" in plain
     assert plain.splitlines()[4].split() == [
         *("1", "8", "-", "-", "-", "-", "-", "0/1", "incomplete,", "no-baseline")
@@ -134,7 +134,7 @@ def test_markdown_begins_with_dlperfs_columns(tables: tuple[SpeedupTable, ...]) 
 def test_markdown_shows_text_as_it_is() -> None:
     hostile = "a|b*_`<img src=x>`[x](y)\n# h"
     group = Group(hostile, "m", "fp32", 1, "r", hostile)
-    rendered = render_markdown(tabulate([point(group, "1n1g", [1.0])]), MADE)
+    rendered = render_markdown(tabulate([make_point(group, "1n1g", [1.0])]), MADE)
     assert "\\|b\\*\\_\\`\\<img src=x\\>\\`\\[x\\](y) \\# h" in rendered
     assert all(line.count(" | ") in (0, 9) for line in rendered.splitlines())
 
@@ -151,7 +151,9 @@ def test_csv_has_one_line_a_point(tables: tuple[SpeedupTable, ...]) -> None:
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
 def test_csv_is_no_formula(start: str) -> None:
     group = Group(f"{start}1+1", "m", "fp32", 1, f"{start}cmd|' /C calc'!A0")
-    lines = list(csv.reader(io.StringIO(render_csv(tabulate([point(group, "1n1g", [1])]), MADE))))
+    lines = list(
+        csv.reader(io.StringIO(render_csv(tabulate([make_point(group, "1n1g", [1])]), MADE)))
+    )
     assert len(lines) == 2
     for cell in (lines[1][0], lines[1][5]):
         assert cell[0] in "'1c"
@@ -177,7 +179,7 @@ def test_dlperfs_document_has_its_shape_and_rounding(tables: tuple[SpeedupTable,
 
 
 def test_dlperfs_document_is_never_nan() -> None:
-    tables = tabulate([point(GROUP, "1n1g", [None]), point(GROUP, "1n8g", [10.0])])
+    tables = tabulate([make_point(GROUP, "1n1g", [None]), make_point(GROUP, "1n8g", [10.0])])
     data: Any = json.loads(formats.render_dlperf(tables, MADE))
     assert data["bert"] == {
         "1n8g": {
@@ -191,7 +193,7 @@ def test_dlperfs_document_is_never_nan() -> None:
 
 def test_dlperfs_document_can_not_hold_two_tables_of_a_model() -> None:
     other = Group("oneflow", "bert-base", "fp16", 64, "dlperf-time")
-    tables = tabulate([point(GROUP, "1n1g", [1.0]), point(other, "1n1g", [1.0])])
+    tables = tabulate([make_point(GROUP, "1n1g", [1.0]), make_point(other, "1n1g", [1.0])])
     with pytest.raises(UsageError, match="has several"):
         formats.render_dlperf(tables, MADE)
 
@@ -200,23 +202,27 @@ UNEVEN = "232.73 samples/s in all, 512.00 at the median step; see iterations 41 
 
 
 @pytest.fixture
-def uneven() -> tuple[SpeedupTable, ...]:
-    (first,) = (run(1, 232.727),)
+def uneven_tables() -> tuple[SpeedupTable, ...]:
+    (first,) = (make_run(1, 232.727),)
     flagged = replace(first, flags=("uneven",), notes=(Note("uneven", UNEVEN),))
     return tabulate([Measured(GROUP, Shape(1, 1), 1, (flagged,))])
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "dlperf-json"])
 def test_every_form_has_the_flag_of_an_uneven_window(
-    name: str, uneven: tuple[SpeedupTable, ...]
+    name: str, uneven_tables: tuple[SpeedupTable, ...]
 ) -> None:
-    rendered = click.unstyle(FORMATS[name].write(uneven, MADE, 0))
+    rendered = click.unstyle(FORMATS[name].write(uneven_tables, MADE, 0))
     assert "uneven" in rendered
     if name in {"text", "markdown", "json"}:
         assert UNEVEN in rendered.replace("\\", "")
 
 
-def test_saved_results_keep_the_numbers_behind_a_flag(uneven: tuple[SpeedupTable, ...]) -> None:
-    document = json.dumps({"schema": 1, "format": FORMAT, "tables": tables_data(uneven)["tables"]})
+def test_saved_results_keep_the_numbers_behind_a_flag(
+    uneven_tables: tuple[SpeedupTable, ...],
+) -> None:
+    document = json.dumps(
+        {"schema": 1, "format": FORMAT, "tables": tables_data(uneven_tables)["tables"]}
+    )
     (table,) = results_document.parse_results(document, file="results.json").tables
     assert table.rows[0].runs[0].notes == (Note("uneven", UNEVEN),)

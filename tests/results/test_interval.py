@@ -43,11 +43,11 @@ DISTRIBUTIONS: dict[str, Draw] = {
 }
 
 
-def drawn(draw: Draw, count: int, at: random.Random) -> list[float]:
+def draw_rates(draw: Draw, count: int, at: random.Random) -> list[float]:
     return [max(1e-6, draw(at)) for _ in range(count)]
 
 
-def above(rate: float) -> float:
+def add_tolerance(rate: float) -> float:
     """Return what a rate that holds exceeds in one of ten thousand tests at most."""
     return rate + 3.8 * math.sqrt(rate * (1 - rate) / PAIRS) + 1 / PAIRS
 
@@ -57,11 +57,13 @@ def above(rate: float) -> float:
 def test_two_halves_of_one_set_are_quiet(kind: str, counts: tuple[int, int]) -> None:
     at = random.Random(f"{SEED} {kind} {counts}")
     verdicts = [
-        judge(median_ratio(*(drawn(DISTRIBUTIONS[kind], count, at) for count in counts)), 0.0001)
+        judge(
+            median_ratio(*(draw_rates(DISTRIBUTIONS[kind], count, at) for count in counts)), 0.0001
+        )
         for _ in range(PAIRS)
     ]
     alarms = sum(verdict in ("faster", "slower") for verdict in verdicts) / PAIRS
-    assert alarms <= above(false_alarm_chance(*counts))
+    assert alarms <= add_tolerance(false_alarm_chance(*counts))
 
 
 @pytest.mark.parametrize("counts", [(5, 5), (4, 7), (9, 9)], ids=str)
@@ -70,34 +72,34 @@ def test_two_halves_of_one_set_are_quiet(kind: str, counts: tuple[int, int]) -> 
 def test_the_interval_holds_the_ratio(base: str, new: str, counts: tuple[int, int]) -> None:
     """However differently the two scatter; the second is a third faster."""
     at = random.Random(f"{SEED} {base} {new} {counts}")
-    held, least_covered = 0, 1.0
+    covered, least_covered = 0, 1.0
     truth = 4 / 3
     for _ in range(PAIRS):
-        left = drawn(DISTRIBUTIONS[base], counts[0], at)
-        right = [truth * one for one in drawn(DISTRIBUTIONS[new], counts[1], at)]
-        found = median_ratio(left, right)
-        held += found.low <= truth * (1 + 1e-12) and truth * (1 - 1e-12) <= found.high
-        least_covered = min(least_covered, found.coverage)
-    missed = 1 - held / PAIRS
-    assert missed <= above(1 - least_covered)
+        baseline = draw_rates(DISTRIBUTIONS[base], counts[0], at)
+        right = [truth * rate for rate in draw_rates(DISTRIBUTIONS[new], counts[1], at)]
+        ratio = median_ratio(baseline, right)
+        covered += ratio.low <= truth * (1 + 1e-12) and truth * (1 - 1e-12) <= ratio.high
+        least_covered = min(least_covered, ratio.coverage)
+    missed = 1 - covered / PAIRS
+    assert missed <= add_tolerance(1 - least_covered)
 
 
 def test_five_repeats_find_a_loss_of_five_percent() -> None:
     at = random.Random(SEED)
-    found = 0
+    detected = 0
     for _ in range(PAIRS):
         base = [at.gauss(1, 0.01) for _ in range(5)]
         new = [0.95 * at.gauss(1, 0.01) for _ in range(5)]
-        found += judge(median_ratio(base, new), 0.02) == "slower"
-    assert found / PAIRS > 0.97
+        detected += judge(median_ratio(base, new), 0.02) == "slower"
+    assert detected / PAIRS > 0.97
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (3, 3), (2, 5), (1, 9)], ids=str)
 def test_too_few_runs_decide_nothing(counts: tuple[int, int]) -> None:
     base, new = ([float(n + 1) for n in range(count)] for count in counts)
-    found = median_ratio(base, [one + 1e6 for one in new])
-    assert found.false_alarm > FALSE_ALARM
-    assert judge(found, 0.02) == "unknown"
+    ratio = median_ratio(base, [rate + 1e6 for rate in new])
+    assert ratio.false_alarm > FALSE_ALARM
+    assert judge(ratio, 0.02) == "unknown"
 
 
 def test_five_runs_carry_the_confidence() -> None:
@@ -115,13 +117,13 @@ def test_the_chance_of_a_false_alarm_is_counted(counts: tuple[int, int]) -> None
     for chosen in combinations(places, counts[0]):
         base = [1.0 + place for place in chosen]
         new = [1.0 + place for place in places if place not in chosen]
-        found = median_ratio(base, new)
-        alarms += found.low > 1 or found.high < 1
+        ratio = median_ratio(base, new)
+        alarms += ratio.low > 1 or ratio.high < 1
         orders += 1
     assert false_alarm_chance(*counts) == pytest.approx(alarms / orders)
 
 
-def table(heading: str) -> list[list[str]]:
+def read_table(heading: str) -> list[list[str]]:
     """Return the rows of the page's table that begins so, as texts without their signs."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(heading))
@@ -130,7 +132,7 @@ def table(heading: str) -> list[list[str]]:
 
 
 def test_the_page_has_the_chances() -> None:
-    for count, limits, share, alarm in table("| runs, of both"):
+    for count, limits, share, alarm in read_table("| runs, of both"):
         n = int(count)
         outer = [re.match(r"\d+", word) for word in limits.split(" and ")]
         assert [int(match[0]) for match in outer if match] == [limit_rank(n), n + 1 - limit_rank(n)]
@@ -140,7 +142,7 @@ def test_the_page_has_the_chances() -> None:
         assert float(alarm) == pytest.approx(100 * false_alarm_chance(n, n), abs=0.0051)
 
 
-def normal(spread: float, factor: float, at: random.Random) -> list[Ratio]:
+def draw_ratios(spread: float, factor: float, at: random.Random) -> list[Ratio]:
     return [
         median_ratio(
             [at.gauss(1, spread) for _ in range(5)],
@@ -151,18 +153,22 @@ def normal(spread: float, factor: float, at: random.Random) -> list[Ratio]:
 
 
 def test_the_page_has_the_rates() -> None:
-    gates = {row[0]: row[1:] for row in table("| runs scatter by | fails")}
-    for name, *written in table("| runs scatter by | false alarm"):
+    gates = {row[0]: row[1:] for row in read_table("| runs scatter by | fails")}
+    for name, *written in read_table("| runs scatter by | false alarm"):
         at = random.Random(f"{SEED} {name}")
-        drawn = {factor: normal(float(name) / 100, factor, at) for factor in (1, 0.98, 0.95, 0.9)}
-        said = {factor: [judge(one, 0.02) for one in ratios] for factor, ratios in drawn.items()}
-        false = sum(one in ("faster", "slower") for one in said[1])
-        found = [false, *(said[factor].count("slower") for factor in (0.98, 0.95, 0.9))]
-        found += [said[1].count("equal"), said[0.98].count("equal")]
-        found += [sum(one.value < 0.97 for one in drawn[factor]) for factor in (1, 0.95)]
+        drawn = {
+            factor: draw_ratios(float(name) / 100, factor, at) for factor in (1, 0.98, 0.95, 0.9)
+        }
+        verdicts = {
+            factor: [judge(ratio, 0.02) for ratio in ratios] for factor, ratios in drawn.items()
+        }
+        false = sum(verdict in ("faster", "slower") for verdict in verdicts[1])
+        counts = [false, *(verdicts[factor].count("slower") for factor in (0.98, 0.95, 0.9))]
+        counts += [verdicts[1].count("equal"), verdicts[0.98].count("equal")]
+        counts += [sum(ratio.value < 0.97 for ratio in drawn[factor]) for factor in (1, 0.95)]
         # Four standard deviations of a share of so many pairs.
         tolerance = 100 * 4 * 0.5 / math.sqrt(PAIRS)
-        rates = [100 * one / PAIRS for one in found]
+        rates = [100 * count / PAIRS for count in counts]
         assert rates == pytest.approx([*map(float, written + gates[name])], abs=tolerance), name
 
 
@@ -173,13 +179,13 @@ speeds = st.lists(st.floats(1, 1e6), min_size=1, max_size=12)
 def test_an_interval_holds_its_ratio_and_knows_no_unit(
     base: list[float], new: list[float], unit: float
 ) -> None:
-    found = median_ratio(base, new)
-    assert found.low <= found.value * (1 + 1e-12)
-    assert found.value <= found.high * (1 + 1e-12)
-    scaled = median_ratio([one * unit for one in base], [one * unit for one in new])
-    assert scaled == pytest.approx(found)
+    ratio = median_ratio(base, new)
+    assert ratio.low <= ratio.value * (1 + 1e-12)
+    assert ratio.value <= ratio.high * (1 + 1e-12)
+    scaled = median_ratio([rate * unit for rate in base], [rate * unit for rate in new])
+    assert scaled == pytest.approx(ratio)
     turned = median_ratio(new, base)
-    assert (1 / turned.high, 1 / turned.low) == pytest.approx((found.low, found.high))
+    assert (1 / turned.high, 1 / turned.low) == pytest.approx((ratio.low, ratio.high))
 
 
 def test_what_more_repeats_would_tell() -> None:

@@ -38,7 +38,7 @@ GPU = (("GPU", (A100,)),)
 LENGTH = (("sequence_length", ("128",)),)
 
 
-def point(**changes: Any) -> Measured:
+def make_point(**changes: Any) -> Measured:
     runs = tuple(
         Run(number, 0, 800.0, True, (), "COMPLETED", "sacct", "x.log") for number in (1, 2, 3)
     )
@@ -53,7 +53,7 @@ def point(**changes: Any) -> Measured:
     return Measured(**{**values, **changes})
 
 
-def sampled(watts: float, gpus: int = 4) -> Sampled:
+def make_sampled(watts: float, gpus: int = 4) -> Sampled:
     return Sampled(watts, 30_000.0, gpus, 12.0, 12)
 
 
@@ -80,17 +80,17 @@ def test_the_page_has_the_figures() -> None:
     ):
         model = find_model(name)
         assert model is not None
-        for length, told in ((128, short), (512, long)):
-            assert f"{model_flops(model, length) / 1e9:,.1f}" == told
+        for length, printed in ((128, short), (512, long)):
+            assert f"{model_flops(model, length) / 1e9:,.1f}" == printed
     rows = re.findall(r"^\| (.+?) \| ([\d.,]+) \| (\S+) \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
-    told_ = [
-        tuple(None if one == "-" else float(one.replace(",", "")) for one in row[1:])
+    printed_rows = [
+        tuple(None if cell == "-" else float(cell.replace(",", "")) for cell in row[1:])
         for row in rows
     ]
-    known = [
-        tuple(one.get(key) for key in ("fp32", "tf32", "fp16", "bf16")) for one in PEAKS.values()
+    expected = [
+        tuple(peak.get(key) for key in ("fp32", "tf32", "fp16", "bf16")) for peak in PEAKS.values()
     ]
-    assert told_ == known
+    assert printed_rows == expected
 
 
 def test_model_flops_of_any_width() -> None:
@@ -102,8 +102,10 @@ def test_model_flops_of_any_width() -> None:
 
 def test_metrics_of_a_point() -> None:
     steps = Steps((10, 20, 30, 40), (9.0, 9.0, 0.16, 0.2), 20, 40)
-    runs = tuple(replace(run, sampled=sampled(1000.0 + run.repeat)) for run in point().runs)
-    (table,) = tabulate([point(runs=runs, steps=((1, steps), (2, steps)))])
+    runs = tuple(
+        replace(run, sampled=make_sampled(1000.0 + run.repeat)) for run in make_point().runs
+    )
+    (table,) = tabulate([make_point(runs=runs, steps=((1, steps), (2, steps)))])
     metrics = table.rows[0].metrics
     assert metrics is not None
     flops = model_flops(find_model("bert-base") or ModelSize(0, 0, 0), 128)
@@ -119,7 +121,7 @@ def test_metrics_of_a_point() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "names", "why"),
+    ("changes", "names", "reason"),
     [
         ({"facts": (("sequence_length", ("128",)),)}, {"peak_flops_per_second", "mfu"}, "nothing says what the GPUs are"),
         ({"facts": (("GPU", ("Homemade 9000",)), ("sequence_length", ("128",)))}, {"mfu"}, "peak of Homemade 9000 at bf16"),
@@ -133,22 +135,22 @@ def test_metrics_of_a_point() -> None:
         ({"group": Group("x", "bert-base", "bf16", 32, "rate", device="cpu")}, {"mfu", "watts"}, "CPU"),
         ({}, {"step_seconds", "step_seconds_p95"}, "print no times"),
         ({}, {"watts", "gpu_memory_mib", "samples_per_joule"}, "nothing sampled"),
-        ({"runs": (replace(point().runs[0], sampled=sampled(9.0, 2)),)}, {"watts"}, "2 of 4 GPUs were sampled"),
+        ({"runs": (replace(make_point().runs[0], sampled=make_sampled(9.0, 2)),)}, {"watts"}, "2 of 4 GPUs were sampled"),
     ],
     ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no real tokens", "no length", "two lengths", "model", "CPU", "steps", "power", "half the GPUs"],
 )  # fmt: skip
-def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], why: str) -> None:
-    metrics = compute_metrics(point(**changes), 800.0)
+def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], reason: str) -> None:
+    metrics = compute_metrics(make_point(**changes), 800.0)
     assert metrics is not None
     unknown = dict(metrics.unknown)
     for name in names:
         assert getattr(metrics, name) is None
-        assert why in unknown[name], unknown
+        assert reason in unknown[name], unknown
     empty = {name for name in vars(metrics) if getattr(metrics, name) is None}
     assert empty == set(unknown)
 
 
-def stating(**facts: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def make_facts(**facts: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return (*GPU, *((name, (str(value),)) for name, value in facts.items()))
 
 
@@ -171,7 +173,7 @@ BASE = {"sequence_length": 512, "real_token_share": 0.5}
 def test_operations_are_those_of_the_sizes_that_the_run_states(
     facts: dict[str, Any], flops: float
 ) -> None:
-    metrics = compute_metrics(point(facts=stating(**facts)), 80.0)
+    metrics = compute_metrics(make_point(facts=make_facts(**facts)), 80.0)
     assert metrics is not None
     tokens = 512 / facts.get("packing", 1)
     assert metrics.model_flops_per_sample == pytest.approx(flops)
@@ -186,20 +188,22 @@ def test_operations_are_those_of_the_sizes_that_the_run_states(
 def test_a_model_that_the_log_describes_needs_no_name(model: str) -> None:
     """DLPerf's paths say only `bert`."""
     group = Group("oneflow", model, "fp32", 32, "rate")
-    facts = stating(sequence_length=128, hidden_size=768, layers=12)
-    metrics = compute_metrics(point(group=group, facts=facts), 80.0)
+    facts = make_facts(sequence_length=128, hidden_size=768, layers=12)
+    metrics = compute_metrics(make_point(group=group, facts=facts), 80.0)
     assert metrics is not None
     assert metrics.model_flops_per_sample == model_flops(ModelSize(12, 768, 3072), 128)
-    assert compute_metrics(point(group=group, facts=stating(**BASE)), 80.0).mfu_padded is None  # type: ignore[union-attr]
+    padded = compute_metrics(make_point(group=group, facts=make_facts(**BASE)), 80.0)
+    assert padded is not None
+    assert padded.mfu_padded is None
 
 
 def test_the_sum_that_a_program_states_is_its_work() -> None:
     """Samples differ in length, so their squares are more than that of their mean."""
-    whole = model_flops(ModelSize(12, 768, 3072), 512)
-    metrics = compute_metrics(point(facts=stating(**BASE, model_flops=0.6 * whole)), 80.0)
+    total = model_flops(ModelSize(12, 768, 3072), 512)
+    metrics = compute_metrics(make_point(facts=make_facts(**BASE, model_flops=0.6 * total)), 80.0)
     assert metrics is not None
     assert metrics.mfu == pytest.approx(0.6 * (metrics.mfu_padded or 0))
-    wrong = compute_metrics(point(facts=stating(**BASE, model_flops=1.1 * whole)), 80.0)
+    wrong = compute_metrics(make_point(facts=make_facts(**BASE, model_flops=1.1 * total)), 80.0)
     assert wrong is not None
     assert wrong.mfu is None
     assert "with padding" in dict(wrong.unknown)["mfu"]
@@ -226,8 +230,8 @@ def test_an_mfu_above_the_peak_is_no_number(
     share: float | None, rate: float, mfu: bool, padded: bool, flags: tuple[str, ...]
 ) -> None:
     facts = {"sequence_length": 512, **({"real_token_share": share} if share else {})}
-    runs = tuple(replace(run, throughput=rate * PEAK) for run in point().runs)
-    (table,) = tabulate([point(runs=runs, facts=stating(**facts))])
+    runs = tuple(replace(run, throughput=rate * PEAK) for run in make_point().runs)
+    (table,) = tabulate([make_point(runs=runs, facts=make_facts(**facts))])
     (row,) = table.rows
     assert row.metrics is not None
     assert (row.metrics.mfu is not None, row.metrics.mfu_padded is not None) == (mfu, padded)
@@ -243,7 +247,7 @@ CONFIG = re.compile(r"^hpcbert-config .*$", re.MULTILINE)
 RESULT = re.compile(r"^hpcbert-result .*$", re.MULTILINE)
 
 
-def changed_log(**config: Any) -> str:
+def change_log(**config: Any) -> str:
     """Return the reference's sample with another configuration."""
     text = (REPOSITORY / "templates/pytorch/sample.log").read_text()
     text = text.partition("\n")[2]
@@ -256,7 +260,7 @@ def changed_log(**config: Any) -> str:
     return RESULT.sub(lines[RESULT], CONFIG.sub(lines[CONFIG], text))
 
 
-def collected(tmp_path: Path, text: str, *more: str) -> dict[str, Any]:
+def collect_row(tmp_path: Path, text: str, *more: str) -> dict[str, Any]:
     folder = tmp_path / "pytorch/bert/bz8/1n1g"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bert_b8_bf16_1.log").write_text(text)
@@ -267,8 +271,10 @@ def collected(tmp_path: Path, text: str, *more: str) -> dict[str, Any]:
 
 def test_collect_shows_what_the_reference_states_of_itself(tmp_path: Path) -> None:
     """Its own words, tokens and operations, on a GPU; `bert` of the path is no model."""
-    own = {"vocab": 8192, "device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16"}
-    row = collected(tmp_path, changed_log(**own, real_token_share=0.5, model_flops_per_sample=2e8))
+    config = {"vocab": 8192, "device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16"}
+    row = collect_row(
+        tmp_path, change_log(**config, real_token_share=0.5, model_flops_per_sample=2e8)
+    )
     metrics = row["metrics"]
     assert metrics["model_flops_per_sample"] == model_flops(ModelSize(2, 128, 512, 8192), 128)
     assert metrics["model_flops_per_sample"] == pytest.approx(4.80e8, rel=1e-2)
@@ -284,22 +290,22 @@ def test_collect_shows_what_the_reference_states_of_itself(tmp_path: Path) -> No
 
 def test_runs_with_other_real_tokens_are_repeats(tmp_path: Path) -> None:
     """Their samples are drawn; with another vocabulary they are another experiment."""
-    own = {"device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16"}
-    row = collected(tmp_path, changed_log(**own))
+    config = {"device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16"}
+    row = collect_row(tmp_path, change_log(**config))
     path = tmp_path / "pytorch/bert/bz8/1n1g/bert_b8_bf16_2.log"
-    later = changed_log(**own, real_token_share=0.9, model_flops_per_sample=7e8)
+    later = change_log(**config, real_token_share=0.9, model_flops_per_sample=7e8)
     path.write_text(later.replace("time: 17952", "time: 17953"))
-    row = collected(tmp_path, changed_log(**own))
+    row = collect_row(tmp_path, change_log(**config))
     assert row["repeats"]["ok"] == 2
     assert row["facts"]["real_token_share"] == ["0.9", "0.94701171875"]
-    path.write_text(changed_log(**own, vocab=8192))
-    row = collected(tmp_path, changed_log(**own))
+    path.write_text(change_log(**config, vocab=8192))
+    row = collect_row(tmp_path, change_log(**config))
     assert {reason["code"] for run in row["runs"] for reason in run["reasons"]} == {"incomparable"}
 
 
 def test_no_number_no_metrics() -> None:
-    run = replace(point().runs[0], valid=False, throughput=None)
-    (table,) = tabulate([point(runs=(run,))])
+    run = replace(make_point().runs[0], valid=False, throughput=None)
+    (table,) = tabulate([make_point(runs=(run,))])
     assert table.rows[0].metrics is None
 
 
@@ -318,8 +324,8 @@ def test_known_gpus_by_their_whole_names() -> None:
 
 
 def test_saved_results_keep_metrics() -> None:
-    runs = tuple(replace(run, sampled=sampled(1000.0)) for run in point().runs)
-    tables = tabulate([point(runs=runs), point(group=Group("x", "y", "fp32", 1, "r"))])
+    runs = tuple(replace(run, sampled=make_sampled(1000.0)) for run in make_point().runs)
+    tables = tabulate([make_point(runs=runs), make_point(group=Group("x", "y", "fp32", 1, "r"))])
     again = document.parse_results(document.render_results(ResultSet(tables)), file="x")
     assert again.tables == tables
 
@@ -327,7 +333,7 @@ def test_saved_results_keep_metrics() -> None:
 # --- what was sampled -----------------------------------------------------------------------
 
 
-def smi(watts: list[list[float]], step: float = 1.0) -> str:
+def render_nvidia_smi(watts: list[list[float]], step: float = 1.0) -> str:
     """Return nvidia-smi's lines: the watts of each GPU at each look."""
     lines = []
     for number, row in enumerate(watts):
@@ -341,22 +347,22 @@ def smi(watts: list[list[float]], step: float = 1.0) -> str:
 
 
 def test_the_window_is_where_most_is_drawn() -> None:
-    text = smi([[50.0, 60.0]] * 20 + [[300.0, 310.0]] * 30 + [[70.0, 60.0]] * 10)
-    found = find_window(parse_samples(text), 2, 25.0)
-    assert found is not None
-    assert found.watts == pytest.approx(610.0)
-    assert found.gpus == 2
-    assert 1020 <= found.memory_mib <= 1050
-    one = find_window(parse_samples(text), 1, 25.0)
-    assert one is not None
-    assert one.watts == pytest.approx(310.0)
+    text = render_nvidia_smi([[50.0, 60.0]] * 20 + [[300.0, 310.0]] * 30 + [[70.0, 60.0]] * 10)
+    window = find_window(parse_samples(text), 2, 25.0)
+    assert window is not None
+    assert window.watts == pytest.approx(610.0)
+    assert window.gpus == 2
+    assert 1020 <= window.memory_mib <= 1050
+    single = find_window(parse_samples(text), 1, 25.0)
+    assert single is not None
+    assert single.watts == pytest.approx(310.0)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "garbage", smi([[1.0]] * 4), smi([[1.0]] * 20), "2026/99/99 00:00:00, 0, 1, 1\n" * 9,
-     smi([[1.0]] * 90).replace("1.00", "[N/A]"), smi([[1.0]] * 90).replace("1.00", "nan"),
-     smi([[1.0]] * 90).replace("1.00", "1e9"), '"' * 9999, "\0\0\n" * 99],
+    ["", "garbage", render_nvidia_smi([[1.0]] * 4), render_nvidia_smi([[1.0]] * 20), "2026/99/99 00:00:00, 0, 1, 1\n" * 9,
+     render_nvidia_smi([[1.0]] * 90).replace("1.00", "[N/A]"), render_nvidia_smi([[1.0]] * 90).replace("1.00", "nan"),
+     render_nvidia_smi([[1.0]] * 90).replace("1.00", "1e9"), '"' * 9999, "\0\0\n" * 99],
     ids=["empty", "garbage", "four looks", "too short", "no dates", "not available", "nan", "absurd", "quotes", "NUL"],
 )  # fmt: skip
 def test_what_was_not_looked_at_long_enough(text: str) -> None:
@@ -369,34 +375,34 @@ def test_rocm_smi_is_understood() -> None:
         "card0,{0}.0,68702699520,1073741824\ncard1,{0}.0,68702699520,2147483648\n\n"
     )
     text = "".join(f"17637176{at:02d}.123456\n{table.format(200)}" for at in range(30))
-    found = find_window(parse_samples(text), 2, 20.0)
-    assert found is not None
-    assert (found.watts, found.memory_mib) == (400.0, 2048.0)
+    window = find_window(parse_samples(text), 2, 20.0)
+    assert window is not None
+    assert (window.watts, window.memory_mib) == (400.0, 2048.0)
     newer = text.replace("Average Graphics Package", "Current Socket Graphics Package")
-    assert find_window(parse_samples(newer), 2, 20.0) == found
+    assert find_window(parse_samples(newer), 2, 20.0) == window
 
 
 def test_all_nodes_or_none(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv"):
-        (tmp_path / name).write_text(smi([[100.0]] * 40))
+        (tmp_path / name).write_text(render_nvidia_smi([[100.0]] * 40))
     paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    whole = read_power(paths, gpus_per_node=1, seconds=20.0)
-    assert whole is not None
-    assert whole.watts == pytest.approx(200.0)
-    assert whole.gpus == 2
+    power = read_power(paths, gpus_per_node=1, seconds=20.0)
+    assert power is not None
+    assert power.watts == pytest.approx(200.0)
+    assert power.gpus == 2
     paths[1].write_text("cut short")
     assert read_power(paths, gpus_per_node=1, seconds=20.0) is None
     assert read_power([], gpus_per_node=1, seconds=20.0) is None
 
 
-def test_collect_shows_what_was_sampled(build: Build, here: None) -> None:
+def test_collect_shows_what_was_sampled(build: Build, empty_directory: None) -> None:
     built = build("1n1g", repeats=3)
     built.finish()
     folder = built.directory / "env"
     folder.mkdir()
     for repeat in (1, 2):
         name = f"bert-tiny_1n1g_fp32_b4.{repeat}.0.n1.csv"
-        (folder / name).write_text(smi([[40.0]] * 9 + [[250.0]] * 90, step=0.1))
+        (folder / name).write_text(render_nvidia_smi([[40.0]] * 9 + [[250.0]] * 90, step=0.1))
     (table,) = gathered(built.directory, states=says()).tables
     metrics = table.rows[0].metrics
     assert metrics is not None
@@ -406,9 +412,11 @@ def test_collect_shows_what_was_sampled(build: Build, here: None) -> None:
     wide = inside("collect", built.directory, "--format", "wide").stdout
     assert "samples/J" in wide
     assert "no MFU: nothing says what the GPUs are" in wide
-    told = inside("collect", built.directory, "--json").data["tables"][0]["rows"][0]["metrics"]
-    assert told["watts"] == pytest.approx(250.0)
-    assert {one["metric"] for one in told["unknown"]} >= {"mfu"}
+    shown_metrics = inside("collect", built.directory, "--json").data["tables"][0]["rows"][0][
+        "metrics"
+    ]
+    assert shown_metrics["watts"] == pytest.approx(250.0)
+    assert {entry["metric"] for entry in shown_metrics["unknown"]} >= {"mfu"}
 
 
 def test_the_sampler_writes_what_the_tool_prints(tmp_path: Path) -> None:

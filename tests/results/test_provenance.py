@@ -14,7 +14,7 @@ import pytest
 
 from hpcbert import __version__
 from tests.foreign.test_gather import deepspeed_log
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.kit.tables import Collect
 
 
@@ -23,8 +23,10 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "argv", ["/bin/hpcbert", "collect", "my logs", "--token=abc123"])
     root = tmp_path / "logs" / "deepspeed"
     for number, rate in enumerate((100.0, 100.5, 99.5, 90.0), start=1):
-        put(root, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log([rate] * 118, run=number))
-    put(root, "1n2g/bert_b32_fp32_1.log", deepspeed_log([180.0] * 118, samples=64))
+        write_file(
+            root, f"1n1g/bert_b32_fp32_{number}.log", deepspeed_log([rate] * 118, run=number)
+        )
+    write_file(root, "1n2g/bert_b32_fp32_1.log", deepspeed_log([180.0] * 118, samples=64))
     return root
 
 
@@ -33,10 +35,10 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_every_form_says_how_it_was_made(logs: Path, collect: Collect, form: str) -> None:
     result = collect(logs, "--format", form, "--skip", "40")
-    said = result.stdout if form != "dlperf-json" else result.stderr
-    said = said.replace("\\", "")
+    output = result.stdout if form != "dlperf-json" else result.stderr
+    output = output.replace("\\", "")
     for part in ("rate", "iterations 41 to 120", __version__, "T", "hpcbert collect 'my logs'"):
-        assert part in said, part
+        assert part in output, part
     assert "abc123" not in result.output
 
 
@@ -72,8 +74,8 @@ def test_one_run_has_no_range(logs: Path, collect: Collect) -> None:
 def test_csv_by_run_has_a_line_a_run(logs: Path, collect: Collect) -> None:
     (logs / "1n2g/bert_b32_fp32_1.log").write_text("nothing\n")
     lines = list(csv.DictReader(io.StringIO(collect(logs, "--format", "csv-runs").stdout)))
-    found = [(line["gpus"], line["repeat"], line["valid"], line["throughput"]) for line in lines]
-    assert found == [
+    values = [(line["gpus"], line["repeat"], line["valid"], line["throughput"]) for line in lines]
+    assert values == [
         ("1", "1", "yes", "100.0"),
         ("1", "2", "yes", "100.5"),
         ("1", "3", "yes", "99.5"),

@@ -11,7 +11,7 @@ from hpcbert.model import Group, Measured, Row, Run, Shape, SpeedupTable
 from hpcbert.results.reduce import tabulate
 
 
-def rows(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file, delimiter="\t"))
 
@@ -20,16 +20,16 @@ def shape_of(row: dict[str, str]) -> Shape:
     return Shape(int(row["nodes"]), int(row["gpus"]) // int(row["nodes"]))
 
 
-def page(row: dict[str, str]) -> tuple[str, ...]:
+def make_table_key(row: dict[str, str]) -> tuple[str, ...]:
     """Return what a set of runs and its published table have in common."""
     framework = row["framework"].partition("(")[0]
     return (row["source"].partition("#")[0], framework, row["precision"], row["batch_per_gpu"])
 
 
-def tables(path: Path) -> dict[tuple[str, ...], SpeedupTable]:
+def make_tables(path: Path) -> dict[tuple[str, ...], SpeedupTable]:
     sets: dict[tuple[str, ...], dict[Shape, list[Run]]] = {}
-    for row in rows(path):
-        runs = sets.setdefault(page(row), {}).setdefault(shape_of(row), [])
+    for row in read_rows(path):
+        runs = sets.setdefault(make_table_key(row), {}).setdefault(shape_of(row), [])
         speed = float(row["samples_per_s"])
         runs.append(Run(len(runs) + 1, 0, speed, True, (), "-", "none", ""))
     speedup_tables = {}
@@ -46,9 +46,9 @@ def test_every_published_median_and_speedup_recomputes_from_its_runs(shared: Pat
     # cell: which seven its medians are of can't be told.
     ambiguous = {("oneflow", "24"), ("oneflow", "48")}
     published: dict[tuple[str, ...], dict[str, list[dict[str, str]]]] = {}
-    for row in rows(shared / "logs" / "published.tsv"):
-        published.setdefault(page(row), {}).setdefault(row["source"], []).append(row)
-    speedup_tables = tables(shared / "logs" / "published-runs.tsv")
+    for row in read_rows(shared / "logs" / "published.tsv"):
+        published.setdefault(make_table_key(row), {}).setdefault(row["source"], []).append(row)
+    speedup_tables = make_tables(shared / "logs" / "published-runs.tsv")
     assert len(speedup_tables) >= 13
     for key, table in speedup_tables.items():
         if (key[1], key[3]) in ambiguous:

@@ -22,7 +22,7 @@ from tests.kit.needs import require
 GROUP = Group("oneflow", "bert-base", "fp16", 32, "rate")
 
 
-def row(shape: str, speed: float | None, spread: float = 0.0) -> Row:
+def make_row(shape: str, speed: float | None, spread: float = 0.0) -> Row:
     return Row(
         shape=Shape.parse(shape), median=speed, mean=speed,
         min=speed and speed * (1 - spread), max=speed and speed * (1 + spread),
@@ -30,14 +30,17 @@ def row(shape: str, speed: float | None, spread: float = 0.0) -> Row:
     )  # fmt: skip
 
 
-def table(speeds: dict[str, float | None], **changes: Any) -> SpeedupTable:
+def make_table(speeds: dict[str, float | None], **changes: Any) -> SpeedupTable:
     rows = sorted(
-        (row(shape, speed) for shape, speed in speeds.items()), key=lambda one: one.shape.gpus
+        (make_row(shape, speed) for shape, speed in speeds.items()),
+        key=lambda entry: entry.shape.gpus,
     )
     return SpeedupTable(Group(**{**vars(GROUP), **changes}), None, tuple(rows))
 
 
-def law(nodes: int, *, ring: float = 0.0, latency: float = 0.0, tree: float = 0.0) -> float:
+def compute_throughput(
+    nodes: int, *, ring: float = 0.0, latency: float = 0.0, tree: float = 0.0
+) -> float:
     """Return samples/s of nodes of 8 GPUs whose step takes 100 ms and what the network costs."""
     seconds = 0.1 + ring * (nodes - 1) / nodes + latency * (nodes - 1) + tree * math.log2(nodes)
     return nodes * 8 * 32 / seconds
@@ -49,22 +52,26 @@ def law(nodes: int, *, ring: float = 0.0, latency: float = 0.0, tree: float = 0.
     ids=["nothing", "ring", "tree", "latency", "ring and latency"],
 )
 def test_what_follows_the_law_is_found(costs: dict[str, float]) -> None:
-    curve = fit_curve(table({f"{n}n8g": law(n, **costs) for n in (1, 2, 4, 8)}))
+    curve = fit_curve(make_table({f"{n}n8g": compute_throughput(n, **costs) for n in (1, 2, 4, 8)}))
     for nodes in (1, 2, 4, 8, 16, 32):
         prediction = curve.predict(nodes)
         assert prediction.low
         assert prediction.high
-        assert prediction.low <= law(nodes, **costs) <= prediction.high
+        assert prediction.low <= compute_throughput(nodes, **costs) <= prediction.high
     assert all(abs(share) < 0.01 for _, share in curve.residuals)
     best = curve.fits[0]
     assert best.seconds == pytest.approx(0.1, rel=1e-3)
 
 
 def test_what_is_said_of_a_prediction() -> None:
-    curve = fit_curve(table({"1n1g": 300.0, "1n8g": law(1), "2n8g": law(2, ring=0.02)}))
+    curve = fit_curve(
+        make_table(
+            {"1n1g": 300.0, "1n8g": compute_throughput(1), "2n8g": compute_throughput(2, ring=0.02)}
+        )
+    )
     prediction = curve.predict(4)
     assert curve.single_gpu_seconds == pytest.approx(32 / 300)
-    assert prediction.throughput == pytest.approx(law(4, ring=0.02))
+    assert prediction.throughput == pytest.approx(compute_throughput(4, ring=0.02))
     assert prediction.step_seconds == pytest.approx(0.115)
     assert prediction.exposed_seconds == pytest.approx(0.015)
     assert prediction.efficiency == pytest.approx(0.1 / 0.115)
@@ -77,14 +84,15 @@ def test_what_is_said_of_a_prediction() -> None:
 
 def test_scatter_widens_the_interval() -> None:
     rows = tuple(
-        row(shape, law(n), spread) for shape, n, spread in (("1n8g", 1, 0.1), ("2n8g", 2, 0.2))
+        make_row(shape, compute_throughput(n), spread)
+        for shape, n, spread in (("1n8g", 1, 0.1), ("2n8g", 2, 0.2))
     )
     prediction = fit_curve(SpeedupTable(GROUP, None, rows)).predict(2)
-    assert prediction.low == pytest.approx(law(2) / 1.2)
+    assert prediction.low == pytest.approx(compute_throughput(2) / 1.2)
 
 
 @pytest.mark.parametrize(
-    ("speeds", "nodes", "why"),
+    ("speeds", "nodes", "reason"),
     [
         ({"1n8g": 100.0, "1n4g": 50.0}, 2, "A run of 2n8g would"),
         ({"4n8g": 100.0}, 8, "A run of 1n8g would"),
@@ -95,23 +103,25 @@ def test_scatter_widens_the_interval() -> None:
     ids=["one node", "no single node", "no numbers", "9 of 2", "64 of 4"],
 )
 def test_it_goes_no_further_than_the_points_carry(
-    speeds: dict[str, float | None], nodes: int, why: str
+    speeds: dict[str, float | None], nodes: int, reason: str
 ) -> None:
-    prediction = fit_curve(table(speeds)).predict(nodes)
-    assert why in prediction.why
+    prediction = fit_curve(make_table(speeds)).predict(nodes)
+    assert reason in prediction.why
     assert prediction.throughput is prediction.low is prediction.high is None
 
 
 def test_faster_on_more_nodes_predicts_no_growth() -> None:
     """No coefficient is negative: what was measured by luck does not grow."""
-    prediction = fit_curve(table({"1n8g": 1000.0, "2n8g": 2100.0})).predict(8)
+    prediction = fit_curve(make_table({"1n8g": 1000.0, "2n8g": 2100.0})).predict(8)
     assert prediction.efficiency == 1.0
     assert prediction.throughput is not None
     assert prediction.throughput <= 8 * 1050.0
 
 
 def test_of_several_widths_the_one_with_most_nodes_counts() -> None:
-    curve = fit_curve(table({"1n1g": 1.0, "2n1g": 2.0, "1n8g": 8.0, "2n8g": 15.0, "4n8g": 28.0}))
+    curve = fit_curve(
+        make_table({"1n1g": 1.0, "2n1g": 2.0, "1n8g": 8.0, "2n8g": 15.0, "4n8g": 28.0})
+    )
     assert (curve.gpus_per_node, [nodes for nodes, _ in curve.points]) == (8, [1, 2, 4])
 
 
@@ -125,7 +135,7 @@ def test_numbers_of_nodes(text: str) -> None:
 # --- the published tables -------------------------------------------------------------------
 
 
-def published(shared: Path) -> dict[tuple[str, ...], dict[Shape, float]]:
+def read_published(shared: Path) -> dict[tuple[str, ...], dict[Shape, float]]:
     """Return every published table: the speeds of its shapes."""
     require("published")
     tables: dict[tuple[str, ...], dict[Shape, float]] = defaultdict(dict)
@@ -140,26 +150,30 @@ def published(shared: Path) -> dict[tuple[str, ...], dict[Shape, float]]:
     return tables
 
 
-def without_largest(
+def drop_largest(
     key: tuple[str, ...], speeds: dict[Shape, float], *, keep: int | None = None
 ) -> tuple[Curve, Shape, float]:
     """Return a curve of a table less its largest shape, that shape, and its speed."""
     largest = max(speeds, key=lambda shape: (shape.gpus, shape.nodes))
-    rest = {
+    smaller = {
         str(shape): speed
         for shape, speed in speeds.items()
         if shape != largest and (keep is None or shape.nodes <= keep)
     }
-    return fit_curve(table(dict(rest), batch_size_per_device=int(key[4]))), largest, speeds[largest]
+    return (
+        fit_curve(make_table(dict(smaller), batch_size_per_device=int(key[4]))),
+        largest,
+        speeds[largest],
+    )
 
 
 def test_every_published_table_less_its_largest_shape(shared: Path) -> None:
     """docs/explanation/prediction.md states these figures."""
     errors, inside_, refused = [], 0, 0
-    for key, speeds in published(shared).items():
+    for key, speeds in read_published(shared).items():
         if len(speeds) < 3:
             continue
-        curve, largest, speed = without_largest(key, speeds)
+        curve, largest, speed = drop_largest(key, speeds)
         prediction = curve.predict(largest.nodes)
         if prediction.throughput is None or curve.gpus_per_node != largest.gpus_per_node:
             assert prediction.why or curve.gpus_per_node != largest.gpus_per_node
@@ -179,11 +193,11 @@ def test_every_published_table_less_its_largest_shape(shared: Path) -> None:
 def test_tables_of_many_nodes_four_times_beyond(shared: Path) -> None:
     """As far as is allowed: of 1 and 4 nodes, what 16 would give."""
     errors = []
-    for key, speeds in published(shared).items():
+    for key, speeds in read_published(shared).items():
         nodes = {shape.nodes for shape in speeds}
         if {1, 4, 16} <= nodes:
             shorter = {shape: speed for shape, speed in speeds.items() if shape.nodes <= 16}
-            curve, largest, speed = without_largest(key, shorter)
+            curve, largest, speed = drop_largest(key, shorter)
             prediction = curve.predict(largest.nodes)
             assert prediction.throughput is not None
             errors.append(abs(prediction.throughput / speed - 1))
@@ -196,17 +210,17 @@ def test_tables_of_many_nodes_four_times_beyond(shared: Path) -> None:
 # --- the command ----------------------------------------------------------------------------
 
 
-def test_the_command(tmp_path: Path, here: None) -> None:
-    runs = {f"{n}n8g": law(n, ring=0.02) for n in (1, 2, 4)}
+def test_the_command(tmp_path: Path, empty_directory: None) -> None:
+    runs = {f"{n}n8g": compute_throughput(n, ring=0.02) for n in (1, 2, 4)}
     path = tmp_path / "r.json"
-    path.write_text(document.render_results(ResultSet((recorded(runs),))))
+    path.write_text(document.render_results(ResultSet((make_recorded(runs),))))
     result = inside("predict", path, "--nodes", "8,64", "--json")
     assert result.returncode == 4
-    (found,) = result.data["tables"]
-    assert [point["nodes"] for point in found["points"]] == [1, 2, 4]
-    assert found["reach"] == 16
-    eight, far = found["predictions"]
-    assert eight["low"] < law(8, ring=0.02) < eight["high"]
+    (curve,) = result.data["tables"]
+    assert [point["nodes"] for point in curve["points"]] == [1, 2, 4]
+    assert curve["reach"] == 16
+    eight, far = curve["predictions"]
+    assert eight["low"] < compute_throughput(8, ring=0.02) < eight["high"]
     assert far["throughput"] is None
     assert "64 nodes are 16 times" in result.error["message"]
     text = inside("predict", path, "--nodes", "8")
@@ -215,10 +229,10 @@ def test_the_command(tmp_path: Path, here: None) -> None:
     assert inside("predict", path, "--nodes", "x").returncode == 2
 
 
-def recorded(speeds: dict[str, float]) -> SpeedupTable:
-    speedup_table = table(dict(speeds))
+def make_recorded(speeds: dict[str, float]) -> SpeedupTable:
+    speedup_table = make_table(dict(speeds))
     counts = RepeatCount(1, 1)
     rows = (
-        replace(row, origin=Origin("record", "x"), repeats=counts) for row in speedup_table.rows
+        replace(entry, origin=Origin("record", "x"), repeats=counts) for entry in speedup_table.rows
     )
     return replace(speedup_table, rows=tuple(rows))

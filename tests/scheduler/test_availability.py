@@ -31,37 +31,37 @@ CONFIG = "ClusterName = c\nAccountingStorageEnforce = associations,limits,qos\nS
 PARTITIONS = "PartitionName=gpu AllowAccounts=ALL AllowQos=ALL Default=YES MaxTime=01:00:00 Nodes=n[1-4] State=UP TotalNodes=4\n"
 
 
-def findings(folder: Path, site: str, nodes: int = 2, **said: Any) -> dict[str, Finding]:
-    """Return what is bad at a site, by the check's name; `said` is what commands print instead."""
+def findings(folder: Path, site: str, nodes: int = 2, **texts: Any) -> dict[str, Finding]:
+    """Return what is bad at a site, by the check's name; `texts` is what commands print instead."""
 
     def run(argv: Sequence[str], **_: Any) -> Outcome:
         words = " ".join(argv)
         table = {
-            "--test-only": said.get("tried", ""),
+            "--test-only": texts.get("tried", ""),
             "show reservation": RESERVED.format(me=ME),
             "%P|%f|%D": FEATURES,
-            "%N|%P|%T": said.get("states", STATES),
+            "%N|%P|%T": texts.get("states", STATES),
             "sinfo": SINFO,
             "show partition": PARTITIONS,
-            "show config": said.get("config", CONFIG),
+            "show config": texts.get("config", CONFIG),
             f"show assoc user={ME}": ASSOC,
             "show user": f"{ME}|proj\n",
             "show qos": "normal|||||||\nhigh|||||||\n",
-            "--mpi=list": said.get("mpi", "MPI plugin types are...\n\tnone\n\tpmi2\n"),
+            "--mpi=list": texts.get("mpi", "MPI plugin types are...\n\tnone\n\tpmi2\n"),
             "srun --help": "Usage\n",
         }
-        text = next((one for key, one in table.items() if key in words), "")
+        text = next((answer for key, answer in table.items() if key in words), "")
         if text.startswith("error"):
             return Outcome(tuple(argv), 1, "", text)
         return Outcome(tuple(argv), 0, text)
 
     start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
-    found = examine_site(drafts.site_of(folder, site, start=start), World(run, environ={}), nodes)
-    return {finding.name: finding for finding in found if finding.status != "ok"}
+    results = examine_site(drafts.site_of(folder, site, start=start), World(run, environ={}), nodes)
+    return {finding.name: finding for finding in results if finding.status != "ok"}
 
 
 @pytest.mark.parametrize(
-    ("slurm", "name", "said", "remedy"),
+    ("slurm", "name", "detail", "remedy"),
     [
         ('partition = "nix"', "partition", "no partition 'nix'", "--partition gpu"),
         ('account = "nix"', "account", "not in account nix", "--account proj"),
@@ -78,18 +78,18 @@ def findings(folder: Path, site: str, nodes: int = 2, **said: Any) -> dict[str, 
     ],
 )  # fmt: skip
 def test_a_choice_that_can_not_be_had_is_found_with_what_to_type(
-    tmp_path: Path, slurm: str, name: str, said: str, remedy: str
+    tmp_path: Path, slurm: str, name: str, detail: str, remedy: str
 ) -> None:
     chosen = "" if slurm.startswith("gres") else 'gres = "gpu:v100"\n'
-    found = findings(tmp_path, f"[slurm]\n{chosen}{slurm}\n")
-    assert said in found[name].detail
-    assert found[name].remedy == remedy
-    assert set(found) <= {name, "sbatch --test-only"}
+    problems = findings(tmp_path, f"[slurm]\n{chosen}{slurm}\n")
+    assert detail in problems[name].detail
+    assert problems[name].remedy == remedy
+    assert set(problems) <= {name, "sbatch --test-only"}
 
 
 def test_more_nodes_than_work_are_told_with_those_that_are_away(tmp_path: Path) -> None:
-    found = findings(tmp_path, '[slurm]\ngres = "gpu:v100"\n', nodes=3)
-    away = found["nodes of the partition"]
+    problems = findings(tmp_path, '[slurm]\ngres = "gpu:v100"\n', nodes=3)
+    away = problems["nodes of the partition"]
     assert away.detail == (
         "2 of 3 nodes with such GPUs run jobs; away: n3 (drained); you asked for 3."
     )
@@ -104,8 +104,8 @@ def test_more_gpus_than_a_node_has_are_told_with_what_it_has(tmp_path: Path) -> 
 def test_a_reservation_of_fewer_nodes_is_told(tmp_path: Path) -> None:
     text = '[slurm]\ngres = "gpu:v100"\nreservation = "mine"\nconstraint = "ib&volta"\n'
     assert not findings(tmp_path, text, nodes=2)
-    found = findings(tmp_path, text, nodes=4, states="")
-    assert "has 2 nodes; you asked for 4" in found["reservation"].detail
+    problems = findings(tmp_path, text, nodes=4, states="")
+    assert "has 2 nodes; you asked for 4" in problems["reservation"].detail
 
 
 def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_what_sbatch_itself_says_is_told_and_a_demand_answered(tmp_path: Path) -
     finding = findings(tmp_path, text, tried=demand)["sbatch --test-only"]
     assert "submit with --export=NONE; error: allocation failure" in finding.detail
     assert finding.remedy == 'site.toml: slurm.sbatch_args = ["--export=NONE"]'
-    given = findings(tmp_path, f"{text}sbatch_args = ['--export=NONE']\n", tried=demand)
-    assert given["sbatch --test-only"].remedy == ""
+    problems = findings(tmp_path, f"{text}sbatch_args = ['--export=NONE']\n", tried=demand)
+    assert problems["sbatch --test-only"].remedy == ""
 
 
 def test_arrays_that_are_too_short_are_told(tmp_path: Path) -> None:
     config = CONFIG.replace("1001", "3")
-    found = findings(tmp_path, '[slurm]\ngres = "gpu:v100"\n', config=config)
-    assert "2 jobs" in found["arrays"].detail
+    problems = findings(tmp_path, '[slurm]\ngres = "gpu:v100"\n', config=config)
+    assert "2 jobs" in problems["arrays"].detail
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,9 @@ class Truth:
     def squeue(self) -> str:
         lines = list(self.junk)
         for repeat in range(len(self.runs)):
-            found = self.at(repeat, self.now)
-            if found and (self.now < found[0].end + self.memory):
-                run, state = found
+            current = self.at(repeat, self.now)
+            if current and (self.now < current[0].end + self.memory):
+                run, state = current
                 lines.append(squeue(f"5_{repeat + 1}", state, submit=T + run.submit).strip())
         return "\n".join(lines)
 
@@ -140,7 +140,7 @@ def line(repeat: int, run: Run, state: str) -> str:
 def histories(draw: st.DrawFn) -> Truth:
     runs = []
     for _ in range(REPEATS):
-        moment, one = 0, []
+        moment, history = 0, []
         for attempt in range(draw(st.integers(1, 3))):
             start = moment + draw(st.integers(1, 60))
             end = start + draw(st.integers(1, 120))
@@ -150,11 +150,11 @@ def histories(draw: st.DrawFn) -> Truth:
             wrote = draw(st.booleans())
             well = state == "COMPLETED" or (state == "NODE_FAIL" and draw(st.booleans()))
             before, during = draw(st.sampled_from(WAITING)), draw(st.sampled_from(RUNNING))
-            one.append(Run(moment, start, end, state, before, during, wrote, 0 if well else 1))
+            history.append(Run(moment, start, end, state, before, during, wrote, 0 if well else 1))
             moment = end + 1
             if last:
                 break
-        runs.append(one)
+        runs.append(history)
     return Truth(
         runs,
         lag=draw(st.integers(0, 40)),
@@ -175,11 +175,11 @@ def follow(truth: Truth, watched: Built) -> None:
     assert isinstance(slurm, SlurmPoller)
     polls = 0
     while not tracker.is_over():
-        asked = dict(truth.asked)
+        counts = dict(truth.asked)
         truth.write(watched)
         tracker.poll()
         polls += 1
-        assert all(count - asked.get(program, 0) <= 1 for program, count in truth.asked.items())
+        assert all(count - counts.get(program, 0) <= 1 for program, count in truth.asked.items())
         assert polls < 400, "it must come to an end"
         for (_, repeat), state in tracker.states.items():
             if state.kind == "succeeded":
@@ -190,8 +190,8 @@ def follow(truth: Truth, watched: Built) -> None:
                 ended = [
                     run for run in truth.runs[repeat - 1] if run.end <= truth.now and run.wrote
                 ]
-                own = state.source == "status-file" and any(run.exit == 0 for run in ended)
-                assert newest[1] == "COMPLETED" or (own and unheard)
+                by_record = state.source == "status-file" and any(run.exit == 0 for run in ended)
+                assert newest[1] == "COMPLETED" or (by_record and unheard)
         truth.calls.append(polls)
         truth.now += max(1, int(tracker.pause()))
     for (_, repeat), state in tracker.states.items():

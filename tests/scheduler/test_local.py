@@ -72,7 +72,7 @@ class Queue:
 
     def survivors(self) -> list[int]:
         """Processes with this test's tag in their environment."""
-        found = []
+        pids = []
         for path in Path("/proc").iterdir():
             if path.name.isdigit() and read_start_time(int(path.name)):
                 try:
@@ -80,8 +80,8 @@ class Queue:
                 except OSError:
                     continue
                 if f"HPCBERT_TEST_TAG={self.tag}".encode() in environment:
-                    found.append(int(path.name))
-        return found
+                    pids.append(int(path.name))
+        return pids
 
 
 @pytest.fixture
@@ -111,7 +111,9 @@ def run_locally(tmp_path: Path, watched: Build) -> Iterator[Callable[..., Queue]
             built.directory, built.campaign, time_limit_minutes=minutes, grace=grace,
             environ={**environ, **(env or {})},
         )  # fmt: skip
-        arrays = [replace(one, job_id=job_id, state="submitted") for one in built.campaign.arrays]
+        arrays = [
+            replace(array, job_id=job_id, state="submitted") for array in built.campaign.arrays
+        ]
         campaign = replace(built.campaign, arrays=tuple(arrays))
         store.write_manifest(built.directory, campaign)
         queues.append(Queue(Built(built.directory, campaign), tag))
@@ -174,8 +176,8 @@ def test_ranks_get_the_callers_environment_without_his_slurm_job(run_locally: St
     assert env["SLURM_ARRAY_TASK_ID"] == "1"
     assert env["SLURM_ARRAY_JOB_ID"] == queue.job_id
     assert env["CUDA_VISIBLE_DEVICES"] == "4", "the point has one GPU"
-    gone = {"SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_PARTITION", "PMIX_RANK"}
-    assert not gone & set(env)
+    variables = {"SLURM_JOB_ID", "SLURM_NTASKS", "SBATCH_PARTITION", "PMIX_RANK"}
+    assert not variables & set(env)
     assert not [name for name in env if name.startswith("SUBMITIT")]
     second = (queue.watched.directory / "environment2").read_text()
     assert "CUDA_VISIBLE_DEVICES=4,5\n" in second
@@ -261,7 +263,7 @@ def test_a_killed_queue_takes_its_script_along_and_says_so(run_locally: Start) -
     queue.wait(lambda repeat_states: repeat_states[0].word == "RUNNING")
     assert descendants(queue.pid)
     os.kill(queue.pid, signal.SIGKILL)
-    queue.wait(lambda found: found[0].word == "CANCELLED")
+    queue.wait(lambda states: states[0].word == "CANCELLED")
     first, second = queue.states()
     assert "queue process was killed" in first.detail
     assert (second.word, second.kind) == ("UNKNOWN", "unknown")

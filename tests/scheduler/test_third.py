@@ -12,7 +12,7 @@ import pytest
 
 from hpcbert.config import schedulers
 from hpcbert.model import MANIFEST
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 from tests.kit.paths import REPOSITORY
 from tests.kit.tables import runs
 from tests.kit.training import WORDS, stand_in
@@ -20,7 +20,7 @@ from tests.scheduler import spool
 
 
 @pytest.fixture
-def place(tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, empty_directory: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The batch system's directory, and a site that names it."""
     monkeypatch.setitem(schedulers.SCHEDULERS, spool.TRAITS.name, spool.TRAITS)
     folder = tmp_path / "spool"
@@ -38,7 +38,7 @@ def flag(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def submit(tmp_path: Path, place: Path, flag: Path) -> Callable[..., Done]:
+def submit(tmp_path: Path, place: Path, flag: Path) -> Callable[..., CliResult]:
     program = stand_in(
         tmp_path, f"if [[ $SLURM_ARRAY_TASK_ID == 2 && -e {flag} ]]; then rm {flag}; exit 7; fi"
     )
@@ -51,14 +51,14 @@ def kinds() -> dict[str, int]:
 
 
 def test_doctor_asks_it(place: Path) -> None:
-    found = {one["name"]: one for one in inside("doctor", "--json").data}
-    assert (found["spool"]["status"], found["spool"]["detail"]) == ("ok", str(place))
-    assert not {"sbatch", "slurmctld", "PyTorch"} & set(found)
+    findings = {finding["name"]: finding for finding in inside("doctor", "--json").data}
+    assert (findings["spool"]["status"], findings["spool"]["detail"]) == ("ok", str(place))
+    assert not {"sbatch", "slurmctld", "PyTorch"} & set(findings)
     refused = inside("doctor", "--nodes", "2")
     assert (refused.returncode, "with the spool scheduler" in refused.stderr) == (2, True)
 
 
-def test_what_a_dry_run_shows_is_its_own(submit: Callable[..., Done], place: Path) -> None:
+def test_what_a_dry_run_shows_is_its_own(submit: Callable[..., CliResult], place: Path) -> None:
     result = inside(*WORDS, "--python", "true", "--dry-run")
     assert result.returncode == 0, result.stderr
     assert "$ (spool queue)" in result.stdout
@@ -72,19 +72,19 @@ def test_what_a_dry_run_shows_is_its_own(submit: Callable[..., Done], place: Pat
 
 
 def test_a_campaign_is_submitted_followed_retried_and_collected(
-    submit: Callable[..., Done], place: Path, flag: Path
+    submit: Callable[..., CliResult], place: Path, flag: Path
 ) -> None:
     flag.touch()
     data = submit().data
     assert [path.name for path in place.iterdir()] == ["0001.job"]
-    assert [one["job_id"] for one in data["arrays"]] == ["0001"]
+    assert [entry["job_id"] for entry in data["arrays"]] == ["0001"]
     assert kinds() == {"waiting": 2}
     spool.work(place)
     assert inside("monitor", "--json").returncode == 0
     assert kinds() == {"succeeded": 1, "failed": 1}
     again = inside("retry", "--json")
     (array,) = again.data["campaigns"][0]["arrays"]
-    assert ([one["repeat"] for one in array["repeats"]], array["job_id"]) == ([2], "0002")
+    assert ([entry["repeat"] for entry in array["repeats"]], array["job_id"]) == ([2], "0002")
     spool.work(place)
     collected = inside("collect", "--json")
     assert collected.returncode == 0, collected.stderr
@@ -95,7 +95,7 @@ def test_a_campaign_is_submitted_followed_retried_and_collected(
 
 
 def test_who_waits_sees_it_retry_what_failed(
-    submit: Callable[..., Done], place: Path, flag: Path
+    submit: Callable[..., CliResult], place: Path, flag: Path
 ) -> None:
     flag.touch()
     over = threading.Event()
@@ -116,7 +116,7 @@ def test_who_waits_sees_it_retry_what_failed(
 
 
 def test_what_is_cancelled_stays_on_record_and_can_be_retried(
-    submit: Callable[..., Done], place: Path
+    submit: Callable[..., CliResult], place: Path
 ) -> None:
     directory = Path(submit().data["directory"])
     result = inside("cancel", str(directory), "--yes", "--json")
@@ -133,7 +133,7 @@ def test_what_is_cancelled_stays_on_record_and_can_be_retried(
 
 
 def test_a_job_that_an_interrupted_submission_left_is_found(
-    submit: Callable[..., Done], place: Path, monkeypatch: pytest.MonkeyPatch
+    submit: Callable[..., CliResult], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPOOL_DIES", "1")
     stopped = submit()
@@ -146,7 +146,7 @@ def test_a_job_that_an_interrupted_submission_left_is_found(
 
 
 def test_a_manifest_that_names_an_unknown_scheduler_is_damaged(
-    submit: Callable[..., Done], place: Path
+    submit: Callable[..., CliResult], place: Path
 ) -> None:
     directory = Path(submit().data["directory"])
     path = directory / MANIFEST

@@ -117,8 +117,12 @@ def test_without_accounting_squeue_and_the_jobs_themselves_are_asked(
     built.mark("1n1g", 2, start, {"event": "end", "time": T + 5, "exit": 1})
     tracker = Tracker([built], run=slurm)
     tracker.poll()
-    found = [(state.word, state.source) for state in tracker.states.values()]
-    assert found == [("COMPLETED", "status-file"), ("FAILED", "status-file"), ("RUNNING", "squeue")]
+    observed = [(state.word, state.source) for state in tracker.states.values()]
+    assert observed == [
+        ("COMPLETED", "status-file"),
+        ("FAILED", "status-file"),
+        ("RUNNING", "squeue"),
+    ]
     assert not tracker.is_over()
     next(iter(tracker._pollers))._due = 0  # type: ignore[attr-defined]
     tracker.poll()
@@ -174,9 +178,9 @@ def test_changes_are_told_once(watched: Build, slurm: Slurm, clock: Clock) -> No
     assert [state.word for state in tracker.poll().values()] == ["COMPLETED"]
     assert tracker.is_over()
     clock.now += 100
-    asked = slurm.count("sacct")
+    count = slurm.count("sacct")
     assert tracker.poll() == {}
-    assert slurm.count("sacct") == asked, "what is over is not asked about"
+    assert slurm.count("sacct") == count, "what is over is not asked about"
 
 
 def test_slurm_is_not_asked_before_it_is_time(watched: Build, slurm: Slurm, clock: Clock) -> None:
@@ -355,10 +359,10 @@ def test_a_thousand_elements_are_one_query_and_no_long_wait(watched: Build, slur
 
 def test_one_tracker_follows_both_schedulers(watched: Build, slurm: Slurm, clock: Clock) -> None:
     built = watched("local-1-1", repeats=1, name="here", scheduler="local")
-    there = watched("12", repeats=1)
+    slurm_campaign = watched("12", repeats=1)
     slurm.sacct = sacct("12_1", "RUNNING")
     slurm.squeue = squeue("12_1", "RUNNING")
-    tracker = Tracker([built, there], run=slurm, clock=clock)
+    tracker = Tracker([built, slurm_campaign], run=slurm, clock=clock)
     tracker.poll()
     assert tracker.states[NAME, 1].word == "RUNNING"
     assert tracker.states[NAME.replace("camp", "here"), 1].word == "UNKNOWN"

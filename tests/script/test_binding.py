@@ -14,7 +14,7 @@ from hpcbert.model import Shape
 from hpcbert.script.plan import Request
 from tests.kit import drafts
 from tests.kit.drafts import reference
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.kit.recipes import SHELL, rank_command
 from tests.kit.scripts import RECORDER, only_script, run_script, tool, with_python
 from tests.kit.scripts import drafted as drafted_script
@@ -36,12 +36,12 @@ SOCKETS = ("0-63,128-191",) * 4 + ("64-127,192-255",) * 4
 CROSSED = tuple(f"{16 * n}-{16 * n + 15}" for n in (3, 3, 1, 1, 2, 2, 0, 0))
 
 
-def numbers(text: str) -> set[int]:
-    found: set[int] = set()
+def parse_numbers(text: str) -> set[int]:
+    values: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        values.update(range(int(first), int(last or first) + 1))
+    return values
 
 
 class Node:
@@ -49,12 +49,12 @@ class Node:
 
     def __init__(self, folder: Path, near: tuple[str, ...], cpus: int, threads: int = 1) -> None:
         self.folder, self.allowed = folder, f"0-{cpus - 1}"
-        put(folder, "sys/devices/system/cpu/online", self.allowed + "\n")
+        write_file(folder, "sys/devices/system/cpu/online", self.allowed + "\n")
         for cpu in range(cpus):
             core = cpu % (cpus // threads)
             same = ",".join(str(core + cpus // threads * n) for n in range(threads))
             path = f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-            put(folder, path, same + "\n")
+            write_file(folder, path, same + "\n")
         for number, place in enumerate(near):
             self.device(f"0000:{number + 16:02x}:00.0", NVIDIA, place)
         self.device("0000:01:00.0", BMC, self.allowed)
@@ -65,7 +65,7 @@ class Node:
     def device(self, name: str, kind: tuple[str, str], near: str) -> None:
         parts = zip(("vendor", "class", "local_cpulist"), (*kind, near), strict=True)
         for file, text in parts:
-            put(self.folder, f"sys/bus/pci/devices/{name}/{file}", text + "\n")
+            write_file(self.folder, f"sys/bus/pci/devices/{name}/{file}", text + "\n")
 
     def ranks(
         self, shape: str = "1n8g", *, device: str = "gpu", variables: Mapping[str, str] = {},
@@ -78,7 +78,7 @@ class Node:
         draft = drafts.drafted(site, request, options={"dry": True})
         library = self.folder / "library"
         library.mkdir(exist_ok=True)
-        status = put(
+        status = write_file(
             self.folder, "status", f"Name:\tbash\nCpus_allowed_list:\t{allowed or self.allowed}\n"
         )
         for name in ("rank.bash", "bind.bash"):
@@ -92,16 +92,16 @@ class Node:
     ) -> tuple[set[int] | None, str]:
         bound, threads = (self.folder / f"{word}.{number}" for word in ("bound", "threads"))
         bound.unlink(missing_ok=True)
-        told = {
+        environment = {
             "PATH": f"{self.folder / 'tools'}:{os.environ['PATH']}", "BOUND": str(bound),
             "THREADS": str(threads), "SLURM_LOCALID": str(number), "SLURM_PROCID": str(number),
             "SLURM_NTASKS": "8", "HPCBERT_NODE_IPS": "127.0.0.1", "HPCBERT_NODES": "1", **variables,
         }  # fmt: skip
-        subprocess.run(["bash", "-c", text], env=told, check=True, timeout=CEILING)
-        return numbers(bound.read_text()) if bound.exists() else None, threads.read_text()
+        subprocess.run(["bash", "-c", text], env=environment, check=True, timeout=CEILING)
+        return parse_numbers(bound.read_text()) if bound.exists() else None, threads.read_text()
 
 
-def disjoint(ranks: list[tuple[set[int] | None, str]]) -> bool:
+def are_disjoint(ranks: list[tuple[set[int] | None, str]]) -> bool:
     every = [cpu for cpus, _ in ranks for cpu in cpus or ()]
     return len(every) == len(set(every)) > 0
 
@@ -112,18 +112,18 @@ def disjoint(ranks: list[tuple[set[int] | None, str]]) -> bool:
 def test_each_rank_has_cpus_near_its_gpu_and_no_other_has_them(
     near: tuple[str, ...], cpus: int, threads: int, tmp_path: Path
 ) -> None:
-    each = min(16, cpus // 8)
+    share = min(16, cpus // 8)
     ranks = Node(tmp_path, near, cpus, threads).ranks()
-    assert disjoint(ranks)
-    for (found, omp), place in zip(ranks, near, strict=True):
-        assert found is not None
-        assert found <= numbers(place)
-        assert (len(found), omp) == (each, str(each))
+    assert are_disjoint(ranks)
+    for (rank_cpus, omp), place in zip(ranks, near, strict=True):
+        assert rank_cpus is not None
+        assert rank_cpus <= parse_numbers(place)
+        assert (len(rank_cpus), omp) == (share, str(share))
 
 
 def test_two_threads_of_a_core_are_never_those_of_two_ranks(tmp_path: Path) -> None:
     ranks = Node(tmp_path, SOCKETS, 256, 2).ranks(nodes={"cpus_per_gpu": 24})
-    cores = [{cpu % 128 for cpu in found or ()} for found, _ in ranks]
+    cores = [{cpu % 128 for cpu in cpus or ()} for cpus, _ in ranks]
     assert all(len(core) == 16 for core in cores)
     assert len(set().union(*cores)) == 128
     assert {omp for _, omp in ranks} == {"24"}
@@ -138,27 +138,27 @@ def test_slurm_s_numbers_say_which_gpus_the_ranks_have(tmp_path: Path) -> None:
     node = Node(tmp_path, SOCKETS, 256, 2)
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         ranks = node.ranks("1n4g", variables={name: "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"})
-        assert disjoint(ranks)
-        assert all(found and found <= numbers(SOCKETS[4]) for found, _ in ranks)
+        assert are_disjoint(ranks)
+        assert all(cpus and cpus <= parse_numbers(SOCKETS[4]) for cpus, _ in ranks)
 
 
 @pytest.mark.parametrize("shown", ["0", "5"])
 def test_ranks_that_see_one_gpu_each_come_to_the_same_shares(shown: str, tmp_path: Path) -> None:
     node = Node(tmp_path, CROSSED, 64)
-    told = {"CUDA_VISIBLE_DEVICES": shown, "SLURM_STEP_GPUS": shown}
-    assert node.ranks(variables={**told, "SLURM_JOB_GPUS": "0,1,2,3,4,5,6,7"}) == node.ranks()
+    variables = {"CUDA_VISIBLE_DEVICES": shown, "SLURM_STEP_GPUS": shown}
+    assert node.ranks(variables={**variables, "SLURM_JOB_GPUS": "0,1,2,3,4,5,6,7"}) == node.ranks()
 
 
 def test_where_nothing_says_what_is_near_the_cpus_are_shared_evenly(tmp_path: Path) -> None:
     for number, variables in enumerate(({}, {"SLURM_JOB_GPUS": "0,1,2,3,4,5,6,MIG-1[0]"})):
         ranks = Node(tmp_path / str(number), SOCKETS[:4], 64).ranks(variables=variables)
-        assert [min(found or ()) for found, _ in ranks] == list(range(0, 64, 8))
+        assert [min(cpus or ()) for cpus, _ in ranks] == list(range(0, 64, 8))
 
 
 def test_ranks_on_cpus_have_cpus_of_their_own(tmp_path: Path) -> None:
     ranks = Node(tmp_path, SOCKETS, 256, 2).ranks(device="cpu", nodes={"cpus_per_gpu": 4})
-    assert disjoint(ranks)
-    assert {(len(found or ()), omp) for found, omp in ranks} == {(4, "4")}
+    assert are_disjoint(ranks)
+    assert {(len(cpus or ()), omp) for cpus, omp in ranks} == {(4, "4")}
 
 
 def test_gpus_of_amd_are_found_too(tmp_path: Path) -> None:
@@ -166,16 +166,16 @@ def test_gpus_of_amd_are_found_too(tmp_path: Path) -> None:
     for number in range(8):
         node.device(f"0000:{0xC1 - number * 16:02x}:00.0", AMD, f"{number * 16}-{number * 16 + 15}")
     ranks = node.ranks()
-    assert [min(found or ()) for found, _ in ranks] == list(range(112, -1, -16))
+    assert [min(cpus or ()) for cpus, _ in ranks] == list(range(112, -1, -16))
 
 
 def test_what_slurm_gave_is_all_that_there_is(tmp_path: Path) -> None:
     node = Node(tmp_path, CROSSED, 64)
     shared: dict[str, Any] = {"slurm": {"exclusive": False}}
     ranks = node.ranks("1n2g", allowed="50-57", **shared)
-    assert [found for found, _ in ranks] == [{50, 51, 52, 53}, {54, 55, 56, 57}]
+    assert [cpus for cpus, _ in ranks] == [{50, 51, 52, 53}, {54, 55, 56, 57}]
     # Nobody keeps another job off these, which may be on them already.
-    assert {found is None for found, _ in node.ranks("1n2g", **shared)} == {True}
+    assert {cpus is None for cpus, _ in node.ranks("1n2g", **shared)} == {True}
 
 
 def test_fewer_cpus_than_ranks_are_shared_by_all(tmp_path: Path) -> None:
@@ -220,9 +220,9 @@ def test_the_kernel_is_told(tmp_path: Path) -> None:
     draft = drafted_script(with_python(site, tool(tmp_path, "python", program)))
     script = run_script(draft, tmp_path)
     assert script.returncode == 0, script.stderr
-    one, other = ((tmp_path / f"record.cpus.{n}").read_text().split()[1] for n in (0, 1))
-    assert one != other
-    assert numbers(one) | numbers(other) <= os.sched_getaffinity(0)
+    first, second = ((tmp_path / f"record.cpus.{n}").read_text().split()[1] for n in (0, 1))
+    assert first != second
+    assert parse_numbers(first) | parse_numbers(second) <= os.sched_getaffinity(0)
     for rank in (0, 1):
         environment = (tmp_path / f"record.env.{rank}").read_text().split("\0")
         assert "OMP_NUM_THREADS=1" in environment
@@ -237,7 +237,7 @@ def test_scripts_that_bind_are_clean_for_shellcheck(tmp_path: Path) -> None:
         site = reference(tmp_path, nodes=nodes, slurm={"exclusive": exclusive})
         draft = drafts.drafted(site, Request(Shape(2, 4), device=device), options={"dry": True})
         text = only_script(draft)
-        files.append(put(tmp_path, f"{number}.sh", text))
+        files.append(write_file(tmp_path, f"{number}.sh", text))
     check = ["shellcheck", "--shell=bash", "--norc", *map(str, files)]
     result = subprocess.run(check, capture_output=True, text=True, check=False, timeout=CEILING)
     assert result.stdout == ""

@@ -36,23 +36,23 @@ pytestmark = pytest.mark.slow
 ENTER = REPOSITORY / "hpcbert" / "shell" / "enter.sh"
 
 
-def pytorch() -> Recipe:
+def load_pytorch() -> Recipe:
     return drafts.load()
 
 
-def drafted(where: Site, image: str = "", *, data: str = "", **options: Any) -> Draft:
+def draft_in_container(where: Site, image: str = "", *, data: str = "", **options: Any) -> Draft:
     site = settled(where, image=image, data=data)
     return drafts.drafted(site, Request(Shape(1, 1), repeats=1), options=options)
 
 
-def run(draft: Draft, tmp_path: Path, **env: str) -> tuple[int, str, list[list[str]]]:
+def run_campaign(draft: Draft, tmp_path: Path, **env: str) -> tuple[int, str, list[list[str]]]:
     """Write a campaign and run its script; return exit code, stderr and the calls of srun."""
     slurm = slurm_in(tmp_path / "bin")
     script = run_script(draft, tmp_path, **{**slurm, "NODE": "node3", "NO_RANKS": "1", **env})
     return script.returncode, script.stderr, records(tmp_path / "record.srun")
 
 
-def flags(call: list[str]) -> dict[str, str]:
+def read_flags(call: list[str]) -> dict[str, str]:
     words = [word for word in call if word.startswith(("--container", "--no-container"))]
     return {word.partition("=")[0]: word.partition("=")[2] for word in words}
 
@@ -64,35 +64,35 @@ def test_pyxis_gets_every_flag_and_makes_the_container_outside_the_measured_step
         tmp_path,
         container={"runtime": "pyxis", "mounts": ("/scratch:/scratch:ro",), "env": ("HF_HOME",)},
     )
-    draft = drafted(where, "/images/d e.sqsh", data="/data")
-    code, errors, calls = run(draft, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
+    draft = draft_in_container(where, "/images/d e.sqsh", data="/data")
+    code, errors, calls = run_campaign(draft, tmp_path, INSIDE="1", PYXIS_CONTAINER_IMAGE="other")
     assert code == 0, errors
     create, inside, outside, measured, leave = calls
-    assert flags(create)["--container-image"] == "/images/d e.sqsh"
+    assert read_flags(create)["--container-image"] == "/images/d e.sqsh"
     text = f"{draft.directory}:{draft.directory}"
     for call in (create, inside, measured):
-        found = flags(call)
-        assert found["--container-name"] == "hpcbert-5"
-        assert found["--container-mounts"].startswith(f"{text},/data:/data,/scratch:/scratch:ro,")
+        values = read_flags(call)
+        assert values["--container-name"] == "hpcbert-5"
+        assert values["--container-mounts"].startswith(f"{text},/data:/data,/scratch:/scratch:ro,")
         for name in ("MASTER_ADDR", "MASTER_PORT", "HPCBERT_NODES", "HPCBERT_NODE_IPS", "HF_HOME"):
-            assert name in found["--container-env"].split(",")
+            assert name in values["--container-env"].split(",")
         assert {
             "--no-container-mount-home",
             "--no-container-remap-root",
             "--container-writable",
             "--no-container-entrypoint",
-        } <= set(found)
-    assert "--container-image" not in flags(measured)
-    assert not flags(outside)
-    assert not flags(leave)
+        } <= set(values)
+    assert "--container-image" not in read_flags(measured)
+    assert not read_flags(outside)
+    assert not read_flags(leave)
     assert leave[-2:] == ["remove", "hpcbert-5"]
     assert "-l" not in measured
     assert "container" in [event["event"] for event in events(draft)]
 
 
 def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) -> None:
-    draft = drafted(reference(tmp_path, container={"runtime": "pyxis"}), "/i.sqsh")
-    code, errors, calls = run(draft, tmp_path)
+    draft = draft_in_container(reference(tmp_path, container={"runtime": "pyxis"}), "/i.sqsh")
+    code, errors, calls = run_campaign(draft, tmp_path)
     assert code == 125
     assert "node3: not in the container" in errors
     assert [event["event"] for event in events(draft)] == ["start", "end"]
@@ -101,7 +101,7 @@ def test_a_node_without_the_plugin_ends_the_job_before_training(tmp_path: Path) 
 
 
 def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None:
-    recipe = replace(pytorch(), image=RecipeImage(writable=False, workdir="/work dir"))
+    recipe = replace(load_pytorch(), image=RecipeImage(writable=False, workdir="/work dir"))
     for runtime, expected in (
         (
             "pyxis",
@@ -136,7 +136,7 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
             },
         )
         site = settled(where, image="/i.sqsh")
-        draft = drafts.drafted(site, Request(Shape(2, 1), repeats=1), found=recipe)
+        draft = drafts.drafted(site, Request(Shape(2, 1), repeats=1), framework_recipe=recipe)
         text = only_script(draft)
         for words in expected:
             assert words in text
@@ -145,10 +145,10 @@ def test_settings_of_site_and_recipe_reach_both_runtimes(tmp_path: Path) -> None
 
 def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: Path) -> None:
     where = reference(tmp_path, container={"runtime": "enroot", "scratch": "/raid"})
-    text = only_script(drafted(where, "nvcr.io/nvidia/pytorch:25.04-py3"))
+    text = only_script(draft_in_container(where, "nvcr.io/nvidia/pytorch:25.04-py3"))
     uri = "'docker://nvcr.io#nvidia/pytorch:25.04-py3'"
     assert f"import_image {uri} '{tmp_path}/a b/images' nvcr.io+nvidia+pytorch+25.04-py3" in text
-    text = only_script(drafted(where, "/images/x.sqsh"))
+    text = only_script(draft_in_container(where, "/images/x.sqsh"))
     assert "image=/images/x.sqsh\n" in text
     assert "import_image" not in text
 
@@ -156,7 +156,7 @@ def test_enroot_imports_what_a_registry_has_and_takes_a_file_as_it_is(tmp_path: 
 @pytest.mark.parametrize("runtime", ["pyxis", "enroot", "apptainer", "none"])
 def test_a_campaign_brings_what_its_script_runs(tmp_path: Path, runtime: str) -> None:
     image = "/i.sif" if runtime == "apptainer" else "/i.sqsh"
-    draft = drafted(reference(tmp_path, container={"runtime": runtime}), image)
+    draft = draft_in_container(reference(tmp_path, container={"runtime": runtime}), image)
     names = {target for target, _ in draft.copies}
     joining = {"enter", "join", "sweep", "image"}
     files = {
@@ -178,8 +178,8 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
     monkeypatch.chdir(REPOSITORY)
     where = reference(tmp_path, container={"runtime": runtime})
     site = settled(where, image="/i.sqsh")
-    measurement_plan = plan(pytorch(), site, Request(Shape(1, 1)))
-    (texts, files) = by_hand(measurement_plan, site, pytorch(), options=drafts.OPTIONS)
+    measurement_plan = plan(load_pytorch(), site, Request(Shape(1, 1)))
+    (texts, files) = by_hand(measurement_plan, site, load_pytorch(), options=drafts.OPTIONS)
     (text,) = texts.values()
     assert "workdir" in text
     assert '"$campaign:$campaign"' in text
@@ -189,15 +189,19 @@ def test_a_script_by_hand_starts_ranks_where_it_was_submitted(
 def test_what_a_runtime_can_not_carry_is_refused(tmp_path: Path) -> None:
     for mount in ("/$HOME:/x", '/a"b:/x', "/`id`:/x", "/a\\b:/x"):
         with pytest.raises(UsageError, match="a shell would expand"):
-            drafted(
+            draft_in_container(
                 reference(tmp_path, container={"runtime": "pyxis", "mounts": (mount,)}), "/i.sqsh"
             )
-        drafted(reference(tmp_path, container={"runtime": "enroot", "mounts": (mount,)}), "/i.sqsh")
+        draft_in_container(
+            reference(tmp_path, container={"runtime": "enroot", "mounts": (mount,)}), "/i.sqsh"
+        )
     for runtime in ("pyxis", "enroot"):
         with pytest.raises(UsageError, match="comma or a colon"):
-            drafted(reference(tmp_path, container={"runtime": runtime}), "/i.sqsh", data="/a,b")
+            draft_in_container(
+                reference(tmp_path, container={"runtime": runtime}), "/i.sqsh", data="/a,b"
+            )
         with pytest.raises(UsageError, match="read as the name"):
-            drafted(reference(tmp_path, container={"runtime": runtime}), "x.sqsh")
+            draft_in_container(reference(tmp_path, container={"runtime": runtime}), "x.sqsh")
 
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20)
@@ -215,9 +219,9 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
     where = reference(
         tmp_path, container={"runtime": "enroot", "mounts": (mount,), "scratch": f"/{scratch}"}
     )
-    recipe = replace(pytorch(), image=RecipeImage(workdir=workdir))
+    recipe = replace(load_pytorch(), image=RecipeImage(workdir=workdir))
     site = settled(where, image=image)
-    draft = drafts.drafted(site, Request(Shape(1, 1), repeats=1), found=recipe)
+    draft = drafts.drafted(site, Request(Shape(1, 1), repeats=1), framework_recipe=recipe)
     part = only_script(draft).split("begin_job\n")[1].split("\ncreate_container")[0]
     words = (
         f"campaign='{SHELL}' library='{SHELL}' device=gpu tasks=1 devices_per_task=1 job_name=5 handed_over=()\n"
@@ -225,17 +229,17 @@ def test_any_text_arrives_as_one_word_at_enter_sh(
         'printf \'%s\\0\' "${container[@]}" "${enter[@]}"'
     )
     result = subprocess.run(["bash", "-u"], input=words.encode(), capture_output=True, check=True)
-    said = result.stdout.decode().split("\0")[:-1]
-    pairs = dict(itertools.pairwise(said))
+    arguments = result.stdout.decode().split("\0")[:-1]
+    pairs = dict(itertools.pairwise(arguments))
     assert pairs["--image"] == image
-    assert f"{mount}:{mount}" in said
+    assert f"{mount}:{mount}" in arguments
     assert pairs["--scratch"] == f"/{scratch}"
     if workdir:
         assert pairs["--workdir"] == workdir
 
 
 def test_nothing_is_asked_of_a_container_without_one(tmp_path: Path) -> None:
-    draft = drafted(reference(tmp_path), data="/a,b", scheduler="local")
+    draft = draft_in_container(reference(tmp_path), data="/a,b", scheduler="local")
     resolved = draft.resolved
     assert resolved.inputs.image is None
     assert resolved.mounts == ()
@@ -283,10 +287,10 @@ def test_the_local_scheduler_runs_ranks_in_one_container_and_leaves_nothing(
     logs = sorted((draft.directory / "logs").rglob("*.log"))
     assert len(logs) == 2
     for log in logs:
-        first, *rest = sorted(log.read_text().splitlines())
+        first, *messages = sorted(log.read_text().splitlines())
         assert first.startswith("hpcbert: ranks start with ")
-        lines = [line.rsplit(maxsplit=1) for line in rest]
-        assert sorted(said for said, _ in lines) == ["inside 0 2", "inside 1 2"]
+        lines = [line.rsplit(maxsplit=1) for line in messages]
+        assert sorted(message for message, _ in lines) == ["inside 0 2", "inside 1 2"]
         assert len({namespace for _, namespace in lines}) == 1
     for folder in ("data", "state"):
         (path,) = (tmp_path / "kept").glob(f"*/{folder}")
@@ -379,8 +383,8 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(
 ) -> None:
     args = ("--network=x", *words, "--label")
     where = reference(tmp_path, container={"runtime": runtime}, slurm={"srun_args": args})
-    draft = drafted(where, "" if runtime == "none" else "/i.sqsh")
-    code, errors, calls = run(draft, tmp_path, INSIDE="1")
+    draft = draft_in_container(where, "" if runtime == "none" else "/i.sqsh")
+    code, errors, calls = run_campaign(draft, tmp_path, INSIDE="1")
     assert code == 0, errors
     described = {call[call.index("describe") + 1]: call for call in calls if "describe" in call}
     (measured,) = [call for call in calls if "--network=x" in call]
@@ -392,6 +396,6 @@ def test_what_a_plugin_puts_around_ranks_is_around_what_describes_them(
 
 def test_without_a_plugin_one_step_describes_node_and_interpreter(tmp_path: Path) -> None:
     where = reference(tmp_path, slurm={"srun_args": ("--label",)})
-    code, errors, calls = run(drafted(where), tmp_path)
+    code, errors, calls = run_campaign(draft_in_container(where), tmp_path)
     assert code == 0, errors
     assert [call[call.index("describe") + 1] for call in calls if "describe" in call] == ["both"]

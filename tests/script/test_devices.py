@@ -18,9 +18,9 @@ from hpcbert.scheduler.local.backend import _list_elements
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import Request, choose_device, plan
 from tests.kit import drafts
-from tests.kit.cli import Done, inside
+from tests.kit.cli import CliResult, inside
 from tests.kit.drafts import changed, drafted, reference, settled
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.kit.recipes import STEP_LOG
 from tests.kit.requests import combined
 from tests.kit.scripts import only_script
@@ -57,43 +57,53 @@ RUN = "exec train --on {{ point.device }}\n"
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    put(tmp_path, "templates/two/recipe.toml", RECIPE)
-    put(tmp_path, "templates/two/run.sh.j2", RUN)
+    write_file(tmp_path, "templates/two/recipe.toml", RECIPE)
+    write_file(tmp_path, "templates/two/run.sh.j2", RUN)
     return recipes.load(tmp_path / "templates" / "two")
 
 
-def asked(on: str, **changes: Any) -> Request:
+def make_request(on: str, **changes: Any) -> Request:
     return combined(Shape(1, 2), device=on, **changes)
 
 
-def script(tmp_path: Path, on: str, found: Recipe | None = None, **options: Any) -> str:
+def render_script(
+    tmp_path: Path, on: str, chosen_recipe: Recipe | None = None, **options: Any
+) -> str:
     folders = (tmp_path / "templates", *drafts.OPTIONS.folders)
     site = settled(reference(tmp_path), model="")
-    request = asked(on, preset="any" if found else "")
-    return only_script(drafted(site, request, found=found, options={"folders": folders, **options}))
+    request = make_request(on, preset="any" if chosen_recipe else "")
+    return only_script(
+        drafted(
+            site, request, framework_recipe=chosen_recipe, options={"folders": folders, **options}
+        )
+    )
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
+    ("word", "expected"),
     [("cpu", "cpu"), ("CPU", "cpu"), ("gpus", "gpu"), (" cuda ", "gpu"), ("tpu", "tpu"), ("", "")],
 )
-def test_devices_are_understood_in_every_spelling(word: str, meant: str) -> None:
-    assert parse_device(word) == meant
+def test_devices_are_understood_in_every_spelling(word: str, expected: str) -> None:
+    assert parse_device(word) == expected
 
 
 def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(recipe: Recipe) -> None:
-    there = recipe.for_device("cpu")
-    assert (there.launch, there.precisions) == ("per-gpu", ("fp32",))
-    assert there.source.patches == ("cpu.patch",)
-    assert there.problems == ("One.", "Two.")
-    assert there.env == {"WORKERS": "1", "EVERYWHERE": "1"}
-    assert there.for_device("cpu") == there
+    on_cpu = recipe.for_device("cpu")
+    assert (on_cpu.launch, on_cpu.precisions) == ("per-gpu", ("fp32",))
+    assert on_cpu.source.patches == ("cpu.patch",)
+    assert on_cpu.problems == ("One.", "Two.")
+    assert on_cpu.env == {"WORKERS": "1", "EVERYWHERE": "1"}
+    assert on_cpu.for_device("cpu") == on_cpu
     assert recipe.for_device("gpu") == recipe
-    assert (there.name, there.digest, there.models) == (recipe.name, recipe.digest, recipe.models)
+    assert (on_cpu.name, on_cpu.digest, on_cpu.models) == (
+        recipe.name,
+        recipe.digest,
+        recipe.models,
+    )
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("[on.cpu]", "[on.tpu]", "tpu"),
         ('devices = ["gpu", "cpu"]', 'devices = ["gpu"]', "names 'cpu'"),
@@ -107,24 +117,24 @@ def test_a_recipe_on_the_cpu_is_otherwise_only_where_it_says_so(recipe: Recipe) 
     ],
 )
 def test_a_recipe_that_contradicts_itself_is_refused(
-    tmp_path: Path, old: str, new: str, said: str
+    tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     assert old in RECIPE
-    put(tmp_path, "two/recipe.toml", RECIPE.replace(old, new))
-    with pytest.raises(ConfigError, match=said):
+    write_file(tmp_path, "two/recipe.toml", RECIPE.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
         recipes.load(tmp_path / "two")
 
 
 def test_the_protocols_of_a_device_are_those_that_it_names_in_its_order(tmp_path: Path) -> None:
     named = 'protocols = ["any", "all"]\n[on.cpu.env]'
     text = RECIPE.replace("[on.cpu]", '[protocols.all]\nhelp = "Too."\n[on.cpu]')
-    put(tmp_path, "two/recipe.toml", text.replace("[on.cpu.env]", named))
+    write_file(tmp_path, "two/recipe.toml", text.replace("[on.cpu.env]", named))
     recipe = recipes.load(tmp_path / "two")
     assert list(recipe.for_device("cpu").protocols) == ["any", "all"]
     assert list(recipe.protocols) == ["half", "any", "all"]
-    assert plan(recipe, reference(tmp_path), asked("cpu")).points[0].protocol == "any"
+    assert plan(recipe, reference(tmp_path), make_request("cpu")).points[0].protocol == "any"
     with pytest.raises(UsageError, match="half"):
-        plan(recipe, reference(tmp_path), asked("cpu", preset="half"))
+        plan(recipe, reference(tmp_path), make_request("cpu", preset="half"))
 
 
 def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(
@@ -136,7 +146,7 @@ def test_the_device_is_asked_for_or_the_sites_or_the_recipes_first(
     assert choose_device(recipe, on_cpu, "") == "cpu"
     assert choose_device(recipe, on_cpu, "gpu") == "gpu"
     assert choose_device(drafts.load(), site, "") == "auto"
-    assert plan(recipe, on_cpu, asked("", preset="any")).points[0].device == "cpu"
+    assert plan(recipe, on_cpu, make_request("", preset="any")).points[0].device == "cpu"
 
 
 def test_what_can_not_be_is_refused_with_a_name_for_what_can(
@@ -156,18 +166,18 @@ def test_what_can_not_be_is_refused_with_a_name_for_what_can(
         choose_device(recipe, settled(site, "two", device="cup"), "")
     assert "frameworks.two.device" in wrong.value.where
     with pytest.raises(UsageError, match="no protocol 'half'"):
-        plan(recipe, site, asked("cpu", preset="half"))
+        plan(recipe, site, make_request("cpu", preset="half"))
 
 
 def test_the_cpu_is_part_of_a_points_names(tmp_path: Path) -> None:
     site = reference(tmp_path)
-    on_gpu, on_cpu = (drafted(site, asked(one)) for one in ("gpu", "cpu"))
+    on_gpu, on_cpu = (drafted(site, make_request(device)) for device in ("gpu", "cpu"))
     (array,), (other,) = on_gpu.campaign.arrays, on_cpu.campaign.arrays
     assert other.point == replace(array.point, device="cpu")
     assert (array.point.key + "_cpu", array.name + "_cpu") == (other.point.key, other.name)
     assert other.script == "scripts/bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     ((name,), _) = by_hand(
-        plan(drafts.load(), site, asked("cpu")), site, drafts.load(), options=drafts.OPTIONS
+        plan(drafts.load(), site, make_request("cpu")), site, drafts.load(), options=drafts.OPTIONS
     )
     assert name == "pytorch_bert-tiny_1n2g_fp32_b4_cpu.sbatch"
     write_campaign(on_cpu)
@@ -178,7 +188,7 @@ def test_the_cpu_is_part_of_a_points_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize("runtime", ["none", "enroot", "pyxis"])
 def test_on_the_cpu_no_gpu_is_asked_for_or_looked_for(tmp_path: Path, runtime: str) -> None:
     site = changed(reference(tmp_path), container={"runtime": runtime}, nodes={"interface": "ib0"})
-    on_cpu, on_gpu = (only_script(drafted(site, asked(one))) for one in ("cpu", "gpu"))
+    on_cpu, on_gpu = (only_script(drafted(site, make_request(device))) for device in ("cpu", "gpu"))
     assert "--gres=gpu:2" in on_gpu
     for word in ("--gres", "NCCL", "per-gpu"):
         assert word not in on_cpu
@@ -201,7 +211,7 @@ def test_more_ranks_than_a_node_has_gpus_may_run_on_its_cpu(tmp_path: Path) -> N
 def test_a_template_is_told_the_device_and_gets_the_recipe_as_it_is_there(
     tmp_path: Path, recipe: Recipe
 ) -> None:
-    on_cpu, on_gpu = (script(tmp_path, one, recipe) for one in ("cpu", "gpu"))
+    on_cpu, on_gpu = (render_script(tmp_path, device, recipe) for device in ("cpu", "gpu"))
     assert "exec train --on cpu" in on_cpu
     assert "exec train --on gpu" in on_gpu
     assert "--ntasks-per-node=2" in on_cpu
@@ -214,7 +224,7 @@ def test_the_local_queue_shows_no_gpu_to_ranks_on_the_cpu(tmp_path: Path) -> Non
     shown = [
         [
             element.gpus
-            for element in _list_elements(drafted(reference(tmp_path), asked(on)).campaign)
+            for element in _list_elements(drafted(reference(tmp_path), make_request(on)).campaign)
         ]
         for on in ("cpu", "gpu", "")
     ]
@@ -222,17 +232,17 @@ def test_the_local_queue_shows_no_gpu_to_ranks_on_the_cpu(tmp_path: Path) -> Non
 
 
 def test_a_script_names_the_command_that_renders_it_again(
-    here: None, tmp_path: Path, recipe: Recipe
+    empty_directory: None, tmp_path: Path, recipe: Recipe
 ) -> None:
     """A round through `render --check`, for each device."""
     for on in ("cpu", "gpu"):
-        result: Done = inside("render", "--device", on, "--output", tmp_path / "out")
+        result: CliResult = inside("render", "--device", on, "--output", tmp_path / "out")
         assert result.returncode == 0, result
     assert len(list((tmp_path / "out").glob("*.sbatch"))) == 2
     assert inside("render", "--check", tmp_path / "out").returncode == 0
 
 
-def test_submit_tells_the_device(here: None) -> None:
+def test_submit_tells_the_device(empty_directory: None) -> None:
     words = ("submit", "--scheduler", "slurm", "--dry-run", "--json")
     result = inside(*words, "--device", "CPU")
     (array,) = result.data["arrays"]

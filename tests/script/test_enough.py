@@ -28,22 +28,22 @@ WELL = '{"event":"step-end","time":1,"attempt":0,"exit":0,"at":1.5}\n'
 WHY = 'five are "enough": the median\'s interval is 0.8 % wide'
 
 
-def made(tmp_path: Path, **options: object) -> Draft:
+def make_draft(tmp_path: Path, **options: object) -> Draft:
     request = combined(Shape(1, 1), ("fp32",), repeats=8, precision_of_median=0.01)
     return drafts.drafted(tmp_path, request, options=options)
 
 
-def run(
+def run_repeat(
     draft: Draft, tmp_path: Path, decider: str, *, ended: int = 5, repeat: int = 6
 ) -> list[dict[str, object]]:
     """Run a repeat's script after so many that ended well, with a stand-in for Python and hpcbert."""
     tool(tmp_path / "bin", "decide", f"#!/bin/bash\n{decider}\n")
     for array in draft.campaign.arrays:
         text = draft.scripts[array.name]
-        start, _, rest = text.partition("\ndecider=(")
-        assert rest
-        rest = f"\ndecider=({tmp_path}/bin/decide{rest[rest.index(' -B') :]}"
-        draft = replace(draft, scripts={array.name: f"{start}{rest}"})
+        start, _, ending = text.partition("\ndecider=(")
+        assert ending
+        ending = f"\ndecider=({tmp_path}/bin/decide{ending[ending.index(' -B') :]}"
+        draft = replace(draft, scripts={array.name: f"{start}{ending}"})
     write_campaign(draft)
     (array,) = draft.campaign.arrays
     for number in range(1, ended + 1):
@@ -58,7 +58,7 @@ def run(
     return [json.loads(line) for line in path.read_text().splitlines()[ended >= repeat :]]
 
 
-def kinds(events: list[dict[str, object]]) -> list[object]:
+def list_kinds(events: list[dict[str, object]]) -> list[object]:
     return [event["event"] for event in events]
 
 
@@ -66,32 +66,32 @@ SAYS = f"cat <<'EOF'\n\"why\":{json.dumps(WHY)}\nEOF\n"
 
 
 def test_what_is_not_needed_ends_before_anything_is_started(tmp_path: Path) -> None:
-    events = run(made(tmp_path), tmp_path, f"echo module loaded\n{SAYS}exit 0")
-    assert kinds(events) == ["start", "unneeded", "end"]
+    events = run_repeat(make_draft(tmp_path), tmp_path, f"echo module loaded\n{SAYS}exit 0")
+    assert list_kinds(events) == ["start", "unneeded", "end"]
     assert events[1]["why"] == WHY
     assert events[2]["exit"] == 0
 
 
 @pytest.mark.parametrize(
-    ("decider", "said"),
+    ("decider", "expected"),
     [(f"{SAYS}exit 3", []), ("exit 1", ["undecided"]), ("exit 127", ["undecided"])],
     ids=["more are needed", "it fails", "it is not on the node"],
 )
-def test_what_may_be_needed_is_run(tmp_path: Path, decider: str, said: list[str]) -> None:
-    events = run(made(tmp_path), tmp_path, decider)
-    assert [kind for kind in kinds(events) if kind in ("unneeded", "undecided")] == said
-    assert "step" in kinds(events)
+def test_what_may_be_needed_is_run(tmp_path: Path, decider: str, expected: list[str]) -> None:
+    events = run_repeat(make_draft(tmp_path), tmp_path, decider)
+    assert [kind for kind in list_kinds(events) if kind in ("unneeded", "undecided")] == expected
+    assert "step" in list_kinds(events)
 
 
 def test_those_after_it_leave_the_queue_and_what_has_begun_is_left_alone(tmp_path: Path) -> None:
-    draft = made(tmp_path)
+    draft = make_draft(tmp_path)
     tool(tmp_path / "bin", "scancel", f'#!/bin/bash\necho "$@" >>{tmp_path}/cancelled\n')
-    run(draft, tmp_path, f"{SAYS}exit 0")
+    run_repeat(draft, tmp_path, f"{SAYS}exit 0")
     assert (tmp_path / "cancelled").read_text() == "--quiet --state=PENDING 5\n"
     (array,) = draft.campaign.arrays
     for repeat in (7, 8):
         text = (draft.directory / array.status(repeat)).read_text().splitlines()
-        job_record = reduce_events([json.loads(one) for one in text])
+        job_record = reduce_events([json.loads(line) for line in text])
         assert (job_record.start, job_record.unneeded) == (None, WHY)
         assert job_record.end_state
         assert job_record.end_state.word == "UNNEEDED"
@@ -101,28 +101,28 @@ def test_those_after_it_leave_the_queue_and_what_has_begun_is_left_alone(tmp_pat
 
 
 def test_without_scancel_those_after_it_say_it_themselves(tmp_path: Path) -> None:
-    draft = made(tmp_path)
+    draft = make_draft(tmp_path)
     tool(tmp_path / "bin", "scancel", "#!/bin/bash\nexit 1\n")
-    run(draft, tmp_path, f"{SAYS}exit 0")
+    run_repeat(draft, tmp_path, f"{SAYS}exit 0")
     assert not (draft.directory / draft.campaign.arrays[0].status(7)).exists()
 
 
 def test_the_first_five_ask_nobody(tmp_path: Path) -> None:
-    events = run(made(tmp_path), tmp_path, "exit 0", ended=4)
-    assert "step" in kinds(events)
+    events = run_repeat(make_draft(tmp_path), tmp_path, "exit 0", ended=4)
+    assert "step" in list_kinds(events)
 
 
 def test_in_one_job_what_is_not_needed_is_passed_over(tmp_path: Path) -> None:
-    draft = made(tmp_path, together=True)
-    run(draft, tmp_path, f"{SAYS}exit 0")
+    draft = make_draft(tmp_path, together=True)
+    run_repeat(draft, tmp_path, f"{SAYS}exit 0")
     (array,) = draft.campaign.arrays
     for repeat in array.repeats:
         text = (draft.directory / array.status(repeat)).read_text().splitlines()
-        assert kinds([json.loads(one) for one in text])[-3:] == ["start", "unneeded", "end"]
+        assert list_kinds([json.loads(line) for line in text])[-3:] == ["start", "unneeded", "end"]
 
 
 def test_a_script_asks_the_hpcbert_that_made_it_and_no_fixed_one_does(tmp_path: Path) -> None:
-    (text,) = made(tmp_path).scripts.values()
+    (text,) = make_draft(tmp_path).scripts.values()
     assert "-B -m hpcbert.campaign.adaptive" in text
     (fixed,) = drafts.drafted(tmp_path).scripts.values()
     assert "hpcbert.campaign.adaptive" not in fixed

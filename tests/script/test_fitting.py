@@ -16,14 +16,16 @@ from hpcbert.script.plan import read_options
 from hpcbert.system import runner
 from tests.kit.cli import inside
 from tests.kit.drafts import load, settled, site_of
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 
 VOCABULARY = {"name": "vocab.txt", "size": 30522, "sha256": ""}
 FITTING = {"format": "hdf5", "sequence_length": 128, "predictions": 20, "vocabulary": VOCABULARY}
 
 
-def found(folder: Path, name: str = "pytorch", document: Any = None, **changes: Any) -> str:
-    put(
+def describe_misfits(
+    folder: Path, name: str = "pytorch", document: Any = None, **changes: Any
+) -> str:
+    write_file(
         folder,
         "data/data.json",
         json.dumps({**FITTING, **changes} if document is None else document),
@@ -32,19 +34,19 @@ def found(folder: Path, name: str = "pytorch", document: Any = None, **changes: 
     recipe: Recipe = load(name)
     options = read_options(recipe, site_of(folder), {})
     places = (folder / "data", folder / "data" / "training")
-    whole, part = (find_misfits(recipe, options, str(place)) for place in places)
-    assert whole == part
-    return "; ".join(whole)
+    misfits, misfits_of_part = (find_misfits(recipe, options, str(place)) for place in places)
+    assert misfits == misfits_of_part
+    return "; ".join(misfits)
 
 
 def test_what_fits_is_no_finding(tmp_path: Path) -> None:
-    assert found(tmp_path) == ""
-    assert found(tmp_path, vocabulary={"size": 8192}) == ""
+    assert describe_misfits(tmp_path) == ""
+    assert describe_misfits(tmp_path, vocabulary={"size": 8192}) == ""
     assert find_misfits(load(), {}, str(tmp_path / "absent")) == ()
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"format": "npz"}, "they are npz, but the program reads hdf5"),
         ({"sequence_length": 512}, "512 tokens in a sample, but the program is set to 128"),
@@ -53,23 +55,25 @@ def test_what_fits_is_no_finding(tmp_path: Path) -> None:
     ],
     ids=["format", "length", "predictions", "vocabulary"],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    assert said in found(tmp_path, **changes)
+def test_what_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    assert message in describe_misfits(tmp_path, **changes)
 
 
 @pytest.mark.parametrize("document", [[], {}, "x", {"vocabulary": 3, "format": "hdf5"}, None])
 def test_a_document_of_something_else_says_nothing_wrong_of_it(
     tmp_path: Path, document: Any
 ) -> None:
-    said = found(tmp_path, document=document if document is not None else {"format": "npz"})
-    assert "Traceback" not in said
+    message = describe_misfits(
+        tmp_path, document=document if document is not None else {"format": "npz"}
+    )
+    assert "Traceback" not in message
 
 
 def test_programs_that_cut_and_mask_themselves_take_any_length(tmp_path: Path) -> None:
-    assert found(tmp_path, "megatron", format="megatron", sequence_length=512) == ""
+    assert describe_misfits(tmp_path, "megatron", format="megatron", sequence_length=512) == ""
 
 
-def test_submit_and_prepare_refuse_them(here: None, tmp_path: Path) -> None:
+def test_submit_and_prepare_refuse_them(empty_directory: None, tmp_path: Path) -> None:
     folder = tmp_path / "made"
     words = ("data", "make", "--format", "hdf5", "--samples", "16", "--files", "2")
     assert inside(*words, "--sequence-length", "64", folder).returncode == 0

@@ -25,7 +25,7 @@ BAD = '{"event":"step-end","time":1,"attempt":0,"exit":7,"at":1.5}'
 END = '{"event":"end","time":1,"attempt":0,"exit":0}'
 
 
-def run(draft: Draft, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def run_larger(draft: Draft, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Run the larger shape's script; nobody waits for a file system."""
     tool(tmp_path / "bin", "sleep", "#!/bin/bash\n")
     env = {**os.environ, **slurm_in(tmp_path / "bin"), "RECORD": str(tmp_path / "record")}
@@ -54,8 +54,10 @@ def test_it_is_held_back_if_no_repeat_of_the_baseline_ended_well(
     write_campaign(draft)
     first, last = draft.campaign.arrays
     for number, lines in enumerate(repeats, start=1):
-        (draft.directory / first.status(number)).write_text("".join(f"{one}\n" for one in lines))
-    result = run(draft, tmp_path)
+        (draft.directory / first.status(number)).write_text(
+            "".join(f"{status_line}\n" for status_line in lines)
+        )
+    result = run_larger(draft, tmp_path)
     assert ("held back" in result.stderr, result.returncode == 125) == (holds, holds), result.stderr
     path = draft.directory / last.status(1)
     job_record = reduce_events([json.loads(line) for line in path.read_text().splitlines()])
@@ -72,5 +74,5 @@ def test_each_precision_has_a_baseline_of_its_own(tmp_path: Path) -> None:
     draft = drafts.curve(tmp_path, repeats=2, stop_on_failure=True)
     for array in draft.campaign.arrays:
         base = array.point.key.replace("1n2g", "1n1g")
-        held = f"\nbaseline={base}\n" in draft.scripts[array.name]
-        assert held == (array.point.shape.gpus > 1)
+        waits = f"\nbaseline={base}\n" in draft.scripts[array.name]
+        assert waits == (array.point.shape.gpus > 1)

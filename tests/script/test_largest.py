@@ -50,11 +50,11 @@ echo "iteration: 1/$iters loss: 9.5 mlm_loss: 8.8 nsp_loss: 0.7 samples/s: 10.00
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Draft:
-    return searching(tmp_path)
+def draft(tmp_path: Path) -> Draft:
+    return draft_search(tmp_path)
 
 
-def searching(tmp_path: Path, start: int = 32, **options: object) -> Draft:
+def draft_search(tmp_path: Path, start: int = 32, **options: object) -> Draft:
     """Draft two repeats of the largest batch; the search begins with a size."""
     program = tool(tmp_path, "python", PROGRAM)
     site = with_python(reference(tmp_path), program, batch_sizes={"fp32": start})
@@ -62,32 +62,32 @@ def searching(tmp_path: Path, start: int = 32, **options: object) -> Draft:
     return drafts.drafted(site, request, options={"scheduler": "local", **options})
 
 
-def run(
+def run_search(
     draft: Draft, tmp_path: Path, *, again: bool = False, **extra: Any
 ) -> subprocess.CompletedProcess[str]:
     start = run_written if again else run_script
     return start(draft, tmp_path, TRIED=str(tmp_path / "tried"), **extra)
 
 
-def tried(tmp_path: Path) -> list[int]:
+def read_probes(tmp_path: Path) -> list[int]:
     """The sizes of the probes, in their order."""
     lines = (tmp_path / "tried").read_text().splitlines()
     return [int(line.split()[0]) for line in lines if line.endswith(" 10")]
 
 
-def measured(tmp_path: Path) -> list[int]:
+def read_measured(tmp_path: Path) -> list[int]:
     lines = (tmp_path / "tried").read_text().splitlines()
     return [int(line.split()[0]) for line in lines if not line.endswith(" 10")]
 
 
-def told(draft: Draft) -> list[dict[str, object]]:
+def read_search(draft: Draft) -> list[dict[str, object]]:
     (array,) = draft.campaign.arrays
     path = draft.directory / array.point.search
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
-    ("start", "room", "sizes", "found"),
+    ("start", "room", "sizes", "largest"),
     [
         (32, 176, [32, 64, 128, 256, 192, 160, 176, 184], 176),
         (32, 183, [32, 64, 128, 256, 192, 160, 176, 184], 176),
@@ -101,52 +101,52 @@ def told(draft: Draft) -> list[dict[str, object]]:
     ],
 )  # fmt: skip
 def test_it_doubles_and_then_halves_the_gap(
-    tmp_path: Path, start: int, room: int, sizes: list[int], found: int
+    tmp_path: Path, start: int, room: int, sizes: list[int], largest: int
 ) -> None:
-    draft = searching(tmp_path, start)
-    result = run(draft, tmp_path, ROOM=str(room))
+    draft = draft_search(tmp_path, start)
+    result = run_search(draft, tmp_path, ROOM=str(room))
     assert result.returncode == 0, result.stderr
-    assert tried(tmp_path) == sizes
-    assert measured(tmp_path) == [found]
-    assert (told(draft)[-1]["event"], told(draft)[-1]["size"]) == ("found", found)
+    assert read_probes(tmp_path) == sizes
+    assert read_measured(tmp_path) == [largest]
+    assert (read_search(draft)[-1]["event"], read_search(draft)[-1]["size"]) == ("found", largest)
     (step,) = [event for event in events(draft) if event["event"] == "step"]
-    assert step["batch"] == found
+    assert step["batch"] == largest
 
 
-def test_a_repeat_after_it_reads_what_was_found(tmp_path: Path, made: Draft) -> None:
-    run(made, tmp_path, ROOM="40")
-    first = tried(tmp_path)
-    result = run(made, tmp_path, again=True, ROOM="40", SLURM_ARRAY_TASK_ID="2")
+def test_a_repeat_after_it_reads_what_was_found(tmp_path: Path, draft: Draft) -> None:
+    run_search(draft, tmp_path, ROOM="40")
+    first = read_probes(tmp_path)
+    result = run_search(draft, tmp_path, again=True, ROOM="40", SLURM_ARRAY_TASK_ID="2")
     assert result.returncode == 0, result.stderr
-    assert tried(tmp_path) == first
-    assert measured(tmp_path) == [40, 40]
-    assert sum(one["event"] == "found" for one in told(made)) == 1
+    assert read_probes(tmp_path) == first
+    assert read_measured(tmp_path) == [40, 40]
+    assert sum(event["event"] == "found" for event in read_search(draft)) == 1
 
 
 def test_what_was_found_with_few_iterations_may_be_too_much_for_all(
-    tmp_path: Path, made: Draft
+    tmp_path: Path, draft: Draft
 ) -> None:
     """The repeat fails, and the next one measures a smaller size that was found to fit."""
-    failed = run(made, tmp_path, ROOM="40", MORE="8")
+    failed = run_search(draft, tmp_path, ROOM="40", MORE="8")
     assert failed.returncode == 1
-    result = run(made, tmp_path, again=True, ROOM="40", MORE="8", SLURM_ARRAY_TASK_ID="2")
+    result = run_search(draft, tmp_path, again=True, ROOM="40", MORE="8", SLURM_ARRAY_TASK_ID="2")
     assert result.returncode == 0, result.stderr
-    assert measured(tmp_path) == [40, 32]
-    assert [one["size"] for one in told(made) if one["event"] == "found"] == [40, 32]
+    assert read_measured(tmp_path) == [40, 32]
+    assert [event["size"] for event in read_search(draft) if event["event"] == "found"] == [40, 32]
 
 
-def test_a_search_that_was_cut_off_goes_on(tmp_path: Path, made: Draft) -> None:
-    write_campaign(made)
-    (array,) = made.campaign.arrays
+def test_a_search_that_was_cut_off_goes_on(tmp_path: Path, draft: Draft) -> None:
+    write_campaign(draft)
+    (array,) = draft.campaign.arrays
     lines = [
         {"event": "probe", "size": 32, "fits": True},
         {"event": "probe", "size": 64, "fits": False},
     ]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    (made.directory / array.point.search).write_text(text + '{"event":"pro')
-    result = run(made, tmp_path, again=True, ROOM="40")
+    (draft.directory / array.point.search).write_text(text + '{"event":"pro')
+    result = run_search(draft, tmp_path, again=True, ROOM="40")
     assert result.returncode == 0, result.stderr
-    assert tried(tmp_path) == [48, 40]
+    assert read_probes(tmp_path) == [48, 40]
 
 
 _PROBE = "a probe of {} samples per device ended with status {}"
@@ -169,32 +169,32 @@ _STOPS = {
 }
 
 
-@pytest.mark.parametrize(("extra", "why"), _STOPS.values(), ids=_STOPS)
+@pytest.mark.parametrize(("extra", "reason"), _STOPS.values(), ids=_STOPS)
 def test_anything_else_stops_it_with_its_reason(
-    tmp_path: Path, made: Draft, extra: dict[str, str], why: str
+    tmp_path: Path, draft: Draft, extra: dict[str, str], reason: str
 ) -> None:
-    result = run(made, tmp_path, again=False, **extra)
+    result = run_search(draft, tmp_path, again=False, **extra)
     assert result.returncode == 1
-    assert f"hpcbert: {why}" in result.stderr
-    assert told(made)[-1]["reason"] == why
-    assert measured(tmp_path) == []
-    assert [event["event"] for event in events(made)] == ["start", "end"]
+    assert f"hpcbert: {reason}" in result.stderr
+    assert read_search(draft)[-1]["reason"] == reason
+    assert read_measured(tmp_path) == []
+    assert [event["event"] for event in events(draft)] == ["start", "end"]
 
 
 def test_all_repeats_of_one_job_have_one_size(tmp_path: Path) -> None:
-    draft = searching(tmp_path, together=True)
-    result = run(draft, tmp_path, ROOM="40")
+    draft = draft_search(tmp_path, together=True)
+    result = run_search(draft, tmp_path, ROOM="40")
     assert result.returncode == 0, result.stderr
-    assert measured(tmp_path) == [40, 40]
+    assert read_measured(tmp_path) == [40, 40]
 
 
-@pytest.mark.parametrize(("room", "found"), [("", 176), ("90", 88)])
-def test_a_rehearsal_searches_with_a_stand_in(tmp_path: Path, room: str, found: int) -> None:
-    draft = searching(tmp_path, rehearse=True)
+@pytest.mark.parametrize(("room", "largest"), [("", 176), ("90", 88)])
+def test_a_rehearsal_searches_with_a_stand_in(tmp_path: Path, room: str, largest: int) -> None:
+    draft = draft_search(tmp_path, rehearse=True)
     told_room = {"HPCBERT_REHEARSAL_ROOM": room} if room else {}
-    result = run(draft, tmp_path, again=False, **told_room)
+    result = run_search(draft, tmp_path, again=False, **told_room)
     assert result.returncode == 0, result.stderr
-    assert told(draft)[-1]["size"] == found
+    assert read_search(draft)[-1]["size"] == largest
 
 
 def test_the_kernels_word_counts_on_the_cpu(tmp_path: Path) -> None:
@@ -202,15 +202,15 @@ def test_the_kernels_word_counts_on_the_cpu(tmp_path: Path) -> None:
     site = with_python(reference(tmp_path), program, batch_sizes={"fp32": 32})
     request = combined(Shape(1, 1), ("fp32",), (LARGEST,), repeats=1, device="cpu")
     draft = drafts.drafted(site, request, options={"scheduler": "local"})
-    result = run(draft, tmp_path, ROOM="40", WORDS="slain", STATUS="137")
+    result = run_search(draft, tmp_path, ROOM="40", WORDS="slain", STATUS="137")
     assert result.returncode == 0, result.stderr
-    assert told(draft)[-1]["size"] == 40
+    assert read_search(draft)[-1]["size"] == 40
 
 
 @pytest.mark.needs("shellcheck")
 @pytest.mark.parametrize("rehearse", [False, True], ids=["real", "rehearsal"])
 def test_the_script_is_clean(tmp_path: Path, rehearse: bool) -> None:
-    text = only_script(searching(tmp_path, rehearse=rehearse))
+    text = only_script(draft_search(tmp_path, rehearse=rehearse))
     result = subprocess.run(
         ["shellcheck", "--shell=bash", "-"], input=text, capture_output=True, text=True, check=False
     )
@@ -248,10 +248,10 @@ def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(
         request = combined(
             shape, (recipe.precisions[0],), (size,), accumulation=1 if recipe.accumulation else 0
         )
-        return only_script(drafts.drafted(site, request, found=recipe, options=options))
+        return only_script(drafts.drafted(site, request, framework_recipe=recipe, options=options))
 
-    def rank(whole: str) -> str:
-        return whole.partition("train() {")[2].partition("\n}\n")[0]
+    def rank(text: str) -> str:
+        return text.partition("train() {")[2].partition("\n}\n")[0]
 
     if name in _WITHOUT:
         with pytest.raises(UsageError, match="does not depend on the batch size"):
@@ -266,10 +266,10 @@ def test_a_rank_script_with_the_marks_filled_in_is_that_of_the_number(
 def test_the_nodes_grep_sees_iterations_where_the_reader_does(name: str) -> None:
     """What a probe is taken to have trained by, against each recipe's sample."""
     values = drafts.load(name).log
-    known = grammar.parse(values, where=name)
+    log_grammar = grammar.parse(values, where=name)
     patterns = [
         record.match
-        for record in known.records
+        for record in log_grammar.records
         if "iteration" in record.match.groupindex and record.lines == 1
     ]
     if not patterns:

@@ -32,12 +32,12 @@ SLURM_JOB_ID=5 job_name=5 tool=enroot tasks=4 devices_per_task=1
 """
 
 
-def sources(*files: str) -> str:
+def read_sources(*files: str) -> str:
     """Return the lines that source files of the library."""
     return "\n".join(["set -euo pipefail", *(f'. "$library/{file}"' for file in files)])
 
 
-def bash(program: str) -> list[str]:
+def run_bash(program: str) -> list[str]:
     """Run a program in a shell that finds the library in $library; return the lines it prints."""
     result = subprocess.run(
         ["bash", "-c", f"library='{SHELL}'\n{program}"],
@@ -50,8 +50,8 @@ def bash(program: str) -> list[str]:
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_a_container_gets_no_driver_for_ranks_on_the_cpu(file: str, device: str) -> None:
     show = 'echo "${NVIDIA_VISIBLE_DEVICES-unset}"; printf "%s\\n" "${handed_over[@]}"'
-    driver, *names = bash(
-        f'{SETTINGS}device={device}\n{sources("job.bash")}\nhanded_over=(SITE_VARIABLE)\n. "$library/{file}"\n{show}'
+    driver, *names = run_bash(
+        f'{SETTINGS}device={device}\n{read_sources("job.bash")}\nhanded_over=(SITE_VARIABLE)\n. "$library/{file}"\n{show}'
     )
     on_cpu = device == "cpu"
     assert driver == ("void" if on_cpu else "unset")
@@ -78,7 +78,7 @@ def test_a_container_keeps_of_a_login_what_its_image_lacks(
     file = tmp_path / "environment"
     if image is not None:
         file.write_text(image)
-    bash(f"""{SETTINGS}device=cpu
+    run_bash(f"""{SETTINGS}device=cpu
 . "$library/job.bash"
 . "$library/pyxis.bash"
 unset SHELL USER LOGNAME
@@ -104,7 +104,7 @@ choose_on_interface
 printf '%s\\n' "${{handed_over[@]}}"
 for name in "${{handed_over[@]}}"; do declare -p "$name"; done
 """
-    assert bash(program) == [*names, *(f'declare -x {name}="ib0"' for name in names)]
+    assert run_bash(program) == [*names, *(f'declare -x {name}="ib0"' for name in names)]
 
 
 def test_variables_of_the_caller_with_the_library_s_names_change_nothing(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ step=() SLURM_JOB_NODELIST=n[1-4]
 timeout() {{ return {status}; }}
 leave 2>&1 || true
 """
-    printed = bash(program)
+    printed = run_bash(program)
     assert len(printed) == lines
     assert all("removal was cut" in line and "n[1-4]" in line for line in printed)
 
@@ -150,8 +150,8 @@ def test_a_variable_of_pyxis_does_not_reach_a_step(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"])
 def test_a_number_that_is_none_ends_the_job_before_it_is_calculated_with(name: str) -> None:
-    program = f"{sources('job.bash')}\n(check_environment) 2>&1 || echo $?"
-    printed = bash(f"{name}='x[$(touch /dev/null)]'\n{program}")
+    program = f"{read_sources('job.bash')}\n(check_environment) 2>&1 || echo $?"
+    printed = run_bash(f"{name}='x[$(touch /dev/null)]'\n{program}")
     assert printed == [f"hpcbert: {name} is not a number", "125"]
 
 
@@ -173,19 +173,19 @@ def test_a_rank_takes_its_gpu_among_those_it_sees(
 ) -> None:
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     program = f"""
-{sources("rank.bash")}
+{read_sources("rank.bash")}
 unset {" ".join(names)} HPCBERT_DEVICE
 {shown} SLURM_LOCALID={rank} SLURM_PROCID={rank + 1} tasks=4 devices={devices}
 find_device
 echo "$HPCBERT_DEVICE"
 """
-    assert bash(program) == [device]
+    assert run_bash(program) == [device]
 
 
 def test_a_process_that_drives_more_gpus_than_it_sees_fails() -> None:
     settings = "CUDA_VISIBLE_DEVICES=0 SLURM_LOCALID=0 SLURM_PROCID=0 tasks=1 devices=8"
-    program = f"{sources('rank.bash')}\n{settings}\n(find_device 2>&1) || echo $?"
-    message, code = bash(program)
+    program = f"{read_sources('rank.bash')}\n{settings}\n(find_device 2>&1) || echo $?"
+    message, code = run_bash(program)
     assert "drives 8 GPUs and sees 1" in message
     assert code == "1"
 
@@ -196,27 +196,27 @@ def test_a_process_that_drives_more_gpus_than_it_sees_fails() -> None:
 )
 def test_the_lists_of_amd_are_not_applied_twice(rocr: str, hip: str, corrected: str) -> None:
     program = f"""
-{sources("rank.bash")}
+{read_sources("rank.bash")}
 ROCR_VISIBLE_DEVICES={rocr} HIP_VISIBLE_DEVICES={hip}
 correct_amd_list
 echo "$HIP_VISIBLE_DEVICES"
 """
-    assert bash(program) == [corrected]
+    assert run_bash(program) == [corrected]
 
 
 def test_options_of_a_rank_end_before_its_command() -> None:
     program = f"""
-{sources("rank.bash")}
+{read_sources("rank.bash")}
 read_options --tasks 8 --on-gpus --bind A='x y' -- program --tasks 9
 echo "$words $tasks $on_gpus $bind"
 declare -p A
 """
-    assert bash(program) == ["6 8 1 1", 'declare -x A="x y"']
+    assert run_bash(program) == ["6 8 1 1", 'declare -x A="x y"']
 
 
 def test_a_rank_refuses_an_option_that_it_does_not_know() -> None:
-    program = f"{sources('rank.bash')}\n(read_options --other 2>&1) || echo $?"
-    assert bash(program) == ["hpcbert: rank.bash does not know --other", "125"]
+    program = f"{read_sources('rank.bash')}\n(read_options --other 2>&1) || echo $?"
+    assert run_bash(program) == ["hpcbert: rank.bash does not know --other", "125"]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,9 @@ def test_a_rank_refuses_an_option_that_it_does_not_know() -> None:
     [("0-2,8", "0 1 2 8"), ("5", "5"), ("", ""), ("0-0,3-4", "0 3 4")],
 )
 def test_a_list_of_cpus_is_read(text: str, numbers: str) -> None:
-    assert bash(f'{sources("bind.bash")}\nlist "{text}"\necho "${{listed[*]}}"') == [numbers]
+    assert run_bash(f'{read_sources("bind.bash")}\nlist "{text}"\necho "${{listed[*]}}"') == [
+        numbers
+    ]
 
 
 @pytest.mark.parametrize(
@@ -241,8 +243,10 @@ def test_a_list_of_cpus_is_read(text: str, numbers: str) -> None:
     ],
 )
 def test_addresses_of_a_node_alone_are_not_usable(addresses: str, usable: bool) -> None:
-    program = f"{sources('slurm.bash')}\nif usable {addresses}; then echo yes; else echo no; fi"
-    assert bash(program) == ["yes" if usable else "no"]
+    program = (
+        f"{read_sources('slurm.bash')}\nif usable {addresses}; then echo yes; else echo no; fi"
+    )
+    assert run_bash(program) == ["yes" if usable else "no"]
 
 
 @pytest.mark.parametrize(
@@ -256,27 +260,27 @@ def test_addresses_of_a_node_alone_are_not_usable(addresses: str, usable: bool) 
 )
 def test_addresses_of_all_nodes_are_of_one_kind(four: str, six: str, ips: str | None) -> None:
     program = f"""
-{sources("slurm.bash")}
+{read_sources("slurm.bash")}
 nodes=2 node_names=(n1 n2)
 getent() {{ if [[ $1 == ahostsv4 ]]; then echo "{four} STREAM"; else echo "{six} STREAM"; fi; }}
 (choose_addresses 2>&1 && echo "${{node_ips[*]}}") || echo $?
 """
     if ips is None:
-        message, code = bash(program)
+        message, code = run_bash(program)
         assert "set nodes.interface" in message
         assert code == "1"
     else:
-        assert bash(program) == [ips]
+        assert run_bash(program) == [ips]
 
 
 def test_nodes_without_the_interface_or_its_address_are_named() -> None:
     program = f"""
-{sources("slurm.bash")}
+{read_sources("slurm.bash")}
 nodes=3 node_names=(n1 n2 n3) interface=ib0
 printf '%s\n' '0 10.0.0.1 - ib0 lo' '1 - - eth0 lo' '2 - - ib0 lo' | lacking
 """
     hint = "(nodes.interface in the site.toml)"
-    assert bash(program) == [
+    assert run_bash(program) == [
         f"hpcbert: n2 has no interface ib0 {hint}, but eth0 lo",
         f"hpcbert: n3 has no address on its interface ib0 {hint}",
     ]
@@ -298,19 +302,19 @@ def test_a_step_ends_with_the_status_of_the_task_that_failed_first(
     code: int, line: str, status: int, tmp_path: Path
 ) -> None:
     (tmp_path / "a.srun").write_text(f"{line}\n" if line else "")
-    program = f"{sources('slurm.bash')}\nlog={tmp_path}/a.log\nsettle {code} 2>&1 || echo $?"
-    assert bash(program) == [*([line] if line else []), *([str(status)] if status else [])]
+    program = f"{read_sources('slurm.bash')}\nlog={tmp_path}/a.log\nsettle {code} 2>&1 || echo $?"
+    assert run_bash(program) == [*([line] if line else []), *([str(status)] if status else [])]
     assert not (tmp_path / "a.srun").exists()
 
 
 def test_a_pause_is_recorded_in_seconds(tmp_path: Path) -> None:
     program = f"""
-{sources("job.bash")}
+{read_sources("job.bash")}
 status={tmp_path}/status attempt=2
 report_pause 1234 signal
 report_pause 605 sum
 """
-    bash(program)
+    run_bash(program)
     lines = (tmp_path / "status").read_text().splitlines()
     pauses = [json.loads(line) for line in lines]
     assert [(pause["event"], pause["seconds"], pause["noticed"]) for pause in pauses] == [
@@ -329,19 +333,19 @@ def test_a_gap_in_the_clock_is_a_pause(
     missing: int, continued: int, seconds: list[int], tmp_path: Path
 ) -> None:
     program = f"""
-{sources("job.bash")}
+{read_sources("job.bash")}
 report_pause() {{ echo "$1"; }}
 queued_for=0 continued={continued} begun=0 short=0 seen=0
 look_at_time
 seen=$((seen - {missing} - 10))
 look_at_time
 """
-    printed = [round(int(line) / 100) for line in bash(program)]
+    printed = [round(int(line) / 100) for line in run_bash(program)]
     assert printed == seconds
 
 
 SEARCH = f"""
-{sources("job.bash", "largest.bash")}
+{read_sources("job.bash", "largest.bash")}
 attempt=0 repeat=1 search=record.jsonl point=p granularity=8 start=32 most=4096
 """
 
@@ -372,10 +376,10 @@ find_largest >/dev/null 2>&1 || true
 echo "$tried"
 echo "$batch"
 """
-    sizes, batch = bash(program)
+    sizes, batch = run_bash(program)
     assert sizes.split() == tried.split()
     assert batch == str(largest)
-    again = bash(program.replace('echo "$tried"', 'echo "again:$tried"'))
+    again = run_bash(program.replace('echo "$tried"', 'echo "again:$tried"'))
     assert again == ["again:", batch], "the record is read, and nothing is tried again"
 
 
@@ -395,7 +399,7 @@ def test_a_lack_of_memory_is_read_from_status_or_log(
     (tmp_path / "log").write_text(f"{log}\n")
     settings = "exits='17 18' memory='out of memory'"
     program = f"campaign={tmp_path}\n{SEARCH}\n{settings}\ntoo_large {code} {tmp_path}/log || true"
-    assert bash(program) == ([says] if says else [])
+    assert run_bash(program) == ([says] if says else [])
 
 
 @pytest.mark.parametrize(
@@ -412,12 +416,12 @@ def test_a_repeat_is_spared_if_those_that_ended_are_enough(
         path.write_text('{"event":"step-end","exit":0}\n')
     program = f"""
 campaign={tmp_path} point=p
-{sources("job.bash", "enough.bash")}
+{read_sources("job.bash", "enough.bash")}
 fewest=3 package=/nowhere status=$campaign/status/p.9.jsonl attempt=0
 decider=(bash -c 'echo "\\"percent\\":1"; exit {code}')
 if enough 9 >&2 2>/dev/null; then echo spared; else echo runs; fi
 """
-    assert bash(program) == [result]
+    assert run_bash(program) == [result]
     path = tmp_path / "status" / "p.9.jsonl"
     recorded = [json.loads(line)["event"] for line in path.read_text().splitlines()] if last else []
     assert recorded == ([last] if last else [])
@@ -428,12 +432,12 @@ def test_repeats_that_have_not_begun_leave_the_queue(tmp_path: Path) -> None:
     (tmp_path / "status" / "p.12.jsonl").write_text("begun\n")
     program = f"""
 campaign={tmp_path} point=p
-{sources("job.bash", "enough.bash")}
+{read_sources("job.bash", "enough.bash")}
 offset=10 count=3 first_attempt=0 said='"percent":1' SLURM_ARRAY_JOB_ID=7
 scancel() {{ echo "$*"; }}
 spare_others
 """
-    assert bash(program) == ["--quiet --state=PENDING 7"]
+    assert run_bash(program) == ["--quiet --state=PENDING 7"]
     files = {path.name: path.read_text() for path in (tmp_path / "status").iterdir()}
     assert set(files) == {"p.11.jsonl", "p.12.jsonl", "p.13.jsonl"}
     assert files["p.12.jsonl"] == "begun\n"

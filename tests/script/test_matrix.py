@@ -22,7 +22,7 @@ def site(tmp_path: Path) -> Site:
     return reference(tmp_path)
 
 
-def made(site: Site, text: str) -> list[tuple[str, tuple[Point, ...]]]:
+def list_campaigns(site: Site, text: str) -> list[tuple[str, tuple[Point, ...]]]:
     """Return each campaign's framework and points."""
     path = Path(f"{site.runs}.toml")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,15 +37,15 @@ def made(site: Site, text: str) -> list[tuple[str, tuple[Point, ...]]]:
     return [(campaign_plan.framework, campaign_plan.points) for campaign_plan in plans]
 
 
-def short(points: tuple[Point, ...]) -> str:
+def format_points(points: tuple[Point, ...]) -> str:
     return " ".join(
         f"{point.shape}/{point.precision}/{point.batch_size_per_device}" for point in points
     )
 
 
-def refused(site: Site, text: str) -> list[str]:
+def list_refusals(site: Site, text: str) -> list[str]:
     with pytest.raises(UsageError) as error:
-        made(site, text)
+        list_campaigns(site, text)
     usage_errors = error.value.each if isinstance(error.value, Refusals) else (error.value,)
     return [f"{usage_error.message} {usage_error.hint}" for usage_error in usage_errors]
 
@@ -63,14 +63,16 @@ fp16 = [64, 128]
 [batch_sizes.oneflow]
 fp16 = 96
 """
-    (first, points), (second, others) = made(site, text)
+    (first, first_points), (second, second_points) = list_campaigns(site, text)
     assert (first, second) == ("pytorch", "oneflow")
     curve = ("1n1g", "1n4g", "1n8g", "2n4g")
     every = [f"{shape}/fp32/32" for shape in curve]
     every += [f"{shape}/fp16/{size}" for size in (64, 128) for shape in curve]
-    assert short(points) == " ".join(every)
+    assert format_points(first_points) == " ".join(every)
     ways = ("fp32/32", "fp16/96")
-    assert short(others) == " ".join(f"{one}/{way}" for way in ways for one in curve)
+    assert format_points(second_points) == " ".join(
+        f"{shape}/{way}" for way in ways for shape in curve
+    )
 
 
 def test_options_variables_and_models_make_campaigns_of_their_own(site: Site) -> None:
@@ -83,11 +85,11 @@ sequence_length = [64, 128]
 B = "x"
 A = ["1", "2"]
 """
-    found = [points for _, points in made(site, text)]
-    assert [len(points) for points in found] == [1] * 8
-    variants = [f"{point.model} {point.variant}" for (point,) in found]
+    campaigns = [points for _, points in list_campaigns(site, text)]
+    assert [len(points) for points in campaigns] == [1] * 8
+    variants = [f"{point.model} {point.variant}" for (point,) in campaigns]
     assert len(set(variants)) == 8
-    assert all(point.env == (("A", dict(point.env)["A"]), ("B", "x")) for (point,) in found)
+    assert all(point.env == (("A", dict(point.env)["A"]), ("B", "x")) for (point,) in campaigns)
 
 
 def test_the_same_point_said_twice_is_measured_once(site: Site) -> None:
@@ -99,8 +101,8 @@ gpus_per_node = 1
 [[include]]
 batch_sizes = 4
 """
-    ((_, points),) = made(site, text)
-    assert short(points) == "1n1g/fp32/4"
+    ((_, points),) = list_campaigns(site, text)
+    assert format_points(points) == "1n1g/fp32/4"
 
 
 def test_inclusions_add_and_exclusions_take_away_by_default_values_too(site: Site) -> None:
@@ -124,12 +126,14 @@ shapes = "1n2g"
 env = { A = "1" }
 shapes = ["1n2g"]
 """
-    found = [(name, short(points), points[0].env) for name, points in made(site, text)]
+    campaigns = [
+        (name, format_points(points), points[0].env) for name, points in list_campaigns(site, text)
+    ]
     size = {
         **recipe.load(TEMPLATES / "pytorch").batch_sizes,
         **site.settings("pytorch").batch_sizes,
     }
-    assert found == [
+    assert campaigns == [
         ("pytorch", f"1n1g/fp32/4 1n1g/tf32/{size['tf32']} 1n2g/tf32/{size['tf32']}", ()),
         ("oneflow", "1n1g/fp32/32 1n2g/fp32/32", ()),
         ("pytorch", f"1n1g/bf16/{size['bf16']}", (("A", "1"),)),
@@ -137,8 +141,10 @@ shapes = ["1n2g"]
 
 
 def test_precisions_that_sizes_name_are_measured(site: Site) -> None:
-    ((_, points),) = made(site, 'frameworks = "pytorch"\n[batch_sizes]\nbf16 = 8\nfp32 = 2\n')
-    assert short(points) == "1n1g/bf16/8 1n1g/fp32/2"
+    ((_, points),) = list_campaigns(
+        site, 'frameworks = "pytorch"\n[batch_sizes]\nbf16 = 8\nfp32 = 2\n'
+    )
+    assert format_points(points) == "1n1g/bf16/8 1n1g/fp32/2"
 
 
 def test_all_that_cannot_be_measured_is_told_at_once(site: Site) -> None:
@@ -155,7 +161,7 @@ PYTHONUNBUFFERED = "0"
 [[exclude]]
 precisions = "fp23"
 """
-    found = refused(site, text)
+    messages = list_refusals(site, text)
     for part in (
         "frameworks[2]: There is no framework 'oneflw'. Did you mean oneflow",
         "models[2]: pytorch: There is no model 'bert-hug' here. Did you mean",
@@ -166,8 +172,8 @@ precisions = "fp23"
         "env.PYTHONUNBUFFERED: pytorch: pytorch sets PYTHONUNBUFFERED itself, to '1'.",
         "exclude[1].precisions names 'fp23', which no point has. Did you mean fp32",
     ):
-        assert len([one for one in found if part in one]) == 1, (part, found)
-    assert len(found) == 8
+        assert len([message for message in messages if part in message]) == 1, (part, messages)
+    assert len(messages) == 8
 
 
 WRONG = {
@@ -206,12 +212,12 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_refused_names_its_place(case: str, site: Site) -> None:
     text, message = WRONG[case]
-    (found,) = refused(site, text)
-    assert message in found
+    (answer,) = list_refusals(site, text)
+    assert message in answer
 
 
 def test_an_interface_that_the_site_names_is_no_variable(site: Site) -> None:
     text = 'frameworks = "pytorch"\nenv = { NCCL_SOCKET_IFNAME = "eth9" }'
-    assert made(site, text)
-    (found,) = refused(changed(site, nodes={"interface": "ib0"}), text)
-    assert "NCCL_SOCKET_IFNAME follows from nodes.interface, 'ib0'." in found
+    assert list_campaigns(site, text)
+    (message,) = list_refusals(changed(site, nodes={"interface": "ib0"}), text)
+    assert "NCCL_SOCKET_IFNAME follows from nodes.interface, 'ib0'." in message

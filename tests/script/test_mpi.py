@@ -14,7 +14,7 @@ from tests.kit.requests import combined
 
 
 @pytest.mark.parametrize(
-    ("wanted", "slurm", "there", "expected"),
+    ("of_recipe", "slurm", "of_slurm", "expected"),
     [
         (("pmix", "pmi2"), {}, ("none", "pmi2", "pmix"), "pmix"),
         (("pmix", "pmi2"), {}, ("none", "pmi2"), "pmi2"),
@@ -28,14 +28,14 @@ from tests.kit.requests import combined
     ],
 )
 def test_how_ranks_are_started(
-    wanted: tuple[str, ...],
+    of_recipe: tuple[str, ...],
     slurm: dict[str, object],
-    there: tuple[str, ...],
+    of_slurm: tuple[str, ...],
     expected: str,
     tmp_path: Path,
 ) -> None:
-    site, found = reference(tmp_path, slurm=slurm), replace(load(), mpi=wanted)
-    draft = drafted(site, found=found, options={"mpi": there})
+    site, mpi_recipe = reference(tmp_path, slurm=slurm), replace(load(), mpi=of_recipe)
+    draft = drafted(site, framework_recipe=mpi_recipe, options={"mpi": of_slurm})
     assert draft.resolved.mpi == expected
     (text,) = draft.scripts.values()
     assert (f"--mpi={expected} " in text) == bool(expected)
@@ -44,9 +44,9 @@ def test_how_ranks_are_started(
 def test_a_recipe_names_one_kind_or_several(tmp_path: Path) -> None:
     lines = (Path(load().folder) / "recipe.toml").read_text().split("\n", 1)
     read = {}
-    for said in ('"pmix"', '["pmix", "pmi2"]', '""', "[]"):
-        (tmp_path / "recipe.toml").write_text(f"{lines[0]}\nmpi = {said}\n{lines[1]}")
-        read[said] = recipe.load(tmp_path).mpi
+    for value in ('"pmix"', '["pmix", "pmi2"]', '""', "[]"):
+        (tmp_path / "recipe.toml").write_text(f"{lines[0]}\nmpi = {value}\n{lines[1]}")
+        read[value] = recipe.load(tmp_path).mpi
     assert list(read.values()) == [("pmix",), ("pmix", "pmi2"), (), ()]
 
 
@@ -63,9 +63,11 @@ def test_a_recipe_names_one_kind_or_several(tmp_path: Path) -> None:
 def test_ranks_that_may_not_find_each_other_are_warned_of(
     mpi: str, shape: Shape, *, warned: bool, tmp_path: Path
 ) -> None:
-    found = replace(load(), mpi=("pmix",))
+    mpi_recipe = replace(load(), mpi=("pmix",))
     draft = drafted(
-        reference(tmp_path, slurm={"mpi": mpi}), combined(shape, ("fp32",)), found=found
+        reference(tmp_path, slurm={"mpi": mpi}),
+        combined(shape, ("fp32",)),
+        framework_recipe=mpi_recipe,
     )
     warnings = [
         warning for warning in draft.resolved.warnings if "finds its ranks by pmix" in warning

@@ -11,7 +11,7 @@ import pytest
 
 from hpcbert.model import Shape
 from tests.kit.drafts import reference
-from tests.kit.logs import put
+from tests.kit.logs import write_file
 from tests.kit.needs import not_applicable
 from tests.kit.recipes import SHELL, Case, World, load, presets
 from tests.kit.scripts import (
@@ -29,7 +29,7 @@ from tests.kit.waiting import CEILING
 pytestmark = pytest.mark.slow
 
 
-def port(text: str, job: int) -> int:
+def read_port(text: str, job: int) -> int:
     """Return the port that a script's own function gives a job."""
     (sizes,) = re.findall(r"^nodes=.*$", text, re.MULTILINE)
     result = subprocess.run(
@@ -43,23 +43,25 @@ def port(text: str, job: int) -> int:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_port_that_somebody_has_is_passed_over(address: str, rank: int, tmp_path: Path) -> None:
     text = only_script(drafted(reference(tmp_path), shape="1n2g", scheduler="slurm"))
-    job = next(n for n in range(2500, 3500) if port(text, n) == 10000 + 2 * n)
+    job = next(n for n in range(2500, 3500) if read_port(text, n) == 10000 + 2 * n)
     first = 10000 + 2 * job
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as taken:
+    with socket.socket(family) as listener:
         try:
-            taken.bind((address, first + rank))
+            listener.bind((address, first + rank))
         except OSError as error:
             not_applicable(f"{address}: {error}")
-        taken.listen()
-        found = port(text, job)
-    assert found not in {first, first + rank}
-    assert 10000 <= found < 30000
-    assert port(text, job) == port(text, job + 10000) == first
-    assert port(text, job + 1) >= first + 2 or port(text, job + 1) < first
+        listener.listen()
+        chosen = read_port(text, job)
+    assert chosen not in {first, first + rank}
+    assert 10000 <= chosen < 30000
+    assert read_port(text, job) == read_port(text, job + 10000) == first
+    assert read_port(text, job + 1) >= first + 2 or read_port(text, job + 1) < first
 
 
-def addressed(tmp_path: Path, getent: str, **changes: object) -> tuple[str, dict[str, str]]:
+def run_with_addresses(
+    tmp_path: Path, getent: str, **changes: object
+) -> tuple[str, dict[str, str]]:
     """Run a script of two nodes with a name service; return what it says, and rank 0's environment."""
     python = tool(tmp_path, "python", RECORDER)
     draft = drafted(
@@ -70,8 +72,8 @@ def addressed(tmp_path: Path, getent: str, **changes: object) -> tuple[str, dict
     tool(tmp_path / "tools", "ip", f"#!/bin/bash\n{getent}\n")
     script = run_script(draft, tmp_path, **words)
     path = tmp_path / "record.env.0"
-    found = path.read_text().split("\0") if path.exists() else []
-    return script.stderr, dict(word.split("=", 1) for word in found if "=" in word)
+    assignments = path.read_text().split("\0") if path.exists() else []
+    return script.stderr, dict(word.split("=", 1) for word in assignments if "=" in word)
 
 
 BOTH = 'case $1:$2 in ahostsv4:*) echo "{four}" ;; ahostsv6:*) echo "{six}" ;; esac'
@@ -90,18 +92,18 @@ BOTH = 'case $1:$2 in ahostsv4:*) echo "{four}" ;; ahostsv6:*) echo "{six}" ;; e
     ids=["both", "IPv6 only", "a loopback name", "mapped", "loopback", "link-local"],
 )
 def test_nodes_have_addresses_of_one_kind(four: str, six: str, chosen: str, tmp_path: Path) -> None:
-    said, found = addressed(tmp_path, BOTH.format(four=four, six=six))
+    message, variables = run_with_addresses(tmp_path, BOTH.format(four=four, six=six))
     if not chosen:
-        assert "set nodes.interface" in said
-        assert not found
+        assert "set nodes.interface" in message
+        assert not variables
         return
-    assert found["MASTER_ADDR"] == chosen
-    assert found["HPCBERT_NODE_IPS"] == f"{chosen},{chosen}"
+    assert variables["MASTER_ADDR"] == chosen
+    assert variables["HPCBERT_NODE_IPS"] == f"{chosen},{chosen}"
     bare = f"[{chosen}]" if ":" in chosen else chosen
-    assert found["HPCBERT_NODE_HOSTS"] == f"{bare},{bare}"
+    assert variables["HPCBERT_NODE_HOSTS"] == f"{bare},{bare}"
 
 
-def on_an_interface(
+def run_on_interface(
     tmp_path: Path, ip: str, *, shape: str = "2n1g"
 ) -> subprocess.CompletedProcess[str]:
     """Run a script where the interface is ib0 and `ip` answers so on each node, by SLURM_NODEID."""
@@ -124,7 +126,7 @@ def on_an_interface(
 
 def test_an_interface_may_have_ipv6_alone(tmp_path: Path) -> None:
     both = 'if [[ $1 == -6 ]]; then echo "2: ib0 inet6 fd00:5::7/64 scope global"; fi'
-    result = on_an_interface(tmp_path, both)
+    result = run_on_interface(tmp_path, both)
     assert result.returncode == 0, result
     words = (tmp_path / "record.env.0").read_text().split("\0")
     assert "HPCBERT_NODE_IPS=fd00:5::7,fd00:5::7" in words
@@ -134,9 +136,9 @@ def test_an_interface_may_have_ipv6_alone(tmp_path: Path) -> None:
 def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(
     shape: str, tmp_path: Path
 ) -> None:
-    there = "0" if shape == "2n1g" else "none"
-    ip = f'if [[ $1 == -4 && $SLURM_NODEID == {there} ]]; then echo "2: ib0 inet 10.0.0.7/24"; fi'
-    result = on_an_interface(tmp_path, ip, shape=shape)
+    node = "0" if shape == "2n1g" else "none"
+    ip = f'if [[ $1 == -4 && $SLURM_NODEID == {node} ]]; then echo "2: ib0 inet 10.0.0.7/24"; fi'
+    result = run_on_interface(tmp_path, ip, shape=shape)
     assert result.returncode == 1, result
     lacks = [line for line in result.stderr.splitlines() if "has no interface ib0" in line]
     assert lacks[-1].startswith("hpcbert: n2 has no interface ib0 (nodes.interface in the site.")
@@ -145,15 +147,15 @@ def test_the_node_that_lacks_the_interface_is_named_with_what_it_has(
 
 
 def test_one_rank_needs_no_interface(tmp_path: Path) -> None:
-    assert on_an_interface(tmp_path, "", shape="1n1g").returncode == 0
+    assert run_on_interface(tmp_path, "", shape="1n1g").returncode == 0
 
 
 @pytest.mark.parametrize("recipe", ["tf2", "perfzero", "paddle18"])
 def test_an_address_before_a_port_stands_in_brackets(recipe: str, tmp_path: Path) -> None:
-    world, one = World(recipe, tmp_path), load(recipe)
+    world, loaded_recipe = World(recipe, tmp_path), load(recipe)
     name = "gpu" if recipe == "perfzero" else ""
-    preset = one.protocols.get(name) or presets(one)[0][0]
-    case = Case(Shape(2, 8), preset, (preset.precisions or one.precisions)[0])
+    preset = loaded_recipe.protocols.get(name) or presets(loaded_recipe)[0][0]
+    case = Case(Shape(2, 8), preset, (preset.precisions or loaded_recipe.precisions)[0])
     run = world.run(world.render(case), env={"HPCBERT_NODE_IPS": "fd00::1,fd00::2"})
     assert run.exit == 0, run.output
     variable = "worker_endpoints" if recipe == "paddle18" else "TF_CONFIG"
@@ -203,17 +205,17 @@ def test_nccl_tells_its_rings_once_beside_the_log(tmp_path: Path) -> None:
     assert not [word for word in other if word.startswith("NCCL_DEBUG")]
 
 
-@pytest.mark.parametrize("said", ["WARN", "VERSION"])
-def test_nccl_is_told_nothing_where_somebody_did(said: str, tmp_path: Path) -> None:
-    site = reference(tmp_path, env={"NCCL_DEBUG": said})
+@pytest.mark.parametrize("value", ["WARN", "VERSION"])
+def test_nccl_is_told_nothing_where_somebody_did(value: str, tmp_path: Path) -> None:
+    site = reference(tmp_path, env={"NCCL_DEBUG": value})
     run_script(drafted(with_python(site, tool(tmp_path, "python", RECORDER))), tmp_path)
     first = (tmp_path / "record.env.0").read_text().split("\0")
-    assert f"NCCL_DEBUG={said}" in first
+    assert f"NCCL_DEBUG={value}" in first
     assert not [word for word in first if word.startswith("NCCL_DEBUG_FILE")]
 
 
 @pytest.mark.parametrize(
-    ("exclusive", "memory", "words", "asked"),
+    ("exclusive", "memory", "words", "expected"),
     [
         (True, "", (), "0"),
         (True, "64G", (), "64G"),
@@ -224,13 +226,13 @@ def test_nccl_is_told_nothing_where_somebody_did(said: str, tmp_path: Path) -> N
     ],
 )
 def test_a_whole_node_has_its_memory(
-    exclusive: bool, memory: str, words: tuple[str, ...], asked: str | None, tmp_path: Path
+    exclusive: bool, memory: str, words: tuple[str, ...], expected: str | None, tmp_path: Path
 ) -> None:
     slurm = {"exclusive": exclusive, "memory": memory, "sbatch_args": words}
     text = only_script(drafted(reference(tmp_path, slurm=slurm), scheduler="slurm"))
     lines = [line for line in text.splitlines() if line.startswith("#SBATCH --mem=")]
     texts = [f"#SBATCH {word}" for word in words if word.startswith("--mem=")]
-    assert lines == ([f"#SBATCH --mem={asked}"] if asked else texts)
+    assert lines == ([f"#SBATCH --mem={expected}"] if expected else texts)
 
 
 def test_ranks_fill_one_node_after_another_and_wait_for_all(tmp_path: Path) -> None:
@@ -274,6 +276,6 @@ def test_little_locked_memory_is_told_where_there_is_infiniband(
         (tmp_path / INFINIBAND).write_text(state + "\n")
     text = (SHELL / "rank.bash").read_text().replace("/sys/class", f"{tmp_path}/sys/class")
     ulimit = "ulimit() { echo %s; }" % (limit or "unlimited")
-    put(tmp_path, "library/rank.bash", f"{ulimit}\n{text}")
+    write_file(tmp_path, "library/rank.bash", f"{ulimit}\n{text}")
     run = world.run(script, library=tmp_path / "library")
     assert ("locked" in run.output or "may lock 64 KiB" in run.output) == warned

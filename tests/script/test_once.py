@@ -36,18 +36,18 @@ TRIED = (plan.plan, plan.read_options, plan._choose_protocol, Recipe.preset)
 READERS = (cache._read_pointer, materials.read_record)
 
 
-def names(functions: tuple[Callable[..., Any], ...]) -> list[str]:
+def list_names(functions: tuple[Callable[..., Any], ...]) -> list[str]:
     return [f"{function.__module__}.{function.__qualname__}" for function in functions]
 
 
 @contextmanager
-def counted() -> Iterator[tuple[Counter[str], Counter[str]]]:
+def count_calls() -> Iterator[tuple[Counter[str], Counter[str]]]:
     """Count calls of functions by name, and readings of records by path."""
     calls: Counter[str] = Counter()
     paths: Counter[str] = Counter()
     names: dict[CodeType, str] = {
-        one.__code__: f"{one.__module__}.{one.__qualname__}"
-        for one in (*ONCE, *TRIED, render.render)
+        function.__code__: f"{function.__module__}.{function.__qualname__}"
+        for function in (*ONCE, *TRIED, render.render)
     }
     readers = {reader.__code__ for reader in READERS}
 
@@ -65,7 +65,7 @@ def counted() -> Iterator[tuple[Counter[str], Counter[str]]]:
         sys.setprofile(None)
 
 
-def pointer(images: Path, stem: str) -> None:
+def write_pointer(images: Path, stem: str) -> None:
     """Leave a prepared image as image.sh does."""
     images.mkdir(parents=True, exist_ok=True)
     (images / f"{stem}.sqsh").write_bytes(b"hsqs")
@@ -74,13 +74,23 @@ def pointer(images: Path, stem: str) -> None:
     (images / f"{stem}.json").write_text(json.dumps(record))
 
 
-def site_with(folder: Path, framework: str, runtime: str, image: str = "", made: str = "") -> Path:
+def write_site(
+    folder: Path, framework: str, runtime: str, image: str = "", origin: str = ""
+) -> Path:
     """Write a site with a prepared image: the recipe's, what is built of it, or a file."""
-    found = load(framework)
-    named = reference.parse_reference(found.image.reference).stem if found.image.reference else ""
-    stem = {"built": materials.built_image_stem(found), "file": "own", "named": named}.get(made)
+    framework_recipe = load(framework)
+    named = (
+        reference.parse_reference(framework_recipe.image.reference).stem
+        if framework_recipe.image.reference
+        else ""
+    )
+    stem = {
+        "built": materials.built_image_stem(framework_recipe),
+        "file": "own",
+        "named": named,
+    }.get(origin)
     if stem:
-        pointer(folder / "images", stem)
+        write_pointer(folder / "images", stem)
     path = folder / "site.toml"
     text = f'[frameworks.{framework}]\nimage = "{image}"\n' if image else ""
     path.write_text(
@@ -89,33 +99,37 @@ def site_with(folder: Path, framework: str, runtime: str, image: str = "", made:
     return path
 
 
-@pytest.mark.parametrize("made", ["nothing", "named", "built", "file"])
+@pytest.mark.parametrize("origin", ["nothing", "named", "built", "file"])
 @pytest.mark.parametrize("framework", ["pytorch", "ngc-pytorch"])
 @pytest.mark.parametrize("runtime", ["none", "pyxis"])
 def test_five_points_are_resolved_once(
-    here: None, tmp_path: Path, runtime: str, framework: str, made: str
+    empty_directory: None, tmp_path: Path, runtime: str, framework: str, origin: str
 ) -> None:
-    image = "./images/own.sqsh" if made == "file" else ""
-    path = site_with(tmp_path, framework, runtime, image, made)
+    image = "./images/own.sqsh" if origin == "file" else ""
+    path = write_site(tmp_path, framework, runtime, image, origin)
     words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
     render._make_environment.cache_clear()
-    with counted() as (calls, paths):
+    with count_calls() as (calls, paths):
         result = inside("submit", "--dry-run", "--json", "--fw", framework, *words)
     assert len(result.document["data"]["arrays"]) == calls.pop("hpcbert.script.render.render") == 5
-    assert {calls.pop(name) for name in names(TRIED)} == {5}
+    assert {calls.pop(name) for name in list_names(TRIED)} == {5}
     assert set(calls.values()) == {1}, calls
     assert len(calls) == len(ONCE)
     assert set(paths.values()) <= {1}, paths
-    assert any(one.startswith(str(tmp_path / "images")) for one in paths) == (runtime != "none")
+    assert any(image_path.startswith(str(tmp_path / "images")) for image_path in paths) == (
+        runtime != "none"
+    )
 
 
-def test_scripts_to_submit_by_hand_are_resolved_once_too(here: None, tmp_path: Path) -> None:
-    path = site_with(tmp_path, "pytorch", "pyxis", made="named")
+def test_scripts_to_submit_by_hand_are_resolved_once_too(
+    empty_directory: None, tmp_path: Path
+) -> None:
+    path = write_site(tmp_path, "pytorch", "pyxis", origin="named")
     words = ("--nodes", "4", "--gpus-per-node", "8", "--scaling", "--site", path)
     render._make_environment.cache_clear()
-    with counted() as (calls, paths):
+    with count_calls() as (calls, paths):
         result = inside("render", "--json", "--fw", "pytorch", *words)
     assert len(result.document["data"]) == calls.pop("hpcbert.script.render.render") == 5
-    assert {calls.pop(name) for name in names(TRIED)} == {5}
+    assert {calls.pop(name) for name in list_names(TRIED)} == {5}
     assert set(calls.values()) == {1}, calls
     assert set(paths.values()) == {1}

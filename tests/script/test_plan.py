@@ -39,16 +39,16 @@ def site(repository: Path) -> Site:
     ],
 )
 def test_scaling_goes_through_dlperfs_shapes(largest: str, curve: str) -> None:
-    found = list_shapes(Shape.parse(largest))
-    assert " ".join(map(str, found)) == curve
+    shapes = list_shapes(Shape.parse(largest))
+    assert " ".join(map(str, shapes)) == curve
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
 def test_a_curve_starts_at_one_gpu_grows_and_ends_at_what_is_asked(nodes: int, gpus: int) -> None:
-    found = list_shapes(Shape(nodes, gpus))
-    assert found[0] == Shape(1, 1)
-    assert found[-1] == Shape(nodes, gpus)
-    sizes = [shape.gpus for shape in found]
+    shapes = list_shapes(Shape(nodes, gpus))
+    assert shapes[0] == Shape(1, 1)
+    assert shapes[-1] == Shape(nodes, gpus)
+    sizes = [shape.gpus for shape in shapes]
     assert sizes == sorted(set(sizes))
 
 
@@ -77,16 +77,18 @@ def test_global_batch_size_counts_gpus_and_accumulation(recipe: Recipe, site: Si
 def test_a_protocol_sets_the_global_batch_of_every_shape(recipe: Recipe, site: Site) -> None:
     lamb = Preset("lamb", "LAMB", 220, 20, global_batch_size=65536, precisions=("fp16",))
     deep = Preset("micro", "DeepSpeed's", samples_per_device=1024)
-    known = replace(recipe, protocols={"lamb": lamb, "micro": deep})
-    points = plan(known, site, combined(Shape(4, 8), batch_sizes=(64,), scaling=True)).points
+    with_protocols = replace(recipe, protocols={"lamb": lamb, "micro": deep})
+    points = plan(
+        with_protocols, site, combined(Shape(4, 8), batch_sizes=(64,), scaling=True)
+    ).points
     assert {point.global_batch_size for point in points} == {65536}
     assert [point.accumulation for point in points] == [1024, 256, 128, 64, 32]
     assert {(point.protocol, point.precision) for point in points} == {("lamb", "fp16")}
-    assert plan(known, site, Request(Shape(1, 1), skip=5)).protocol.iters == 220
+    assert plan(with_protocols, site, Request(Shape(1, 1), skip=5)).protocol.iters == 220
     other = combined(Shape(1, 8), batch_sizes=(32,), preset="micro")
-    assert plan(known, site, other).points[0].accumulation == 1024 // 8
+    assert plan(with_protocols, site, other).points[0].accumulation == 1024 // 8
     request = replace(other, accumulation=3)
-    assert plan(known, site, request).points[0].accumulation == 3
+    assert plan(with_protocols, site, request).points[0].accumulation == 3
 
 
 def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: Site) -> None:

@@ -51,7 +51,7 @@ esac
 """
 
 
-def planned(
+def draft_preflight(
     where: Path,
     shape: str = "4n8g",
     device: str = "gpu",
@@ -65,14 +65,14 @@ def planned(
     return drafted(site, request, options={"preflight": True, **options})
 
 
-def script(draft: Draft) -> str:
+def find_script(draft: Draft) -> str:
     return draft.scripts[draft.campaign.arrays[-1].name]
 
 
 def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(
     tmp_path: Path,
 ) -> None:
-    draft = planned(tmp_path)
+    draft = draft_preflight(tmp_path)
     check = draft.campaign.preflight
     assert check is draft.campaign.arrays[-1] is draft.campaign.in_order[0]
     assert check not in draft.campaign.measured
@@ -81,23 +81,23 @@ def test_it_is_one_job_on_the_nodes_of_the_largest_point_and_no_point_itself(
     assert check.point not in draft.campaign.of_point
     request = check.request
     assert (request.nodes, request.array, request.time_limit) == (4, "", "00:30:00")
-    assert "/opt/a b/all_reduce_perf" in script(draft)
-    assert "--minbytes 32M --maxbytes 256M" in script(draft)
+    assert "/opt/a b/all_reduce_perf" in find_script(draft)
+    assert "--minbytes 32M --maxbytes 256M" in find_script(draft)
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_without_gpus_for_certain_the_reference_program_measures(
     tmp_path: Path, device: str
 ) -> None:
-    draft = planned(tmp_path, "4n1g", device)
-    assert "--all-reduce 16" in script(draft)
+    draft = draft_preflight(tmp_path, "4n1g", device)
+    assert "--all-reduce 16" in find_script(draft)
     assert "scripts/bert_pretrain.py" in {target for target, _ in draft.copies}
     # The campaign measures the same program with the same shape: no two share a status file.
     assert len({array.point.key for array in draft.campaign.arrays}) == 2
 
 
 def test_a_shorter_time_limit_is_kept(tmp_path: Path) -> None:
-    draft = planned(tmp_path, "2n1g", "cpu", limit="00:10:00")
+    draft = draft_preflight(tmp_path, "2n1g", "cpu", limit="00:10:00")
     assert draft.campaign.arrays[-1].request.time_limit == "00:10:00"
 
 
@@ -112,14 +112,14 @@ def test_one_node_has_nothing_to_be_compared_with(
     tmp_path: Path, shape: str, options: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UsageError, match=why) as caught:
-        planned(tmp_path, shape, "cpu", **options)
+        draft_preflight(tmp_path, shape, "cpu", **options)
     assert "--preflight" in caught.value.hint
 
 
 @pytest.mark.needs("shellcheck")
 def test_its_script_is_clean_for_shellcheck(tmp_path: Path) -> None:
     file = tmp_path / "preflight.sbatch"
-    file.write_text(script(planned(tmp_path)))
+    file.write_text(find_script(draft_preflight(tmp_path)))
     result = subprocess.run(
         ["shellcheck", "--shell=bash", "--norc", str(file)],
         capture_output=True, text=True, check=False,
@@ -133,7 +133,7 @@ class Bench:
     def __init__(
         self, tmp_path: Path, shape: str, *, usable: int = 8, limit: str = "01:00:00"
     ) -> None:
-        self.tmp_path, self.made = tmp_path, planned(tmp_path, shape, limit=limit)
+        self.tmp_path, self.made = tmp_path, draft_preflight(tmp_path, shape, limit=limit)
         write_campaign(self.made)
         self.nodes = [f"n{number}" for number in range(1, int(shape[0]) + 1)]
         self.tools = tmp_path / "tools"
@@ -168,12 +168,12 @@ class Bench:
         )  # fmt: skip
         check = self.made.campaign.preflight
         assert check is not None
-        found: dict[str, list[dict[str, Any]]] = {}
+        events_by_kind: dict[str, list[dict[str, Any]]] = {}
         for line in (self.made.directory / check.status(1)).read_text().splitlines():
             event = json.loads(line)
-            found.setdefault(event["event"], []).append(event)
-        assert found["end"][-1]["exit"] == result.returncode, result.stderr
-        return result.returncode, found
+            events_by_kind.setdefault(event["event"], []).append(event)
+        assert events_by_kind["end"][-1]["exit"] == result.returncode, result.stderr
+        return result.returncode, events_by_kind
 
     def wrote(self, name: str) -> list[str]:
         path = self.tmp_path / f"record.{name}"
@@ -203,11 +203,11 @@ def test_a_node_far_below_the_others_is_named_and_its_neighbours_are_not(
     tmp_path: Path, shape: str, table: str, slow: list[str]
 ) -> None:
     bench = Bench(tmp_path, shape)
-    status, found = bench.run(table)
+    status, events_by_kind = bench.run(table)
     assert status == 0
-    assert [one["name"] for one in found["node"]] == bench.nodes
-    assert [one["name"] for one in found["node"] if one["slow"]] == slow
-    assert found["node"][2 if "n1" in slow else 0]["inside"] == 40125
+    assert [event["name"] for event in events_by_kind["node"]] == bench.nodes
+    assert [event["name"] for event in events_by_kind["node"] if event["slow"]] == slow
+    assert events_by_kind["node"][2 if "n1" in slow else 0]["inside"] == 40125
     assert bool(bench.wrote("update")) == bool(slow)
 
 
@@ -215,28 +215,30 @@ def test_waiting_jobs_of_the_campaign_keep_away_as_far_as_enough_nodes_are_left(
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path, "4n8g", usable=4)
-    _, found = bench.run("n2 9.5")
+    _, events_by_kind = bench.run("n2 9.5")
     assert bench.wrote("update") == ["update JobId=52 ExcNodeList=n2,n7"]
-    assert [(one["job"], one["nodes"]) for one in found["left-out"]] == [("52", "n2,n7")]
-    (spared,) = found["spared"]
+    assert [(event["job"], event["nodes"]) for event in events_by_kind["left-out"]] == [
+        ("52", "n2,n7")
+    ]
+    (spared,) = events_by_kind["spared"]
     assert (spared["job"], spared["why"]) == ("51", "it takes 4 nodes, and 3 others are left")
 
 
 def test_a_job_that_names_a_slow_node_is_not_made_impossible(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "4n8g")
     bench.waiting("51|2||n1,n2|{}", "52|2||n1,n3|{}")
-    _, found = bench.run("n2 9.5")
+    _, events_by_kind = bench.run("n2 9.5")
     assert bench.wrote("update") == ["update JobId=52 ExcNodeList=n2"]
-    (spared,) = found["spared"]
+    (spared,) = events_by_kind["spared"]
     assert (spared["job"], spared["why"]) == ("51", "it asks for that node by name")
 
 
 def test_what_slurm_refuses_is_written_down(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "4n8g")
-    status, found = bench.run("n2 9.5", REFUSES='slurm_update error: "no"')
+    status, events_by_kind = bench.run("n2 9.5", REFUSES='slurm_update error: "no"')
     assert status == 0
-    assert {one["why"] for one in found["spared"]} == {'slurm_update error: "no"'}
-    assert "left-out" not in found
+    assert {event["why"] for event in events_by_kind["spared"]} == {'slurm_update error: "no"'}
+    assert "left-out" not in events_by_kind
 
 
 @pytest.mark.parametrize(("limit", "cancelled"), [("00:30:00", []), ("00:00:20", ["51", "52"])])
@@ -260,5 +262,5 @@ def test_where_nothing_is_measured_nothing_runs(tmp_path: Path, table: str) -> N
 
 
 def test_a_preflight_is_no_part_of_what_like_measures_again(tmp_path: Path) -> None:
-    draft = planned(tmp_path)
+    draft = draft_preflight(tmp_path)
     assert draft.lock.points == tuple(draft.campaign.of_point)

@@ -23,7 +23,7 @@ COUNTED = (
 DESCRIBING = {"timeout": 1, "mv": 1, "readlink": 1}
 
 
-def counting(folder: Path, name: str, real: str) -> None:
+def write_counter(folder: Path, name: str, real: str) -> None:
     words = shlex.join([real])
     tool(folder, name, f'#!/bin/bash\necho {name} >>"$STARTED"\nexec {words} "$@"\n')
 
@@ -40,20 +40,20 @@ def test_a_repeat_of_one_rank_starts_few_programs(
     (tmp_path / "python").symlink_to(real)
     python = tmp_path / "python"
     draft = drafted(with_python(reference(tmp_path), python), shape="1n1g", scheduler=scheduler)
-    told, started = slurm_in(tmp_path / "slurm"), tmp_path / "started"
+    variables, started = slurm_in(tmp_path / "slurm"), tmp_path / "started"
     if scheduler == "local":
-        told = {"PATH": told["PATH"].partition(":")[2]}
+        variables = {"PATH": variables["PATH"].partition(":")[2]}
     tools = tmp_path / "tools"
     for name in COUNTED:
         if program := shutil.which(name):
-            counting(tools, name, program)
+            write_counter(tools, name, program)
     for name in ("srun", "scontrol"):
-        counting(tools, name, str(tmp_path / "slurm" / name))
-    told |= {"PATH": f"{tools}:{told['PATH']}", "STARTED": str(started)}
+        write_counter(tools, name, str(tmp_path / "slurm" / name))
+    variables |= {"PATH": f"{tools}:{variables['PATH']}", "STARTED": str(started)}
     write_campaign(draft)
     # The first repeat makes the folders.
     for repeat in ("1", "2"):
         started.write_text("")
-        written = run_written(draft, tmp_path, SLURM_ARRAY_TASK_ID=repeat, **told)
+        written = run_written(draft, tmp_path, SLURM_ARRAY_TASK_ID=repeat, **variables)
         assert written.returncode == 0, written
     assert Counter(started.read_text().split()) == {**DESCRIBING, **more}

@@ -14,7 +14,7 @@ from hpcbert.script.render import _word
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=40)
 
 
-def shell_words(script: str) -> list[str]:
+def read_shell_words(script: str) -> list[str]:
     """Return what bash makes of words, split by NULs."""
     command = ["bash", "-c", f"printf '%s\\0' {script}"]
     raw = subprocess.run(command, capture_output=True, check=True).stdout
@@ -42,14 +42,14 @@ def shell_words(script: str) -> list[str]:
     ],
 )
 def test_a_quoted_text_is_one_word_for_bash(text: str) -> None:
-    assert shell_words(quote(text)) == [text]
+    assert read_shell_words(quote(text)) == [text]
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=20))
 @example(["\x01\x7f\r\t", "$'a'", "a\\nb"])
 def test_whatever_is_typed_arrives_as_typed(texts: list[str]) -> None:
-    assert shell_words(_word(tuple(texts))) == texts
+    assert read_shell_words(_word(tuple(texts))) == texts
 
 
 @given(TEXT)
@@ -58,7 +58,7 @@ def test_quoted_text_never_spans_lines(text: str) -> None:
     assert "\n" not in comment(text)
 
 
-def sbatch_reads(line: str) -> list[str]:
+def read_directive(line: str) -> list[str]:
     """Split an #SBATCH line as sbatch 22.05 was seen to: tests/end_to_end asks the real one."""
     words: list[str] = []
     word, quote, index, inside = "", "", 0, False
@@ -84,7 +84,7 @@ def sbatch_reads(line: str) -> list[str]:
 @given(TEXT.filter(lambda text: not any(ord(c) < 32 or ord(c) == 127 for c in text)))
 def test_a_directive_is_read_back_as_typed(text: str) -> None:
     option = f"--comment={text}"
-    assert sbatch_reads(directive(option)) == [option]
+    assert read_directive(directive(option)) == [option]
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "\x00", "a\x1b[31m"])

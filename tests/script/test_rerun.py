@@ -50,45 +50,45 @@ def test_what_is_written_as_toml_is_read_again(values: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Draft:
+def draft(tmp_path: Path) -> Draft:
     where = reference(tmp_path, env={"TZ": "UTC", "API_TOKEN": "abcdef"})
     draft = drafted(where, REQUEST)
     write_campaign(draft)
     return draft
 
 
-def test_it_is_written_into_the_campaign_and_read_again(made: Draft) -> None:
-    path = made.directory / "campaign.lock.toml"
+def test_it_is_written_into_the_campaign_and_read_again(draft: Draft) -> None:
+    path = draft.directory / "campaign.lock.toml"
     lock = rerun.load_lock(path)
-    assert lock == made.lock
-    assert lock.points == made.resolved.plan.points
+    assert lock == draft.lock
+    assert lock.points == draft.resolved.plan.points
     assert (lock.options["seed"], lock.options["unpad"]) == (7, False)
     assert lock.env["NCCL_ALGO"] == "Ring"
     assert lock.env["PYTHONUNBUFFERED"] == "1"
     assert lock.env["API_TOKEN"] == "<redacted>"
-    assert lock.settings["slurm"]["time_limit"] == made.resolved.site.slurm.time_limit.text
+    assert lock.settings["slurm"]["time_limit"] == draft.resolved.site.slurm.time_limit.text
     assert lock.files.keys() >= {"describe.sh", "bert_pretrain.py"}
     assert "abcdef" not in path.read_text()
 
 
-def test_digests_of_what_was_prepared_are_in_it(made: Draft) -> None:
+def test_digests_of_what_was_prepared_are_in_it(draft: Draft) -> None:
     materials = (
         Material("image", "docker://x", "/i.sqsh", "sha256:1"),
         Material("source", "https://x/y@abc", "/s", "git-tree:2"),
         Material("data", "npz", "/d", "listing:3"),
     )
-    inputs = rerun.make_lock(made.resolved, replace(made.campaign, materials=materials)).inputs
+    inputs = rerun.make_lock(draft.resolved, replace(draft.campaign, materials=materials)).inputs
     assert inputs["image_digest"] == "sha256:1"
     assert (inputs["source_repository"], inputs["source_commit"]) == ("https://x/y", "abc")
     assert (inputs["source_digest"], inputs["data_digest"]) == ("git-tree:2", "listing:3")
 
 
-def test_what_is_otherwise_is_said_by_its_key(made: Draft, tmp_path: Path) -> None:
-    assert rerun.compare_locks(made.lock, made.lock) == ()
+def test_what_is_otherwise_is_said_by_its_key(draft: Draft, tmp_path: Path) -> None:
+    assert rerun.compare_locks(draft.lock, draft.lock) == ()
     slurm = {"partition": "gpu", "time_limit": TimeLimit.parse("2-0"), "srun_args": ("-v",)}
     other = changed(reference(tmp_path, env={"TZ": "CET"}), slurm=slurm, name="there")
-    told = rerun.compare_locks(made.lock, drafted(other, REQUEST).lock)
-    assert {re.sub("^Differs from [^:]*: ", "", one) for one in told} == {
+    messages = rerun.compare_locks(draft.lock, drafted(other, REQUEST).lock)
+    assert {re.sub("^Differs from [^:]*: ", "", message) for message in messages} == {
         "site was local, and is there here.",
         "env.TZ was UTC, and is CET here.",
         "settings.slurm.partition was none, and is gpu here.",
@@ -107,9 +107,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_lock_file_is_refused(case: str, made: Draft) -> None:
+def test_what_is_no_lock_file_is_refused(case: str, draft: Draft) -> None:
     text, message, hint = WRONG[case]
-    path = made.directory / "campaign.lock.toml"
+    path = draft.directory / "campaign.lock.toml"
     good = path.read_text()
     more = {
         "an unknown key": good.replace("schema = 1\n", 'schema = 1\nnames = "x"\n'),
@@ -128,25 +128,25 @@ DRY = ("--scheduler", "slurm", "--dry-run", "--json")
 
 @pytest.mark.parametrize("form", ["lock", "campaign"])
 def test_the_same_is_made_of_it_wherever_the_options_came_from(
-    form: str, made: Draft, here: None
+    form: str, draft: Draft, empty_directory: None
 ) -> None:
     """Also options that no point has: a file does not stand in the command line."""
-    path = made.directory / "campaign.lock.toml" if form == "lock" else made.directory
+    path = draft.directory / "campaign.lock.toml" if form == "lock" else draft.directory
     result = inside("submit", "--like", path, *DRY, "--time", "00:07:00")
     assert result.returncode == 0, result
     arrays = result.data["arrays"]
     assert [array["env"] for array in arrays] == [dict(REQUEST.env)] * 4
     assert [array["repeats"] for array in arrays] == [[1, 2, 3]] * 4
     options = re.compile(r"\n  --[^\n]*")
-    texts = [options.findall(text) for text in made.scripts.values()]
+    texts = [options.findall(text) for text in draft.scripts.values()]
     assert [options.findall(array["script_text"]) for array in arrays] == texts
     assert "--seed" in "".join(array["script_text"] for array in arrays)
-    told = " ".join(result.document["warnings"])
-    assert "settings.slurm.time_limit was 01:00:00, and is 00:07:00 here." in told
-    assert "API_TOKEN" not in told
+    warnings = " ".join(result.document["warnings"])
+    assert "settings.slurm.time_limit was 01:00:00, and is 00:07:00 here." in warnings
+    assert "API_TOKEN" not in warnings
 
 
-def test_a_lock_file_that_is_not_there(here: None) -> None:
+def test_a_lock_file_that_is_not_there(empty_directory: None) -> None:
     result = inside("submit", "--like", "campaign.lock.toml", *DRY)
     assert result.returncode == 2
     assert "campaign.lock.toml: Can't read" in result.error["message"]

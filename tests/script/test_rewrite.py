@@ -17,14 +17,14 @@ from tests.kit.drafts import drafted, reference
 from tests.kit.scripts import sbatch_options
 
 
-def rendered(tmp_path: Path, *words: str, together: bool = False) -> tuple[Array, str]:
+def render_script(tmp_path: Path, *words: str, together: bool = False) -> tuple[Array, str]:
     where = reference(tmp_path, slurm={"sbatch_args": words})
     draft = drafted(where, options={"together": together})
     (array,) = draft.campaign.arrays
     return array, draft.scripts[array.name]
 
 
-def again(
+def rewrite_again(
     array: Array, text: str, *, exclude: tuple[str, ...] = ("n3", "n4"), time_limit: str = ""
 ) -> tuple[JobRequest, str]:
     request = retry_request(
@@ -33,15 +33,15 @@ def again(
     return request, rewrite_script(text, array.request, request, repeats=(2, 4), first_attempt=3)
 
 
-def changes(old: str, new: str) -> list[str]:
+def list_changes(old: str, new: str) -> list[str]:
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
     return [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
 
 
 def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: Path) -> None:
-    array, text = rendered(tmp_path)
-    _, script = again(array, text, time_limit="02:00:00")
-    *options, attempt = [line for line in changes(text, script) if "array_name=" not in line]
+    array, text = render_script(tmp_path)
+    _, script = rewrite_again(array, text, time_limit="02:00:00")
+    *options, attempt = [line for line in list_changes(text, script) if "array_name=" not in line]
     assert options == [
         "#SBATCH --job-name=job.t1",
         "#SBATCH --comment=job.t1",
@@ -61,17 +61,17 @@ def test_a_retry_adds_options_of_sbatch_and_changes_its_first_attempt(tmp_path: 
 def test_the_first_attempt_is_changed_wherever_a_line_assigns_it(
     tmp_path: Path, assignments: str
 ) -> None:
-    array, _ = rendered(tmp_path)
-    _, script = again(array, f"#!/bin/bash\n#SBATCH --nodes=1\nset -e\n{assignments}")
+    array, _ = render_script(tmp_path)
+    _, script = rewrite_again(array, f"#!/bin/bash\n#SBATCH --nodes=1\nset -e\n{assignments}")
     assert script.endswith(assignments.replace("first_attempt=0", "first_attempt=3"))
     assert "#SBATCH --job-name=job.t1\n" in script.partition("set -e")[0]
 
 
 def test_repeats_that_share_a_job_share_it_again(tmp_path: Path) -> None:
-    array, text = rendered(tmp_path, together=True)
-    request, script = again(array, text, exclude=())
+    array, text = render_script(tmp_path, together=True)
+    request, script = rewrite_again(array, text, exclude=())
     assert request.array == ""
-    assert "repeats=(2 4)" in changes(text, script)
+    assert "repeats=(2 4)" in list_changes(text, script)
     assert "--array" not in script
 
 
@@ -102,30 +102,30 @@ def test_the_request_on_record_is_what_sbatch_reads_in_the_script(
     text = draft.scripts[array.name]
     assert read_request(sbatch_options(text)) == array.request
     assert array.request.nodes == 1
-    request, script = again(array, text, time_limit="2-0")
+    request, script = rewrite_again(array, text, time_limit="2-0")
     assert read_request(sbatch_options(script)) == request
 
 
 def test_the_users_own_comment_stays(tmp_path: Path) -> None:
-    array, text = rendered(tmp_path, "--comment=mine")
-    assert again(array, text)[0].comment == "mine"
+    array, text = render_script(tmp_path, "--comment=mine")
+    assert rewrite_again(array, text)[0].comment == "mine"
 
 
 def test_nodes_that_the_script_keeps_away_from_stay_excluded(tmp_path: Path) -> None:
-    array, text = rendered(tmp_path, "--exclude=n[7-8]")
-    assert again(array, text)[0].exclude == "n[7-8],n3,n4"
-    assert again(array, text, exclude=())[0].exclude == "n[7-8]"
+    array, text = render_script(tmp_path, "--exclude=n[7-8]")
+    assert rewrite_again(array, text)[0].exclude == "n[7-8],n3,n4"
+    assert rewrite_again(array, text, exclude=())[0].exclude == "n[7-8]"
 
 
 def test_a_script_of_another_version_is_refused(tmp_path: Path) -> None:
-    array, text = rendered(tmp_path)
+    array, text = render_script(tmp_path)
     with pytest.raises(UsageError, match="first_attempt"):
-        again(array, text.replace("first_attempt=", "attempt_from="))
+        rewrite_again(array, text.replace("first_attempt=", "attempt_from="))
 
 
 @pytest.mark.parametrize("name", ["a b", "a %j b"])
 def test_a_request_says_which_campaign_it_writes_to(tmp_path: Path, name: str) -> None:
-    array, _ = rendered(tmp_path)
+    array, _ = render_script(tmp_path)
     directory = tmp_path / name
     output = f"{directory}/slurm/".replace("%", "%%") + "%A_%a.out"
     request = replace(array.request, output=output)

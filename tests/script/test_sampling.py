@@ -32,7 +32,9 @@ exit 9
 """
 
 
-def drafted(tmp_path: Path, *, sampling: int = 1, **options: Any) -> tuple[Draft, dict[str, str]]:
+def draft_sampling(
+    tmp_path: Path, *, sampling: int = 1, **options: Any
+) -> tuple[Draft, dict[str, str]]:
     rank = scripts.tool(tmp_path / "tools", "python", RANK)
     scripts.tool(tmp_path / "tools", "nvidia-smi", SMI)
     site = scripts.with_python(drafts.reference(tmp_path, nodes={"sampling": sampling}), rank)
@@ -43,16 +45,16 @@ def drafted(tmp_path: Path, *, sampling: int = 1, **options: Any) -> tuple[Draft
 
 @pytest.mark.parametrize("scheduler", ["local", "slurm"])
 def test_it_looks_while_the_step_runs_and_ends_with_it(scheduler: str, tmp_path: Path) -> None:
-    draft, words = drafted(tmp_path, scheduler=scheduler)
+    draft, words = draft_sampling(tmp_path, scheduler=scheduler)
     script = scripts.run_script(draft, tmp_path, **words)
     assert script.returncode == 0, script
     (file,) = (draft.directory / "env").glob("*.1.0.*.csv")
     assert parse_samples(file.read_text())[0].gpus == {"0": (250.0, 3000.0), "1": (250.0, 3000.0)}
     (pid,) = (tmp_path / "record.smi").read_text().split()
-    until(lambda: not sleeps(pid), "the sampler goes on after the step")
+    until(lambda: not is_sleeping(pid), "the sampler goes on after the step")
 
 
-def sleeps(pid: str) -> bool:
+def is_sleeping(pid: str) -> bool:
     try:
         return b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -60,15 +62,15 @@ def sleeps(pid: str) -> bool:
 
 
 def test_of_several_nodes_each_is_looked_at_in_a_step_beside_the_ranks(tmp_path: Path) -> None:
-    draft, words = drafted(tmp_path, scheduler="slurm", shape="2n2g")
-    told = "printf '%s\\n' n1 n2"
-    scripts.slurm_in(tmp_path / "tools", scontrol=told)
+    draft, words = draft_sampling(tmp_path, scheduler="slurm", shape="2n2g")
+    hostnames = "printf '%s\\n' n1 n2"
+    scripts.slurm_in(tmp_path / "tools", scontrol=hostnames)
     scripts.tool(tmp_path / "tools", "getent", "#!/bin/bash\necho 10.0.0.1 STREAM x\n")
     script = scripts.run_script(draft, tmp_path, **words)
     assert script.returncode == 0, script
     steps = scripts.records(tmp_path / "record.srun")
-    (beside,) = [step for step in steps if "--overlap" in step]
-    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none"} <= set(beside)
+    (sampler,) = [step for step in steps if "--overlap" in step]
+    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none"} <= set(sampler)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_where_nobody_wants_it_the_script_has_nothing_of_it(
 
 
 def test_without_the_tool_nothing_is_started(tmp_path: Path) -> None:
-    draft, words = drafted(tmp_path, scheduler="local")
+    draft, words = draft_sampling(tmp_path, scheduler="local")
     (tmp_path / "tools" / "nvidia-smi").unlink()
     scripts.tool(tmp_path / "tools", "python", "#!/bin/bash\nexit 0\n")
     script = scripts.run_script(draft, tmp_path, **words)

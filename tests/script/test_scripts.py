@@ -102,7 +102,7 @@ def test_the_step_s_moments_are_told_by_the_node_s_clocks(
 
 
 @pytest.mark.parametrize(
-    ("said", "ahead"),
+    ("answer", "ahead"),
     [
         ("echo Configuration data as of $((EPOCHSECONDS + 300))", 300),
         ("echo Configuration data as of 2026-11-21T20:44:11", None),
@@ -112,10 +112,10 @@ def test_the_step_s_moments_are_told_by_the_node_s_clocks(
     ids=["five-minutes-ahead", "another-format", "no-answer", "another-answer"],
 )
 def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
-    tmp_path: Path, said: str, ahead: int | None
+    tmp_path: Path, answer: str, ahead: int | None
 ) -> None:
     tools = tmp_path / "tools"
-    text = f'if [[ "$2" == config ]]; then {said}; else echo localhost; fi'
+    text = f'if [[ "$2" == config ]]; then {answer}; else echo localhost; fi'
     tool(tools, "scontrol", f"#!/bin/bash\n{text}\n")
     tool(tools, "srun", SRUN)
     draft = drafted(
@@ -127,8 +127,8 @@ def test_how_far_the_controller_s_clock_is_ahead_is_asked_of_it(
     took = time.monotonic() - moment
     assert script.returncode == 0, script.stderr
     (begun,) = [event for event in events(draft) if event["event"] == "step"]
-    found = begun["ahead"]
-    assert found is None if ahead is None else abs(int(str(found)) - ahead) <= 1 + took
+    measured = begun["ahead"]
+    assert measured is None if ahead is None else abs(int(str(measured)) - ahead) <= 1 + took
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ fi
         timeout=CEILING,
     )
     assert result.returncode == 0, result.stderr
-    told = [event for event in events(draft) if event["event"] == "suspended"]
+    suspensions = [event for event in events(draft) if event["event"] == "suspended"]
     job_record = reduce_events(events(draft))
     assert job_record.watched
     if not noticed:
-        assert (told, job_record.suspended) == ([], 0.0)
+        assert (suspensions, job_record.suspended) == ([], 0.0)
     else:
-        assert told[0]["noticed"] == noticed
+        assert suspensions[0]["noticed"] == noticed
         assert job_record.suspended > 1
         assert [event["event"] for event in events(draft)][-1] == "end"
 
@@ -411,7 +411,10 @@ def test_per_node_asks_for_one_task_a_node_and_per_gpu_for_one_a_gpu(tmp_path: P
 def test_a_tpu_is_driven_from_a_node_without_gpus(tmp_path: Path) -> None:
     request = Request(Shape(1, 32), preset="tpu")
     draft = drafts.drafted(
-        reference(tmp_path), request, found=drafts.load("perfzero"), options={"dry": True}
+        reference(tmp_path),
+        request,
+        framework_recipe=drafts.load("perfzero"),
+        options={"dry": True},
     )
     text = only_script(draft)
     assert "--gres" not in text
@@ -484,8 +487,8 @@ def test_a_rehearsal_replays_the_sample_on_rank_0_only(tmp_path: Path) -> None:
     script = run_script(draft, tmp_path)
     assert script.returncode == 0, script.stderr
     log = (draft.directory / "logs/oneflow/bert/bz32/1n1g/bert_b32_fp32_1.log").read_text()
-    said, *sample = log.splitlines()
-    assert said.startswith("HPCBERT REHEARSAL rank=0/1")
+    header, *sample = log.splitlines()
+    assert header.startswith("HPCBERT REHEARSAL rank=0/1")
     # Its nodes are not those of this machine.
     assert any("step: 119" in line for line in sample)
     assert {line.partition(" ")[0] for line in sample} == {"sample:"}
@@ -502,7 +505,7 @@ def test_committed_scripts_are_what_is_rendered(repository: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def begun(draft: Draft, attempt: int, job: str, repeat: int = 1) -> Path:
+def write_begun(draft: Draft, attempt: int, job: str, repeat: int = 1) -> Path:
     """Write down that a job has begun an attempt; return the status file."""
     (array,) = draft.campaign.arrays
     path = draft.directory / array.status(repeat)
@@ -539,7 +542,9 @@ def test_a_job_that_is_requeued_after_a_retry_took_its_place_runs_and_writes_not
     python = tool(tmp_path, "python", RECORDER)
     draft = drafted(with_python(reference(tmp_path), python), together=together)
     write_campaign(draft)
-    paths = [begun(draft, attempt, job.replace("_1", f"_{n}"), n) for n in (1, 2)[: 1 + together]]
+    paths = [
+        write_begun(draft, attempt, job.replace("_1", f"_{n}"), n) for n in (1, 2)[: 1 + together]
+    ]
     before = [path.read_bytes() for path in paths]
     names = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
     written = run_written(draft, tmp_path, **names)
@@ -557,7 +562,7 @@ def test_of_repeats_in_one_job_those_that_no_retry_repeats_are_run(tmp_path: Pat
     python = tool(tmp_path, "python", RECORDER)
     draft = drafted(with_python(reference(tmp_path), python), together=True)
     write_campaign(draft)
-    path = begun(draft, 1, "20_2", 2)
+    path = write_begun(draft, 1, "20_2", 2)
     before = path.read_bytes()
     written = run_written(draft, tmp_path, SLURM_ARRAY_JOB_ID="7", SLURM_RESTART_COUNT="1")
     assert written.returncode == 0, written.stderr

@@ -31,9 +31,9 @@ def listed(line: str, workdir: object, *, uid: int | None = None, command: objec
 
 
 def cancelled(hpcbert: Any, slurm: Any, directory: Path) -> tuple[dict[str, Any], list[list[str]]]:
-    done = hpcbert("cancel", "--yes", "--json", str(directory))
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
+    result = hpcbert("cancel", "--yes", "--json", str(directory))
+    assert result.returncode == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
     return document, slurm.calls("scancel")
 
 
@@ -78,40 +78,40 @@ def test_a_manifest_that_names_another_job_of_mine_does_not_cancel_it(
 def test_a_manifest_that_names_somebody_elses_job_does_not_cancel_it(
     hpcbert: Any, slurm: Any, watched: Make
 ) -> None:
-    stranger = 54321
+    other_uid = 54321
     built = watched()
-    store.write_manifest(built.directory, replace(built.campaign, uid=stranger))
-    slurm.answers(squeue=[listed(built.squeue(1, "RUNNING"), built.directory, uid=stranger)])
+    store.write_manifest(built.directory, replace(built.campaign, uid=other_uid))
+    slurm.answers(squeue=[listed(built.squeue(1, "RUNNING"), built.directory, uid=other_uid)])
     document, calls = cancelled(hpcbert, slurm, built.directory)
     assert (calls, document["data"]["cancelled"]) == ([], False)
-    assert document["warnings"] == [f"Not cancelled: job 12 belongs to user {stranger}."]
+    assert document["warnings"] == [f"Not cancelled: job 12 belongs to user {other_uid}."]
 
 
-@pytest.mark.parametrize("how", ["linked", "moved", "by hand"])
+@pytest.mark.parametrize("case", ["linked", "moved", "by hand"])
 def test_a_campaigns_own_jobs_are_cancelled(
-    hpcbert: Any, slurm: Any, watched: Make, tmp_path: Path, *, how: str
+    hpcbert: Any, slurm: Any, watched: Make, tmp_path: Path, *, case: str
 ) -> None:
     built = watched()
     script = built.directory / built.campaign.arrays[0].script
     place, command = built.directory, script
-    if how == "linked":
+    if case == "linked":
         place = tmp_path / "link"
         place.symlink_to(built.directory)
-    elif how == "moved":
+    elif case == "moved":
         place = tmp_path / "where it was"
         command = place / built.campaign.arrays[0].script
     else:
         place = tmp_path
-    line = built.squeue(1, "RUNNING", job="12_1" if how != "by hand" else "31_1")
+    line = built.squeue(1, "RUNNING", job="12_1" if case != "by hand" else "31_1")
     slurm.answers(squeue=[listed(line, place, command=command)])
     document, calls = cancelled(hpcbert, slurm, built.directory)
     assert document["warnings"] == []
-    assert [call[1:] for call in calls] == [["31" if how == "by hand" else "12"]]
+    assert [call[1:] for call in calls] == [["31" if case == "by hand" else "12"]]
 
 
-@pytest.mark.parametrize("what", ["another program", "another campaign's queue", "its own queue"])
+@pytest.mark.parametrize("case", ["another program", "another campaign's queue", "its own queue"])
 def test_a_manifest_that_names_another_process_does_not_end_it(
-    watched: Make, tmp_path: Path, what: str
+    watched: Make, tmp_path: Path, case: str
 ) -> None:
     other = tmp_path / "another campaign"
     other.mkdir()
@@ -119,10 +119,10 @@ def test_a_manifest_that_names_another_process_does_not_end_it(
     words = [
         "-m",
         "hpcbert.scheduler.local.worker",
-        str(built.directory if what[:3] == "its" else other),
+        str(built.directory if case[:3] == "its" else other),
     ]
     (tmp_path / words[1]).write_text("sleep 600\n:\n")
-    argv = ["sleep", "600"] if what == "another program" else ["sh", *words]
+    argv = ["sleep", "600"] if case == "another program" else ["sh", *words]
     with subprocess.Popen(argv, cwd=tmp_path, start_new_session=True) as process:
         try:
             job = local.queue_job_id(process.pid)
@@ -133,13 +133,13 @@ def test_a_manifest_that_names_another_process_does_not_end_it(
             until(Path(f"/proc/{process.pid}/cmdline").read_bytes, "it is there")
             assert local.is_queue_alive(job)
             target = submit.find_living(built, run=None)  # type: ignore[arg-type]
-            if what == "its own queue":
+            if case == "its own queue":
                 assert (target.jobs, target.left) == ((job,), ())
                 assert local.cancel_queue(built.directory, built.campaign)
                 assert process.wait(CEILING)
                 return
             assert (target.jobs, target.repeats) == ((), ())
-            assert (str(other) if "queue" in what else what) in target.left[0]
+            assert (str(other) if "queue" in case else case) in target.left[0]
             assert not local.cancel_queue(built.directory, built.campaign)
             assert process.poll() is None
         finally:

@@ -20,7 +20,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.scheduler.local import backend
 from hpcbert.system.runner import Outcome, Runner, run
-from tests.kit.cli import Cli, Done
+from tests.kit.cli import Cli, CliResult
 from tests.kit.lab import User, account, runner_of
 from tests.kit.needs import lacks, require
 from tests.kit.paths import REPOSITORY
@@ -57,8 +57,8 @@ class Project:
 def masked(become: Runner, umask: str = "002") -> Runner:
     """Return a function that runs commands under a umask."""
 
-    def run_masked(argv: Sequence[str], **how: Any) -> Outcome:
-        return become(["bash", "-c", f'umask {umask} && exec "$@"', "bash", *argv], **how)
+    def run_masked(argv: Sequence[str], **options: Any) -> Outcome:
+        return become(["bash", "-c", f'umask {umask} && exec "$@"', "bash", *argv], **options)
 
     return run_masked
 
@@ -67,8 +67,8 @@ def numbered(uid: int, gid: int) -> Runner:
     """Return a function that runs commands as a user without a name."""
     become = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
 
-    def run_as(argv: Sequence[str], **how: Any) -> Outcome:
-        return run([*become, *argv], **how)
+    def run_as(argv: Sequence[str], **options: Any) -> Outcome:
+        return run([*become, *argv], **options)
 
     return run_as
 
@@ -154,18 +154,18 @@ def on_slurm(members: tuple[User, ...], lab: Any, checkout: Any, work: Path) -> 
     )
 
     def over(directory: Path) -> None:
-        def left() -> bool:
+        def is_over() -> bool:
             listed = run(["squeue", "--noheader", "--format=%j"], env=lab.daemon_environment)
             return unqueued(listed, directory.name)
 
-        until(left, "jobs are still queued", pause=0.5)
+        until(is_over, "jobs are still queued", pause=0.5)
 
     result = alice("init", "--slurm")
     assert result.ok, result
     return Project(folder, alice, bob, over)
 
 
-def obey(who: Cli, result: Done) -> None:
+def obey(who: Cli, result: CliResult) -> None:
     """Do what the hint of a refusal says."""
     assert result.returncode == 2, result
     words = shlex.split(result.error["hint"].rpartition("hpcbert trust ")[2])

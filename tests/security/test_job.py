@@ -60,11 +60,11 @@ def test_texts_of_the_scheduler_are_json_in_the_witness(
 ) -> None:
     sprung = tmp_path / "sprung"
     text = texts(sprung)[number]
-    done, made = run(tmp_path, **{variable: text})
-    assert done.returncode == 0, done.stderr
+    result, built = run(tmp_path, **{variable: text})
+    assert result.returncode == 0, result.stderr
     assert not sprung.exists()
-    (array,) = made.campaign.arrays
-    raw = (made.directory / array.status(1)).read_bytes()
+    (array,) = built.campaign.arrays
+    raw = (built.directory / array.status(1)).read_bytes()
     events = [json.loads(line) for line in raw.splitlines()]
     assert [event["event"] for event in events] == ["start", "step", "step-end", "end"]
     job_record = reduce_events(events)
@@ -76,10 +76,10 @@ def test_texts_of_the_scheduler_are_json_in_the_witness(
 
 
 def test_bytes_that_are_no_text_leave_the_witness_readable(tmp_path: Path) -> None:
-    done, made = run(tmp_path, SLURM_JOB_NODELIST=b"n\xff\xfe\x80")
-    assert done.returncode == 0
-    (array,) = made.campaign.arrays
-    assert len(record.read_record(made.directory / array.status(1)).events) == 4
+    result, built = run(tmp_path, SLURM_JOB_NODELIST=b"n\xff\xfe\x80")
+    assert result.returncode == 0
+    (array,) = built.campaign.arrays
+    assert len(record.read_record(built.directory / array.status(1)).events) == 4
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_bytes_that_are_no_text_leave_the_witness_readable(tmp_path: Path) -> No
 def test_what_is_no_number_is_refused_before_bash_counts_with_it(
     tmp_path: Path, variable: str, text: str
 ) -> None:
-    done, made = run(tmp_path, **{variable: text})
-    assert done.returncode == 125
-    assert f"{variable} is not a number" in done.stderr
+    result, built = run(tmp_path, **{variable: text})
+    assert result.returncode == 125
+    assert f"{variable} is not a number" in result.stderr
     assert not list(tmp_path.glob("**/sprung"))
-    assert not list((made.directory / "status").iterdir())
+    assert not list((built.directory / "status").iterdir())
 
 
 @pytest.mark.parametrize("number", range(13))
@@ -110,10 +110,10 @@ def test_names_that_scontrol_prints_are_never_run(tmp_path: Path, number: int) -
 def test_the_umask_decides_who_reads_a_campaign(tmp_path: Path, umask: int) -> None:
     tmp_path.chmod(0o2775)
     with masked(umask):
-        done, made = run(tmp_path)
-        assert done.returncode == 0, done.stderr
-        store.write_json(made.directory / "measurements.json", {})
-    paths = {made.directory, *made.directory.rglob("*")}
+        result, built = run(tmp_path)
+        assert result.returncode == 0, result.stderr
+        store.write_json(built.directory / "measurements.json", {})
+    paths = {built.directory, *built.directory.rglob("*")}
     assert modes_of(paths) == {0o2777 & ~umask, 0o666 & ~umask}
     names = {path.name for path in paths}
     assert {"env", "logs", "status", "scripts", "slurm", "manifest.json"} <= names

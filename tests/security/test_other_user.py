@@ -39,8 +39,8 @@ pytestmark = pytest.mark.needs("users")
 
 
 def give_away(path: Path) -> None:
-    for one in (path, *path.rglob("*")):
-        os.chown(one, MALLORY, MALLORY, follow_symlinks=False)
+    for entry in (path, *path.rglob("*")):
+        os.chown(entry, MALLORY, MALLORY, follow_symlinks=False)
 
 
 @dataclass
@@ -66,15 +66,17 @@ class Shared:
 @pytest.fixture
 def shared(hpcbert: Any, slurm: Any, watched: Callable[..., Built]) -> Iterator[Shared]:
     built, theirs = watched(OWN), watched(THEIRS, job_id="77")
-    for one in (built, theirs):
-        array = one.campaign.arrays[0]
-        store.write_text(one.directory / array.script, f"#!/bin/sh\n: > {one.directory}/sprung\n")
-        one.log("1n1g", 1, f"{one.campaign.id}\n")
+    for tracked in (built, theirs):
+        array = tracked.campaign.arrays[0]
+        store.write_text(
+            tracked.directory / array.script, f"#!/bin/sh\n: > {tracked.directory}/sprung\n"
+        )
+        tracked.log("1n1g", 1, f"{tracked.campaign.id}\n")
     give_away(theirs.directory)
     built.directory.parent.chmod(0o1777)
-    made = Shared(hpcbert, slurm, built, theirs)
-    yield made
-    assert not list(made.runs.glob("*/sprung"))
+    workspace = Shared(hpcbert, slurm, built, theirs)
+    yield workspace
+    assert not list(workspace.runs.glob("*/sprung"))
 
 
 def test_the_newest_campaign_is_the_callers_own(shared: Shared) -> None:
@@ -83,38 +85,38 @@ def test_the_newest_campaign_is_the_callers_own(shared: Shared) -> None:
     assert store.find_newest(shared.runs) == shared.own.directory
     assert shared("logs").stdout == f"{OWN}\n"
     for words in (*TO_READ, ["retry", "--dry-run"]):
-        done = shared(*words, "--json")
-        assert THEIRS not in done.stdout, words
-        assert "bbbbbb" not in done.stderr
+        result = shared(*words, "--json")
+        assert THEIRS not in result.stdout, words
+        assert "bbbbbb" not in result.stderr
     assert not shared.started()
 
 
 @pytest.mark.parametrize("words", TO_RUN, ids=" ".join)
-@pytest.mark.parametrize("how", ["path", "id"])
+@pytest.mark.parametrize("form", ["path", "id"])
 def test_nothing_runs_of_a_campaign_that_is_somebody_elses(
-    shared: Shared, words: list[str], how: str
+    shared: Shared, words: list[str], form: str
 ) -> None:
-    named = str(shared.theirs.directory) if how == "path" else THEIRS
-    done = shared(*words, named)
-    assert done.returncode == 2
-    assert f"belongs to user {MALLORY}" in done.stderr
-    assert "hint:" in done.stderr
+    named = str(shared.theirs.directory) if form == "path" else THEIRS
+    result = shared(*words, named)
+    assert result.returncode == 2
+    assert f"belongs to user {MALLORY}" in result.stderr
+    assert "hint:" in result.stderr
     assert not shared.started()
     assert not (shared.theirs.directory / "lock").exists()
 
 
 def test_healing_is_refused_before_anything_is_watched(shared: Shared) -> None:
-    done = shared("monitor", str(shared.theirs.directory), "--max-retries", "1")
-    assert done.returncode == 2
-    assert f"belongs to user {MALLORY}" in done.stderr
+    result = shared("monitor", str(shared.theirs.directory), "--max-retries", "1")
+    assert result.returncode == 2
+    assert f"belongs to user {MALLORY}" in result.stderr
     assert not shared.slurm.calls("squeue")
 
 
 @pytest.mark.parametrize("words", TO_READ, ids=" ".join)
 def test_reading_one_that_is_named_says_whose_it_is(shared: Shared, words: list[str]) -> None:
     before = sorted(path.name for path in shared.theirs.directory.iterdir())
-    done = shared(*words, str(shared.theirs.directory), "--json")
-    document = json.loads(done.stdout.splitlines()[-1])
+    result = shared(*words, str(shared.theirs.directory), "--json")
+    document = json.loads(result.stdout.splitlines()[-1])
     if words != ["audit"]:  # It was never collected: there is no evidence yet.
         assert any(f"belongs to user {MALLORY}" in warning for warning in document["warnings"]), (
             document
@@ -124,9 +126,9 @@ def test_reading_one_that_is_named_says_whose_it_is(shared: Shared, words: list[
 
 def test_a_part_of_an_id_never_means_somebody_elses(shared: Shared) -> None:
     assert store.resolve("pytorch", shared.runs) == shared.own.directory
-    done = shared("logs", "bbbbbb")
-    assert done.returncode == 2
-    assert "There is no campaign 'bbbbbb'" in done.stderr
+    result = shared("logs", "bbbbbb")
+    assert result.returncode == 2
+    assert "There is no campaign 'bbbbbb'" in result.stderr
     # A directory of that very name, in the directory where the victim works.
     shutil.copytree(shared.theirs.directory, shared.hpcbert.cwd / "aaaaaa")
     give_away(shared.hpcbert.cwd / "aaaaaa")
@@ -150,9 +152,9 @@ def test_a_link_to_the_callers_own_campaign_is_its_makers(shared: Shared) -> Non
     link.symlink_to(shared.own.directory)
     os.chown(link, MALLORY, MALLORY, follow_symlinks=False)
     assert store.find_campaigns(shared.runs) == (shared.own.directory,)
-    done = shared("retry", str(link))
-    assert done.returncode == 2
-    assert "belongs to user" in done.stderr
+    result = shared("retry", str(link))
+    assert result.returncode == 2
+    assert "belongs to user" in result.stderr
     os.chown(link, 0, 0, follow_symlinks=False)
     assert store.find_campaigns(shared.runs) == (shared.own.directory, link)
 
@@ -160,10 +162,10 @@ def test_a_link_to_the_callers_own_campaign_is_its_makers(shared: Shared) -> Non
 def test_without_a_campaign_of_ones_own_others_are_named(shared: Shared) -> None:
     shutil.rmtree(shared.own.directory)
     for word in ("retry", "collect", "monitor", "logs", "audit"):
-        done = shared(word)
-        assert done.returncode == 2, word
-        assert "You have no campaign yet; 1 belong to others." in done.stderr
-        assert THEIRS in done.stderr
+        result = shared(word)
+        assert result.returncode == 2, word
+        assert "You have no campaign yet; 1 belong to others." in result.stderr
+        assert THEIRS in result.stderr
 
 
 def plant(path: Path) -> None:
@@ -179,9 +181,9 @@ def open_to_group(path: Path) -> None:
 
 
 def link_to(path: Path) -> None:
-    kept = path.with_name(f"{path.name}.kept")
-    path.rename(kept)
-    path.symlink_to(kept)
+    original = path.with_name(f"{path.name}.kept")
+    path.rename(original)
+    path.symlink_to(original)
 
 
 @pytest.mark.parametrize("spoil", [plant, open_up, link_to])
@@ -207,10 +209,10 @@ def test_a_campaign_in_a_groups_hands_runs(shared: Shared) -> None:
 
 def test_a_campaign_that_is_trusted_is_somebody_elses_no_more(shared: Shared) -> None:
     theirs = shared.theirs.directory
-    done = shared("retry", "--dry-run", theirs)
-    assert done.returncode == 2
-    assert f"hpcbert submit --like {shlex.quote(str(theirs))}" in done.stderr
-    assert f"hpcbert trust {shlex.quote(str(theirs))}\n" in done.stderr
+    result = shared("retry", "--dry-run", theirs)
+    assert result.returncode == 2
+    assert f"hpcbert submit --like {shlex.quote(str(theirs))}" in result.stderr
+    assert f"hpcbert trust {shlex.quote(str(theirs))}\n" in result.stderr
     assert shared("trust", theirs).ok
     ended = "".join(shared.theirs.sacct(number, "FAILED") for number in (1, 2))
     shared.slurm.answers(sacct=[ended])
@@ -225,9 +227,9 @@ def test_a_file_system_that_is_open_to_everybody_is_trusted_once(shared: Shared)
     shutil.copytree(shared.own.directory, later)
     for path in (shared.runs, *shared.runs.rglob("*")):
         path.chmod(0o777)
-    done = shared("cancel", "--yes", OWN)
-    assert "It can be changed by everybody" in done.stderr
-    words = shlex.split(done.stderr.rpartition("hpcbert trust ")[2])
+    result = shared("cancel", "--yes", OWN)
+    assert "It can be changed by everybody" in result.stderr
+    words = shlex.split(result.stderr.rpartition("hpcbert trust ")[2])
     assert words == [str(shared.runs)]
     assert shared("trust", *words).ok
     for name in (OWN, later.name):
@@ -241,9 +243,9 @@ def test_nothing_is_written_into_a_colleagues_campaign(
 ) -> None:
     name, *more = words
     places = (str(shared.theirs.directory), *more) if name != "rm" else (*more, THEIRS)
-    done = shared(name, *places)
-    assert done.returncode == 2
-    assert f"belongs to user {MALLORY}" in done.stderr
+    result = shared(name, *places)
+    assert result.returncode == 2
+    assert f"belongs to user {MALLORY}" in result.stderr
 
 
 @pytest.mark.parametrize("words", TO_RUN, ids=" ".join)
@@ -251,9 +253,9 @@ def test_who_opened_a_campaign_to_others_has_to_close_it_first(
     shared: Shared, words: list[str]
 ) -> None:
     shared.own.directory.chmod(0o777)
-    done = shared(*words, OWN)
-    assert done.returncode == 2
-    assert f"chmod o-w {shlex.quote(str(shared.own.directory))}" in done.stderr
+    result = shared(*words, OWN)
+    assert result.returncode == 2
+    assert f"chmod o-w {shlex.quote(str(shared.own.directory))}" in result.stderr
     assert not shared.started()
 
 
@@ -525,18 +527,18 @@ def test_a_refused_submission_is_not_the_newest(shared: Shared) -> None:
     assert store.find_newest(shared.runs) == later
     store.write_manifest(later, replace(shared.own.campaign, id=later.name, arrays=(array,)))
     shutil.rmtree(shared.own.directory)
-    done = shared("collect")
-    assert done.returncode == 2
-    assert f"hpcbert submit --resume {later}" in done.stderr
+    result = shared("collect")
+    assert result.returncode == 2
+    assert f"hpcbert submit --resume {later}" in result.stderr
 
 
 def test_an_ambiguous_name_lists_all_and_an_unknown_one_what_there_is(shared: Shared) -> None:
     names = [f"2026112{day}T100000Z-oneflow-e{day}{day}" for day in range(2, 7)]
     for name in names:
         shutil.copytree(shared.own.directory, shared.runs / name)
-    done = shared("logs", "oneflow")
-    assert done.returncode == 2
-    assert all(name in done.stderr for name in names)
-    done = shared("logs", "paddle")
-    assert all(name in done.stderr for name in (*names, OWN))
-    assert THEIRS not in done.stderr
+    result = shared("logs", "oneflow")
+    assert result.returncode == 2
+    assert all(name in result.stderr for name in names)
+    result = shared("logs", "paddle")
+    assert all(name in result.stderr for name in (*names, OWN))
+    assert THEIRS not in result.stderr

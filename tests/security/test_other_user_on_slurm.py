@@ -85,9 +85,9 @@ def test_nothing_of_mallorys_is_run_cancelled_or_counted(
         ("cancel", "--yes", later),
         ("monitor", "--max-retries", "1", later),
     ):
-        done = hpcbert(*refused)
-        assert done.returncode == 2, done.stdout
-        assert "belongs to" in done.stderr, refused
+        answer = hpcbert(*refused)
+        assert answer.returncode == 2, answer.stdout
+        assert "belongs to" in answer.stderr, refused
     watched = hpcbert("monitor", "--once")
     assert alices.name in watched.stdout
     for silent in (
@@ -96,8 +96,8 @@ def test_nothing_of_mallorys_is_run_cancelled_or_counted(
         ("logs",),
         ("cancel", "--yes", "pytorch"),
     ):
-        done = hpcbert(*silent)
-        assert later not in done.stdout, silent
+        answer = hpcbert(*silent)
+        assert later not in answer.stdout, silent
     assert queued() == before
     assert hpcbert("cancel", "--yes", alices.name).ok
     assert not list(runs.glob("sprung-*"))

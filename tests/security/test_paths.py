@@ -39,7 +39,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def made(build: Build) -> Built:
+def built(build: Build) -> Built:
     built = build("1n1g", repeats=1, scheduler="local")
     built.complete("1n1g", 1, 10.0)
     return built
@@ -106,26 +106,26 @@ OUTSIDE = [
 
 @pytest.mark.parametrize(("key", "value"), OUTSIDE, ids=[str(n) for n in range(len(OUTSIDE))])
 def test_a_path_outside_the_campaign_is_refused(
-    made: Built, secret: Path, key: str, value: str
+    built: Built, secret: Path, key: str, value: str
 ) -> None:
-    edit(made.directory, set_path(key, value.replace("{secret}", str(secret))))
+    edit(built.directory, set_path(key, value.replace("{secret}", str(secret))))
     with pytest.raises(UsageError, match="names a file outside the campaign") as caught:
-        store.read_manifest(made.directory)
+        store.read_manifest(built.directory)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("key", [".log", ".script", ".point.model", "id", "after"])
-def test_a_path_with_half_of_a_character_is_refused(made: Built, key: str) -> None:
-    edit(made.directory, set_path(key, "logs/\ud800.log"))
+def test_a_path_with_half_of_a_character_is_refused(built: Built, key: str) -> None:
+    edit(built.directory, set_path(key, "logs/\ud800.log"))
     with pytest.raises(UsageError, match="half of a character"):
-        store.read_manifest(made.directory)
+        store.read_manifest(built.directory)
 
 
 @pytest.mark.parametrize("words", READING)
 @pytest.mark.parametrize("key", [".log", ".script"])
-def test_no_command_reads_a_file_outside(made: Built, secret: Path, key: str, words: str) -> None:
-    edit(made.directory, set_path(key, str(secret)))
-    result = inside(*words.split(), made.directory)
+def test_no_command_reads_a_file_outside(built: Built, secret: Path, key: str, words: str) -> None:
+    edit(built.directory, set_path(key, str(secret)))
+    result = inside(*words.split(), built.directory)
     assert result.returncode == 2
     assert "outside the campaign" in result.stderr
     assert SECRET not in result.stdout + result.stderr
@@ -134,10 +134,10 @@ def test_no_command_reads_a_file_outside(made: Built, secret: Path, key: str, wo
 
 @pytest.mark.parametrize("value", ["{secret}", "logs/../../../secret.log"])
 def test_logs_of_an_archive_are_the_archives(
-    made: Built, secret: Path, tmp_path: Path, value: str
+    built: Built, secret: Path, tmp_path: Path, value: str
 ) -> None:
     packed = tmp_path / "a.zip"
-    archive.pack(made.directory, packed)
+    archive.pack(built.directory, packed)
     repacked(packed, set_path(".log", value.replace("{secret}", str(secret))))
     result = inside("logs", packed)
     assert result.returncode == 2
@@ -148,24 +148,24 @@ def test_logs_of_an_archive_are_the_archives(
 @pytest.mark.parametrize("words", READING)
 @pytest.mark.parametrize("name", ["log", "folder", "status", "recipe.toml", "env/x.1.0.n1.json"])
 def test_a_link_out_of_the_campaign_is_refused(
-    made: Built, secret: Path, tmp_path: Path, name: str, words: str
+    built: Built, secret: Path, tmp_path: Path, name: str, words: str
 ) -> None:
-    log = made.log_path("1n1g", 1)
-    places = {"log": log, "folder": log.parent, "status": made.status_path("1n1g", 1)}
-    link = places.get(name, made.directory / name)
+    log = built.log_path("1n1g", 1)
+    places = {"log": log, "folder": log.parent, "status": built.status_path("1n1g", 1)}
+    link = places.get(name, built.directory / name)
     link.parent.mkdir(exist_ok=True)
     if link.exists():
         link.rename(tmp_path / "aside")
     link.symlink_to(secret.parent if name == "folder" else secret)
-    result = inside(*words.split(), made.directory)
+    result = inside(*words.split(), built.directory)
     assert result.returncode == 2
     assert "link to a place outside" in result.stderr
     assert str(link) in result.stderr
     assert SECRET not in result.stdout + result.stderr
 
 
-def test_a_link_within_the_campaign_is_followed(made: Built) -> None:
-    log = made.log_path("1n1g", 1)
+def test_a_link_within_the_campaign_is_followed(built: Built) -> None:
+    log = built.log_path("1n1g", 1)
     log.rename(log.with_suffix(".kept"))
     log.symlink_to(log.with_suffix(".kept"))
-    assert inside("collect", made.directory).returncode == 0
+    assert inside("collect", built.directory).returncode == 0

@@ -38,7 +38,7 @@ def plant(directory: Path, job: str, sprung: Path) -> list[Path]:
     """Lay traps where submitit keeps tasks and results, and in the place of every other file."""
     names = [f"{job}_{end}" for end in ("submitted.pkl", "0_result.pkl", "result.pkl")]
     names += [f"{job}_{n}_{end}" for n in (1, 2) for end in ("submitted.pkl", "0_result.pkl")]
-    folders = [directory / one for one in ("", "slurm", "status", "logs", "env", "scripts")]
+    folders = [directory / folder for folder in ("", "slurm", "status", "logs", "env", "scripts")]
     planted = []
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,10 +68,10 @@ def watched_run(
 @pytest.fixture
 def trapped(slurm: Any, watched: Any, tmp_path: Path) -> Path:
     """A campaign that is full of traps, which make the directory `sprung`."""
-    one = watched()
-    slurm.answers(sacct=[one.sacct(1, "COMPLETED") + one.sacct(2, "FAILED")])
-    plant(one.directory, "12", tmp_path / "sprung")
-    directory: Path = one.directory
+    tracked = watched()
+    slurm.answers(sacct=[tracked.sacct(1, "COMPLETED") + tracked.sacct(2, "FAILED")])
+    plant(tracked.directory, "12", tmp_path / "sprung")
+    directory: Path = tracked.directory
     return directory
 
 
@@ -100,12 +100,12 @@ def test_a_planted_pickle_is_never_loaded(
     "name", ["manifest.json", "measurements.json", "recipe.toml", "table.json"]
 )
 def test_a_pickle_in_the_place_of_a_file_is_no_file(build: Any, tmp_path: Path, name: str) -> None:
-    made = build("1n1g", repeats=1, scheduler="local")
-    made.complete("1n1g", 1, 10.0)
+    built = build("1n1g", repeats=1, scheduler="local")
+    built.complete("1n1g", 1, 10.0)
     sprung = tmp_path / "sprung"
-    (made.directory / name).write_bytes(pickle.dumps(Trap(sprung)))
+    (built.directory / name).write_bytes(pickle.dumps(Trap(sprung)))
     for words in (["collect"], ["audit"], ["monitor", "--once"]):
-        result = watched_run([*words, str(made.directory)], cwd=tmp_path, env={**os.environ})
+        result = watched_run([*words, str(built.directory)], cwd=tmp_path, env={**os.environ})
         assert "PICKLE" not in result.stderr
     assert not sprung.exists()
 

@@ -14,19 +14,19 @@ from hpcbert.campaign import archive
 from tests.kit.cli import inside
 
 
-def collected(made: Any, reader: str) -> Any:
-    (made.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
-    return inside("collect", made.directory)
+def collected(built: Any, reader: str) -> Any:
+    (built.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
+    return inside("collect", built.directory)
 
 
 @pytest.fixture
-def made(build: Any, tmp_path: Path) -> Any:
-    made = build("1n1g", repeats=1, scheduler="local")
-    made.complete("1n1g", 1, 10.0)
-    log = made.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log"
+def built(build: Any, tmp_path: Path) -> Any:
+    new_campaign = build("1n1g", repeats=1, scheduler="local")
+    new_campaign.complete("1n1g", 1, 10.0)
+    log = new_campaign.directory / "logs/pytorch/bert/bz4/1n1g/bert_b4_fp32_1.log"
     log.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
     log.chmod(0o755)
-    return made
+    return new_campaign
 
 
 @pytest.mark.parametrize(
@@ -45,21 +45,21 @@ def made(build: Any, tmp_path: Path) -> Any:
 )
 @pytest.mark.parametrize("packed", [False, True], ids=["directory", "archive"])
 def test_nothing_that_a_recipe_names_is_imported(
-    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, packed: bool
+    built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, packed: bool
 ) -> None:
     sprung, browser = tmp_path / "sprung", tmp_path / "browser"
     browser.write_text(f"#!/bin/sh\ntouch {sprung}\n")
     browser.chmod(0o755)
     monkeypatch.setenv("BROWSER", str(browser))
     trap = f"import pathlib; pathlib.Path({str(sprung)!r}).touch()"
-    for folder in (made.directory, made.directory / "scripts"):
+    for folder in (built.directory, built.directory / "scripts"):
         (folder / "mine.py").write_text(trap)
     modules = set(sys.modules)
-    (made.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
-    source = made.directory
+    (built.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
+    source = built.directory
     if packed:
         source = tmp_path / "stranger.zip"
-        archive.pack(made.directory, source)
+        archive.pack(built.directory, source)
     result = inside("collect", source)
     assert result.returncode == 2
     assert "log.grammar" in result.stderr
@@ -79,7 +79,7 @@ def read(path: Path, setting: Setting) -> Reading:
 
 @pytest.mark.parametrize("where", ["-m", "PYTHONPATH", "empty part of PYTHONPATH"])
 def test_a_module_of_the_working_directory_is_not_imported(
-    made: Any, tmp_path: Path, where: str
+    built: Any, tmp_path: Path, where: str
 ) -> None:
     """Neither what a recipe names nor what shadows a module that hpcbert imports."""
     place, sprung = tmp_path / "work", tmp_path / "sprung"
@@ -95,9 +95,9 @@ def test_a_module_of_the_working_directory_is_not_imported(
     paths = {"-m": "", "PYTHONPATH": str(place), "empty part of PYTHONPATH": f"{place}/none:"}
     environment = {**os.environ, "PYTHONPATH": paths[where]}
     for reader in ("mine:read", "entry-point:mine", "entry-point:yours"):
-        (made.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
+        (built.directory / "recipe.toml").write_text(f'schema = 1\n[log]\ngrammar = "{reader}"\n')
         result = subprocess.run(
-            [sys.executable, "-m", "hpcbert", "collect", str(made.directory)],
+            [sys.executable, "-m", "hpcbert", "collect", str(built.directory)],
             cwd=place,
             env=environment,
             capture_output=True,
@@ -110,7 +110,7 @@ def test_a_module_of_the_working_directory_is_not_imported(
 
 
 def test_the_entry_point_of_an_installed_package_is_called(
-    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "site-packages"
     (place / "brought-1.0.dist-info").mkdir(parents=True)
@@ -120,12 +120,12 @@ def test_the_entry_point_of_an_installed_package_is_called(
         "[hpcbert.grammars]\nbrought = installed_reader:read\n"
     )
     monkeypatch.setattr(sys, "path", [*sys.path, str(place)])
-    assert "43.00" in collected(made, "entry-point:brought").stdout
+    assert "43.00" in collected(built, "entry-point:brought").stdout
     sys.modules.pop("installed_reader", None)
 
 
-def test_a_name_that_nobody_offers_lists_what_there_is(made: Any) -> None:
-    result = collected(made, "entry-point:nobodys")
+def test_a_name_that_nobody_offers_lists_what_there_is(built: Any) -> None:
+    result = collected(built, "entry-point:nobodys")
     assert result.returncode == 2
     assert "hpcbert.grammars" in result.stderr
     assert "hint: There are: none" in result.stderr

@@ -225,7 +225,7 @@ A, Z = "a1b2c3d4", "A1b2C3d4"
 
 
 def test_all_that_a_maintained_rule_set_knows_is_masked() -> None:
-    known = {
+    examples = {
         "Artifactory Credentials": f" AKC{Z * 3} ",
         "AWS Access Key": "AKIA" + "ABCDEFGH12345678",
         "Azure Storage Account access key": "AccountKey=" + 11 * Z,
@@ -262,17 +262,17 @@ def test_all_that_a_maintained_rule_set_knows_is_masked() -> None:
         kinds: dict[str, Any] = {**get_mapping_from_secret_type_to_class()}
         rules = {name: kind() for name, kind in kinds.items()}
 
-        def found(name: str, line: str) -> set[str]:
+        def find_secrets(name: str, line: str) -> set[str]:
             lines = line.splitlines()
-            hits = [rules[name].analyze_line("x.sh", one, 1) for one in lines]
-            return {str(hit.secret_value) for one in hits for hit in one}
+            hits = [rules[name].analyze_line("x.sh", text, 1) for text in lines]
+            return {str(hit.secret_value) for text in hits for hit in text}
 
-        assert set(rules) == set(known)
-        for name, example in known.items():
+        assert set(rules) == set(examples)
+        for name, example in examples.items():
             if example:
-                assert found(name, example), f"{name}: the example is none"
-                left = found(name, mask_text(example)) - {MASK}
-                assert not left, f"{name}: {left} in {mask_text(example)}"
+                assert find_secrets(name, example), f"{name}: the example is none"
+                unmasked = find_secrets(name, mask_text(example)) - {MASK}
+                assert not unmasked, f"{name}: {unmasked} in {mask_text(example)}"
 
 
 @given(

@@ -17,16 +17,16 @@ from tests.kit.cli import inside
 
 
 @pytest.fixture
-def made(build: Build) -> Built:
+def built(build: Build) -> Built:
     built = build("1n1g", repeats=2, scheduler="local")
     built.finish()
     return built
 
 
 @pytest.fixture
-def results(made: Built) -> dict[str, Any]:
+def results(built: Built) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(
-        inside("collect", made.directory, "--format", "json").stdout
+        inside("collect", built.directory, "--format", "json").stdout
     )
     return document
 
@@ -45,23 +45,23 @@ def test_more_tables_than_anybody_reads_are_refused(results: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("words", ["logs", "collect", "monitor --once", "show", "explain"])
-def test_more_repeats_than_a_campaign_has_are_refused(made: Built, words: str) -> None:
-    path = made.directory / "manifest.json"
+def test_more_repeats_than_a_campaign_has_are_refused(built: Built, words: str) -> None:
+    path = built.directory / "manifest.json"
     data = json.loads(path.read_text())
     data["arrays"][0]["repeats"] = list(range(MOST_REPEATS + 1))
     path.write_text(json.dumps(data))
-    result = inside(*words.split(), made.directory)
+    result = inside(*words.split(), built.directory)
     assert result.returncode == 2
     assert "50,001 repeats; hpcbert reads at most 50,000" in result.stderr
 
 
 @pytest.mark.parametrize("key", ["site", "user", "framework", "name", "image"])
-def test_half_of_a_character_in_a_manifest_is_refused(made: Built, key: str) -> None:
-    path = made.directory / "manifest.json"
+def test_half_of_a_character_in_a_manifest_is_refused(built: Built, key: str) -> None:
+    path = built.directory / "manifest.json"
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, key: "\ud800"}))
     with pytest.raises(UsageError, match="lone surrogate"):
-        store.read_manifest(made.directory)
+        store.read_manifest(built.directory)
 
 
 def test_half_of_a_character_in_results_is_refused(results: dict[str, Any], tmp_path: Path) -> None:
@@ -92,28 +92,28 @@ def test_half_of_a_character_in_results_is_refused(results: dict[str, Any], tmp_
     ],
 )
 def test_half_of_a_character_in_what_jobs_wrote_is_no_traceback(
-    made: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    inside("collect", made.directory)
-    status = made.status_path("1n1g", 1)
+    inside("collect", built.directory)
+    status = built.status_path("1n1g", 1)
     status.write_text(status.read_text().replace('"node":"', '"node":"\\ud800'))
-    (made.directory / "env").mkdir(exist_ok=True)
+    (built.directory / "env").mkdir(exist_ok=True)
     text = json.dumps({"node": "n1", "kernel": "\ud800", "cpu": "\ud800"})
-    (made.directory / "env" / "bert-tiny_1n1g_fp32_b4.1.0.n1.json").write_text(text)
-    log = made.log_path("1n1g", 1)
+    (built.directory / "env" / "bert-tiny_1n1g_fp32_b4.1.0.n1.json").write_text(text)
+    log = built.log_path("1n1g", 1)
     log.write_bytes(b"\xed\xa0\x80 \xff\n" + log.read_bytes())
-    result = inside(*words.split(), made.directory)
+    result = inside(*words.split(), built.directory)
     assert result.returncode != 1, result.stderr
     assert "bug in hpcbert" not in result.stderr
 
 
-def test_the_locked_settings_are_part_of_the_audit(made: Built) -> None:
-    locked = made.directory / store.LOCKED
+def test_the_locked_settings_are_part_of_the_audit(built: Built) -> None:
+    locked = built.directory / store.LOCKED
     locked.write_text("schema = 1\n")
-    inside("collect", made.directory)
-    assert inside("audit", made.directory).returncode == 0
+    inside("collect", built.directory)
+    assert inside("audit", built.directory).returncode == 0
     locked.write_text("schema = 1\n# changed\n")
-    result = inside("audit", made.directory)
+    result = inside("audit", built.directory)
     assert result.returncode == 5
     assert store.LOCKED in result.stdout + result.stderr

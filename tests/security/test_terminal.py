@@ -13,7 +13,7 @@ import pytest
 from hpcbert.cli.main import exit_on_error
 from hpcbert.cli.output import escape_json, replace_controls
 from tests.kit.cli import Cli
-from tests.kit.nodes import leave, node
+from tests.kit.nodes import node, write_nodes
 from tests.kit.slurm import Answer, failed
 
 # Clear the screen, set the title, the same with a C1 code, back up, delete, right to left.
@@ -29,34 +29,34 @@ def on_terminal(words: list[str], *, cwd: Path, env: dict[str, str]) -> str:
 def clean(shown: str) -> None:
     assert shown.strip()
     assert "Traceback" not in shown
-    assert [one for one in FORBIDDEN if one in shown] == []
+    assert [character for character in FORBIDDEN if character in shown] == []
 
 
 @pytest.fixture
 def hostile(build: Any) -> Any:
     """A campaign of the local scheduler in which everything that can be is hostile."""
-    made = build("1n1g", "2n2g", repeats=2, scheduler="local")
+    built = build("1n1g", "2n2g", repeats=2, scheduler="local")
     for repeat in (1, 2):
-        made.complete("1n1g", repeat, 10.0)
-        made.complete("2n2g", repeat, 38.0)
-    leave(made.directory, made.array("1n1g"), 1, node("n1", host__kernel=HOSTILE))
-    leave(made.directory, made.array("1n1g"), 2, node("n1"))
-    made.log("2n2g", 1, HOSTILE + made.text("2n2g", 38.0, last=3) + HOSTILE)
+        built.complete("1n1g", repeat, 10.0)
+        built.complete("2n2g", repeat, 38.0)
+    write_nodes(built.directory, built.array("1n1g"), 1, node("n1", host__kernel=HOSTILE))
+    write_nodes(built.directory, built.array("1n1g"), 2, node("n1"))
+    built.log("2n2g", 1, HOSTILE + built.text("2n2g", 38.0, last=3) + HOSTILE)
     finished = {"event": "finished", "state": "FAILED", "exit": 1, "reason": HOSTILE}
-    made.mark("2n2g", 2, {"event": "start", "nodelist": HOSTILE, "host": HOSTILE}, finished)
+    built.mark("2n2g", 2, {"event": "start", "nodelist": HOSTILE, "host": HOSTILE}, finished)
     arrays = [
         replace(
             array,
             error=HOSTILE,
             point=replace(array.point, model=f"m{HOSTILE}", options=(("o", HOSTILE),)),
         )
-        for array in made.campaign.arrays
+        for array in built.campaign.arrays
     ]
-    for array, old in zip(arrays, made.campaign.arrays, strict=True):
+    for array, old in zip(arrays, built.campaign.arrays, strict=True):
         for repeat in (1, 2):
-            path = made.directory / old.status(repeat)
-            path.rename(made.directory / array.status(repeat))
-    return made.change(
+            path = built.directory / old.status(repeat)
+            path.rename(built.directory / array.status(repeat))
+    return built.change(
         arrays=tuple(arrays), user=HOSTILE, site=HOSTILE, image=HOSTILE, command=(HOSTILE,)
     )
 
@@ -122,9 +122,9 @@ def test_a_hostile_site_is_named_safely(tmp_path: Path, command: str, text: str)
 
 
 def test_what_slurm_says_is_shown_safely(hpcbert: Any, slurm: Any, watched: Any) -> None:
-    one = watched()
-    rows = one.sacct(1, f"FAILED {HOSTILE}") + one.sacct(2, HOSTILE)
-    waits = one.squeue(1, "PENDING", reason=HOSTILE)
+    tracked = watched()
+    rows = tracked.sacct(1, f"FAILED {HOSTILE}") + tracked.sacct(2, HOSTILE)
+    waits = tracked.squeue(1, "PENDING", reason=HOSTILE)
     garbage = f"{HOSTILE}|x\n"
     answers = [
         {"sacct": [rows + garbage], "squeue": [waits + garbage]},
@@ -135,7 +135,9 @@ def test_what_slurm_says_is_shown_safely(hpcbert: Any, slurm: Any, watched: Any)
         slurm.answers(**answer)
         for words in (["monitor", "--once"], ["monitor", "--once", "--json"], ["collect"]):
             clean(
-                on_terminal([*words, str(one.directory)], cwd=hpcbert.cwd, env=hpcbert.environment)
+                on_terminal(
+                    [*words, str(tracked.directory)], cwd=hpcbert.cwd, env=hpcbert.environment
+                )
             )
 
 

@@ -122,7 +122,7 @@ def test_types_of_mpi() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "expected"),
+    ("preferred", "offered", "expected"),
     [
         (("pmix", "pmi2"), ("none", "pmi2", "pmix"), "pmix"),
         (("pmix", "pmi2"), ("none", "pmi2"), "pmi2"),
@@ -132,9 +132,9 @@ def test_types_of_mpi() -> None:
     ],
 )
 def test_the_first_wanted_type_that_is_there(
-    wanted: tuple[str, ...], there: tuple[str, ...], expected: str
+    preferred: tuple[str, ...], offered: tuple[str, ...], expected: str
 ) -> None:
-    assert choose_mpi(wanted, there) == expected
+    assert choose_mpi(preferred, offered) == expected
 
 
 def test_partitions_of_the_controller() -> None:
@@ -154,8 +154,8 @@ def test_partitions_of_the_controller() -> None:
     assert [(resource.kind, resource.count) for resource in big.partition.groups[0].resources] == [
         ("h100", 8)
     ]
-    assert [big.takes_account(one) for one in ("a", "c")] == [True, False]
-    assert [big.takes_qos(one) for one in ("low", "normal")] == [False, True]
+    assert [big.takes_account(account) for account in ("a", "c")] == [True, False]
+    assert [big.takes_qos(account) for account in ("low", "normal")] == [False, True]
 
 
 def test_a_partition_may_give_memory_by_gpu() -> None:

@@ -121,19 +121,19 @@ def test_one_accounting_query_whatever_the_number_of_jobs() -> None:
     assert argv[argv.index("-u") + 1] == "a,b"
     chunks = [argv[place + 1].split(",") for place, word in enumerate(argv) if word == "-j"]
     assert [len(chunk) for chunk in chunks] == [200, 200, 50]
-    assert [one for chunk in chunks for one in chunk] == ids
+    assert [job_id for chunk in chunks for job_id in chunk] == ids
 
 
 def test_fields_asked_for_exist_in_every_release(shared: object) -> None:
-    known = {}
+    notes = {}
     table = shared / "upstream-flags" / "slurm-sacct-fields.tsv"  # type: ignore[operator]
     for line in table.read_text().splitlines():
         if line and not line.startswith(("#", "flag")):
             name, _, _, _, note = line.split("\t")
-            known[name] = note
+            notes[name] = note
     argv = commands.sacct_argv(["1"], users=["u"], since=0)
     fields = argv[argv.index("-o") + 1].split(",")
-    assert all(known[name].startswith("present: all") for name in fields)
+    assert all(notes[name].startswith("present: all") for name in fields)
 
 
 def test_the_callers_own_settings_do_not_change_a_query() -> None:
@@ -179,8 +179,8 @@ def test_steps_and_parts_of_heterogeneous_jobs_are_legible_and_none_of_ours(job:
 @pytest.mark.site("a second cluster (scripted)")
 def test_the_jobs_of_sibling_clusters_are_told_apart_by_their_heading() -> None:
     """The same number on each: squeue --federation (SchedMD/slurm, src/squeue/squeue.c)."""
-    one = "7_1|me|RUNNING|1|2|3|0:05|1:00|n1|camp|None|//7|//(null)|///work\n"
-    text = "".join(f"CLUSTER: {name}\nJOBID|USER|STATE\n{one}\n" for name in ("east", "west"))
+    line = "7_1|me|RUNNING|1|2|3|0:05|1:00|n1|camp|None|//7|//(null)|///work\n"
+    text = "".join(f"CLUSTER: {name}\nJOBID|USER|STATE\n{line}\n" for name in ("east", "west"))
     listing = read_squeue(text)
     assert listing.garbage == ()
     assert [(row.job, row.cluster) for row in listing.rows] == [("7", "east"), ("7", "west")]

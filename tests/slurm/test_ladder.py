@@ -170,7 +170,7 @@ ANSWERS: tuple[Answer, ...] = ("answered", "failed", "absent", "unasked")
 
 
 @given(
-    seen=(
+    record=(
         st.builds(
             JobRecord,
             attempt=st.integers(0, 2),
@@ -189,26 +189,26 @@ ANSWERS: tuple[Answer, ...] = ("answered", "failed", "absent", "unasked")
 )
 def test_success_is_never_guessed(
     *,
-    seen: JobRecord,
+    record: JobRecord,
     accounting: JobRow | None,
     restarts: int,
     queue: JobRow | None,
     squeue: Answer,
     together: bool,
 ) -> None:
-    evidence = Reports(seen, accounting, restarts, queue, squeue, together=together)
+    evidence = Reports(record, accounting, restarts, queue, squeue, together=together)
     state = resolve_state(evidence)
     if state.kind == "succeeded":
         states = {job_row.state for job_row in (accounting, queue) if job_row is not None}
-        own = seen.attempt >= restarts and (seen.exit == 0 or seen.state == "COMPLETED")
-        assert "COMPLETED" in states or own
+        by_record = record.attempt >= restarts and (record.exit == 0 or record.state == "COMPLETED")
+        assert "COMPLETED" in states or by_record
     if accounting is not None and parse_state(accounting.state).kind == "failed" and not together:
         assert state.kind != "succeeded"
     returned = (
         accounting is not None and parse_state(accounting.state).returns and queue is not None
     )
-    known = {restarts, restarts + 1} if returned else {restarts}
-    assert state.attempt in {max(seen.attempt, number) for number in known}
+    attempts = {restarts, restarts + 1} if returned else {restarts}
+    assert state.attempt in {max(record.attempt, number) for number in attempts}
 
 
 def test_a_restart_that_only_squeue_knows_of_is_an_attempt_of_its_own() -> None:
@@ -273,7 +273,7 @@ def test_the_later_submission_says_which_run_is_the_newest(
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "detail"),
     [
         ("CANCELLED by 0", "was cancelled by root"),
         ("CANCELLED by 3999999999", "was cancelled by user 3999999999"),
@@ -281,8 +281,8 @@ def test_the_later_submission_says_which_run_is_the_newest(
         ("CANCELLED", "was cancelled"),
     ],
 )
-def test_who_cancelled_is_told_where_slurm_tells(word: str, told: str) -> None:
-    assert resolve_state(Reports(JobRecord(), row(word))).detail == told
+def test_who_cancelled_is_told_where_slurm_tells(word: str, detail: str) -> None:
+    assert resolve_state(Reports(JobRecord(), row(word))).detail == detail
 
 
 PAUSED = replace(ENDED_WELL, suspended=31.25)
@@ -304,7 +304,7 @@ def test_whoever_noticed_a_pause_is_believed(evidence: Reports, seconds: float) 
 
 @pytest.mark.parametrize("word", ["COMPLETED", "FAILED"])
 @pytest.mark.parametrize(
-    ("seen", "pause", "spoilt"),
+    ("record", "pause", "spoilt"),
     [
         (replace(ENDED_WELL, watched=True, suspended=40.0), 40.0, 40.0),
         (replace(ENDED_WELL, watched=True), 40.0, 0.0),
@@ -314,11 +314,11 @@ def test_whoever_noticed_a_pause_is_believed(evidence: Reports, seconds: float) 
     ids=["this one", "another one", "too short to be noticed", "nobody looked out"],
 )
 def test_of_repeats_in_one_job_the_one_that_was_suspended_is_spoilt(
-    word: str, seen: JobRecord, pause: float, spoilt: float
+    word: str, record: JobRecord, pause: float, spoilt: float
 ) -> None:
     """Be it that the job completed, or that another of its repeats failed."""
     job = row(word, elapsed=100.0 - pause)
-    assert resolve_state(Reports(seen, job, together=True)).suspended == spoilt
+    assert resolve_state(Reports(record, job, together=True)).suspended == spoilt
 
 
 def test_a_requeue_that_never_comes_is_not_waited_for() -> None:
@@ -347,7 +347,7 @@ def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
     assert "scontrol release" in state.advice
 
 
-@pytest.mark.parametrize("seen", [JobRecord(), RAN, replace(RAN, step_exit=0)])
+@pytest.mark.parametrize("record", [JobRecord(), RAN, replace(RAN, step_exit=0)])
 @pytest.mark.parametrize(
     ("ago", "kind"),
     [
@@ -359,23 +359,23 @@ def test_why_a_job_waits_is_told_by_squeue(recorded: str) -> None:
     ],
 )
 def test_a_job_that_completed_is_waited_for_until_its_own_end_is_visible(
-    seen: JobRecord, ago: float, kind: str
+    record: JobRecord, ago: float, kind: str
 ) -> None:
-    state = resolve_state(Reports(seen, row("COMPLETED")))
-    repeat_state = defer_end(state, seen, now=200.0 + ago)
+    state = resolve_state(Reports(record, row("COMPLETED")))
+    repeat_state = defer_end(state, record, now=200.0 + ago)
     assert (repeat_state.word, repeat_state.kind) == ("COMPLETED", kind)
     assert ("status not visible yet" in repeat_state.detail) is (kind == "running")
     assert repeat_state.advice == ""
 
 
-@pytest.mark.parametrize("seen", [ENDED_WELL, ENDED_BADLY, replace(RAN, state="COMPLETED")])
-def test_an_end_that_is_visible_is_not_waited_for(seen: JobRecord) -> None:
-    state = resolve_state(Reports(seen, row("COMPLETED")))
-    assert defer_end(state, seen, now=200.0) == state
+@pytest.mark.parametrize("record", [ENDED_WELL, ENDED_BADLY, replace(RAN, state="COMPLETED")])
+def test_an_end_that_is_visible_is_not_waited_for(record: JobRecord) -> None:
+    state = resolve_state(Reports(record, row("COMPLETED")))
+    assert defer_end(state, record, now=200.0) == state
 
 
 @pytest.mark.parametrize(
-    ("signal", "reason", "said", "advised"),
+    ("signal", "reason", "detail", "advised"),
     [
         (53, "None", "could not open the job's output", "all nodes mount"),
         (53, "JobLaunchFailure", "the campaign's directory is missing", "all nodes mount"),
@@ -387,11 +387,11 @@ def test_an_end_that_is_visible_is_not_waited_for(seen: JobRecord) -> None:
     ],
 )
 def test_a_job_that_was_never_started_has_no_exit_status(
-    signal: int, reason: str, said: str, advised: str
+    signal: int, reason: str, detail: str, advised: str
 ) -> None:
     exit_code = 128 + signal if signal else 0
     state = convert_row(row("FAILED", exit_code=exit_code, signal=signal, reason=reason), "sacct")
-    assert said in state.detail
+    assert detail in state.detail
     assert state.detail.endswith("(n1)")
     assert "exit status" not in state.detail
     assert state.exit_code is None
@@ -399,7 +399,7 @@ def test_a_job_that_was_never_started_has_no_exit_status(
 
 
 @pytest.mark.parametrize(
-    ("seen", "restarts", "said"),
+    ("record", "restarts", "detail"),
     [
         (JobRecord(), 0, "ran nothing: on its node the directory of the campaign is missing"),
         (ENDED_BADLY, 1, "ran nothing: on its node the directory of the campaign is missing"),
@@ -409,12 +409,12 @@ def test_a_job_that_was_never_started_has_no_exit_status(
     ids=["wrote nothing", "wrote nothing when requeued", "the step's own", "killed"],
 )
 def test_a_script_that_lacks_its_campaign_says_so(
-    seen: JobRecord, restarts: int, said: str
+    record: JobRecord, restarts: int, detail: str
 ) -> None:
     ended = row("FAILED", exit_code=ABSENT, reason="NonZeroExitCode")
-    state = resolve_state(Reports(seen, ended, restarts=restarts))
-    assert state.detail.startswith(said)
-    ran = "exit status" in said
+    state = resolve_state(Reports(record, ended, restarts=restarts))
+    assert state.detail.startswith(detail)
+    ran = "exit status" in detail
     assert (state.exit_code is None, "all nodes mount" in state.advice) == (not ran, not ran)
 
 
@@ -424,7 +424,7 @@ def test_a_program_that_ends_with_181_itself_keeps_its_status() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "shown", "detail"),
+    ("accounting_reason", "shown", "detail"),
     [
         ("BadConstraints", None, "requests something that no node has (BadConstraints)"),
         ("None", "BadConstraints", "requests something that no node has (BadConstraints)"),
@@ -433,16 +433,16 @@ def test_a_program_that_ends_with_181_itself_keeps_its_status() -> None:
     ids=["accounting", "squeue", "nobody"],
 )
 def test_why_slurm_never_started_a_job_is_its_end(
-    said: str, shown: str | None, detail: str
+    accounting_reason: str, shown: str | None, detail: str
 ) -> None:
     never: dict[str, object] = {"nodelist": "", "elapsed": 0.0, "exit_code": 1}
     reports = Reports(
         record=JobRecord(),
-        accounting=row("FAILED", reason=said, **never),
+        accounting=row("FAILED", reason=accounting_reason, **never),
         queue=row("FAILED", reason=shown, **never) if shown else None,
         squeue="answered",
     )
-    assert needs_squeue(reports) == (said == "None")
+    assert needs_squeue(reports) == (accounting_reason == "None")
     state = resolve_state(reports)
     assert (state.word, state.kind, state.exit_code) == ("FAILED", Kind.FAILED, None)
     assert "before it started" in state.detail

@@ -39,7 +39,7 @@ def test_it_is_said_what_is_mailed_and_that_a_cluster_may_send_none() -> None:
     assert "FAIL of each repeat to you" in str(Mail(("FAIL", "ARRAY_TASKS")))
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("empty_directory")
 def test_a_script_has_it_and_the_local_queue_says_that_it_sends_none() -> None:
     words = ("submit", "--dry-run", "--notify", "fail,me@example.org", "--json")
     result = inside(*words, "--scheduler", "slurm")

@@ -321,7 +321,7 @@ def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str, form: st
 
 
 @pytest.mark.parametrize(
-    ("cut", "whole"),
+    ("cut", "full"),
     [
         ("(Nodes required for j", DOWN),
         ("Nodes required for job are DOWN, DRAINED or res", DOWN),
@@ -333,13 +333,13 @@ def test_free_texts_have_a_sentence_and_advice_in_every_form(text: str, form: st
     ],
     ids=lambda text: re.sub(r"\W+", "-", text)[:50],
 )
-def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, whole: str) -> None:
-    assert describe_reason(cut) == describe_reason(whole)
-    assert find_reason_advice(cut) == find_reason_advice(whole)
+def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, full: str) -> None:
+    assert describe_reason(cut) == describe_reason(full)
+    assert find_reason_advice(cut) == find_reason_advice(full)
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "rule"),
     [
         ("Job's account not permitted to use this partition (gpu allows a,b not c)", "gpu allows a,b not c"),
         ("(Job's QOS not permitted to use this partition (gpu denies a including a))", "gpu denies a including a"),
@@ -347,8 +347,8 @@ def test_reasons_that_were_cut_off_are_known_where_only_one_begins_so(cut: str, 
     ],
     ids=["account", "QOS", "group"],
 )  # fmt: skip
-def test_whom_a_partition_takes_is_part_of_the_sentence(reason: str, said: str) -> None:
-    assert describe_reason(reason).endswith(f"({said})")
+def test_whom_a_partition_takes_is_part_of_the_sentence(reason: str, rule: str) -> None:
+    assert describe_reason(reason).endswith(f"({rule})")
     assert "another partition or account" in find_reason_advice(reason)
 
 

@@ -26,15 +26,15 @@ def test_a_command_is_given_its_input_and_heard_to_its_end() -> None:
 @pytest.fixture
 def late_once_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the time of a command be over as soon as something of it was read, however slow it is."""
-    read, now, heard = os.read, time.monotonic, []
+    read, now, received = os.read, time.monotonic, []
 
     def noted(handle: int, size: int) -> bytes:
         data = read(handle, size)
-        heard.extend([data] if data else [])
+        received.extend([data] if data else [])
         return data
 
     monkeypatch.setattr(os, "read", noted)
-    monkeypatch.setattr(time, "monotonic", lambda: now() + 2 * CEILING * bool(heard))
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 2 * CEILING * bool(received))
 
 
 @pytest.mark.usefixtures("late_once_heard")

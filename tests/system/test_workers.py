@@ -52,7 +52,7 @@ def program(tmp_path: Path) -> Program:
     return start
 
 
-def said(process: subprocess.Popen[str]) -> list[str]:
+def read_lines(process: subprocess.Popen[str]) -> list[str]:
     out, err = process.communicate(timeout=CEILING)
     assert (process.returncode, err) == (0, "")
     return out.splitlines()
@@ -63,7 +63,7 @@ def test_results_come_in_the_order_of_the_items_from_several_processes(program: 
 made = workers.map_in_parallel(lambda one: (one, os.getpid()), range(500), [huge] * 500)
 print([one for one, _ in made] == list(range(500)), main in {pid for _, pid in made}, children())
 """
-    assert said(program(text)) == ["True False []"]
+    assert read_lines(program(text)) == ["True False []"]
 
 
 def test_of_several_errors_the_first_one_is_raised(program: Program) -> None:
@@ -74,7 +74,7 @@ def work(one):
 try: workers.map_in_parallel(work, range(9), [huge] * 9)
 except ValueError as error: print(error, children())
 """
-    assert said(program(text)) == ["3 []"]
+    assert read_lines(program(text)) == ["3 []"]
 
 
 @pytest.mark.parametrize("killed", range(3), ids=["first", "second", "third"])
@@ -91,7 +91,7 @@ def work(item):
 try: workers.map_in_parallel(work, range(3), [huge] * 3)
 except HpcbertError as error: print(error, error.hint, children())
 """
-    (line,) = said(program(text))
+    (line,) = read_lines(program(text))
     assert line.startswith("One of the processes that read files was killed")
     assert "ran out of memory" in line
     assert line.endswith("[]")
@@ -115,14 +115,14 @@ def test_ctrl_c_ends_all_of_them(program: Program, tmp_path: Path) -> None:
     process = program(_WAITING)
     started(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    assert said(process) == ["interrupted []"]
+    assert read_lines(process) == ["interrupted []"]
 
 
 def test_ctrl_c_of_the_command_alone_ends_all_of_them(program: Program, tmp_path: Path) -> None:
     process = program(_WAITING)
     started(tmp_path)
     process.send_signal(signal.SIGINT)
-    assert said(process) == ["interrupted []"]
+    assert read_lines(process) == ["interrupted []"]
 
 
 def test_workers_end_soon_after_the_command_was_killed(program: Program, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def refuse(): raise BlockingIOError(11, "no more processes")
 os.fork = refuse
 print(workers.map_in_parallel(lambda one: os.getpid() == main, range(3), [huge] * 3))
 """
-    assert said(program(text)) == ["[True, True, True]"]
+    assert read_lines(program(text)) == ["[True, True, True]"]
 
 
 def test_beside_threads_no_process_is_started(program: Program) -> None:
@@ -151,12 +151,12 @@ threading.Thread(target=end.wait).start()
 print(workers.map_in_parallel(lambda one: os.getpid() == main, range(3), [huge] * 3))
 end.set()
 """
-    assert said(program(text)) == ["[True, True, True]"]
+    assert read_lines(program(text)) == ["[True, True, True]"]
 
 
 def test_little_work_is_done_here() -> None:
-    made = workers.map_in_parallel(lambda _: os.getpid(), range(30), [50_000] * 30)
-    assert set(made) == {os.getpid()}
+    results = workers.map_in_parallel(lambda _: os.getpid(), range(30), [50_000] * 30)
+    assert set(results) == {os.getpid()}
     assert workers.map_in_parallel(str, (), ()) == []
 
 

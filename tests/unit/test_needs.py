@@ -18,7 +18,7 @@ from tests.kit.waiting import CEILING
 WITHOUT = "setpriv --bounding-set=-sys_admin,-net_admin --"
 
 
-def skipped(name: str, monkeypatch: pytest.MonkeyPatch, lack: str) -> str:
+def read_reason(name: str, monkeypatch: pytest.MonkeyPatch, lack: str) -> str:
     """Return the reason for which a test with a need is skipped."""
     monkeypatch.setitem(NEEDS, name, Need(NEEDS[name].group, NEEDS[name].title, lambda: lack))
     with pytest.raises(pytest.skip.Exception) as caught:
@@ -36,9 +36,9 @@ def test_a_summary_has_a_line_for_each_group_with_its_count_and_remedy(
 ) -> None:
     monkeypatch.delenv("HPCBERT_REQUIRE_SLURM", raising=False)
     reasons = [
-        skipped("slurm", monkeypatch, "not root"),
-        skipped("users", monkeypatch, "not root"),
-        skipped("logs", monkeypatch, "no folder"),
+        read_reason("slurm", monkeypatch, "not root"),
+        read_reason("users", monkeypatch, "not root"),
+        read_reason("logs", monkeypatch, "no folder"),
     ]
     with pytest.raises(pytest.skip.Exception) as caught:
         not_applicable("it prints no loss")

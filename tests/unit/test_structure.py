@@ -16,11 +16,11 @@ from tests.kit.paths import REPOSITORY
 LINTER = Path(sys.executable).with_name("lint-imports")
 
 
-def circles(directory: Path, modules: dict[str, str]) -> str:
+def find_circles(directory: Path, modules: dict[str, str]) -> str:
     """Return what import-linter says of a package under this project's rule about circles."""
     tools = tomli.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     rules = tools["importlinter"]["contracts"]
-    rule = next(one for one in rules if one["type"] == "acyclic_siblings")
+    rule = next(candidate for candidate in rules if candidate["type"] == "acyclic_siblings")
     assert rule["ancestors"] == ["hpcbert"]
     (directory / ".importlinter").write_text(
         "[importlinter]\nroot_package = sample\n"
@@ -71,21 +71,21 @@ def circles(directory: Path, modules: dict[str, str]) -> str:
 def test_a_circle_of_imports_breaks_the_check(
     tmp_path: Path, modules: dict[str, str], between: str
 ):
-    assert f"No cycles are allowed in {between}." in circles(tmp_path, modules)
+    assert f"No cycles are allowed in {between}." in find_circles(tmp_path, modules)
 
 
 def test_imports_one_way_pass_the_check(tmp_path: Path):
     modules = {"one.py": "import sample.room.two", "room/two.py": "import sample.room.three"}
-    assert not circles(tmp_path, {**modules, "room/three.py": ""})
+    assert not find_circles(tmp_path, {**modules, "room/three.py": ""})
 
 
 def test_no_two_classes_have_one_name():
-    found = defaultdict(list)
+    paths_of_class = defaultdict(list)
     for path in (REPOSITORY / "hpcbert").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
-                found[node.name].append(path.name)
-    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+                paths_of_class[node.name].append(path.name)
+    assert {name: paths for name, paths in paths_of_class.items() if len(paths) > 1} == {}
 
 
 def test_the_rooms_that_ci_repeats_as_docker_s_root_are_there() -> None:

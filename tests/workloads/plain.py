@@ -37,10 +37,10 @@ def _layer(weights: Weights, name: str, inputs: Tensor, mask: Tensor, heads: int
     query, key, value = _linear(weights, f"{name}.query_key_value", inputs).chunk(3, dim=-1)
     contexts = []
     for head in range(heads):
-        here = slice(head * size, (head + 1) * size)
-        scores = query[..., here] @ key[..., here].transpose(1, 2) / math.sqrt(size)
+        columns = slice(head * size, (head + 1) * size)
+        scores = query[..., columns] @ key[..., columns].transpose(1, 2) / math.sqrt(size)
         tensor = scores.masked_fill(~mask[:, None, :], -math.inf)
-        contexts.append(tensor.softmax(-1) @ value[..., here])
+        contexts.append(tensor.softmax(-1) @ value[..., columns])
     attended = _linear(weights, f"{name}.attention_output", torch.cat(contexts, dim=-1))
     hidden = _normalized(weights, f"{name}.attention_norm", inputs + attended)
     wide = _gelu(_linear(weights, f"{name}.expand", hidden))

@@ -116,8 +116,8 @@ def test_window_starts_after_the_skipped_iterations():
         "iteration_seconds_max": 2.0,
         "first_iteration_seconds": 10.0,
     }
-    whole = workload.summarize_times([100.0, 110.0, 111.0, 113.0], skip=0, samples=13)
-    assert whole["samples_per_second"] == 3.0
+    summary = workload.summarize_times([100.0, 110.0, 111.0, 113.0], skip=0, samples=13)
+    assert summary["samples_per_second"] == 3.0
 
 
 @pytest.mark.torch
@@ -204,14 +204,14 @@ def test_peaks_are_told_of_known_devices_only(name, precision, peak):
 
 
 def test_mfu_of_a_known_device(monkeypatch, trainer):
-    made = trainer("--iters=2", "--skip=1", "--fill=0.5", "--batch-size=2")
+    small_trainer = trainer("--iters=2", "--skip=1", "--fill=0.5", "--batch-size=2")
     monkeypatch.setattr(workload, "device_name", lambda _device: "NVIDIA A100-SXM4-80GB")
     work = torch.tensor([32.0, 512.0, 6.0], dtype=torch.float64)
-    found = workload.summarize_work(made, work, 1e6)
-    real = workload.model_flops(made.settings, 2, work.tolist()) / 2
-    padded = workload.model_flops(made.settings, 1, (32, 32**2, 5))
-    assert found["mfu"] == pytest.approx(real * 1e6 / 19.5e12)
-    assert found["mfu_padded"] == pytest.approx(padded * 1e6 / 19.5e12)
+    summary = workload.summarize_work(small_trainer, work, 1e6)
+    real = workload.model_flops(small_trainer.settings, 2, work.tolist()) / 2
+    padded = workload.model_flops(small_trainer.settings, 1, (32, 32**2, 5))
+    assert summary["mfu"] == pytest.approx(real * 1e6 / 19.5e12)
+    assert summary["mfu_padded"] == pytest.approx(padded * 1e6 / 19.5e12)
 
 
 @pytest.mark.parametrize(("length", "expected"), [(128, 20), (512, 76), (64, 9), (8, 1)])
@@ -311,7 +311,7 @@ def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "expected"),
     [
         ((), {"predictions": 20, "warmup": 12, "optimizer": "adamw", "unpad": False}),
         (("sequence_length=512",), {"predictions": 76}),
@@ -326,7 +326,7 @@ def test_lines_reach_a_file_at_once_and_sigterm_ends_the_run(start, tmp_path):
 )
 def test_the_recipes_options_arrive_at_the_program(
     words: tuple[str, ...],
-    wanted: dict[str, object],
+    expected: dict[str, object],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -336,5 +336,5 @@ def test_the_recipes_options_arrive_at_the_program(
         settings += ["--precision", "bf16"]
     (script,) = inside("render", "--fw", "pytorch", *settings, "--json").data.values()
     command = script.partition("exec -- ")[2].partition("\n}\n")[0].replace("\\\n", " ")
-    found = vars(workload.parse_settings(shlex.split(command)[2:]))
-    assert {name: found[name] for name in wanted} == wanted
+    parsed = vars(workload.parse_settings(shlex.split(command)[2:]))
+    assert {name: parsed[name] for name in expected} == expected

@@ -58,10 +58,10 @@ def test_real_text_is_learnt_as_by_a_plain_bert_in_float64(words, optimizer, pre
     trainer = workload.Trainer(settings, ranks, device, first)
     rates = [workload.learning_rate(step, settings) for step in range(STEPS)]
     expected = plain.curve(trainer.module.state_dict(), second, settings, rates)
-    found = [float(trainer.step().sum()) for _ in range(STEPS)]
+    losses = [float(trainer.step().sum()) for _ in range(STEPS)]
     # Batches differ by as much as is learnt, and each Python brings another text.
     assert fmean(expected[:5]) - fmean(expected[-5:]) > 0.2
-    assert found == pytest.approx(expected, abs=limit)
+    assert losses == pytest.approx(expected, abs=limit)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])

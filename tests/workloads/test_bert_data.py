@@ -25,19 +25,19 @@ def take(source, count):
 
 def test_two_ranks_see_together_what_one_rank_sees_with_the_doubled_batch(settings):
     half, double = settings("--batch-size=5"), settings("--batch-size=10")
-    one = workload.synthetic_source(double, workload.Ranks(), CPU)
+    single = workload.synthetic_source(double, workload.Ranks(), CPU)
     first, second = (workload.synthetic_source(half, workload.Ranks(r, 2), CPU) for r in (0, 1))
     for _ in range(3):
         together = pile([next(first), next(second)])
-        for expected, found in zip(next(one), together, strict=True):
-            assert torch.equal(expected, found)
+        for expected, actual in zip(next(single), together, strict=True):
+            assert torch.equal(expected, actual)
 
 
 def test_accumulated_micro_batches_are_the_larger_batch(settings):
     small = workload.synthetic_source(settings("--accumulation=3"), workload.Ranks(), CPU)
     large = workload.synthetic_source(settings("--batch-size=12"), workload.Ranks(), CPU)
-    for expected, found in zip(next(large), pile(take(small, 3)), strict=True):
-        assert torch.equal(expected, found)
+    for expected, actual in zip(next(large), pile(take(small, 3)), strict=True):
+        assert torch.equal(expected, actual)
 
 
 def test_synthetic_batches_repeat_after_the_pool(settings):
@@ -49,9 +49,9 @@ def test_synthetic_batches_repeat_after_the_pool(settings):
 
 def test_another_seed_gives_other_data(settings):
     samples = torch.arange(4)
-    one = workload.synthesize(samples, settings("--seed=1"))
+    first = workload.synthesize(samples, settings("--seed=1"))
     other = workload.synthesize(samples, settings("--seed=2"))
-    assert not torch.equal(one.input_ids, other.input_ids)
+    assert not torch.equal(first.input_ids, other.input_ids)
 
 
 @pytest.mark.parametrize("seed", [0, 2**32 - 1])
@@ -112,8 +112,8 @@ def test_fill_sets_the_mean_share_of_real_tokens(fill):
     ],
 )
 def test_shards_go_round_robin_and_are_shared_by_stride(count, size, expected):
-    found = [workload.assign_shards(count, workload.Ranks(rank, size)) for rank in range(size)]
-    assert found == expected
+    assigned = [workload.assign_shards(count, workload.Ranks(rank, size)) for rank in range(size)]
+    assert assigned == expected
 
 
 def write_shard(path, samples, settings, **changes):
@@ -142,9 +142,9 @@ def test_shards_are_read_in_order_round_and_round(settings, tmp_path):
     source = workload.open_source(chosen, workload.Ranks(), CPU)
     for samples in ([0, 1, 2, 3], [4, 0, 1, 2], [3, 4, 0, 1]):
         expected = workload.synthesize(torch.tensor(samples), chosen)
-        for wanted, found in zip(expected, next(source), strict=True):
-            assert torch.equal(wanted, found)
-            assert wanted.dtype == found.dtype
+        for expected_part, actual in zip(expected, next(source), strict=True):
+            assert torch.equal(expected_part, actual)
+            assert expected_part.dtype == actual.dtype
 
 
 def test_ranks_that_share_a_shard_take_different_rows(settings, tmp_path, monkeypatch):
@@ -154,8 +154,8 @@ def test_ranks_that_share_a_shard_take_different_rows(settings, tmp_path, monkey
     monkeypatch.setattr(workload, "BLOCK", 2)
     for rank in (0, 1):
         (shard,) = workload.find_shards(chosen, workload.Ranks(rank, 2))
-        seen = torch.cat([block.input_ids for block in workload.read_shard(shard, chosen)])
-        assert torch.equal(seen, everything[rank::2])
+        rows = torch.cat([block.input_ids for block in workload.read_shard(shard, chosen)])
+        assert torch.equal(rows, everything[rank::2])
 
 
 def test_no_more_rows_are_needed_than_the_run_takes(settings, tmp_path):
@@ -243,13 +243,13 @@ def test_a_file_that_breaks_after_the_start_ends_the_run_with_a_sentence(setting
 def test_batches_are_read_pinned_and_sent_while_the_device_computes(settings, monkeypatch):
     calls = []
 
-    def pin(one):
+    def pin(tensor):
         calls.append("pin")
-        return one
+        return tensor
 
-    def move(one, device, *, non_blocking):
+    def move(tensor, device, *, non_blocking):
         calls.append(f"{device} {non_blocking}")
-        return one
+        return tensor
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(torch.Tensor, "to", move)

@@ -29,14 +29,14 @@ def gradient(model, batch, precision="fp32"):
 
 # The counts are those of the published checkpoints: 109,482,240 and 335,141,888 without the heads.
 @pytest.mark.parametrize(
-    ("name", "encoder", "whole"),
+    ("name", "encoder", "total"),
     [
         ("tiny", 4_385_920, None),
         ("base", 109_482_240, 110_106_428),
         ("large", 335_141_888, 336_226_108),
     ],
 )
-def test_named_sizes_have_the_published_parameter_counts(name, encoder, whole):
+def test_named_sizes_have_the_published_parameter_counts(name, encoder, total):
     chosen = workload.parse_settings([f"--model={name}"])
     with torch.device("meta"):
         model = workload.BertForPreTraining(chosen)
@@ -44,7 +44,7 @@ def test_named_sizes_have_the_published_parameter_counts(name, encoder, whole):
     assert rows == 30528
     padding = (rows - chosen.vocab) * chosen.hidden
     assert sum(value.numel() for value in model.bert.parameters()) - padding == encoder
-    assert whole is None or workload.count_parameters(chosen, model) == whole
+    assert total is None or workload.count_parameters(chosen, model) == total
 
 
 @pytest.mark.torch
@@ -58,8 +58,8 @@ def test_rows_that_pad_the_vocabulary_change_nothing(settings, monkeypatch):
     for name in ("bert.token.weight", "decoder_bias"):
         state[name] = state[name][:200]
     plain.load_state_dict(state)
-    for expected, found in zip(plain(*batch), model(*batch), strict=True):
-        assert torch.allclose(expected, found, rtol=1e-6)
+    for expected, actual in zip(plain(*batch), model(*batch), strict=True):
+        assert torch.allclose(expected, actual, rtol=1e-6)
     sum(model(*batch)).backward()
     sum(plain(*batch)).backward()
     for padded, other in (
@@ -133,8 +133,8 @@ def test_padding_tokens_and_padding_predictions_do_not_touch_the_losses(settings
         masked_ids=batch.masked_ids.masked_fill(unasked, 150),
     )
     with torch.no_grad():
-        for expected, found in zip(model(*batch), model(*other), strict=True):
-            assert torch.allclose(expected, found, rtol=1e-6)
+        for expected, actual in zip(model(*batch), model(*other), strict=True):
+            assert torch.allclose(expected, actual, rtol=1e-6)
 
 
 @pytest.mark.torch
@@ -143,8 +143,8 @@ def test_leaving_padding_out_changes_neither_losses_nor_gradients(settings):
     model.double()
     layout = workload.lay_out(batch)
     assert sum(layout.lengths) < batch.attention_mask.numel()
-    for expected, found in zip(model(*batch), model(*batch, layout), strict=True):
-        assert torch.allclose(expected, found, rtol=1e-12)
+    for expected, actual in zip(model(*batch), model(*batch, layout), strict=True):
+        assert torch.allclose(expected, actual, rtol=1e-12)
     padded, packed = gradient(model, batch), gradient(model, (*batch, layout))
     assert (packed - padded).norm() / padded.norm() < 1e-12
 
@@ -201,32 +201,39 @@ def test_only_matrices_decay(settings):
 
 @pytest.mark.parametrize("size", [0.01, 1.0, 30.0], ids=["not-clipped", "clipped", "far-clipped"])
 def test_lamb_agrees_with_nvidias_in_float64(trainer, size):
-    made = trainer("--optimizer=lamb", "--lr=0.02", "--warmup=0", "--vocab=192")
+    lamb_trainer = trainer("--optimizer=lamb", "--lr=0.02", "--warmup=0", "--vocab=192")
     generator = torch.Generator().manual_seed(3)
-    names = [name for name, _ in made.module.named_parameters()]
+    names = [name for name, _ in lamb_trainer.module.named_parameters()]
     with torch.no_grad():
-        made.module.transform.weight.zero_()  # no trust ratio: its weights have no norm
-        made.module.next_sentence.weight.zero_()  # nor has this one's update
-    made.settings = dataclasses.replace(made.settings, iters=10**9)  # the rate stays
-    starts = [value.detach().clone() for value in made.module.parameters()]
+        lamb_trainer.module.transform.weight.zero_()  # no trust ratio: its weights have no norm
+        lamb_trainer.module.next_sentence.weight.zero_()  # nor has this one's update
+    lamb_trainer.settings = dataclasses.replace(
+        lamb_trainer.settings, iters=10**9
+    )  # the rate stays
+    starts = [value.detach().clone() for value in lamb_trainer.module.parameters()]
     gradients = [
-        [size * torch.randn(one.shape, generator=generator) / one.numel() ** 0.5 for one in starts]
+        [
+            size * torch.randn(start.shape, generator=generator) / start.numel() ** 0.5
+            for start in starts
+        ]
         for _ in range(4)
     ]
     for step in gradients:
         step[names.index("next_sentence.weight")].zero_()
-        for value, one in zip(made.module.parameters(), step, strict=True):
-            value.grad = one.clone()
-        made._update()
-    expected = {name: one.double() for name, one in zip(names, starts, strict=True)}
+        for value, values in zip(lamb_trainer.module.parameters(), step, strict=True):
+            value.grad = values.clone()
+        lamb_trainer._update()
+    expected = {name: start.double() for name, start in zip(names, starts, strict=True)}
     exact = plain.Optimizer("lamb")
     for step in gradients:
-        exact.step(expected, {n: one.double() for n, one in zip(names, step, strict=True)}, 0.02)
-    for start, wanted, value in zip(
-        starts, expected.values(), made.module.parameters(), strict=True
+        exact.step(
+            expected, {n: values.double() for n, values in zip(names, step, strict=True)}, 0.02
+        )
+    for start, target, value in zip(
+        starts, expected.values(), lamb_trainer.module.parameters(), strict=True
     ):
-        moved = float((wanted - start).norm())
-        assert float((value.detach() - wanted).norm()) <= 1e-5 * moved + 1e-9
+        moved = float((target - start).norm())
+        assert float((value.detach() - target).norm()) <= 1e-5 * moved + 1e-9
 
 
 def test_lamb_leaves_out_what_has_no_gradient_and_takes_no_closure():

@@ -168,8 +168,8 @@ def test_on_amd_s_gpus_ranks_meet_by_rccl_which_is_called_nccl(monkeypatch, sett
     ranks = workload.Ranks(1, 2, 1, "slurm")
     device = workload.choose_device("auto", ranks)
     assert str(device) == "cuda:0"
-    told = {"MASTER_ADDR": "n1", "MASTER_PORT": "1"}
-    assert workload.join_ranks(settings(), ranks, device, told) == "nccl"
+    variables = {"MASTER_ADDR": "n1", "MASTER_PORT": "1"}
+    assert workload.join_ranks(settings(), ranks, device, variables) == "nccl"
     assert joined == [("nccl",)]
 
 

@@ -69,12 +69,12 @@ def train(trainer):
     return losses, weights_of(trainer.module)
 
 
-def assert_same_training(expected, found, start):
+def assert_same_training(expected, actual, start):
     # Weights are compared by how far they moved, for that is what training did to them.
-    assert found[0] == pytest.approx(expected[0], abs=2e-4)
+    assert actual[0] == pytest.approx(expected[0], abs=2e-4)
     moved = expected[1] - start
     assert moved.norm() > 0.01
-    assert (found[1] - expected[1]).norm() / moved.norm() < 1e-3
+    assert (actual[1] - expected[1]).norm() / moved.norm() < 1e-3
 
 
 # AdamW hardly feels a factor on all gradients; plain descent without clipping does.
@@ -111,12 +111,12 @@ def test_two_ranks_equal_one_rank_with_the_doubled_batch(
 
 
 def test_accumulation_equals_the_larger_batch(trainer):
-    whole = trainer(*PLAIN_STEPS, "--batch-size=6")
+    large = trainer(*PLAIN_STEPS, "--batch-size=6")
     parts = trainer(*PLAIN_STEPS, "--batch-size=2", "--accumulation=3")
-    start = weights_of(whole.module)
-    for each in (whole, parts):
-        each.optimizer = plain_descent(each.module)
-    assert_same_training(train(whole), train(parts), start)
+    start = weights_of(large.module)
+    for current in (large, parts):
+        current.optimizer = plain_descent(current.module)
+    assert_same_training(train(large), train(parts), start)
 
 
 def test_gradients_cross_between_ranks_in_the_last_micro_step_only(trainer):
@@ -135,9 +135,9 @@ def test_gradients_cross_between_ranks_in_the_last_micro_step_only(trainer):
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(main):
     short = ("--iters=2", "--skip=0")
-    one, again, other = main(*short), main(*short), main(*short, "--seed=1")
-    assert losses_of(one.stdout) == losses_of(again.stdout)
-    assert losses_of(one.stdout) != losses_of(other.stdout)
+    first, again, other = main(*short), main(*short), main(*short, "--seed=1")
+    assert losses_of(first.stdout) == losses_of(again.stdout)
+    assert losses_of(first.stdout) != losses_of(other.stdout)
 
 
 @pytest.mark.parametrize(
@@ -168,21 +168,23 @@ def test_the_curve_of_losses_is_that_of_float64(trainer, optimizer, precision, l
     exact = trainer(*options)
     exact.module.double()  # the optimizer's state follows the weights
     expected, _ = train(exact)
-    found, _ = train(trainer(*options, f"--precision={precision}"))
+    losses, _ = train(trainer(*options, f"--precision={precision}"))
     assert expected[0] - expected[-1] > 0.4
-    assert found == pytest.approx(expected, abs=limit)
+    assert losses == pytest.approx(expected, abs=limit)
 
 
 def test_weights_in_bf16_follow_those_in_fp32(trainer):
-    made = trainer("--precision=bf16", "--weights=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0")
-    before = weights_of(made.module)
-    losses = [float(made.step().sum()) for _ in range(4)]
-    after = weights_of(made.module)
+    bf16_trainer = trainer(
+        "--precision=bf16", "--weights=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0"
+    )
+    before = weights_of(bf16_trainer.module)
+    losses = [float(bf16_trainer.step().sum()) for _ in range(4)]
+    after = weights_of(bf16_trainer.module)
     assert after.dtype == torch.float32
     # Steps are smaller than bf16 can tell apart, and would be lost without weights in fp32.
     assert 0 < float((after - before).abs().max()) < 0.02
-    assert torch.equal(weights_of(made._worker), after.to(torch.bfloat16))
-    assert all(value.grad is None for value in made._worker.parameters())
+    assert torch.equal(weights_of(bf16_trainer._worker), after.to(torch.bfloat16))
+    assert all(value.grad is None for value in bf16_trainer._worker.parameters())
     usual = trainer("--precision=bf16", "--dropout=0", "--lr=1e-3", "--warmup=0")
     assert losses == pytest.approx([float(usual.step().sum()) for _ in range(4)], abs=0.02)
 
@@ -281,36 +283,36 @@ ASKING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.def
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_no_step_asks_the_device_for_a_number(trainer, precision, optimizer):
-    made = trainer(f"--precision={precision}", f"--optimizer={optimizer}")
-    made.step()  # the optimizer's state is made
+    small_trainer = trainer(f"--precision={precision}", f"--optimizer={optimizer}")
+    small_trainer.step()  # the optimizer's state is made
     with Unasked():
-        made.step()
+        small_trainer.step()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
 def test_a_step_that_overflows_changes_nothing(trainer, monkeypatch, optimizer):
     options = ("--precision=fp16", "--lr=1e-2", "--warmup=0", "--dropout=0")
-    made, calm = (
+    overflowing, calm = (
         trainer(*options, f"--optimizer={optimizer.replace('sgd', 'adamw')}") for _ in "12"
     )
     if optimizer == "sgd":
-        for each in (made, calm):
-            each.optimizer = plain_descent(each.module)
-    made.step()
+        for current in (overflowing, calm):
+            current.optimizer = plain_descent(current.module)
+    overflowing.step()
     calm.step()
-    before = weights_of(made.module)
-    made.loss_scale.value.fill_(2.0**60)
-    made.step()
-    assert torch.equal(weights_of(made.module), before)
-    assert (int(made.skipped_steps), float(made.loss_scale.value)) == (1, 2.0**59)
+    before = weights_of(overflowing.module)
+    overflowing.loss_scale.value.fill_(2.0**60)
+    overflowing.step()
+    assert torch.equal(weights_of(overflowing.module), before)
+    assert (int(overflowing.skipped_steps), float(overflowing.loss_scale.value)) == (1, 2.0**59)
     # What comes after is as if nothing had been: means and counts are untouched, too.
-    made.loss_scale.value.fill_(2.0**16)
-    made.steps = calm.steps
+    overflowing.loss_scale.value.fill_(2.0**16)
+    overflowing.steps = calm.steps
     next(calm.source)
-    made.step()
+    overflowing.step()
     calm.step()
-    assert torch.equal(weights_of(made.module), weights_of(calm.module))
-    assert not torch.equal(weights_of(made.module), before)
+    assert torch.equal(weights_of(overflowing.module), weights_of(calm.module))
+    assert not torch.equal(weights_of(overflowing.module), before)
 
 
 def test_the_loss_scale_moves_as_pytorchs_does():
@@ -362,7 +364,7 @@ def test_compile_wraps_the_model_that_trains(trainer, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "missing", "wanted"),
+    ("words", "missing", "expected"),
     [
         (("cuda",), "", True),
         (("cpu",), "", False),
@@ -374,7 +376,7 @@ def test_compile_wraps_the_model_that_trains(trainer, monkeypatch):
     ],
     ids=["gpu", "cpu", "unpadded", "off", "on", "no-triton", "no-compiler"],
 )
-def test_gpus_compile_where_they_can(settings, monkeypatch, words, missing, wanted):
+def test_gpus_compile_where_they_can(settings, monkeypatch, words, missing, expected):
     def find(name):
         return None if missing == name else name
 
@@ -382,4 +384,4 @@ def test_gpus_compile_where_they_can(settings, monkeypatch, words, missing, want
     monkeypatch.setattr(workload.importlib.util, "find_spec", find)
     monkeypatch.setattr(workload.shutil, "which", lambda _: find("gcc"))
     device, *options = words
-    assert workload.wants_compile(settings(*options), torch.device(device)) == wanted
+    assert workload.wants_compile(settings(*options), torch.device(device)) == expected

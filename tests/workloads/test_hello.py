@@ -27,12 +27,12 @@ def program(folder: Path, *, patience: float) -> Path:
     return path
 
 
-def said(programs: Iterable[Path], count: int, port: int, mpi: str = "no") -> list[str]:
+def run_ranks(programs: Iterable[Path], count: int, port: int, mpi: str = "no") -> list[str]:
     """Start ranks from 0 on, each a node of its own, and return what they print, sorted."""
-    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "SLURM_NTASKS": str(count)}
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "SLURM_NTASKS": str(count)}
     started = []
     for rank, path in enumerate(programs):
-        env = {**os.environ, **own, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"n{rank}"}
+        env = {**os.environ, **variables, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"n{rank}"}
         words = [sys.executable, "-S", str(path), mpi]
         started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True))
     lines = [process.communicate(timeout=CEILING)[0] for process in started]
@@ -46,7 +46,7 @@ def patient(tmp_path: Path) -> Path:
 
 
 def test_ranks_meet(patient: Path) -> None:
-    assert said([patient] * 3, 3, free_port()) == [
+    assert run_ranks([patient] * 3, 3, free_port()) == [
         "n0 port ok rank 0's port is free",
         "n1 hello ok ranks reach the first one",
         "n2 hello ok ranks reach the first one",
@@ -57,7 +57,7 @@ def test_a_rank_that_does_not_come_is_named_and_mpi_is_not_tried(
     patient: Path, tmp_path: Path
 ) -> None:
     first = program(tmp_path, patience=3.0)
-    assert said([first, patient], 3, free_port(), "yes") == [
+    assert run_ranks([first, patient], 3, free_port(), "yes") == [
         "n0 hello fail rank 0 hears nothing from ranks 2",
         "n0 port ok rank 0's port is free",
         "n1 hello ok ranks reach the first one",
@@ -70,7 +70,7 @@ def test_a_port_that_is_taken_is_told_by_both_sides(tmp_path: Path) -> None:
         other.bind(("", 0))
         other.listen()
         port = other.getsockname()[1]
-        first, second = said([hasty] * 2, 2, port)
+        first, second = run_ranks([hasty] * 2, 2, port)
     assert first == f"n0 port fail {port}: Address already in use"
     assert second.startswith(f"n1 hello fail rank 1 does not reach rank 0 at 127.0.0.1:{port}: ")
 
@@ -109,5 +109,5 @@ def test_gpus_are_counted_against_what_was_asked(
         "no",
     ]
     result = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
-    (found,) = [line for line in result.stdout.splitlines() if "\tGPUs\t" in line]
-    assert found.split("\t", 2)[2].replace("\t", " ") == detail
+    (gpu_line,) = [line for line in result.stdout.splitlines() if "\tGPUs\t" in line]
+    assert gpu_line.split("\t", 2)[2].replace("\t", " ") == detail

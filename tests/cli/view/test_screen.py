@@ -39,14 +39,14 @@ WAITS = state("PENDING", Kind.WAITING, detail="others have a higher priority")
 class Scripted(Session):
     """Shows one view, and notes what it is asked for."""
 
-    def __init__(self, one: Built, states: list[RepeatState]) -> None:
-        super().__init__([one], RetryPolicy(0), floor=1.0, interval=1.0)
-        self.one = one
+    def __init__(self, built: Built, states: list[RepeatState]) -> None:
+        super().__init__([built], RetryPolicy(0), floor=1.0, interval=1.0)
+        self.one = built
         self.calls: list[str] = []
         self.now = View(
-            one.repeats, {r.key: s for r, s in zip(one.repeats, states, strict=True)}, NOW
+            built.repeats, {r.key: s for r, s in zip(built.repeats, states, strict=True)}, NOW
         )
-        self.tree = Tree(one.repeats)
+        self.tree = Tree(built.repeats)
         self.looked: Any = ()
 
     def begin(self, show: Any, tell: Any, fail: Any) -> Any:
@@ -59,8 +59,8 @@ class Scripted(Session):
             for key, repeat_state in self.now.states.items()
             if repeat_state.kind is Kind.RUNNING
         }
-        said = {k: SAID for k, s in self.now.states.items() if s.kind is Kind.FAILED}
-        self.show(self.tree, replace(summarise(self.tree, self.now, details), failures=said))
+        failures = {k: SAID for k, s in self.now.states.items() if s.kind is Kind.FAILED}
+        self.show(self.tree, replace(summarise(self.tree, self.now, details), failures=failures))
 
     def change(self, number: int, to: RepeatState) -> None:
         states = dict(self.now.states)
@@ -87,13 +87,13 @@ class Scripted(Session):
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Built:
+def built(tmp_path: Path) -> Built:
     return build(tmp_path, "1n1g", "2n8g", repeats=5)
 
 
 @pytest.fixture
-def session(one: Built) -> Scripted:
-    return Scripted(one, [DONE, RUNS, FAILED, FAILED, WAITS, *[WAITS] * 5])
+def session(built: Built) -> Scripted:
+    return Scripted(built, [DONE, RUNS, FAILED, FAILED, WAITS, *[WAITS] * 5])
 
 
 def lines(app: screen.Monitor) -> list[str]:
@@ -126,16 +126,19 @@ def test_every_size_shows_rows_and_keys_and_overflows_nowhere(
     session: Scripted, size: tuple[int, int]
 ) -> None:
     async def story(app: screen.Monitor, pilot: Any) -> None:
-        found = lines(app)
+        screen_lines = lines(app)
         width, height = size
-        assert len(found) == height
-        assert max(map(len, found)) <= width
+        assert len(screen_lines) == height
+        assert max(map(len, screen_lines)) <= width
         if width < 60:
             return
-        text = "\n".join(found)
-        assert "1 completed, 1 running, 2 failed" in " ".join(found[0].split()) or "failed" in text
+        text = "\n".join(screen_lines)
+        assert (
+            "1 completed, 1 running, 2 failed" in " ".join(screen_lines[0].split())
+            or "failed" in text
+        )
         assert "60/120" in text
-        assert "q quit" in found[-1]
+        assert "q quit" in screen_lines[-1]
         assert "2 repeats: ModuleNotFoundError" in text or width < 100
         assert ("0:00:50" in text) == (width >= 76)
         assert ("512.50" in text) == (width >= 120)
@@ -197,19 +200,19 @@ def test_a_filter_takes_words_and_escape_takes_it_back(session: Scripted) -> Non
     drive(session, story)
 
 
-@pytest.mark.parametrize(("size", "beside"), [((140, 30), True), ((60, 16), False)])
+@pytest.mark.parametrize(("size", "split_view"), [((140, 30), True), ((60, 16), False)])
 def test_enter_shows_the_logs_tail_beside_and_it_grows(
-    session: Scripted, size: tuple[int, int], beside: bool
+    session: Scripted, size: tuple[int, int], split_view: bool
 ) -> None:
     log = session.one.log("1n1g", 2, "".join(f"step {n} of 120\n" for n in range(60)))
 
     async def story(app: screen.Monitor, pilot: Any) -> None:
         await pilot.press("down", "down", "down", "enter")
         await pilot.pause(0.1)
-        found = lines(app)
-        here = [line for line in found if "step 59 of 120" in line]
-        assert here
-        assert ("repeat" in here[0] or not here[0].startswith("step")) == beside
+        screen_lines = lines(app)
+        matches = [line for line in screen_lines if "step 59 of 120" in line]
+        assert matches
+        assert ("repeat" in matches[0] or not matches[0].startswith("step")) == split_view
         with log.open("a") as file:
             file.write("step 60 of 120\n")
         app._read_log()
@@ -273,7 +276,7 @@ def test_it_leaves(session: Scripted, key: str, interrupted: bool) -> None:
 
 @pytest.mark.parametrize("touched", [False, True])
 def test_when_all_is_over_it_stays_for_who_pressed_a_key(
-    one: Built, monkeypatch: pytest.MonkeyPatch, touched: bool
+    built: Built, monkeypatch: pytest.MonkeyPatch, touched: bool
 ) -> None:
     # A machine that is busy may take longer for a key than a short while.
     monkeypatch.setattr(screen, "_CLOSE_AFTER", 60.0 if touched else 0.2)
@@ -288,7 +291,7 @@ def test_when_all_is_over_it_stays_for_who_pressed_a_key(
             return
         await asyncio.to_thread(until, lambda: not app.is_running, "it stays")
 
-    drive(Scripted(one, [DONE] * 10), story)
+    drive(Scripted(built, [DONE] * 10), story)
 
 
 def test_of_thousands_of_repeats_those_on_the_screen_are_read(tmp_path: Path) -> None:
@@ -307,22 +310,22 @@ def test_of_thousands_of_repeats_those_on_the_screen_are_read(tmp_path: Path) ->
     drive(session, story)
 
 
-def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(one: Built) -> None:
-    tree = Tree(one.repeats)
-    name = one.campaign.id
+def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(built: Built) -> None:
+    tree = Tree(built.repeats)
+    name = built.campaign.id
     keys = [row.key for row in tree.groups]
     view = View(
-        one.repeats,
-        {r.key: s for r, s in zip(one.repeats, [DONE, RUNS, *[WAITS] * 8], strict=True)},
+        built.repeats,
+        {r.key: s for r, s in zip(built.repeats, [DONE, RUNS, *[WAITS] * 8], strict=True)},
         NOW,
     )
     shown = summarise(tree, view, {})
     assert shown.times_left[keys[1]] == 50 + 3 * 100, "one runs at a time"
     assert shown.times_left[name,] == 50 + 8 * 100
-    states = {**view.states, one.repeats[0].key: WAITS}
+    states = {**view.states, built.repeats[0].key: WAITS}
     bare = replace(view, states=states)
     assert summarise(tree, bare, {}).times_left == {}
-    details = {one.repeats[1].key: RepeatProgress(60, 120, 10.0, NOW + 30)}
+    details = {built.repeats[1].key: RepeatProgress(60, 120, 10.0, NOW + 30)}
     assert summarise(tree, bare, details).times_left[keys[1]] == 30 + 4 * 80
     over = replace(view, states=dict.fromkeys(states, DONE))
     assert summarise(tree, over, {}).over
@@ -333,9 +336,9 @@ def test_time_left_is_of_those_that_completed_or_of_the_log_that_runs(one: Built
     [("", None), ("failed", 2), ("FAILED 1n1g", 2), ("2n8g", 5), ("priority", 6), ("n3 none", 0)],
 )
 def test_what_a_filter_finds(session: Scripted, words: str, count: int | None) -> None:
-    wanted = make_filter(words.split(), session.now)
+    predicate = make_filter(words.split(), session.now)
     if count is None:
-        assert wanted is None
+        assert predicate is None
     else:
-        assert wanted
-        assert sum(map(wanted, session.one.repeats)) == count
+        assert predicate
+        assert sum(map(predicate, session.one.repeats)) == count

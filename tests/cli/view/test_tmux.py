@@ -67,8 +67,8 @@ def campaign(hpcbert: Any) -> Iterator[tuple[Path, Path]]:
     (folder / "run.sh.j2").write_text(RUN)
     (folder / "train.sh").write_text(TRAIN.replace("GO", shlex.quote(str(go))))
     words = ("--nodes", "1", "--gpus-per-node", "1", "--repeats", "4", "--iters", "40")
-    done = hpcbert("submit", "--fw", "standin", *words, "--skip", "2")
-    assert done.returncode == 0, done.stderr
+    result = hpcbert("submit", "--fw", "standin", *words, "--skip", "2")
+    assert result.returncode == 0, result.stderr
     yield home, go
     go.touch()
     hpcbert("cancel", "standin", "--yes")

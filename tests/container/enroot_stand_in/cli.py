@@ -35,11 +35,11 @@ def main(argv: list[str]) -> NoReturn:
         _usage("COMMAND")
     module, verb, short, long = _COMMANDS[command]
     try:
-        found, arguments = getopt.getopt(words, short, long)
+        pairs, arguments = getopt.getopt(words, short, long)
     except getopt.GetoptError:
         _usage(command)
     options: Options = {}
-    for word, value in found:
+    for word, value in pairs:
         name = word.lstrip("-")
         options.setdefault(_LONG.get(name, name), []).append(value)
     if {"force", "f"} & options.keys():

@@ -45,8 +45,8 @@ def join(pid: str, *kinds: str) -> None:
     mine, theirs = (
         {kind: Path("/proc", who, "ns", kind) for kind in kinds} for who in ("self", pid)
     )
-    others = [kind for kind in kinds if mine[kind].readlink() != theirs[kind].readlink()]
-    spaces = [(os.open(theirs[kind], os.O_RDONLY), flags[kind]) for kind in others]
+    foreign_kinds = [kind for kind in kinds if mine[kind].readlink() != theirs[kind].readlink()]
+    spaces = [(os.open(theirs[kind], os.O_RDONLY), flags[kind]) for kind in foreign_kinds]
     for space, flag in spaces:
         _call("setns", space, flag)
 

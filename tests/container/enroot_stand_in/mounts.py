@@ -86,34 +86,34 @@ def carry_out(rootfs: str, lines: Iterable[str]) -> None:
 
 def resolve(root: str, path: str) -> str:
     """Resolve a path as if `root` were /, so that no link leads out of it."""
-    done: list[str] = []
+    parts: list[str] = []
     words = path.split("/")[::-1]
     while words:
         part = words.pop()
-        here = Path("/".join([root, *done, part]))
+        candidate = Path("/".join([root, *parts, part]))
         if part == "..":
-            done = done[:-1]
-        elif part not in ("", ".") and here.is_symlink():
-            link = str(here.readlink())
-            done = [] if link.startswith("/") else done
+            parts = parts[:-1]
+        elif part not in ("", ".") and candidate.is_symlink():
+            link = str(candidate.readlink())
+            parts = [] if link.startswith("/") else parts
             words += link.split("/")[::-1]
         elif part not in ("", "."):
-            done.append(part)
-    return "/".join([root, *done])
+            parts.append(part)
+    return "/".join([root, *parts])
 
 
 def _create(entry: Entry, target: str) -> None:
-    wanted = next((o.partition("=")[2] for o in entry.options if o.startswith("x-create=")), "")
-    if wanted == "auto":
+    kind = next((o.partition("=")[2] for o in entry.options if o.startswith("x-create=")), "")
+    if kind == "auto":
         source = Path(entry.source)
         binds = bool({"bind", "rbind"} & {*entry.options})
         if binds and not source.exists():
             return
-        wanted = "file" if binds and not source.is_dir() else "dir"
+        kind = "file" if binds and not source.is_dir() else "dir"
     path = Path(target)
-    if wanted == "dir":
+    if kind == "dir":
         path.mkdir(parents=True, exist_ok=True)
-    elif wanted == "file" and not path.exists():
+    elif kind == "file" and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
 
@@ -141,4 +141,4 @@ def _kept(path: str, flags: int) -> int:
     if not flags & (kernel.MS_REMOUNT | kernel.MS_BIND) or not Path(path).exists():
         return 0
     f_flag = os.statvfs(path).f_flag
-    return sum(flag for seen, flag in _LOCKED.items() if f_flag & seen)
+    return sum(flag for statvfs_flag, flag in _LOCKED.items() if f_flag & statvfs_flag)

@@ -43,8 +43,8 @@ class Repository:
     tag: str
     header: str = ""
 
-    def ask(self, what: str, method: str = "GET") -> HTTPResponse:
-        url = f"{self.base}/{what}"
+    def ask(self, resource: str, method: str = "GET") -> HTTPResponse:
+        url = f"{self.base}/{resource}"
         headers = {"Accept": _MANIFEST, "Authorization": self.header}
         request = urllib.request.Request(url, method=method)
         request.headers = {name: value for name, value in headers.items() if value}
@@ -90,7 +90,7 @@ def fetch(settings: Settings, options: Options, arguments: list[str]) -> None:
         source.log_in(settings, match["user"] or "", match["registry"].partition(":")[0])
         log("Fetching image manifest")
         manifest = json.load(source.ask(f"manifests/{source.tag}"))
-        blobs = [one["digest"] for one in (manifest["config"], *manifest["layers"])]
+        blobs = [layer["digest"] for layer in (manifest["config"], *manifest["layers"])]
         paths = [_blob(settings, source, blob) for blob in blobs]
         tree = folder / "rootfs"
         tree.mkdir()
@@ -107,8 +107,8 @@ def _credentials(settings: Settings, host: str) -> tuple[str, str]:
     """Return login and password from lines `machine HOST login NAME password WORD`."""
     path = settings.config / ".credentials"
     lines = path.read_text().splitlines() if path.is_file() else []
-    found = (words for line in lines if (words := shlex.split(line))[1] == host)
-    return next(((words[3], words[5]) for words in found), ("", ""))
+    matches = (words for line in lines if (words := shlex.split(line))[1] == host)
+    return next(((words[3], words[5]) for words in matches), ("", ""))
 
 
 def _blob(settings: Settings, source: Repository, name: str) -> Path:
@@ -141,7 +141,9 @@ def _configure(tree: Path, config: dict[str, Any], uri: str) -> None:
     """Turn the image's configuration into the files that a start reads."""
     etc = tree / "etc"
     etc.mkdir(exist_ok=True)
-    (etc / "environment").write_text("".join(f"{each}\n" for each in config.get("Env") or []))
+    (etc / "environment").write_text(
+        "".join(f"{variable}\n" for variable in config.get("Env") or [])
+    )
     (etc / "fstab").touch()
     folder = config.get("WorkingDir") or "/"
     (tree / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)

@@ -103,11 +103,11 @@ def join(settings: Settings, options: Options, arguments: list[str]) -> NoReturn
 
 
 def _check(options: Options) -> None:
-    for each in options.get("mount", []):
-        if re.search(r"\s", each):
-            fail(f"Invalid argument: {each}")
-    for each in options.get("env", []):
-        for line in each.split("\n"):
+    for mount in options.get("mount", []):
+        if re.search(r"\s", mount):
+            fail(f"Invalid argument: {mount}")
+    for variable in options.get("env", []):
+        for line in variable.split("\n"):
             if not _NAME.fullmatch(line.partition("=")[0]):
                 fail(f"Invalid argument: {line}")
 
@@ -149,17 +149,17 @@ def _substitute(path: Path) -> str:
 
 
 def _ask(
-    settings: Settings, rootfs: str, conf: str, given: list[str], caller: int, *, remap: bool
+    settings: Settings, rootfs: str, conf: str, variables: list[str], caller: int, *, remap: bool
 ) -> None:
     runtime = settings.runtime.resolve()
     before = [_substitute(Path(rootfs, "etc/environment")), f"TERM={os.environ.get('TERM', '')}"]
-    texts = {"before": before, "after": _given(given), "fstab": [], "hooked": []}
+    texts = {"before": before, "after": _given(variables), "fstab": [], "hooked": []}
     for name, lines in texts.items():
         text = "".join(f"{line}\n" for line in lines)
         (runtime / name).write_text(text, errors="surrogateescape")
-    told = {"ROOTFS": rootfs, "RUNTIME_PATH": runtime, "ENVIRON": runtime / "environment"}
-    told |= {"MOUNTS": runtime / "hooked", "PID": caller}
-    environment = {**os.environ, **{f"ENROOT_{name}": str(value) for name, value in told.items()}}
+    values = {"ROOTFS": rootfs, "RUNTIME_PATH": runtime, "ENVIRON": runtime / "environment"}
+    values |= {"MOUNTS": runtime / "hooked", "PID": caller}
+    environment = {**os.environ, **{f"ENROOT_{name}": str(value) for name, value in values.items()}}
     _add_user(rootfs, remap=remap)
     import subprocess
 
@@ -168,7 +168,7 @@ def _ask(
         sys.exit(result.returncode)
 
 
-def _mount_all(settings: Settings, rootfs: str, given: list[str], *, remap: bool) -> None:
+def _mount_all(settings: Settings, rootfs: str, mount_options: list[str], *, remap: bool) -> None:
     runtime = settings.runtime.resolve()
     mounts.carry_out(rootfs, _SYSTEM.splitlines())
     lines = (runtime / "hooked").read_text().splitlines()
@@ -181,7 +181,7 @@ def _mount_all(settings: Settings, rootfs: str, given: list[str], *, remap: bool
     mounts.carry_out(rootfs, lines)
     lines = _substitute(Path(rootfs, "etc/fstab")).splitlines()
     lines += (runtime / "fstab").read_text().splitlines()
-    mounts.carry_out(rootfs, [*lines, *(each.replace(":", " ") for each in given)])
+    mounts.carry_out(rootfs, [*lines, *(line.replace(":", " ") for line in mount_options)])
 
 
 def _account(path: str, number: int) -> list[str]:
@@ -200,18 +200,20 @@ def _add_user(rootfs: str, *, remap: bool) -> None:
     group = _account("/etc/group", gid) or [f"g{gid}", "x", str(gid), ""]
     if not Path(f"{rootfs}{user[6]}").exists():
         user[6] = "/bin/sh"
-    own = {
+    accounts = {
         "passwd": [f"root:x:0:0:root:/root:{user[6]}", _NOBODY, ":".join(user)],
         "group": ["root:x:0:", "nogroup:x:65534:", ":".join(group)],
     }
-    for name, ours in own.items():
+    for name, ours in accounts.items():
         path = Path(rootfs, "etc", name)
         path.parent.mkdir(exist_ok=True)
         words = {line.split(":")[0] for line in ours}
         old = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in old if line.split(":")[0] not in words]
+        unchanged = [line for line in old if line.split(":")[0] not in words]
         fresh = path.with_name(f".{name}.{os.getpid()}")
-        fresh.write_text("".join(f"{line}\n" for line in [*dict.fromkeys(reversed(ours)), *kept]))
+        fresh.write_text(
+            "".join(f"{line}\n" for line in [*dict.fromkeys(reversed(ours)), *unchanged])
+        )
         fresh.replace(path)
     Path(f"{rootfs}{user[5]}").mkdir(mode=0o700, parents=True, exist_ok=True)
     if remap:
@@ -219,14 +221,14 @@ def _add_user(rootfs: str, *, remap: bool) -> None:
 
 
 def _environment(path: Path) -> dict[str, str]:
-    found = {}
+    variables = {}
     for line in path.read_text(errors="surrogateescape").split("\n"):
         name, equals, value = line.lstrip().partition("=")
         if not equals or not _NAME.fullmatch(name) or name.startswith("ENROOT_"):
             continue
         quoted = _QUOTED.fullmatch(value)
-        found[name] = quoted[1] if quoted else value
-    return found
+        variables[name] = quoted[1] if quoted else value
+    return variables
 
 
 def _script(path: str) -> str:

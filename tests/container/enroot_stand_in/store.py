@@ -97,7 +97,7 @@ def _running(data: Path) -> dict[str, list[str]]:
         device = device.parent
     # What is mounted there may itself be a folder of its file system.
     above = _mounted(Path("/proc/self/mountinfo"), str(device)).rstrip("/")
-    found: dict[str, list[str]] = {}
+    processes: dict[str, list[str]] = {}
     paths = set()
     for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
@@ -109,5 +109,5 @@ def _running(data: Path) -> dict[str, list[str]]:
             continue
         if space not in paths and str(root.parent) == f"{above}/{data.relative_to(device)}":
             paths.add(space)
-            found.setdefault(root.name, []).append(folder.name)
-    return found
+            processes.setdefault(root.name, []).append(folder.name)
+    return processes

@@ -54,17 +54,17 @@ class Node:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def count(self, what: str) -> int:
+    def count(self, name: str) -> int:
         """Count this task; return how many there are."""
-        with (self.state / what).open("a") as file:
+        with (self.state / name).open("a") as file:
             file.write("x")
-        return (self.state / what).stat().st_size
+        return (self.state / name).stat().st_size
 
 
 def task_init(argv: list[str]) -> NoReturn:
     """Enter the step's container and become the task's command."""
-    said, *command = argv
-    container = json.loads(said)
+    text, *command = argv
+    container = json.loads(text)
     environment = environment_of("self")
     node = Node(environment)
     with node.alone():
@@ -106,23 +106,23 @@ def task_exit(argv: list[str]) -> None:
 
 def _start(node: Node, container: dict[str, Any], environment: Mapping[str, str]) -> None:
     """Create the container unless it is there, and start a process that holds it open."""
-    own = {name: value for name, value in environment.items() if name not in _DENIED}
-    own |= {**node.paths, "PATH": _path_of_enroot(environment)}
+    variables = {name: value for name, value in environment.items() if name not in _DENIED}
+    variables |= {**node.paths, "PATH": _path_of_enroot(environment)}
     for field, setting in _SWITCHES.items():
         if field in container:
-            own[f"ENROOT_{setting}"] = "y" if container[field] else "n"
+            variables[f"ENROOT_{setting}"] = "y" if container[field] else "n"
     name = f"pyxis_{node.job}_{container['name']}"
-    running = _running(name, own)
+    running = _running(name, variables)
     if running < 0:
         text = f"failed to create container filesystem for image: {container['image']}"
-        _enroot(["create", "--name", name, container["image"]], own, text)
+        _enroot(["create", "--name", name, container["image"]], variables, text)
     if running > 0:
         container["mounts"] = []
-    leader = _hold(node, name, container, own)
+    leader = _hold(node, name, container, variables)
     (node.state / "leader").write_text(f"{leader} {running if running > 0 else leader}")
 
 
-def _hold(node: Node, name: str, container: dict[str, Any], own: dict[str, str]) -> int:
+def _hold(node: Node, name: str, container: dict[str, Any], variables: dict[str, str]) -> int:
     for source, _, _ in container["mounts"]:
         if source[0] == "/" and not Path(source).exists():
             _fail(f"--container-mounts: source path does not exist: {source}")
@@ -132,7 +132,7 @@ def _hold(node: Node, name: str, container: dict[str, Any], own: dict[str, str])
     with log.open("w") as output:
         leader = subprocess.Popen(
             ["enroot", "start", "--conf", str(conf), name, "sh", "-c", _HOLD],
-            env=own,
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -177,10 +177,10 @@ def environment_of(pid: str) -> dict[str, str]:
     return dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
 
 
-def _running(name: str, own: dict[str, str]) -> int:
+def _running(name: str, variables: dict[str, str]) -> int:
     """Return the PID of who runs in a container, 0 if nobody does, -1 if there is none."""
     result = subprocess.run(
-        ["enroot", "list", "-f"], env=own, capture_output=True, text=True, check=False
+        ["enroot", "list", "-f"], env=variables, capture_output=True, text=True, check=False
     )
     for line in result.stdout.splitlines()[1:]:
         words = line.split()
@@ -189,10 +189,10 @@ def _running(name: str, own: dict[str, str]) -> int:
     return -1
 
 
-def _enroot(words: list[str], own: dict[str, str], complaint: str) -> None:
+def _enroot(words: list[str], variables: dict[str, str], complaint: str) -> None:
     result = subprocess.run(
         ["enroot", *words],
-        env=own,
+        env=variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -22,8 +22,8 @@ def main(folder: str, numbers: list[int], output: str) -> None:
     assert len(paths) == files, paths
     rows = []
     for path in paths:
-        own = pretraining_dataset(path, predictions)
-        rows += [own[number] for number in range(len(own))]
+        dataset = pretraining_dataset(path, predictions)
+        rows += [dataset[number] for number in range(len(dataset))]
     assert len(rows) == samples, len(rows)
     _, ids, mask, segments, sentence, labels = map(np.stack, zip(*rows, strict=True))
     masked = np.zeros((2, samples, predictions), np.int64)

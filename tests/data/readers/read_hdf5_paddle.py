@@ -19,7 +19,7 @@ from dataset import PretrainingDataset  # type: ignore[import-not-found]  # noqa
 
 
 def main(folder: str, predictions: int, output: str) -> None:
-    found: dict[str, list[np.ndarray]] = {}
+    columns: dict[str, list[np.ndarray]] = {}
     for path in sorted(Path(folder).glob("*training*")):
         dataset = PretrainingDataset(input_file=str(path), max_pred_length=predictions)
         for number in range(len(dataset)):
@@ -36,8 +36,8 @@ def main(folder: str, predictions: int, output: str) -> None:
                 "next_sentence_labels": follows,
             }
             for name, value in sample.items():
-                found.setdefault(name, []).append(value)
-    np.savez(output, **{name: np.stack(rows) for name, rows in found.items()})  # type: ignore[arg-type]
+                columns.setdefault(name, []).append(value)
+    np.savez(output, **{name: np.stack(rows) for name, rows in columns.items()})  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

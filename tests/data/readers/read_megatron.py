@@ -34,8 +34,8 @@ def dataset_class() -> type:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: type = module.MMapIndexedDataset
-    return found
+    dataset: type = module.MMapIndexedDataset
+    return dataset
 
 
 def main(folder: str, samples: int, length: int, output: str) -> None:

@@ -13,15 +13,15 @@ import numpy as np
 
 
 def main(folder: str, output: str) -> None:
-    found: dict[str, list[np.ndarray]] = {}
+    columns: dict[str, list[np.ndarray]] = {}
     for path in sorted(Path(folder).glob("*.npz")):
         # scripts/bert/pretraining_utils.py, get_pretrain_data_npz
         dataset = gluonnlp.data.NumpyDataset(str(path), allow_pickle=True)
         for number in range(len(dataset)):
             sample = dataset[number]
             for place, name in enumerate(dataset.keys):
-                found.setdefault(name, []).append(sample[place])
-    np.savez(output, **{name: np.stack(rows) for name, rows in found.items()})  # type: ignore[arg-type]
+                columns.setdefault(name, []).append(sample[place])
+    np.savez(output, **{name: np.stack(rows) for name, rows in columns.items()})  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ def main(folder: str, numbers: list[int], output: str) -> None:
         )
         for name, size in shapes.items()
     }
-    found: dict[str, list[np.ndarray]] = {name: [] for name in shapes}
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in shapes}
     for _ in range(samples):
         record = reader()
         for name, decode in decoders.items():
-            found[name].append(decode(record).numpy()[0])
-    np.savez(output, **{name: np.stack(rows) for name, rows in found.items()})  # type: ignore[arg-type]
+            columns[name].append(decode(record).numpy()[0])
+    np.savez(output, **{name: np.stack(rows) for name, rows in columns.items()})  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ import numpy as np
 
 
 def main(folder: str, output: str) -> None:
-    found: dict[str, list[np.ndarray]] = {}
+    columns: dict[str, list[np.ndarray]] = {}
     for path in sorted(Path(folder).glob("*tfrecord*")):
         # official/nlp/Bert/src/dataset.py of mindspore-ai/models, create_bert_dataset
         dataset = mindspore.dataset.TFRecordDataset([str(path)], shuffle=False)
         for record in dataset.create_dict_iterator(num_epochs=1, output_numpy=True):
             for name, value in record.items():
-                found.setdefault(name, []).append(value)
-    np.savez(output, **{name: np.stack(rows) for name, rows in found.items()})  # type: ignore[arg-type]
+                columns.setdefault(name, []).append(value)
+    np.savez(output, **{name: np.stack(rows) for name, rows in columns.items()})  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ LONG = 1000
 
 def main(report: str, act: str) -> None:
     rank = int(os.environ["SLURM_PROCID"])
-    found = look()
+    report_data = look()
     mine = f"probe-{os.environ['SLURM_JOB_ID']}-{os.environ['SLURM_LOCALID']}"
     for folder in SHARED:
         Path(folder, mine).touch()
     if act == "mpi":
-        found |= meet(rank, mine.rpartition("-")[0])
-    write(report, f"rank{rank}.json", json.dumps(found))
+        report_data |= meet(rank, mine.rpartition("-")[0])
+    write(report, f"rank{rank}.json", json.dumps(report_data))
     for folder in SHARED:
         Path(folder, mine).unlink(missing_ok=True)
     if act == "wait":
@@ -45,11 +45,11 @@ def look() -> dict[str, Any]:
         "environment": {name: brief(value) for name, value in os.environ.items()},
         "namespaces": {n: str(Path(f"/proc/self/ns/{n}").readlink()) for n in ("user", "mnt")},
         "image": content("/etc/image-mark"),
-        "mounts": {each: content(each) for each in ("/mnt/dir/f", "/mnt/ro/f", "/mnt/file")},
+        "mounts": {path: content(path) for path in ("/mnt/dir/f", "/mnt/ro/f", "/mnt/file")},
         "memory": mount_type("/mnt/memory"),
         "unmounted": not Path("/mnt/away/f").exists(),
         "writable": {
-            each: can_write(each) for each in ("/opt", "/mnt/dir", "/mnt/ro", "/mnt/memory")
+            path: can_write(path) for path in ("/opt", "/mnt/dir", "/mnt/ro", "/mnt/memory")
         },
         "home": content(f"{os.environ.get('HOME', '')}/home-mark"),
         "entered": content("/tmp/entered"),
@@ -95,9 +95,9 @@ def meet(rank: int, marks: str) -> dict[str, Any]:
     c_int, size, total = (ctypes.c_int() for _ in range(3))
     mpi.MPI_Comm_rank(world, ctypes.byref(c_int))
     mpi.MPI_Comm_size(world, ctypes.byref(size))
-    given = ctypes.c_int(rank)
-    mpi.MPI_Allreduce(ctypes.byref(given), ctypes.byref(total), 1, integer, add, world)
-    shared = {each: len(list(Path(each).glob(f"{marks}-*"))) for each in SHARED}
+    c_rank = ctypes.c_int(rank)
+    mpi.MPI_Allreduce(ctypes.byref(c_rank), ctypes.byref(total), 1, integer, add, world)
+    shared = {folder: len(list(Path(folder).glob(f"{marks}-*"))) for folder in SHARED}
     mpi.MPI_Barrier(world)
     mpi.MPI_Finalize()
     numbers = {"rank": c_int.value, "size": size.value, "sum": total.value}
