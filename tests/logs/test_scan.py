@@ -490,7 +490,7 @@ def test_a_log_that_no_grammar_describes_is_read_by_an_entry_point(
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Name: brought\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        f"[hpcbert.grammars]\none-number = {__name__}:one_number\nbroken = hpcbert.absent:read\n"
+        f"[hpcbert.grammars]\none-number = {__name__}:read_number\nbroken = hpcbert.absent:read\n"
     )
     monkeypatch.setattr(sys, "path", [*sys.path, str(info.parent)])
     grammar = parse('[log]\ngrammar = "entry-point:one-number"\n')
