@@ -19,6 +19,7 @@ extensions = ["myst_parser"]
 include_patterns = [
     *("README.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
     *("docs/**.md", "templates/*/README.md", "sbatch/README.md", "benchmarks/README.md"),
+    "tests/README.md",
 ]
 # The anchors that GitHub makes, down to this level; a link to one that is not there is a warning.
 myst_heading_anchors = 4
