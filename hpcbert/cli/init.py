@@ -25,7 +25,7 @@ from hpcbert.commands.init import (
 )
 from hpcbert.config.places import default_site, find_site
 from hpcbert.errors import ConfigError, SchedulerError, UsageError
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system import machine
 from hpcbert.system.runner import run
@@ -100,7 +100,7 @@ def init(*, output: Path, slurm: bool, only_local: bool, force: bool, **options:
 
 
 def _propose_site(output: Path, options: dict[str, Any]) -> Proposal | None:
-    cluster = Cluster(World(run))
+    cluster = Cluster(SchedulerContext(run))
     if not has_cluster(cluster):
         return None
     surroundings = machine.inspect_machine(os.environ)

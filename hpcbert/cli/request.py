@@ -38,7 +38,7 @@ from hpcbert.config.schedulers import SLURM, find_traits
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
 from hpcbert.model import LARGEST, PRECISIONS, Shape, parse_device, parse_precision
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import cost, matrix
 from hpcbert.script.draft import Draft, Submitter
 from hpcbert.script.draft import draft as draft_campaign
@@ -448,7 +448,7 @@ def plan_campaigns(
     name_and_note = _read_name_and_note(name, note, campaign_file)
     requests = read_requests(options, dry=dry, rehearse=rehearse, past=past, file=campaign_file)
     for request in () if planned else requests:
-        backend = scheduler.create_scheduler(request.options.scheduler, World(ahead))
+        backend = scheduler.create_scheduler(request.options.scheduler, SchedulerContext(ahead))
         for argv in backend.list_queries(request.site, request.recipe):
             ahead.begin(argv, env=backend.query_environment)
     drafts: list[Draft] = []
@@ -493,7 +493,7 @@ def _draft_campaign(
 ) -> Draft:
     scheduler_name = request.options.scheduler
     refuse_typed(list_unused(scheduler_name), f"with the {scheduler_name} scheduler")
-    backend = scheduler.create_scheduler(scheduler_name, World(ahead))
+    backend = scheduler.create_scheduler(scheduler_name, SchedulerContext(ahead))
     name, note = name_and_note
     fitted_options = backend.fit(request.options, request.site, request.recipe)
     options = replace(fitted_options, name=name, note=note, dry=dry)
@@ -521,7 +521,7 @@ def find_obstacles(
     failures = [finding for finding in findings if finding.status == "fail"]
     if not failures and not ignore_failures:
         for draft in drafts:
-            backend = scheduler.create_scheduler(draft.campaign.scheduler, World(ahead))
+            backend = scheduler.create_scheduler(draft.campaign.scheduler, SchedulerContext(ahead))
             failures += backend.impossible(draft.campaign.arrays, draft.scripts)
     if failures and not ignore_failures:
         errors = [

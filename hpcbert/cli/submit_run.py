@@ -18,7 +18,7 @@ from hpcbert.config.options import Options
 from hpcbert.config.site import Site
 from hpcbert.errors import CheckError, HpcbertError, Interruption
 from hpcbert.model import Array, Campaign
-from hpcbert.scheduler.base import RESUME, World
+from hpcbert.scheduler.base import RESUME, SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import run
 
@@ -104,7 +104,7 @@ def _one_or_all(campaigns: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _check_draft(draft: Draft) -> tuple[dict[str, Any], list[str], list[CheckError]]:
     arrays = draft.campaign.in_order
-    backend = scheduler.create_scheduler(draft.campaign.scheduler, World(run))
+    backend = scheduler.create_scheduler(draft.campaign.scheduler, SchedulerContext(run))
     checks = backend.checks({array.script: draft.scripts[array.name] for array in arrays})
     failed = [check for check in checks if check.ok is False]
     errors = [CheckError(f"{check.name}: {check.detail}") for check in failed]

@@ -30,7 +30,7 @@ from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.published import record
 from hpcbert.results.reduce import tabulate
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import run
 
@@ -289,7 +289,7 @@ def _collect_logs(
 
 def ask_scheduler(tracked_campaign: TrackedCampaign) -> Mapping[tuple[str, int], RepeatState]:
     """Ask the campaign's scheduler for the states of its repeats."""
-    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
     return backend.states(tracked_campaign)
 
 

@@ -30,7 +30,7 @@ from hpcbert.errors import HpcbertError, Interruption, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.logs import grammar
 from hpcbert.model import Shape
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import materials
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.materials import Inputs, site_data_options
@@ -111,7 +111,7 @@ def examine(
         nothing_missing = Finding(f"what {framework.name} needs", "ok", "all of it is here")
         yield from missing_parts or (nothing_missing,)
     node_count = visit.shape.nodes if visit else 1
-    backend = scheduler.create_scheduler(site.scheduler, World(run))
+    backend = scheduler.create_scheduler(site.scheduler, SchedulerContext(run))
     scheduler_findings = tuple(backend.examine(site, nodes=node_count))
     yield from scheduler_findings
     yield from checks.check_containers(site, device_recipes, run=run)
@@ -249,7 +249,7 @@ def _draft_job(
         probe=checks.probe_words(site, device_recipes),
     )
     options = SubmitOptions(scheduler=site.scheduler, folders=folders, examine=examination)
-    options = scheduler.create_scheduler(site.scheduler, World(run)).fit(
+    options = scheduler.create_scheduler(site.scheduler, SchedulerContext(run)).fit(
         options, job_site, first_recipe
     )
     request = Request(visit.shape, repeats=1, device=device)
@@ -298,7 +298,7 @@ def _wait(
     while True:
         tracked_campaign = open_campaign(directory)
         (state,) = (
-            scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+            scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
             .states(tracked_campaign)
             .values()
         )
@@ -316,7 +316,9 @@ def _cancel(directory: Path, run: Runner) -> None:
     """Cancel a job, even if its submission was interrupted."""
     with contextlib.suppress(HpcbertError):
         tracked_campaign = open_campaign(directory)
-        backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+        backend = scheduler.create_scheduler(
+            tracked_campaign.campaign.scheduler, SchedulerContext(run)
+        )
         tracked_campaign = backend.adopt_jobs(tracked_campaign)
         target = backend.living_jobs(tracked_campaign)
         if target.jobs:
@@ -393,7 +395,7 @@ def _inspect_by_step(site: Site, job: Draft, node_count: int, run: Runner) -> Ou
             *["bash", "-c", script.read_text(), "look", "node", str(job.directory)],
             *look_arguments(job.resolved),
         ],
-        env=submission_environment(World(run).environ),
+        env=submission_environment(SchedulerContext(run).environ),
         cwd=Path("/"),
         timeout=_STEP_SECONDS,
     )

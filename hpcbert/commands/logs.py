@@ -13,7 +13,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import Key, Repeat, TrackedCampaign
 from hpcbert.commands.monitor import TOLERANCE, View, no_answer_error
 from hpcbert.logs.lines import open_log
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Runner
@@ -95,7 +95,7 @@ def follow_log(
         SchedulerError: The scheduler gave no answer for too long.
         NotALogError: What is in the log's place can't be read.
     """
-    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
     tracked_campaign = backend.adopt_jobs(tracked_campaign)
     tracker = Tracker([tracked_campaign], run=run, floor=floor)
     tracker.poll()

@@ -21,7 +21,7 @@ from hpcbert.logs.failures import Failure, explain_failure
 from hpcbert.logs.grammar import Grammar
 from hpcbert.logs.scan import Progress, read_progress
 from hpcbert.model import Device
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system.runner import Runner
@@ -124,7 +124,9 @@ def find_unfinished(
     manifests, paths = store.read_manifests(store.find_campaigns(runs))
     campaigns = [TrackedCampaign(*item) for item in manifests.items()]
     living_campaigns: list[TrackedCampaign] = []
-    for backend, tracked_campaigns in scheduler.group_by_scheduler(campaigns, World(run)):
+    for backend, tracked_campaigns in scheduler.group_by_scheduler(
+        campaigns, SchedulerContext(run)
+    ):
         living_campaigns += backend.select_living(tracked_campaigns)
     return tuple(campaign for campaign in campaigns if campaign in living_campaigns), paths
 
@@ -192,9 +194,9 @@ def watch(
         SchedulerError: Slurm gave no answer for too long, or is not on this machine although
             states are open. The jobs continue.
     """
-    world = World(run, now=clock, pause=pause)
+    context = SchedulerContext(run, now=clock, pause=pause)
     campaigns = [
-        scheduler.create_scheduler(tracked.campaign.scheduler, world).adopt_jobs(tracked)
+        scheduler.create_scheduler(tracked.campaign.scheduler, context).adopt_jobs(tracked)
         for tracked in campaigns
     ]
     tracker = Tracker(campaigns, run=run, clock=clock, chance=chance, floor=floor)

@@ -18,7 +18,7 @@ from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.finding import Finding
 from hpcbert.model import OptionValue
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.script.materials import Inputs, find_misfits, runs_in_environment
 from hpcbert.script.resolve import Resolved
@@ -49,7 +49,7 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
     """
     campaign = draft.campaign
     requests = [array.request for array in campaign.arrays]
-    findings = scheduler.create_scheduler(campaign.scheduler, World(run)).obstacles(
+    findings = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run)).obstacles(
         draft.directory, requests
     )
     # Before the interpreter is waited for.

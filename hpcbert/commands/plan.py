@@ -17,7 +17,7 @@ from hpcbert.errors import CheckError, HpcbertError, SchedulerError
 from hpcbert.finding import Finding
 from hpcbert.model import Campaign, Point, Protocol
 from hpcbert.prepare.parts import Context
-from hpcbert.scheduler.base import Start, Supply, World
+from hpcbert.scheduler.base import SchedulerContext, Start, Supply
 from hpcbert.script import cost
 from hpcbert.script.cost import Cost
 from hpcbert.script.draft import Draft
@@ -118,7 +118,7 @@ def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outl
         HpcbertError: Site and recipe are inconsistent.
     """
     campaign = draft.campaign
-    backend = scheduler.create_scheduler(campaign.scheduler, World(run))
+    backend = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run))
     costs = cost.array_costs(campaign.arrays)
     arrays = {array.point: array for array in reversed(campaign.arrays)}
     starts: dict[Point, Start] = {}

@@ -19,7 +19,7 @@ from hpcbert.campaign import overview, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.system.files import find_mounts_below, read, translate_errors, write_text
 from hpcbert.system.runner import Runner
 
@@ -112,7 +112,7 @@ def _find_doubt(tracked_campaign: TrackedCampaign, run: Runner) -> HpcbertError 
     """
     if not tracked_campaign.campaign.accepted:
         return None
-    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
     where = str(tracked_campaign.directory)
     try:
         living = backend.living_jobs(tracked_campaign).repeats

@@ -27,7 +27,7 @@ from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.logs import failures
 from hpcbert.logs.setting import Window
 from hpcbert.model import Array, Campaign, JobRequest
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.script import retries
 from hpcbert.slurm.hostlist import expand
@@ -118,8 +118,8 @@ def find_invalid(
             hint="Submit it again for another rehearsal.",
         )
     # Repeats of an interrupted or refused submission are not missing.
-    world = World(run, now=clock, pause=pause, again=RETRY_COMMAND)
-    backend = scheduler.create_scheduler(campaign.scheduler, world)
+    context = SchedulerContext(run, now=clock, pause=pause, again=RETRY_COMMAND)
+    backend = scheduler.create_scheduler(campaign.scheduler, context)
     tracked_campaign = backend.adopt_jobs(TrackedCampaign(directory, campaign), strict=True)
     campaign = tracked_campaign.campaign
     tracker = Tracker([tracked_campaign], run=run, clock=clock, floor=_POLL_SECONDS)
@@ -262,7 +262,7 @@ def _gather_suspicion(
     findings: Findings, request: JobRequest, policy: RetryPolicy, run: Runner
 ) -> Suspicion | None:
     """Return the evidence against the nodes of a job's partition; None if unknown."""
-    backend = scheduler.create_scheduler(findings.watched.campaign.scheduler, World(run))
+    backend = scheduler.create_scheduler(findings.watched.campaign.scheduler, SchedulerContext(run))
     partition_nodes = backend.nodes(request) if policy.suspect else None
     return None if partition_nodes is None else Suspicion(findings.tries, partition_nodes)
 

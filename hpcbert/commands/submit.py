@@ -18,7 +18,7 @@ from hpcbert.campaign import ends, store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import Interruption, UsageError
 from hpcbert.model import Campaign
-from hpcbert.scheduler.base import RESUME, NoRoomError, Target, World
+from hpcbert.scheduler.base import RESUME, NoRoomError, SchedulerContext, Target
 from hpcbert.scheduler.poller import Pace
 from hpcbert.slurm.states import Kind, RepeatState
 from hpcbert.system import files
@@ -47,12 +47,12 @@ def write_campaign(draft: Draft) -> None:
     store.write_manifest(draft.directory, draft.campaign)
 
 
-def submit(directory: Path, world: World) -> Campaign:
+def submit(directory: Path, context: SchedulerContext) -> Campaign:
     """Hand every unsubmitted array to its scheduler, and adopt jobs that exist already.
 
     Args:
         directory: The campaign; its manifest says what to do.
-        world: What the scheduler needs of the world.
+        context: What the scheduler needs of the world.
 
     Returns:
         The manifest as it is on disk in the end.
@@ -69,7 +69,7 @@ def submit(directory: Path, world: World) -> Campaign:
     with store.locked(directory):
         campaign = store.read_manifest(directory)
         store.refuse_changed_library(directory, campaign)
-        return scheduler.create_scheduler(campaign.scheduler, world).submit(directory, campaign)
+        return scheduler.create_scheduler(campaign.scheduler, context).submit(directory, campaign)
 
 
 def submit_pending(
@@ -100,7 +100,7 @@ def submit_pending(
         with defer_interrupts() as patience:
             if draft:
                 write_campaign(draft)
-            world = World(
+            context = SchedulerContext(
                 run,
                 pause=patience.pausing(time.sleep),
                 settle=max(floor, _SETTLE_SECONDS),
@@ -109,24 +109,26 @@ def submit_pending(
                 resumed=draft is None,
             )
             if waiting:
-                return _submit_when_room(directory, world, waiting)
-            return submit(directory, world)
+                return _submit_when_room(directory, context, waiting)
+            return submit(directory, context)
     except KeyboardInterrupt:
         raise _describe_interruption(directory) from None
 
 
-def _submit_when_room(directory: Path, world: World, waiting: Callable[[str], None]) -> Campaign:
+def _submit_when_room(
+    directory: Path, context: SchedulerContext, waiting: Callable[[str], None]
+) -> Campaign:
     """Submit as room becomes available, reporting the reason for waiting whenever it changes."""
-    pace, last_reason = Pace(floor=world.settle), ""
+    pace, last_reason = Pace(floor=context.settle), ""
     while True:
         try:
-            return submit(directory, world)
+            return submit(directory, context)
         except NoRoomError as error:
             if error.message != last_reason:
                 waiting(error.message)
             pace = pace.after(changed=error.message != last_reason, failed=False)
             last_reason = error.message
-        world.pause(pace.seconds(0.0))
+        context.pause(pace.seconds(0.0))
 
 
 def read_interrupted(directory: Path) -> Campaign | None:
@@ -171,7 +173,7 @@ def find_living(tracked_campaign: TrackedCampaign, *, run: Runner) -> Target:
         UsageError: Others can write to the campaign, so they could have named the jobs.
     """
     store.refuse_foreign(tracked_campaign.directory)
-    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
     return backend.living_jobs(tracked_campaign)
 
 
@@ -183,7 +185,7 @@ def cancel(tracked_campaign: TrackedCampaign, target: Target, *, run: Runner) ->
     """
     if not target.jobs:
         return
-    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, World(run))
+    backend = scheduler.create_scheduler(tracked_campaign.campaign.scheduler, SchedulerContext(run))
     backend.cancel(tracked_campaign, target)
     states = {
         repeat.key: RepeatState("CANCELLED", Kind.FAILED, "none", detail="was cancelled")

@@ -11,31 +11,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from hpcbert.campaign.repeats import TrackedCampaign
-    from hpcbert.scheduler.base import Scheduler, World
+    from hpcbert.scheduler.base import Scheduler, SchedulerContext
 
 
-def create_scheduler(name: str, world: World) -> Scheduler:
+def create_scheduler(name: str, context: SchedulerContext) -> Scheduler:
     """Return the scheduler that a site or a campaign names.
 
     Args:
         name: `site.scheduler` or `campaign.scheduler`.
-        world: What it needs of the world.
+        context: What it needs of the world.
 
     Raises:
         UsageError: No scheduler has that name.
     """
     traits = find_traits(name)
     module, _, class_name = traits.class_path.partition(":")
-    scheduler: Scheduler = getattr(importlib.import_module(module), class_name)(traits, world)
+    scheduler: Scheduler = getattr(importlib.import_module(module), class_name)(traits, context)
     return scheduler
 
 
 def group_by_scheduler(
-    campaigns: Iterable[TrackedCampaign], world: World
+    campaigns: Iterable[TrackedCampaign], context: SchedulerContext
 ) -> Iterator[tuple[Scheduler, list[TrackedCampaign]]]:
     """Yield the schedulers of campaigns, each with its campaigns."""
     by_name: dict[str, list[TrackedCampaign]] = {}
     for campaign in campaigns:
         by_name.setdefault(campaign.campaign.scheduler, []).append(campaign)
     for name, tracked_campaigns in by_name.items():
-        yield create_scheduler(name, world), tracked_campaigns
+        yield create_scheduler(name, context), tracked_campaigns

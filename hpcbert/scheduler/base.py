@@ -32,8 +32,8 @@ RESUME = "hpcbert submit --resume"
 SETTLE = 10.0
 
 
-class World(NamedTuple):
-    """What a scheduler needs of the world.
+class SchedulerContext(NamedTuple):
+    """How a scheduler reaches programs, the clock and the user.
 
     Attributes:
         run: Starts programs.
@@ -169,11 +169,11 @@ class Scheduler(ABC):
 
     Args:
         traits: Its properties, for callers that write scripts for it or read its files.
-        world: What it needs of the world.
+        context: What it needs of the world.
     """
 
-    def __init__(self, traits: Traits, world: World) -> None:
-        self.traits, self.world = traits, world
+    def __init__(self, traits: Traits, context: SchedulerContext) -> None:
+        self.traits, self.context = traits, context
 
     @abstractmethod
     def submit(self, directory: Path, campaign: Campaign) -> Campaign:
@@ -276,7 +276,7 @@ class Scheduler(ABC):
     @property
     def query_environment(self) -> Mapping[str, str]:
         """The environment of commands that ask the scheduler something."""
-        return self.world.environ
+        return self.context.environ
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Return the options of a submission, completed with what only the scheduler knows."""
@@ -303,7 +303,7 @@ class Scheduler(ABC):
 
     def check_syntax(self, path: str, script: str) -> Check:
         """Return the result of `bash -n` on a script."""
-        outcome = self.world.run(["bash", "-n"], stdin=script)
+        outcome = self.context.run(["bash", "-n"], stdin=script)
         return Check(f"bash -n {path}", outcome.ok, outcome.stderr.strip())
 
     def supply(self, request: JobRequest) -> tuple[Supply, ...]:
@@ -401,25 +401,27 @@ class PlainScheduler(Scheduler):
                 if self.one_job and unsubmitted
                 else [(array,) for array in unsubmitted]
             ):
-                self.world.check()
+                self.context.check()
                 self._hand_over(ledger, arrays)
         return ledger.campaign
 
     def _hand_over(self, ledger: Ledger, arrays: tuple[Array, ...]) -> None:
         job_id = self._find_earlier_job(ledger, arrays)
         if not job_id:
-            arrays = tuple(replace(array, called=format_utc(self.world.now())) for array in arrays)
+            arrays = tuple(
+                replace(array, called=format_utc(self.context.now())) for array in arrays
+            )
             record_arrays(ledger, *arrays)
             job_id = self.start(ledger.directory, replace(ledger.campaign, arrays=arrays))
-        job, stamp = Job(job_id, confirmed=False), format_utc(self.world.now())
+        job, stamp = Job(job_id, confirmed=False), format_utc(self.context.now())
         record_arrays(ledger, *(job.of(array, stamp) for array in arrays))
 
     def _find_earlier_job(self, ledger: Ledger, arrays: Sequence[Array]) -> str:
-        if not self.world.resumed and not any(array.called for array in arrays):
+        if not self.context.resumed and not any(array.called for array in arrays):
             return ""
         job_id = self.find(ledger.directory, arrays)
         if not job_id:
-            self.world.pause(1.0)  # It may just have been started.
+            self.context.pause(1.0)  # It may just have been started.
             job_id = self.find(ledger.directory, arrays)
         watched = TrackedCampaign(ledger.directory, ledger.campaign)
         return job_id or next(filter(None, map(watched.find_begun_job, arrays)), "")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hpcbert import scheduler
 from hpcbert.campaign.repeats import Key, TrackedCampaign
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.poller import FLOOR, Poller, has_changed
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Runner
@@ -43,7 +43,7 @@ class Tracker:
         self.garbage: tuple[str, ...] = ()
         self._pollers: dict[Poller, frozenset[Key]] = {}
         for runs_on, tracked_campaigns in scheduler.group_by_scheduler(
-            watched, World(run, clock, environ=environ)
+            watched, SchedulerContext(run, clock, environ=environ)
         ):
             poller = runs_on.poller(tracked_campaigns, floor=floor, chance=chance)
             self._pollers[poller] = frozenset(

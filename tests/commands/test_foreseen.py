@@ -8,7 +8,7 @@ import pytest
 
 from hpcbert import scheduler
 from hpcbert.commands import obstacles
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from tests.kit.drafts import OPTIONS, drafted, load, reference
 from tests.kit.slurm import Slurm
 
@@ -20,7 +20,7 @@ def test_a_submission_asks_what_was_foreseen(
 ) -> None:
     run, recipe = Slurm(), load(framework)
     site = reference(tmp_path, slurm={"sbatch_args": words})
-    backend = scheduler.create_scheduler("slurm", World(run))
+    backend = scheduler.create_scheduler("slurm", SchedulerContext(run))
     backend.fit(OPTIONS, site, recipe)
     draft = drafted(site, framework_recipe=recipe, options={"dry": True})
     obstacles.find_submission_obstacles(draft, run=run)

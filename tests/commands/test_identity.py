@@ -17,7 +17,7 @@ from hpcbert.commands import submit
 from hpcbert.commands import submit as flow
 from hpcbert.commands.monitor import open_campaign
 from hpcbert.errors import SchedulerError
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.asking import adopted, snapshot
@@ -80,7 +80,7 @@ def test_a_renamed_job_of_another_user_name_is_followed_cancelled_and_not_double
     assert all(call[call.index("-u") + 1] == str(os.geteuid()) for call in calls)
     assert submit.find_living(watched, run=slurm).jobs == ("100",)
     with pytest.raises(SchedulerError, match="is not over: Slurm lists job 100_2 as PENDING"):
-        scheduler.create_scheduler("slurm", World(slurm)).refuse_doubling(
+        scheduler.create_scheduler("slurm", SchedulerContext(slurm)).refuse_doubling(
             watched, [(campaign.arrays[0], 2)]
         )
 
@@ -108,7 +108,10 @@ def test_an_id_that_is_listed_as_alive_under_any_name_and_user_is_not_submitted_
         return Outcome(tuple(argv), 0, text + "\n")
 
     watched = TrackedCampaign(draft.directory, campaign)
-    lacks, slurms = [(campaign.arrays[0], 2)], scheduler.create_scheduler("slurm", World(run))
+    lacks, slurms = (
+        [(campaign.arrays[0], 2)],
+        scheduler.create_scheduler("slurm", SchedulerContext(run)),
+    )
     if refused:
         with pytest.raises(SchedulerError, match="is not over"):
             slurms.refuse_doubling(watched, lacks)

@@ -18,7 +18,7 @@ from hpcbert.commands.init import (
 )
 from hpcbert.config.site import Site, read_site
 from hpcbert.errors import SchedulerError, UsageError
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.system.machine import MachineFacts
 from tests.kit.cluster import AWAY, DENIED, Answers, partition
@@ -48,7 +48,7 @@ def propose_site(
     folder: Path = Path("/home/me"),
     **options: Any,
 ) -> Proposal:
-    cluster = Cluster(World(answers))
+    cluster = Cluster(SchedulerContext(answers))
     assert has_cluster(cluster)
     return propose(cluster, surroundings, options, pick, folder=folder)
 
@@ -347,7 +347,7 @@ def test_arrays_shorter_than_the_repeats_of_a_point_are_told() -> None:
 
 
 def test_a_controller_that_is_away_is_no_cluster_less() -> None:
-    cluster = Cluster(World(Answers(complaints={"sinfo": AWAY, "partitions": AWAY})))
+    cluster = Cluster(SchedulerContext(Answers(complaints={"sinfo": AWAY, "partitions": AWAY})))
     with pytest.raises(SchedulerError, match="controller does not answer") as refused:
         has_cluster(cluster)
     assert "--local" in refused.value.hint
@@ -359,8 +359,8 @@ def test_a_controller_that_is_away_is_no_cluster_less() -> None:
 def test_without_slurm_there_is_this_machine(complaint: str, code: int) -> None:
     from hpcbert.system.runner import Outcome
 
-    world = World(lambda argv, **_: Outcome(tuple(argv), code, "", complaint))
-    assert not has_cluster(Cluster(world))
+    context = SchedulerContext(lambda argv, **_: Outcome(tuple(argv), code, "", complaint))
+    assert not has_cluster(Cluster(context))
 
 
 @pytest.mark.parametrize(

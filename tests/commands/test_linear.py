@@ -24,7 +24,7 @@ from hpcbert.commands import retry
 from hpcbert.commands.collect import CollectRequest, find_places, load_result_set
 from hpcbert.commands.submit import submit, write_campaign
 from hpcbert.model import Point, Shape
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from tests.kit.campaigns import WRITTEN, Built, build
 from tests.kit.collecting import gathered, says
@@ -108,7 +108,7 @@ def submitting(runs: Path, number: int) -> Calls:
         arrays.append(replace(array, script_sha256=digest))
     store.write_manifest(built.directory, replace(built.campaign, arrays=tuple(arrays)))
     slurm = Slurm()
-    counts = calls(lambda: submit(built.directory, World(slurm)))
+    counts = calls(lambda: submit(built.directory, SchedulerContext(slurm)))
     assert slurm.count("sbatch") == number
     # What the stand-in does is its own affair.
     return {name: count for name, count in counts.items() if KIT not in name}

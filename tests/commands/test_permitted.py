@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.admission import Demand, find_missing_rights
 from hpcbert.scheduler.slurm.cluster import Cluster
 from hpcbert.slurm import accounting
@@ -47,7 +47,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 
 def list_missing_rights(demand: Demand, answers: Answers) -> list[tuple[str, str, str]]:
-    cluster = Cluster(World(answers))
+    cluster = Cluster(SchedulerContext(answers))
     return [
         (missing_right.name, missing_right.detail, missing_right.hint)
         for missing_right in find_missing_rights([demand], cluster)
@@ -110,7 +110,7 @@ def test_time_that_accounting_does_not_allow_is_named(
     columns: str, detail: str, remedy: str, answers: Answers
 ) -> None:
     answers.accounts = account_row(columns)
-    bad = list(find_missing_rights([job("wide", 2, 100)], Cluster(World(answers))))
+    bad = list(find_missing_rights([job("wide", 2, 100)], Cluster(SchedulerContext(answers))))
     assert [(finding.name, finding.remedy) for finding in bad] == (
         [("limits", remedy)] if detail else []
     )
@@ -120,7 +120,7 @@ def test_time_that_accounting_does_not_allow_is_named(
 def test_a_budget_of_time_binds_where_it_is_safe(answers: Answers) -> None:
     answers.accounts = account_row("GrpWall 00:10:00")
     answers.config = answers.config.replace("limits", "limits,safe")
-    (bad,) = find_missing_rights([job("wide", 2, 100)], Cluster(World(answers)))
+    (bad,) = find_missing_rights([job("wide", 2, 100)], Cluster(SchedulerContext(answers)))
     assert "account proj (GrpWall) allows a job at most 00:10:00" in bad.detail
 
 
@@ -129,7 +129,7 @@ def test_a_qos_replaces_the_limit_of_an_account(answers: Answers) -> None:
     names = accounting.qos_argv()[-1].removeprefix("format=").split(",")
     values = {"Name": "normal", "GrpTRESRunMins": "gres/gpu=800"}
     answers.qos = "|".join(values.get(name, "") for name in names)
-    (bad,) = find_missing_rights([job("wide", 2, 100)], Cluster(World(answers)))
+    (bad,) = find_missing_rights([job("wide", 2, 100)], Cluster(SchedulerContext(answers)))
     assert "QOS normal (GrpTRESRunMins) allows a job at most 00:50:00" in bad.detail
 
 

@@ -15,7 +15,7 @@ import pytest
 from hpcbert.commands import checks, obstacles
 from hpcbert.finding import Finding
 from hpcbert.model import Shape
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.examine import examine_site
 from hpcbert.script import materials
 from hpcbert.system.runner import Outcome, run
@@ -156,7 +156,7 @@ def query(
 
         start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
         site = drafts.site_of(tmp_path, f"[slurm]\n{text}\n", start=start)
-        return examine_site(site, World(program, environ={}), 1)
+        return examine_site(site, SchedulerContext(program, environ={}), 1)
 
     return ask
 

@@ -16,7 +16,7 @@ from hpcbert.cli.retry import _make_result
 from hpcbert.commands import retry, submit
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Array, Campaign, Shape
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script import retries
 from hpcbert.script.request import read_request
 from tests.kit import status
@@ -50,8 +50,8 @@ class Bench:
         return store.read_manifest(self.directory)
 
     @property
-    def means(self) -> World:
-        return World(self.slurm, lambda: float(NOW), lambda _: None)
+    def means(self) -> SchedulerContext:
+        return SchedulerContext(self.slurm, lambda: float(NOW), lambda _: None)
 
     def ended(
         self, repeat: int, state: str = "COMPLETED", *, node: str = "n1", attempt: int = 0

@@ -15,7 +15,7 @@ from hpcbert.commands import submit as flow
 from hpcbert.commands.retry import Findings, InvalidRepeat, plan_retry
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Shape
-from hpcbert.scheduler.base import NoRoomError, World
+from hpcbert.scheduler.base import NoRoomError, SchedulerContext
 from hpcbert.script.draft import by_hand
 from hpcbert.script.plan import MOST_INDICES, plan
 from hpcbert.system.runner import Outcome, run
@@ -127,8 +127,8 @@ def test_few_indices_split_a_usual_point_too(tmp_path: Path) -> None:
 
 def test_the_cluster_says_how_many_indices_it_takes(tmp_path: Path) -> None:
     def answering(text: str, code: int = 0) -> int | None:
-        world = World(lambda argv, **_: Outcome(tuple(argv), code, text))
-        return scheduler.create_scheduler("slurm", world).most_repeats(reference(tmp_path))
+        context = SchedulerContext(lambda argv, **_: Outcome(tuple(argv), code, text))
+        return scheduler.create_scheduler("slurm", context).most_repeats(reference(tmp_path))
 
     assert answering("MaxArraySize            = 4\nMaxJobCount = 10000\n") == 3
     assert answering("", 1) == MOST_INDICES

@@ -17,7 +17,7 @@ from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.commands import submit as flow
 from hpcbert.errors import HpcbertError, SchedulerError, UsageError
 from hpcbert.model import MANIFEST, Campaign, Shape
-from hpcbert.scheduler.base import Check, World
+from hpcbert.scheduler.base import Check, SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.campaigns import build, updated
@@ -29,7 +29,7 @@ from tests.kit.slurm import Answer, Job, Slurm, failed
 def submit_draft(draft: Draft, slurm: Slurm) -> list[str]:
     flow.write_campaign(draft)
     pauses: list[float] = []
-    campaign = flow.submit(draft.directory, World(slurm, lambda: 1.0, pauses.append))
+    campaign = flow.submit(draft.directory, SchedulerContext(slurm, lambda: 1.0, pauses.append))
     assert campaign == store.read_manifest(draft.directory)
     return [array.job_id for array in campaign.arrays]
 
@@ -102,7 +102,7 @@ def test_many_unconfirmed_ids_are_confirmed_later_by_one_question(tmp_path: Path
     slurm.calls.clear()
     watched = TrackedCampaign(draft.directory, campaign)
     adopted_campaign = (
-        scheduler.create_scheduler("slurm", World(slurm)).adopt_jobs(watched).campaign
+        scheduler.create_scheduler("slurm", SchedulerContext(slurm)).adopt_jobs(watched).campaign
     )
     assert [call[0] for call in slurm.calls] == ["squeue"]
     assert all(array.seen for array in adopted_campaign.arrays)
@@ -121,7 +121,7 @@ def test_points_that_may_run_at_once_wait_for_none_but_a_retry_for_its_own(tmp_p
     flow.write_campaign(draft)
     free = replace(draft.campaign, concurrent_points=True)
     store.write_manifest(draft.directory, free)
-    campaign = flow.submit(draft.directory, World(slurm))
+    campaign = flow.submit(draft.directory, SchedulerContext(slurm))
     first = free.arrays[0]
     text = (draft.directory / first.script).read_text().replace(first.name, f"{first.name}.t1")
     (draft.directory / "scripts/again.sbatch").write_text(text)
@@ -130,7 +130,7 @@ def test_points_that_may_run_at_once_wait_for_none_but_a_retry_for_its_own(tmp_p
         first, name=f"{first.name}.t1", retry=1, script="scripts/again.sbatch", script_sha256=digest
     )
     store.write_manifest(draft.directory, replace(campaign, arrays=(*campaign.arrays, again)))
-    flow.submit(draft.directory, World(slurm))
+    flow.submit(draft.directory, SchedulerContext(slurm))
     waits = [call[2:-1] for call in slurm.calls if call[0] == "sbatch"]
     assert waits == [(), (), (), (), ("--dependency=afterany:100",)]
 
@@ -259,7 +259,7 @@ def test_what_squeue_does_not_list_is_looked_for_again_before_it_is_submitted(
     def arrives(_: float) -> None:
         slurm.jobs.setdefault("99", Job(first.name))
 
-    campaign = flow.submit(draft.directory, World(slurm, pause=arrives))
+    campaign = flow.submit(draft.directory, SchedulerContext(slurm, pause=arrives))
     assert [array.job_id for array in campaign.arrays] == ["99", "101"]
     assert slurm.count("sbatch") == 1
 
@@ -516,7 +516,7 @@ def test_dry_run_distinguishes_refusal_from_absence(
             bad = argv[0] == "sbatch" and bool(message)
             return Outcome(tuple(argv), int(bad), "", message if bad else "")
 
-        return scheduler.create_scheduler("slurm", World(run)).checks({"x": "true"})[1]
+        return scheduler.create_scheduler("slurm", SchedulerContext(run)).checks({"x": "true"})[1]
 
     assert answering("").ok is True
     assert answering("allocation failure: Invalid account").ok is False

@@ -19,7 +19,7 @@ from hpcbert.commands import submit
 from hpcbert.commands import submit as flow
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Array, format_utc
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft
 from hpcbert.system.runner import Outcome
 from tests.kit.asking import adopted, snapshot
@@ -136,7 +136,7 @@ def test_an_id_without_any_mark_is_kept_in_doubt_until_the_job_begins(
     assert {state.word for state in states.values()} == {"PENDING"}
     assert submit.find_living(track_draft(draft), run=slurm).jobs == ("101", "102")
     with pytest.raises(SchedulerError, match="is not over"):
-        scheduler.create_scheduler("slurm", World(slurm)).refuse_doubling(
+        scheduler.create_scheduler("slurm", SchedulerContext(slurm)).refuse_doubling(
             track_draft(draft), [(arrays[0], 2)]
         )
     start_job(draft, arrays[0], "101")
@@ -281,7 +281,7 @@ def test_an_empty_answer_from_a_cache_is_no_proof(
 ) -> None:
     draft = curve(tmp_path, ("fp32",))
     slurm = Cached(now=1_763_700_000.0, away=away)
-    world = World(slurm, lambda: slurm.clock, slurm.pause)
+    context = SchedulerContext(slurm, lambda: slurm.clock, slurm.pause)
     flow.write_campaign(draft)
     if answer == "lost":
         lost = failed("sbatch: error: Batch job submission failed: Socket timed out", acts=True)
@@ -290,10 +290,10 @@ def test_an_empty_answer_from_a_cache_is_no_proof(
     else:
         slurm.dies = True
         with pytest.raises(KeyboardInterrupt):
-            flow.submit(draft.directory, world)
+            flow.submit(draft.directory, context)
         slurm.dies, slurm.fresh = False, slurm.clock + 60 + min(step, 0)
         slurm.clock += step
-    campaign = flow.submit(draft.directory, world)
+    campaign = flow.submit(draft.directory, context)
     assert sorted(slurm.jobs) == [array.job_id for array in campaign.arrays] == ["100", "101"]
 
 

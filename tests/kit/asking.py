@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hpcbert import scheduler
 from hpcbert.campaign.repeats import Key, TrackedCampaign
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.tracker import Tracker
 from hpcbert.slurm.states import RepeatState
 from hpcbert.system.runner import Runner
@@ -21,6 +21,6 @@ def snapshot(watched: TrackedCampaign, *, run: Runner) -> Mapping[Key, RepeatSta
 
 def adopted(watched: TrackedCampaign, *, run: Runner, strict: bool = False) -> TrackedCampaign:
     """Return a campaign with the jobs of interrupted submissions."""
-    return scheduler.create_scheduler(watched.campaign.scheduler, World(run)).adopt_jobs(
+    return scheduler.create_scheduler(watched.campaign.scheduler, SchedulerContext(run)).adopt_jobs(
         watched, strict=strict
     )

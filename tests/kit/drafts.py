@@ -11,7 +11,7 @@ from hpcbert.config import recipe, site
 from hpcbert.config.recipe import Recipe
 from hpcbert.config.site import Site
 from hpcbert.model import Shape
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.script.draft import Draft, Submitter, draft
 from hpcbert.script.plan import Request, plan
 from hpcbert.script.resolve import SubmitOptions
@@ -76,6 +76,6 @@ def curve(
     return drafted(where, request, options=options)
 
 
-def hurried(run: Runner) -> World:
+def hurried(run: Runner) -> SchedulerContext:
     """Return a context for submitting that never waits."""
-    return World(run, pause=lambda _: None)
+    return SchedulerContext(run, pause=lambda _: None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # Nodes and ranks of a lab, its choices and limits, its daemons; a machine or commands of a script.
-World = Literal["nodes", "ranks", "choices", "daemons", "script"]
+SchedulerContext = Literal["nodes", "ranks", "choices", "daemons", "script"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Fault:
         code: The code of the finding.
         said: A part of the finding.
         remedy: The command from doctor; empty if an administrator must change something.
-        world: Where it is planted.
+        context: Where it is planted.
         nodes: The nodes of the finding, joined by commas; empty: on this machine.
     """
 
@@ -29,7 +29,7 @@ class Fault:
     code: str
     said: str
     remedy: str
-    world: World
+    context: SchedulerContext
     nodes: str = ""
 
 
@@ -96,9 +96,9 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 
-def select_faults(*worlds: World) -> tuple[Fault, ...]:
+def select_faults(*worlds: SchedulerContext) -> tuple[Fault, ...]:
     """Return the faults of some worlds."""
-    return tuple(fault for fault in FAULTS if fault.world in worlds)
+    return tuple(fault for fault in FAULTS if fault.context in worlds)
 
 
 def find_missed(faults: tuple[Fault, ...], findings: list[dict[str, object]]) -> list[Fault]:

@@ -31,7 +31,7 @@ class Spool(PlainScheduler):
 
     @property
     def place(self) -> Path:
-        return Path(self.world.environ[PLACE])
+        return Path(self.context.environ[PLACE])
 
     def start(self, directory: Path, campaign: Campaign) -> str:
         (array,) = campaign.arrays
@@ -43,7 +43,7 @@ class Spool(PlainScheduler):
             written.rename(written.with_suffix(".job"))
         except OSError as error:
             raise SchedulerError(f"The spool takes nothing: {error.strerror}.") from error
-        if "SPOOL_DIES" in self.world.environ:
+        if "SPOOL_DIES" in self.context.environ:
             raise KeyboardInterrupt
         return number
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcbert.finding import Finding
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.examine import examine_site
 from hpcbert.slurm import inventory
 from hpcbert.system import ownership
@@ -56,7 +56,9 @@ def findings(folder: Path, site: str, nodes: int = 2, **texts: Any) -> dict[str,
         return Outcome(tuple(argv), 0, text)
 
     start = 'schema = 1\nname = "x"\nscheduler = "slurm"\nruns = "/shared/runs"\n'
-    results = examine_site(drafts.site_of(folder, site, start=start), World(run, environ={}), nodes)
+    results = examine_site(
+        drafts.site_of(folder, site, start=start), SchedulerContext(run, environ={}), nodes
+    )
     return {finding.name: finding for finding in results if finding.status != "ok"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.poller import Pace
 from hpcbert.scheduler.slurm.submitit import Watcher
 from hpcbert.scheduler.tracker import Tracker
@@ -318,7 +318,7 @@ def test_submitits_view_of_a_job_goes_by_our_table(watched: Build, slurm: Slurm)
         + sacct("12_3", "REQUEUE_HOLD")
         + sacct("12_4", "NODE_FAIL")
     )
-    watcher = Watcher(built.repeats, World(slurm, environ={}))
+    watcher = Watcher(built.repeats, SchedulerContext(slurm, environ={}))
     watcher.update()
     jobs = [f"12_{number}" for number in range(1, 5)]
     states = [watcher.get_state(job, mode="cache") for job in jobs]

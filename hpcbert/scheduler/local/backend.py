@@ -386,7 +386,7 @@ class Local(PlainScheduler):
         """Start a queue; it needs a time limit, and uses the longest if there is none."""
         limit = retries.requested_limit(campaign.arrays[0]).bound
         return start_queue(
-            directory, campaign, time_limit_minutes=limit / 60, environ=self.world.environ
+            directory, campaign, time_limit_minutes=limit / 60, environ=self.context.environ
         )
 
     def find(self, directory: Path, arrays: Sequence[Array]) -> str:
@@ -395,7 +395,7 @@ class Local(PlainScheduler):
 
     def states(self, watched: TrackedCampaign) -> Mapping[Key, RepeatState]:
         """Read the status files, and check whether the queue is alive."""
-        return read_states(watched, now=self.world.now())
+        return read_states(watched, now=self.context.now())
 
     def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Return the campaigns that may still run something, even on another machine."""

@@ -43,7 +43,7 @@ class Slurm(Scheduler):
 
     def submit(self, directory: Path, campaign: Campaign) -> Campaign:
         """Call sbatch for every array that is not submitted yet and has no job."""
-        return submission.submit_arrays(directory, campaign, self.world)
+        return submission.submit_arrays(directory, campaign, self.context)
 
     def adopt_jobs(self, watched: TrackedCampaign, *, strict: bool = False) -> TrackedCampaign:
         """Look for the jobs of unanswered calls of sbatch."""
@@ -55,7 +55,7 @@ class Slurm(Scheduler):
         ]
         adopted_arrays: dict[str, Array] = {}
         try:
-            for array in identify.adopt_jobs(watched, arrays, self.world, strict=strict):
+            for array in identify.adopt_jobs(watched, arrays, self.context, strict=strict):
                 adopted_arrays[array.name] = array
         finally:
             # Nothing is written into somebody else's campaign.
@@ -76,7 +76,7 @@ class Slurm(Scheduler):
         """Return a poller that asks sacct, then squeue."""
         from hpcbert.scheduler.slurm.poller import SlurmPoller  # imports submitit
 
-        return SlurmPoller(watched, self.world, floor=floor, chance=chance)
+        return SlurmPoller(watched, self.context, floor=floor, chance=chance)
 
     def select_living(self, campaigns: Sequence[TrackedCampaign]) -> Sequence[TrackedCampaign]:
         """Ask squeue once, about all of them: a job may wait again after its attempt wrote its end.
@@ -85,7 +85,7 @@ class Slurm(Scheduler):
         squeue, only the jobs' own account is left.
         """
         repeats = [repeat for campaign in campaigns for repeat in campaign.repeats]
-        outcome, answer = cluster.run_queries(self.world, cluster.build_squeue_queries(repeats))
+        outcome, answer = cluster.run_queries(self.context, cluster.build_squeue_queries(repeats))
         queue = RowIndex(_read_living_rows(outcome.stdout))
 
         def lives(repeat: Repeat) -> bool:
@@ -126,7 +126,7 @@ class Slurm(Scheduler):
             queries = [commands.squeue_argv(users=[watched.campaign.owner], cluster=cluster_name)]
             queries += [commands.squeue_argv(ids=ids, cluster=cluster_name)] if ids else []
             for argv in queries:
-                outcome = cluster.run_query(self.world, argv)
+                outcome = cluster.run_query(self.context, argv)
                 if not outcome.ok and not commands.is_unknown_job(outcome.stderr):
                     raise SchedulerError(
                         f"Slurm does not say what waits or runs: {outcome.stderr.strip()}",
@@ -146,7 +146,9 @@ class Slurm(Scheduler):
         campaign's job too. A manifest is not enough, because it may be a copy's, or forged: jobs
         of others, and jobs of a campaign in another place, are left alone.
         """
-        outcome, _ = cluster.run_queries(self.world, cluster.build_squeue_queries(watched.repeats))
+        outcome, _ = cluster.run_queries(
+            self.context, cluster.build_squeue_queries(watched.repeats)
+        )
         if not outcome.ok:
             again = f"hpcbert cancel {watched.campaign.id}"
             raise SchedulerError(
@@ -183,7 +185,7 @@ class Slurm(Scheduler):
             pairs = zip(target.jobs, target.clusters, strict=True)
             ids = [job for job, job_cluster in pairs if job_cluster == cluster_name]
             outcome = cluster.run_query(
-                self.world, commands.scancel_argv(ids, cluster=cluster_name)
+                self.context, commands.scancel_argv(ids, cluster=cluster_name)
             )
             lines = [line for line in outcome.stderr.splitlines() if line.strip()]
             # It complains only about jobs that ended before it reached them.
@@ -198,7 +200,7 @@ class Slurm(Scheduler):
     @property
     def query_environment(self) -> Mapping[str, str]:
         """The environment of questions to Slurm."""
-        return commands.query_environment(self.world.environ)
+        return commands.query_environment(self.context.environ)
 
     def list_queries(self, site: Site, recipe: Recipe) -> Iterable[Sequence[str]]:
         """Return the questions about limits and, of this cluster, its MPI and its partitions."""
@@ -209,16 +211,16 @@ class Slurm(Scheduler):
 
     def fit(self, options: SubmitOptions, site: Site, recipe: Recipe) -> SubmitOptions:
         """Ask for the cluster's longest array and, if MPI starts the ranks, for its kinds."""
-        mpi = Cluster(self.world).mpi if _names_mpi(site, recipe) else ()
+        mpi = Cluster(self.context).mpi if _names_mpi(site, recipe) else ()
         return replace(super().fit(options, site, recipe), mpi=mpi)
 
     def most_repeats(self, site: Site) -> int | None:
         """Return the cluster's MaxArraySize less one; Slurm's default if unknown."""
-        return Cluster(self.world, _read_cluster(site)).settings.most_indices or MOST_INDICES
+        return Cluster(self.context, _read_cluster(site)).settings.most_indices or MOST_INDICES
 
     def nodes(self, request: JobRequest) -> Mapping[str, bool] | None:
         """Ask sinfo for the nodes of a job's partition; none if it does not answer."""
-        outcome = cluster.run_query(self.world, inventory.node_states_argv())
+        outcome = cluster.run_query(self.context, inventory.node_states_argv())
         text = outcome.stdout if outcome.ok else ""
         return inventory.read_usable_nodes(text, request.partition)
 
@@ -239,7 +241,7 @@ class Slurm(Scheduler):
         return tuple(results)
 
     def _tested(self, path: str, text: str) -> Check:
-        test = examine.run_sbatch_test(text, self.world)
+        test = examine.run_sbatch_test(text, self.context)
         ok = None if examine.is_unreachable(test) else test.ok
         return Check(f"sbatch --test-only {path}", ok, identify.format_complaint(test))
 
@@ -247,28 +249,28 @@ class Slurm(Scheduler):
         """Ask sinfo for the partitions of a job."""
         cluster_name = request.clusters.partition(",")[0]
         return admission.list_supply(
-            admission.read_demand(request), Cluster(self.world, cluster_name)
+            admission.read_demand(request), Cluster(self.context, cluster_name)
         )
 
     def forecast(self, script: str) -> Start:
         """Ask sbatch itself when a script's job would start."""
-        return examine.forecast_start(script, self.world)
+        return examine.forecast_start(script, self.context)
 
     def obstacles(self, directory: Path, requests: Sequence[JobRequest]) -> Iterable[Finding]:
         """Compare the requests with the partitions; other clusters' are unknown."""
         if any(request.clusters for request in requests):
             return ()
         jobs = [admission.read_demand(request) for request in requests]
-        return admission.find_obstacles(jobs, directory, Cluster(self.world))
+        return admission.find_obstacles(jobs, directory, Cluster(self.context))
 
     def impossible(self, arrays: Iterable[Array], scripts: Mapping[str, str]) -> Iterable[Finding]:
         """Let sbatch itself test each different request."""
         texts = {without_names(array.request): scripts[array.name] for array in arrays}
-        return examine.find_impossible(texts.values(), self.world)
+        return examine.find_impossible(texts.values(), self.context)
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
         """Return whether Slurm answers and has what the site says."""
-        return examine.examine_site(site, self.world, nodes)
+        return examine.examine_site(site, self.context, nodes)
 
 
 def _read_cluster(site: Site) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from hpcbert.campaign.repeats import Repeat
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.slurm import accounting, commands, controller, inventory
 from hpcbert.slurm.accounting import Rights
 from hpcbert.slurm.controller import Controller
@@ -65,9 +65,9 @@ HINTS: dict[Silence, str] = {
 }
 
 
-def run_query(world: World, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
+def run_query(context: SchedulerContext, argv: Sequence[str], *, timeout: float = 60.0) -> Outcome:
     """Run a command that queries or cancels, without the caller's own settings of Slurm."""
-    return world.run(argv, env=commands.query_environment(world.environ), timeout=timeout)
+    return context.run(argv, env=commands.query_environment(context.environ), timeout=timeout)
 
 
 def group_by_cluster(repeats: Iterable[Repeat]) -> dict[str, list[Repeat]]:
@@ -101,9 +101,11 @@ def build_sacct_queries(repeats: Iterable[Repeat]) -> list[list[str]]:
     ]
 
 
-def run_queries(world: World, questions: Sequence[Sequence[str]]) -> tuple[Outcome, Answer]:
+def run_queries(
+    context: SchedulerContext, questions: Sequence[Sequence[str]]
+) -> tuple[Outcome, Answer]:
     """Make at least one query; return all answers as one, or the first failure."""
-    outcomes = [run_query(world, argv, timeout=30) for argv in questions]
+    outcomes = [run_query(context, argv, timeout=30) for argv in questions]
     failed = next((outcome for outcome in outcomes if not outcome.ok), None)
     if failed:
         return failed, classify_answer(failed)
@@ -139,15 +141,15 @@ class Cluster:
     Each query is run when first needed, and once.
 
     Attributes:
-        world: Its `run` starts Slurm's commands.
+        context: Its `run` starts Slurm's commands.
         name: Of another cluster; empty for this one.
     """
 
-    world: World
+    context: SchedulerContext
     name: str = ""
 
     def _ask(self, argv: list[str]) -> Outcome:
-        return run_query(self.world, commands.add_cluster_option(argv, self.name), timeout=30)
+        return run_query(self.context, commands.add_cluster_option(argv, self.name), timeout=30)
 
     @cached_property
     def _sinfo(self) -> Outcome:
@@ -204,26 +206,28 @@ class Cluster:
     @cached_property
     def mpi(self) -> tuple[str, ...]:
         """The types of MPI that srun has; none if it does not say."""
-        outcome = run_query(self.world, controller.mpi_argv(), timeout=30)
+        outcome = run_query(self.context, controller.mpi_argv(), timeout=30)
         return controller.read_mpi(f"{outcome.stdout}\n{outcome.stderr}")
 
     @cached_property
     def pyxis(self) -> bool:
         """Whether srun enters containers by itself."""
-        return "--container-image" in run_query(self.world, ["srun", "--help"], timeout=30).stdout
+        return "--container-image" in run_query(self.context, ["srun", "--help"], timeout=30).stdout
 
     @cached_property
     def rights(self) -> Rights:
         """What this user may request; unknown if accounting does not answer."""
         user, cluster = ownership.user_name(os.geteuid()), self.name or self.settings.name
         outcome = run_query(
-            self.world, accounting.associations_argv(user, cluster=cluster), timeout=30
+            self.context, accounting.associations_argv(user, cluster=cluster), timeout=30
         )
         if not outcome.ok:
             return accounting.Rights()
-        above = run_query(self.world, accounting.associations_argv("", cluster=cluster), timeout=30)
-        default = run_query(self.world, accounting.default_argv(user), timeout=30)
-        qos = run_query(self.world, accounting.qos_argv(), timeout=30)
+        above = run_query(
+            self.context, accounting.associations_argv("", cluster=cluster), timeout=30
+        )
+        default = run_query(self.context, accounting.default_argv(user), timeout=30)
+        qos = run_query(self.context, accounting.qos_argv(), timeout=30)
         return accounting.Rights(
             own=accounting.read_associations(outcome.stdout),
             accounts=accounting.read_associations(above.stdout),

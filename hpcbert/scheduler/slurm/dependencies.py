@@ -10,7 +10,7 @@ from hpcbert.campaign import preflight
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError
 from hpcbert.model import Array, Point
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.script.request import part_options
 from hpcbert.slurm import inventory
@@ -48,7 +48,10 @@ NO_CONDITIONS = StartConditions()
 
 
 def find_conditions(
-    watched: TrackedCampaign, arrays: Mapping[Point | None, Array], array: Array, world: World
+    watched: TrackedCampaign,
+    arrays: Mapping[Point | None, Array],
+    array: Array,
+    context: SchedulerContext,
 ) -> StartConditions:
     """Return what an array waits for: the preflight, and the array before it, if it must wait.
 
@@ -56,7 +59,7 @@ def find_conditions(
         watched: The campaign, with its present jobs.
         arrays: The array submitted last, for each point and (None) overall.
         array: The array to submit.
-        world: Asks which nodes are left.
+        context: Asks which nodes are left.
 
     Raises:
         SchedulerError: The preflight failed.
@@ -76,16 +79,18 @@ def find_conditions(
             hint=f"See {preflight.find_log(watched, check.array)}; submit the points in a campaign "
             "of their own, without --preflight if need be.",
         )
-    excluded = _choose_excluded(check.slow, array, world)
+    excluded = _choose_excluded(check.slow, array, context)
     return StartConditions(after, None if check.state == "done" else check.array, excluded)
 
 
-def _choose_excluded(slow: Iterable[str], array: Array, world: World) -> tuple[str, ...]:
+def _choose_excluded(
+    slow: Iterable[str], array: Array, context: SchedulerContext
+) -> tuple[str, ...]:
     """Return the slow nodes, unless the array names one, or too few others could run it."""
     names = tuple(slow)
     if not names or set(names) & set(expand(array.request.nodelist)):
         return ()
-    answer = run_query(world, inventory.node_states_argv())
+    answer = run_query(context, inventory.node_states_argv())
     sinfo = inventory.read_usable_nodes(answer.stdout, array.request.partition)
     available = sum(usable for name, usable in sinfo.items() if name not in names)
     return names if not sinfo or available >= array.point.shape.nodes else ()

@@ -13,7 +13,7 @@ from hpcbert.config.site import Site
 from hpcbert.config.slurm_arguments import argument_value
 from hpcbert.errors import SchedulerError
 from hpcbert.finding import Finding
-from hpcbert.scheduler.base import Start, World
+from hpcbert.scheduler.base import SchedulerContext, Start
 from hpcbert.scheduler.slurm import admission
 from hpcbert.scheduler.slurm.admission import Demand
 from hpcbert.scheduler.slurm.cluster import (
@@ -58,19 +58,19 @@ _MAX_NAMED = 8
 _EXPORT = "--export=NONE"
 
 
-def run_sbatch_test(script: str, world: World, **variables: str) -> Outcome:
+def run_sbatch_test(script: str, context: SchedulerContext, **variables: str) -> Outcome:
     """Have sbatch test a script, with some variables in its environment; nothing is submitted."""
-    environment = submission_environment(world.environ) | variables
-    return world.run(["sbatch", "--test-only"], stdin=script, env=environment)
+    environment = submission_environment(context.environ) | variables
+    return context.run(["sbatch", "--test-only"], stdin=script, env=environment)
 
 
-def forecast_start(script: str, world: World) -> Start:
+def forecast_start(script: str, context: SchedulerContext) -> Start:
     """Ask sbatch when the job of a script would start; nothing is submitted.
 
     Raises:
         SchedulerError: Slurm can't be asked.
     """
-    outcome = run_sbatch_test(script, world, SLURM_TIME_FORMAT="%s")
+    outcome = run_sbatch_test(script, context, SLURM_TIME_FORMAT="%s")
     if is_unreachable(outcome):
         kind = classify_silence(outcome)
         raise SchedulerError(f"{describe_silence(kind, outcome)}.", hint=HINTS[kind])
@@ -80,7 +80,7 @@ def forecast_start(script: str, world: World) -> Start:
     return Start(when=float(match[1]), nodes=match[2] or "") if match else Start()
 
 
-def find_impossible(scripts: Iterable[str], world: World) -> Iterator[Finding]:
+def find_impossible(scripts: Iterable[str], context: SchedulerContext) -> Iterator[Finding]:
     """Yield the requests that sbatch accepts, although its own test finds that no node meets them.
 
     A site's wrapper might submit what is only to be tested, so only Slurm's own program is asked.
@@ -89,7 +89,7 @@ def find_impossible(scripts: Iterable[str], world: World) -> Iterator[Finding]:
         return
     for script in scripts:
         try:
-            refusal = forecast_start(script, world).refused
+            refusal = forecast_start(script, context).refused
         except SchedulerError:
             return
         if any(phrase in refusal for phrase in _NEVER):
@@ -110,11 +110,11 @@ def is_unreachable(outcome: Outcome) -> bool:
     return busy or classify_silence(outcome) in {"missing", "unconfigured", "away"}
 
 
-def examine_site(site: Site, world: World, nodes: int) -> Iterator[Finding]:
+def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[Finding]:
     """Yield whether Slurm answers and has what the site says."""
 
     def ask(*argv: str) -> Outcome:
-        return world.run(argv, env=submission_environment(world.environ), timeout=30)
+        return context.run(argv, env=submission_environment(context.environ), timeout=30)
 
     version = ask("sbatch", "--version")
     yield _judge_answer("sbatch", version, version.stdout.strip(), "Run this on a login node.")
@@ -131,12 +131,12 @@ def examine_site(site: Site, world: World, nodes: int) -> Iterator[Finding]:
     sacct = ask("sacct", "-n", "-X", "-o", "JobID")
     hint = "Without accounting, states come from squeue and from the jobs' own status files."
     yield _judge_answer("accounting", sacct, "sacct answers", hint, bad="warn")
-    cluster = Cluster(world)
+    cluster = Cluster(context)
     if _UP in ping.stdout or _DOWN not in ping.stdout:  # A backup may be up.
         yield from _check_partition(site, cluster, nodes)
     if ping.ok:
         yield from _check_versions(version.stdout, cluster.settings.version)
-        yield from check_choices(site, cluster, world, nodes)
+        yield from check_choices(site, cluster, context, nodes)
     if site.slurm.mpi:
         yield _check_mpi(site.slurm.mpi, cluster.mpi)
 
@@ -249,20 +249,24 @@ def _check_versions(output: str, controller: str) -> Iterator[Finding]:
         )
 
 
-def check_choices(site: Site, cluster: Cluster, world: World, count: int) -> Iterator[Finding]:
+def check_choices(
+    site: Site, cluster: Cluster, context: SchedulerContext, count: int
+) -> Iterator[Finding]:
     """Yield which of a site's choices are not available."""
     slurm = site.slurm
     if slurm.reservation:
-        yield from _check_reservation(slurm.reservation, cluster, world, count)
+        yield from _check_reservation(slurm.reservation, cluster, context, count)
     if slurm.constraint:
-        yield from _check_constraint(slurm.constraint, slurm.partition, world, count)
+        yield from _check_constraint(slurm.constraint, slurm.partition, context, count)
     yield from _check_nodes(site, cluster, count)
     yield from _check_array_size(cluster)
-    yield _test_submission(site, world, count)
+    yield _test_submission(site, context, count)
 
 
-def _check_reservation(name: str, cluster: Cluster, world: World, count: int) -> Iterator[Finding]:
-    outcome = run_query(world, inventory.reservations_argv(), timeout=30)
+def _check_reservation(
+    name: str, cluster: Cluster, context: SchedulerContext, count: int
+) -> Iterator[Finding]:
+    outcome = run_query(context, inventory.reservations_argv(), timeout=30)
     if not outcome.ok:
         return
     by_name = inventory.read_reservations(outcome.stdout)
@@ -291,9 +295,9 @@ def _check_reservation(name: str, cluster: Cluster, world: World, count: int) ->
 
 
 def _check_constraint(
-    constraint: str, partition: str, world: World, count: int
+    constraint: str, partition: str, context: SchedulerContext, count: int
 ) -> Iterator[Finding]:
-    outcome = run_query(world, inventory.features_argv(), timeout=30)
+    outcome = run_query(context, inventory.features_argv(), timeout=30)
     features = inventory.read_features(outcome.stdout if outcome.ok else "", partition)
     if not features:
         return
@@ -360,10 +364,12 @@ def _check_array_size(cluster: Cluster) -> Iterator[Finding]:
     yield Finding("arrays", "warn", detail, hint, "slurm.conf: MaxArraySize")
 
 
-def _test_submission(site: Site, world: World, count: int) -> Finding:
+def _test_submission(site: Site, context: SchedulerContext, count: int) -> Finding:
     """Have sbatch itself check the request of a submission."""
     words = ["sbatch", "--test-only", *admission.site_options(site, count)]
-    outcome = world.run(words, stdin=_TEST, env=submission_environment(world.environ), timeout=60)
+    outcome = context.run(
+        words, stdin=_TEST, env=submission_environment(context.environ), timeout=60
+    )
     lines = f"{outcome.stdout}\n{outcome.stderr}".splitlines()
     texts = [line.strip() for line in lines if line.strip()]
     if outcome.ok:

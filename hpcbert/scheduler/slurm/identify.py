@@ -22,7 +22,7 @@ from hpcbert.campaign import store
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import HpcbertError, SchedulerError
 from hpcbert.model import Array, Campaign, format_utc, parse_utc
-from hpcbert.scheduler.base import Job, World
+from hpcbert.scheduler.base import Job, SchedulerContext
 from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.scheduler.slurm.dependencies import StartConditions
 from hpcbert.script.request import controller_fields
@@ -143,8 +143,8 @@ def _normalize(key: str, value: str) -> str:
 class Listings:
     """The submitter's jobs, as squeue and sacct list them: each is asked once per cluster."""
 
-    def __init__(self, watched: TrackedCampaign, world: World) -> None:
-        self._owner, self._since, self._world = watched.campaign.owner, watched.since, world
+    def __init__(self, watched: TrackedCampaign, context: SchedulerContext) -> None:
+        self._owner, self._since, self._context = watched.campaign.owner, watched.since, context
         self._queues: dict[str, Outcome] = {}
         self._histories: dict[str, tuple[JobRow, ...]] = {}
 
@@ -152,67 +152,74 @@ class Listings:
         """Return the answer of squeue: jobs that wait or run, or ended within MinJobAge."""
         if cluster not in self._queues:
             argv = commands.squeue_argv(users=[self._owner], cluster=cluster)
-            self._queues[cluster] = run_query(self._world, argv)
+            self._queues[cluster] = run_query(self._context, argv)
         return self._queues[cluster]
 
     def history(self, cluster: str) -> tuple[JobRow, ...]:
         """Return the lines of sacct; none if it does not answer."""
         if cluster not in self._histories:
             argv = commands.sacct_argv([], users=[self._owner], since=self._since, cluster=cluster)
-            answer = run_query(self._world, argv)
+            answer = run_query(self._context, argv)
             rows = commands.read_sacct(answer.stdout).rows if answer.ok else ()
             self._histories[cluster] = rows
         return self._histories[cluster]
 
 
-def search_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
+def search_job(watched: TrackedCampaign, array: Array, context: SchedulerContext) -> Job | None:
     """Return the job that an interrupted or unanswered sbatch made, or nothing if there is none.
 
     Raises:
         SchedulerError: Slurm can't say: it is unknown whether the job exists.
     """
-    job = look_up_job(watched, array, world)
+    job = look_up_job(watched, array, context)
     if not job:
-        world.pause(world.settle)
+        context.pause(context.settle)
         watched.records.refresh(watched.directory)
-        job = look_up_job(watched, array, world)
-    return job or _ask_controller_for_job(watched, array, world)
+        job = look_up_job(watched, array, context)
+    return job or _ask_controller_for_job(watched, array, context)
 
 
-def _ask_controller_for_job(watched: TrackedCampaign, array: Array, world: World) -> Job | None:
+def _ask_controller_for_job(
+    watched: TrackedCampaign, array: Array, context: SchedulerContext
+) -> Job | None:
     """Return an array's job as the controller itself has it; squeue may answer from a cache."""
-    answer = run_query(world, show_argv(cluster=array.cluster))
+    answer = run_query(context, show_argv(cluster=array.cluster))
     if answer.ok:
         rows = (controller_job.row for controller_job in read_jobs(answer.stdout))
         return _choose_job(watched, array, rows)
-    age = world.now() - (parse_utc(array.called) or 0.0)
+    age = context.now() - (parse_utc(array.called) or 0.0)
     # The clock may have been set since then.
-    world.pause(min(_CACHE_AGE, max(0.0, _CACHE_AGE - age)))
-    return look_up_job(watched, array, world)
+    context.pause(min(_CACHE_AGE, max(0.0, _CACHE_AGE - age)))
+    return look_up_job(watched, array, context)
 
 
 def look_up_job(
-    watched: TrackedCampaign, array: Array, world: World, listings: Listings | None = None
+    watched: TrackedCampaign,
+    array: Array,
+    context: SchedulerContext,
+    listings: Listings | None = None,
 ) -> Job | None:
     """Do the same as `search_job`, without waiting."""
     if job_id := watched.find_begun_job(array):
         return Job(job_id, confirmed=job_id == array.job_id)
-    return find_listed_job(watched, array, listings or Listings(watched, world), again=world.again)
+    return find_listed_job(
+        watched, array, listings or Listings(watched, context), again=context.again
+    )
 
 
 def adopt_jobs(
-    watched: TrackedCampaign, arrays: Iterable[Array], world: World, *, strict: bool
+    watched: TrackedCampaign, arrays: Iterable[Array], context: SchedulerContext, *, strict: bool
 ) -> Iterator[Array]:
     """Yield those of some arrays whose jobs were found, as submitted.
 
     Raises:
         SchedulerError: If `strict`, Slurm can't say which jobs there are.
     """
-    listings = Listings(watched, world)
+    listings = Listings(watched, context)
     for array in arrays:
         with contextlib.nullcontext() if strict else contextlib.suppress(HpcbertError):
-            job = look_up_job(watched, array, world, listings)
-            submitted = job.of(array, format_utc(world.now())) if job else array
+            job = look_up_job(watched, array, context, listings)
+            submitted = job.of(array, format_utc(context.now())) if job else array
             if submitted != array:
                 # One array's job can't be another's.
                 campaign = replace_arrays(watched.campaign, {array.name: submitted})
@@ -341,19 +348,21 @@ def is_single_id(outcome: Outcome) -> bool:
 
 
 def check_printed_ids(
-    watched: TrackedCampaign, array: Array, outcome: Outcome, world: World
+    watched: TrackedCampaign, array: Array, outcome: Outcome, context: SchedulerContext
 ) -> list[PrintedId]:
     """Ask the controller about the ids that sbatch printed, the last one first, until one fits."""
     printed_ids: list[PrintedId] = []
     for job_id, cluster in parse_job_ids(outcome.stdout):
-        printed_ids.append(_check_printed_id(watched, array, Job(job_id, cluster), world))
+        printed_ids.append(_check_printed_id(watched, array, Job(job_id, cluster), context))
         if printed_ids[-1].is_ours:
             break
     return printed_ids
 
 
-def _check_printed_id(watched: TrackedCampaign, array: Array, job: Job, world: World) -> PrintedId:
-    answer = run_query(world, show_argv(job.job_id, cluster=job.cluster))
+def _check_printed_id(
+    watched: TrackedCampaign, array: Array, job: Job, context: SchedulerContext
+) -> PrintedId:
+    answer = run_query(context, show_argv(job.job_id, cluster=job.cluster))
     controller_job = read_job(answer.stdout) if answer.ok else None
     if controller_job is None:
         unknown = not answer.ok and commands.is_unknown_job(answer.stderr)

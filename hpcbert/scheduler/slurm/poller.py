@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hpcbert.campaign.repeats import Key, Repeat, RowIndex, TrackedCampaign
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.poller import EarlyQueries, Pace, Poller, has_changed
 from hpcbert.scheduler.slurm import cluster
 from hpcbert.scheduler.slurm.submitit import Watcher
@@ -34,7 +34,7 @@ class SlurmPoller(Poller):
 
     Args:
         watched: The campaigns.
-        world: Its `run` starts sacct and squeue.
+        context: Its `run` starts sacct and squeue.
         floor: Shortest interval between two queries, seconds.
         chance: A number in [0, 1), for jitter.
     """
@@ -42,18 +42,18 @@ class SlurmPoller(Poller):
     def __init__(
         self,
         watched: Sequence[TrackedCampaign],
-        world: World,
+        context: SchedulerContext,
         *,
         floor: float,
         chance: Callable[[], float],
     ) -> None:
         self.states = {}
-        self._world, self._chance = world, chance
+        self._context, self._chance = context, chance
         self._watched = watched
         self._repeats = [
             repeat for tracked_campaign in watched for repeat in tracked_campaign.repeats
         ]
-        self._watcher = Watcher(self._repeats, world)
+        self._watcher = Watcher(self._repeats, context)
         self._pace, self._due = Pace(floor=floor), 0.0
         self._early = EarlyQueries(floor=floor)
         self._ended: dict[Key, Repeat] = {}
@@ -67,7 +67,7 @@ class SlurmPoller(Poller):
 
         squeue is asked early about ends that jobs wrote.
         """
-        due = self._world.now() >= self._due
+        due = self._context.now() >= self._due
         if not self._open() or not (due or self._is_early_query_due()):
             return
         before, cpu_start = dict(self.states), time.thread_time()
@@ -79,13 +79,13 @@ class SlurmPoller(Poller):
         if due or changed:
             self._pace = self._pace.after(changed=changed, failed=self.failures > 0)
             cost = (time.thread_time() - cpu_start) * _COST_FACTOR
-            self._due = self._world.now() + self._pace.seconds(self._chance(), cost)
-        self._early = self._early.after(self._world.now(), changed=changed)
+            self._due = self._context.now() + self._pace.seconds(self._chance(), cost)
+        self._early = self._early.after(self._context.now(), changed=changed)
         self._note_ends()
 
     def pause(self) -> float | None:
         """Return the seconds to the next query; None if nothing is left to ask about."""
-        return max(0.0, self._due - self._world.now()) if self._open() else None
+        return max(0.0, self._due - self._context.now()) if self._open() else None
 
     def has_news(self) -> bool:
         """Return whether jobs wrote ends that squeue can be asked about now."""
@@ -98,14 +98,14 @@ class SlurmPoller(Poller):
         if not self._ended or self._squeue == "absent":
             return math.inf
         last = len(self._ended) == len(self._open())
-        return self._early.seconds(self._world.now(), last=last)
+        return self._early.seconds(self._context.now(), last=last)
 
     def _note_ends(self) -> None:
         """Remember the repeats whose jobs wrote an end, but that are not known to be over."""
         before = self._ended
         self._ended = {repeat.key: repeat for repeat in self._open() if repeat.newest.ended}
         if self._ended.keys() - before.keys():
-            self._early = self._early.note_end(self._world.now())
+            self._early = self._early.note_end(self._context.now())
 
     def _is_early_query_due(self) -> bool:
         return self.seconds_to_news() <= 0
@@ -164,7 +164,7 @@ class SlurmPoller(Poller):
 
     def _judge(self, repeat: Repeat, reports: Reports) -> None:
         """Set the state of a repeat, and the number of polls it has stood."""
-        resolved_state = defer_end(resolve_state(reports), reports.record, now=self._world.now())
+        resolved_state = defer_end(resolve_state(reports), reports.record, now=self._context.now())
         state = _unsubmitted_state(repeat, reports) or resolved_state
         self.states[repeat.key] = state
         self._confirmations[repeat.key] = self._count_confirmations(repeat, state, reports)
@@ -187,7 +187,7 @@ class SlurmPoller(Poller):
         silent = self._squeue != "answered" or self._watcher.answer not in {"answered", "absent"}
         if silent or not array.job_id or array.name in self._seen_arrays:
             return False
-        return self._world.now() - repeat.accepted > _FORGOTTEN
+        return self._context.now() - repeat.accepted > _FORGOTTEN
 
     def _collect_reports(self, repeat: Repeat) -> Reports:
         row, restarts = self._watcher.rows.get(repeat.tag, (None, 0))
@@ -207,7 +207,7 @@ class SlurmPoller(Poller):
         if not doubts or self._squeue == "absent":
             return RowIndex()
         outcome, self._squeue = cluster.run_queries(
-            self._world, cluster.build_squeue_queries(doubts)
+            self._context, cluster.build_squeue_queries(doubts)
         )
         self.complaint = "" if outcome.ok else outcome.stderr.strip() or self._watcher.complaint
         listing = commands.read_squeue(outcome.stdout if outcome.ok else "")
@@ -234,7 +234,7 @@ class SlurmPoller(Poller):
         only_in_queue = (
             state.source == "squeue" and state.kind.over and self._watcher.answer == "answered"
         )
-        if only_in_queue and abs(self._world.now() - (state.end or 0.0)) < _LAG:
+        if only_in_queue and abs(self._context.now() - (state.end or 0.0)) < _LAG:
             return 0
         unaccounted = self._watcher.answer == "absent" and self._squeue != "failed"
         is_final = state.source in {"sacct", "none"} or unaccounted

@@ -27,7 +27,7 @@ from hpcbert.campaign.ledger import Ledger
 from hpcbert.campaign.repeats import TrackedCampaign
 from hpcbert.errors import SchedulerError, UsageError
 from hpcbert.model import Array, Campaign, Point, format_utc
-from hpcbert.scheduler.base import RESUME, Job, NoRoomError, World, record_arrays
+from hpcbert.scheduler.base import RESUME, Job, NoRoomError, SchedulerContext, record_arrays
 from hpcbert.scheduler.slurm.cluster import run_query
 from hpcbert.scheduler.slurm.dependencies import StartConditions, find_conditions, sbatch_argv
 from hpcbert.scheduler.slurm.identify import (
@@ -76,22 +76,22 @@ _NO_PROGRAM = 127
 Verdict = Literal["done", "again", "full"]
 
 
-def submit_arrays(directory: Path, campaign: Campaign, world: World) -> Campaign:
+def submit_arrays(directory: Path, campaign: Campaign, context: SchedulerContext) -> Campaign:
     """Implement `Scheduler.submit`, one array after the other."""
     arrays = _find_previous_array(directory, campaign)
-    world = world._replace(environ=commands.submission_environment(world.environ))
+    context = context._replace(environ=commands.submission_environment(context.environ))
     with store.open_ledger(directory, campaign) as ledger:
-        if world.resumed:
-            _adopt_all(ledger, world)
+        if context.resumed:
+            _adopt_all(ledger, context)
         watched = TrackedCampaign(directory, ledger.campaign)
         unsubmitted_names = {array.name for array in watched.campaign.unsubmitted}
         queue = deque(watched.campaign.in_order)
         while queue:
             array = queue.popleft()
             if array.name in unsubmitted_names:
-                world.check()
-                conditions = find_conditions(watched, arrays, array, world)
-                array = _submit_array(ledger, watched, array, conditions, world)
+                context.check()
+                conditions = find_conditions(watched, arrays, array, context)
+                array = _submit_array(ledger, watched, array, conditions, context)
                 if array.state != "submitted":
                     first_half, second_half = _split_array(array)
                     ledger.split(array, (first_half, second_half))
@@ -106,7 +106,7 @@ def submit_arrays(directory: Path, campaign: Campaign, world: World) -> Campaign
     return ledger.campaign
 
 
-def _adopt_all(ledger: Ledger, world: World) -> None:
+def _adopt_all(ledger: Ledger, context: SchedulerContext) -> None:
     """Record the jobs of all arrays that have one, although the manifest may not know of any call.
 
     Raises:
@@ -118,7 +118,9 @@ def _adopt_all(ledger: Ledger, world: World) -> None:
     unsettled_arrays = (
         array for array in campaign.arrays if array.state == "submitted" and array.is_unconfirmed
     )
-    jobs = list(adopt_jobs(watched, (*campaign.unsubmitted, *unsettled_arrays), world, strict=True))
+    jobs = list(
+        adopt_jobs(watched, (*campaign.unsubmitted, *unsettled_arrays), context, strict=True)
+    )
     if jobs:
         record_arrays(ledger, *(replace(job, workdir=job.workdir or workdir) for job in jobs))
 
@@ -140,7 +142,7 @@ def _submit_array(
     watched: TrackedCampaign,
     array: Array,
     conditions: StartConditions,
-    world: World,
+    context: SchedulerContext,
 ) -> Array:
     """Return an array as submitted, or one that must be submitted in parts.
 
@@ -150,17 +152,17 @@ def _submit_array(
     store.read_script(ledger.directory, array)
     if array.called:
         # An earlier try may have made its job, even if sbatch seemed to refuse it.
-        job = search_job(TrackedCampaign(ledger.directory, ledger.campaign), array, world)
+        job = search_job(TrackedCampaign(ledger.directory, ledger.campaign), array, context)
         if job:
-            result = job.of(array, format_utc(world.now()))
+            result = job.of(array, format_utc(context.now()))
             record_arrays(ledger, result)
             return result
     if array.submitted:
-        raise _make_refusal(array, ledger.campaign, world.again)
+        raise _make_refusal(array, ledger.campaign, context.again)
     workdir = os.path.realpath(ledger.directory)
-    called_array = replace(array, called=format_utc(world.now()), workdir=workdir)
+    called_array = replace(array, called=format_utc(context.now()), workdir=workdir)
     record_arrays(ledger, called_array)
-    result, verdict = _call_repeatedly(ledger, watched, called_array, conditions, world)
+    result, verdict = _call_repeatedly(ledger, watched, called_array, conditions, context)
     if verdict == "full" and len(result.repeats) > 1 and not result.together:
         return result
     # This goes to disk with the next call of sbatch, or the manifest: until then the job itself,
@@ -169,7 +171,7 @@ def _submit_array(
     if verdict == "full":
         raise _make_full_error(result, ledger.campaign)
     if result.state != "submitted":
-        raise _make_refusal(result, ledger.campaign, world.again)
+        raise _make_refusal(result, ledger.campaign, context.again)
     return result
 
 
@@ -225,14 +227,14 @@ def _call_repeatedly(
     watched: TrackedCampaign,
     array: Array,
     conditions: StartConditions,
-    world: World,
+    context: SchedulerContext,
 ) -> tuple[Array, Verdict]:
     for seconds in _PAUSES:
-        result, verdict = _call_sbatch(ledger, watched, array, conditions, world)
+        result, verdict = _call_sbatch(ledger, watched, array, conditions, context)
         if verdict != "again":
             return result, verdict
-        world.pause(seconds)
-    return _call_sbatch(ledger, watched, array, conditions, world)
+        context.pause(seconds)
+    return _call_sbatch(ledger, watched, array, conditions, context)
 
 
 def _call_sbatch(
@@ -240,14 +242,14 @@ def _call_sbatch(
     watched: TrackedCampaign,
     array: Array,
     conditions: StartConditions,
-    world: World,
+    context: SchedulerContext,
 ) -> tuple[Array, Verdict]:
     """Call sbatch once; return the result for the array, and whether calling again may help."""
     argv = sbatch_argv(watched.directory, array, conditions)
-    outcome = world.run(argv, cwd=watched.directory, env=world.environ)
+    outcome = context.run(argv, cwd=watched.directory, env=context.environ)
     if outcome.returncode == _NO_PROGRAM:
         return replace(array, state="refused", error=format_complaint(outcome)), "done"
-    printed_ids = check_printed_ids(watched, array, outcome, world)
+    printed_ids = check_printed_ids(watched, array, outcome, context)
     printed = next((printed for printed in printed_ids if printed.is_ours), None)
     if printed is None:
         # One array's job can't be another's, so all that are on record by now matter.
@@ -256,26 +258,26 @@ def _call_sbatch(
         # Nothing contradicts an unanswered id at this moment; a later query settles it
         # (`Array.is_unconfirmed`).
         if single_id is None or not single_id.unanswered:
-            job = _find_made_job(watched, array, outcome, world)
+            job = _find_made_job(watched, array, outcome, context)
             if job:
-                return job.of(array, format_utc(world.now())), "done"
+                return job.of(array, format_utc(context.now())), "done"
         printed = find_unmarked(watched, printed_ids) if outcome.ok else None
         if single_id and single_id.is_ours is None:
             printed = printed or single_id
     if printed:
-        stamp = format_utc(world.now())
+        stamp = format_utc(context.now())
         return complete_array(watched, array, conditions, printed, stamp), "done"
-    return _judge_failure(watched, array, outcome, printed_ids, world)
+    return _judge_failure(watched, array, outcome, printed_ids, context)
 
 
 def _find_made_job(
-    watched: TrackedCampaign, array: Array, outcome: Outcome, world: World
+    watched: TrackedCampaign, array: Array, outcome: Outcome, context: SchedulerContext
 ) -> Job | None:
     """Return the job that a call made; without waiting for it if the controller refused it."""
     decided = _DECIDED in outcome.stderr and not outcome.ok
     if decided and not _has_phrase(outcome, _UNCERTAIN):
-        return look_up_job(watched, array, world)
-    return search_job(watched, array, world)
+        return look_up_job(watched, array, context)
+    return search_job(watched, array, context)
 
 
 def _judge_failure(
@@ -283,9 +285,9 @@ def _judge_failure(
     array: Array,
     outcome: Outcome,
     printed_ids: Sequence[PrintedId],
-    world: World,
+    context: SchedulerContext,
 ) -> tuple[Array, Verdict]:
-    if not outcome.ok and _is_full(watched, array, outcome, world):
+    if not outcome.ok and _is_full(watched, array, outcome, context):
         return replace(array, called="", workdir="", error=format_complaint(outcome)), "full"
     unanswered = any(printed.unanswered for printed in printed_ids)
     accepted = outcome.ok or find_unmarked(watched, printed_ids) or unanswered
@@ -293,7 +295,7 @@ def _judge_failure(
         texts = "; ".join(printed.text for printed in printed_ids) or "no job id"
         error = f"sbatch ended with status {outcome.returncode} and printed {texts}: "
         error += "Slurm does not show which job is this array's"
-        stamp = format_utc(world.now()) if accepted else ""
+        stamp = format_utc(context.now()) if accepted else ""
         return replace(array, submitted=stamp, error=error), "done"
     # A command killed by a signal gives no information.
     if outcome.returncode < 0 or _has_phrase(outcome, _UNCERTAIN):
@@ -302,7 +304,9 @@ def _judge_failure(
     return refused_array, "again" if _has_phrase(outcome, TRANSIENT) else "done"
 
 
-def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, world: World) -> bool:
+def _is_full(
+    watched: TrackedCampaign, array: Array, outcome: Outcome, context: SchedulerContext
+) -> bool:
     """Return whether an array is too much for now, because a limit counts the user's own jobs.
 
     If Slurm does not name the limit, a single repeat may exceed another one: it can only be too
@@ -316,7 +320,7 @@ def _is_full(watched: TrackedCampaign, array: Array, outcome: Outcome, world: Wo
     if len(array.repeats) > 1 and not array.together:
         return True
     argv = commands.squeue_argv(users=[watched.campaign.owner], cluster=array.cluster)
-    queue = run_query(world, argv)
+    queue = run_query(context, argv)
     rows = commands.read_squeue(queue.stdout).rows if queue.ok else ()
     return any(not parse_state(row.state).kind.over for row in rows)
 

@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from hpcbert.campaign.repeats import Repeat, RowIndex
-from hpcbert.scheduler.base import World
+from hpcbert.scheduler.base import SchedulerContext
 from hpcbert.scheduler.slurm import cluster
 from hpcbert.slurm import commands
 from hpcbert.slurm.commands import JobRow
@@ -47,10 +47,10 @@ with _without_logging():
 class Watcher(SlurmInfoWatcher):
     """submitit's watcher with our way of asking and reading."""
 
-    def __init__(self, repeats: Sequence[Repeat], world: World) -> None:
+    def __init__(self, repeats: Sequence[Repeat], context: SchedulerContext) -> None:
         super().__init__()
         self._owners = {repeat.tag: repeat for repeat in repeats if repeat.job_id}
-        self._world = world
+        self._context = context
         self.answer: Answer = "unasked"
         self.complaint = ""
         self.garbage: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Watcher(SlurmInfoWatcher):
             return
         self._num_calls += 1
         outcome, self.answer = cluster.run_queries(
-            self._world, cluster.build_sacct_queries(repeats)
+            self._context, cluster.build_sacct_queries(repeats)
         )
         self.complaint = outcome.stderr.strip()
         if outcome.ok:
