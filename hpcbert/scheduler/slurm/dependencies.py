@@ -50,7 +50,7 @@ NO_CONDITIONS = StartConditions()
 def find_conditions(
     watched: TrackedCampaign, arrays: Mapping[Point | None, Array], array: Array, world: World
 ) -> StartConditions:
-    """Return what an array waits for: the preflight, and the array before it, if it must wait.
+    """Return the arrays that an array waits for, and the slow nodes that it excludes.
 
     Args:
         watched: The campaign, with its present jobs.
