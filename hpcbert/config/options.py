@@ -19,8 +19,8 @@ from hpcbert.system.decode import Count, Filled, Invalid, Range, did_you_mean
 from hpcbert.timelimit import TimeLimit
 
 AUTO_REPEATS = "auto"
-# No table is published of fewer; more than the last is a typing error: a year of runs of an
-# hour.
+# Tables are not published with fewer repeats; more than the maximum (a year of runs of an hour)
+# are a typing error.
 FEWEST_REPEATS, MOST_REPEATS = 5, 10_000
 # Defaults: maximum number of runs, and widest interval of the median.
 DEFAULT_MAX_REPEATS, DEFAULT_PRECISION = 15, 0.01

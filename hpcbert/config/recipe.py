@@ -472,7 +472,7 @@ class Recipe:
         return _select_protocols(protocols, variation.precisions)
 
     def tasks_per_node(self, shape: Shape) -> int:
-        """Return how many srun tasks this launch style needs on each node."""
+        """Return the number of srun tasks per node: one for each GPU, or one for all."""
         return shape.gpus_per_node if self.launch == "per-gpu" else 1
 
 

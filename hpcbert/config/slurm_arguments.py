@@ -9,7 +9,7 @@ from typing import NamedTuple
 # A name, and what follows `=` or a blank: a word with a blank in it was meant to be two.
 _LONG = re.compile(r"--([^=\s]+)(?:[=\s](.*))?", re.DOTALL)
 # Without a value, or with one only after `=` (SchedMD/slurm, src/common/slurm_opt.c@d525b68): the
-# next word is no value of it, but would be taken for a script or a command.
+# next word is not its value, but would be taken for a script or a command.
 _FLAG_WORDS = """
     async bcast compress consolidate-segments contiguous debugger-test disable-status exact
     exclusive external external-launcher get-user-env help hold ignore-pbs immediate interactive
@@ -113,7 +113,7 @@ _PROGRAMS = {
 
 
 class _Option(NamedTuple):
-    """One option among arguments; without a name if a word is none."""
+    """One option among arguments; without a name if the word is not an option."""
 
     word: str
     name: str = ""

@@ -34,7 +34,7 @@ class TrustedPath(NamedTuple):
     uid: int
 
     def covers(self, path: Path, uid: int) -> bool:
-        """Return whether a file is at or below the path, and belongs to its owner."""
+        """Return whether a file is at or below the path and its owner is trusted there."""
         return self.uid in {_ANYBODY, uid} and path.is_relative_to(self.path)
 
 
@@ -50,7 +50,7 @@ def trust_file(env: Mapping[str, str]) -> Path:
 
 
 def read(path: Path) -> tuple[TrustedPath, ...]:
-    """Return what the user trusts; nothing if the file does not exist.
+    """Read the paths that the user trusts; empty if the file does not exist.
 
     Raises:
         ConfigError: The file is damaged or unreadable, or belongs to somebody else, as when root
@@ -102,12 +102,12 @@ def follow_links(path: Path) -> tuple[Path, ...]:
 def command_line_entries(
     site: Path | None, templates: Sequence[str | Path] = ()
 ) -> tuple[TrustedPath, ...]:
-    """Return what a command line trusts by naming it: a site.toml, and folders of recipes.
+    """Return entries for the site.toml and folders of recipes that a command line names.
 
     Args:
         site: The named site.toml, which covers its owner's recipes next to it; None if hpcbert
             searched for it.
-        templates: Folders, whoever owns what is in them.
+        templates: Folders, with files of any owner.
     """
     entries = [
         TrustedPath(place, _ANYBODY)
@@ -171,7 +171,7 @@ def _find_doubts(path: Path) -> Iterator[_Doubt]:
 
 
 def _is_own_file(target: Path) -> bool:
-    """Return whether a file is a part of hpcbert: whoever can change it can change this program."""
+    """Return whether a file is part of hpcbert; who can change it can change this program."""
     paths = (Path(__file__).parent.parent, places.package_templates(), places.default_site())
     return any(target.is_relative_to(path.resolve()) for path in paths)
 

@@ -165,7 +165,7 @@ class NoRoomError(IncompleteError):
 
 
 class Scheduler(ABC):
-    """Runs campaigns; each method asks it for one thing, with the answer of a simple scheduler.
+    """Runs campaigns; a method that is not overridden gives the answer of a simple scheduler.
 
     Args:
         traits: Its properties, for callers that write scripts for it or read its files.
@@ -230,7 +230,7 @@ class Scheduler(ABC):
     def poller(
         self, watched: Sequence[TrackedCampaign], *, floor: float, chance: Callable[[], float]
     ) -> Poller:
-        """Return what follows campaigns, at a pace that suits the scheduler.
+        """Return a poller of campaigns, at a pace that suits the scheduler.
 
         Args:
             watched: The campaigns.
@@ -307,7 +307,7 @@ class Scheduler(ABC):
         return Check(f"bash -n {path}", outcome.ok, outcome.stderr.strip())
 
     def supply(self, request: JobRequest) -> tuple[Supply, ...]:
-        """Return what the partitions of a job have; none if there are no partitions."""
+        """Return the nodes and limits of a job's partitions; empty if there are no partitions."""
         return ()
 
     def forecast(self, script: str) -> Start:
@@ -319,7 +319,7 @@ class Scheduler(ABC):
         return Start()
 
     def obstacles(self, directory: Path, requests: Sequence[JobRequest]) -> Iterable[Finding]:
-        """Return what would keep jobs from running, as far as known in advance.
+        """Return findings about what would keep jobs from running, as far as known in advance.
 
         Args:
             directory: The campaign.
@@ -337,7 +337,7 @@ class Scheduler(ABC):
         return ()
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
-        """Return whether the scheduler can be used as the site says.
+        """Check that the scheduler can be used as the site says.
 
         Args:
             site: The site to check.

@@ -82,17 +82,17 @@ class EarlyQueries:
     due: float = float("inf")
 
     def note_end(self, now: float) -> EarlyQueries:
-        """Return it after an end that was written just now."""
+        """Return the schedule after a job wrote an end just now."""
         return replace(self, wait=_EARLY_WAIT, due=now + _FIRST_DELAY)
 
     def after(self, now: float, *, changed: bool) -> EarlyQueries:
-        """Return it after a query, early or not; later and later if none helps."""
+        """Return the schedule after any query; the waits grow as long as nothing changes."""
         wait = _EARLY_WAIT if changed else min(self.wait * 2, max(_EARLY_WAIT, self.floor))
         saved = max(0.0, self._saved(now) - 1)
         return replace(self, saved=saved, last_query=now, wait=wait, due=now + wait)
 
     def seconds(self, now: float, *, last: bool) -> float:
-        """Return the seconds until a query may be made; about the last end it may when due."""
+        """Return the seconds to the next query; one about the last end ignores the floor."""
         shortfall = 0.0 if last else (1 - self._saved(now)) * self.floor
         return max(0.0, self.due - now, shortfall)
 
@@ -119,7 +119,7 @@ class Poller(Protocol):
     garbage: tuple[str, ...] = ()
 
     def poll(self) -> None:
-        """Look once, if it is time to."""
+        """Poll once if the next poll is due."""
 
     def pause(self) -> float | None:
         """Return the seconds until the next poll is worthwhile; None: none will be."""
@@ -132,7 +132,7 @@ class Poller(Protocol):
         return math.inf
 
     def is_final(self, key: Key) -> bool:
-        """Return whether a repeat's state is final: an end beyond doubt, or never to be one."""
+        """Return whether a repeat's state no longer changes, even if its end stays unknown."""
 
 
 class PlainPoller(Poller):
@@ -157,20 +157,20 @@ class PlainPoller(Poller):
             }
 
     def pause(self) -> float | None:
-        """Return the same seconds in all cases."""
+        """Return a constant interval, seconds."""
         return INTERVAL
 
     def has_news(self) -> bool:
-        """Return whether anything was written."""
+        """Return whether a job's record on disk has changed since the last look."""
         return any(tracked_campaign.records.reread_changed() for tracked_campaign in self._watched)
 
     def is_final(self, key: Key) -> bool:
-        """Return whether a repeat has ended, or has an unknown end."""
+        """Return whether a repeat neither waited nor ran at the last poll."""
         return key in self.states and not self.states[key].kind.alive
 
 
 def has_changed(before: RepeatState | None, after: RepeatState) -> bool:
-    """Return whether a repeat's state is worth reporting after the one before it."""
+    """Return whether word, kind or attempt differ from the state before; True without one."""
     return before is None or any(
         getattr(before, name) != getattr(after, name) for name in ("word", "kind", "attempt")
     )

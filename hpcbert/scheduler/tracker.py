@@ -80,9 +80,9 @@ class Tracker:
         return min((poller.seconds_to_news() for poller in self._pollers), default=math.inf)
 
     def is_over(self) -> bool:
-        """Return whether nothing watched can change any more, as far as known."""
+        """Return whether the states of all watched repeats are final, as far as known."""
         return all(poller.is_final(key) for poller, keys in self._pollers.items() for key in keys)
 
     def is_final(self, key: Key) -> bool:
-        """Return whether a repeat's state is final: an end beyond doubt, or never to be one."""
+        """Return whether a repeat's state no longer changes, even if its end stays unknown."""
         return any(key in keys and poller.is_final(key) for poller, keys in self._pollers.items())

@@ -149,7 +149,7 @@ def _list_copies(
 def by_hand(
     measurement_plan: MeasurementPlan, site: Site, recipe: Recipe, *, options: SubmitOptions
 ) -> tuple[dict[str, str], dict[str, Path]]:
-    """Return scripts to submit by hand, and the files that they read beside them, by path.
+    """Return scripts to submit by hand, and the files that they read next to them, by path.
 
     Logs go to the directory of submission.
 

@@ -67,7 +67,7 @@ def probe_protocol(protocol: Protocol) -> Protocol:
 
 
 def stand_in_options(resolved: Resolved, array: Array) -> list[Any]:
-    """Return how a rehearsed probe ends: with a lack of memory if it has more than the room."""
+    """Return options that make a rehearsed probe lack memory beyond some batch size."""
     room = _ROOM * _first_batch_size(resolved, array) // 2
     message = _OUT_OF_MEMORY[array.point.device == "cpu"]
     return ["--room", room, "--lack", message]

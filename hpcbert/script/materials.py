@@ -27,7 +27,7 @@ from hpcbert.script.plan import read_options
 # Schema of the records of `prepare`.
 SCHEMA = 1
 _SUFFIX = ".json"
-# What `hpcbert data make` leaves beside its data.
+# What `hpcbert data make` leaves next to its data.
 _DOCUMENT = "data.json"
 # The programs cut and mask these by themselves.
 _BEFORE_MASKING = ("paddle-text", "megatron")
@@ -85,7 +85,7 @@ def runs_in_environment(site: Site, recipe: Recipe) -> bool:
 
 
 def comes_with_environment(site: Site, recipe: Recipe) -> bool:
-    """Return whether the program is among the packages of such an environment."""
+    """Return whether `prepare` installs the program with the virtual environment of ranks."""
     environment = recipe.environment
     includes_program = environment is not None and environment.program
     has_own_source = bool(site.settings(recipe.name).source)
@@ -198,7 +198,7 @@ def site_data_options(site: Site, recipe: Recipe) -> Mapping[str, OptionValue]:
 
 
 def find_data_path(site: Site, recipe: Recipe, options: Mapping[str, OptionValue]) -> str:
-    """Return where ranks find their data; empty if nothing names any.
+    """Return the path of the ranks' data; empty if nothing names any.
 
     Raises:
         UsageError: As `plan_synthetic`.
@@ -297,10 +297,10 @@ def find_image(
 
 
 def _is_imported_first(site: Site, recipe: Recipe, *, by_hand: bool) -> bool:
-    """Return whether an image's file may be there, though the prepared image is not.
+    """Return whether an image may exist as a file although no prepared image was found.
 
-    Under pyxis every node would import it for itself. `find_prepared_image` looked for this one,
-    unless it looked for one that is built of it.
+    Under pyxis every node would import it for itself. `find_prepared_image` looked for this file
+    already, unless it looked for an image that is built from it.
     """
     is_built = recipe.image.install and not site.settings(recipe.name).image
     enters_by_tool = runtimes.get_runtime(site.container.runtime).enters_by_tool
@@ -397,7 +397,7 @@ def list_mounts(site: Site, inputs: Inputs, directory: str) -> tuple[str, ...]:
 
 
 def find_misfits(recipe: Recipe, options: Mapping[str, OptionValue], path: str) -> tuple[str, ...]:
-    """Return why the data in a directory do not fit a framework, one clause each.
+    """Return the reasons why the data in a directory do not fit a framework, as clauses.
 
     Args:
         recipe: The framework.

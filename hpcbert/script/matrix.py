@@ -293,7 +293,7 @@ def _group_plans(measurables: Iterable[_Measurable]) -> Iterator[MeasurementPlan
 
 
 def _is_excluded(exclusion: Exclusion, cell: Combination, measurable: _Measurable | None) -> bool:
-    """Return whether an exclusion matches a cell; if that can be measured, also by its defaults."""
+    """Return whether an exclusion matches a cell, including defaults if it is measurable."""
     options, model, precision, size = dict(cell.options), cell.model, cell.precision, cell.size
     if measurable:
         options, point = dict(measurable.plan.options), measurable.point

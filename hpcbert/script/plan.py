@@ -84,7 +84,7 @@ def _check_value(option: Option, value: OptionValue, where: str) -> OptionValue:
 
 
 def _explain_misfit(option: Option, value: OptionValue) -> str:
-    """Return why an option can't have a value, as the end of a sentence; empty if it can."""
+    """Return the fault of an option's value, as the end of a sentence; empty if it is valid."""
     if isinstance(value, float) and not isfinite(value):
         return f"needs a finite number, not {value}"
     if type(value) is not KINDS[option.kind]:

@@ -105,7 +105,7 @@ def place_tasks(resolved: Resolved, point: Point) -> Placing:
 
 
 def is_adaptive(resolved: Resolved, array: Array) -> bool:
-    """Return whether a repeat may find that it is not needed: their number is not fixed."""
+    """Return whether the number of repeats is open, so that one may find itself not needed."""
     return resolved.plan.protocol.precision_of_median is not None and not array.preflight
 
 
@@ -190,7 +190,7 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
 
 
 def job_request(resolved: Resolved, array: Array) -> JobRequest:
-    """Return what the `#SBATCH` lines of an array's script request."""
+    """Return the request in the `#SBATCH` lines of an array's script."""
     return read_request(_directives(resolved, array))
 
 
@@ -330,7 +330,7 @@ def _rank_options(resolved: Resolved, array: Array, placement: Placing) -> list[
 
 
 def _format_facts(resolved: Resolved, array: Array, point: Any) -> Verbatim | str:
-    """Return what the ranks of a point are started with, as `grammar.STARTED_FACT` reads it."""
+    """Return the settings of a point's ranks in the form that `grammar.STARTED_FACT` reads."""
     if resolved.options.examine or array.preflight:
         return ""
     recipe, options = resolved.recipe, resolved.plan.options
@@ -360,7 +360,7 @@ def _refuse_overridden(point: Point, body: str, recipe: Recipe) -> None:
 
 
 def _examination_context(resolved: Resolved, array: Array) -> dict[str, Any]:
-    """Return what each rank of an examination inspects."""
+    """Return a template's variables for the inspection on each rank."""
     in_image = resolved.site.container.runtime != "none"
     mpi = {resolved.mpi, *resolved.recipe.mpi} - {"", "none"}
     return {
@@ -409,7 +409,7 @@ def _base_context(resolved: Resolved, array: Array) -> dict[str, Any]:
 
 
 def _device_word(placement: Placing, point: Point) -> str:
-    """Return the device of the ranks for job.bash: a TPU is driven from the CPU, but is none."""
+    """Return the device of the ranks for job.bash; a TPU is `tpu`, though driven from the CPU."""
     if placement.on_gpus:
         return "gpu"
     return "cpu" if point.device == "cpu" else "tpu"
@@ -427,7 +427,7 @@ def look_arguments(resolved: Resolved) -> tuple[str, ...]:
 
 
 def _baseline(resolved: Resolved, array: Array) -> str:
-    """Return the key of the smallest shape of a point's curve, if that may hold it back."""
+    """Return the key of the smallest point of a curve, whose failure stops this one; else empty."""
     if not resolved.options.stop_on_failure or resolved.by_hand or array.preflight:
         return ""
     curve = [

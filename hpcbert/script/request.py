@@ -10,7 +10,7 @@ from hpcbert.model import Array, JobRequest
 
 
 def read_request(words: Sequence[str]) -> JobRequest:
-    """Return what options of sbatch request; of several values, the last."""
+    """Parse the request from options of sbatch; the last value of an option counts."""
     options = argument_values(words)
     return JobRequest(
         job_name=options.get("job-name", ""),
@@ -61,7 +61,7 @@ def part_options(array: Array) -> list[str]:
 
 
 def is_marked(request: JobRequest) -> bool:
-    """Return whether the comment is the job's name, and not the user's own."""
+    """Return whether the comment is hpcbert's mark, the job's name, and not the user's own."""
     return request.comment == request.job_name
 
 

@@ -238,7 +238,7 @@ def _refuse_impossible(request: Request, site: Site, scheduler: Traits, director
 
 
 def trusted_entries(site: Site, options: SubmitOptions) -> tuple[trust.TrustedPath, ...]:
-    """Return what the command line trusts by naming it."""
+    """Return the site.toml and folders of recipes that the command line names, as trusted."""
     return trust.command_line_entries(Path(site.where) if site.named else None, options.named)
 
 
@@ -328,7 +328,7 @@ def _list_sources(
 def _list_missing(
     site: Site, recipe: Recipe, options: SubmitOptions, inputs: Inputs
 ) -> tuple[str, ...]:
-    """Return what ranks need but nothing names; a rehearsal needs only the image."""
+    """Return the inputs that ranks need and nothing names; a rehearsal needs only the image."""
     lacks_image = site.container.runtime != "none" and not inputs.image
     if not lacks_image and (options.rehearse or options.examine):
         return ()

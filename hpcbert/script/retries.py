@@ -26,7 +26,7 @@ _TOGETHER = re.compile(r"\brepeats=\([\d ]+\)")
 
 
 def is_pointless(array: Array, state: str, time_limit: str) -> bool:
-    """Return whether a repeat reached its time limit and would not have a longer one now.
+    """Return whether a repeat reached its time limit and a retry would have no longer one.
 
     Args:
         array: What the repeat was submitted with.
@@ -86,7 +86,7 @@ def requested_limit(array: Array) -> TimeLimit:
 
 
 def is_written_to(request: JobRequest, directory: Path) -> bool:
-    """Return whether a job writes to the campaign that it is in, which may be a copy."""
+    """Return whether a job writes to this campaign directory; False if that is a copy."""
     output = Path(request.output.replace("%%", "%"))
     with contextlib.suppress(OSError, ValueError):
         return directory.samefile(output.parent.parent)

@@ -98,7 +98,7 @@ class JobRow:
     comment: str = ""
 
     def covers(self, repeat: int) -> bool:
-        """Return whether the line is about an array index, or about a job that is not an array."""
+        """Return whether the line is about an index; one without tasks is about every index."""
         return not self.tasks or any(
             low <= repeat <= high and (repeat - low) % step == 0 for low, high, step in self.tasks
         )
@@ -187,7 +187,7 @@ def squeue_argv(
 
 
 def is_unknown_job(complaint: str) -> bool:
-    """Return whether a command failed because no job has the given id."""
+    """Return whether a command's error says that no job has the id."""
     return "Invalid job id specified" in complaint
 
 

@@ -71,7 +71,7 @@ def memory_per_gpu(defaults: str) -> str:
 
 
 def _read_enforced(text: str) -> frozenset[str]:
-    """Return what is checked of a job, including what each word implies."""
+    """Return the enforced checks of jobs, including those that others imply."""
     words = frozenset(word.strip().lower() for word in text.split(","))
     checks = _CHECKS if "all" in words else words & _CHECKS
     if "safe" in checks:

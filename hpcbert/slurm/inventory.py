@@ -76,7 +76,7 @@ class NodeGroup:
     resources: tuple[Resource, ...]
 
     def has(self, resource: Resource) -> bool:
-        """Return whether each of the nodes has this much of a resource, in one type or several."""
+        """Return whether each node has this much of a resource, of all its types together."""
         counts = [
             candidate.count
             for candidate in self.resources
@@ -238,14 +238,14 @@ def read_node_sizes(text: str, partition: str) -> list[NodeSize]:
 
 
 def _is_in_partition(label: str, partition: str) -> bool:
-    """Return whether a line belongs to a partition, by default to the default one."""
+    """Return whether a label is a partition's; empty: that of the default one, marked `*`."""
     if partition:
         return label.removesuffix("*") == partition
     return label.endswith("*")
 
 
 def read_usable_nodes(text: str, partition: str) -> dict[str, bool]:
-    """Return whether each of a partition's nodes, by name, runs jobs or could.
+    """Return a partition's nodes by name, True for those that run jobs or could.
 
     Args:
         text: The output of `node_states_argv`.
@@ -264,7 +264,7 @@ def read_node_states(text: str, partition: str) -> dict[str, str]:
 
 
 def count_free_nodes(text: str, partition: str) -> int:
-    """Return how many of a partition's nodes run nothing and could run jobs."""
+    """Count the nodes of a partition that are `idle`, without a mark that they can't run jobs."""
     return sum(state == "idle" for state in read_node_states(text, partition).values())
 
 
@@ -300,12 +300,12 @@ class PartitionRules:
     most_memory: int | None = None
 
     def takes_account(self, *names: str) -> bool:
-        """Return whether jobs of an account, which may stand for several, may use it."""
+        """Return whether at least one of the accounts is allowed and none is denied."""
         allowed = not self.accounts or any(name in self.accounts for name in names)
         return allowed and not any(name in self.denied_accounts for name in names)
 
     def takes_qos(self, qos: str) -> bool:
-        """Return whether jobs of a QOS may use it."""
+        """Return whether a QOS is allowed and not denied; without a list, all are allowed."""
         return (not self.qos or qos in self.qos) and qos not in self.denied_qos
 
 
@@ -400,7 +400,7 @@ class Reservation:
     accounts: tuple[str, ...]
 
     def is_usable_by(self, user: str, accounts: set[str]) -> bool:
-        """Return whether a user, or one of the user's accounts, may use it."""
+        """Return whether it lists a user, or one of the user's accounts."""
         return user in self.users or bool(accounts & set(self.accounts))
 
 

@@ -251,7 +251,7 @@ TEXTS: dict[str, ReasonText] = {
 }
 # Whom a partition takes: `(gpu allows a,b not c)`, `groups allowed: a,b`.
 _WHO = re.compile(r"\(([^()]* (?:allows|denies) [^()]*)\)|(groups allowed: .+)")
-# The shortest beginning of a text that was cut off which is still taken for it.
+# Length from which the beginning of a text that was cut off stands for the text.
 _CUT = 6
 
 # `AssocGrpCpuLimit`, `QOSMaxGRESMinutesPerJob`, `MaxNodePerAccount`, `QOSMinMemory`: whose limit,
@@ -328,9 +328,9 @@ def _split_reasons(reason: str) -> Iterator[str]:
 
 
 def _continues(before: str, part: str, reason_text: ReasonText | None) -> bool:
-    """Return whether a part belongs to the text before it, in which commas stand too.
+    """Return whether a part continues the text before it, so that the comma is the text's own.
 
-    They do in texts of several clauses, and in lists of nodes or groups.
+    Texts of several clauses and lists of nodes or groups have commas.
     """
     if before.startswith("ReqNodeNotAvail"):
         return reason_text is None or _match_word(part) is None
@@ -338,7 +338,7 @@ def _continues(before: str, part: str, reason_text: ReasonText | None) -> bool:
 
 
 def _match_reason(text: str) -> ReasonText | None:
-    """Return what is known of one reason; None for one that is in no table."""
+    """Look up one reason, which may be cut off; None if no table has it."""
     word = re.split(r"[(:]", text, maxsplit=1)[0].strip()
     candidates = (reason_text for start, reason_text in TEXTS.items() if text.startswith(start))
     if exact := _match_word(word) or next(candidates, None):
@@ -386,7 +386,7 @@ def _describe_limit(match: re.Match[str]) -> ReasonText:
 
 
 def describe_reason(reason: str) -> str:
-    """Return why a job waits, as a sentence; empty where Slurm gives no reason."""
+    """Return a sentence on why a job waits; empty if Slurm gives no reason."""
     if not _has_reason(reason):
         return ""
     reasons = find_reasons(reason)
@@ -407,9 +407,9 @@ def _describe_text(text: str, reason_text: ReasonText | None) -> str:
 
 
 def find_reason_advice(reason: str) -> str:
-    """Return what to do about a job that waits; empty where nobody knows, or nothing helps.
+    """Return advice about a waiting job; empty if none is known.
 
-    Of several reasons, one for each of an array's tasks, those that need somebody speak.
+    An array's tasks may have several reasons: advice to act replaces advice to wait.
     """
     reasons = find_reasons(reason) if _has_reason(reason) else ()
     advice = dict.fromkeys(reason_text.advice for _, reason_text in reasons if reason_text)
@@ -419,7 +419,7 @@ def find_reason_advice(reason: str) -> str:
 
 
 def never_starts(reason: str) -> bool:
-    """Return whether Slurm never starts a job with this reason."""
+    """Return whether one of the reasons in a text keeps a job from ever starting."""
     return _has_reason(reason) and any(
         reason_text
         and (reason_text.advice.startswith(_NEVER) or "it will never start" in reason_text.sentence)
@@ -487,7 +487,7 @@ LAUNCH_FAILURES = (*dict.fromkeys(_BY_NUMBER.values()), _ABSENT, _OTHER)
 
 
 def find_launch_failure(row: JobRow, *, silent: bool = False) -> ReasonText | None:
-    """Return why a job that ended never started; None if it started.
+    """Return the reason for which a job ended before it started; None if it started.
 
     Args:
         row: Of sacct or squeue.
@@ -501,7 +501,7 @@ def find_launch_failure(row: JobRow, *, silent: bool = False) -> ReasonText | No
 
 
 def find_launch_advice(detail: str) -> str:
-    """Return what to do about a state with a detail that begins with one of these; else empty."""
+    """Return advice on a state whose detail begins with a launch failure; empty for others."""
     return next(
         (launch.advice for launch in LAUNCH_FAILURES if detail.startswith(launch.sentence)), ""
     )
@@ -558,5 +558,5 @@ REFUSALS = {
 
 
 def find_refusal_advice(complaint: str) -> str:
-    """Return what to do about a refusal; empty if unknown."""
+    """Return the remedy for a refusal by sbatch, from its message; empty if unknown."""
     return next((remedy for words, remedy in REFUSALS.items() if words in complaint), "")

@@ -90,7 +90,7 @@ class Reports:
 
 
 def classify_answer(outcome: Outcome) -> Answer:
-    """Return whether a command answered, failed, or can't be of any use here."""
+    """Return the kind of a command's answer; `absent` if asking again is useless."""
     if outcome.ok:
         return "answered"
     useless = any(words in outcome.stderr for words in _USELESS)
@@ -98,7 +98,7 @@ def classify_answer(outcome: Outcome) -> Answer:
 
 
 def needs_squeue(reports: Reports) -> bool:
-    """Return whether squeue must be asked, because sacct alone is not enough."""
+    """Return whether sacct leaves a state open that squeue may know."""
     if reports.accounting is None:
         return True
     state = parse_state(reports.accounting.state)
@@ -132,7 +132,7 @@ def resolve_state(reports: Reports) -> RepeatState:
 
 
 def _describe_revival(row: JobRow) -> str:
-    """Return what happened to a job that was requeued although a retry had replaced it.
+    """Describe the requeue of a job that a retry had replaced.
 
     Its script runs nothing in that case (job.bash, `taken`).
     """
@@ -175,7 +175,7 @@ def _is_requeued(reports: Reports) -> bool:
 
 
 def _is_ahead(accounting: JobRow, queue: JobRow) -> bool:
-    """Return whether squeue is ahead of sacct: it knows of a restart, or of an end."""
+    """Return whether squeue knows of a restart or an end that sacct lacks."""
     state, queue_state = parse_state(accounting.state), parse_state(queue.state)
     if _is_later(accounting, queue):
         return True
@@ -188,7 +188,7 @@ def _is_ahead(accounting: JobRow, queue: JobRow) -> bool:
 
 
 def _is_later(accounting: JobRow, queue: JobRow) -> bool:
-    """Return whether squeue shows a later run: Slurm submits a job again to requeue it."""
+    """Return whether squeue has a later submit time, as after a requeue."""
     has_times = accounting.submit is not None and queue.submit is not None
     return has_times and (queue.submit or 0.0) > (accounting.submit or 0.0)
 
@@ -276,7 +276,7 @@ def convert_row(row: JobRow, source: Source, *, silent: bool = False) -> RepeatS
 
 
 def _never_began(row: JobRow) -> bool:
-    """Return whether Slurm ended a job that never had nodes: it can't meet its request."""
+    """Return whether Slurm failed a job that never had nodes, as its request can't be met."""
     return parse_state(row.state).word == "FAILED" and not expand(row.nodelist) and not row.elapsed
 
 
@@ -285,7 +285,7 @@ def _has_reason(row: JobRow) -> bool:
 
 
 def _explain_refused_start(row: JobRow, *, silent: bool) -> str:
-    """Return why Slurm ended a job before it started, as a sentence; empty if it did not.
+    """Explain in a sentence why Slurm ended a job before it started; empty if it did not.
 
     sacct lacks the reason of such an end (BadConstraints, seen with 22.05.8), and squeue forgets
     it.

@@ -380,6 +380,6 @@ def load_state(data: Any) -> RepeatState:
 
 
 def bounded_int(value: Any, maximum: int = LATEST) -> int | None:
-    """Return a whole number of at most `maximum`, up or down; None for what is not one."""
+    """Return an integer from -maximum to maximum; None for any other value."""
     is_valid = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= maximum
     return value if is_valid else None

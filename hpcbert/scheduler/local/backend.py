@@ -72,7 +72,7 @@ class Element:
         return f"slurm/{job_id}_{self.name}_{repeat}.out"
 
     def newest(self, path: Path) -> JobRecord:
-        """Return what one of its repeats, or the queue, wrote into its status file."""
+        """Return the newest attempt in a status file, which repeats and the queue write."""
         return record.read_record(path).newest(first=self.first_attempt)
 
 
@@ -136,7 +136,7 @@ def lock_path(environ: Mapping[str, str]) -> Path:
 
 
 def _is_writable(directory: Path) -> bool:
-    """Return whether files can be created in a directory, which may have to be created itself."""
+    """Return whether files can be created in a directory, after it is created if need be."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     return os.access(existing, os.W_OK)
 
@@ -187,7 +187,7 @@ def start_queue(
 
 
 def queue_job_id(pid: int) -> str:
-    """Return the job id that stands for a queue process."""
+    """Return a queue's job id, `local-PID-STARTTIME`."""
     return f"local-{pid}-{read_start_time(pid)}"
 
 
@@ -211,7 +211,7 @@ def _read_campaign_path(pid: int) -> str:
 
 
 def describe_other_process(directory: Path, job_id: str) -> str:
-    """Return what the process of a job id runs; empty if it is this campaign's queue, or gone.
+    """Describe the process of a job id; empty: it is this campaign's queue, or gone.
 
     A manifest may be a copy's, or forged. A campaign that was moved keeps its queue.
     """
@@ -227,7 +227,7 @@ def describe_other_process(directory: Path, job_id: str) -> str:
 
 
 def is_queue_alive(job_id: str) -> bool:
-    """Return whether the queue process of a job id still runs on this machine."""
+    """Return whether a queue runs on this machine; False if its process id was reused."""
     pid, start_time = _parse_job_id(job_id)
     return bool(start_time) and is_alive(pid, start_time)
 
@@ -263,7 +263,7 @@ def _resolve_state(repeat: Repeat, queue: _QueueState, *, now: float) -> RepeatS
 def is_unfinished(watched: TrackedCampaign) -> bool:
     """Return whether a local campaign may still run something.
 
-    If its queue was started on another machine, it may, until all repeats have recorded an end.
+    With a queue on another machine it may, until all repeats have recorded an end.
     """
     for repeat in watched.repeats:
         queue = _read_queue(watched.directory, repeat.array.job_id)
@@ -425,7 +425,7 @@ class Local(PlainScheduler):
             )
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
-        """Return whether the pytorch recipe can train here."""
+        """Check that hpcbert's own Python has torch, which the pytorch recipe needs."""
         if importlib.util.find_spec("torch"):
             return [Finding("PyTorch", "ok", "the pytorch recipe can train on this machine")]
         detail = "not installed in hpcbert's environment; the pytorch recipe can't train here"

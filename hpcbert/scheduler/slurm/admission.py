@@ -62,7 +62,7 @@ class Demand:
     exclude: tuple[str, ...] = ()
 
     def is_longer_than(self, limit: TimeLimit) -> bool:
-        """Return whether it requests a time, and more than a limit."""
+        """Return whether its time limit exceeds another; False if it requests none."""
         return self.limit.seconds is not None and self.limit.exceeds(limit)
 
     @property
@@ -89,7 +89,7 @@ def derive_site_demand(site: Site, nodes: int) -> Demand:
 
 
 def read_demand(request: JobRequest) -> Demand:
-    """Return what an array requests of the cluster."""
+    """Parse a request's time limit, resources, memory and node lists."""
     return Demand(
         partition=request.partition,
         nodes=request.nodes,
@@ -111,7 +111,7 @@ def _expand_nodes(text: str) -> tuple[str, ...]:
 
 
 def list_supply(job: Demand, cluster: Cluster) -> tuple[Supply, ...]:
-    """Return what the partitions of a job have; nothing if Slurm does not answer."""
+    """Return the nodes and limits of a job's partitions; empty if Slurm does not answer."""
     partitions = cluster.partitions
     states = cluster.states if partitions else ""
     return tuple(
@@ -267,7 +267,7 @@ def _compare_nodes(
 
 
 def _check_node_lists(job: Demand, partition: Partition) -> Iterator[Finding]:
-    """Yield that the nodes which a job names or excludes leave it too few.
+    """Yield findings if the nodes that a job names or excludes leave too few.
 
     sbatch accepts such jobs, and Slurm fails them with BadConstraints (seen with 22.05.8).
     """
@@ -318,7 +318,7 @@ def suggest_partition(job: Demand, partitions: Mapping[str, Partition]) -> str:
 
 
 def _suggest_gpus(job: Demand, partition: Partition) -> str:
-    """Return what to type to request the GPUs that a partition's nodes do have."""
+    """Return the option or setting for GPUs that a partition has; empty if it has none."""
     resource = job.resources[0]
     candidates = [
         candidate
@@ -339,7 +339,6 @@ def _suggest_gpus(job: Demand, partition: Partition) -> str:
 
 
 def _count_fitting(job: Demand, partition: Partition) -> int:
-    """Return how many nodes of a partition have what a job requests of each."""
     return sum(group.count for group in partition.groups if all(map(group.has, job.resources)))
 
 
@@ -401,7 +400,7 @@ def find_oversized(jobs: Sequence[Demand], cluster: Cluster) -> Iterator[Finding
 
 
 def find_memory_excess(job: Demand, cluster: Cluster) -> Iterator[Finding]:
-    """Yield that a job requests more memory of a node than its partitions allow (MaxMemPerNode)."""
+    """Yield a finding if a job requests more memory of a node than MaxMemPerNode allows."""
     limits = {
         name: cluster.rules[name].most_memory if name in cluster.rules else None
         for name in select_partitions(job, cluster.partitions)
@@ -438,7 +437,7 @@ def find_missing_rights(jobs: Iterable[Demand], cluster: Cluster) -> Iterator[Fi
 
 
 def describe_restriction(rule: PartitionRules, reservation: str = "") -> str:
-    """Return whom a partition is for if this user is none of them; empty if it is for all.
+    """Return a clause on whom a partition is for; empty if this user may use it.
 
     Args:
         rule: The partition's rules.
@@ -454,7 +453,7 @@ def describe_restriction(rule: PartitionRules, reservation: str = "") -> str:
 
 
 def find_time_limit(job: Demand, cluster: Cluster, partition: str) -> tuple[str, TimeLimit]:
-    """Return who limits the time of a job in a partition, and to how much; empty if nobody does.
+    """Return the owner of a job's time limit in a partition, and the limit; empty: unlimited.
 
     The limits are those of the account and the QOS: on the time of one job (MaxWall), on the
     resource x minutes of all running jobs (GrpTRESRunMins) as far as this job uses them, and where
@@ -479,7 +478,7 @@ def find_time_limit(job: Demand, cluster: Cluster, partition: str) -> tuple[str,
 
 
 def _check_time(job: Demand, cluster: Cluster, partitions: Sequence[str]) -> Iterator[Finding]:
-    """Yield that accounting allows a job less time, if it does in each of its partitions."""
+    """Yield a finding if accounting allows a job less time in each of its partitions."""
     limits = [find_time_limit(job, cluster, name) for name in partitions or ("",)]
     if not all(job.is_longer_than(limit) for _, limit in limits):
         return

@@ -269,7 +269,7 @@ class Slurm(Scheduler):
         return examine.find_impossible(texts.values(), self.context)
 
     def examine(self, site: Site, *, nodes: int) -> Iterable[Finding]:
-        """Return whether Slurm answers and has what the site says."""
+        """Check that Slurm answers and has what the site names."""
         return examine.examine_site(site, self.context, nodes)
 
 
@@ -327,7 +327,7 @@ def _match_repeats(
 
 
 def _explain_foreign(watched: TrackedCampaign, row: JobRow, array: Array) -> str:
-    """Return why a job is not this campaign's, although its manifest names it; empty if it is.
+    """Explain why a job in the manifest is not this campaign's; empty if it is.
 
     A job is submitted in its campaign's directory, or by hand with a script from there, unless a
     site's sbatch, called from there, moved it. Only if that directory is gone may the campaign have

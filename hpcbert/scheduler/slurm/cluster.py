@@ -114,7 +114,7 @@ def run_queries(
 
 
 def classify_silence(outcome: Outcome) -> Silence:
-    """Return why a Slurm command did not answer; empty if it did."""
+    """Return the cause of a Slurm command's silence; empty if it answered."""
     if outcome.ok:
         return ""
     if outcome.returncode == _MISSING:
@@ -128,7 +128,7 @@ def classify_silence(outcome: Outcome) -> Silence:
 
 
 def describe_silence(kind: Silence, outcome: Outcome) -> str:
-    """Return why a command did not answer, as a sentence with the end of the command's output."""
+    """Return a sentence on a command's silence, with the last line of its stderr."""
     lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()]
     ending = f": {lines[-1]}" if lines and kind != "missing" else ""
     return f"{_SENTENCES[kind]}{ending}"

@@ -53,7 +53,7 @@ def find_conditions(
     array: Array,
     context: SchedulerContext,
 ) -> StartConditions:
-    """Return what an array waits for: the preflight, and the array before it, if it must wait.
+    """Return the arrays that an array waits for, and the slow nodes that it excludes.
 
     Args:
         watched: The campaign, with its present jobs.

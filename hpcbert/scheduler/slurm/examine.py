@@ -1,4 +1,4 @@
-"""Would Slurm take a job, and when: what doctor, plan and submit ask it before a submission."""
+"""Whether and when Slurm would run a job: the questions of doctor, plan and submit."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def _is_program(path: str) -> bool:
 
 
 def is_unreachable(outcome: Outcome) -> bool:
-    """Return whether sbatch could not ask Slurm."""
+    """Return whether sbatch failed because Slurm is missing, not configured, busy or away."""
     busy = not outcome.ok and any(phrase in outcome.stderr for phrase in TRANSIENT)
     return busy or classify_silence(outcome) in {"missing", "unconfigured", "away"}
 
 
 def examine_site(site: Site, context: SchedulerContext, nodes: int) -> Iterator[Finding]:
-    """Yield whether Slurm answers and has what the site says."""
+    """Yield findings on whether Slurm answers and has what the site names."""
 
     def ask(*argv: str) -> Outcome:
         return context.run(argv, env=submission_environment(context.environ), timeout=30)

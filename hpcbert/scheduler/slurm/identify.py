@@ -286,9 +286,9 @@ def _choose_job(watched: TrackedCampaign, array: Array, rows: Iterable[JobRow]) 
 
 
 def _may_be_renamed(watched: TrackedCampaign, array: Array, row: JobRow) -> bool:
-    """Return whether a job is renamed beyond recognition, with unknown script.
+    """Return whether a job may be the array's under any name, if its script is unknown.
 
-    Nothing else is submitted from that directory.
+    Only the campaign's jobs are submitted from its directory.
     """
     from_there = row.workdir in watched.places and not row.command
     same_form = bool(row.tasks) != array.together
@@ -298,7 +298,7 @@ def _may_be_renamed(watched: TrackedCampaign, array: Array, row: JobRow) -> bool
 def compare_identity(
     watched: TrackedCampaign, array: Array, row: JobRow
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return where a job's name and directory differ from the request: what, asked, has."""
+    """Return the differences of name and directory from the request: field, requested, actual."""
     name = () if row.name in {"", array.name} else (("JobName", array.name, row.name),)
     if row.workdir in {"", *watched.places}:
         return name
@@ -341,7 +341,7 @@ class PrintedId:
 
 
 def is_single_id(outcome: Outcome) -> bool:
-    """Return whether sbatch succeeded and printed one id and nothing else."""
+    """Return whether sbatch succeeded and printed nothing but one id."""
     lines = [line for line in outcome.stdout.splitlines() if line.strip()]
     alone = len(parse_job_ids(outcome.stdout)) == 1
     return outcome.ok and alone and all(map(parse_job_ids, lines))

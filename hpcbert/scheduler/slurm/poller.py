@@ -63,7 +63,7 @@ class SlurmPoller(Poller):
         self._queue_garbage: tuple[str, ...] = ()
 
     def poll(self) -> None:
-        """Ask if it is time to, and set the next time: sooner while states change.
+        """Query Slurm if a query is due, and set the next time: sooner while states change.
 
         squeue is asked early about ends that jobs wrote.
         """
@@ -88,7 +88,7 @@ class SlurmPoller(Poller):
         return max(0.0, self._due - self._context.now()) if self._open() else None
 
     def has_news(self) -> bool:
-        """Return whether jobs wrote ends that squeue can be asked about now."""
+        """Return whether squeue may be asked now about ends that jobs wrote."""
         if any(tracked_campaign.records.reread_changed() for tracked_campaign in self._watched):
             self._note_ends()
         return self._is_early_query_due()
@@ -111,7 +111,7 @@ class SlurmPoller(Poller):
         return self.seconds_to_news() <= 0
 
     def is_final(self, key: Key) -> bool:
-        """Return whether a repeat's end has stood long enough."""
+        """Return whether a repeat's end has stood for enough polls."""
         return self._confirmations.get(key, 0) >= _CONFIRMATIONS
 
     def _open(self) -> list[Repeat]:
@@ -159,7 +159,7 @@ class SlurmPoller(Poller):
                 )
 
     def _is_accounted(self, repeat: Repeat) -> bool:
-        """Return whether sacct says that a repeat's job has ended for good."""
+        """Return whether sacct's last answer has a final end of a repeat's job."""
         return bool(repeat.job_id) and self._watcher.is_done(repeat.tag, mode="cache")
 
     def _judge(self, repeat: Repeat, reports: Reports) -> None:
@@ -170,16 +170,16 @@ class SlurmPoller(Poller):
         self._confirmations[repeat.key] = self._count_confirmations(repeat, state, reports)
 
     def _doubts(self, repeat: Repeat, reports: Reports) -> bool:
-        """Return whether squeue has to be asked; now and then about all, because sacct may lag."""
+        """Return whether squeue must be asked; now and then about all, because sacct may lag."""
         if needs_squeue(reports) or self._confirmations.get(repeat.key, 0) > 0:
             return True
         checkup = (self._watcher.num_calls - 1) % _CHECKUP == 0
         return checkup and not self._is_accounted(repeat)
 
     def _is_lost(self, repeat: Repeat) -> bool:
-        """Return whether Slurm accepted a repeat's array some time ago and has no trace of it.
+        """Return whether Slurm has no trace of an array that it accepted some time ago.
 
-        Both commands, if they exist, must have answered in a form that could be read.
+        Both commands, if installed, must have given a readable answer.
         """
         array = repeat.array
         if self.garbage:

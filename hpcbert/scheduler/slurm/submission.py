@@ -307,10 +307,10 @@ def _judge_failure(
 def _is_full(
     watched: TrackedCampaign, array: Array, outcome: Outcome, context: SchedulerContext
 ) -> bool:
-    """Return whether an array is too much for now, because a limit counts the user's own jobs.
+    """Return whether a limit that counts the user's own jobs refuses an array for now.
 
-    If Slurm does not name the limit, a single repeat may exceed another one: it can only be too
-    much if a job of the user waits or runs.
+    If Slurm does not name the limit, a single repeat may exceed another one; it counts as refused
+    for now only if a job of the user waits or runs.
     """
     names = _LIMIT.findall(outcome.stderr)
     if names:

@@ -95,6 +95,6 @@ class Watcher(SlurmInfoWatcher):
         return info
 
     def is_done(self, job_id: str, mode: str = "force") -> bool:
-        """Return whether the job has ended for good; one that Slurm may start again has not."""
+        """Return whether a job has ended and Slurm can't start it again."""
         state = parse_state(self.get_state(job_id, mode=mode))
         return state.kind.over and not state.returns
