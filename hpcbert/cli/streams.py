@@ -132,7 +132,7 @@ def _make_stream(stream: TextIO, *, quiet: bool) -> Stream:
 
 
 def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bool:
-    """Return whether the user's locale, before Python changed it, has all scripts.
+    """Return whether the user's own locale, before Python changed it, encodes every script.
 
     Args:
         encoding: The encoding that Python chose for a stream.
