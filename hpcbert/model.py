@@ -79,12 +79,12 @@ def parse_utc(text: object) -> float | None:
 
 
 def format_stamp(seconds: float) -> str:
-    """Return seconds since the epoch as a campaign's name begins."""
+    """Return seconds since the epoch as in campaigns' names: `20260131T120000Z`."""
     return time.strftime(_STAMP, time.gmtime(seconds))
 
 
 def parse_stamp(name: str) -> float | None:
-    """Return when a campaign was created, by its name, in seconds since the epoch."""
+    """Return the time in a campaign's name, seconds since the epoch; None if it has none."""
     return _parse_time(name[:16], _STAMP) if _STAMP_PATTERN.match(name) else None
 
 
@@ -177,7 +177,7 @@ class Point:
 
     @property
     def global_batch_size(self) -> int:
-        """Samples in one optimizer step over all GPUs; without meaning until that is found."""
+        """Samples in one optimizer step over all GPUs; meaningless for an unknown batch size."""
         return self.shape.gpus * self.batch_size_per_device * self.accumulation
 
     @property
@@ -353,7 +353,7 @@ class Array:
         return self.is_unconfirmed and any(setting == "JobName" for setting, _, _ in self.changed)
 
     def is_described_by(self, name: str, workdir: str) -> bool:
-        """Return whether the controller showed this name and directory for the job's id."""
+        """Return whether the controller showed this name, not the array's, and this directory."""
         settings = {setting: value for setting, _, value in self.changed}
         return settings.get("JobName") == name and settings.get("WorkDir") in {workdir, None}
 
@@ -364,7 +364,7 @@ class Array:
         return f"{self.job_id}_{repeat - self.offset}"
 
     def status(self, repeat: int) -> str:
-        """Return where the job records the events of one repeat, relative to the campaign."""
+        """Return the path of a repeat's status file, relative to the campaign."""
         return f"status/{self.point.key}.{repeat}.jsonl"
 
 
@@ -496,7 +496,7 @@ class Campaign:
         return tuple(array for array in pending if not self.is_superseded(array))
 
     def is_superseded(self, array: Array) -> bool:
-        """Return whether retries replaced all repeats of an array."""
+        """Return whether retries replaced every repeat of an array."""
         return array.name not in self._current_names
 
     @cached_property

@@ -1,3 +1,3 @@
-"""The command line: click, one module a command, loaded when it is used."""
+"""The command line: click, one module per command, loaded when it is used."""
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
 
 
 def _count_targets(target: Target) -> str:
-    """Return what would be cancelled: `5 repeats`, `5 repeats and the preflight`."""
+    """Return `5 repeats` or `5 repeats and the preflight`."""
     count = sum(not repeat.array.preflight for repeat in target.repeats)
     preflight = " and the preflight" if count < len(target.repeats) else ""
     return f"{count} repeats{preflight}"

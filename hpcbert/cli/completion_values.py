@@ -174,7 +174,7 @@ class CompletedText(TextType):
 
 def _complete_values(parameter: str, context: click.Context) -> Iterable[str]:
     find_values = VALUES.get(parameter)
-    # Whatever a damaged recipe or manifest holds.
+    # A damaged recipe or manifest can cause any of these.
     with suppress(HpcbertError, OSError, KeyError, TypeError, AttributeError):
         return (
             [value for value in find_values(context) if value.isprintable()] if find_values else []

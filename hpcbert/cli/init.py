@@ -108,7 +108,7 @@ def _propose_site(output: Path, options: dict[str, Any]) -> Proposal | None:
 
 
 def _make_picker() -> Callable[[Question], str]:
-    """Return what answers questions: the user at the terminal, or else the default."""
+    """Return `_ask_user` at a terminal without `--json`, else a function that takes defaults."""
     if (
         sys.stdin.isatty()
         and sys.stderr.isatty()
@@ -146,7 +146,7 @@ def _ask_user(question: Question) -> str:
 
 
 def _warn_other_site(output: Path) -> list[str]:
-    """Return why hpcbert uses a site other than the file just written, if it does."""
+    """Return a warning if hpcbert finds another site than the file just written."""
     try:
         path, source = find_site("", env=os.environ, cwd=Path.cwd())
     except ConfigError as error:

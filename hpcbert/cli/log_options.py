@@ -84,7 +84,7 @@ def add_log_options(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_collect_request(values: Mapping[str, Any]) -> CollectRequest:
-    """Return what the options ask for.
+    """Return the request that the options of `add_log_options` make.
 
     Raises:
         UsageError: The window of iterations is empty.

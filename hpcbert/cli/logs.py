@@ -221,7 +221,7 @@ def _follow_log(tail: int | None, **values: Any) -> Result:
 
 
 def _read_failure(log: Log) -> Failure | None:
-    """Return why the attempt of a log failed, if its job recorded the reason."""
+    """Return the cause of an attempt's failure; None if its job recorded no failed end."""
     end = log.repeat.record.attempt(log.attempt).end_state
     if end is None or end.kind is not Kind.FAILED:
         return None

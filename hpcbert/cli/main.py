@@ -89,7 +89,7 @@ class LazyGroup(click.Group):
     """A group that lists its commands here and imports them on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which you use them."""
+        """Return the commands in the usual order of use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
         # With an underscore if Python has the name already, as `list`.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
         if _COMPLETE in os.environ:
-            from hpcbert.cli.completion_values import attach_completion  # loads most rooms
+            from hpcbert.cli.completion_values import attach_completion  # imports many modules
 
             return attach_completion(command)
         return refuse_blanks(command)

@@ -226,7 +226,7 @@ def _make_result(
 
 
 def list_advice(view: View) -> list[str]:
-    """Return what to do about repeats that need attention, one line per state."""
+    """Return the advice for repeats that need attention, one line per state and reason."""
     states = [view.states[repeat.key] for repeat in view.repeats]
     findings = dict.fromkeys(
         (f"{state.word} {state.reason}".strip(), state.advice) for state in states if state.advice

@@ -69,7 +69,7 @@ def refuse_others(allowed: Iterable[str], context: str) -> None:
 
 
 def is_typed(name: str) -> bool:
-    """Return whether an option of the current command was typed."""
+    """Return whether the command line sets an option, not its default or a variable."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
 
@@ -130,7 +130,7 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
 
     Args:
         name: The field.
-        help: Another sentence than the declaration's.
+        help: Replaces the declaration's sentence.
         arguments: Further arguments of `click.option`.
     """
     option = declared_options()[name]

@@ -57,12 +57,12 @@ MARKS = {
     Kind.UNKNOWN: Mark("?", "magenta", "unknown"),
     Kind.UNNEEDED: Mark("○", "dim", "not needed"),
 }
-# Polls without an answer from Slurm before that is worth a line.
+# Polls without an answer from Slurm before a line reports the outage.
 _SILENT_POLLS = 2
 
 
 def has_screen() -> bool:
-    """Return whether there is a terminal for a full-screen view, and a keyboard to steer it."""
+    """Return whether all standard streams are a terminal, and TERM is known and not dumb."""
     terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     return terminal and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
 
@@ -137,7 +137,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_earlier_attempts(state: RepeatState) -> str:
-    """Return how earlier attempts ended: `attempt 0 was NODE_FAIL on n3`."""
+    """Return the ends of earlier attempts: `attempt 0 was NODE_FAIL on n3`."""
     return "; ".join(
         f"attempt {attempt.attempt} was {attempt.word}"
         + (f" on {fold(attempt.nodes)}" if attempt.nodes else "")
@@ -243,7 +243,7 @@ def format_cancel_hint(tracked_campaigns: Sequence[TrackedCampaign]) -> str:
 
 
 def format_retry_plan(plan: RetryPlan, *, dry: bool = False) -> str:
-    """Return what a retry submits and why, as text."""
+    """Format the repeats, reasons and excluded nodes of a retry; with `dry`, as a proposal."""
     tracked_campaign = plan.findings.watched
     lines = []
     for array in plan.arrays:
@@ -279,9 +279,9 @@ def _read_failure(
 
 
 def find_failure(repeat: Repeat, state: RepeatState) -> Failure | None:
-    """Return why a repeat failed; its log is read once, because nothing writes to it any more.
+    """Return the cause of a repeat's failure, from its log, which is read only once.
 
-    If Slurm says that a repeat ran out of host memory, there is no other cause to look for.
+    None if it did not fail, or if Slurm says that it ran out of host memory: that is the cause.
     """
     if state.kind != Kind.FAILED or state.word == "OUT_OF_MEMORY":
         return None
@@ -290,7 +290,7 @@ def find_failure(repeat: Repeat, state: RepeatState) -> Failure | None:
 
 
 def list_failures(view: View) -> list[str]:
-    """Return why repeats failed by their logs, once for equal reasons."""
+    """Return the causes of failures, from logs, each with its number of repeats."""
     failures: dict[tuple[str, str], int] = {}
     for repeat in view.repeats:
         if failure := find_failure(repeat, view.states[repeat.key]):

@@ -68,14 +68,14 @@ class CampaignRequest:
 
 
 _NO_FILE = "hpcbert plan --init writes an example; without a file, options say what to measure."
-# What a campaign.toml sets itself, and what belongs to one framework.
+# Options that a campaign.toml replaces, and options of one framework.
 _MEASURE_OPTIONS = (*option_names(PointOptions), "nodes", "gpus_per_node")
 _FRAMEWORK_OPTIONS = ("image", "data", "source", "python")
 # Options that set the same thing: a typed one wins.
 _ALTERNATIVES = {"accumulation": "global_batch_size", "global_batch_size": "accumulation"}
 # Options that need an adaptive number of repeats.
 _ADAPTIVE = ("max_repeats", "precision_of_median")
-# Of what to measure and how, --like leaves only these to the command line.
+# The only options about what to measure, and how, that --like allows.
 _OTHER_OPTIONS = {"notify", "max_gpu_hours", "preflight", "stop_on_failure"}
 _MEASURED_OPTIONS = (
     "file",
@@ -336,7 +336,10 @@ def _list_unused_keys(file: CampaignFile | None, scheduler_name: str) -> tuple[s
 
 
 def _stops_on_failure(options: Options, plan: MeasurementPlan) -> bool:
-    """Return whether to hold shapes back if the smallest fails; by default, those of a curve."""
+    """Return the value of `--stop-on-failure`; by default, True if 1n1g is measured.
+
+    A single shape and concurrent points have nothing to hold back.
+    """
     distinct_shapes = {point.shape for point in plan.points}
     if len(distinct_shapes) == 1 or options.concurrent_points:
         return False
@@ -346,7 +349,7 @@ def _stops_on_failure(options: Options, plan: MeasurementPlan) -> bool:
 
 
 def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
-    """Return a sentence with the mail that Slurm will send, if any."""
+    """Return a sentence about the mail that Slurm will send; empty if none is requested."""
     if notify and "notify" in list_unused(scheduler_name):
         raise UsageError(
             f"--notify has no effect with the {scheduler_name} scheduler, which sends no mail.",
@@ -356,7 +359,7 @@ def _describe_mail(notify: str, scheduler_name: str) -> tuple[str, ...]:
 
 
 def _take_past_options(options: Options, past: Lock) -> Options:
-    """Return the options with those of a campaign that its request does not hold."""
+    """Return the options with the shape, concurrency and kind of job of a past campaign."""
     shape = past.largest.shape
     return replace(
         options,
@@ -379,7 +382,7 @@ def _refuse_unused_paths(recipe: Recipe, site_config: Site) -> None:
 
 
 def find_submitter() -> Submitter:
-    """Return who submits, and when."""
+    """Return the effective user, the command line, the time and the random part of ids."""
     try:
         # USER and LOGNAME may name somebody else: in a notebook, after sudo -E.
         user = pwd.getpwuid(os.geteuid()).pw_name
@@ -426,7 +429,7 @@ def plan_campaigns(
     dry: bool = False,
     planned: bool = False,
 ) -> SubmitPlan:
-    """Return what a submission will be; nothing is written.
+    """Draft the campaigns of a command line; nothing is written.
 
     Args:
         options: The options.
@@ -511,7 +514,7 @@ def refuse_costly(drafts: Sequence[Draft], max_gpu_hours: float, *, tries: int) 
 def find_obstacles(
     drafts: Sequence[Draft], *, ignore_failures: bool, ahead: PrefetchingRunner
 ) -> tuple[tuple[UsageError, ...], tuple[str, ...]]:
-    """Return what prevents submitting campaigns, and the warnings about them."""
+    """Return the errors that prevent submitting campaigns; without errors, the warnings."""
     for draft in drafts:
         for argv in list_queries(draft):
             ahead.begin(argv)

@@ -132,7 +132,7 @@ def _make_stream(stream: TextIO, *, quiet: bool) -> Stream:
 
 
 def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) -> bool:
-    """Return whether text in any script can be written.
+    """Return whether the user's own locale, before Python changed it, encodes every script.
 
     Args:
         encoding: The encoding that Python chose for a stream.
@@ -153,7 +153,7 @@ def _locale_has_unicode(encoding: str, env: Mapping[str, str], utf8_mode: bool) 
 
 
 def can_show_unicode(stream: IO[str]) -> bool:
-    """Return whether a stream takes text in any script."""
+    """Return whether a stream writes UTF-8, as one without an encoding does."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return not getattr(stream, "plain", False) and _UTF8.fullmatch(encoding) is not None
 
@@ -165,7 +165,7 @@ def line_width(stream: IO[str]) -> int:
     """
     if not stream.isatty():
         return 0
-    import shutil  # with three modules for archives
+    import shutil  # imports three modules for archives
 
     return shutil.get_terminal_size(fallback=(0, 0)).columns
 
@@ -187,5 +187,5 @@ def discard_buffer(stream: TextIO) -> None:
 
 
 def is_write_failure(stream: TextIO, error: BaseException) -> bool:
-    """Return whether writing to a standard stream raised an exception."""
+    """Return whether an exception is the stream's own last error on writing."""
     return error is getattr(stream, "failure", None)

@@ -188,7 +188,7 @@ def _make_result(
 
 
 def _format_doubt(campaign: Campaign, array: Array) -> str:
-    """Return why a job may not be an array's: the request, and what the controller shows."""
+    """Return a warning that the controller does not confirm the job id of an array."""
     shown = "Slurm does not show that job yet"
     if array.is_doubtful:
         actual = {setting: value for setting, _, value in array.changed}

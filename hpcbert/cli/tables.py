@@ -30,7 +30,7 @@ _MAX_FILES = 10
 
 
 def make_provenance() -> Provenance:
-    """Return which version, when and how, makes the tables of this process."""
+    """Return the version, the time and the command line, with its secrets masked."""
     words = redact.mask_command(["hpcbert", *sys.argv[1:]])
     return Provenance(__version__, format_utc(time.time()), shlex.join(words))
 

@@ -30,9 +30,9 @@ from hpcbert.system.runner import Runner
 _TABLE = Path(__file__).with_name("findings.toml")
 _STATUSES = ("ok", "warn", "fail")
 _FIELDS = 4
-# look.sh ends a detail so where another interface would do.
+# look.sh ends a detail like this if another interface would do.
 _INTERFACES = re.compile(r"; there are: (\S+)")
-# What a job says when it goes wrong: its script, srun, Slurm's daemon on a node.
+# Error lines of a job's script, of srun and of Slurm's daemon on a node.
 _ERROR_LINE = re.compile(r"(?:hpcbert: |\S+: error: |slurmstepd[\w.-]*: |srun: .*\boption\b).*")
 _HARMLESS_LINE = re.compile(
     r"hpcbert: repeat \d+ attempt \d+ on |slurmstepd\S* error: couldn't chdir"
@@ -61,7 +61,7 @@ _JOBS_ONLY = (
 def check_settings(site: Site) -> Iterator[ConfigError]:
     """Yield invalid settings of a site: each would stop a submission, or be ignored.
 
-    What only one command has need of (an image's form, a path) is that command's to say.
+    A command checks for itself what only it needs: the form of an image, a path.
     """
     recipes = places.list_recipes(places.recipe_folders(Path(site.where)))
     for name, settings in site.frameworks.items():
@@ -272,7 +272,7 @@ def check_containers(site: Site, recipes: Sequence[Recipe], *, run: Runner) -> I
     """Yield findings about what containers need of this machine.
 
     Args:
-        site: What is to be checked.
+        site: The site to check.
         recipes: Frameworks to check images and data of.
         run: Starts the probes.
     """
@@ -350,7 +350,7 @@ def probe_words(site: Site, recipes: Sequence[Recipe]) -> tuple[str, ...]:
 def _find_images(
     site: Site, recipes: Sequence[Recipe]
 ) -> tuple[tuple[Image, ...], tuple[Finding, ...]]:
-    """Return the images of the frameworks, prepared files where there are, and what is wrong."""
+    """Return the frameworks' images, as prepared files if there are any, and the problems."""
     images, problems = [], []
     prefix = runtimes.get_runtime(site.container.runtime).tool.prefix
     for framework in recipes:

@@ -338,7 +338,7 @@ def _origin_of_logs(paths: Sequence[Path], logs: Sequence[LogFile]) -> Origin:
 
 
 def _warn_of_mixed_windows(points: Iterable[Measured]) -> Iterator[str]:
-    """Yield which tables compare numbers that were measured over different iterations."""
+    """Yield a warning for each table whose points were measured over different iterations."""
     windows: dict[Group, dict[str, Shape]] = {}
     for point in points:
         if point.counted:
@@ -471,7 +471,7 @@ def _refuse_unused_request(request: CollectRequest | None) -> list[ResultSet]:
 
 
 def is_saved(path: Path) -> bool:
-    """Tell a file of results from a log, by its name."""
+    """Return whether a path ends in `.json`, as saved results do, and is not a directory."""
     return path.suffix.lower() == _SAVED and not path.is_dir()
 
 

@@ -318,7 +318,7 @@ def _table_key(table: PublishedTable) -> tuple[str, str, str, int]:
 def _request_for_point(
     request: CollectRequest, table: PublishedTable, point: PublishedPoint
 ) -> CollectRequest:
-    """Return the request that reads logs as a published number's were."""
+    """Return the request with the rule and the window of a published number."""
     source = point if point.rule else table
     if source.window is None:
         return request._replace(rule=source.rule)
@@ -346,7 +346,7 @@ def _check_table(
     request: CollectRequest,
     medians: Mapping[CollectRequest, Mapping[_PointKey, list[float | None]]],
 ) -> Iterator[RecordCell]:
-    """Yield the cells of a table that there are logs of."""
+    """Yield the cells of a table that have logs."""
     for point in table.points:
         point_request = _request_for_point(request, table, point)
         log_medians = medians[point_request].get((*_table_key(table), point.shape))

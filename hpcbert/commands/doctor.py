@@ -55,7 +55,7 @@ _SUBMISSION_CHECKS = {
 _DEFAULT_FRAMEWORK = "pytorch"
 # Time limit of the job: short enough to start in a gap.
 _JOB_LIMIT = TimeLimit.parse("00:10:00")
-# What MPI libraries are built for.
+# Interfaces of srun that MPI libraries are usually built for.
 _USUAL_MPI = ("pmix", "pmi2")
 # Options of srun that give a rank only a part of its node's GPUs.
 _SPLIT_OPTIONS = ("--gpus-per-task", "--gpu-bind")
@@ -328,7 +328,7 @@ def _cancel(directory: Path, run: Runner) -> None:
 def _read_job(
     site: Site, job: Draft, state: RepeatState, values: dict[str, str], run: Runner
 ) -> Iterator[Finding]:
-    """Yield the findings of an ended job, and what is known if it printed nothing."""
+    """Yield the findings of an ended job; if none can be read, a job step inspects again."""
     node_count = job.resolved.request.shape.nodes
     output = _read_output(job.directory, wait=state.word == "COMPLETED")
     lines = checks.find_error_lines(output)

@@ -135,7 +135,7 @@ class Proposal:
 
 
 def has_cluster(cluster: Cluster) -> bool:
-    """Tell whether there is a cluster here that answers.
+    """Return whether there is a cluster here that answers.
 
     Raises:
         SchedulerError: There is one, but it does not answer.
@@ -238,7 +238,7 @@ def _describe_gpus(offer: PartitionOffer) -> str:
 
 
 def _explain_choice(best: PartitionOffer, candidates: tuple[PartitionOffer, ...]) -> str:
-    """Return why a partition is best: it is the default, or the default has a drawback."""
+    """Return the reason for a partition: its GPUs, and the drawback of the default if any."""
     if best.partition.default:
         return f"the default: {_describe_gpus(best)}"
     default = next((offer for offer in candidates if offer.partition.default), None)
@@ -412,7 +412,7 @@ def _choose_time_limit(proposal: Proposal, cluster: Cluster, offer: PartitionOff
 
 
 def _smallest_job(proposal: Proposal, partition: str) -> Demand:
-    """Return a job on one whole node, with what was chosen for it."""
+    """Return a job of one hour on one whole node, as chosen so far."""
     count, gres = proposal.value_of("nodes.gpus_per_node"), proposal.value_of("slurm.gres")
     return Demand(
         partition,

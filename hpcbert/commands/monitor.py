@@ -29,7 +29,7 @@ from hpcbert.system.runner import Runner
 TOLERANCE = 10
 # Seconds between two looks at the status files, which need no query.
 _LOOK_SECONDS = 1 / 4
-# The most files that are looked at in a second, on a file system that others share.
+# Maximum number of files to stat per second, on a file system that others share.
 _MOST_STATS = 2000
 _SHORTEST = 0.05
 # A look costs processor time; wait this many times its duration until the next look.
@@ -85,7 +85,7 @@ class View:
     garbage: tuple[str, ...] = ()
 
     def count(self) -> dict[str, int]:
-        """Return how many repeats there are of each kind of state."""
+        """Return the number of repeats by kind of state; kinds without repeats are left out."""
         counts: dict[str, int] = {}
         for repeat in self.repeats:
             kind = self.states[repeat.key].kind
@@ -245,7 +245,7 @@ def _wait(seconds: float, tracker: Tracker, pause: Callable[[float], None]) -> N
 
 
 def no_answer_error(view: View) -> SchedulerError:
-    """Return the error for a Slurm that does not answer."""
+    """Return an error with the number of open repeats and the command that continues."""
     open_count = sum(not state.kind.over for state in view.states.values())
     names = list(dict.fromkeys(repeat.watched.campaign.id for repeat in view.repeats))
     command = " ".join(["hpcbert monitor", *names[: len(names) == 1]])
@@ -256,7 +256,7 @@ def no_answer_error(view: View) -> SchedulerError:
 
 
 def estimate_progress(repeat: Repeat, progress: Progress | None, *, now: float) -> RepeatProgress:
-    """Return the progress of a running repeat, from the last lines of its log."""
+    """Add an estimate of the end to progress: the remaining samples over the throughput."""
     iterations = repeat.watched.campaign.protocol.iters
     iteration = progress.iteration if progress else None
     throughput = progress.throughput if progress else None

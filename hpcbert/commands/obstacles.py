@@ -26,12 +26,12 @@ from hpcbert.slurm.controller import choose_mpi
 from hpcbert.system import machine
 from hpcbert.system.runner import Runner
 
-# Prints those of its arguments that are no modules; nothing is imported.
+# Prints the arguments that name no module, without importing the others.
 _PRINT_MISSING = (
     "import importlib.util, sys; "
     "print(*(one for one in sys.argv[1:] if importlib.util.find_spec(one) is None))"
 )
-# Seconds; a file server that hangs is not this check's affair.
+# Seconds; this check does not wait for a file server that hangs.
 _QUERY_SECONDS = 20.0
 _PREPARE_COMMAND = "hpcbert prepare --fw {}"
 _PREPARE_HINT = f"Make it ready: {_PREPARE_COMMAND}. If only the nodes have it, give --force."
@@ -52,7 +52,7 @@ def find_submission_obstacles(draft: Draft, *, run: Runner) -> tuple[Finding, ..
     findings = scheduler.create_scheduler(campaign.scheduler, SchedulerContext(run)).obstacles(
         draft.directory, requests
     )
-    # Before the interpreter is waited for.
+    # Finished before the wait for the interpreter.
     scheduler_findings = tuple(findings)
     obstacles: list[Finding] = []
     for resolved in draft.uses:
@@ -104,7 +104,7 @@ def _find_pyxis_obstacles(draft: Draft, run: Runner) -> Iterator[Finding]:
 
 
 def _module_query(resolved: Resolved) -> list[str]:
-    """Return the command that prints which modules an interpreter lacks; nothing: none matters."""
+    """Return the command that prints the modules an interpreter lacks; empty if none matters."""
     recipe, python = resolved.recipe, resolved.inputs.python
     inside = resolved.site.container.runtime != "none"
     if not recipe.modules or resolved.options.rehearse or inside:
@@ -130,9 +130,9 @@ def _find_mpi_obstacles(resolved: Resolved) -> Iterator[Finding]:
 
 
 def _find_missing_modules(resolved: Resolved, run: Runner) -> Iterator[Finding]:
-    """Yield modules that the interpreter of the ranks has not; one that can't be run has a finding.
+    """Yield a finding if the ranks' interpreter lacks modules; nothing if it can't be run.
 
-    Where ranks run on other machines, the interpreter of that name there may have them.
+    If ranks run on other machines, it is a warning: the interpreter there may have them.
     """
     recipe, python = resolved.recipe, resolved.inputs.python
     query = _module_query(resolved)
@@ -171,7 +171,7 @@ def find_framework_obstacles(
     *,
     rehearse: bool = False,
 ) -> Iterator[Finding]:
-    """Yield what a framework needs and this machine does not find.
+    """Yield findings about what a framework needs and this machine lacks.
 
     Args:
         site: Where it runs.

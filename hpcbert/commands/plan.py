@@ -107,7 +107,7 @@ class Outlook:
 
 
 def forecast(draft: Draft, earlier_campaigns: Campaigns, *, run: Runner) -> Outlook:
-    """Work out what submitting a draft would mean; nothing is written or submitted.
+    """Estimate what a draft would cost, and find its obstacles; nothing is submitted.
 
     Args:
         draft: The draft.
@@ -222,7 +222,7 @@ def _prepare_command(resolved: Resolved, kind: str) -> str:
 
 
 def list_refusals(outlook: Outlook) -> Iterator[HpcbertError]:
-    """Yield why a draft can't run, one sentence and one hint each."""
+    """Yield an error with a hint for each reason that a draft can't run."""
     blocking_parts = [missing for missing in outlook.lacks if missing.blocks]
     for framework in dict.fromkeys(missing.framework for missing in blocking_parts):
         framework_parts = [missing for missing in blocking_parts if missing.framework == framework]

@@ -149,7 +149,7 @@ class Monitor(App[None]):
         self._draw()
 
     def show_scene(self, tree: Tree, scene: Scene) -> None:
-        """Take the present states."""
+        """Draw new states; some time after all is over, close unless a key was pressed."""
         is_new_tree = tree is not self._tree
         self._tree, self._shown = tree, scene
         if is_new_tree or self._words:

@@ -351,7 +351,7 @@ def _group_cells(row: TreeRow, scene: Scene) -> dict[str, str]:
 
 
 def _format_reasons(row: TreeRow, scene: Scene) -> str:
-    """Return why a point's repeats failed, once for equal reasons, or else why it waits."""
+    """Return the causes of failures with their numbers, or else the reason for waiting."""
     if row.level is Level.CAMPAIGN:
         return ""
     texts = (scene.failures.get(repeat.key) for repeat in row.repeats)

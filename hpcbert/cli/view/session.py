@@ -171,7 +171,7 @@ class Session:
             self._show_now()
 
     def watching(self) -> AbstractContextManager[Sinks]:
-        """Take pictures."""
+        """Return receivers that pass each new state to the screen."""
         return contextlib.nullcontext(flow.Sinks(view=self._take, refresh=_UPDATE_INTERVAL))
 
     def retried(self, plans: Sequence[RetryPlan]) -> None:
@@ -221,7 +221,7 @@ class Session:
     # --- what the user asks for ------------------------------------------------------------------
 
     def offer_cancel(self, tracked_campaign: TrackedCampaign) -> Offer | str:
-        """Return what `hpcbert cancel` would do with a campaign, or why there is nothing to do."""
+        """Return an offer to cancel a campaign's jobs; a sentence if none waits or runs."""
         target = submit.find_living(tracked_campaign, run=run)
         name = tracked_campaign.campaign.id
         if not target.jobs:
@@ -235,7 +235,7 @@ class Session:
         return Offer(f"Cancel {len(target.repeats)} repeats of {name}?", act)
 
     def offer_retry(self, tracked_campaign: TrackedCampaign) -> Offer | str:
-        """Return what `hpcbert retry` would submit for a campaign, or why nothing."""
+        """Return an offer to submit invalid repeats again; a sentence if there are none."""
         directory, policy = tracked_campaign.directory, RetryPolicy()
         plan = retry.resubmit(directory, policy, run=run, floor=self._floor, dry=True)
         count = sum(len(array.repeats) for array in plan.arrays)

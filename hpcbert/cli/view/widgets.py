@@ -21,7 +21,7 @@ from hpcbert.logs.lines import NotALogError, open_log
 Line = tuple[Piece, ...]
 
 
-_END_BYTES = 1 << 16  # bytes
+_END_BYTES = 1 << 16
 
 
 class Scroll(ScrollView):
