@@ -174,7 +174,7 @@ def watch(
     pause: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> View:
-    """Follow campaigns until nothing can change any more.
+    """Follow campaigns until nothing can change any more, and return the last states.
 
     Args:
         campaigns: The campaigns.
@@ -186,9 +186,6 @@ def watch(
         clock: Seconds since the epoch.
         pause: Waits a number of seconds.
         chance: A number in [0, 1), for jitter.
-
-    Returns:
-        The last states.
 
     Raises:
         SchedulerError: Slurm gave no answer for too long, or is not on this machine although
