@@ -25,8 +25,7 @@ class CoverageCheck:
     """Checks that a log has its iterations if the rule itself does not check that.
 
     A closing line covers the program's own window, and a rule that counts lines begins wherever
-    they
-    do: a log with lost iterations is still not a log of a whole run.
+    they do: a log with lost iterations is still not a log of a whole run.
 
     Args:
         record: The lines that count iterations.
@@ -87,10 +86,10 @@ class CoverageCheck:
 
     @staticmethod
     def _is_asked_for(places: list[int], setting: Setting) -> bool:
-        """Return whether a log must have the window.
+        """Return whether the protocol's window is required of a log.
 
-        A log of other origin may be only the end of one, with its closing line. If nobody
-        requested a window, it has one if it has lines before the window and at its end.
+        A foreign log may be only the end of a log, with its closing line. If nobody requested a
+        window, it is required of logs that have lines before the window and at its end.
         """
         if not places or setting.reach:
             return bool(places)

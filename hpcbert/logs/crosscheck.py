@@ -120,7 +120,7 @@ class WindowRecord(NamedTuple):
 
 
 def find_unevenness(value: float, parts: Sequence[WindowRecord]) -> Note | None:
-    """Return how a window's number differs from its usual step; None if the steps are alike.
+    """Return a note if a window's number differs from its usual step; None if steps are alike.
 
     Args:
         value: The number, samples per second.
@@ -190,7 +190,7 @@ class Entry(NamedTuple):
 
 
 class Throughput(NamedTuple):
-    """One rule's view of the window.
+    """The throughput of the window by one rule.
 
     Attributes:
         samples: Samples per second over the whole of it.
@@ -309,7 +309,7 @@ class CrossCheck:
                 continue
             compared.add(rule.evidence)
             is_unsure = is_unsure and not rule.is_printed
-            # More micro-batches per step than one would explain why a clock sees fewer samples.
+            # Several micro-batches per step would explain why a clock sees fewer samples.
             is_explained = self.chosen.is_printed and self._needs_accumulation(rule, setting)
             if is_explained and samples > pace.samples:
                 continue
@@ -331,7 +331,7 @@ class CrossCheck:
         return not is_counted and not is_known
 
     def unevenness(self, value: float, span: Span, setting: Setting) -> Note | None:
-        """Return how a number differs from the steps that it averages; None if it does not.
+        """Return a note if a number differs from the steps that it averages; None otherwise.
 
         Args:
             value: The number.
@@ -371,7 +371,7 @@ class CrossCheck:
         return closing_rate <= steady_rate * self._room(closing_rule, step_rule)
 
     def _room(self, high_rule: Rule, low_rule: Rule) -> float:
-        """Return how many times the number of one rule may be that of another."""
+        """Return the largest permitted ratio of one rule's number to another's."""
         default = self.grammar.tolerance
         above = high_rule.tolerance if high_rule.side != "below" else 0
         below = low_rule.tolerance if low_rule.side != "above" else 0
@@ -398,7 +398,7 @@ class CrossCheck:
     def _pace(
         self, rule: Rule, span: Span, setting: Setting, *, with_first: bool = False
     ) -> Throughput | None:
-        """Return a rule's view of the window; None if the log does not have it."""
+        """Return the throughput of the window by a rule; None if the log does not have it."""
         try:
             if rule.kind == "footer":
                 return self._by_closing(rule, span, setting)

@@ -70,7 +70,7 @@ class LogFile(NamedTuple):
 
     @property
     def of_point(self) -> tuple[object, ...]:
-        """All that the path says about the run's point."""
+        """Everything that the path says about the run's point."""
         return self[1:-3]
 
 
@@ -96,7 +96,7 @@ class Discovery(NamedTuple):
     Attributes:
         campaigns: Directories that hold a manifest.
         logs: Logs outside of them, in natural order.
-        warnings: What could not be read.
+        warnings: Sentences about paths that could not be read.
         left_out: All other files.
     """
 
@@ -107,7 +107,7 @@ class Discovery(NamedTuple):
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a path stands for a campaign's archive, by its name."""
+    """Return whether a path is a campaign's archive, by its name."""
     return path.suffix.lower() == ARCHIVE and not path.is_dir()
 
 
@@ -197,7 +197,7 @@ def printable_path(path: Path) -> str:
 
 def natural_key(text: str) -> list[str | int]:
     """Return a sorting key that puts 2n8g before 10n8g."""
-    # Texts and numbers take turns, so that a number is only ever compared with a number.
+    # Texts and numbers alternate, so that numbers are only compared with numbers.
     parts: list[str | int] = [*_DIGITS.split(text)]
     parts[1::2] = map(int, parts[1::2])
     return parts
@@ -249,7 +249,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _identity(path: Path) -> _Identity:
-    """Return what a file is known by, whichever links lead to it."""
+    """Return the identity of a file, the same for all links to it."""
     folder, name = os.path.split(os.path.realpath(path))
     status = Path(folder).stat()
     return status.st_dev, status.st_ino, name

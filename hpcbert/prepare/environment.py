@@ -184,7 +184,7 @@ class _Installation:
         return self.part("failed", problem, hint=hint)
 
     def make(self, python: Interpreter) -> dict[str, Any]:
-        """Make it; a failure leaves nothing behind.
+        """Make the environment; a failure leaves nothing behind.
 
         Raises:
             IncompleteError: Something can't be installed.
@@ -227,7 +227,7 @@ class _Installation:
         if not step.source:
             self._run(python, *arguments, env=step.env)
             return
-        # Builds write into the folder that they build.
+        # Builds write into their own folder.
         copy = self.directory / "src"
         with translate_errors("copy the program", copy):
             shutil.copytree(self._checkout(), copy, symlinks=True)
@@ -257,7 +257,7 @@ class _Installation:
     def _patch(self, name: str) -> None:
         folder = packages_path(self.directory, self.virtual_environment.python)
         patch = str(Path(self.recipe.folder) / name)
-        # A repository around it does not belong to it.
+        # A repository around the checkout does not count.
         git_env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=git_env)
 

@@ -81,7 +81,7 @@ def _import_image(source_image: reference.Image, site: Site, context: Context) -
 def _ask_digest(
     source_image: reference.Image, tool: Tool, context: Context, env: Mapping[str, str]
 ) -> str:
-    """Return a registry's digest of an image; empty if its tool can't tell."""
+    """Return a registry's digest of an image; empty if the tool can't ask for it."""
     if source_image.digest or not tool.digest:
         return source_image.digest
     outcome = context.run([*tool.digest, source_image.uri], env=env, timeout=120.0)

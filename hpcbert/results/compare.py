@@ -66,12 +66,12 @@ class Side:
 
     @property
     def published(self) -> bool:
-        """Whether it is from the published record."""
+        """Whether it comes from the published record, not from runs of your own."""
         return self.row.origin is not None and self.row.origin.kind == "record"
 
     @property
     def is_single_number(self) -> bool:
-        """Whether it was published without its runs, so that nobody can repeat it."""
+        """Whether only its median was published, without the runs behind it."""
         return self.published and len(self.row.runs) == 1
 
     @property
@@ -268,7 +268,7 @@ def judge(ratio: Ratio, within: float) -> Verdict:
 
     Args:
         ratio: The ratio.
-        within: The share within which two numbers pass for equal.
+        within: The share within which two numbers are equal.
     """
     if not ratio.decides:
         return "unknown"
@@ -286,7 +286,7 @@ def _repeats_for_verdict(base: Side, new: Side, ratio: Ratio, within: float) -> 
         return min_repeats()
     existing_repeats = min(len(base.speeds), len(new.speeds))
     distance = abs(ratio.value - 1)
-    # The repeats show either the difference, or that there is none that matters.
+    # The repeats show the difference, or that it does not matter.
     return expected_repeats(spread, max(distance, within - distance), existing_repeats)
 
 
@@ -496,7 +496,7 @@ def _comparison_notes(comparison: Comparison) -> list[str]:
 def describe_contrasts(
     prefix: str, pairs: Sequence[tuple[PointPair, tuple[Contrast, ...]]]
 ) -> list[str]:
-    """Return each contrast once, with its points unless it is true of all."""
+    """Return each contrast once, with its points unless all points have it."""
     names_by_text: dict[str, list[str]] = {}
     for pair, contrasts in pairs:
         for contrast in contrasts:

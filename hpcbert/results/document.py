@@ -355,7 +355,7 @@ def _no_results(reason: str, file: str) -> UsageError:
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object if each of its keys appears once; JSON takes the last of several."""
+    """Return an object, and refuse a repeated key: JSON takes the last of several."""
     members = dict(pairs)
     if len(members) < len(pairs):
         counts = Counter(name for name, _ in pairs)

@@ -144,7 +144,7 @@ def _environment_blocks(
 
 
 def describe_topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return how GPUs, network cards and processors of a node are connected, with a legend."""
+    """Return the links between a node's GPUs, network cards and processors, with a legend."""
     nodes_by_matrix: dict[tuple[str, ...], list[str]] = {}
     for _, source_files in inputs.sources:
         for node, lines in source_files.topologies.items():
@@ -310,7 +310,7 @@ def _program_name(recipe: Recipe) -> str:
 
 
 def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return what repeats it: commands, versions, one rendered script per campaign."""
+    """Return the means to repeat the runs: commands, versions, one script per campaign."""
     blocks: list[Block] = [Code(words("repeat.report"), inputs.provenance.command)]
     if inputs.results.made:
         blocks.append(Code(words("repeat.saved"), inputs.results.made.command))

@@ -340,7 +340,7 @@ def _unknown_metrics(table: SpeedupTable, words: Words) -> tuple[str, ...]:
 
 
 def show_pictures(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the figures, each with its numbers."""
+    """Return the figures, each with a table of its numbers."""
     pictures, more = make_pictures(inputs, words)
     blocks: list[Block] = [*pictures]
     if not pictures:
