@@ -94,7 +94,7 @@ def find_by_stem(directory: Path, stem: str) -> Cached | None:
 
 
 def list_images(directory: Path) -> tuple[Cached, ...]:
-    """Return all prepared images, by name."""
+    """Return all whole images, sorted by name."""
     images = (_read_pointer(path) for path in sorted(directory.glob("[!.]*.json")))
     return tuple(image for image in images if image is not None)
 
@@ -129,7 +129,7 @@ def is_importing(directory: Path, stem: str) -> bool:
 
 
 def remove_image(directory: Path, cached: Cached) -> None:
-    """Remove a prepared image: its pointer first, so that nobody finds half of it.
+    """Remove a prepared image: its pointer first, so that no reader finds half of it.
 
     Raises:
         UsageError: It is being imported at this moment.

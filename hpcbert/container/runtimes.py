@@ -118,7 +118,7 @@ def pyxis_options(
 
 
 def has_pyxis(usage: str) -> bool:
-    """Return whether the output of `srun --help` has an option of pyxis, of any version."""
+    """Return whether the output of `srun --help` has pyxis's --container-image."""
     return "container-image" in _SRUN_OPTION.findall(usage)
 
 
@@ -187,7 +187,7 @@ class Runtime:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of this package that a job runs."""
+        """The files in hpcbert/shell that a job runs."""
         if self.enters_by_tool:
             shell = ("enter.sh", "join.sh", "sweep.sh", "image.sh", f"{self.tool.name}.sh")
             return ("joined.bash", *shell)

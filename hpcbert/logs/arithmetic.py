@@ -16,7 +16,7 @@ _NUMBER = re.compile(rb"[+-]?\d{1,18}(?:\.\d*)?(?:[eE][+-]?\d{1,3})?")
 
 
 class CannotReduceError(Exception):
-    """There is no number; `reason` says why."""
+    """A log gives no number; `reason` says why."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)

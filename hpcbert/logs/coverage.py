@@ -50,7 +50,7 @@ class CoverageCheck:
         return cls(record, covers_all=covers_all) if record else None
 
     def add(self, record: Record, iteration: int | None) -> None:
-        """Take a record."""
+        """Take a record; only those that count iterations matter."""
         if record is self.record and iteration is not None:
             self._places.add(iteration)
 
@@ -163,7 +163,7 @@ class RestartCheck:
         self._after = 0
 
     def add(self, fact: Fact, line: Line, iteration: int, *, inside: bool) -> None:
-        """Take a line with a fact, after this many iterations."""
+        """Take a line with a fact; `iteration` is the number of completed iterations."""
         if any(text in line.text for text in self._records):
             return
         if not iteration:

@@ -275,7 +275,7 @@ class CrossCheck:
     def add(
         self, record: Record, iteration: int | None, fields: dict[str, bytes], *, paused: bool
     ) -> None:
-        """Take a record."""
+        """Take a record; without an iteration, its place follows from its count."""
         track = self._tracks.get(record.name)
         if track is None:
             return
@@ -284,7 +284,7 @@ class CrossCheck:
         track.add(iteration, fields, paused=paused)
 
     def close(self, rule: Rule, text: bytes) -> None:
-        """Take the number of a closing line."""
+        """Take the number of a closing line, as text."""
         self._closing.setdefault(rule.name, []).append(text)
 
     def reasons(self, value: float, span: Span, setting: Setting) -> tuple[Reason, ...]:
@@ -325,7 +325,7 @@ class CrossCheck:
         return tuple(reasons_against)
 
     def _needs_accumulation(self, rule: Rule, setting: Setting) -> bool:
-        """Return whether a rule takes steps for micro-batches without any statement of that."""
+        """Return whether a rule's number depends on an accumulation that nothing states."""
         is_counted = rule.is_printed or rule.record.counts == "micro-batches"
         is_known = setting.accumulation is not None or setting.global_batch_size is not None
         return not is_counted and not is_known

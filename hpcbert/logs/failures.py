@@ -347,7 +347,7 @@ def _find_error_lines(data: bytes) -> Iterator[_ErrorLine]:
 
 
 def _parse_error_line(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
-    """Return the message of a line, if it is an error's."""
+    """Return the message of an error line; None for other lines."""
     text = _LABEL.sub(b"", line, count=1) if _LABEL.match(line) else line
     error_line = _classify_line(text)
     host_match = _HOST.match(text)

@@ -90,7 +90,7 @@ def whole_number(text: bytes) -> int:
 
 
 def show_text(text: bytes) -> str:
-    """Return the beginning of a log's text for a message."""
+    """Return the beginning of a log's text for a message; undecodable bytes are replaced."""
     return text[:_SHOWN].decode(errors="replace")
 
 

@@ -202,7 +202,7 @@ class Bound:
     at: int | str
 
     def resolve(self, *, skip: int, iters: int) -> int:
-        """Return the number that it stands for under a protocol."""
+        """Return the bound as a number: its own, or the protocol's `skip` or `iters`."""
         if isinstance(self.at, int):
             return self.at
         return skip if self.at == "skip" else iters
@@ -298,7 +298,7 @@ class Rule:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether its number can be compared with those of other rules."""
+        """Whether its number is a throughput that other rules may confirm."""
         return self.cross_check and self.unit != "GB/s" and self.kind != "custom"
 
     @property

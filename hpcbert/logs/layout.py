@@ -107,7 +107,7 @@ class Discovery(NamedTuple):
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a path is a campaign's archive, by its name."""
+    """Return whether a path has the suffix of a campaign's archive and is not a directory."""
     return path.suffix.lower() == ARCHIVE and not path.is_dir()
 
 
@@ -148,7 +148,7 @@ class _Findings:
         self.count = 0
 
     def take(self, path: Path, identity: _Identity, *, is_named: bool) -> None:
-        """Classify a file and take it."""
+        """Take a file as a campaign, as a log, or as left out."""
         if path.name == MANIFEST and not is_named:
             self.campaigns.setdefault(identity, path.parent)
             self.count += 1
@@ -177,7 +177,7 @@ class _Findings:
         return LeftOut(path, text, wanted=True)
 
     def discovery(self) -> Discovery:
-        """Return the findings, in order."""
+        """Return the findings, logs in natural order."""
         logs = sorted(self.logs.values(), key=lambda log: natural_key(str(log.path)))
         other_files = [
             other_file for identity, other_file in self.rest.items() if identity not in self.logs

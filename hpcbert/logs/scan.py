@@ -261,7 +261,7 @@ class _Scan:
                 self._aside(index - len(records), cut_line(data, start, end)[0], inside=was_inside)
 
     def _aside(self, index: int, line: Line, *, inside: bool) -> None:
-        """Take a line that is not a record."""
+        """Take a line with a fact, skipped steps, another program's text or a pause."""
         facts, skips, other_programs = (
             self.grammar.all_facts,
             self.grammar.skipped,
@@ -402,7 +402,7 @@ class _Scan:
             self._ends = self._ends[0] or self._line, self._line
 
     def conclude(self) -> Reading:
-        """Return the result of the reading."""
+        """Return the result of the pieces that were taken."""
         if len(self._lengths) == 1:
             (self.facts.values["sequence_length"],) = self._lengths
         setting, reasons = self._settled(self.setting)

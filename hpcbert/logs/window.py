@@ -248,7 +248,7 @@ class _Series(_WindowCollector):
         return self._records if unit == "record" else place
 
     def _follow(self, place: int) -> bool:
-        """Note how iterations continue; return whether this one was printed before."""
+        """Take the next iteration; return whether it was printed before."""
         last_place, self._last = self._last, place
         if last_place < 0:
             self._first = place

@@ -156,7 +156,7 @@ class _Installation:
 
     @property
     def files(self) -> str:
-        """The files that list the packages."""
+        """The requirements files of all steps, for a message; `nothing` without steps."""
         steps = self.virtual_environment.install
         files = [step.requirements or "the program" for step in steps]
         return ", ".join(dict.fromkeys(files)) or "nothing"
@@ -170,7 +170,7 @@ class _Installation:
         return self.part(status, detail, str(description["digest"]))
 
     def check_installed(self, description: Mapping[str, Any]) -> Part:
-        """Compare the packages with those that were installed."""
+        """Compare the packages with the recorded ones: `ready`, or `failed` if they differ."""
         try:
             changed = sorted(set(self._list_packages()) ^ set(description["packages"]))
         except IncompleteError as error:

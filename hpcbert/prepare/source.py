@@ -107,7 +107,7 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
 
 
 def _is_nested(members: Sequence[_Member], program: str) -> bool:
-    """Return whether all members are in one folder that the archive added."""
+    """Return whether all members are in one top folder that is not in the program's path."""
     top_folders = {member.name.parts[0] for member in members if member.name.parts}
     program_folder = PurePosixPath(program)
     if program and any(entry.name.is_relative_to(program_folder) for entry in members):

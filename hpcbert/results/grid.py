@@ -75,13 +75,13 @@ class Grid:
     folded: bool = False
 
     def select(self, places: Sequence[int]) -> Grid:
-        """Return the columns at some places, from 0."""
+        """Return the table with only the columns at some places, from 0."""
         columns = tuple(self.columns[place] for place in places)
         rows = tuple(tuple(row[place] for place in places) for row in self.rows)
         return replace(self, columns=columns, rows=rows)
 
     def without_empty(self) -> Grid:
-        """Return the columns with a value in some row."""
+        """Return the table without columns that have no value in any row."""
         places = range(len(self.columns))
         return self.select(
             [place for place in places if any(row[place] is not None for row in self.rows)]

@@ -22,7 +22,7 @@ from hpcbert.logs.arithmetic import median
 CONFIDENCE = 0.875
 # The largest accepted chance of reporting a difference if there is none.
 FALSE_ALARM = 0.05
-# The most repeats that anybody runs.
+# The largest number of repeats that is worth a proposal.
 MAX_REPEATS = 100
 
 

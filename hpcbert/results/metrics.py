@@ -68,7 +68,7 @@ class ModelSize(NamedTuple):
 
 
 def find_model(name: str) -> ModelSize | None:
-    """Return the sizes of a named model, such as `bert-base`."""
+    """Return the sizes of a named model, such as `bert-base`; None if the name is unknown."""
     sizes = model_facts(name)
     if not sizes:
         return None
@@ -192,7 +192,7 @@ def _compute_mfu(flops: float | None, rate: float | None) -> tuple[float | None,
 
 
 def _first_known(facts: Facts, *names: str) -> tuple[str, ...]:
-    """Return the values of the first of some facts that is known."""
+    """Return the values of the first known fact; empty if none is known."""
     values = dict(facts)
     return next((values[name] for name in names if values.get(name)), ())
 
@@ -204,7 +204,7 @@ def _positive_numbers(facts: Facts, name: str) -> list[float]:
 
 
 def _agreed_size(facts: Facts, name: str) -> int | None:
-    """Return a size on which all runs agree."""
+    """Return a size on which all runs agree; otherwise None."""
     values = _positive_numbers(facts, name)
     return int(values[0]) if len(values) == 1 else None
 

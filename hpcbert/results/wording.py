@@ -93,7 +93,7 @@ def _name_repeats(runs: list[Run], row: Row) -> str:
 
 
 def _name_run(run: Run, row: Row) -> str:
-    """Return a run's name: its number, or its log if that is not numbered so."""
+    """Return a run's name: `repeat N`, or its log if the log's name has another number."""
     numbers = _NUMBER.findall(PurePath(run.log).stem)
     if run.state != FOREIGN or not run.log or numbers[-1:] == [str(run.repeat)]:
         return f"repeat {run.repeat}"
@@ -121,7 +121,7 @@ def earlier_attempts(run: Run) -> tuple[str, ...]:
 
 
 def describe_differences(row: Row) -> tuple[str, ...]:
-    """Return the differences between a row's nodes, the first few, one sentence each."""
+    """Return the first differences between a row's nodes, and the number of the others."""
     shown = [sanitize(str(difference)) for difference in row.differences[:_MAX_DIFFERENCES]]
     remaining = len(row.differences) - len(shown)
     return (*shown, f"{remaining} more: --json has them all") if remaining else tuple(shown)
@@ -140,7 +140,7 @@ def row_notes(row: Row) -> tuple[str, ...]:
 
 
 def describe_sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
-    """Return the number of valid repeats, and whether they suffice."""
+    """Return the number of valid repeats, and the width of their interval with its limit."""
     count = f"{len(numbers)} of at most {adaptive.max_repeats} repeats"
     if not numbers:
         return count

@@ -166,7 +166,7 @@ def _converter(kind: str, low: float, high: float) -> Callable[[str], Any]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line, from the fields of `Settings`."""
     parser = argparse.ArgumentParser(
         prog="bert_pretrain.py",
         description="Pre-train BERT on synthetic or real data and report samples per second.",
@@ -1263,7 +1263,7 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the GPU's name, or the processor's."""
+    """Return the GPU's name by its driver, or the processor's."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     path = Path("/proc/cpuinfo")

@@ -26,7 +26,7 @@ OTHERS = "".join(sys.argv[2:])
 
 
 def report(name: str, status: str, detail: str) -> None:
-    """Print a finding."""
+    """Print a finding as tab-separated fields: node, name, status, detail."""
     print(NODE, name, status, " ".join(detail.split()), sep="\t", flush=True)
 
 

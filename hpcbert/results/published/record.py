@@ -131,7 +131,7 @@ class Publication:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def facts_of(self, table: PublishedTable) -> dict[str, str]:
-        """Return the known hardware and software of a table."""
+        """Return the facts of a table and its source; those of the table win."""
         length = table.sequence_length
         length_fact = {"sequence_length": str(length)} if length else {}
         return {**self.facts, **table.facts, **length_fact}
@@ -142,7 +142,7 @@ class Publication:
         return f"{self.repository}@{table.commit[:7]}, {table.path}{heading}"
 
     def full_name(self, table: PublishedTable) -> str:
-        """Return a table's full name."""
+        """Return a table's name in the record, `SOURCE:TABLE`, without its edition."""
         return f"{self.name}:{table.name}"
 
 

@@ -166,7 +166,7 @@ class Report:
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        """Every figure."""
+        """The figures of all sections."""
         blocks = (block for section in self.sections for block in section.blocks)
         return tuple(block for block in blocks if isinstance(block, Picture))
 

@@ -74,7 +74,7 @@ _DIGITS = 12
 
 
 def compose_report(inputs: ReportInput, words: Words) -> Report:
-    """Return a report in one language."""
+    """Return a report in the language of the words."""
     rows = [row for table in inputs.tables for row in table.rows]
     counts = words(
         "lead.counts",
@@ -191,7 +191,6 @@ def _first_known(facts: dict[str, str], names: Iterable[str]) -> str:
 
 
 def _list_names(names: Iterable[str], words: Words) -> str:
-    """Return the first few names and the number of the others."""
     unique = list(dict.fromkeys(names))
     text = words("comma").join(unique[:_MAX_NAMES])
     remaining = len(unique) - _MAX_NAMES
@@ -331,7 +330,7 @@ def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 
 
 def _source_facts(source: Source) -> Iterator[tuple[str, str]]:
-    """Yield what a campaign used, by the end of its key in the catalogue."""
+    """Yield versions, protocol and materials of a campaign, by the ends of their catalogue keys."""
     for key in ("created", "hpcbert", "site", "scheduler", "runtime", "image", "recipe_digest"):
         yield key, getattr(source, key)
     if protocol := source.protocol:
@@ -377,7 +376,7 @@ def list_left_out(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 
 
 def explain_flags(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the meaning of the flags in the tables."""
+    """Return the meaning of each flag in the tables; a sentence if they have none."""
     rows = [row for table in inputs.tables for row in table.rows]
     used_flags = {flag for row in rows for flag in row.flags}
     used_flags |= {flag for row in rows for run in row.runs for flag in run.flags}
@@ -393,7 +392,7 @@ def explain_flags(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 
 
 def list_digests(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the digests of the files behind the numbers."""
+    """Return the SHA-256 of the files behind the numbers, and the sources without files."""
     rows = tuple(
         (sanitize(source.name), sanitize(path), digest)
         for source, source_files in inputs.sources

@@ -368,7 +368,7 @@ def list_runs(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 
 
 def table_name(group: Group, words: Words) -> str:
-    """Return the name of a table."""
+    """Return a table's title with batch size and variant, in the report's language."""
     parts = [
         table_title(group),
         words("batch", size=group.batch),
