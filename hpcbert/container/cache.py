@@ -58,7 +58,7 @@ class Cached:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file without a pointer: an old image, or what a killed import left.
+    """A file without a pointer: an old image, or the remains of a killed import.
 
     Attributes:
         busy: Whether an import that seems alive owns it.
@@ -78,7 +78,7 @@ def built_stem(framework: str, base: str, install: Sequence[str]) -> str:
 
 
 def find_image(directory: Path, image: Image, prefix: str = "") -> Cached | None:
-    """Return the prepared file of a registry's image, if there is a whole one.
+    """Return the prepared file of a registry's image; None without a whole one.
 
     Args:
         directory: The directory of prepared images.
@@ -89,12 +89,12 @@ def find_image(directory: Path, image: Image, prefix: str = "") -> Cached | None
 
 
 def find_by_stem(directory: Path, stem: str) -> Cached | None:
-    """Return the prepared image of a stem, if there is a whole one."""
+    """Return the prepared image of a stem; None without a whole one."""
     return _read_pointer(directory / f"{stem}.json")
 
 
 def list_images(directory: Path) -> tuple[Cached, ...]:
-    """Return all prepared images, by name."""
+    """Return all whole images, sorted by name."""
     images = (_read_pointer(path) for path in sorted(directory.glob("[!.]*.json")))
     return tuple(image for image in images if image is not None)
 
@@ -117,7 +117,7 @@ def find_leftovers(directory: Path) -> tuple[Leftover, ...]:
 
 
 def is_importing(directory: Path, stem: str) -> bool:
-    """Return whether a stem's lock has a holder that seems to be alive."""
+    """Return whether the holder of a stem's lock seems to be alive."""
     lock = directory / f".{stem}~lock"
     holder = lock / "holder"
     try:
@@ -129,7 +129,7 @@ def is_importing(directory: Path, stem: str) -> bool:
 
 
 def remove_image(directory: Path, cached: Cached) -> None:
-    """Remove a prepared image: its pointer first, so that nobody finds half of it.
+    """Remove a prepared image: its pointer first, so that no reader finds half of it.
 
     Raises:
         UsageError: It is being imported at this moment.
@@ -146,7 +146,7 @@ def remove_image(directory: Path, cached: Cached) -> None:
 
 
 def remove_leftovers(candidates: Sequence[Leftover]) -> tuple[Leftover, ...]:
-    """Remove what no living import owns, and return what was removed.
+    """Remove leftovers without a living import, and return the removed ones.
 
     Raises:
         HpcbertError: The file system refused.
@@ -190,7 +190,7 @@ def _read_pointer(pointer: Path) -> Cached | None:
 
 
 def _is_dead_here(holder_fields: Sequence[str]) -> bool:
-    """Whether a holder, as image.sh writes it, was a process here that is gone."""
+    """Return whether a lock's holder, as image.sh writes it, was on this host and has ended."""
     if len(holder_fields) != 5:  # noqa: PLR2004 - token, host, place, pid, moment of start
         return False
     _, _, holder_place, pid, start_time = holder_fields

@@ -16,7 +16,7 @@ from typing import Literal
 
 from hpcbert.errors import UsageError
 
-# What enroot before 4.2 wants the hub to be called, in the URI and in the file of credentials.
+# The hub's name for enroot before 4.2, in the URI and in the file of credentials.
 HUB = "registry-1.docker.io"
 _HUB_NAMES = ("docker.io", "index.docker.io", HUB)
 _DAEMONS = ("dockerd://", "podman://")

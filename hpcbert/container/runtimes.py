@@ -26,7 +26,7 @@ class Mount:
     Attributes:
         source: A path, `tmpfs` or `umount`.
         target: Where in the container.
-        flags: What is added to the defaults, in order.
+        flags: Flags in addition to the defaults, in order.
     """
 
     source: str
@@ -43,8 +43,8 @@ def parse_mount(text: str) -> Mount:
     """Read one mount.
 
     Raises:
-        UsageError: Source or target is neither a path nor one of the known words, or contains what
-            no mount can: a colon, a comma or a control character.
+        UsageError: Source or target is neither a path nor one of the known words, or contains a
+            colon, a comma or a control character.
     """
     source, *fields = text.split(":")
     target = fields[0] if fields else source
@@ -73,7 +73,7 @@ def bind_mount(path: str) -> Mount:
     """Return the mount of a path to the same path.
 
     Raises:
-        UsageError: The path contains what no mount can.
+        UsageError: The path contains a character that mounts can't have.
     """
     if ":" in path or "," in path or not path.isprintable():
         raise UsageError(f"{path!r} contains a comma or a colon, which container mounts can't.")
@@ -118,7 +118,7 @@ def pyxis_options(
 
 
 def has_pyxis(usage: str) -> bool:
-    """Return whether the output of `srun --help` shows any pyxis."""
+    """Return whether the output of `srun --help` has pyxis's --container-image."""
     return "container-image" in _SRUN_OPTION.findall(usage)
 
 
@@ -159,7 +159,7 @@ class Tool:
     folders: tuple[tuple[str, str], ...] = ()
 
     def reads(self, path: str) -> bool:
-        """Return whether a file begins like its images; Apptainer enters a directory as well."""
+        """Return whether a file is an image by its magic; Apptainer enters a directory as well."""
         offset, magic = self.magic
         if self.slashed and Path(path).is_dir():
             return True
@@ -187,7 +187,7 @@ class Runtime:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of this package that a job runs."""
+        """The files in hpcbert/shell that a job runs."""
         if self.enters_by_tool:
             shell = ("enter.sh", "join.sh", "sweep.sh", "image.sh", f"{self.tool.name}.sh")
             return ("joined.bash", *shell)
@@ -234,7 +234,7 @@ RUNTIMES = {
 
 
 def get_runtime(name: str) -> Runtime:
-    """Return the runtime in a site's file; `none` is not one.
+    """Return the runtime that a site's file names; `none` is not a runtime.
 
     Raises:
         KeyError: The runtime does not exist.
@@ -243,7 +243,7 @@ def get_runtime(name: str) -> Runtime:
 
 
 def image_uri(image: Image | None, runtime: str) -> str:
-    """Return an image in the form that a runtime needs; empty without one."""
+    """Return an image in the form that a runtime needs; empty without an image."""
     if image is None:
         return ""
     return image.slashed if runtime in RUNTIMES and RUNTIMES[runtime].tool.slashed else image.uri

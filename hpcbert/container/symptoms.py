@@ -223,7 +223,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
 
 
 def find_symptom(output: str) -> Symptom | None:
-    """Return the row that matches the output of a failed program, if any."""
+    """Return the first row that matches the output of a failed program; None if none does."""
     for symptom in SYMPTOMS:
         if re.search(symptom.shows, output, re.IGNORECASE | re.DOTALL):
             return symptom

@@ -28,7 +28,7 @@ def find_frameworks(
 ) -> tuple[str, ...]:
     """Return the frameworks whose lines a log has, those with the most of them.
 
-    Never raises because of the file's content, or of what is in its place.
+    Never raises, whatever the path leads to.
 
     Args:
         path: The log.
@@ -56,7 +56,7 @@ def find_frameworks(
 
 
 def _count_records(piece: bytes, grammar: Grammar) -> int:
-    """Return how many records of a grammar a piece of a log has, or enough of them."""
+    """Return the number of a grammar's records in a piece of a log, counted up to a limit."""
     count = 0
     for record in grammar.records:
         for _, line in record_lines(piece, record):
@@ -69,7 +69,7 @@ def _count_records(piece: bytes, grammar: Grammar) -> int:
 
 
 def explain_unread(path: Path, framework: str, similar_frameworks: tuple[str, ...]) -> Reason:
-    """Return why a log has no line of a framework, or hardly any.
+    """Return the reason for a log with few lines of a framework, or none.
 
     Args:
         path: The log.
@@ -104,7 +104,7 @@ _SHOWN = 3
 def advise(
     path: Path, grammar: Grammar, rule: Rule, setting: Setting, reason: str, *, to_end: bool
 ) -> str:
-    """Return why a log has no number by a rule, and what to type instead.
+    """Return the reason for a missing number, with the options that would give one.
 
     Never raises because of the file's content.
 
@@ -161,7 +161,7 @@ def _format_places(places: Sequence[int]) -> str:
 def _find_options(
     path: Path, grammar: Grammar, setting: Setting, places: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield the rules that give a number, with their windows; those without caution only."""
+    """Yield the rules without a caution that give a number, with their windows."""
     for rule in grammar.rules if not grammar.reader else ():
         if rule.caution and not rule.cross_check:
             continue

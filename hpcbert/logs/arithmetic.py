@@ -16,7 +16,7 @@ _NUMBER = re.compile(rb"[+-]?\d{1,18}(?:\.\d*)?(?:[eE][+-]?\d{1,3})?")
 
 
 class CannotReduceError(Exception):
-    """There is no number; `reason` says why."""
+    """A log gives no number; `reason` says why."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -67,12 +67,12 @@ def duration(moments: Sequence[float]) -> float:
 
 
 def throughput(rule: Rule, value: float, setting: Setting) -> float:
-    """Return the meaning of a printed rate, as `throughputs` does."""
+    """Return one printed rate in samples per second over all GPUs; raises as `throughputs`."""
     return throughputs(rule, (value,), setting)[0]
 
 
 def throughputs(rule: Rule, values: Sequence[float], setting: Setting) -> list[float]:
-    """Return the meaning of printed rates in samples per second over all GPUs.
+    """Return printed rates in samples per second over all GPUs.
 
     Raises:
         CannotReduceError: They are bandwidths, which are not throughputs.
@@ -102,7 +102,7 @@ def average(rule: Rule, values: Sequence[float], stride: int, setting: Setting) 
 
 
 def average_each(rule: Rule, values: Sequence[float], stride: int, setting: Setting) -> list[float]:
-    """Return what `average` makes of each number alone."""
+    """Return the throughput of each record, as `average` gives it for the record alone."""
     if rule.kind == "rate" and rule.average != "harmonic":
         return throughputs(rule, [require_positive(value) for value in values], setting)
     untrimmed_rule = replace(rule, trim=0) if rule.trim else rule

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _BEFORE = re.compile(rb"(?:\d[\d.,]*|(?<![\w)\]])[+-])\Z")
-# The bytes that _BEFORE can end with: what touches most numbers is none of them.
+# The bytes that _BEFORE can end with; most numbers touch other bytes.
 _BEFORE_ENDS = b"0123456789.,+-"
 _AFTER = re.compile(rb"(?:[eE][+-]?\d|[\w%]|[.,](?=\d))+| [kKMGT](?!\w)")
 # A unit other than samples per second, or seconds.
@@ -82,7 +82,7 @@ def find_number_groups(pattern: str, names: Container[str]) -> tuple[NumberGroup
 
 
 def _is_literal(pattern: str, position: int) -> bool:
-    """Return whether a pattern has a literal letter, digit or underscore at a place."""
+    """Return whether a place in a pattern has a letter, digit or underscore without a backslash."""
     if (
         position < 0
         or position >= len(pattern)

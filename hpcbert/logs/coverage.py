@@ -25,8 +25,7 @@ class CoverageCheck:
     """Checks that a log has its iterations if the rule itself does not check that.
 
     A closing line covers the program's own window, and a rule that counts lines begins wherever
-    they
-    do: a log with lost iterations is still not a log of a whole run.
+    they do: a log with lost iterations is still not a log of a whole run.
 
     Args:
         record: The lines that count iterations.
@@ -51,7 +50,7 @@ class CoverageCheck:
         return cls(record, covers_all=covers_all) if record else None
 
     def add(self, record: Record, iteration: int | None) -> None:
-        """Take a record."""
+        """Take a record; only those that count iterations matter."""
         if record is self.record and iteration is not None:
             self._places.add(iteration)
 
@@ -87,10 +86,10 @@ class CoverageCheck:
 
     @staticmethod
     def _is_asked_for(places: list[int], setting: Setting) -> bool:
-        """Return whether a log must have the window.
+        """Return whether the protocol's window is required of a log.
 
-        A log of other origin may be only the end of one, with its closing line. If nobody
-        requested a window, it has one if it has lines before the window and at its end.
+        A foreign log may be only the end of a log, with its closing line. If nobody requested a
+        window, it is required of logs that have lines before the window and at its end.
         """
         if not places or setting.reach:
             return bool(places)
@@ -164,7 +163,7 @@ class RestartCheck:
         self._after = 0
 
     def add(self, fact: Fact, line: Line, iteration: int, *, inside: bool) -> None:
-        """Take a line with a fact, after this many iterations."""
+        """Take a line with a fact; `iteration` is the number of completed iterations."""
         if any(text in line.text for text in self._records):
             return
         if not iteration:

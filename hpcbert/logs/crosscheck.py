@@ -120,7 +120,7 @@ class WindowRecord(NamedTuple):
 
 
 def find_unevenness(value: float, parts: Sequence[WindowRecord]) -> Note | None:
-    """Return how a window's number differs from its usual step; None if the steps are alike.
+    """Return a note if a window's number differs from its usual step; None if steps are alike.
 
     Args:
         value: The number, samples per second.
@@ -190,7 +190,7 @@ class Entry(NamedTuple):
 
 
 class Throughput(NamedTuple):
-    """One rule's view of the window.
+    """The throughput of the window by one rule.
 
     Attributes:
         samples: Samples per second over the whole of it.
@@ -275,7 +275,7 @@ class CrossCheck:
     def add(
         self, record: Record, iteration: int | None, fields: dict[str, bytes], *, paused: bool
     ) -> None:
-        """Take a record."""
+        """Take a record; without an iteration, its place follows from its count."""
         track = self._tracks.get(record.name)
         if track is None:
             return
@@ -284,7 +284,7 @@ class CrossCheck:
         track.add(iteration, fields, paused=paused)
 
     def close(self, rule: Rule, text: bytes) -> None:
-        """Take the number of a closing line."""
+        """Take the number of a closing line, as text."""
         self._closing.setdefault(rule.name, []).append(text)
 
     def reasons(self, value: float, span: Span, setting: Setting) -> tuple[Reason, ...]:
@@ -309,7 +309,7 @@ class CrossCheck:
                 continue
             compared.add(rule.evidence)
             is_unsure = is_unsure and not rule.is_printed
-            # More micro-batches per step than one would explain why a clock sees fewer samples.
+            # Several micro-batches per step would explain why a clock sees fewer samples.
             is_explained = self.chosen.is_printed and self._needs_accumulation(rule, setting)
             if is_explained and samples > pace.samples:
                 continue
@@ -325,13 +325,13 @@ class CrossCheck:
         return tuple(reasons_against)
 
     def _needs_accumulation(self, rule: Rule, setting: Setting) -> bool:
-        """Return whether a rule takes steps for micro-batches without any statement of that."""
+        """Return whether a rule's number depends on an accumulation that nothing states."""
         is_counted = rule.is_printed or rule.record.counts == "micro-batches"
         is_known = setting.accumulation is not None or setting.global_batch_size is not None
         return not is_counted and not is_known
 
     def unevenness(self, value: float, span: Span, setting: Setting) -> Note | None:
-        """Return how a number differs from the steps that it averages; None if it does not.
+        """Return a note if a number differs from the steps that it averages; None otherwise.
 
         Args:
             value: The number.
@@ -371,7 +371,7 @@ class CrossCheck:
         return closing_rate <= steady_rate * self._room(closing_rule, step_rule)
 
     def _room(self, high_rule: Rule, low_rule: Rule) -> float:
-        """Return how many times the number of one rule may be that of another."""
+        """Return the largest permitted ratio of one rule's number to another's."""
         default = self.grammar.tolerance
         above = high_rule.tolerance if high_rule.side != "below" else 0
         below = low_rule.tolerance if low_rule.side != "above" else 0
@@ -398,7 +398,7 @@ class CrossCheck:
     def _pace(
         self, rule: Rule, span: Span, setting: Setting, *, with_first: bool = False
     ) -> Throughput | None:
-        """Return a rule's view of the window; None if the log does not have it."""
+        """Return the throughput of the window by a rule; None if the log does not have it."""
         try:
             if rule.kind == "footer":
                 return self._by_closing(rule, span, setting)

@@ -93,7 +93,7 @@ class LogFacts:
         return values
 
     def _is_torn(self, fact: Fact, line_count: int, setting: Setting) -> bool:
-        """Return whether some lines are missing that nothing depends on.
+        """Return whether so few lines are missing that they may be torn.
 
         Ranks that write at once tear each other's lines. A run on half as many is something else.
         """

@@ -161,12 +161,12 @@ class Failure(NamedTuple):
 
 
 def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failure | None:
-    """Return what a failed run lacked according to its log; None if the log does not say.
+    """Return the memory that a failed run lacked, from its log; None if the log does not say.
 
     The first words count: later ones may be other ranks' errors about their peers. But if Slurm
     killed a process for the host's memory, that is the cause of all others.
 
-    Never raises because of the file's content, or of what is in its place.
+    Never raises, whatever the path leads to.
 
     Args:
         path: The log.
@@ -194,7 +194,7 @@ def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failu
 def explain_failure(
     path: Path, grammar: Grammar, device: Device = "gpu", output_paths: Sequence[Path] = ()
 ) -> Failure | None:
-    """Return why a run failed: what it lacked, or else the last error line; None if unknown.
+    """Return the lack of memory that ended a run, or its last error line; None if unknown.
 
     Args:
         path: Its log.
@@ -257,7 +257,7 @@ def add_cause(
     device: Device = "gpu",
     output_paths: Sequence[Path] = (),
 ) -> tuple[Reason, ...]:
-    """Return the reasons against a run, with why it failed if that may explain them.
+    """Return the reasons against a run, with the failure that may explain them.
 
     Args:
         path: Its log.
@@ -277,7 +277,7 @@ def add_cause(
 def explain_status(
     grammar: Grammar, reasons: Sequence[Reason], exit_status: int | None
 ) -> tuple[Reason, ...]:
-    """Return what a failed run lacked by its exit status, if its log does not say.
+    """Return the lack of memory that an exit status means, if the log does not say it.
 
     Args:
         grammar: How the framework's logs are read.
@@ -318,7 +318,7 @@ class _ErrorLine(NamedTuple):
 def last_error(path: Path) -> str:
     """Return the last error line of a log; empty if it has none.
 
-    Never raises because of the file's content, or of what is in its place.
+    Never raises, whatever the path leads to.
     """
     best_line = _ErrorLine(0, b"")
     try:
@@ -347,7 +347,7 @@ def _find_error_lines(data: bytes) -> Iterator[_ErrorLine]:
 
 
 def _parse_error_line(line: bytes, data: bytes, end: int) -> _ErrorLine | None:
-    """Return the message of a line, if it is an error's."""
+    """Return the message of an error line; None for other lines."""
     text = _LABEL.sub(b"", line, count=1) if _LABEL.match(line) else line
     error_line = _classify_line(text)
     host_match = _HOST.match(text)
@@ -397,12 +397,12 @@ def _end_of_traceback(data: bytes, start: int, end: int) -> _ErrorLine | None:
 
 
 def _is_same_rank(label: bytes, line: bytes) -> bool:
-    """Return whether a line without a traceback's label may continue it; other ranks' can't."""
+    """Return whether a line may continue a labelled traceback; other ranks' lines can't."""
     return not label.strip() or not _LABEL.match(line)
 
 
 def _append_next_line(text: bytes, data: bytes, end: int) -> bytes:
-    """Return an exception's name with the next informative line, because it says nothing itself."""
+    """Return an exception's name and the next informative line: the name alone says nothing."""
     lines = data[end + 1 : end + 1 + LINE].split(b"\n")
     next_line = (
         next((line for line in lines if _LABEL.sub(b"", line).strip()), b"")

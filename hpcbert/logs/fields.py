@@ -38,7 +38,7 @@ def record_matches(data: bytes, record: Record) -> Iterator[re.Match[bytes]]:
 
 
 def read_fields(match: re.Match[bytes], numbers: tuple[NumberGroup, ...]) -> dict[str, bytes]:
-    """Return the fields that are there, each number with everything that touches it."""
+    """Return the fields of a match, each number with everything that touches it."""
     fields = match.groupdict()
     if None in fields.values():
         fields = {name: text for name, text in fields.items() if text is not None}
@@ -51,7 +51,7 @@ def read_fields(match: re.Match[bytes], numbers: tuple[NumberGroup, ...]) -> dic
 def is_copy(
     record: tuple[int | None, dict[str, bytes]], other_record: tuple[int | None, dict[str, bytes]]
 ) -> bool:
-    """Return whether two records, iteration and fields, are one line that was written twice.
+    """Return whether two records (iteration, fields) are copies of one line.
 
     They have the same time or, if lines have none, the same fields. Either may be torn.
     """
@@ -66,7 +66,7 @@ def is_copy(
 
 
 def has_field(match: re.Match[bytes], name: str) -> bool:
-    """Return whether a match has a field."""
+    """Return whether a field took part in a match; optional ones may not."""
     return name in match.re.groupindex and match[name] is not None
 
 
@@ -90,7 +90,7 @@ def whole_number(text: bytes) -> int:
 
 
 def show_text(text: bytes) -> str:
-    """Return the beginning of a log's text for a message."""
+    """Return the beginning of a log's text for a message; undecodable bytes are replaced."""
     return text[:_SHOWN].decode(errors="replace")
 
 

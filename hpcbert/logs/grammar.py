@@ -137,7 +137,7 @@ class LineKind:
     match: Annotated[re.Pattern[bytes], EncodedAs(str, _compile)]
 
     def has(self, field: str) -> bool:
-        """Return whether the line has a field."""
+        """Return whether the pattern has a group of this name."""
         return field in self.match.groupindex
 
     def _numbers(self, word_groups: tuple[str, ...]) -> tuple[NumberGroup, ...]:
@@ -202,7 +202,7 @@ class Bound:
     at: int | str
 
     def resolve(self, *, skip: int, iters: int) -> int:
-        """Return the number that it stands for under a protocol."""
+        """Return the bound as a number: its own, or the protocol's `skip` or `iters`."""
         if isinstance(self.at, int):
             return self.at
         return skip if self.at == "skip" else iters
@@ -298,7 +298,7 @@ class Rule:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether its number can be compared with those of other rules."""
+        """Whether its number is a throughput that other rules may confirm."""
         return self.cross_check and self.unit != "GB/s" and self.kind != "custom"
 
     @property
@@ -308,12 +308,12 @@ class Rule:
 
     @cached_property
     def evidence(self) -> tuple[bytes, str]:
-        """What it reads: two rules that read the same can't confirm each other."""
+        """Text and field that it reads: rules with the same ones can't confirm each other."""
         return self.record.contains, self.field
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What users of this rule must know."""
+        """Sentences that users of this rule must know."""
         return (f"rule {self.name}: {self.caution}",) if self.caution else ()
 
 
@@ -422,7 +422,7 @@ class Grammar:
         rules: The first is the default.
         reader: Name of the entry point that reads a log instead of the grammar; empty for none.
         sequence_length: Tokens in a sample if the log doesn't say, and the value that a campaign's
-        log must have if no option requested another; 0 if unknown.
+            log must have if no option requested another; 0 if unknown.
         packing: Largest average number of samples that may be packed into one; 1 for no packing.
         rehearsal: Text that marks a log as a rehearsal.
         tolerance: Share by which a rule's number may differ from another's of the same log.
@@ -432,9 +432,8 @@ class Grammar:
         accumulation: Micro-batches per step of a program with a fixed number; 0: unknown.
         skipped: Lines about skipped optimizer steps.
         others: Lines of other programs: a log with one is refused.
-        pauses: Texts of lines after which a record, or the next one, may be slow, about a
-            checkpoint
-        or an evaluation; or texts of a record's own line.
+        pauses: Texts of lines about a checkpoint or an evaluation, after which a record, or the
+            next one, may be slow; or texts of a record's own line.
         failures: Words that say what a failed run lacked; the first one in the log counts.
     """
 
@@ -479,7 +478,7 @@ class Grammar:
 
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
-        """The texts to search lines for: of all kinds of lines and then pauses, in order."""
+        """The texts to search lines for, in order: those of all kinds of lines, then pauses."""
         kinds = (*self.records, *self.all_facts, *self.skipped, *self.others)
         return (*(kind.contains for kind in kinds), *self.pauses)
 
@@ -528,7 +527,7 @@ class Grammar:
 
 
 def _entry_point_name(reader: str) -> str:
-    """Return the name of an entry point: nothing else that a recipe names is imported."""
+    """Return the name of an entry point: a recipe can have nothing else imported."""
     name = reader.removeprefix(readers.PREFIX)
     if not name or name == reader:
         hint = f"Offer the function as an entry point in the group {readers.GROUP}."

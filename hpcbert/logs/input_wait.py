@@ -1,4 +1,4 @@
-"""How long a program waited for its input, as far as its log says so."""
+"""The share of time that a program waited for its input, as far as its log says so."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class LogFile(NamedTuple):
 
     @property
     def of_point(self) -> tuple[object, ...]:
-        """All that the path says about the run's point."""
+        """Everything that the path says about the run's point."""
         return self[1:-3]
 
 
@@ -96,7 +96,7 @@ class Discovery(NamedTuple):
     Attributes:
         campaigns: Directories that hold a manifest.
         logs: Logs outside of them, in natural order.
-        warnings: What could not be read.
+        warnings: Sentences about paths that could not be read.
         left_out: All other files.
     """
 
@@ -107,7 +107,7 @@ class Discovery(NamedTuple):
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a path stands for a campaign's archive, by its name."""
+    """Return whether a path has the suffix of a campaign's archive and is not a directory."""
     return path.suffix.lower() == ARCHIVE and not path.is_dir()
 
 
@@ -148,7 +148,7 @@ class _Findings:
         self.count = 0
 
     def take(self, path: Path, identity: _Identity, *, is_named: bool) -> None:
-        """Classify a file and take it."""
+        """Take a file as a campaign, as a log, or as left out."""
         if path.name == MANIFEST and not is_named:
             self.campaigns.setdefault(identity, path.parent)
             self.count += 1
@@ -177,7 +177,7 @@ class _Findings:
         return LeftOut(path, text, wanted=True)
 
     def discovery(self) -> Discovery:
-        """Return the findings, in order."""
+        """Return the findings, logs in natural order."""
         logs = sorted(self.logs.values(), key=lambda log: natural_key(str(log.path)))
         other_files = [
             other_file for identity, other_file in self.rest.items() if identity not in self.logs
@@ -197,7 +197,7 @@ def printable_path(path: Path) -> str:
 
 def natural_key(text: str) -> list[str | int]:
     """Return a sorting key that puts 2n8g before 10n8g."""
-    # Texts and numbers take turns, so that a number is only ever compared with a number.
+    # Texts and numbers alternate, so that numbers are only compared with numbers.
     parts: list[str | int] = [*_DIGITS.split(text)]
     parts[1::2] = map(int, parts[1::2])
     return parts
@@ -249,7 +249,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _identity(path: Path) -> _Identity:
-    """Return what a file is known by, whichever links lead to it."""
+    """Return the identity of a file, the same for all links to it."""
     folder, name = os.path.split(os.path.realpath(path))
     status = Path(folder).stat()
     return status.st_dev, status.st_ino, name

@@ -29,7 +29,7 @@ from hpcbert.system.files import open_file
 CHUNK = 1 << 18
 LINE = 1 << 13
 TAIL = 1 << 16
-# Logs that differ at all differ here, except those with the same header and a long silence.
+# Different logs differ here, except those with the same header and a long silence.
 BEGINNING = 1 << 14
 _SRUN_PAYLOAD = 1024
 _BREAKS = b"\n\r"
@@ -66,19 +66,19 @@ class Line(NamedTuple):
     whole_end: bool = True
 
     def holds(self, match: re.Match[bytes]) -> bool:
-        """Return whether all of a match is certain to be there."""
+        """Return whether a match is whole: it does not touch an end where the line may go on."""
         return (self.whole_start or match.start() > 0) and (
             self.whole_end or match.end() < len(match.string)
         )
 
 
 def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, int, int]]:
-    """Return where lines with one of the texts are: (start, number of the text, position, end).
+    """Return the places of lines with one of the texts: (start, number of text, position, end).
 
     In the order of the log; a line appears once for each text in it. For a line that is longer than
     LINE to either side of the text, start and end are those of the piece to read.
     """
-    # Many facts are in one line: each text is searched once, for all that need it.
+    # Many facts are in one line: each text is searched once for all of them.
     numbers_by_text: dict[bytes, list[int]] = {}
     for number, text in enumerate(texts):
         numbers_by_text.setdefault(text, []).append(number)
@@ -98,7 +98,7 @@ def find_lines(data: bytes, texts: tuple[bytes, ...]) -> list[tuple[int, int, in
 
 
 def has_text(data: bytes, text: bytes) -> bool:
-    """Return whether a text occurs in a piece of a log."""
+    """Return whether a piece of a log has a text; its rarest bytes are searched first."""
     return _find(data, text) >= 0
 
 
@@ -155,7 +155,7 @@ def checksum_beginning(data: bytes) -> int:
 
 
 def first_line_end(data: bytes) -> int:
-    """Return where the first line ends."""
+    """Return the position of the first line's end."""
     ends = [position for position in (data.find(b"\n"), data.find(b"\r")) if position >= 0]
     return min(ends, default=len(data))
 
@@ -172,7 +172,7 @@ def rank_of(text: bytes) -> int | None:
 
 
 def find_labelled_ranks(data: bytes) -> set[bytes]:
-    """Return the ranks in mpirun's labels."""
+    """Return the ranks in mpirun's labels, as text."""
     return set(re.findall(rb"\[\d+,(\d{1,9})\]<std", data)) if b"]<std" in data else set()
 
 
@@ -283,7 +283,7 @@ def _clean(data: bytes) -> bytes:
 
 
 def _has_long_line(data: bytes) -> bool:
-    """Return whether a line is longer than what srun leaves of one; reads only few of the bytes."""
+    """Return whether a line is longer than those that srun cuts; reads only a few of the bytes."""
     position, last_start, search = 0, len(data) - _SRUN_PAYLOAD, data.rfind
     while position < last_start:
         position = search(b"\n", position, position + _SRUN_PAYLOAD + 1) + 1

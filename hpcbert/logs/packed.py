@@ -1,7 +1,7 @@
 """Unpack a log that was compressed, or written in UTF-16, while reading it.
 
-The first bytes of a file say what it is, not its name. Memory stays bounded whatever is in it, and
-so does time: a file that unpacks to more than MAX_UNPACKED does not come from training.
+The format is known from the first bytes of a file, not from its name. Memory and time are bounded
+for every content: a file that unpacks to more than MAX_UNPACKED does not come from training.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Format(NamedTuple):
 
     Attributes:
         name: Its common name.
-        magic: What such files begin with: one of these.
+        magic: The first bytes of such files: one of these.
         start: Begins to unpack one stream.
     """
 
@@ -54,7 +54,7 @@ _DAMAGES = (zlib.error, lzma.LZMAError, ValueError, EOFError, OSError)
 
 
 def is_plain(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is read as it is."""
+    """Return whether a file with these first bytes is neither compressed nor UTF-16."""
     return not head.startswith((*_MAGIC, *_UTF16))
 
 
@@ -117,7 +117,7 @@ def _decompress(stream: Iterator[bytes], form: _Format, max_bytes: int) -> Itera
 
 
 def _unused_input(unpacker: Any) -> bytes:
-    """Return what an unpacker was given and did not use; streams may be padded with zeros."""
+    """Return the input that an unpacker did not use; streams may be padded with zeros."""
     if unpacker.eof:
         return bytes(unpacker.unused_data.lstrip(b"\x00"))
     return bytes(getattr(unpacker, "unconsumed_tail", b""))

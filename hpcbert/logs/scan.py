@@ -91,7 +91,7 @@ class Reading(NamedTuple):
 
     @property
     def told(self) -> tuple[tuple[str, int | str], ...]:
-        """What is known about the run: the facts, and the sizes of its samples."""
+        """The facts of the run, and the sizes of its samples, as (name, value)."""
         names = ("sequence_length", "packing", "predictions", "vocab_size")
         sizes = {name: getattr(self.setting, name) for name in names}
         known_sizes = {name: size for name, size in sizes.items() if size}
@@ -101,7 +101,7 @@ class Reading(NamedTuple):
 def read(path: Path, grammar: Grammar, rule: Rule, setting: Setting) -> Reading:
     """Read a log as far as its rule and the gate need it.
 
-    Never raises because of the file's content, or of what is in its place.
+    Never raises, whatever the path leads to.
 
     Args:
         path: The log.
@@ -161,7 +161,7 @@ class _Scan:
         self.problem: Reason | None = None
         # A record of the rule came without the field that the rule reads.
         self._bare = False
-        # A record is past the window and the run's end: nothing more to learn.
+        # A record is past the window and the run's end: the rest is not needed.
         self._past = False
         self._collector: Collector | None = None
         # A record of several lines that begins at the end of the last piece.
@@ -197,7 +197,7 @@ class _Scan:
 
     @property
     def _inside(self) -> bool:
-        """Whether the window has begun and not ended; a closing line's is the whole run."""
+        """Whether the window is open; a closing line's window is the whole run."""
         if self.rule.kind == "footer":
             return True
         if self._collector is None:
@@ -212,7 +212,7 @@ class _Scan:
         return is_collected and self.iteration >= self.setting.reach
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        """Take pieces until there is nothing more to learn.
+        """Take pieces until the result is known.
 
         The loss of the last iteration may be printed after its record: once complete, reading
         continues to the next iteration, but no further than the next piece.
@@ -232,7 +232,7 @@ class _Scan:
             self._record(record, begun_line, first_line_end(begun_line.text))
 
     def finish_beginning(self, pieces: Iterator[bytes]) -> None:
-        """Take what the reading has left of the log's beginning, to compare it with others."""
+        """Take the rest of the log's beginning, to compare it with other logs'."""
         with suppress(NotALogError):
             while len(self._beginning) < BEGINNING and (data := next(pieces, b"")):
                 self._beginning += data[:BEGINNING]
@@ -261,7 +261,7 @@ class _Scan:
                 self._aside(index - len(records), cut_line(data, start, end)[0], inside=was_inside)
 
     def _aside(self, index: int, line: Line, *, inside: bool) -> None:
-        """Take a line that is not a record."""
+        """Take a line with a fact, skipped steps, another program's text or a pause."""
         facts, skips, other_programs = (
             self.grammar.all_facts,
             self.grammar.skipped,
@@ -402,7 +402,7 @@ class _Scan:
             self._ends = self._ends[0] or self._line, self._line
 
     def conclude(self) -> Reading:
-        """Return the result of the reading."""
+        """Return the result of the pieces that were taken."""
         if len(self._lengths) == 1:
             (self.facts.values["sequence_length"],) = self._lengths
         setting, reasons = self._settled(self.setting)
@@ -467,7 +467,7 @@ class _Scan:
         return measure_span(first_line, last_line, self.rule.record, self._beginning)
 
     def _unchecked(self) -> tuple[str, ...]:
-        """Return the labels that the log neither states nor would contradict if they were wrong."""
+        """Return the labels that the log does not state and would not contradict if wrong."""
         facts, setting = self.facts.with_counts(self.setting), self._settled(self.setting)[0]
         stated_setting = Setting().settled(self._with_ranks(facts, setting))[0]
         return tuple(
@@ -481,7 +481,7 @@ class _Scan:
         )
 
     def _allows_other(self, label: str, assumed_setting: Setting) -> bool:
-        """Return whether another value of a label would contradict nothing in the log."""
+        """Return whether the log would also agree with another value of a label."""
         if getattr(assumed_setting, LABELS[label]) is None:
             return True  # It is assumed.
         base_setting = self.setting
@@ -543,7 +543,7 @@ class _Scan:
         return facts | {"gpus": setting.gpus} if len(self._ranks) == setting.gpus else facts
 
     def _too_few_or_many_ranks(self, setting: Setting) -> tuple[str, ...]:
-        """Return how mpirun's ranks contradict a setting; they are one per GPU, or per node."""
+        """Return contradictions of mpirun's ranks with a setting: one per GPU, or per node."""
         count, gpus, nodes = len(self._ranks), setting.gpus, setting.nodes
         # Ranks may be missing from a log, or from the part of it that was read.
         has_all_ranks = count > 1 and max(map(int, self._ranks)) == count - 1
@@ -554,7 +554,7 @@ class _Scan:
         return (f"mpirun labels {count} ranks, expected one for each of {gpus} GPUs or each node",)
 
     def _doubts(self, throughput: float, setting: Setting) -> tuple[Reason, ...]:
-        """Return what else in the log contradicts the number that its rule gives."""
+        """Return the reasons against a number from the rest of the log."""
         if self._coverage:
             self._coverage.check(setting)
         self._restart.check()
@@ -578,7 +578,7 @@ class _Scan:
 
 
 def _states_step(facts: Mapping[str, int | str]) -> bool:
-    """Return whether a log states how many micro-batches an optimizer step has."""
+    """Return whether a log states the micro-batches of a step, or what they follow from."""
     return "accumulation" in facts or "global_batch_size" in facts
 
 
@@ -600,7 +600,7 @@ class Progress(NamedTuple):
 def read_progress(path: Path, grammar: Grammar) -> Progress:
     """Read the end of a log that may still grow, and its beginning for what it says about itself.
 
-    Never raises because of the file's content, or of what is in its place.
+    Never raises, whatever the path leads to.
     """
     # A rule with a rate in each record needs the last one; a clock needs two.
     rules = sorted(grammar.rules, key=lambda rule: rule.kind == "clock")

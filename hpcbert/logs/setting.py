@@ -131,7 +131,7 @@ class Setting(NamedTuple):
         return math.prod(part or 1 for part in parts)
 
     def need(self, name: str) -> int:
-        """Return a number.
+        """Return a number that must be known.
 
         Raises:
             UnknownError: It is unknown.
@@ -290,7 +290,7 @@ def model_name(setting: Setting) -> str:
 
 
 def model_heading(setting: Setting) -> str:
-    """Return what a log says about its model: its name, else its sizes; empty if nothing."""
+    """Return the name of a log's model, else its sizes; empty if both are unknown."""
     log_sizes = {"hidden size": setting.hidden_size, "layers": setting.layers}
     sizes = (f"{name} {size}" for name, size in log_sizes.items() if size)
     return model_name(setting) or ", ".join(sizes)

@@ -199,7 +199,7 @@ class TimeSpan(NamedTuple):
     Attributes:
         begin, end: Seconds since the epoch.
         zones: Offsets from UTC, in seconds, that stamps without a zone may have; UTC is always
-        possible.
+            possible.
         tolerance: Seconds by which a stamp may be outside.
     """
 
@@ -209,7 +209,7 @@ class TimeSpan(NamedTuple):
     tolerance: float = TOLERANCE
 
     def distance(self, moment: float) -> float:
-        """Return how far a moment is before (negative) or after the run."""
+        """Return the seconds from the run to a moment: negative before it, 0 inside."""
         early, late = self.begin - self.tolerance, self.end + self.tolerance
         return min(0.0, moment - early) + max(0.0, moment - late)
 
@@ -252,7 +252,7 @@ class MeasuredSpan(NamedTuple):
     hosts: frozenset[bytes] = frozenset()
 
     def overlaps(self, other: MeasuredSpan) -> bool:
-        """Return whether two windows are one, or share time on a node."""
+        """Return whether two windows are the same, or share time on a node."""
         if self.end is None or other.end is None or self.end.form != other.end.form:
             return False
         (begin, end), (other_begin, other_end) = self._moments, other._moments
@@ -279,7 +279,7 @@ class MeasuredSpan(NamedTuple):
 def measure_span(
     first_line: bytes, last_line: bytes, record: Record, beginning: bytes
 ) -> MeasuredSpan:
-    """Return when a window was measured; if its lines have no stamps, when the log began.
+    """Return the time of a window; if its lines have no stamps, the log's beginning.
 
     Args:
         first_line: The line of the window's beginning; empty for the log's own.
@@ -313,7 +313,7 @@ def _stamps_of_record(line: bytes, record: Record) -> Iterator[Stamp]:
 
 
 def read_stamps(path: Path, grammar: Grammar) -> tuple[Stamp, ...]:
-    """Return moments from the beginning and the end of a log; none if it can't be read."""
+    """Return moments from the beginning and the end of a log; empty if it can't be read."""
     try:
         head, tail = read_ends(path)
     except NotALogError:
@@ -377,7 +377,7 @@ def _parse_offset(text: bytes) -> int:
 
 
 def explain_mismatch(log_stamps: Sequence[Stamp], span: TimeSpan) -> str:
-    """Return why a log's moments are not those of its run, as a clause; empty if they may be.
+    """Return a clause about moments of a log outside its run; empty if they may be its own.
 
     Those of records must all match in one zone. Of other lines most must match, each in some zone:
     the libraries in a program print in several, and one may print the date of something else.
@@ -414,7 +414,7 @@ def _absolute_distance(distance: tuple[float, Stamp | None]) -> float:
 def _find_furthest(
     log_stamps: Sequence[Stamp], span: TimeSpan, zone: int
 ) -> tuple[float, Stamp | None]:
-    """Return the stamp that is furthest from a run, and its distance; 0 and none if all match."""
+    """Return the largest distance from a run and its stamp; 0 and None if all match."""
     distances = [(span.distance(stamp.moment(span, zone)), stamp) for stamp in log_stamps]
     outliers = [outlier for outlier in distances if outlier[0]]
     return max(outliers, key=_absolute_distance) if outliers else (0.0, None)

@@ -154,7 +154,7 @@ class _WindowCollector(Collector):
         self._clock = Clock(rule.record.time) if rule.kind == "clock" else None
 
     def _read(self, text: bytes) -> float:
-        """Return a rate, a duration or a moment; NaN if the text is none: it may not matter."""
+        """Return a rate, a duration or a moment; NaN for other text, which may not matter."""
         try:
             if self._clock:
                 return self._clock.read(text)
@@ -248,7 +248,7 @@ class _Series(_WindowCollector):
         return self._records if unit == "record" else place
 
     def _follow(self, place: int) -> bool:
-        """Note how iterations continue; return whether this one was printed before."""
+        """Take the next iteration; return whether it was printed before."""
         last_place, self._last = self._last, place
         if last_place < 0:
             self._first = place
@@ -394,7 +394,7 @@ class _RankedSeries(_WindowCollector):
             )
             raise CannotReduceError("window", f"iteration {place} is printed {problem}")
         values[rank_key] = value
-        # Ranks print when they come to it: the last iteration is whole when all of them have.
+        # Ranks print at different times: the last iteration is whole when all of them have printed.
         self.done = place == self.until and len(values) == self.ranks
 
     def reduce(self, setting: Setting) -> float:

@@ -36,7 +36,7 @@ from hpcbert.script.materials import (
 from hpcbert.script.plan import read_options
 from hpcbert.system.files import translate_errors, write_bytes
 
-# Returns what a file holds, as text, and the names in its first record; None if they are unknown.
+# Returns a file's content in words, and the names in its first record; None if they are unknown.
 Reader = Callable[[Path], tuple[str, set[str] | None]]
 
 # Characters of a line of text at most.
@@ -57,7 +57,7 @@ def read_first_record(path: Path, form: str, keys: Sequence[str] = ()) -> str:
         keys: Names that the record must have.
 
     Returns:
-        The finding, for a person.
+        The content in words.
 
     Raises:
         ValueError: The file does not hold such a record.
@@ -84,7 +84,7 @@ def _protobuf_reader(dialect: protobuf.Dialect, name: str) -> Reader:
 
 
 def _read_hdf5(path: Path) -> tuple[str, set[str] | None]:
-    """The signature, and with h5py the names and a first row (HDF5 format, version 3, II.A)."""
+    """Read the signature, and with h5py the names and a first row (HDF5 format 3, II.A)."""
     with path.open("rb") as file:
         starts = (0, *(512 << power for power in range(12)))
         if not any(file.seek(start) == start and file.read(8) == _HDF5_MAGIC for start in starts):
@@ -110,7 +110,7 @@ def _read_hdf5(path: Path) -> tuple[str, set[str] | None]:
 
 
 def _read_npz(path: Path) -> tuple[str, set[str] | None]:
-    """A zip file of arrays (numpy/numpy, numpy/lib/format.py)."""
+    """Read a zip file of arrays (numpy/numpy, numpy/lib/format.py)."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.namelist()
@@ -127,7 +127,7 @@ def _read_npz(path: Path) -> tuple[str, set[str] | None]:
 
 
 def _read_paddle_text(path: Path) -> tuple[str, set[str] | None]:
-    """A line of fields separated by semicolons (PaddlePaddle/models@b71cf63, BERT/reader)."""
+    """Read a line of fields between semicolons (PaddlePaddle/models@b71cf63, BERT/reader)."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             line = file.readline(_LONGEST_LINE)

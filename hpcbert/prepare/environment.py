@@ -156,7 +156,7 @@ class _Installation:
 
     @property
     def files(self) -> str:
-        """The files that list the packages."""
+        """The requirements files of all steps, for a message; `nothing` without steps."""
         steps = self.virtual_environment.install
         files = [step.requirements or "the program" for step in steps]
         return ", ".join(dict.fromkeys(files)) or "nothing"
@@ -170,7 +170,7 @@ class _Installation:
         return self.part(status, detail, str(description["digest"]))
 
     def check_installed(self, description: Mapping[str, Any]) -> Part:
-        """Compare the packages with those that were installed."""
+        """Compare the packages with the recorded ones: `ready`, or `failed` if they differ."""
         try:
             changed = sorted(set(self._list_packages()) ^ set(description["packages"]))
         except IncompleteError as error:
@@ -184,7 +184,7 @@ class _Installation:
         return self.part("failed", problem, hint=hint)
 
     def make(self, python: Interpreter) -> dict[str, Any]:
-        """Make it; a failure leaves nothing behind.
+        """Make the environment; a failure leaves nothing behind.
 
         Raises:
             IncompleteError: Something can't be installed.
@@ -227,7 +227,7 @@ class _Installation:
         if not step.source:
             self._run(python, *arguments, env=step.env)
             return
-        # Builds write into the folder that they build.
+        # Builds write into their own folder.
         copy = self.directory / "src"
         with translate_errors("copy the program", copy):
             shutil.copytree(self._checkout(), copy, symlinks=True)
@@ -257,7 +257,7 @@ class _Installation:
     def _patch(self, name: str) -> None:
         folder = packages_path(self.directory, self.virtual_environment.python)
         patch = str(Path(self.recipe.folder) / name)
-        # A repository around it does not belong to it.
+        # A repository around the checkout does not count.
         git_env = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         self._run("git", "apply", "--whitespace=nowarn", patch, cwd=folder, env=git_env)
 

@@ -81,7 +81,7 @@ def _import_image(source_image: reference.Image, site: Site, context: Context) -
 def _ask_digest(
     source_image: reference.Image, tool: Tool, context: Context, env: Mapping[str, str]
 ) -> str:
-    """Return a registry's digest of an image; empty if its tool can't tell."""
+    """Return an image's digest, its own or its registry's; empty if unknown."""
     if source_image.digest or not tool.digest:
         return source_image.digest
     outcome = context.run([*tool.digest, source_image.uri], env=env, timeout=120.0)
@@ -201,7 +201,7 @@ def tool_environment(site: Site, context: Context) -> dict[str, str]:
 
 
 def _make_private(path: Path) -> Path:
-    """Make the user's directory, under another name if somebody else has taken the first.
+    """Make the user's directory, under another name if the first belongs to another user.
 
     Raises:
         OSError: It can't be made.

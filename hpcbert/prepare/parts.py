@@ -1,4 +1,4 @@
-"""What all parts of preparation share: context, results, records."""
+"""The common base of all parts of preparation: context, results, records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Context:
-    """What preparation works with.
+    """The means and settings of preparation.
 
     Attributes:
         run: Runs commands that answer at once.

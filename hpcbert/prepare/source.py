@@ -57,7 +57,7 @@ class _Member(NamedTuple):
 
 
 def is_archive(url: str) -> bool:
-    """Tell a path of an archive from a URL or the path of a repository."""
+    """Return whether a URL is the path of an archive, and not of a repository."""
     return "://" not in url and url.lower().endswith(_ARCHIVE_SUFFIXES)
 
 
@@ -107,7 +107,7 @@ def unpack(archive: Path, target: Path, program: str = "") -> str:
 
 
 def _is_nested(members: Sequence[_Member], program: str) -> bool:
-    """Whether everything is in one folder that is not one of the repository's own."""
+    """Return whether all members are in one top folder that is not in the program's path."""
     top_folders = {member.name.parts[0] for member in members if member.name.parts}
     program_folder = PurePosixPath(program)
     if program and any(entry.name.is_relative_to(program_folder) for entry in members):
@@ -206,7 +206,7 @@ def prepare_source(recipe: Recipe, site: Site, context: Context) -> Part:
 
 
 def _skip_reason(recipe: Recipe, site: Site) -> str:
-    """Say why nothing is to be checked out; empty if something is."""
+    """Return the reason to check out nothing; empty if there is something to check out."""
     if comes_with_environment(site, recipe):
         return "the program comes with its environment"
     virtual_environment = recipe.environment if runs_in_environment(site, recipe) else None

@@ -66,12 +66,12 @@ class Side:
 
     @property
     def published(self) -> bool:
-        """Whether it is from the published record."""
+        """Whether it comes from the published record, not from runs of your own."""
         return self.row.origin is not None and self.row.origin.kind == "record"
 
     @property
     def is_single_number(self) -> bool:
-        """Whether it was published without its runs, so that nobody can repeat it."""
+        """Whether only its median was published, without the runs behind it."""
         return self.published and len(self.row.runs) == 1
 
     @property
@@ -228,7 +228,7 @@ def _by_short_key(keys: Iterable[_Key]) -> dict[_Key, list[_Key]]:
 
 
 def _variant_options(variant: object) -> str:
-    """Return the options, except those that make a point another experiment."""
+    """Return a variant's options, without protocol and sequence length."""
     words = str(variant).split(",")
     options = [
         word for word in words if _is_option(word) and not word.startswith("sequence_length=")
@@ -237,7 +237,7 @@ def _variant_options(variant: object) -> str:
 
 
 def _is_option(word: str) -> bool:
-    """Tell an option in a variant from the name of a protocol."""
+    """Return whether a word of a variant is an option, and not the name of a protocol."""
     return word in ("", "xla") or "=" in word or bool(_ACCUMULATION.fullmatch(word))
 
 
@@ -268,7 +268,7 @@ def judge(ratio: Ratio, within: float) -> Verdict:
 
     Args:
         ratio: The ratio.
-        within: The share within which two numbers pass for equal.
+        within: The share within which two numbers are equal.
     """
     if not ratio.decides:
         return "unknown"
@@ -286,7 +286,7 @@ def _repeats_for_verdict(base: Side, new: Side, ratio: Ratio, within: float) -> 
         return min_repeats()
     existing_repeats = min(len(base.speeds), len(new.speeds))
     distance = abs(ratio.value - 1)
-    # The repeats show either the difference, or that there is none that matters.
+    # The repeats show the difference, or that it does not matter.
     return expected_repeats(spread, max(distance, within - distance), existing_repeats)
 
 
@@ -425,7 +425,7 @@ def side_data(side: Side) -> dict[str, Any]:
 
 
 def describe_verdict(pair: PointPair, within: float) -> str:
-    """Return a verdict in words."""
+    """Return a point's verdict in words, marked if the sides are not comparable."""
     texts = {"equal": f"equal within {format_share(within)}", "unknown": _describe_unknown(pair)}
     text = texts.get(pair.verdict, pair.verdict)
     return f"{text} (not comparable)" if pair.obstacles else text
@@ -444,7 +444,7 @@ def format_share(value: float) -> str:
 
 
 def comparison_view(comparison: Comparison, within: float) -> TableView:
-    """Return a comparison as a table; with numbers per GPU if somebody else published one side.
+    """Return a comparison as a table; with numbers per GPU if one side is from the record.
 
     Args:
         comparison: The comparison to show.
@@ -496,7 +496,7 @@ def _comparison_notes(comparison: Comparison) -> list[str]:
 def describe_contrasts(
     prefix: str, pairs: Sequence[tuple[PointPair, tuple[Contrast, ...]]]
 ) -> list[str]:
-    """Return each contrast once, with its points unless it is true of all."""
+    """Return each contrast once, with its points unless all points have it."""
     names_by_text: dict[str, list[str]] = {}
     for pair, contrasts in pairs:
         for contrast in contrasts:
@@ -508,7 +508,7 @@ def describe_contrasts(
 
 
 def shorten_names(names: Sequence[str]) -> str:
-    """Return the first few names and the number of the others."""
+    """Return the first few names and the number of the others: `a, b and 3 more`."""
     text = ", ".join(names[:_MAX_NAMES])
     more = len(names) - _MAX_NAMES
     return f"{text} and {more} more" if more > 0 else text
@@ -555,5 +555,5 @@ def render_junit(comparisons: Sequence[Comparison], failures: Mapping[str, str])
 
 
 def case_name(comparison: Comparison, name: str) -> str:
-    """Return the name of a point among all comparisons."""
+    """Return the key of a point in `failures`: a name may be in several comparisons."""
     return f"{comparison.new}\n{name}"

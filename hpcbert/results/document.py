@@ -121,7 +121,7 @@ class _Table(Group, IgnoreUnknown):
                 _check_equal(f"{place}.efficiency", row.efficiency, speedup / row.shape.gpus)
 
     def speedup_table(self) -> SpeedupTable:
-        """Return the table in the model's form."""
+        """Return the table without the document's layout."""
         group = Group(**{key.name: getattr(self, key.name) for key in fields(Group)})
         return SpeedupTable(group, self.baseline, self.rows)
 
@@ -156,7 +156,7 @@ class Envelope(IgnoreUnknown):
 
 
 def _check_runs(row: Row, place: str) -> None:
-    """Refuse numbers of a row that its runs do not give."""
+    """Refuse a row with numbers that do not follow from its runs."""
     for number, run in enumerate(row.runs, 1):
         if run.valid and run.throughput is None:
             key = f"{place}.runs[{number}].throughput"
@@ -355,7 +355,7 @@ def _no_results(reason: str, file: str) -> UsageError:
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object if each of its keys appears once; JSON takes the last of several."""
+    """Return an object, and refuse a repeated key: JSON takes the last of several."""
     members = dict(pairs)
     if len(members) < len(pairs):
         counts = Counter(name for name, _ in pairs)

@@ -16,7 +16,7 @@ from hpcbert.results.wording import device_word, sanitize
 
 # Shares of the median below which a slow node, or a wait, is not reported.
 _MIN_GAIN, _MIN_WAIT = 0.01, 0.01
-# How far a 95th percentile must be above the median to be reported, as a share.
+# The excess of a 95th percentile over the median, as a share, from which it is reported.
 _MIN_TAIL = 0.10
 # Runs without a node that a statement about the node needs.
 _MIN_RUNS_WITHOUT = 2

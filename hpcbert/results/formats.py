@@ -164,7 +164,7 @@ def _table_text(table: SpeedupTable, width: int) -> str:
 
 
 def _row_lines(table: SpeedupTable, width: int) -> list[list[str]]:
-    """Return the lines of the titles and of each row; values without a column go below theirs."""
+    """Return the lines of the titles and of each row; values without a column go below it."""
     columns = _TEXT_COLUMNS
     if table.group.device == "cpu":
         columns = (columns[0], replace(columns[1], title="ranks (CPU)"), *columns[2:])
@@ -206,7 +206,7 @@ def _text_cells(row: Row) -> tuple[Cell, ...]:
 
 
 def _likely_cause(table: SpeedupTable) -> Iterator[str]:
-    """Yield why ranks on CPUs scatter, if they do: a GPU is rarely shared, a CPU often is."""
+    """Yield the likely cause if ranks on CPUs scatter: others use the same CPU."""
     if table.group.device == "cpu" and any("noisy" in row.flags for row in table.rows):
         yield "noisy: on CPUs, the likely cause is other programs that ran on the machine"
 

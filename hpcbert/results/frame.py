@@ -20,7 +20,7 @@ _RUNS = (
     *("reasons", "flags", "nodelist", "log", "source"),
 )
 _STEPS = (*PLACE, "repeat", "iteration", "seconds", "measured", "source")
-# The types of columns that are no floating-point numbers. Text is pandas' own, and never missing.
+# The types of columns without floating-point numbers. Text is pandas' own, and never missing.
 _TYPES = {
     **dict.fromkeys(("framework", "model", "precision", "variant", "rule", "device"), "string"),
     **dict.fromkeys(("flags", "window", "source"), "string"),

@@ -39,7 +39,7 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Whether its cells are numbers."""
+        """Whether its cells are numbers, by its format."""
         return self.form not in ("", ">")
 
     def format_cell(self, cell: Cell, *, nothing: str = "", separator: str = "") -> str:
@@ -75,13 +75,13 @@ class Grid:
     folded: bool = False
 
     def select(self, places: Sequence[int]) -> Grid:
-        """Return the columns at some places, from 0."""
+        """Return the table with only the columns at some places, from 0."""
         columns = tuple(self.columns[place] for place in places)
         rows = tuple(tuple(row[place] for place in places) for row in self.rows)
         return replace(self, columns=columns, rows=rows)
 
     def without_empty(self) -> Grid:
-        """Return the columns with a value in some row."""
+        """Return the table without columns that have no value in any row."""
         places = range(len(self.columns))
         return self.select(
             [place for place in places if any(row[place] is not None for row in self.rows)]
@@ -165,13 +165,13 @@ def format_markdown(grid: Grid) -> str:
 
 
 def spreadsheet_text(text: str) -> str:
-    """Return text on one line that no spreadsheet treats as a formula."""
+    """Return text on one line in a form that spreadsheets don't treat as a formula."""
     flat = sanitize(text)
     return f"'{flat}" if flat.startswith(_FORMULA) else flat
 
 
 def format_csv(titles: Iterable[str], rows: Iterable[Iterable[Cell]]) -> str:
-    """Return a table as CSV, numbers unrounded; a spreadsheet sees no formula in it."""
+    """Return a table as CSV, numbers unrounded; spreadsheets see texts instead of formulas."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for row in (titles, *rows):
@@ -197,7 +197,7 @@ class TableView:
     colours: tuple[str | None, ...] = ()
 
     def text(self, width: int = 0) -> str:
-        """Return it for a terminal, with colours.
+        """Return the view for a terminal, with colours.
 
         Args:
             width: The maximum length of a line of text; the table is not folded. 0: no maximum.
@@ -214,7 +214,7 @@ class TableView:
         return "\n".join(lines)
 
     def markdown(self) -> str:
-        """Return it as Markdown."""
+        """Return the view as Markdown, without colours."""
         parts = [f"### {escape_markdown(self.grid.title)}", format_markdown(self.grid)]
         if self.notes:
             parts.append("\n".join(f"* {escape_markdown(note)}" for note in self.notes))

@@ -20,9 +20,9 @@ from hpcbert.logs.arithmetic import median
 
 # The joint coverage of both medians' limits, if there are enough runs: five of each are.
 CONFIDENCE = 0.875
-# The largest accepted chance of reporting a difference where nothing differs.
+# The largest accepted chance of reporting a difference if there is none.
 FALSE_ALARM = 0.05
-# The most repeats that anybody runs.
+# The largest number of repeats that is worth a proposal.
 MAX_REPEATS = 100
 
 
@@ -85,7 +85,7 @@ def median_limits(runs: Sequence[float]) -> Limits:
 
 
 def is_precise(runs: Sequence[float], precision: float | None) -> bool:
-    """Tell if a median is so precise that no more runs are needed.
+    """Return whether a median is so precise that more runs are unnecessary.
 
     Fewer than five runs never suffice; the limits of five contain it with 93.75 %.
 
@@ -128,10 +128,10 @@ def coverage_of_limits(count: int, place: int) -> float:
 
 @cache
 def limit_rank(count: int) -> int:
-    """Return which of n values, counted from both ends, are the limits of their median.
+    """Return the rank, from either end of n sorted values, of the limits of their median.
 
-    These are the innermost ones for which both medians lie within their limits with CONFIDENCE,
-    each with its square root; of few values, the outermost.
+    It is the innermost one for which both medians lie within their limits with CONFIDENCE, each
+    with its square root; for few values, the outermost.
     """
     min_coverage = sqrt(CONFIDENCE)
     candidates = [
@@ -187,7 +187,7 @@ def min_repeats() -> int:
 
 
 def expected_repeats(spread: float, margin: float, beyond: int = 0) -> int | None:
-    """Return how many repeats of both bring the limits this near to the ratio.
+    """Return the number of repeats of both sets that bring the limits this near to the ratio.
 
     An expectation, for runs that scatter normally; None if it is more than MOST.
 

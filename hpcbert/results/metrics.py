@@ -20,7 +20,7 @@ from hpcbert.model import Facts, Measured, Metrics
 # The size of BERT's uncased English vocabulary in the programs (google-research/bert@eedf571).
 _VOCABULARY = 30522
 _P95 = 0.95
-# No BERT of the published record comes near: above, a number is to be doubted, above 1 it is wrong.
+# No BERT of the published record comes near it. A higher number is doubtful; above 1 it is wrong.
 HIGH_MFU = 0.8
 # How far a printed sum may be above the exact one.
 _ROUNDING = 1.0001
@@ -68,7 +68,7 @@ class ModelSize(NamedTuple):
 
 
 def find_model(name: str) -> ModelSize | None:
-    """Return the sizes of a named model, such as `bert-base`."""
+    """Return the sizes of a named model, such as `bert-base`; None if the name is unknown."""
     sizes = model_facts(name)
     if not sizes:
         return None
@@ -76,7 +76,7 @@ def find_model(name: str) -> ModelSize | None:
 
 
 class SampleWork(NamedTuple):
-    """What training on one sample takes.
+    """The work of training on one sample.
 
     Attributes:
         tokens: The sample's share of a sequence, padding included.
@@ -168,7 +168,7 @@ def compute_metrics(point: Measured, speed: float | None) -> Metrics | None:
 
 
 def mfu_flags(metrics: Metrics | None) -> tuple[str, ...]:
-    """Return the flags of a row whose MFU is above what GPUs do."""
+    """Return the flags of a row with an MFU that GPUs do not reach in practice."""
     if metrics is None:
         return ()
     reasons = dict(metrics.unknown)
@@ -192,7 +192,7 @@ def _compute_mfu(flops: float | None, rate: float | None) -> tuple[float | None,
 
 
 def _first_known(facts: Facts, *names: str) -> tuple[str, ...]:
-    """Return the values of the first of some facts that is known."""
+    """Return the values of the first known fact; empty if none is known."""
     values = dict(facts)
     return next((values[name] for name in names if values.get(name)), ())
 
@@ -204,7 +204,7 @@ def _positive_numbers(facts: Facts, name: str) -> list[float]:
 
 
 def _agreed_size(facts: Facts, name: str) -> int | None:
-    """Return a size on which all runs agree."""
+    """Return a size on which all runs agree; otherwise None."""
     values = _positive_numbers(facts, name)
     return int(values[0]) if len(values) == 1 else None
 
@@ -251,7 +251,7 @@ def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
     padded_flops = model_flops(model, tokens, masked)
     if real_tokens is None:
         return SampleWork(tokens, real_tokens, padded_flops)
-    # Without the program's own sum, samples count as equally long: that is the least they need.
+    # Without the program's own sum, samples count as equally long, which gives the least work.
     stated = _positive_numbers(facts, "model_flops")
     real = model_flops(model, real_tokens, masked * real_tokens / tokens)
     real = median(stated) if stated else real

@@ -67,7 +67,7 @@ class Evidence:
 
 
 def find_invalid_reasons(evidence: Evidence) -> tuple[Reason, ...]:
-    """Return why a repeat is invalid; empty if it is valid.
+    """Return the reasons against a repeat; empty if it is valid.
 
     It is valid only if the scheduler says COMPLETED, the measured step ended with exit status 0,
     and the log is complete, has every iteration of the window, has finite losses and matches the

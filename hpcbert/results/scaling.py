@@ -34,7 +34,7 @@ _MIN_POINTS = 2
 # of its own, plus this.
 _ALIKE_FACTOR, _NOISE = 4.0, 1e-4
 _NEGATIVE = -1e-12
-# Terms with a smaller pivot, as a share of the first, can't be told apart.
+# Terms with a smaller pivot, as a share of the first, can't be distinguished.
 _DEPENDENT = 1e-12
 _MAX_NODES = 1_000_000
 
@@ -64,7 +64,7 @@ class Fit:
     residual: float
 
     def step_seconds(self, nodes: int, gpus_per_node: int) -> float:
-        """Return the seconds of a step."""
+        """Return the seconds of a step that this model predicts."""
         return self.seconds + math.fsum(
             value * GROWTH[name](nodes, gpus_per_node) for name, value in self.terms
         )
@@ -94,7 +94,7 @@ class Curve:
 
     @property
     def max_nodes(self) -> int:
-        """The largest number of nodes for a prediction."""
+        """The largest number of nodes for a prediction: a multiple of the largest measured one."""
         return MAX_EXTRAPOLATION * max((nodes for nodes, _ in self.points), default=0)
 
     @property

@@ -37,30 +37,30 @@ FLAGS = {
 
 
 def sanitize(text: str) -> str:
-    """Return text on one line, without control characters that could control a terminal."""
+    """Return text on one line, with a replacement for each character that is not printable."""
     flat = " ".join(text.split())
     return "".join(char if char.isprintable() else "�" for char in flat)
 
 
 def cpu_suffix(group: Group, before: str) -> str:
-    """Return the mark of a CPU table for a title, after the words that precede it."""
+    """Return `CPU` after the words before it; empty for a table of GPUs."""
     return f"{before}CPU" if group.device == "cpu" else ""
 
 
 def table_title(group: Group, separator: str = " ") -> str:
-    """Return framework, model and precision of a table, and that it is of CPUs if so."""
+    """Return framework, model and precision of a table, and `CPU` for a table of CPUs."""
     words = [group.framework, group.model, group.precision]
     words += ["CPU"] if group.device == "cpu" else []
     return sanitize(separator.join(words))
 
 
 def device_word(group: Group) -> str:
-    """Return a table's word for one computing device."""
+    """Return a table's word for one computing device: `GPU` or `rank`."""
     return "rank" if group.device == "cpu" else "GPU"
 
 
 def adapt_to_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
-    """Return a text about tables on GPUs in the words for these tables."""
+    """Return a text about GPUs, with `ranks` or `devices` in place of them for tables of CPUs."""
     devices = {table.group.device for table in tables}
     if "cpu" not in devices:
         return text
@@ -68,7 +68,7 @@ def adapt_to_devices(text: str, tables: Iterable[SpeedupTable]) -> str:
 
 
 def describe_reasons(run: Run) -> str:
-    """Return the reasons why a repeat is invalid."""
+    """Return the reasons against a repeat, as one line."""
     return sanitize("; ".join(map(str, run.reasons)))
 
 
@@ -93,7 +93,7 @@ def _name_repeats(runs: list[Run], row: Row) -> str:
 
 
 def _name_run(run: Run, row: Row) -> str:
-    """Return a run's name: its number, or its log if that is not numbered so."""
+    """Return a run's name: `repeat N`, or its log if the log's name has another number."""
     numbers = _NUMBER.findall(PurePath(run.log).stem)
     if run.state != FOREIGN or not run.log or numbers[-1:] == [str(run.repeat)]:
         return f"repeat {run.repeat}"
@@ -121,14 +121,14 @@ def earlier_attempts(run: Run) -> tuple[str, ...]:
 
 
 def describe_differences(row: Row) -> tuple[str, ...]:
-    """Return the differences between a row's nodes, the first few, one sentence each."""
+    """Return the first differences between a row's nodes, and the number of the others."""
     shown = [sanitize(str(difference)) for difference in row.differences[:_MAX_DIFFERENCES]]
     remaining = len(row.differences) - len(shown)
     return (*shown, f"{remaining} more: --json has them all") if remaining else tuple(shown)
 
 
 def describe_adaptive(row: Row) -> tuple[str, ...]:
-    """Return the number of repeats and its reason, unless the number was fixed."""
+    """Return the number of repeats and its reason; empty if the number was fixed."""
     if not row.adaptive:
         return ()
     return (describe_sufficiency(valid_throughputs(row.runs), row.adaptive),)
@@ -140,7 +140,7 @@ def row_notes(row: Row) -> tuple[str, ...]:
 
 
 def describe_sufficiency(numbers: Sequence[float], adaptive: Adaptive) -> str:
-    """Return the number of valid repeats, and if they are enough."""
+    """Return the number of valid repeats, and the width of their interval with its limit."""
     count = f"{len(numbers)} of at most {adaptive.max_repeats} repeats"
     if not numbers:
         return count
@@ -162,7 +162,7 @@ def describe_repeats(protocol: Protocol) -> str:
 
 
 def describe_stop(protocol: Protocol) -> str:
-    """Return when a protocol stops repeating a point; empty if the number is fixed."""
+    """Return the condition that ends the repeats of a point; empty if their number is fixed."""
     precision = protocol.precision_of_median
     if precision is None:
         return ""
@@ -175,7 +175,7 @@ def format_percent(share: float) -> str:
 
 
 def describe_flags(row: Row) -> tuple[str, ...]:
-    """Return what no log of a row confirms, and a sentence for each marked repeat that is valid."""
+    """Return the labels that no log of a row confirms, and a sentence per valid marked repeat."""
     notes = [f"unchecked: {', '.join(row.unchecked)}"] if row.unchecked else []
     for run in row.runs:
         if run.valid and run.flags:

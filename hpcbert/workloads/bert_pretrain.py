@@ -166,7 +166,7 @@ def _converter(kind: str, low: float, high: float) -> Callable[[str], Any]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+    """Return the parser of the command line, from the fields of `Settings`."""
     parser = argparse.ArgumentParser(
         prog="bert_pretrain.py",
         description="Pre-train BERT on synthetic or real data and report samples per second.",
@@ -211,7 +211,7 @@ def parse_settings(argv: Sequence[str] | None = None) -> Settings:
 
 
 def _contradictions(settings: Settings) -> list[tuple[Any, str]]:
-    """Return what would make the settings wrong, and the sentence that says so."""
+    """Return the conditions that make the settings wrong, each with a sentence about it."""
     words, version = settings.sequence_length - 3, torch.__version__
     return [
         (
@@ -690,12 +690,12 @@ def synthetic_source(
 
 
 def with_layout(batch: Batch, settings: Settings) -> tuple[Any, ...]:
-    """Return what the model takes: a batch's fields, and a `Packing` to leave padding out."""
+    """Return the model's arguments: a batch's fields, and a `Packing` to leave padding out."""
     return (*batch, lay_out(batch)) if settings.unpad else batch
 
 
 def assign_shards(count: int, ranks: Ranks) -> list[tuple[int, int, int]]:
-    """Return which shards a rank reads: number, first row and row stride of each.
+    """Return the shards that a rank reads: number, first row and row stride of each.
 
     Shards go round robin. Where there are fewer shards than ranks, the ranks that meet at a shard
     take its rows in turn.
@@ -707,7 +707,7 @@ def assign_shards(count: int, ranks: Ranks) -> list[tuple[int, int, int]]:
 
 
 class Shard(NamedTuple):
-    """What one rank reads of a file: rows `first`, `first` + `stride` and so on."""
+    """One rank's part of a file: rows `first`, `first` + `stride` and so on."""
 
     path: Path
     first: int
@@ -745,7 +745,7 @@ def open_columns(path: Path) -> Iterator[Mapping[str, Any]]:
 def read_shard(shard: Shard, settings: Settings) -> Iterator[Batch]:
     """Yield a shard's rows, some thousand at a time.
 
-    SetupError if it is none, or does not fit the settings.
+    SetupError if the file is not training data, or does not fit the settings.
     """
     try:
         with open_columns(shard.path) as columns:
@@ -820,7 +820,7 @@ def _read_rows(
 
 
 def find_shards(settings: Settings, ranks: Ranks) -> list[Shard]:
-    """Return what this rank reads, after looking at as many rows as the run needs.
+    """Return this rank's part of the data, after a look at as many rows as the run needs.
 
     SetupError if there are no shards, one is malformed, or the rows do not fill a batch.
     """
@@ -1198,7 +1198,7 @@ def model_flops(settings: Settings, samples: float, work: Sequence[float]) -> fl
 
 
 def peak_flops(name: str, precision: str) -> float | None:
-    """Return a device's dense peak per second as its vendor states it; None if it is not known."""
+    """Return a device's dense peak, operations per second, by its vendor; None if unknown."""
     for pattern, peaks in PEAKS.items():
         if re.fullmatch(pattern, name) and precision in peaks:
             return peaks[precision] * 1e12
@@ -1209,7 +1209,7 @@ def summarize_work(trainer: Trainer, rank_work: Tensor, rate: float) -> dict[str
     """Return the metrics of all ranks' work in the window at `rate` samples per second.
 
     `rank_work` is this rank's share of `Trainer.work`. MFU is model FLOP by the devices' peak:
-    `mfu` takes padding for no work, `mfu_padded` takes it for work, as most published figures do.
+    `mfu` leaves padding out, `mfu_padded` counts it as work, as most published figures do.
     """
     settings, ranks = trainer.settings, trainer.ranks
     work = sum_over_ranks(rank_work.clone(), ranks).tolist()
@@ -1236,7 +1236,7 @@ def emit(line: str, ranks: Ranks) -> None:
 
 
 def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
-    """Return everything that determines the number."""
+    """Return everything that determines the throughput, for `hpcbert-config`."""
     ranks, device = trainer.ranks, trainer.device
     options = asdict(trainer.settings)
     for name in ("master_addr", "master_port", "timeout"):
@@ -1263,7 +1263,7 @@ def describe_run(trainer: Trainer, backend: str) -> dict[str, Any]:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the GPU's name, or the processor's."""
+    """Return the GPU's name by its driver, or the processor's."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     path = Path("/proc/cpuinfo")
@@ -1289,7 +1289,7 @@ def summarize_times(stamps: Sequence[float], skip: int, samples: int) -> dict[st
 
 
 def peak_memory(device: torch.device, ranks: Ranks) -> int:
-    """Return the bytes of the rank that needed most: allocated on its GPU, or resident."""
+    """Return the largest peak of any rank in bytes: allocated on its GPU, or resident."""
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
     else:
@@ -1315,7 +1315,7 @@ class Ended(NamedTuple):
 
 
 def mark_time(device: torch.device) -> Any:
-    """Return the time now, or an event that records when the GPU has come this far."""
+    """Return the time now, or an event that records when the GPU has done its work so far."""
     if device.type != "cuda":
         return time.perf_counter()
     event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -1347,7 +1347,7 @@ def finish(trainer: Trainer, number: int, share: Tensor) -> Ended:
 
 
 class Trained(NamedTuple):
-    """What a training leaves behind."""
+    """The results of a training."""
 
     stamps: list[float]  # of the start and of each iteration's end
     loss: float  # the last
@@ -1360,7 +1360,7 @@ def run_iterations(trainer: Trainer) -> Trained:
     settings, device = trainer.settings, trainer.device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    # Seconds since 1970 that no adjustment of the system's clock can bend on the way.
+    # Seconds since 1970, unaffected by adjustments of the system's clock during the run.
     stamps, last_mark = [time.time()], mark_time(device)
     loss, work_before, waited = math.nan, trainer.work.clone(), trainer.waited
     waiting: deque[Ended] = deque()

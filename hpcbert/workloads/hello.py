@@ -26,7 +26,7 @@ OTHERS = "".join(sys.argv[2:])
 
 
 def report(name: str, status: str, detail: str) -> None:
-    """Print a finding."""
+    """Print a finding as tab-separated fields: node, name, status, detail."""
     print(NODE, name, status, " ".join(detail.split()), sep="\t", flush=True)
 
 
@@ -50,7 +50,7 @@ def serve() -> bool:
         try:
             peer = listener.accept()[0]
         except OSError:
-            # A rank that came while this one stood still is heard all the same.
+            # A rank that connected while this one was suspended is heard all the same.
             if remaining <= 0:
                 break
             continue
@@ -68,7 +68,7 @@ def serve() -> bool:
 
 
 def greet() -> bool:
-    """Reach the first rank, which may be about to listen; return whether it heard all."""
+    """Connect to the first rank, which may not listen yet; return whether it heard all."""
     deadline, reason = time.monotonic() + PATIENCE, ""
     while not reason or time.monotonic() < deadline:
         try:
@@ -97,7 +97,7 @@ def library() -> Any:
 
 
 def greet_by_mpi(mpi: Any) -> int:
-    """Return how many ranks MPI counts, after all of them met."""
+    """Return the number of ranks by MPI, after a barrier."""
     mpi.MPI_Init(None, None)
     # A pointer to a structure, or a number.
     world: Any = ctypes.c_int(MPICH_WORLD)
@@ -127,7 +127,7 @@ def try_mpi() -> None:
 
 
 def main(*, by_mpi: bool) -> None:
-    """Say hello; MPI would hang unless all ranks come this far."""
+    """Say hello by TCP, then by MPI, which would hang if a rank were missing."""
     met = serve() if RANK == 0 else greet()
     if by_mpi and met:
         try_mpi()

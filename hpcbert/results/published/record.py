@@ -131,24 +131,24 @@ class Publication:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def facts_of(self, table: PublishedTable) -> dict[str, str]:
-        """Return the known hardware and software of a table."""
+        """Return the facts of a table and its source; those of the table win."""
         length = table.sequence_length
         length_fact = {"sequence_length": str(length)} if length else {}
         return {**self.facts, **table.facts, **length_fact}
 
     def location(self, table: PublishedTable) -> str:
-        """Return where a table was published, for readers."""
+        """Return a table's place in its source as text: commit, path, heading."""
         heading = f", {table.heading}" if table.heading else ""
         return f"{self.repository}@{table.commit[:7]}, {table.path}{heading}"
 
     def full_name(self, table: PublishedTable) -> str:
-        """Return a table's full name."""
+        """Return a table's name in the record, `SOURCE:TABLE`, without its edition."""
         return f"{self.name}:{table.name}"
 
 
 @cache
 def source_names() -> tuple[str, ...]:
-    """Return the names of all sources."""
+    """Return the names of all sources, sorted."""
     return tuple(sorted(path.stem for path in DATA.glob("*.toml")))
 
 
@@ -169,13 +169,13 @@ def load_source(name: str) -> Publication:
 
 
 def is_record_name(word: str) -> bool:
-    """Tell table names of the record, `SOURCE:TABLE`, from paths."""
+    """Return whether a word is a table name of the record, `SOURCE:TABLE`, and not a path."""
     match = _NAME.fullmatch(word)
     return match is not None and match[1] in source_names()
 
 
 def find_all_tables(word: str) -> tuple[tuple[Publication, PublishedTable], ...]:
-    """Return the tables with a name that begins so, also those with an edition.
+    """Return the tables with a name that begins with a word, also those with an edition.
 
     Raises:
         UsageError: There is none.

@@ -227,7 +227,7 @@ def _choose_locator(panel: Panel) -> Locator | None:
 
 
 def _cut_label(label: str) -> str:
-    """Return the part of a label that fits into a figure; the table next to it has the whole."""
+    """Return the part of a label that fits into a figure; the table next to it has all of it."""
     return label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…"
 
 

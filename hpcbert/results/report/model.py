@@ -1,4 +1,4 @@
-"""What a report is made from, its words, and its parts before they are a page, Markdown or LaTeX.
+"""The inputs of a report, its words, and its parts before they are a page, Markdown or LaTeX.
 
 All texts are plain: each format escapes them by its own rules. catalogue.toml has the words.
 """
@@ -166,7 +166,7 @@ class Report:
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
-        """Every figure."""
+        """The figures of all sections."""
         blocks = (block for section in self.sections for block in section.blocks)
         return tuple(block for block in blocks if isinstance(block, Picture))
 
@@ -205,7 +205,7 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class ReportInput:
-    """What a report is made from.
+    """The inputs of a report.
 
     Attributes:
         title: Of the report; empty for the usual one.
@@ -225,7 +225,7 @@ class ReportInput:
 
     @property
     def tables(self) -> tuple[SpeedupTable, ...]:
-        """The tables."""
+        """The tables of the results."""
         return self.results.tables
 
     @property

@@ -74,7 +74,7 @@ _DIGITS = 12
 
 
 def compose_report(inputs: ReportInput, words: Words) -> Report:
-    """Return a report in one language."""
+    """Return a report in the language of the words."""
     rows = [row for table in inputs.tables for row in table.rows]
     counts = words(
         "lead.counts",
@@ -144,7 +144,7 @@ def _environment_blocks(
 
 
 def describe_topology(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return how GPUs, network cards and processors of a node are connected, with a legend."""
+    """Return the links between a node's GPUs, network cards and processors, with a legend."""
     nodes_by_matrix: dict[tuple[str, ...], list[str]] = {}
     for _, source_files in inputs.sources:
         for node, lines in source_files.topologies.items():
@@ -191,7 +191,6 @@ def _first_known(facts: dict[str, str], names: Iterable[str]) -> str:
 
 
 def _list_names(names: Iterable[str], words: Words) -> str:
-    """Return the first few names and the number of the others."""
     unique = list(dict.fromkeys(names))
     text = words("comma").join(unique[:_MAX_NAMES])
     remaining = len(unique) - _MAX_NAMES
@@ -310,7 +309,7 @@ def _program_name(recipe: Recipe) -> str:
 
 
 def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return what repeats it: commands, versions, one rendered script per campaign."""
+    """Return the means to repeat the runs: commands, versions, one script per campaign."""
     blocks: list[Block] = [Code(words("repeat.report"), inputs.provenance.command)]
     if inputs.results.made:
         blocks.append(Code(words("repeat.saved"), inputs.results.made.command))
@@ -331,7 +330,7 @@ def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 
 
 def _source_facts(source: Source) -> Iterator[tuple[str, str]]:
-    """Yield what a campaign used, by the end of its key in the catalogue."""
+    """Yield versions, protocol and materials of a campaign, by the ends of their catalogue keys."""
     for key in ("created", "hpcbert", "site", "scheduler", "runtime", "image", "recipe_digest"):
         yield key, getattr(source, key)
     if protocol := source.protocol:
@@ -377,7 +376,7 @@ def list_left_out(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 
 
 def explain_flags(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the meaning of the flags in the tables."""
+    """Return the meaning of each flag in the tables; a sentence if they have none."""
     rows = [row for table in inputs.tables for row in table.rows]
     used_flags = {flag for row in rows for flag in row.flags}
     used_flags |= {flag for row in rows for run in row.runs for flag in run.flags}
@@ -393,7 +392,7 @@ def explain_flags(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 
 
 def list_digests(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the digests of the files behind the numbers."""
+    """Return the SHA-256 of the files behind the numbers, and the sources without files."""
     rows = tuple(
         (sanitize(source.name), sanitize(path), digest)
         for source, source_files in inputs.sources

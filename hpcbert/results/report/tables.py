@@ -340,7 +340,7 @@ def _unknown_metrics(table: SpeedupTable, words: Words) -> tuple[str, ...]:
 
 
 def show_pictures(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the figures, each with its numbers."""
+    """Return the figures, each with a table of its numbers."""
     pictures, more = make_pictures(inputs, words)
     blocks: list[Block] = [*pictures]
     if not pictures:
@@ -368,7 +368,7 @@ def list_runs(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
 
 
 def table_name(group: Group, words: Words) -> str:
-    """Return the name of a table."""
+    """Return a table's title with batch size and variant, in the report's language."""
     parts = [
         table_title(group),
         words("batch", size=group.batch),
