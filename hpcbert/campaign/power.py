@@ -111,7 +111,7 @@ def _parse_stamp(text: str) -> float | None:
 
 
 def find_window(samples: Sequence[PowerSample], gpus: int, seconds: float) -> Sampled | None:
-    """Return the power of a node's GPUs in the stretch with the most power; None: it is too short.
+    """Return the GPUs' power in the stretch with the most power; None if there is none.
 
     Args:
         samples: The samples, in order.

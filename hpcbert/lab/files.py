@@ -267,7 +267,7 @@ def find_plugins() -> set[str]:
 
 
 def has_pmix() -> bool:
-    """Return whether this machine's Slurm has the plugin for PMIx."""
+    """Return whether this machine's Slurm, not the lab's, has the PMIx plugin."""
     return PMIX in find_plugins()
 
 

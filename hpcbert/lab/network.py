@@ -74,7 +74,7 @@ def find_remains(lab: Lab, run: Runner) -> tuple[str, ...]:
 
 
 def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
-    """Return whether the host's cable exists and has this lab's mark."""
+    """Return whether the host's cable exists and has this lab's hardware address."""
     if lab.slot is None:
         return False
     argv = ["ip", "-json", "link", "show", "dev", lab.network.uplink]
@@ -118,7 +118,7 @@ def _hardware_address(lab: Lab) -> str:
 
 
 def _find_occupied(network: Network, run: Runner, env: dict[str, str]) -> str:
-    """Return why a slot can't be used, or an empty text."""
+    """Return the part of a slot that is in use, as a clause; empty if all are free."""
     routes = run(["ip", "-4", "route", "show", "root", network.prefix], env=env)
     if routes.stdout.strip():
         return f"{network.prefix} is in use"
