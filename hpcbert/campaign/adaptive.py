@@ -35,7 +35,7 @@ class Decision(NamedTuple):
 
 
 def decide(directory: Path, point: str) -> Decision:
-    """Decide by the valid repeats; in a rehearsal, by the number of those that succeeded.
+    """Decide by the median's precision; in a rehearsal, by the number of successes.
 
     Raises:
         UsageError: The campaign is damaged.

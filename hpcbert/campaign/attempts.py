@@ -105,7 +105,7 @@ def find_states(
 
 
 def _final_state(repeat: Repeat, recorded: RecordedStates) -> RepeatState | None:
-    """Return a state that can't change any more; None if the scheduler must be asked."""
+    """Return a state that can't change any more; None if it may."""
     array = repeat.array
     if array.state == "refused" or not (array.called or array.state == "submitted"):
         word = "REFUSED" if array.state == "refused" else UNKNOWN

@@ -80,7 +80,7 @@ class NearbyCampaigns:
         period: Period,
         last_written: float,
     ) -> list[MeasuredAttempt]:
-        """Return the attempts of other campaigns that ran on the nodes around a period.
+        """Return the attempts of other campaigns that ran on the nodes during a period.
 
         Campaigns that can't be read are skipped, and so are copies of the campaign itself.
 

@@ -156,7 +156,7 @@ def join_points(
 
 
 def _are_runs_of_one(first_reads: list[ReadLog], other_reads: list[ReadLog]) -> bool:
-    """Return whether names differ only in the run's number, which is unique."""
+    """Return whether names differ only in the run's number, and no number repeats."""
     places = [
         {read.log._replace(path=read.log.path.parent, repeat=None, attempt=0) for read in reads}
         for reads in (first_reads, other_reads)

@@ -135,7 +135,7 @@ def _as_count(value: Any) -> int:
 
 
 def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...]:
-    """Return sentences for the user about a campaign's preflight; nothing if it has none.
+    """Return sentences for the user about a campaign's preflight; empty if it has none.
 
     Args:
         watched: The campaign.

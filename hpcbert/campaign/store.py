@@ -134,7 +134,7 @@ def read_manifests(directories: Iterable[Path]) -> tuple[dict[Path, Campaign], t
 
 
 def describe_left_out(purpose: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return a warning about campaigns of another schema; nothing if there are none."""
+    """Return a warning about campaigns of another schema; empty if there are none."""
     if not directories:
         return ()
     reason = f"this hpcbert reads only schema {SCHEMA}"
@@ -279,7 +279,7 @@ def find_foreign_owner(directory: Path) -> str:
 def find_newest(runs: Path) -> Path:
     """Return the user's newest campaign.
 
-    A campaign that Slurm accepted nothing of is skipped: none of its jobs waits, runs or ended.
+    A campaign without an accepted job is skipped: none of its jobs waits, runs or ended.
 
     Raises:
         UsageError: There is none yet, or the manifest of the last one is damaged.

@@ -63,7 +63,7 @@ def unplug_host(lab: Lab, run: Runner) -> None:
 
 
 def find_remains(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Return the remains of the network in words, after all processes have ended."""
+    """Return descriptions of the network's remains, after all processes have ended."""
     deadline = time.monotonic() + _CLEAN_UP_TIMEOUT
     while _uplink_is_ours(lab, run):
         # The kernel removes a dead namespace's links with a delay.
@@ -84,7 +84,7 @@ def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
 
 
 def _lay_uplink(lab: Lab, run: Runner) -> str:
-    """Lay the host's cable; return why it failed, or an empty text."""
+    """Lay the host's cable; return the error, empty if there was none."""
     network, switch = lab.network, lab.host(SWITCH)
     argv = ["ip", "link", "add", "name", network.uplink, "address", _hardware_address(lab)]
     argv += ["type", "veth", "peer", "name", _SWITCH_END, "netns", str(switch.pid)]

@@ -117,7 +117,7 @@ def require_filled(text: str) -> str:
     """Return a text unless it is blank.
 
     Raises:
-        Invalid: It has not.
+        Invalid: It is blank.
     """
     if not text.strip():
         raise Invalid("must not be empty", "Leave it out for the default.")

@@ -107,7 +107,7 @@ def translate_errors(action: str, path: Path, *, hint: str | None = None) -> Ite
         hint: What to do about it; by default the usual remedy.
 
     Raises:
-        HpcbertError: It refused.
+        HpcbertError: The file system refused.
     """
     try:
         yield
