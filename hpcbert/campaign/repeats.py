@@ -150,7 +150,7 @@ class TrackedCampaign:
 
 
 def _belongs_to(array: Array, event: Event) -> bool:
-    """Return whether an event belongs to an array or, as parts share a script, its whole."""
+    """Return whether an event is an array's; events of a part name the undivided array."""
     name = str(event.get("array") or array.name)
     return array.name == name or array.name.startswith(f"{name}.p")
 

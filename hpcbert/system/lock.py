@@ -187,7 +187,7 @@ def _refuse_unless_dead(path: Path, subject: str) -> None:
 
 
 def _explain_unverifiable(holder: Holder, this_process: Holder) -> str | None:
-    """Return a clause if a holder can't be checked from here, empty if on another host.
+    """Return a clause if a holder can't be checked from here; empty if on another host.
 
     None if it can be checked, or has surely ended.
 

@@ -153,7 +153,7 @@ def reap_children() -> dict[int, int]:
 
 
 def has_no_children() -> bool:
-    """Return whether this process has no children: if it adopts orphans, no descendants."""
+    """Return whether this process has no children; with adopted orphans: no descendants."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
