@@ -1,4 +1,4 @@
-"""Whether a point needs another repeat: `python -m hpcbert.campaign.enough CAMPAIGN POINT`.
+"""Whether a point needs another repeat: `python -m hpcbert.campaign.adaptive CAMPAIGN POINT`.
 
 Job scripts of `--repeats auto` ask it before they train. The numbers are those that `collect` would
 print, by the same rule, window and gate. Only the scheduler is not asked, because its accounts lag
@@ -35,7 +35,7 @@ class Decision(NamedTuple):
 
 
 def decide(directory: Path, point: str) -> Decision:
-    """Return whether enough repeats of a point have ended.
+    """Decide by the median's precision; in a rehearsal, by the number of successes.
 
     Raises:
         UsageError: The campaign is damaged.

@@ -131,7 +131,7 @@ def _publish(temporary: Path, target: Path) -> None:
 
 
 def _write_archive(file: BinaryIO, directory: Path, identity: str) -> dict[str, Any]:
-    """Write the files of a campaign in order, and at last the description of them."""
+    """Write the files of a campaign in order, and then their description."""
     index: dict[str, Any] = {"schema": SCHEMA, "campaign": identity, "files": {}, "masked": {}}
     earlier_masks = read_masks(directory)
     names = sorted({*evidence.list_paths(directory), *_list_extras(directory)})
@@ -225,7 +225,7 @@ def _read_pieces(file: BinaryIO, *, at_once: bool) -> Iterator[bytes]:
 
 
 def _mask(name: str, content: bytes) -> bytes:
-    """Return a file's content as it may leave the campaign: unchanged, or with secrets masked."""
+    """Return a file's content with secrets masked."""
     if name.endswith(".json"):
         return _mask_json(content)
     if name.endswith(".jsonl"):
@@ -260,7 +260,7 @@ def _mask_values(data: Any, name: str = "") -> Any:
 
 @contextlib.contextmanager
 def open_archive(path: Path) -> Iterator[Path]:
-    """Unpack an archive into a temporary directory, which is removed in the end.
+    """Unpack an archive into a temporary directory, which is removed afterwards.
 
     Raises:
         UsageError: It is not an archive of a campaign, damaged, hostile, or of a newer version.

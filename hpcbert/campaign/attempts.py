@@ -54,16 +54,16 @@ class RecordedStates:
         self._repeats = {key[:3] for key in self._states}
 
     def has(self, array: Array, number: int) -> bool:
-        """Return whether any attempt of a repeat is on record."""
+        """Return whether any attempt of a repeat in an array is on record."""
         return (array.name, array.job_id, number) in self._repeats
 
     def verdict(self, array: Array, number: int, attempt: int) -> RepeatState | None:
-        """Return the scheduler's word on an attempt that has ended; None: it is not on record."""
+        """Return the scheduler's word on an attempt that has ended; None if not on record."""
         state = self._states.get((array.name, array.job_id, number, attempt))
         return state if state and state.kind.over and state.source in _SCHEDULERS else None
 
     def suspended(self, array: Array, number: int, attempt: int) -> float:
-        """Return the seconds for which an attempt was suspended, as far as recorded."""
+        """Return the seconds for which an attempt was suspended; 0 if not recorded."""
         state = self._states.get((array.name, array.job_id, number, attempt))
         return state.suspended if state else 0.0
 
@@ -105,7 +105,7 @@ def find_states(
 
 
 def _final_state(repeat: Repeat, recorded: RecordedStates) -> RepeatState | None:
-    """Return a state that can't change any more and that needs no question to the scheduler."""
+    """Return a state that can't change any more; None if it may."""
     array = repeat.array
     if array.state == "refused" or not (array.called or array.state == "submitted"):
         word = "REFUSED" if array.state == "refused" else UNKNOWN
@@ -177,7 +177,7 @@ class History:
 
     @property
     def full_state(self) -> RepeatState:
-        """The same, with the states of earlier attempts."""
+        """The state of the last one, with the states of earlier attempts."""
         return replace(self.newest, earlier=tuple(attempt.state for attempt in self.attempts[:-1]))
 
     @property
@@ -202,7 +202,7 @@ class History:
 
 
 def read_history(repeat: Repeat, newest: RepeatState, recorded: RecordedStates) -> History:
-    """Return what is known about every attempt of one repeat.
+    """Return every attempt of one repeat, from all arrays that it was submitted in.
 
     `newest` is the state of the newest one, with what the scheduler says about earlier ones.
     """
@@ -248,7 +248,7 @@ def _choose_state(
     earlier_state: RepeatState | None,
     job_state: RepeatState,
 ) -> RepeatState:
-    """Return how an attempt ended: by the scheduler's verdict, or else by the other sources."""
+    """Return an attempt's end by the scheduler's verdict, or else by the other sources."""
     if verdict is not None:
         return job_record.renew(verdict)
     if earlier_state is not None and earlier_state.kind.over:
@@ -259,7 +259,7 @@ def _choose_state(
 def _state_from_retry(
     arrays: Sequence[Array], number: int, next_attempt: int
 ) -> RepeatState | None:
-    """Return how an attempt ended by the record of the retry that made the next attempt.
+    """Return the end of an attempt by the record of the retry that made the next one.
 
     The record has only the reasons against the repeat: if it had completed, and the reason is not
     its state, its log and its files are judged again.
@@ -275,7 +275,7 @@ def _state_from_retry(
 
 
 def _state_from_job(job_record: JobRecord, *, requeued: bool) -> RepeatState:
-    """Return how an attempt ended that another one followed, by what its job wrote.
+    """Return the end of an attempt that another one followed, by what its job wrote.
 
     Args:
         job_record: What it wrote.

@@ -1,7 +1,7 @@
 """Which runs are repeats of one experiment: copies of a log, and other experiments, are refused.
 
-There is no majority vote: if runs differ in what makes an experiment, none is valid: nothing
-says which of them the row is about. A median over them would describe neither.
+If runs differ in what makes an experiment, all are invalid, even the majority: nothing says which
+of them the row is about. A median over them would describe neither.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ComparedRun(NamedTuple):
         point: Its point, for messages.
         log: The path of its log.
         samples: What its log and its nodes say about the experiment.
-        beginning: Of its log, as `lines.checksum` returns it; None if unknown.
+        beginning: Of its log, as `lines.checksum_beginning` returns it; None if unknown.
     """
 
     point: str
@@ -96,7 +96,7 @@ def refuse_run(run: Run, reason: Reason) -> Run:
 
 
 def _find_copies(accounts: Sequence[ComparedRun], *, keep_first: bool) -> dict[int, Reason]:
-    """Return why runs with equal logs are refused, by the identity of the run."""
+    """Return the reasons against runs with equal logs, by `id()` of the run."""
     valid = [account for account in accounts if account.run.valid]
     reasons: dict[int, Reason] = {}
     for equal in _group_equal(valid):
@@ -133,7 +133,7 @@ def _group(keyed: Iterable[tuple[int | bytes, ComparedRun]]) -> list[list[Compar
 
 
 def find_compressed_copies(paths: Iterable[Path]) -> dict[Path, Path]:
-    """Return the compressed logs with the same content as a log next to them, with that log."""
+    """Return the compressed logs that equal a log next to them, each with that log."""
     logs = [*paths]
     if not any(map(_is_packed, logs)):
         return {}
@@ -174,7 +174,7 @@ def _hash_beginning(log: Path) -> int:
 
 
 def _hash_log(log: Path) -> bytes:
-    """Return the SHA-256 of a whole log, unpacked; nothing if it can't be read."""
+    """Return the SHA-256 of a whole log, unpacked; empty if it can't be read."""
     digest = hashlib.sha256()
     with suppress(NotALogError), closing(read_pieces(log)) as pieces:
         for piece in pieces:

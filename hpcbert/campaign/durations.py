@@ -50,7 +50,7 @@ def find_own_campaigns(runs: Path) -> tuple[Campaigns, tuple[Path, ...]]:
 def find_earlier_runs(
     tracked_campaigns: Campaigns, points: Collection[Point], *, iters: int, rehearse: bool = False
 ) -> dict[Point, EarlierRuns]:
-    """Return what is known about points from earlier campaigns.
+    """Return the run times of earlier campaigns, by point.
 
     Args:
         tracked_campaigns: The campaigns, newest first.

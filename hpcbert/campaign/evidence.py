@@ -123,7 +123,7 @@ def _hash_file(watched: TrackedCampaign, name: str) -> dict[str, Any]:
 
 
 def is_evidence(name: str) -> bool:
-    """Return whether a campaign's numbers can come from a file with this path."""
+    """Return whether numbers can come from a file; `name` is relative to the campaign."""
     return name in {*_FILES, MEASUREMENTS} or name.startswith(
         tuple(f"{folder}/" for folder in _FOLDERS)
     )
@@ -164,7 +164,7 @@ def read_measurements(directory: Path) -> dict[str, Any] | None:
 
 
 def compute_seal(document: Mapping[str, Any]) -> str:
-    """Return the digest of measurements, evidence and all, without the seal itself."""
+    """Return the digest of measurements and evidence, without the seal itself."""
     return _hash_data({key: value for key, value in document.items() if key != SEAL})
 
 
@@ -207,7 +207,7 @@ def compare_with_record(watched: TrackedCampaign) -> RecordComparison:
 
 
 def concerns_all(path: str) -> bool:
-    """Return whether the numbers of all repeats depend on a file."""
+    """Return whether all repeats depend on a file; `path` is relative to the campaign."""
     return path in _COMMON or (path.startswith("scripts/") and not path.endswith(".sbatch"))
 
 
@@ -256,7 +256,7 @@ def _classify_change(
 
 
 def _split_at_record(watched: TrackedCampaign, name: str, entry: Any) -> tuple[bytes, bytes] | None:
-    """Return a file's recorded beginning and what follows it; None: it begins differently."""
+    """Return a file's recorded beginning and what follows; None if it begins differently."""
     size = entry.get("bytes") if isinstance(entry, dict) else None
     if not isinstance(size, int) or size < 0:
         return None
@@ -277,7 +277,7 @@ def _classify_new_file(name: str, late_files: _LateFiles, *, goes_on: bool) -> D
 
 
 def _is_continued(campaign: Campaign, document: Mapping[str, Any]) -> bool:
-    """Return whether a manifest still holds its head and every array that was recorded.
+    """Return whether a manifest still has its recorded head and arrays.
 
     An array without a job at that time may have been submitted since. Runs may belong to an array
     that was added later: a table that is made while a retry runs keeps the existing evidence.
@@ -323,7 +323,7 @@ class _LateFiles:
 
 
 def _find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> _LateFiles:
-    """Return the files that a record says it lacked; none if that can't be read."""
+    """Return the files that a record lacks by its own account; none if it can't be read."""
     try:
         arrays = {array.name: array for array in campaign.arrays}
         recorded = parse_utc(document["evidence"].get("recorded"))
@@ -342,9 +342,9 @@ def _find_late_files(campaign: Campaign, document: Mapping[str, Any]) -> _LateFi
 
 
 def _is_continuation(recorded: bytes, added: bytes) -> bool:
-    """Return whether lines that were added to a status file are lines that a job adds.
+    """Return whether a job can have added lines to a status file.
 
-    They are if they belong to later attempts, or to one that had no end in the record.
+    It can if they belong to later attempts, or to one that had no end in the record.
     """
     before = RepeatRecord(recorded).newest()
     return not before.ended or all(
@@ -450,7 +450,7 @@ def keep_evidence(watched: TrackedCampaign) -> dict[str, Any] | None:
 
 
 def read_previous(directory: Path) -> dict[str, Any] | None:
-    """Return the result of `read_measurements`, or nothing if the file is damaged."""
+    """Return the result of `read_measurements`; None if the file is damaged."""
     try:
         return read_measurements(directory)
     except UsageError:

@@ -131,7 +131,7 @@ def parse(raw: bytes) -> Fingerprint | None:
     """Read what describe.sh wrote; None if it is damaged or something else.
 
     Args:
-        raw: Content of the file. At most LARGEST bytes of it are read.
+        raw: Content of the file; damaged if it has more than LARGEST bytes.
     """
     try:
         data = json.loads(raw) if len(raw) <= LARGEST else None
@@ -290,7 +290,7 @@ def find_differences_between(
 def _find_differing(
     node_samples: tuple[NodeSample, ...],
 ) -> list[tuple[str, dict[str, list[NodeSample]]]]:
-    """Return the facts that have several values, each value with its nodes, repeats or shapes."""
+    """Return the facts that have several values, and the samples with each value."""
     names = dict.fromkeys(
         name
         for node_sample in node_samples
@@ -320,7 +320,7 @@ def _get_value(fingerprint: Fingerprint, name: str) -> str | None:
 def _classify_difference(
     name: str, values: dict[str, list[NodeSample]], node_samples: tuple[NodeSample, ...]
 ) -> Difference:
-    """Return whether the nodes of one repeat differ, or one repeat from another."""
+    """Return a difference with its scope: nodes of one repeat, or else repeats."""
     by_repeat: dict[int, set[str | None]] = {}
     for node_sample in node_samples:
         by_repeat.setdefault(node_sample.repeat, set()).add(
@@ -347,7 +347,7 @@ def _make_difference(
 
 
 def _is_decisive(name: str, node_samples: Iterable[NodeSample]) -> bool:
-    """Return whether runs that differ in a fact are different experiments: only logs state such."""
+    """Return whether a fact distinguishes experiments: all facts of logs do."""
     fingerprints = [node_sample.fingerprint for node_sample in node_samples]
     if any(LOG in fingerprint.scopes for fingerprint in fingerprints):
         return True

@@ -76,7 +76,7 @@ class Recipes:
         return places.list_recipes(self.folders)
 
     def load(self, name: str) -> Framework:
-        """Return how to read a framework's logs.
+        """Return a framework's rules for reading logs, from its recipe.
 
         Raises:
             ConfigError: No framework has that name, or its recipe is invalid.
@@ -231,7 +231,7 @@ class Reader:
         return reads
 
     def _add_advice(self, reads: Sequence[ReadLog]) -> list[ReadLog]:
-        """Return the logs; if none of a framework has a number, with what would give one."""
+        """Return the logs; if no log of a framework has a number, with advice on how to get one."""
         valid = {read.framework for read in reads if read.valid}
         unmeasured = [
             read for read in reads if read.framework not in valid and _lacks_records(read)
@@ -351,7 +351,7 @@ class Reader:
             ) from error
 
     def _grammars(self, names: Collection[str]) -> dict[str, Grammar]:
-        """Return how to read the logs of some frameworks; an invalid recipe reads none."""
+        """Return grammars by framework, without those of invalid recipes."""
         grammars = {}
         for name in sorted(names):
             with suppress(ConfigError):
@@ -379,7 +379,7 @@ class Reader:
         )
 
     def _explain(self, log: LogFile, framework: Framework, reading: Reading) -> Reading:
-        """Return why a log has no number: the run lacked something, or the file is not a log."""
+        """Add the cause to a reading without a number: the run failed, or the file is not a log."""
         if any(reason.code in ("no-log", "rehearsal") for reason in reading.reasons):
             return reading
         if not reading.reasons and not reading.missing:
@@ -405,7 +405,7 @@ def _lacks_records(read: ReadLog) -> bool:
 
 
 def _with_detail(read: ReadLog, detail: str) -> ReadLog:
-    """Return a log with another detail of its first reason; empty for the same."""
+    """Return a log with another detail of its first reason; unchanged if `detail` is empty."""
     if not detail:
         return read
     first, *more = read.reading.reasons
@@ -414,7 +414,7 @@ def _with_detail(read: ReadLog, detail: str) -> ReadLog:
 
 
 def _choose_error(read: ReadLog, error: UnknownLogError) -> UnknownLogError:
-    """Return why a log is left out: facts that contradict each other hide those that follow."""
+    """Return the error of a left-out log; contradictory facts hide those that follow."""
     if any(reason.code == "config" for reason in read.reading.reasons):
         return UnknownLogError(f"It has no number ({_join_reasons(read)}).", where=error.where)
     return error

@@ -307,7 +307,7 @@ class _Judge:
 
     def measure(self, points: Mapping[Point, Sequence[JudgedRepeat]]) -> list[Measured]:
         """Return the points with their runs."""
-        # One campaign, one device: a run without a log is of the same table as the others.
+        # One campaign, one device: a run without a log belongs to the same table.
         device_kinds = (
             dict(repeat.facts).get("device_kind")
             for repeats in points.values()
@@ -347,7 +347,7 @@ class _Judge:
         )
 
     def log(self, repeat: Repeat, history: History) -> str:
-        """Return the log of a repeat's valid attempt, relative to the campaign."""
+        """Return the path of the counted attempt's log, relative to the campaign."""
         directory, attempt = self.watched.directory, history.counted.state.attempt
         return str(
             store.log_path(directory, repeat.array, repeat.number, attempt).relative_to(directory)
@@ -371,7 +371,7 @@ class _Judge:
         if state.kind is Kind.UNNEEDED:
             return JudgedRepeat(array, history, make_unneeded_run(repeat.number, state))
         if reading.missing:
-            # A number or a reason, never neither.
+            # Every run has a number or a reason.
             detail = f"{reading.missing} is unknown, but the rule needs it"
             reading = reading._replace(reasons=(Reason("rule", detail),))
         reasons = self._find_reasons(repeat, history, reading)
@@ -439,7 +439,7 @@ class _Judge:
         )
 
     def _find_changes(self, history: History, log: str) -> tuple[Reason, ...]:
-        """Return why a repeat is invalid if a file of it differs from the record."""
+        """Return a reason for each file of a repeat that differs from the record."""
         array = history.counted.array
         prefix = f"env/{array.point.key}.{history.number}.{history.counted.state.attempt}."
         paths = {log, array.status(history.number), array.script, array.point.search}
@@ -509,7 +509,7 @@ def mark_largest(point: Point, group: Group) -> Group:
 
 
 def find_search_problems(repeat: Repeat, attempt: int) -> tuple[Reason, ...]:
-    """Return why an attempt did not run with the largest batch; empty if it did or need not."""
+    """Return reasons if an attempt should have run with the largest batch and did not."""
     watched, point = repeat.watched, repeat.array.point
     if not point.largest:
         return ()
@@ -545,7 +545,7 @@ def _last_number(events: Iterable[Event], kind: str, name: str) -> int | None:
 
 
 def make_adaptive(protocol: Protocol, unneeded: Sequence[int]) -> Adaptive | None:
-    """Return what ended the repeats of a point; None if their number was fixed."""
+    """Return the precision that ended the repeats of a point; None if their number was fixed."""
     if protocol.precision_of_median is None:
         return None
     return Adaptive(protocol.precision_of_median, protocol.repeats, tuple(unneeded))
@@ -567,7 +567,7 @@ def make_unneeded_run(number: int, state: RepeatState) -> Run:
 
 
 def warn_about_undecided(watched: TrackedCampaign) -> tuple[str, ...]:
-    """Return a sentence if nodes could not decide whether repeats were needed, which then ran."""
+    """Return a sentence if repeats ran because nodes could not decide whether to skip them."""
     if watched.campaign.protocol.precision_of_median is None:
         return ()
     attempts = [
@@ -593,7 +593,7 @@ def warn_about_undecided(watched: TrackedCampaign) -> tuple[str, ...]:
 def find_time_problems(
     record: RepeatRecord, attempt: int, log: Path, grammar: Grammar, *, contained: bool
 ) -> tuple[Reason, ...]:
-    """Return why a run's times are inconsistent; none if they are consistent or unknown.
+    """Return reasons if a run's times are inconsistent; none if they are unknown.
 
     Args:
         record: What its script wrote.
@@ -615,7 +615,7 @@ def find_time_problems(
 
 
 def _list_spans(step: Step, zones: Sequence[int]) -> list[TimeSpan]:
-    """Return the time of a step by each clock that a log's stamps may come from.
+    """Return the time span of a step by each clock that a log's stamps may come from.
 
     On several nodes, the rank that prints may be on another one than the script. If the clock there
     is right and only the script's is wrong, the stamps are those of the controller's clock.

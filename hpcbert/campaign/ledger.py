@@ -59,7 +59,7 @@ class Ledger:
         Args:
             arrays: Their present contents.
             flush: Whether they survive a crash of the machine, not only of this process, when this
-                returns. What need not is flushed with the next change.
+                returns. Otherwise they are flushed with the next change.
 
         Raises:
             HpcbertError: The file system refused; the old contents stay on disk.
@@ -137,7 +137,7 @@ def _format_line(value: object) -> str:
 
 
 def _field_values(instance: Any) -> dict[str, Any]:
-    """Return a data class's values by name; `asdict` would copy all that is in them too."""
+    """Return a data class's values by name; `asdict` would copy their contents too."""
     return {field.name: getattr(instance, field.name) for field in fields(instance)}
 
 

@@ -22,7 +22,7 @@ from hpcbert.results.reduce import tabulate
 from hpcbert.slurm.states import dump_state
 from hpcbert.system import redact
 
-# Seconds after the end of a script in which such a scheduler adds its own line.
+# Seconds after a script's end within which a scheduler that records ends adds its line.
 _LAST_LINE_DELAY = 60.0
 
 
@@ -98,7 +98,7 @@ def record_results(
 
 
 def is_over(watched: TrackedCampaign, gathered: Gathered, *, now: float) -> bool:
-    """Return whether no repeat waits or runs, and nothing writes to its files any more."""
+    """Return whether no repeat waits or runs, and no job writes; `now` in epoch seconds."""
     if any(repeat.history.newest.kind.alive for repeat in gathered.repeats):
         return False
     if not find_traits(watched.campaign.scheduler).records_end:
@@ -144,7 +144,7 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
 
 
 def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
-    """Return what a campaign is, and the facts of its valid runs' nodes."""
+    """Return a campaign's identity for tables, with the facts of its valid runs' nodes."""
     return Source(
         kind="campaign",
         name=campaign.id,

@@ -80,7 +80,7 @@ class NearbyCampaigns:
         period: Period,
         last_written: float,
     ) -> list[MeasuredAttempt]:
-        """Return the attempts of other campaigns in a folder that ran on nodes about a period.
+        """Return the attempts of other campaigns that ran on the nodes during a period.
 
         Campaigns that can't be read are skipped, and so are copies of the campaign itself.
 
@@ -147,7 +147,7 @@ class _Neighbour:
         self.directory = directory
         self.campaign = ""
         self._records, self._left_out = records, left_out
-        # Long ago if the name does not say.
+        # If the name does not say: long ago.
         self.created = parse_stamp(directory.name) or 0.0
 
     @cached_property
@@ -305,7 +305,7 @@ def _find_sharing(
 
 
 def _find_overlapping(steps: Sequence[Step]) -> dict[int, set[int]]:
-    """Return which steps may have had a node at the same time, by their places in the sequence.
+    """Return the steps that may have had a node at the same time as each step, by index.
 
     Those that never met are not compared; `Step.shared` decides about each pair.
     """
@@ -328,9 +328,10 @@ def _find_overlapping(steps: Sequence[Step]) -> dict[int, set[int]]:
 
 
 def _read_recorded(directory: Path) -> dict[tuple[str, int, int], str]:
-    """Return what an earlier collect recorded about shared nodes, by array, repeat, attempt.
+    """Return the runs with shared nodes that an earlier collect recorded.
 
-    The value is why a run was refused, or empty if it was only marked.
+    By array, repeat and attempt; the value is the reason for refusing the run, or empty if it was
+    only marked.
     """
     recorded: dict[tuple[str, int, int], str] = {}
     with contextlib.suppress(UsageError, KeyError, TypeError, AttributeError):

@@ -98,7 +98,7 @@ class Summary(IgnoreUnknown):
 
 
 def parse_results(campaign: Campaign, document: Mapping[str, Any]) -> dict[Point, PointResult]:
-    """Return what measurements say about each point, points in their order.
+    """Return the results of measured points, in the order of the measurements.
 
     Raises:
         UsageError: They are damaged.
@@ -131,7 +131,7 @@ def _parse_result(runs: list[Mapping[str, Any]], precision: float | None) -> Poi
 
 
 def _was_alive(run: Mapping[str, Any]) -> bool:
-    """Return whether collect came too early for a repeat, which has not failed."""
+    """Return whether a repeat was still waiting or running when it was collected."""
     kind = read_kind(run.get("scheduler", {}).get("kind"))
     return kind is not None and kind.alive
 
@@ -159,7 +159,7 @@ def summarize(campaign: Campaign, document: Mapping[str, Any], *, over: bool) ->
 
 
 def read_summary(directory: Path) -> Summary | None:
-    """Return the summary of a collected campaign; None: it was not collected.
+    """Return the summary of a collected campaign; None if it was not collected.
 
     If the file begins with a summary, no more of it is read.
 
@@ -182,7 +182,7 @@ def read_summary(directory: Path) -> Summary | None:
 
 
 def read_results(directory: Path, campaign: Campaign) -> dict[Point, PointResult]:
-    """Return what was collected of each point of a campaign; nothing if it was not collected.
+    """Return the results from measurements.json, by point; empty if not collected.
 
     Raises:
         UsageError: The measurements are damaged.
@@ -199,7 +199,7 @@ def _read_document(path: Path) -> Mapping[str, Any]:
 
 
 def is_over(campaign: Campaign, recorded: Summary | None) -> bool:
-    """Return whether collect found a campaign at its end, and nothing was submitted since."""
+    """Return whether collect found a campaign over, and no array was added since."""
     return recorded is not None and recorded.over and recorded.arrays == len(campaign.arrays)
 
 
@@ -305,7 +305,7 @@ class Overview:
 
 
 def read_overview(directory: Path) -> Overview:
-    """Return a campaign's entry for a list; for a damaged one, what is wrong with it."""
+    """Return a campaign's entry for a list; for a damaged one, `problem` says what is wrong."""
     note = store.read_note(directory)
     try:
         campaign = store.read_manifest(directory)
@@ -346,7 +346,7 @@ def read_overview(directory: Path) -> Overview:
 
 
 def _find_creation_time(directory: Path) -> str:
-    """Return when a damaged campaign was made: from its name, else from its manifest's age."""
+    """Return a damaged campaign's creation time by its name, or else its manifest's time."""
     when = parse_stamp(directory.name)
     if when is not None:
         return format_utc(when)
@@ -357,6 +357,6 @@ def _find_creation_time(directory: Path) -> str:
 
 
 def compute_age(created: str, *, now: float) -> float | None:
-    """Return how many seconds ago a campaign was made; None if unknown."""
+    """Return the seconds since a campaign was made; None if unknown."""
     when = parse_utc(created)
     return None if when is None else max(0.0, now - when)

@@ -88,7 +88,7 @@ def _unnumbered_path(read: ReadLog) -> Path | None:
 
 
 def are_numbered(read: ReadLog, other: ReadLog) -> bool:
-    """Return whether the names of two logs number the repeats of one experiment."""
+    """Return whether two logs lie in one place and have numbers in their names."""
     numbers = read.log.repeat, other.log.repeat
     return read is other or (None not in numbers and read.log.place == other.log.place)
 
@@ -156,7 +156,7 @@ def join_points(
 
 
 def _are_runs_of_one(first_reads: list[ReadLog], other_reads: list[ReadLog]) -> bool:
-    """Return whether names differ only in the run's number, and each number appears once."""
+    """Return whether names differ only in the run's number, and no number repeats."""
     places = [
         {read.log._replace(path=read.log.path.parent, repeat=None, attempt=0) for read in reads}
         for reads in (first_reads, other_reads)

@@ -111,7 +111,7 @@ def _parse_stamp(text: str) -> float | None:
 
 
 def find_window(samples: Sequence[PowerSample], gpus: int, seconds: float) -> Sampled | None:
-    """Return the power of a node's GPUs in the stretch with the most power; None: it is too short.
+    """Return the GPUs' power in the stretch with the most power; None if there is none.
 
     Args:
         samples: The samples, in order.
@@ -140,7 +140,7 @@ def _sum_power(samples: Sequence[PowerSample], name: str) -> float:
 
 
 def _list_stretches(times: Sequence[float], seconds: float) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of a length, as the first place and the place after the last."""
+    """Yield the stretches of a length, as first index and index after the last."""
     if len(times) < _MIN_SAMPLES:
         return
     # Two samples are this far apart; one may be missing at each end of a stretch.

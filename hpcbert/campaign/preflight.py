@@ -75,7 +75,7 @@ class Preflight:
 
 
 def read_preflight(watched: TrackedCampaign) -> Preflight | None:
-    """Return a campaign's preflight by its job's own account; None: it has none."""
+    """Return a campaign's preflight by its job's own account; None if it has none."""
     array = watched.campaign.preflight
     if array is None:
         return None
@@ -135,7 +135,7 @@ def _as_count(value: Any) -> int:
 
 
 def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple[str, ...]:
-    """Return sentences for the user about a campaign's preflight; nothing if it has none.
+    """Return sentences for the user about a campaign's preflight; empty if it has none.
 
     Args:
         watched: The campaign.
@@ -161,7 +161,7 @@ def describe_preflight(watched: TrackedCampaign, *, over: bool = False) -> tuple
 
 
 def _describe_slow_nodes(preflight: Preflight) -> Iterator[str]:
-    """Yield what happened to slow nodes; nothing if there are none."""
+    """Yield sentences about slow nodes and the jobs that exclude them."""
     for name, reason in preflight.slow.items():
         yield f"{name} is far below the others: {reason}."
     if excluded_jobs := {job for job, _ in preflight.left_out}:
@@ -172,7 +172,7 @@ def _describe_slow_nodes(preflight: Preflight) -> Iterator[str]:
 
 
 def warn_about_preflight(watched: TrackedCampaign, *, over: bool) -> tuple[str, ...]:
-    """Return what `describe_preflight` does, if a node or the preflight itself has a problem."""
+    """Return `describe_preflight`'s sentences if a node or the preflight has a problem."""
     preflight = read_preflight(watched)
     if preflight is None or (preflight.state == "done" and not preflight.slow):
         return ()

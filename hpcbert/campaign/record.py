@@ -62,7 +62,7 @@ class Step:
     uptime: float | None = field(default=None, repr=False)
 
     def shared(self, other: Step) -> tuple[str, ...]:
-        """Return the nodes that two steps had at the same time; a step that just ends has left."""
+        """Return the nodes that two steps had at the same time; touching ends do not count."""
         nodes = self.nodes & other.nodes
         if not nodes or None in {self.begin, self.end, other.begin, other.end}:
             return ()
@@ -77,7 +77,7 @@ class Step:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """The time outside of which it met no other step, whatever the clocks; None: unknown."""
+        """The widest period of the step, allowing for clock errors; None if unknown."""
         if self.begin is None or self.end is None:
             return None
         return float(math.floor(self.begin + min(0, self.ahead))), self.end + max(0, self.ahead)
@@ -162,7 +162,7 @@ def _as_number(value: Any, most: float) -> float | None:
 
 
 def _parse_zone(text: Any) -> tuple[int, ...]:
-    """Return the seconds that `+0100` stands for; nothing for any other text."""
+    """Return the seconds that `+0100` stands for; empty for any other text."""
     if not isinstance(text, str) or len(text) != 5 or text[0] not in "+-":  # noqa: PLR2004
         return ()
     digits = text[1:]
@@ -244,7 +244,7 @@ def read_events(raw: bytes) -> tuple[Event, ...]:
 
 
 def read_record(path: Path) -> RepeatRecord:
-    """Return a status file's present content; nothing if it can't be read."""
+    """Return a status file's present content; empty if it can't be read."""
     try:
         descriptor, _ = open_file(path)
         with os.fdopen(descriptor, "rb") as file:
@@ -256,7 +256,7 @@ def read_record(path: Path) -> RepeatRecord:
 
 
 def last_event(path: Path) -> Event:
-    """Return the last event in a status file, of which only the end is read."""
+    """Return the last event in a status file, reading only its end; empty if none."""
     try:
         descriptor, size = open_file(path)
     except OSError:
@@ -275,7 +275,6 @@ def _parse_last(raw: bytes) -> Event:
 
 
 def _make_stamp(status: os.stat_result) -> Stamp:
-    """Return size and time of the last change of a file."""
     return status.st_size, status.st_mtime_ns
 
 
@@ -294,7 +293,7 @@ class Records:
         self._read: dict[Path, dict[Path, RepeatRecord]] = {}
 
     def at(self, path: Path) -> RepeatRecord:
-        """Return the content of a status file."""
+        """Return the content of a status file, as first read."""
         path = path.absolute()
         folder_records = self._read.setdefault(path.parent, {})
         if path not in folder_records:

@@ -39,12 +39,12 @@ class TrackedCampaign:
         return tuple(Repeat(self, array, number) for array, number in self.campaign.current)
 
     def record(self, array: Array, number: int) -> RepeatRecord:
-        """Return what the jobs of one repeat wrote, in all attempts."""
+        """Return the events of all attempts of one repeat."""
         return self.records.at(self.directory / array.status(number))
 
     @cached_property
     def since(self) -> float:
-        """A time, seconds since the epoch, before which it cannot have had a job."""
+        """A time before which it can't have had a job, seconds since the epoch."""
         return max(0.0, (parse_utc(self.campaign.created) or 0.0) - CLOCK_SLACK)
 
     @cached_property
@@ -54,7 +54,7 @@ class TrackedCampaign:
         return frozenset(paths | {array.workdir for array in self.campaign.arrays if array.workdir})
 
     def owner_fits(self, row: JobRow) -> bool:
-        """Return whether a job belongs to the submitter, as far as known."""
+        """Return whether a job belongs to the submitter, by uid or else by user name."""
         if row.uid is not None and self.campaign.uid is not None:
             return row.uid == self.campaign.uid
         return row.user == self.campaign.user
@@ -111,7 +111,7 @@ class TrackedCampaign:
         return label if self.is_job_of(row, replace(label, job_id="")) else None
 
     def is_job_of(self, row: JobRow, array: Array) -> bool:
-        """Return whether a line is about an array's job: another job may have the same id.
+        """Return whether a line is about an array's job, not another job with its id.
 
         A job is identified by cluster, id, the controller's time of its submission, and directory
         of submission. If the directory is unknown or another one, its owner must match, and its
@@ -133,12 +133,11 @@ class TrackedCampaign:
         return array.is_described_by(row.name, row.workdir) or self.find_begun_job(array) == row.job
 
     def _is_earlier(self, row: JobRow, array: Array) -> bool:
-        """Return whether a job was submitted before an array's."""
         first = self.since if array.submit_time is None else array.submit_time
         return row.submit is not None and row.submit < first
 
     def find_begun_job(self, array: Array) -> str:
-        """Return the job that has begun a repeat of an array by its own account, or nothing."""
+        """Return the id of the job that began a repeat by its own account; empty if none."""
         starts = (
             event
             for number in array.repeats
@@ -151,7 +150,7 @@ class TrackedCampaign:
 
 
 def _belongs_to(array: Array, event: Event) -> bool:
-    """Return whether a job's event is of an array; its parts share its script."""
+    """Return whether an event is an array's; events of a part name the undivided array."""
     name = str(event.get("array") or array.name)
     return array.name == name or array.name.startswith(f"{name}.p")
 
@@ -222,7 +221,7 @@ class Repeat:
 
     @property
     def own_outputs(self) -> tuple[Path, ...]:
-        """The same, if its script ran no other repeat: else the output may be about another one."""
+        """The same if its script ran only this repeat; empty if the output may be another's."""
         return () if self.array.together else self.printed
 
     @property
@@ -244,16 +243,16 @@ class Repeat:
         return tuple(Repeat(self.watched, array, self.number) for array in arrays[:last])
 
     def was_replaced(self, attempt: int, row: JobRow) -> bool:
-        """Return whether a line is about a job that this one replaced, and that was requeued."""
+        """Return whether a line is about a requeued job that this one replaced."""
         elsewhere = bool(self.array.job_id) and row.job != self.array.job_id
         return elsewhere and attempt >= self.array.first_attempt
 
     def matches_row(self, row: JobRow) -> bool:
-        """Return whether a line is about this repeat and not about another job with its number."""
+        """Return whether a line is about this repeat, in a job of its array."""
         return self.covers_row(row) and self.watched.is_job_of(row, self.array)
 
     def covers_row(self, row: JobRow) -> bool:
-        """Return whether a line about its array, or the job it shares, is about this repeat."""
+        """Return whether a line about its array or its shared job includes this repeat."""
         return bool(row.tasks) != self.array.together and row.covers(self.index)
 
 

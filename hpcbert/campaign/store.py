@@ -83,7 +83,7 @@ def create(directory: Path) -> None:
 
 
 def has_folders(directory: Path) -> bool:
-    """Return whether a directory has the folders of a campaign that was submitted."""
+    """Return whether a directory has the folders of a submitted campaign."""
     return all((directory / name).is_dir() for name in _FOLDERS)
 
 
@@ -96,7 +96,7 @@ def write_manifest(directory: Path, campaign: Campaign) -> None:
 
 @contextlib.contextmanager
 def open_ledger(directory: Path, campaign: Campaign) -> Iterator[Ledger]:
-    """Open a campaign for many changes, each on disk at once; the manifest gets them in the end.
+    """Open a campaign for many changes, each on disk at once; the manifest gets them at the end.
 
     If it can't be rewritten then, they stay next to it: nothing is lost.
 
@@ -134,7 +134,7 @@ def read_manifests(directories: Iterable[Path]) -> tuple[dict[Path, Campaign], t
 
 
 def describe_left_out(purpose: str, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Return a warning about campaigns of another schema; nothing if there are none."""
+    """Return a warning about campaigns of another schema; empty if there are none."""
     if not directories:
         return ()
     reason = f"this hpcbert reads only schema {SCHEMA}"
@@ -212,7 +212,7 @@ def _list_paths(campaign: Campaign) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _is_below(path: str, folders: tuple[str, ...]) -> bool:
-    """Return whether a path stays in one of some folders; without folders, is a plain name."""
+    """Return whether a path stays in one of the folders; without folders, is a plain name."""
     first, *names = path.split("/")
     names = names if folders else [first]
     is_inside = not folders or first in folders
@@ -261,7 +261,7 @@ def find_all_campaigns(runs: Path) -> tuple[Path, ...]:
 
 
 def _is_campaign(folder: Path) -> bool:
-    """Return whether a folder holds a manifest; a folder without access counts as having none."""
+    """Return whether a folder holds a manifest; without access, it counts as having none."""
     try:
         return (folder / MANIFEST).exists()
     except OSError:
@@ -279,7 +279,7 @@ def find_foreign_owner(directory: Path) -> str:
 def find_newest(runs: Path) -> Path:
     """Return the user's newest campaign.
 
-    A campaign that Slurm accepted nothing of is skipped: none of its jobs waits, runs or ended.
+    A campaign without an accepted job is skipped: none of its jobs waits, runs or ended.
 
     Raises:
         UsageError: There is none yet, or the manifest of the last one is damaged.
@@ -307,7 +307,7 @@ def _join_names(directories: Sequence[Path]) -> str:
 
 
 def find_archive(name: str, runs: Path) -> Path | None:
-    """Return the archive that the user names, by path or file name; None: the name means none."""
+    """Return the archive that the user names, by path or file name; None if there is none."""
     if not name.lower().endswith(ARCHIVE):
         return None
     places = (Path(name), runs / name)
@@ -367,7 +367,7 @@ def resolve(name: str, runs: Path, *, shortest: int = 1) -> Path:
 
 
 def _read_name(directory: Path) -> str | None:
-    """Return the name that a campaign was given; None: it can't be read."""
+    """Return the name that a campaign was given; None if it can't be read."""
     try:
         return read_manifest(directory).name
     except UsageError:
@@ -470,7 +470,7 @@ def hash_file(path: Path) -> str:
 
 
 def compare_library(folder: Path, expected: Collection[tuple[str, str]]) -> Iterator[LibraryFile]:
-    """Yield what is missing, differs or is not needed in a folder, apart from scripts.
+    """Yield files that are missing, differ or are not needed in a folder, apart from scripts.
 
     `expected` has the name and the SHA-256 of each file.
     """

@@ -29,7 +29,7 @@ class UnknownLogError(UsageError):
 
 
 class UserSettings(NamedTuple):
-    """The user's settings for logs, if neither path nor log states them; None: not given.
+    """The user's settings for logs, if neither path nor log states them; None if not given.
 
     Attributes:
         settings: The settings from `--set`, by the names that a log's facts use.

@@ -49,7 +49,7 @@ class DataPlan:
     Attributes:
         directory: Its path; made if missing.
         form: A format's name.
-        files: How many files; 0 for the format's usual number.
+        files: Number of files; 0 for the format's usual number.
         stream: The settings of the samples; `fill` has no effect on a text.
         text: A file or a directory of text; None for synthetic samples.
         vocabulary: A vocabulary file; None for a synthetic one of BERT's size.
@@ -136,7 +136,7 @@ def _clear(directory: Path) -> None:
 def _open_source(
     plan: DataPlan, paths: tuple[Path, ...], vocabulary: Vocabulary
 ) -> tuple[int, Callable[[Integers], Samples]]:
-    """Return how many samples there are, and the function that makes those with given numbers."""
+    """Return the number of samples, and a function that makes samples by their numbers."""
     settings = plan.stream
     if not paths:
         return settings.samples, lambda numbers: make_synthetic(numbers, settings, vocabulary)
@@ -172,7 +172,7 @@ class _Stream:
 
 
 def _write_files(folder: Path, form: DataFormat, stream: _Stream, count: int) -> dict[str, Any]:
-    """Write all samples to `count` files; return what data.json says of them."""
+    """Write all samples to `count` files; return their part of data.json."""
     entries: list[dict[str, Any]] = []
     for number in range(count):
         begin = stream.samples * number // count
@@ -208,7 +208,7 @@ def _describe_file(path: Path, samples: int) -> dict[str, Any]:
 def _describe_plan(
     plan: DataPlan, size: int, words: bytes, paths: tuple[Path, ...]
 ) -> dict[str, Any]:
-    """Return what data.json says of a plan; `words` is a vocabulary of `size`."""
+    """Return the settings for data.json; `words` is a vocabulary of `size`."""
     stream = plan.stream
     return {
         "schema": SCHEMA,

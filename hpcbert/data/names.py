@@ -13,5 +13,5 @@ _PUBLISHED = {128: 20}
 
 
 def usual_predictions(length: int) -> int:
-    """Return how many of `length` tokens are predicted at most: 20 of 128, 76 of 512."""
+    """Return the most predictions in a sample of `length` tokens: 20 of 128, 76 of 512."""
     return _PUBLISHED.get(length, max(1, length * PREDICTED_PERCENT // 100))

@@ -172,7 +172,7 @@ def _slurmd_argv(lab: Lab, node: str) -> tuple[str, ...]:
 
 
 def _check_daemon(lab: Lab, name: str, run: Runner) -> str:
-    """Ask a daemon for a sign of life; return why there was none, or an empty text."""
+    """Check that a daemon answers; return the error, empty if it does."""
     layout, network = lab.layout, lab.network
     if name == "munged":
         return _check_command(run, ["munge", "--no-input", f"--socket={layout.munge_socket}"], lab)
@@ -195,7 +195,7 @@ def _check_port(lab: Lab, name: str, port: int) -> str:
 
 
 def _check_socket(path: str) -> str:
-    """Try to connect to a socket; return why it failed, or an empty text."""
+    """Connect to a socket; return the error, empty if there was none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
@@ -206,7 +206,7 @@ def _check_socket(path: str) -> str:
 
 
 def _check_command(run: Runner, argv: Sequence[str], lab: Lab) -> str:
-    """Run a command; return its error message if it failed, or an empty text."""
+    """Run a command; return its error message, empty if it succeeded."""
     result = run(argv, env=lab.daemon_environment, timeout=_PATIENCE)
     return "" if result.ok else result.stderr.strip() or f"exit status {result.returncode}"
 

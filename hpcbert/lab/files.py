@@ -267,7 +267,7 @@ def find_plugins() -> set[str]:
 
 
 def has_pmix() -> bool:
-    """Return whether this machine's Slurm has the plugin for PMIx."""
+    """Return whether this machine's Slurm, not the lab's, has the PMIx plugin."""
     return PMIX in find_plugins()
 
 
@@ -313,7 +313,7 @@ def write_files(lab: Lab) -> None:
 
 
 def _link_plugins(folder: Path, lacks: Collection[str]) -> None:
-    """Make a directory of Slurm's plugins without some."""
+    """Make a directory of links to Slurm's plugins, except those that the lab lacks."""
     _make_directory(folder)
     for path in Path("/").glob(PLUGINS):
         versions = tuple(f"{plugin}_v" for plugin in lacks)

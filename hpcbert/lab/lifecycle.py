@@ -333,7 +333,7 @@ def status(directory: Path, *, run: Runner) -> LabStatus:
 
 @dataclass(frozen=True)
 class Removal:
-    """How many processes `down` ended, and what is left, in words."""
+    """The number of processes that `down` ended, and descriptions of what is left."""
 
     ended: int = 0
     remains: tuple[str, ...] = ()
@@ -376,7 +376,7 @@ def _sweep_unfinished(directory: Path) -> Removal:
 
 
 def _end_all(lab: Lab, report: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
-    """End all processes; return how many there were, and which are left, in words."""
+    """End all processes; return their number, and descriptions of those that are left."""
     if lab.boot != boot_id():
         return 0, ()
     ended: set[Process] = set()
@@ -426,7 +426,7 @@ def _remove_files(lab: Lab, report: Callable[[str], None]) -> tuple[str, ...]:
 
 
 def _remove(path: Path) -> str:
-    """Remove a file or a tree; return what could not be removed and why, or an empty text."""
+    """Remove a file or a tree; return the error, empty if there was none."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

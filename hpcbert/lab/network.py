@@ -63,7 +63,7 @@ def unplug_host(lab: Lab, run: Runner) -> None:
 
 
 def find_remains(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Return the remains of the network in words, after all processes have ended."""
+    """Return descriptions of the network's remains, after all processes have ended."""
     deadline = time.monotonic() + _CLEAN_UP_TIMEOUT
     while _uplink_is_ours(lab, run):
         # The kernel removes a dead namespace's links with a delay.
@@ -74,7 +74,7 @@ def find_remains(lab: Lab, run: Runner) -> tuple[str, ...]:
 
 
 def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
-    """Return whether the host's cable exists and has this lab's mark."""
+    """Return whether the host's cable exists and has this lab's hardware address."""
     if lab.slot is None:
         return False
     argv = ["ip", "-json", "link", "show", "dev", lab.network.uplink]
@@ -84,7 +84,7 @@ def _uplink_is_ours(lab: Lab, run: Runner) -> bool:
 
 
 def _lay_uplink(lab: Lab, run: Runner) -> str:
-    """Lay the host's cable; return why it failed, or an empty text."""
+    """Lay the host's cable; return the error, empty if there was none."""
     network, switch = lab.network, lab.host(SWITCH)
     argv = ["ip", "link", "add", "name", network.uplink, "address", _hardware_address(lab)]
     argv += ["type", "veth", "peer", "name", _SWITCH_END, "netns", str(switch.pid)]
@@ -118,7 +118,7 @@ def _hardware_address(lab: Lab) -> str:
 
 
 def _find_occupied(network: Network, run: Runner, env: dict[str, str]) -> str:
-    """Return why a slot can't be used, or an empty text."""
+    """Return the part of a slot that is in use, as a clause; empty if all are free."""
     routes = run(["ip", "-4", "route", "show", "root", network.prefix], env=env)
     if routes.stdout.strip():
         return f"{network.prefix} is in use"

@@ -21,7 +21,7 @@ from hpcbert.lab.processes import run_checked
 from hpcbert.lab.record import Journal, Lab
 from hpcbert.system.runner import Outcome, Runner
 
-# Seconds: how long another program may have the accounts' files, and between two looks at it.
+# Seconds to wait for a program that has the accounts' files locked, and between two tries.
 _ACCOUNT_PATIENCE = 60.0
 _ACCOUNT_PAUSE = 0.25
 _LOCKED_MESSAGE = "try again later"
@@ -63,7 +63,7 @@ def add_user(journal: Journal, run: Runner) -> None:
 
 
 def remove_user(lab: Lab, run: Runner) -> tuple[str, ...]:
-    """Undo what `add_user` did, except files; return what is left, in words."""
+    """Undo `add_user` except files; return descriptions of what is left."""
     for view in lab.views:
         # umount refuses paths that are not mounted; remaining mounts are found before files are
         # removed.

@@ -116,7 +116,7 @@ def find_inside(hosts: Iterable[Process]) -> tuple[Process, ...]:
 
 
 def is_daemon(process: Process) -> bool:
-    """Return whether a process runs a program of a lab, by its command (proc(5), comm)."""
+    """Return whether a process runs one of the lab's programs (proc(5), comm)."""
     return read_proc_file(process.pid, "comm").strip() in _PROGRAMS
 
 
@@ -136,7 +136,7 @@ def is_listening(process: Process, port: int) -> bool:
 
 
 def _is_first(process: Process) -> bool:
-    """Return whether a process is number 1 of a PID namespace below this one."""
+    """Return whether a process lives and is PID 1 of a namespace below this one."""
     lines = read_proc_file(process.pid, "status").splitlines()
     # One number for each PID namespace, this one's first (proc(5)).
     numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])

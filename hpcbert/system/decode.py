@@ -114,10 +114,10 @@ Count = Annotated[int, Range(1)]
 
 
 def require_filled(text: str) -> str:
-    """Return a text that has more than blanks.
+    """Return a text unless it is blank.
 
     Raises:
-        Invalid: It has not.
+        Invalid: It is blank.
     """
     if not text.strip():
         raise Invalid("must not be empty", "Leave it out for the default.")
@@ -223,7 +223,7 @@ def _read_plain(kind: type, value: Any) -> Any:
 
 
 def has_surrogate(text: str) -> bool:
-    """Return whether a text has half of a character, which JSON can write and UTF-8 can't."""
+    """Return whether a text has half of a character, which JSON can encode and UTF-8 can't."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -373,7 +373,7 @@ _KeyReaders = Mapping[str, tuple[Callable[[Any], Any], bool]]
 
 @cache
 def _key_readers(kind: Any, narrowed_hints: tuple[tuple[str, Any], ...]) -> _KeyReaders:
-    """Return what is known about a table; most have the same narrowed annotations, or none."""
+    """Return the readers of a table's keys, cached by its narrowed annotations."""
     hints = {**_type_hints(kind), **dict(narrowed_hints)}
     return {
         field.name: (

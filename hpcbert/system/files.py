@@ -107,7 +107,7 @@ def translate_errors(action: str, path: Path, *, hint: str | None = None) -> Ite
         hint: What to do about it; by default the usual remedy.
 
     Raises:
-        HpcbertError: It refused.
+        HpcbertError: The file system refused.
     """
     try:
         yield
@@ -120,7 +120,7 @@ def translate_errors(action: str, path: Path, *, hint: str | None = None) -> Ite
 
 
 def find_mounts_below(root: Path) -> Iterator[str]:
-    """Yield the mount points in a directory, itself included: a removal would follow them."""
+    """Yield the mount points in a directory, itself included; a removal would follow them."""
     for line in _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
         # Field 5 is the mount point, blanks and backslashes in octal (proc(5)).
         mount_point = Path(line.split()[4].encode().decode("unicode_escape"))

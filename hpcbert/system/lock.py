@@ -187,7 +187,9 @@ def _refuse_unless_dead(path: Path, subject: str) -> None:
 
 
 def _explain_unverifiable(holder: Holder, this_process: Holder) -> str | None:
-    """Return why a holder can't be checked from here; None if it can, or if it surely ended.
+    """Return a clause if a holder can't be checked from here; empty if on another host.
+
+    None if it can be checked, or has surely ended.
 
     After another boot of the machine, its earlier processes are gone. Only in its first PID
     namespace is it known to be the same machine: containers of one image can share all names.

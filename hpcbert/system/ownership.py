@@ -21,7 +21,7 @@ def user_name(uid: int) -> str:
 
 
 def is_in_any_group(groups: Collection[str]) -> bool:
-    """Return whether this process is in one of some groups; root counts as being in all.
+    """Return whether this process is in one of the groups; root is in all.
 
     Each group is looked up by its number: name services often list none (sssd.conf(5), enumerate).
     """
@@ -48,7 +48,7 @@ def find_foreign_owner(path: Path) -> str:
 
 
 def explain_distrust(status: os.stat_result) -> str:
-    """Return why a user should look at a file before they run it; empty if there is no reason.
+    """Return a reason to look at a file before running it; empty if it can be trusted.
 
     Files of the user and of root are theirs to run, unless everybody can write to them. A group is
     trusted with what it may write to, and so is a user whom an ACL names (acl(5)). In a directory
@@ -60,7 +60,7 @@ def explain_distrust(status: os.stat_result) -> str:
 
 
 def is_world_writable(status: os.stat_result) -> bool:
-    """Return whether everybody can write to a file, or replace what is in a directory."""
+    """Return whether everybody can change a file, or replace files in a directory."""
     sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     # All bits of a link are set, and have no meaning.
     return bool(status.st_mode & stat.S_IWOTH) and not sticky and not stat.S_ISLNK(status.st_mode)

@@ -54,9 +54,9 @@ def read_start_time(pid: int | str) -> int:
 
 
 def is_alive(pid: int | str, start: int) -> bool:
-    """Return whether the process lives that another process saw start then, a tick more or less.
+    """Return whether a process that another one recorded lives; `start` may be one tick off.
 
-    The other process may be in another time namespace, whose offset is no whole number of ticks.
+    The other process may be in another time namespace, and its offset may include part of a tick.
     """
     current_start = read_start_time(pid)
     return bool(current_start) and abs(current_start - start) <= 1
@@ -77,7 +77,7 @@ def _boot_offset_ticks() -> int:
 
 
 def list_processes() -> Iterator[Process]:
-    """Find the processes that this one can see."""
+    """Yield the living processes that this one can see."""
     return (process for pid in _list_pids() if (process := identify(pid)))
 
 
@@ -153,7 +153,7 @@ def reap_children() -> dict[int, int]:
 
 
 def has_no_children() -> bool:
-    """Return whether this process has no child; if it adopts orphans, it has no descendant then."""
+    """Return whether this process has no children; with adopted orphans: no descendants."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -104,13 +104,13 @@ _VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s,;&]+")
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable, option or field with this name may hold a secret."""
+    """Return whether a variable, option or field may hold a secret, by its name."""
     normalized = re.sub(r"[^A-Z0-9]", "_", name.upper())
     return _NAMES.search(f"_{normalized}_") is not None
 
 
 def is_measure(name: str, value: str) -> bool:
-    """Return whether a name counts or describes tokens or keys, and the value is not a secret."""
+    """Return whether a value is short and its name counts or describes tokens or keys."""
     normalized = re.sub(r"[^A-Z0-9]", "_", name.upper())
     return len(value) < _SHORT and _MEASURES.search(f"_{normalized}_") is not None
 

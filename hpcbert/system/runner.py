@@ -103,7 +103,7 @@ def run(
         stdin: Its input.
         env: Its whole environment; this process's by default.
         cwd: Its directory.
-        timeout: Seconds after which it is killed; it is also killed if it prints more than MOST.
+        timeout: Seconds after which it is killed; also if it prints more than MAX_OUTPUT.
     """
     words = tuple(argv)
     with tempfile.TemporaryFile() as stdin_file:
@@ -203,7 +203,7 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
 
 
 def _finish(child: subprocess.Popen[bytes], words: tuple[str, ...], timeout: float) -> Outcome:
-    """Return the outcome of a command, which has this many seconds from now."""
+    """Return the outcome of a command; `timeout` is in seconds from now."""
     with child:
         stdout, stderr, problem = _read_output(child, time.monotonic() + timeout)
         if problem:
@@ -222,7 +222,7 @@ def _start_failure(words: tuple[str, ...], error: OSError) -> Outcome:
 
 
 def _read_output(child: subprocess.Popen[bytes], deadline: float) -> tuple[str, str, str]:
-    """Return a child's stdout and stderr, and why reading stopped before its end."""
+    """Return a child's stdout and stderr, and why reading stopped early; empty if it did not."""
     buffers = {stream: bytearray() for stream in (child.stdout, child.stderr) if stream}
     problem = ""
     with selectors.DefaultSelector() as selector:

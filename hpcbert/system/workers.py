@@ -35,7 +35,7 @@ _inherited_work: list[Any] = []
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use, by its affinity and its cgroup's quota."""
+    """Return the number of usable cores, by this process's affinity and its cgroup's quota."""
     count = len(os.sched_getaffinity(0))
     with suppress(OSError):
         path = _OWN_CGROUP.read_text(encoding="utf-8").strip().rpartition("::")[2]
@@ -80,7 +80,7 @@ def map_in_parallel(work: Callable[[T], R], items: Sequence[T], sizes: Sequence[
 
 
 def _has_one_thread() -> bool:
-    """Return whether a fork is safe: it may wait forever for the lock of another thread."""
+    """Return whether a fork is safe: with threads, the child may wait forever for a lock."""
     with suppress(OSError):
         return len(list(Path("/proc/self/task").iterdir())) == 1
     return False

@@ -138,7 +138,7 @@ def _check_entries(entries: Sequence[zipfile.ZipInfo], path: Path) -> None:
 
 
 def _describe_fault(entry: zipfile.ZipInfo, earlier_names: set[str]) -> str:
-    """Return what is wrong with an entry, as a clause; empty if nothing is."""
+    """Return the first fault of an entry, as a clause; empty if there is none."""
     name = entry.filename[:-1] if entry.is_dir() else entry.filename
     kind = stat.S_IFMT(entry.external_attr >> 16)
     leads_outside = any(part in {"", ".", ".."} for part in name.split("/"))
