@@ -62,7 +62,7 @@ class Step:
     uptime: float | None = field(default=None, repr=False)
 
     def shared(self, other: Step) -> tuple[str, ...]:
-        """Return the nodes that two steps had at the same time; touching ends do not count."""
+        """Return the nodes that two steps had at the same time; ends may touch."""
         nodes = self.nodes & other.nodes
         if not nodes or None in {self.begin, self.end, other.begin, other.end}:
             return ()
