@@ -12,12 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from hpcbert.config.toml import read
 from hpcbert.logs.grammar import FailureWords, Grammar
 from hpcbert.logs.lines import LINE, NotALogError, cut_line, find_lines, read_pieces, remove_labels
 from hpcbert.model import Device, Reason
+from hpcbert.system.decode import decode
 
 DEVICE: Final = "device-oom"
 HOST: Final = "host-oom"
@@ -31,27 +34,8 @@ _KILLED = FailureWords(
     b"oom",
     re.compile(rb"^slurmstepd: error: Detected \d+ oom[-_]kill event", re.MULTILINE),
 )
-# The words of common libraries; those of a framework are in its recipe.
-_COMMON = (
-    FailureWords(
-        DEVICE,
-        "NVIDIA/nccl, src/include/checks.h; printed in NVIDIA/nccl#962",
-        b"cuda failure ",
-        re.compile(rb"^(?:[^'\n]*NCCL WARN )?Cuda failure (?:\d+ )?'out of memory'", re.MULTILINE),
-    ),
-    FailureWords(
-        HOST,
-        "python/cpython and numpy/numpy: the exception's name",
-        b"memoryerror",
-        re.compile(rb"^(?:[\w.]+\.)?_?(?:Array)?MemoryError(?::.*)?$", re.MULTILINE),
-    ),
-    FailureWords(
-        HOST,
-        "gcc, libstdc++-v3/libsupc++/vterminate.cc",
-        b"std::bad_alloc",
-        re.compile(rb"^ *what\(\): +std::bad_alloc", re.MULTILINE),
-    ),
-)
+# The words of libraries; those of one program are in its recipe.
+_LIBRARIES = Path(__file__).with_name("shortage.toml")
 _SENTENCES = {
     DEVICE: "the device ran out of memory",
     HOST: "the host ran out of memory",
@@ -173,11 +157,7 @@ def find_shortage(path: Path, grammar: Grammar, device: Device = "gpu") -> Failu
         grammar: How the framework's logs are read.
         device: What the run computed on; the CPU's memory is the host's, whatever its name.
     """
-    all_words = tuple(
-        failure_words
-        for failure_words in (_KILLED, *_COMMON, *grammar.failures)
-        if failure_words.contains
-    )
+    all_words = tuple(words for words in _list_words(grammar) if words.contains)
     first_failure: Failure | None = None
     try:
         with closing(read_pieces(path)) as pieces:
@@ -229,9 +209,7 @@ def shortage_signs(grammar: Grammar, device: Device) -> ShortageSigns:
     uses_host_memory = device != "gpu"
     kinds = {DEVICE, HOST} if uses_host_memory else {DEVICE}
     matching_words = [
-        failure_words
-        for failure_words in (_KILLED, *_COMMON, *grammar.failures)
-        if failure_words.kind in kinds
+        failure_words for failure_words in _list_words(grammar) if failure_words.kind in kinds
     ]
     exits = (
         *((_SIGKILL,) if uses_host_memory else ()),
@@ -293,6 +271,16 @@ def explain_status(
         if exit_status in failure.exits
     )
     return tuple(Reason(failure.kind, str(failure)) for failure in failures)[:1]
+
+
+def _list_words(grammar: Grammar) -> tuple[FailureWords, ...]:
+    return (_KILLED, *_read_library_words(), *grammar.failures)
+
+
+@cache
+def _read_library_words() -> tuple[FailureWords, ...]:
+    words = read(_LIBRARIES)["words"]
+    return decode(tuple[FailureWords, ...], words, file=str(_LIBRARIES), path="words")
 
 
 def _find_failures(
