@@ -19,6 +19,7 @@ from pathlib import Path
 from hpcbert.data.making import DataPlan, make
 from hpcbert.data.names import usual_predictions
 from hpcbert.data.samples import StreamSettings
+from hpcbert.workloads import bert_data, bert_ranks, bert_settings
 from hpcbert.workloads import bert_pretrain as workload
 
 RUNS = (("adamw", "5e-4"), ("lamb", "6e-3"))
@@ -52,9 +53,9 @@ def curves(words: list[str]) -> tuple[list[float], list[float]]:
     """Return both programs' losses, step by step."""
     import peers  # needs transformers
 
-    settings, ranks = workload.parse_settings(words), workload.Ranks()
-    device = workload.choose_device(settings.device, ranks)
-    sources = [workload.open_source(settings, ranks, device) for _ in range(2)]
+    settings, ranks = bert_settings.parse_settings(words), bert_ranks.Ranks()
+    device = bert_ranks.choose_device(settings.device, ranks)
+    sources = [bert_data.open_source(settings, ranks, device) for _ in range(2)]
     trainer = workload.Trainer(settings, ranks, device, sources[0])
     peer = peers.Peer(trainer, sources[1])
     pairs = [(float(trainer.step().sum()), float(peer.step())) for _ in range(settings.iters)]
@@ -63,7 +64,7 @@ def curves(words: list[str]) -> tuple[list[float], list[float]]:
 
 def main() -> None:
     """Print a line for each optimizer and precision."""
-    asked = workload.parse_settings(sys.argv[1:])
+    asked = bert_settings.parse_settings(sys.argv[1:])
     samples = asked.iters * asked.batch_size
     with tempfile.TemporaryDirectory() as folder:
         data = make_data(Path(folder), asked.sequence_length, samples, VOCABULARY)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining
 
+from hpcbert.workloads import bert_data, bert_model, bert_optimizers, bert_settings
 from hpcbert.workloads import bert_pretrain as workload
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ class PlainLamb(torch.optim.Optimizer):
                 value.sub_(group["lr"] * ratio * update)
 
 
-def build(settings: workload.Settings, module: workload.BertForPreTraining) -> BertForPreTraining:
+def build(
+    settings: bert_settings.Settings, module: bert_model.BertForPreTraining
+) -> BertForPreTraining:
     """Return transformers' model with the weights of the reference's."""
     config = BertConfig(
         vocab_size=settings.vocab,
@@ -82,7 +85,7 @@ def build(settings: workload.Settings, module: workload.BertForPreTraining) -> B
     return model.train()
 
 
-def _translate(settings: workload.Settings, ours: dict[str, Tensor]) -> dict[str, Tensor]:
+def _translate(settings: bert_settings.Settings, ours: dict[str, Tensor]) -> dict[str, Tensor]:
     theirs = {new: ours[old] for old, new in _WHOLE.items()}
     # Ours have rows of padding.
     tokens, bias = (ours[name][: settings.vocab] for name in ("bert.token.weight", "decoder_bias"))
@@ -121,11 +124,11 @@ class Peer:
 
     def step(self) -> Tensor:
         """Do one optimizer step of one micro batch; return the loss."""
-        batch = workload.Batch(*next(self.source)[: workload.FIELDS])
+        batch = bert_data.Batch(*next(self.source)[: bert_data.FIELDS])
         labels = torch.full_like(batch.input_ids, -100)
         rows, columns = batch.masked_weights.nonzero(as_tuple=True)
         labels[rows, batch.masked_positions[rows, columns]] = batch.masked_ids[rows, columns]
-        with workload.autocast(self.settings, self.device):
+        with bert_model.autocast(self.settings, self.device):
             loss = self.model(
                 input_ids=batch.input_ids,
                 token_type_ids=batch.segment_ids,
@@ -137,7 +140,7 @@ class Peer:
         if self.settings.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = workload.learning_rate(self.steps, self.settings)
+            group["lr"] = bert_optimizers.learning_rate(self.steps, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1

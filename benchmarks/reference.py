@@ -22,36 +22,39 @@ import time
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import torch
+
+from hpcbert.workloads import bert_data, bert_model, bert_optimizers, bert_ranks, bert_settings
 from hpcbert.workloads import bert_pretrain as workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PEER = "transformers"
-WITHOUT: dict[str, tuple[str, Any]] = {
-    "without-fused": ("FUSED", False),
-    "without-tile": ("TILE", 1),
+WITHOUT: dict[str, tuple[Any, str, Any]] = {
+    "without-fused": (bert_optimizers, "FUSED", False),
+    "without-tile": (bert_model, "TILE", 1),
 }
 
 
 def open_trainer(words: Sequence[str]) -> workload.Trainer:
     """Return a trainer of one rank."""
-    settings, ranks = workload.parse_settings(words), workload.Ranks()
+    settings, ranks = bert_settings.parse_settings(words), bert_ranks.Ranks()
     if settings.threads:
-        workload.torch.set_num_threads(settings.threads)
-    device = workload.choose_device(settings.device, ranks)
+        torch.set_num_threads(settings.threads)
+    device = bert_ranks.choose_device(settings.device, ranks)
     return workload.Trainer(settings, ranks, device, open_source(settings))
 
 
-def open_source(settings: workload.Settings) -> Any:
-    ranks = workload.Ranks()
-    return workload.open_source(settings, ranks, workload.choose_device(settings.device, ranks))
+def open_source(settings: bert_settings.Settings) -> Any:
+    ranks = bert_ranks.Ranks()
+    return bert_data.open_source(settings, ranks, bert_ranks.choose_device(settings.device, ranks))
 
 
 def open_candidate(words: Sequence[str], variant: str) -> Any:
     """Return an object with the `step` of a trainer."""
     if variant in WITHOUT:
-        with mock.patch.object(workload, *WITHOUT[variant]):
+        with mock.patch.object(*WITHOUT[variant]):
             return open_trainer(words)
     if variant != PEER:
         return open_trainer([*words, *shlex.split(variant)])

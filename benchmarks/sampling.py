@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from hpcbert.workloads import bert_data, bert_ranks, bert_settings
 from hpcbert.workloads import bert_pretrain as workload
 
 SCRIPT = Path(__file__).parent.parent / "hpcbert" / "shell" / "sample.sh"
@@ -51,11 +52,11 @@ def main() -> None:
     words = sys.argv[1:]
     own = words[words.index("--") + 1 :] if "--" in words else []
     turns = int(words[0]) if words and words[0].isdigit() else 20
-    settings = workload.parse_settings(own or ["--model", "tiny", "--batch-size", "4"])
-    ranks = workload.Ranks()
-    device = workload.choose_device(settings.device, ranks)
+    settings = bert_settings.parse_settings(own or ["--model", "tiny", "--batch-size", "4"])
+    ranks = bert_ranks.Ranks()
+    device = bert_ranks.choose_device(settings.device, ranks)
     trainer = workload.Trainer(
-        settings, ranks, device, workload.open_source(settings, ranks, device)
+        settings, ranks, device, bert_data.open_source(settings, ranks, device)
     )
     turn(trainer)
     with tempfile.TemporaryDirectory() as name:

@@ -28,8 +28,7 @@ _ABOVE_PEAK = "it is above the GPUs' peak"
 _CAUSES = "GPU, precision, sizes or throughput are wrong"
 # Dense peaks of GPUs at each precision, as their vendors state them: NVIDIA's data sheets "V100"
 # (2020), "A100 80GB" (2021), "H100", "H200" and "GH200" (2024), "HGX B200" (2025); from H100 on
-# they state tensor cores with sparsity, twice the dense peak. The table is that of
-# hpcbert/workloads/bert_pretrain.py, which can't import it; a test compares the two.
+# they state tensor cores with sparsity, twice the dense peak.
 _A100 = {"fp16": 312.0, "bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
 _H100 = {"fp16": 989.5, "bf16": 989.5, "tf32": 494.5, "fp32": 67.0}
 _H100_NVL = {"fp16": 835.5, "bf16": 835.5, "tf32": 417.5, "fp32": 60.0}

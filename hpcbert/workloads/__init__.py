@@ -1,1 +1,1 @@
-"""Programs that a job runs; each is one file that can be mounted into an image by itself."""
+"""Programs that a job runs; they need nothing else of hpcbert."""

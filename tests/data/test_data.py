@@ -188,14 +188,14 @@ def test_programs_that_mask_by_themselves_get_all_tokens(form: str, tmp_path: Pa
 def test_the_reference_reads_the_hdf5_files(tmp_path: Path) -> None:
     import torch
 
-    from hpcbert.workloads import bert_pretrain
+    from hpcbert.workloads import bert_data, bert_settings
 
     assert make_data(tmp_path / "x", "hdf5").returncode == 0
-    run_settings = bert_pretrain.Settings(sequence_length=32, predictions=5)
+    run_settings = bert_settings.Settings(sequence_length=32, predictions=5)
     samples = make_synthetic(np.arange(60), StreamSettings(32, 5, samples=60))
     paths = sorted((tmp_path / "x" / "training").iterdir())
-    shards = [bert_pretrain.Shard(path, 0, 1) for path in paths]
-    batches = [block for shard in shards for block in bert_pretrain.read_shard(shard, run_settings)]
+    shards = [bert_data.Shard(path, 0, 1) for path in paths]
+    batches = [block for shard in shards for block in bert_data.read_shard(shard, run_settings)]
     ids = torch.cat([batch.input_ids for batch in batches]).numpy()
     masked = torch.cat([batch.masked_ids for batch in batches]).numpy()
     assert (ids == samples.input_ids).all()
@@ -210,10 +210,10 @@ def test_every_format_that_is_named_can_be_written_and_its_first_record_read() -
 
 @pytest.mark.torch
 def test_the_reference_takes_as_many_predictions_as_its_data_hold() -> None:
-    from hpcbert.workloads import bert_pretrain
+    from hpcbert.workloads import bert_settings
 
     for length in range(8, 513):
-        run_settings = bert_pretrain.parse_settings([f"--sequence-length={length}"])
+        run_settings = bert_settings.parse_settings([f"--sequence-length={length}"])
         assert run_settings.predictions == usual_predictions(length)
 
 

@@ -19,12 +19,13 @@ from tests.kit.ports import free_port
 from tests.kit.waiting import CEILING
 
 if find_spec("torch"):
-    from hpcbert.workloads.bert_pretrain import Settings, Trainer
+    from hpcbert.workloads.bert_pretrain import Trainer
+    from hpcbert.workloads.bert_settings import Settings
 else:  # These can't even be imported without PyTorch.
     collect_ignore_glob = ["test_bert_*.py"]
 
 LAUNCHER_VARIABLES = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)|PMIX_.*|OMPI_.*|SLURM_.*)"
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)|PMI.*|OMPI_.*|MV2_.*|SLURM_.*)"
 )
 SMALL = [
     "--device=cpu",
@@ -49,7 +50,7 @@ for rank in ("0", "1"):
     ranks.append(os.fork())
     if ranks[-1]:
         continue
-    os.environ.update(SLURM_PROCID=rank, SLURM_LOCALID=rank)
+    os.environ.update(RANK=rank, LOCAL_RANK=rank)
     for stream, end in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{folder}/{rank}.{end}", os.O_CREAT | os.O_WRONLY), stream)
     try:
@@ -84,9 +85,9 @@ def without_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settings() -> Callable[..., Settings]:
     def make(*options: str) -> Settings:
-        from hpcbert.workloads import bert_pretrain as workload
+        from hpcbert.workloads import bert_settings
 
-        return workload.parse_settings([*SMALL, *options])
+        return bert_settings.parse_settings([*SMALL, *options])
 
     return make
 
@@ -94,13 +95,14 @@ def settings() -> Callable[..., Settings]:
 @pytest.fixture
 def trainer(settings: Callable[..., Settings]) -> Callable[..., Trainer]:
     def make(*options: str) -> Trainer:
+        from hpcbert.workloads import bert_data, bert_ranks
         from hpcbert.workloads import bert_pretrain as workload
 
-        chosen, ranks = settings(*options), workload.Ranks()
+        chosen, ranks = settings(*options), bert_ranks.Ranks()
         # As the program does: on a busy machine two threads wait for each other.
         importlib.import_module("torch").set_num_threads(chosen.threads)
-        device = workload.choose_device(chosen.device, ranks)
-        return workload.Trainer(chosen, ranks, device, workload.open_source(chosen, ranks, device))
+        device = bert_ranks.choose_device(chosen.device, ranks)
+        return workload.Trainer(chosen, ranks, device, bert_data.open_source(chosen, ranks, device))
 
     return make
 
@@ -143,8 +145,7 @@ def two_ranks(
 
     def run(*options: str, code: str = "") -> list[Ended]:
         environment = {
-            "SLURM_STEP_ID": "0",
-            "SLURM_STEP_NUM_TASKS": "2",
+            "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
         }

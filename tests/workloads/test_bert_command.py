@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,25 +14,50 @@ from pathlib import Path
 import pytest
 
 from tests.kit.cli import inside
+from tests.kit.recipes import load
 from tests.kit.waiting import CEILING, until
 from tests.workloads.conftest import SMALL
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
+bert_model = pytest.importorskip("hpcbert.workloads.bert_model")
+bert_ranks = pytest.importorskip("hpcbert.workloads.bert_ranks")
+bert_settings = pytest.importorskip("hpcbert.workloads.bert_settings")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
 
 SOURCE = Path(workload.__file__)
+FILES = load("pytorch").files
 LINE = re.compile(
     r"iteration: (?P<iteration>\d+)/12 loss: (?P<loss>\d+\.\d{4}) mlm_loss: (?P<mlm>\d+\.\d{4}) "
     r"nsp_loss: (?P<nsp>\d+\.\d{4}) samples/s: (?P<rate>\d+\.\d{2}) time: (?P<time>\d{10}\.\d{6})"
 )
 
 
-def test_the_file_needs_only_torch_and_the_standard_library():
-    tree = ast.parse(SOURCE.read_text("utf-8"), feature_version=(3, 8))
+@pytest.mark.parametrize("name", FILES)
+def test_the_files_need_only_torch_and_the_standard_library(name):
+    text = SOURCE.with_name(name).read_text("utf-8")
+    tree = ast.parse(text, feature_version=(3, 8))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
     names = {alias.name for node in imports for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch"}
+    siblings = {f"hpcbert.workloads.{Path(name).stem}" for name in FILES}
+    assert {name.split(".")[0] for name in names - siblings} - sys.stdlib_module_names <= {"torch"}
+
+
+def test_a_copy_of_the_recipes_files_runs_without_hpcbert_and_leaves_nothing(tmp_path):
+    for name in FILES:
+        shutil.copy(SOURCE.with_name(name), tmp_path)
+    words = [*SMALL, "--iters=2", "--skip=1"]
+    ended = subprocess.run(
+        [sys.executable, "-I", tmp_path / "bert_pretrain.py", *words],
+        capture_output=True,
+        text=True,
+        timeout=CEILING,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "hpcbert-result" in ended.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FILES)
 
 
 @pytest.mark.torch
@@ -136,7 +162,6 @@ def test_the_longest_header_stays_short(trainer):
         "device_name": "NVIDIA GH200 480GB Superchip with a long name",
         "torch": "2.7.0a0+ecf3bae40a.nv25.02",
         "device": "cuda",
-        "launcher": "torchrun",
         "parameters": 336_226_108,
         "global_batch_size": 1_048_576,
     }
@@ -146,24 +171,23 @@ def test_the_longest_header_stays_short(trainer):
 def test_the_window_is_weighed_by_tokens_and_operations(main):
     ended = main("--iters=3", "--skip=1", "--fill=0.5", "--batch-size=2")
     result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
-    chosen = workload.parse_settings([*SMALL, "--fill=0.5"])
-    batch = workload.synthesize(torch.arange(2, 6), chosen)
+    chosen = bert_settings.parse_settings([*SMALL, "--fill=0.5"])
+    batch = bert_data.synthesize(torch.arange(2, 6), chosen)
     lengths = batch.attention_mask.sum(dim=1)
     tokens, squares = int(lengths.sum()), int((lengths**2).sum())
     assert result["real_token_share"] == pytest.approx(tokens / (4 * 32))
     rate = result["samples_per_second"] * tokens / 4
     assert result["real_tokens_per_second"] == pytest.approx(rate)
     work = (tokens, squares, int(batch.masked_weights.sum()))
-    expected = workload.model_flops(chosen, 4, work) / 4
+    expected = bert_model.model_flops(chosen, 4, work) / 4
     assert result["model_flops_per_sample"] == pytest.approx(expected)
-    assert (result["mfu"], result["mfu_padded"]) == (None, None)
 
 
 # 50 % of 989 TFLOP/s are 7,071 samples/s of BERT-Base and 2,055 of BERT-Large.
 @pytest.mark.parametrize(("name", "goal"), [("base", 7071), ("large", 2055)])
 def test_operations_are_those_of_the_matrix_products(name, goal):
-    chosen = workload.parse_settings([f"--model={name}"])
-    needed = workload.model_flops(chosen, 1, (128, 128**2, 20))
+    chosen = bert_settings.parse_settings([f"--model={name}"])
+    needed = bert_model.model_flops(chosen, 1, (128, 128**2, 20))
     assert 0.5 * 989e12 / needed == pytest.approx(goal, rel=1e-3)
 
 
@@ -173,61 +197,31 @@ def test_operations_agree_with_those_that_pytorch_counts(settings):
 
     # Nor is the padding of the vocabulary work of the model's: here it has none.
     chosen = settings("--fill=full", "--dropout=0", "--layers=3", "--vocab=192")
-    model = workload.BertForPreTraining(chosen)
-    batch = workload.synthesize(torch.arange(4), chosen)
+    model = bert_model.BertForPreTraining(chosen)
+    batch = bert_data.synthesize(torch.arange(4), chosen)
     # PyTorch does not count the products inside the CPU's fused attention.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         sum(model(*batch)).backward()
-    needed = workload.model_flops(chosen, 4, workload.count_work(batch).tolist())
+    needed = bert_model.model_flops(chosen, 4, bert_data.count_work(batch).tolist())
     assert counter.get_total_flops() == pytest.approx(needed, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("name", "precision", "peak"),
-    [
-        ("NVIDIA H100 80GB HBM3", "bf16", 989.5e12),
-        ("NVIDIA H200", "fp32", 67e12),
-        ("NVIDIA H200 NVL", "tf32", 417.5e12),
-        ("NVIDIA A100-SXM4-80GB", "fp16", 312e12),
-        ("Tesla V100-SXM2-16GB", "fp16", 125e12),
-        ("Tesla V100-SXM2-16GB", "bf16", None),
-        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "fp16", None),
-        ("NVIDIA H1000", "fp16", None),
-        ("NVIDIA GH200 480GB", "bf16", 989.5e12),
-        ("NVIDIA B200", "bf16", 2250e12),
-        ("Tesla V100-PCIE-32GB", "fp16", 112e12),
-        ("AMD EPYC", "fp32", None),
-    ],
-)
-def test_peaks_are_told_of_known_devices_only(name, precision, peak):
-    assert workload.peak_flops(name, precision) == peak
-
-
-def test_mfu_of_a_known_device(monkeypatch, trainer):
-    small_trainer = trainer("--iters=2", "--skip=1", "--fill=0.5", "--batch-size=2")
-    monkeypatch.setattr(workload, "device_name", lambda _device: "NVIDIA A100-SXM4-80GB")
-    work = torch.tensor([32.0, 512.0, 6.0], dtype=torch.float64)
-    summary = workload.summarize_work(small_trainer, work, 1e6)
-    real = workload.model_flops(small_trainer.settings, 2, work.tolist()) / 2
-    padded = workload.model_flops(small_trainer.settings, 1, (32, 32**2, 5))
-    assert summary["mfu"] == pytest.approx(real * 1e6 / 19.5e12)
-    assert summary["mfu_padded"] == pytest.approx(padded * 1e6 / 19.5e12)
 
 
 @pytest.mark.parametrize(("length", "expected"), [(128, 20), (512, 76), (64, 9), (8, 1)])
 def test_predictions_follow_the_sequence_length(length, expected):
-    chosen = workload.parse_settings([f"--sequence-length={length}"])
+    chosen = bert_settings.parse_settings([f"--sequence-length={length}"])
     assert chosen.predictions == expected
-    settings = workload.parse_settings([f"--sequence-length={length}", "--predictions=3"])
+    settings = bert_settings.parse_settings([f"--sequence-length={length}", "--predictions=3"])
     assert settings.predictions == 3
 
 
 def test_named_sizes_can_be_overridden_one_by_one():
-    chosen = workload.parse_settings(["--model=base", "--layers=3", "--hidden=384", "--heads=6"])
+    chosen = bert_settings.parse_settings(
+        ["--model=base", "--layers=3", "--hidden=384", "--heads=6"]
+    )
     assert (chosen.layers, chosen.hidden, chosen.heads, chosen.intermediate) == (3, 384, 6, 1536)
-    assert workload.parse_settings(["--intermediate=100"]).intermediate == 100
-    for name, (layers, hidden, heads) in workload.MODELS.items():
-        chosen = workload.parse_settings([f"--model={name}"])
+    assert bert_settings.parse_settings(["--intermediate=100"]).intermediate == 100
+    for name, (layers, hidden, heads) in bert_settings.MODELS.items():
+        chosen = bert_settings.parse_settings([f"--model={name}"])
         assert (chosen.layers, chosen.hidden, chosen.heads) == (layers, hidden, heads)
         assert (chosen.intermediate, chosen.hidden // chosen.heads) == (4 * hidden, 64)
 
@@ -272,7 +266,7 @@ def test_bad_arguments_end_with_status_2_and_a_sentence(capsys, options, complai
 def test_an_older_pytorch_is_refused(monkeypatch, capsys):
     monkeypatch.delattr(torch.amp, "is_autocast_available")
     with pytest.raises(SystemExit):
-        workload.parse_settings([])
+        bert_settings.parse_settings([])
     assert "needs PyTorch 2.4 or newer" in capsys.readouterr().err
 
 
@@ -336,5 +330,5 @@ def test_the_recipes_options_arrive_at_the_program(
         settings += ["--precision", "bf16"]
     (script,) = inside("render", "--fw", "pytorch", *settings, "--json").data.values()
     command = script.partition("exec -- ")[2].partition("\n}\n")[0].replace("\\\n", " ")
-    parsed = vars(workload.parse_settings(shlex.split(command)[2:]))
+    parsed = vars(bert_settings.parse_settings(shlex.split(command)[2:]))
     assert {name: parsed[name] for name in expected} == expected

@@ -12,6 +12,10 @@ from tests.kit.needs import require
 from tests.kit.paths import REPOSITORY
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
+bert_optimizers = pytest.importorskip("hpcbert.workloads.bert_optimizers")
+bert_ranks = pytest.importorskip("hpcbert.workloads.bert_ranks")
+bert_settings = pytest.importorskip("hpcbert.workloads.bert_settings")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
 plain = pytest.importorskip("tests.workloads.plain")
 
@@ -52,11 +56,11 @@ def words(real_text):
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 @pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-4), ("bf16", 0.04)])
 def test_real_text_is_learnt_as_by_a_plain_bert_in_float64(words, optimizer, precision, limit):
-    settings, ranks = workload.parse_settings(words(optimizer, precision)), workload.Ranks()
+    settings, ranks = bert_settings.parse_settings(words(optimizer, precision)), bert_ranks.Ranks()
     device = torch.device("cpu")
-    first, second = (workload.open_source(settings, ranks, device) for _ in range(2))
+    first, second = (bert_data.open_source(settings, ranks, device) for _ in range(2))
     trainer = workload.Trainer(settings, ranks, device, first)
-    rates = [workload.learning_rate(step, settings) for step in range(STEPS)]
+    rates = [bert_optimizers.learning_rate(step, settings) for step in range(STEPS)]
     expected = plain.curve(trainer.module.state_dict(), second, settings, rates)
     losses = [float(trainer.step().sum()) for _ in range(STEPS)]
     # Batches differ by as much as is learnt, and each Python brings another text.

@@ -10,6 +10,9 @@ from hpcbert.data.making import DataPlan, make
 from hpcbert.data.samples import StreamSettings, make_synthetic
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
+bert_ranks = pytest.importorskip("hpcbert.workloads.bert_ranks")
+bert_settings = pytest.importorskip("hpcbert.workloads.bert_settings")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
 
 CPU = torch.device("cpu")
@@ -25,8 +28,8 @@ def take(source, count):
 
 def test_two_ranks_see_together_what_one_rank_sees_with_the_doubled_batch(settings):
     half, double = settings("--batch-size=5"), settings("--batch-size=10")
-    single = workload.synthetic_source(double, workload.Ranks(), CPU)
-    first, second = (workload.synthetic_source(half, workload.Ranks(r, 2), CPU) for r in (0, 1))
+    single = bert_data.synthetic_source(double, bert_ranks.Ranks(), CPU)
+    first, second = (bert_data.synthetic_source(half, bert_ranks.Ranks(r, 2), CPU) for r in (0, 1))
     for _ in range(3):
         together = pile([next(first), next(second)])
         for expected, actual in zip(next(single), together, strict=True):
@@ -34,14 +37,14 @@ def test_two_ranks_see_together_what_one_rank_sees_with_the_doubled_batch(settin
 
 
 def test_accumulated_micro_batches_are_the_larger_batch(settings):
-    small = workload.synthetic_source(settings("--accumulation=3"), workload.Ranks(), CPU)
-    large = workload.synthetic_source(settings("--batch-size=12"), workload.Ranks(), CPU)
+    small = bert_data.synthetic_source(settings("--accumulation=3"), bert_ranks.Ranks(), CPU)
+    large = bert_data.synthetic_source(settings("--batch-size=12"), bert_ranks.Ranks(), CPU)
     for expected, actual in zip(next(large), pile(take(small, 3)), strict=True):
         assert torch.equal(expected, actual)
 
 
 def test_synthetic_batches_repeat_after_the_pool(settings):
-    source = workload.synthetic_source(settings("--synthetic-batches=2"), workload.Ranks(), CPU)
+    source = bert_data.synthetic_source(settings("--synthetic-batches=2"), bert_ranks.Ranks(), CPU)
     first, second, third = take(source, 3)
     assert torch.equal(first.input_ids, third.input_ids)
     assert not torch.equal(first.input_ids, second.input_ids)
@@ -49,24 +52,24 @@ def test_synthetic_batches_repeat_after_the_pool(settings):
 
 def test_another_seed_gives_other_data(settings):
     samples = torch.arange(4)
-    first = workload.synthesize(samples, settings("--seed=1"))
-    other = workload.synthesize(samples, settings("--seed=2"))
+    first = bert_data.synthesize(samples, settings("--seed=1"))
+    other = bert_data.synthesize(samples, settings("--seed=2"))
     assert not torch.equal(first.input_ids, other.input_ids)
 
 
 @pytest.mark.parametrize("seed", [0, 2**32 - 1])
 def test_synthetic_data_have_the_shape_and_statistics_of_bert(seed):
-    chosen = workload.parse_settings([f"--seed={seed}"])
-    batch = workload.synthesize(torch.arange(4000), chosen)
+    chosen = bert_settings.parse_settings([f"--seed={seed}"])
+    batch = bert_data.synthesize(torch.arange(4000), chosen)
     lengths = batch.attention_mask.sum(dim=1)
     assert float((lengths == 128).float().mean()) == pytest.approx(0.9, abs=0.02)
     assert int(lengths.min()) >= 5
-    assert torch.all(batch.input_ids[:, 0] == workload.CLS)
+    assert torch.all(batch.input_ids[:, 0] == bert_data.CLS)
     # The second [SEP] is the last token, and the first one ends segment 0.
     last = (lengths - 1).unsqueeze(1)
-    assert torch.all(batch.input_ids.gather(1, last) == workload.SEP)
+    assert torch.all(batch.input_ids.gather(1, last) == bert_data.SEP)
     starts = (1 - batch.segment_ids).masked_fill(~batch.attention_mask, 0).sum(dim=1, keepdim=True)
-    assert torch.all(batch.input_ids.gather(1, starts - 1) == workload.SEP)
+    assert torch.all(batch.input_ids.gather(1, starts - 1) == bert_data.SEP)
     assert torch.all((batch.input_ids == 0) == ~batch.attention_mask)
     assert int(batch.input_ids.max()) < 30522
 
@@ -76,24 +79,24 @@ def test_synthetic_data_have_the_shape_and_statistics_of_bert(seed):
     assert all(len(set(row[:5].tolist())) == 5 for row in batch.masked_positions[lengths == 128])
     now = batch.input_ids.gather(1, batch.masked_positions)[weights]
     before = batch.masked_ids[weights]
-    assert int(before.min()) >= workload.FIRST_WORD
+    assert int(before.min()) >= bert_settings.FIRST_WORD
     fates = Counter(
-        "mask" if new == workload.MASK else "kept" if new == old else "other"
+        "mask" if new == bert_data.MASK else "kept" if new == old else "other"
         for new, old in zip(now.tolist(), before.tolist(), strict=True)
     )
     assert fates["mask"] / len(now) == pytest.approx(0.8, abs=0.01)
     assert fates["other"] / len(now) == pytest.approx(0.1, abs=0.01)
     assert float(batch.next_sentence_labels.float().mean()) == pytest.approx(0.5, abs=0.03)
     commonest, count = Counter(before.tolist()).most_common(1)[0]
-    assert commonest == workload.FIRST_WORD
+    assert commonest == bert_settings.FIRST_WORD
     assert 0.04 < count / len(before) < 0.1
 
 
 @pytest.mark.parametrize("fill", ["full", "wiki", "0.25", "0.9"])
 def test_fill_sets_the_mean_share_of_real_tokens(fill):
-    chosen = workload.parse_settings([f"--fill={fill}"])
-    lengths = workload.synthesize(torch.arange(4000), chosen).attention_mask.sum(dim=1)
-    share = workload.FILLS.get(fill) or float(fill)
+    chosen = bert_settings.parse_settings([f"--fill={fill}"])
+    lengths = bert_data.synthesize(torch.arange(4000), chosen).attention_mask.sum(dim=1)
+    share = bert_settings.FILLS.get(fill) or float(fill)
     assert float(lengths.double().mean()) == pytest.approx(share * 128, abs=1)
     assert 5 <= int(lengths.min()) <= int(lengths.max()) <= 128
     assert (int(lengths.min()) == 128) == (fill == "full")
@@ -112,13 +115,15 @@ def test_fill_sets_the_mean_share_of_real_tokens(fill):
     ],
 )
 def test_shards_go_round_robin_and_are_shared_by_stride(count, size, expected):
-    assigned = [workload.assign_shards(count, workload.Ranks(rank, size)) for rank in range(size)]
+    assigned = [
+        bert_data.assign_shards(count, bert_ranks.Ranks(rank, size)) for rank in range(size)
+    ]
     assert assigned == expected
 
 
 def write_shard(path, samples, settings, **changes):
     h5py = pytest.importorskip("h5py")
-    batch = workload.synthesize(torch.tensor(samples, dtype=torch.int64), settings)
+    batch = bert_data.synthesize(torch.tensor(samples, dtype=torch.int64), settings)
     datasets = {
         "input_ids": batch.input_ids.int(),
         "input_mask": batch.attention_mask.char(),
@@ -139,9 +144,9 @@ def test_shards_are_read_in_order_round_and_round(settings, tmp_path):
     write_shard(tmp_path / "b_training_1.hdf5", [3, 4], chosen)
     write_shard(tmp_path / "a_training_0.hdf5", [0, 1, 2], chosen)
     (tmp_path / "a_test_0.hdf5").write_text("of no concern")
-    source = workload.open_source(chosen, workload.Ranks(), CPU)
+    source = bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
     for samples in ([0, 1, 2, 3], [4, 0, 1, 2], [3, 4, 0, 1]):
-        expected = workload.synthesize(torch.tensor(samples), chosen)
+        expected = bert_data.synthesize(torch.tensor(samples), chosen)
         for expected_part, actual in zip(expected, next(source), strict=True):
             assert torch.equal(expected_part, actual)
             assert expected_part.dtype == actual.dtype
@@ -150,11 +155,11 @@ def test_shards_are_read_in_order_round_and_round(settings, tmp_path):
 def test_ranks_that_share_a_shard_take_different_rows(settings, tmp_path, monkeypatch):
     chosen = settings(f"--data={tmp_path}", "--batch-size=2")
     write_shard(tmp_path / "training.h5", list(range(5)), chosen)
-    everything = workload.synthesize(torch.arange(5), chosen).input_ids
-    monkeypatch.setattr(workload, "BLOCK", 2)
+    everything = bert_data.synthesize(torch.arange(5), chosen).input_ids
+    monkeypatch.setattr(bert_data, "BLOCK", 2)
     for rank in (0, 1):
-        (shard,) = workload.find_shards(chosen, workload.Ranks(rank, 2))
-        rows = torch.cat([block.input_ids for block in workload.read_shard(shard, chosen)])
+        (shard,) = bert_data.find_shards(chosen, bert_ranks.Ranks(rank, 2))
+        rows = torch.cat([block.input_ids for block in bert_data.read_shard(shard, chosen)])
         assert torch.equal(rows, everything[rank::2])
 
 
@@ -162,7 +167,7 @@ def test_no_more_rows_are_needed_than_the_run_takes(settings, tmp_path):
     chosen = settings(f"--data={tmp_path}", "--batch-size=2", "--iters=2", "--skip=0")
     write_shard(tmp_path / "training_0.h5", list(range(9)), chosen)
     (tmp_path / "training_1.h5").write_text("not reached")
-    assert len(take(workload.open_source(chosen, workload.Ranks(), CPU), 2)) == 2
+    assert len(take(bert_data.open_source(chosen, bert_ranks.Ranks(), CPU), 2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -193,19 +198,19 @@ def test_malformed_shards_are_refused(settings, tmp_path, changes, complaint):
     chosen = settings(f"--data={tmp_path}")
     written = settings("--fill=0.5")
     write_shard(tmp_path / "training_0.h5", list(range(4)), written, **changes)
-    with pytest.raises(workload.SetupError, match=f"training_0.h5.*{complaint}"):
-        workload.open_source(chosen, workload.Ranks(), CPU)
+    with pytest.raises(bert_settings.SetupError, match=f"training_0.h5.*{complaint}"):
+        bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
 
 
 @pytest.mark.parametrize("form", ["hdf5", "npz"])
 @pytest.mark.parametrize("block", [7, 4096])
 def test_data_that_hpcbert_made_are_read_alike(settings, tmp_path, monkeypatch, form, block):
-    monkeypatch.setattr(workload, "BLOCK", block)
+    monkeypatch.setattr(bert_data, "BLOCK", block)
     stream = StreamSettings(32, 5, samples=50, fill="0.6")
     make(DataPlan(tmp_path, form, 3, stream))
     chosen = settings(f"--data={tmp_path / 'training'}", "--vocab=30522")
-    source = workload.open_source(chosen, workload.Ranks(), CPU)
-    batch = workload.Batch(*pile(take(source, 25)))  # twice around
+    source = bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
+    batch = bert_data.Batch(*pile(take(source, 25)))  # twice around
     rows = torch.arange(100) % 50
     samples = make_synthetic(rows.numpy(), stream)
     for name, values in (
@@ -226,17 +231,17 @@ def test_an_npz_file_that_is_cut_off_is_refused(settings, tmp_path, size):
     (path,) = (tmp_path / "training").iterdir()
     path.write_bytes(path.read_bytes()[:size])
     chosen = settings(f"--data={tmp_path / 'training'}", "--vocab=30522")
-    with pytest.raises(workload.SetupError, match=r"training-00000\.npz: not a shard"):
-        workload.open_source(chosen, workload.Ranks(), CPU)
+    with pytest.raises(bert_settings.SetupError, match=r"training-00000\.npz: not a shard"):
+        bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
 
 
 def test_a_file_that_breaks_after_the_start_ends_the_run_with_a_sentence(settings, tmp_path, main):
     write_shard(tmp_path / "training_0.h5", list(range(8)), settings())
     options = (f"--data={tmp_path}", "--iters=30", "--skip=1")
     chosen = settings(*options)
-    source = workload.open_source(chosen, workload.Ranks(), CPU)
+    source = bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
     (tmp_path / "training_0.h5").write_text("changed")
-    with pytest.raises(workload.SetupError, match=r"training_0\.h5: not a shard"):
+    with pytest.raises(bert_settings.SetupError, match=r"training_0\.h5: not a shard"):
         take(source, 30)
 
 
@@ -254,7 +259,7 @@ def test_batches_are_read_pinned_and_sent_while_the_device_computes(settings, mo
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(torch.Tensor, "to", move)
     chosen = settings()
-    batch = workload.synthesize(torch.arange(4), chosen)
+    batch = bert_data.synthesize(torch.arange(4), chosen)
     read = []
 
     def batches():
@@ -262,27 +267,27 @@ def test_batches_are_read_pinned_and_sent_while_the_device_computes(settings, mo
             read.append(threading.current_thread().name)
             yield batch
 
-    source = workload.Prefetcher(batches(), chosen, torch.device("cuda", 0))
+    source = bert_data.Prefetcher(batches(), chosen, torch.device("cuda", 0))
     next(source)
     for future in source._waiting:
         future.result()
-    assert len(read) == workload.PREFETCHED + 1
+    assert len(read) == bert_data.PREFETCHED + 1
     assert set(read) == {"data_0"}
-    assert (calls.count("pin"), calls.count("cuda:0 True")) == (7 * (workload.PREFETCHED + 1), 7)
+    assert (calls.count("pin"), calls.count("cuda:0 True")) == (7 * (bert_data.PREFETCHED + 1), 7)
 
 
 def test_an_empty_shard_is_refused(settings, tmp_path):
     chosen = settings(f"--data={tmp_path}")
     write_shard(tmp_path / "training_0.h5", [], chosen)
-    with pytest.raises(workload.SetupError, match="not empty"):
-        workload.open_source(chosen, workload.Ranks(), CPU)
+    with pytest.raises(bert_settings.SetupError, match="not empty"):
+        bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
 
 
 def test_a_file_of_another_kind_is_refused(settings, tmp_path):
     pytest.importorskip("h5py")
     (tmp_path / "training.hdf5").write_text("plain text")
-    with pytest.raises(workload.SetupError, match=r"training\.hdf5: not a shard"):
-        workload.open_source(settings(f"--data={tmp_path}"), workload.Ranks(), CPU)
+    with pytest.raises(bert_settings.SetupError, match=r"training\.hdf5: not a shard"):
+        bert_data.open_source(settings(f"--data={tmp_path}"), bert_ranks.Ranks(), CPU)
 
 
 def test_a_group_in_place_of_a_dataset_is_refused(settings, tmp_path):
@@ -290,22 +295,22 @@ def test_a_group_in_place_of_a_dataset_is_refused(settings, tmp_path):
     with h5py.File(tmp_path / "training.hdf5", "w") as shard:
         shard.create_group("input_ids")
         shard.create_group("masked_lm_positions")
-    with pytest.raises(workload.SetupError, match=r"training\.hdf5: not a shard"):
-        workload.open_source(settings(f"--data={tmp_path}"), workload.Ranks(), CPU)
+    with pytest.raises(bert_settings.SetupError, match=r"training\.hdf5: not a shard"):
+        bert_data.open_source(settings(f"--data={tmp_path}"), bert_ranks.Ranks(), CPU)
 
 
 def test_a_directory_without_shards_is_refused(settings, tmp_path):
-    with pytest.raises(workload.SetupError, match="no file has 'training' in its name"):
-        workload.open_source(settings(f"--data={tmp_path}"), workload.Ranks(), CPU)
-    with pytest.raises(workload.SetupError, match="nowhere: No such file"):
-        workload.open_source(settings(f"--data={tmp_path}/nowhere"), workload.Ranks(), CPU)
+    with pytest.raises(bert_settings.SetupError, match="no file has 'training' in its name"):
+        bert_data.open_source(settings(f"--data={tmp_path}"), bert_ranks.Ranks(), CPU)
+    with pytest.raises(bert_settings.SetupError, match="nowhere: No such file"):
+        bert_data.open_source(settings(f"--data={tmp_path}/nowhere"), bert_ranks.Ranks(), CPU)
 
 
 def test_fewer_rows_than_a_batch_are_refused(settings, tmp_path):
     chosen = settings(f"--data={tmp_path}")
     write_shard(tmp_path / "training.h5", [0, 1, 2], chosen)
-    with pytest.raises(workload.SetupError, match="3 rows do not fill a batch of 4"):
-        workload.open_source(chosen, workload.Ranks(), CPU)
+    with pytest.raises(bert_settings.SetupError, match="3 rows do not fill a batch of 4"):
+        bert_data.open_source(chosen, bert_ranks.Ranks(), CPU)
 
 
 @pytest.mark.torch

@@ -6,6 +6,10 @@ import math
 import pytest
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
+bert_model = pytest.importorskip("hpcbert.workloads.bert_model")
+bert_optimizers = pytest.importorskip("hpcbert.workloads.bert_optimizers")
+bert_settings = pytest.importorskip("hpcbert.workloads.bert_settings")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
 plain = pytest.importorskip("tests.workloads.plain")
 
@@ -15,13 +19,13 @@ SIZES = ("--dropout=0", "--layers=2", "--heads=4", "--vocab=200", "--batch-size=
 
 def build(settings):
     torch.manual_seed(7)
-    model = workload.BertForPreTraining(settings)
-    return model, workload.synthesize(torch.arange(settings.batch_size), settings)
+    model = bert_model.BertForPreTraining(settings)
+    return model, bert_data.synthesize(torch.arange(settings.batch_size), settings)
 
 
 def gradient(model, batch, precision="fp32"):
     model.zero_grad(set_to_none=True)
-    with workload.autocast(workload.Settings(precision=precision), CPU):
+    with bert_model.autocast(bert_settings.Settings(precision=precision), CPU):
         mlm_sum, nsp_sum = model(*batch)
     (mlm_sum + nsp_sum).backward()
     return torch.cat([value.grad.flatten().double() for value in model.parameters()])
@@ -37,14 +41,14 @@ def gradient(model, batch, precision="fp32"):
     ],
 )
 def test_named_sizes_have_the_published_parameter_counts(name, encoder, total):
-    chosen = workload.parse_settings([f"--model={name}"])
+    chosen = bert_settings.parse_settings([f"--model={name}"])
     with torch.device("meta"):
-        model = workload.BertForPreTraining(chosen)
-    rows = workload.padded_vocab(chosen)
+        model = bert_model.BertForPreTraining(chosen)
+    rows = bert_model.padded_vocab(chosen)
     assert rows == 30528
     padding = (rows - chosen.vocab) * chosen.hidden
     assert sum(value.numel() for value in model.bert.parameters()) - padding == encoder
-    assert total is None or workload.count_parameters(chosen, model) == total
+    assert total is None or bert_model.count_parameters(chosen, model) == total
 
 
 @pytest.mark.torch
@@ -52,8 +56,8 @@ def test_rows_that_pad_the_vocabulary_change_nothing(settings, monkeypatch):
     model, batch = build(settings(*SIZES))
     assert model.bert.token.weight.shape[0] == 256
     plain_settings = settings(*SIZES)
-    monkeypatch.setattr(workload, "TILE", 1)
-    plain = workload.BertForPreTraining(plain_settings)
+    monkeypatch.setattr(bert_model, "TILE", 1)
+    plain = bert_model.BertForPreTraining(plain_settings)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     for name in ("bert.token.weight", "decoder_bias"):
         state[name] = state[name][:200]
@@ -141,7 +145,7 @@ def test_padding_tokens_and_padding_predictions_do_not_touch_the_losses(settings
 def test_leaving_padding_out_changes_neither_losses_nor_gradients(settings):
     model, batch = build(settings(*SIZES, "--batch-size=6", "--fill=0.5"))
     model.double()
-    layout = workload.lay_out(batch)
+    layout = bert_data.lay_out(batch)
     assert sum(layout.lengths) < batch.attention_mask.numel()
     for expected, actual in zip(model(*batch), model(*batch, layout), strict=True):
         assert torch.allclose(expected, actual, rtol=1e-12)
@@ -160,7 +164,7 @@ def test_a_new_model_knows_nothing(settings):
 
 def test_a_block_is_the_encoder_layer_of_the_paper(settings):
     chosen = settings(*SIZES)
-    block = workload.Block(chosen)
+    block = bert_model.Block(chosen)
     reference = torch.nn.TransformerEncoderLayer(
         chosen.hidden,
         chosen.heads,
@@ -191,7 +195,7 @@ def test_a_block_is_the_encoder_layer_of_the_paper(settings):
 
 def test_only_matrices_decay(settings):
     model, _ = build(settings(*SIZES))
-    *decaying, free = workload.make_optimizer(model).param_groups
+    *decaying, free = bert_optimizers.make_optimizer(model).param_groups
     assert [group["weight_decay"] for group in decaying] == [0.01, 0.01]
     assert free["weight_decay"] == 0
     names = {id(value): name for name, value in model.named_parameters()}
@@ -238,7 +242,7 @@ def test_lamb_agrees_with_nvidias_in_float64(trainer, size):
 
 def test_lamb_leaves_out_what_has_no_gradient_and_takes_no_closure():
     idle, other = (torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2))
-    lamb = workload.Lamb([{"params": [idle, other], "weight_decay": 0.01}], eps=1e-6)
+    lamb = bert_optimizers.Lamb([{"params": [idle, other], "weight_decay": 0.01}], eps=1e-6)
     other.grad = torch.ones(2, 2)
     lamb.param_groups[0]["lr"] = 0.1
     lamb.step()
@@ -250,14 +254,14 @@ def test_lamb_leaves_out_what_has_no_gradient_and_takes_no_closure():
 
 @pytest.mark.parametrize(("words", "steps"), [([], 12), (["--iters=9", "--skip=0"], 0)])
 def test_warm_up_is_a_tenth_of_the_run(words, steps):
-    assert workload.parse_settings(words).warmup == steps
-    assert workload.parse_settings([*words, "--warmup=7"]).warmup == 7
+    assert bert_settings.parse_settings(words).warmup == steps
+    assert bert_settings.parse_settings([*words, "--warmup=7"]).warmup == 7
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 9, 10, 10000])
 def test_learning_rate_climbs_and_falls_without_dividing_by_zero(settings, warmup):
     chosen = settings("--iters=10", "--skip=0", "--lr=2", f"--warmup={warmup}")
-    rates = [workload.learning_rate(step, chosen) for step in range(10)]
+    rates = [bert_optimizers.learning_rate(step, chosen) for step in range(10)]
     assert all(0 < rate <= 2 for rate in rates)
     peak = min(warmup, 10)
     assert rates[:peak] == sorted(rates[:peak])

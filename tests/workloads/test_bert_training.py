@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="the reference workload needs PyTorch")
+bert_data = pytest.importorskip("hpcbert.workloads.bert_data")
+bert_optimizers = pytest.importorskip("hpcbert.workloads.bert_optimizers")
+bert_ranks = pytest.importorskip("hpcbert.workloads.bert_ranks")
+bert_settings = pytest.importorskip("hpcbert.workloads.bert_settings")
 workload = pytest.importorskip("hpcbert.workloads.bert_pretrain")
 dispatch: Any = pytest.importorskip("torch.utils._python_dispatch")
 
@@ -94,7 +98,7 @@ def test_two_ranks_equal_one_rank_with_the_doubled_batch(
         alone.optimizer = plain_descent(alone.module)
     start = weights_of(alone.module)
     # The ranks have unequal numbers of predictions, or the test would miss a mean of means.
-    weights = next(workload.synthetic_source(alone.settings, alone.ranks, alone.device))
+    weights = next(bert_data.synthetic_source(alone.settings, alone.ranks, alone.device))
     counts = weights.masked_weights.sum(dim=1)
     assert counts[:4].sum() != counts[4:].sum()
 
@@ -107,7 +111,7 @@ def test_two_ranks_equal_one_rank_with_the_doubled_batch(
     assert_same_training(train(alone), (losses_of(first.stdout), together), start)
     config = json.loads(first.stdout.splitlines()[0].partition(" ")[2])
     assert (config["world_size"], config["backend"]) == (2, "gloo")
-    assert (config["launcher"], config["global_batch_size"]) == ("slurm", 8)
+    assert config["global_batch_size"] == 8
 
 
 def test_accumulation_equals_the_larger_batch(trainer):
@@ -209,15 +213,15 @@ def test_fp32_turns_tf32_off_and_tf32_turns_it_on(trainer):
         torch.set_float32_matmul_precision("high")
         trainer("--precision=fp32")
         assert torch.get_float32_matmul_precision() == "highest"
-        chosen = workload.parse_settings(["--model=tiny", "--precision=tf32", "--vocab=160"])
-        workload.Trainer(chosen, workload.Ranks(), device, iter(()))
+        chosen = bert_settings.parse_settings(["--model=tiny", "--precision=tf32", "--vocab=160"])
+        workload.Trainer(chosen, bert_ranks.Ranks(), device, iter(()))
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
 
 
 def test_fp16_counts_the_steps_that_overflow(main, monkeypatch):
-    monkeypatch.setattr(workload.LossScale, "START", 2.0**40)
+    monkeypatch.setattr(bert_optimizers.LossScale, "START", 2.0**40)
     ended = main("--precision=fp16", "--iters=4", "--skip=0")
     assert ended.status == 0, ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
@@ -317,7 +321,7 @@ def test_a_step_that_overflows_changes_nothing(trainer, monkeypatch, optimizer):
 
 def test_the_loss_scale_moves_as_pytorchs_does():
     theirs = torch.amp.GradScaler("cpu", growth_interval=2000)
-    ours = workload.LossScale("fp16", torch.device("cpu"))
+    ours = bert_optimizers.LossScale("fp16", torch.device("cpu"))
     value = torch.nn.Parameter(torch.zeros(1))
     descent = torch.optim.SGD([value], lr=0.0)
     theirs.scale(value)

@@ -1,0 +1,411 @@
+"""Data of the BERT pre-training reference: micro batches, synthetic samples, files."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import zipfile
+import zlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hpcbert.workloads.bert_ranks import Ranks, sum_over_ranks
+from hpcbert.workloads.bert_settings import (
+    FIRST_WORD,
+    MASKED,
+    SHORT,
+    Settings,
+    SetupError,
+    mean_words,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+CLS, SEP, MASK = 101, 102, 103  # ids of BERT's uncased English vocabulary
+AS_MASK, AS_OTHER = 0.8, 0.1  # shares of masked tokens
+BLOCK, PREFETCHED = 4096, 4  # rows that are read at a time; micro batches that are ready ahead
+
+
+class Batch(NamedTuple):
+    """One micro batch: B samples of S tokens with P predictions each."""
+
+    input_ids: Tensor  # int64 [B, S]
+    segment_ids: Tensor  # 0 or 1, int64 [B, S]
+    attention_mask: Tensor  # False for padding, bool [B, S]
+    masked_positions: Tensor  # 0 for padding, int64 [B, P]
+    masked_ids: Tensor  # the tokens to predict, int64 [B, P]
+    masked_weights: Tensor  # 1 for a prediction and 0 for padding, float32 [B, P]
+    next_sentence_labels: Tensor  # 0 or 1, int64 [B]
+
+
+FIELDS = len(Batch._fields)
+
+
+class Packing(NamedTuple):
+    """Where the T real tokens of a micro batch are, for a model that leaves padding out."""
+
+    lengths: tuple[int, ...]  # real tokens of each sample
+    places: Tensor  # of the real tokens among all B * S, int64 [T]
+    starts: Tensor  # of each sample's first token among the real ones, int64 [B]
+    predicted: Tensor  # of the N predictions that are not padding among all B * P, int64 [N]
+    masked: Tensor  # of their tokens among the real ones, int64 [N]
+
+
+def lay_out(batch: Batch) -> Packing:
+    """Find the real tokens and predictions; on a GPU this waits, so sources do it beforehand."""
+    lengths = batch.attention_mask.sum(dim=1)
+    predicted = batch.masked_weights.flatten().nonzero()[:, 0]
+    rows = predicted // batch.masked_positions.shape[1]
+    among_real = batch.attention_mask.flatten().cumsum(0) - 1
+    among_all = rows * batch.input_ids.shape[1] + batch.masked_positions.flatten()[predicted]
+    return Packing(
+        lengths=tuple(lengths.tolist()),
+        places=batch.attention_mask.flatten().nonzero()[:, 0],
+        starts=lengths.cumsum(0) - lengths,
+        predicted=predicted,
+        masked=among_real[among_all],
+    )
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """Hash 32-bit numbers held in int64: "lowbias32" of skeeto/hash-prospector.
+
+    The second factor is written negative so that no product leaves 64 bits.
+    """
+    bits = bits & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 15)) * (0x846CA68B - 2**32)) & 0xFFFFFFFF
+    return bits ^ (bits >> 16)
+
+
+class Noise:
+    """Random numbers of samples: a row depends on its sample's number and the seed alone."""
+
+    def __init__(self, samples: Tensor, seed: int) -> None:
+        self._keys = _mix(samples + (seed + 1) * 0x9E3779B9).unsqueeze(1)
+        self._streams = itertools.count(1)
+
+    def bits(self, width: int) -> Tensor:
+        """Return the next `width` 32-bit numbers of each sample, int64 [B, width]."""
+        columns = torch.arange(width, device=self._keys.device) * 0x9E3779B9
+        return _mix(_mix(self._keys + next(self._streams) * 0x85EBCA6B) + columns)
+
+    def uniform(self, width: int = 1) -> Tensor:
+        """Return numbers in [0, 1), float64 [B, width]."""
+        return self.bits(width).double() / 2**32
+
+    def words(self, width: int, vocab: int) -> Tensor:
+        """Return ordinary tokens by Zipf's law, int64 [B, width]."""
+        powers = float(vocab - FIRST_WORD + 1) ** self.uniform(width)
+        return (FIRST_WORD - 1 + powers.long()).clamp(max=vocab - 1)
+
+
+def synthesize(samples: Tensor, settings: Settings) -> Batch:
+    """Make the synthetic samples with the given numbers, int64 [B], on their device.
+
+    A sample is the same whichever rank makes it, in whichever batch. The statistics are those of
+    google-research/bert, create_pretraining_data.py: nine of ten samples are full, the others of
+    any length, unless --fill spreads the lengths evenly around a mean; the two segments meet
+    anywhere; 15 % of the tokens are predicted, 80 % of them replaced by [MASK] and 10 % by another
+    word; half of the pairs are labelled random.
+    """
+    noise, room = Noise(samples, settings.seed), settings.sequence_length - 3
+    is_short, size = noise.uniform() < SHORT, noise.uniform()
+    if settings.fill == "generator":
+        total = torch.where(is_short, 2 + (size * (room - 1)).long(), room)
+    else:
+        mean = mean_words(settings)
+        reach = min(mean - 2, room - mean)
+        total = mean - reach + (size * (2 * reach + 1)).long()
+    first = 1 + (noise.uniform() * (total - 1)).long()
+    position = torch.arange(settings.sequence_length, device=samples.device)
+    attention_mask = position < total + 3
+    is_separator = (position == first + 1) | (position == total + 2)
+    is_word = attention_mask & ~is_separator & (position > 0)
+    words = noise.words(settings.sequence_length, settings.vocab)
+    input_ids = torch.where(is_word, words, SEP * is_separator.long())
+    input_ids[:, 0] = CLS
+    positions, is_wanted = _choose_masked(noise, is_word, total + 3, settings.predictions)
+    originals = input_ids.gather(1, positions)
+    fate = noise.uniform(settings.predictions)
+    other_words = noise.words(settings.predictions, settings.vocab)
+    replaced = torch.where(fate < AS_MASK + AS_OTHER, other_words, originals)
+    # Padding predictions sit on position 0, where they put back what was there: [CLS].
+    replaced = torch.where(is_wanted, replaced.masked_fill(fate < AS_MASK, MASK), originals)
+    return Batch(
+        input_ids=input_ids.scatter(1, positions, replaced),
+        segment_ids=(attention_mask & (position > first + 1)).long(),
+        attention_mask=attention_mask,
+        masked_positions=positions,
+        masked_ids=originals * is_wanted,
+        masked_weights=is_wanted.float(),
+        next_sentence_labels=(noise.bits(1) % 2).squeeze(1),
+    )
+
+
+def _choose_masked(
+    noise: Noise, is_word: Tensor, tokens: Tensor, predictions: int
+) -> tuple[Tensor, Tensor]:
+    counts = (tokens * MASKED).round().long().clamp(1, predictions)
+    is_wanted = torch.arange(predictions, device=counts.device) < counts
+    length = is_word.shape[1]
+    # The position makes the key unique, so that no sort can settle a tie in another way.
+    keys = noise.bits(length) * length + torch.arange(length, device=counts.device)
+    order = keys.masked_fill(~is_word, 2**62).argsort(dim=1)
+    return order[:, :predictions] * is_wanted, is_wanted
+
+
+def synthetic_source(
+    settings: Settings, ranks: Ranks, device: torch.device
+) -> Iterator[tuple[Any, ...]]:
+    """Make a rank's micro batches before the clock starts, and repeat them without end.
+
+    Micro batch i of all ranks together is a run of consecutive samples, so two ranks see together
+    what one rank with the doubled batch sees.
+    """
+    size = settings.batch_size
+    distinct = min(settings.synthetic_batches, settings.iters * settings.accumulation)
+    starts = ((number * ranks.size + ranks.rank) * size for number in range(distinct))
+    pool = [
+        synthesize(torch.arange(start, start + size, device=device), settings) for start in starts
+    ]
+    return itertools.cycle([with_layout(batch, settings) for batch in pool])
+
+
+def with_layout(batch: Batch, settings: Settings) -> tuple[Any, ...]:
+    """Return the model's arguments: a batch's fields, and a `Packing` to leave padding out."""
+    return (*batch, lay_out(batch)) if settings.unpad else batch
+
+
+def assign_shards(count: int, ranks: Ranks) -> list[tuple[int, int, int]]:
+    """Return the shards that a rank reads: number, first row and row stride of each.
+
+    Shards go round robin. Where there are fewer shards than ranks, the ranks that meet at a shard
+    take its rows in turn.
+    """
+    if count >= ranks.size:
+        return [(number, 0, 1) for number in range(ranks.rank, count, ranks.size)]
+    shard = ranks.rank % count
+    return [(shard, ranks.rank // count, len(range(shard, ranks.size, count)))]
+
+
+class Shard(NamedTuple):
+    """One rank's part of a file: rows `first`, `first` + `stride` and so on."""
+
+    path: Path
+    first: int
+    stride: int
+
+
+@contextlib.contextmanager
+def open_columns(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Open a file of training data: names and arrays, or what h5py reads like them.
+
+    HDF5 is NVIDIA's (NVIDIA/DeepLearningExamples@fd9fecd, PyTorch/LanguageModeling/BERT), npz is
+    GluonNLP's (dmlc/gluon-nlp@7b7bf60, scripts/bert/data), both by create_pretraining_data.py.
+    """
+    with path.open("rb") as file:
+        is_zip = file.read(4) == b"PK\x03\x04"
+    # Only --data needs more than torch.
+    package = "numpy" if is_zip else "h5py"
+    try:
+        reader = importlib.import_module(package)
+    except ImportError as error:
+        raise SetupError(f"--data needs the Python package {package}") from error
+    if not is_zip:
+        with reader.File(path, "r") as columns:
+            yield columns
+        return
+    # Opened here: numpy leaves a file open that is not a whole zip file.
+    with path.open("rb") as file, reader.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    if {"input_ids", "valid_lengths"} <= set(arrays):
+        position = reader.arange(arrays["input_ids"].shape[-1])
+        arrays["input_mask"] = (position < arrays["valid_lengths"][:, None]).astype("int8")
+    yield arrays
+
+
+def read_shard(shard: Shard, settings: Settings) -> Iterator[Batch]:
+    """Yield a shard's rows, some thousand at a time.
+
+    SetupError if the file is not training data, or does not fit the settings.
+    """
+    try:
+        with open_columns(shard.path) as columns:
+            _check_columns(columns, settings)
+            count = len(columns["input_ids"])
+            for begin in range(0, count, BLOCK):
+                rows = range(begin, min(begin + BLOCK, count))
+                selection = slice((shard.first - begin) % shard.stride, None, shard.stride)
+                yield _read_rows(columns, slice(rows.start, rows.stop), selection, settings)
+    except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise SetupError(f"{shard.path}: not a shard that fits the settings: {error}") from error
+
+
+UNREADABLE = (OSError, KeyError, AttributeError, TypeError, ValueError, IndexError, RuntimeError)
+
+
+def _expected(settings: Settings) -> dict[str, tuple[tuple[int, ...], int, str]]:
+    """Return each column's shape of a row, limit of values, and the options to blame."""
+    length, predictions, vocab = settings.sequence_length, settings.predictions, settings.vocab
+    return {
+        "input_ids": ((length,), vocab, "--sequence-length, --vocab"),
+        "input_mask": ((length,), 2, "--sequence-length"),
+        "segment_ids": ((length,), 2, "--sequence-length"),
+        "masked_lm_positions": ((predictions,), length, "--predictions, --sequence-length"),
+        "masked_lm_ids": ((predictions,), vocab, "--predictions, --vocab"),
+        "next_sentence_labels": ((), 2, ""),
+    }
+
+
+def _check_columns(columns: Mapping[str, Any], settings: Settings) -> None:
+    for name, (shape, _, blamed) in _expected(settings).items():
+        if name not in columns:
+            raise ValueError(f"it has no {name}")
+        column, expected = columns[name], (len(columns["input_ids"]), *shape)
+        if column.shape != expected or column.dtype.kind not in "iu" or not column.size:
+            actual = f"{column.dtype} {tuple(column.shape)}"
+            hint = f" ({blamed})" if column.shape[1:] != shape and blamed else ""
+            raise ValueError(
+                f"{name} is {actual}, which should be integers {expected}, not empty{hint}"
+            )
+
+
+def _read_rows(
+    columns: Mapping[str, Any], rows: slice, selection: slice, settings: Settings
+) -> Batch:
+    values = {}
+    for name, (_, limit, blamed) in _expected(settings).items():
+        column = values[name] = torch.from_numpy(columns[name][rows].astype("int64"))[selection]
+        if column.numel() and not 0 <= int(column.min()) <= int(column.max()) < limit:
+            hint = f" ({blamed})" if blamed else ""
+            raise ValueError(f"{name} has values outside 0 to {limit - 1}{hint}")
+    mask, positions = values["input_mask"].bool(), values["masked_lm_positions"]
+    # Position 0 holds [CLS], which is never masked: there it pads the list.
+    weights = (positions != 0).float()
+    if "masked_lm_weights" in columns:
+        weights = torch.from_numpy(columns["masked_lm_weights"][rows].astype("float32"))[selection]
+        if weights.shape != positions.shape or not ((weights == 0) | (weights == 1)).all():
+            raise ValueError("masked_lm_weights must have 0 or 1 for each prediction")
+    if not mask[:, 0].all():
+        raise ValueError("input_mask leaves out the first token of a sample")
+    if not mask.gather(1, positions).all():
+        raise ValueError("masked_lm_positions has a prediction in the padding")
+    return Batch(
+        input_ids=values["input_ids"],
+        segment_ids=values["segment_ids"],
+        attention_mask=mask,
+        masked_positions=positions,
+        masked_ids=values["masked_lm_ids"],
+        masked_weights=weights,
+        next_sentence_labels=values["next_sentence_labels"],
+    )
+
+
+def find_shards(settings: Settings, ranks: Ranks) -> list[Shard]:
+    """Return this rank's part of the data, after a look at as many rows as the run needs.
+
+    SetupError if there are no shards, one is malformed, or the rows do not fill a batch.
+    """
+    directory = Path(settings.data)
+    try:
+        paths = sorted(path for path in directory.iterdir() if "training" in path.name)
+    except OSError as error:
+        raise SetupError(f"--data {directory}: {error.strerror}") from error
+    if not paths:
+        raise SetupError(f"--data {directory}: no file has 'training' in its name")
+    shares = assign_shards(len(paths), ranks)
+    shards = [Shard(paths[number], first, stride) for number, first, stride in shares]
+    needed, count = settings.iters * settings.accumulation * settings.batch_size, 0
+    for block in itertools.chain.from_iterable(read_shard(shard, settings) for shard in shards):
+        count += len(block.input_ids)
+        if count >= needed:
+            break
+    if count < settings.batch_size:
+        raise SetupError(
+            f"--data {directory}: {count} rows do not fill a batch of {settings.batch_size}"
+        )
+    return shards
+
+
+def batches_of(shards: Sequence[Shard], settings: Settings) -> Iterator[Batch]:
+    """Yield the shards' rows in order, one micro batch at a time, without end."""
+    batch: Batch | None = None
+    for shard in itertools.cycle(shards):
+        for block in read_shard(shard, settings):
+            parts = [block] if batch is None else [batch, block]
+            batch = Batch(*(torch.cat(values) for values in zip(*parts)))  # noqa: B905  # needs 3.10
+            while len(batch.input_ids) >= settings.batch_size:
+                yield Batch(*(values[: settings.batch_size] for values in batch))
+                batch = Batch(*(values[settings.batch_size :] for values in batch))
+
+
+class Prefetcher:
+    """Micro batches that a thread reads, lays out and pins while the device computes."""
+
+    def __init__(self, batches: Iterator[Batch], settings: Settings, device: torch.device) -> None:
+        self._batches, self._settings, self._device = batches, settings, device
+        self._thread = ThreadPoolExecutor(1, "data")
+        self._waiting = deque(self._thread.submit(self._prepare) for _ in range(PREFETCHED))
+
+    def _prepare(self) -> tuple[Any, ...]:
+        batch = with_layout(next(self._batches), self._settings)
+        if self._device.type == "cuda":
+            batch = convert(batch, Tensor.pin_memory)
+        return batch
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return self
+
+    def __next__(self) -> tuple[Any, ...]:
+        """Return the next micro batch, on its way to the device."""
+        batch = self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(self._prepare))
+        moved: tuple[Any, ...] = convert(batch, self._to_device)
+        return moved
+
+    def _to_device(self, value: Tensor) -> Tensor:
+        return value.to(self._device, non_blocking=True)
+
+
+def convert(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return named or plain tuples of tensors and numbers with the tensors changed."""
+    if isinstance(values, Tensor):
+        return change(values)
+    if not isinstance(values, tuple):
+        return values
+    changed = [convert(value, change) for value in values]
+    return type(values)(*changed) if hasattr(values, "_fields") else tuple(changed)
+
+
+def open_source(
+    settings: Settings, ranks: Ranks, device: torch.device
+) -> Iterator[tuple[Any, ...]]:
+    """Return this rank's endless micro batches.
+
+    If one rank cannot use its data, every rank raises SetupError, so that none waits.
+    """
+    if not settings.data:
+        return synthetic_source(settings, ranks, device)
+    failure, shards = None, None
+    try:
+        shards = find_shards(settings, ranks)
+    except SetupError as error:
+        failure = error
+    failures = sum_over_ranks(torch.tensor(float(shards is None), device=device), ranks)
+    if failures or shards is None:
+        raise failure or SetupError(f"{int(failures)} other rank(s) cannot use their data")
+    return Prefetcher(batches_of(shards, settings), settings, device)
+
+
+def count_work(batch: Batch) -> Tensor:
+    """Return real tokens, squares of the samples' lengths, and predictions, float64 [3]."""
+    lengths = batch.attention_mask.sum(dim=1).double()
+    return torch.stack([lengths.sum(), lengths.square().sum(), batch.masked_weights.sum().double()])

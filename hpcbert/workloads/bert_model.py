@@ -1,0 +1,186 @@
+"""The model of the BERT pre-training reference, and the operations that it needs."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpcbert.workloads.bert_data import FIELDS, Batch, Packing
+from hpcbert.workloads.bert_settings import POSITIONS, PRECISIONS, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TILE, NEVER = 64, -1e4  # multiple that the vocabulary is padded to; the logit of a padding token
+
+
+def autocast(settings: Settings, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which matrix products of fp32 weights are done in the precision."""
+    dtype = PRECISIONS[settings.precision] if settings.weights == "fp32" else None
+    return torch.autocast(device.type, dtype=dtype) if dtype else contextlib.nullcontext()
+
+
+class Block(nn.Module):
+    """One encoder layer, normalized after each residual sum as in the BERT paper."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.heads = settings.heads
+        self.query_key_value = nn.Linear(settings.hidden, 3 * settings.hidden)
+        self.attention_output = nn.Linear(settings.hidden, settings.hidden)
+        self.attention_norm = nn.LayerNorm(settings.hidden, eps=1e-12)
+        self.expand = nn.Linear(settings.hidden, settings.intermediate)
+        self.contract = nn.Linear(settings.intermediate, settings.hidden)
+        self.norm = nn.LayerNorm(settings.hidden, eps=1e-12)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None, lengths: tuple[int, ...] = ()) -> Tensor:
+        """Return [B, S, hidden], for `mask` [B, 1, 1, S]; or [T, hidden], for T = sum(lengths)."""
+        projected = self.query_key_value(hidden)
+        if lengths:
+            # One call a sample, without a mask: on CPUs faster than putting the padding back for
+            # the attention alone (benchmarks/README.md).
+            parts = projected.split(lengths)
+            context = torch.cat([self._attend(part.unsqueeze(0), None)[0] for part in parts])
+        else:
+            context = self._attend(projected, mask)
+        attended = self.attention_output(context)
+        hidden = self.attention_norm(hidden + self.dropout(attended))
+        expanded = functional.gelu(self.expand(hidden))
+        result: Tensor = self.norm(hidden + self.dropout(self.contract(expanded)))
+        return result
+
+    def _attend(self, projected: Tensor, mask: Tensor | None) -> Tensor:
+        batch, length, width = projected.shape
+        split = projected.view(batch, length, 3, self.heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
+        dropout = self.dropout.p if self.training else 0.0
+        context = functional.scaled_dot_product_attention(query, key, value, mask, dropout)
+        return context.transpose(1, 2).reshape(batch, length, width // 3)
+
+
+class Bert(nn.Module):
+    """Embeddings, encoder and pooler (Devlin et al. 2019, section 3)."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.is_full = settings.fill == "full"  # a mask would only slow the attention down
+        self.token = nn.Embedding(padded_vocab(settings), settings.hidden)
+        self.position = nn.Embedding(POSITIONS, settings.hidden)
+        self.segment = nn.Embedding(2, settings.hidden)
+        self.norm = nn.LayerNorm(settings.hidden, eps=1e-12)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        self.pooler = nn.Linear(settings.hidden, settings.hidden)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        segment_ids: Tensor,
+        attention_mask: Tensor,
+        layout: Packing | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sequence [B, S, hidden] (with a layout [T, hidden]) and the pooled tokens."""
+        length, lengths = input_ids.shape[1], layout.lengths if layout else ()
+        if layout is None:
+            position = self.position.weight[:length]
+        else:
+            input_ids = input_ids.flatten()[layout.places]
+            segment_ids = segment_ids.flatten()[layout.places]
+            position = self.position(layout.places % length)
+        total = self.token(input_ids) + position + self.segment(segment_ids)
+        hidden = self.dropout(self.norm(total))
+        mask = None if self.is_full else attention_mask[:, None, None, :]
+        for block in self.blocks:
+            hidden = block(hidden, mask, lengths)
+        first = hidden[:, 0] if layout is None else hidden[layout.starts]
+        return hidden, torch.tanh(self.pooler(first))
+
+
+class BertForPreTraining(nn.Module):
+    """BERT with its two pre-training heads; the masked-LM decoder shares the token embeddings."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.bert = Bert(settings)
+        self.transform = nn.Linear(settings.hidden, settings.hidden)
+        self.transform_norm = nn.LayerNorm(settings.hidden, eps=1e-12)
+        self.decoder_bias = nn.Parameter(torch.zeros(padded_vocab(settings)))
+        self.next_sentence = nn.Linear(settings.hidden, 2)
+        self.apply(_initialize)
+        with torch.no_grad():
+            # Their probability is exactly 0, so that no gradient ever reaches them.
+            self.decoder_bias[settings.vocab :] = NEVER
+            self.bert.token.weight[settings.vocab :] = 0
+
+    def forward(self, *fields: Any) -> tuple[Tensor, Tensor]:
+        """Return the summed losses of masked tokens and of sentence pairs of a `Batch`.
+
+        A `Packing` behind the batch's fields leaves padding out: of tokens and of predictions.
+        """
+        batch = Batch(*fields[:FIELDS])
+        layout: Packing | None = fields[FIELDS] if len(fields) > FIELDS else None
+        sequence, pooled = self.bert(
+            batch.input_ids, batch.segment_ids, batch.attention_mask, layout
+        )
+        labels, weights = batch.masked_ids.flatten(), batch.masked_weights.flatten()
+        if layout is None:
+            index = batch.masked_positions.unsqueeze(-1).expand(-1, -1, sequence.shape[-1])
+            masked = sequence.gather(1, index).flatten(0, 1)
+        else:
+            masked = sequence[layout.masked]
+            labels, weights = labels[layout.predicted], weights[layout.predicted]
+        masked = functional.gelu(self.transform(masked))
+        # Like all other norms in full precision, which autocast sees to on GPUs only.
+        masked = self.transform_norm(masked.to(self.decoder_bias.dtype))
+        logits = functional.linear(masked, self.bert.token.weight, self.decoder_bias)
+        mlm_sum = (_cross_entropy(logits, labels) * weights).sum()
+        nsp_sum = _cross_entropy(self.next_sentence(pooled), batch.next_sentence_labels).sum()
+        return mlm_sum, nsp_sum
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return functional.cross_entropy(wide, labels, reduction="none")
+
+
+def padded_vocab(settings: Settings) -> int:
+    """Return the rows of the embedding table: tensor cores want multiples of 64."""
+    return -(-settings.vocab // TILE) * TILE
+
+
+def count_parameters(settings: Settings, module: nn.Module) -> int:
+    """Return the number of weights, without the rows that only pad the vocabulary."""
+    rows = padded_vocab(settings) - settings.vocab
+    return sum(value.numel() for value in module.parameters()) - rows * (settings.hidden + 1)
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
+def model_flops(settings: Settings, samples: float, work: Sequence[float]) -> float:
+    """Return the floating-point operations that training on this many samples needs.
+
+    6 N for each token (Kaplan et al. 2020, arXiv:2001.08361, section 2.1; backward is twice
+    forward), where N are the weights of matrix products: of the blocks for real tokens, of the
+    masked-LM head for predictions, of the pooler and its head for samples. Attention's own products
+    are 12 * hidden * length^2 a sample and layer (Chowdhery et al. 2022, arXiv:2204.02311, B).
+    Embeddings, norms, dropout, the optimizer and recomputation are left out.
+    """
+    tokens, squares, predictions = work
+    hidden = settings.hidden
+    block = 4 * hidden**2 + 2 * hidden * settings.intermediate
+    return (
+        6 * settings.layers * block * tokens
+        + 12 * settings.layers * hidden * squares
+        + 6 * (hidden**2 + hidden * settings.vocab) * predictions
+        + 6 * (hidden**2 + 2 * hidden) * samples
+    )

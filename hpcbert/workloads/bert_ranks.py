@@ -1,0 +1,146 @@
+"""Ranks of the BERT pre-training reference: place, device, process group."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hpcbert.workloads.bert_settings import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcbert.workloads.bert_settings import Settings
+
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+# Where launchers that do not set these say how many processes they started: Slurm's step, Open MPI,
+# MPICH and Intel MPI, MVAPICH.
+SIZES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the `size` processes of the run, one per device, and on its node."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+
+def detect_ranks(environment: Mapping[str, str]) -> Ranks:
+    """Return this process's place, from RANK, WORLD_SIZE and LOCAL_RANK; without them, one rank.
+
+    SetupError if they are incomplete or contradict each other, or if they are missing and a
+    launcher started several processes, because each would then train by itself.
+    """
+    if not any(name in environment for name in VARIABLES):
+        for name in SIZES:
+            if environment.get(name, "1") != "1":
+                raise SetupError(
+                    f"{name}={environment[name]}, but RANK, WORLD_SIZE and LOCAL_RANK are not set. "
+                    "torchrun sets them; with srun, each task has to export RANK=$SLURM_PROCID "
+                    "WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID"
+                )
+        return Ranks()
+    rank, size, local_rank = (_read_number(environment, name) for name in VARIABLES)
+    if max(rank, local_rank) >= size:
+        raise SetupError(
+            f"RANK={rank}, WORLD_SIZE={size} and LOCAL_RANK={local_rank} contradict each other"
+        )
+    return Ranks(rank, size, local_rank)
+
+
+def _read_number(environment: Mapping[str, str], name: str) -> int:
+    if name not in environment:
+        raise SetupError(f"{', '.join(VARIABLES)} are incomplete: no {name}")
+    if not environment[name].isdigit():
+        raise SetupError(f"{name}={environment[name]!r} is not a number")
+    return int(environment[name])
+
+
+def choose_device(name: str, ranks: Ranks) -> torch.device:
+    """Return the CPU, or this rank's GPU among the visible ones; SetupError if there is none."""
+    has_gpu = torch.cuda.is_available()
+    if name == "cpu" or (name == "auto" and not has_gpu):
+        return torch.device("cpu")
+    if not has_gpu:
+        raise SetupError("--device cuda: PyTorch sees no GPU here")
+    visible = torch.cuda.device_count()
+    # Where the launcher shows each task its own GPU only, that one is number 0 for every task.
+    index = 0 if visible == 1 else ranks.local_rank
+    if index >= visible:
+        raise SetupError(f"local rank {ranks.local_rank} has no GPU, only {visible} are visible")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def join_ranks(
+    settings: Settings, ranks: Ranks, device: torch.device, environment: Mapping[str, str]
+) -> str:
+    """Create the process group, unless there is only one rank, and return the backend's name.
+
+    SetupError if the address of rank 0 is unknown or not every rank gets there in time.
+    """
+    if ranks.size == 1:
+        return "none"
+    address = settings.master_addr or environment.get("MASTER_ADDR", "")
+    port = str(settings.master_port or environment.get("MASTER_PORT", ""))
+    if not address or not port:
+        raise SetupError(
+            f"{ranks.size} ranks need the address of rank 0: set MASTER_ADDR and MASTER_PORT or "
+            "give --master-addr and --master-port"
+        )
+    # PyTorch's build for ROCm calls AMD's GPUs "cuda" and RCCL "nccl".
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    # env:// and not tcp://, because under torchrun the port is already served by its agent.
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
+    limit = timedelta(seconds=settings.timeout)
+    try:
+        dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.size, timeout=limit)
+    except (RuntimeError, ValueError) as error:
+        raise SetupError(f"cannot join the other ranks at {address}:{port}: {error}") from error
+    return backend
+
+
+def sum_over_ranks(value: Tensor, ranks: Ranks) -> Tensor:
+    """Replace `value` by the sum of every rank's, and return it."""
+    if ranks.size > 1:
+        dist.all_reduce(value)
+    return value
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise SetupError for a precision that the device or this PyTorch would not really use."""
+    on_cpu = device.type == "cpu"
+    if on_cpu and precision == "tf32":
+        raise SetupError("--precision tf32 is a mode of NVIDIA's tensor cores, not of CPUs")
+    if not on_cpu and torch.version.hip:
+        # What PyTorch's build for ROCm calls a capability is AMD's own number of the architecture.
+        if precision == "tf32":
+            raise SetupError(
+                "--precision tf32 is a mode of NVIDIA's tensor cores, not of AMD's GPUs"
+            )
+    elif not on_cpu and precision in ("tf32", "bf16"):
+        if torch.cuda.get_device_capability(device) < (8, 0):
+            raise SetupError(f"--precision {precision} needs compute capability 8.0 or newer")
+        if precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+            raise SetupError("--precision tf32 contradicts NVIDIA_TF32_OVERRIDE=0")
+
+
+def device_name(device: torch.device) -> str:
+    """Return the GPU's name by its driver, or the processor's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    path = Path("/proc/cpuinfo")
+    match = re.search(r"model name\s*: (.*)", path.read_text("utf-8") if path.exists() else "")
+    return match.group(1) if match else platform.machine()
