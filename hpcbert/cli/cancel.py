@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from hpcbert.campaign import store
@@ -15,25 +17,38 @@ from hpcbert.scheduler.base import Target
 from hpcbert.system.runner import run
 
 
-@click.command(epilog="\b\nExamples:\n  hpcbert cancel 20261121T100000Z-oneflow-3f9a1c")
-@click.argument("campaign")
+@click.command(
+    epilog="\b\nExamples:\n  hpcbert cancel\n  hpcbert cancel 20261121T100000Z-oneflow-3f9a1c --yes"
+)
+@click.argument("campaigns", nargs=-1, metavar="[CAMPAIGN]...")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @RUNS
 @SITE
 @returns_result
-def cancel(*, campaign: str, yes: bool, runs: str, site_file: str) -> Result:
-    """Cancel a campaign's jobs.
+def cancel(*, campaigns: tuple[str, ...], yes: bool, runs: str, site_file: str) -> Result:
+    """Cancel the jobs of campaigns.
 
-    CAMPAIGN is a campaign's directory, its id or a part of the id. hpcbert cancels only jobs that
-    carry the campaign's name, belong to you and were submitted in its directory. Jobs that have
-    ended stay as they are.
+    CAMPAIGN is a campaign's directory, its id or a part of the id; the newest one by default.
+    hpcbert cancels only jobs that carry the campaign's name, belong to you and were submitted in
+    its directory. Jobs that have ended stay as they are.
     """
-    tracked_campaign = open_campaign(store.resolve(campaign, find_runs(runs, site_file)))
+    directories = store.resolve_all(campaigns, find_runs(runs, site_file))
+    results = [_cancel_campaign(directory, ask=not yes) for directory in directories]
+    documents = [result.data for result in results]
+    return Result(
+        documents[0] if len(documents) == 1 else {"campaigns": documents},
+        "\n".join(result.text for result in results),
+        warnings=tuple(warning for result in results for warning in result.warnings),
+    )
+
+
+def _cancel_campaign(directory: Path, *, ask: bool) -> Result:
+    tracked_campaign = open_campaign(directory)
     name, target = tracked_campaign.campaign.id, flow.find_living(tracked_campaign, run=run)
     question = f"Cancel {_count_targets(target)} of {name}?"
-    if target.jobs and not (yes or confirm(question, "cancel")):
+    if target.jobs and ask and not confirm(question, "cancel"):
         data = _target_data(tracked_campaign, target, cancelled=False)
-        return Result(data, "Nothing was cancelled.", warnings=target.left)
+        return Result(data, f"Nothing of {name} was cancelled.", warnings=target.left)
     flow.cancel(tracked_campaign, target, run=run)
     text = f"Cancelled {_count_targets(target)} of {name}: jobs {', '.join(target.jobs)}."
     if not target.jobs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -13,67 +12,113 @@ import click
 from click.core import ParameterSource
 
 from hpcbert import __version__
-from hpcbert.cli import streams
+from hpcbert.cli import defaults, streams
 
 _OTHERS_WRITE = 0o002
 _COMPLETE = "_HPCBERT_COMPLETE"
 
-# name -> first line of its help; the module is hpcbert.cli.<name>, the object has the same name.
-COMMANDS = {
-    "init": "Write a site.toml for this cluster or machine.",
-    "doctor": "Check that this machine can do what the site says.",
-    "config": "Show every setting and where it comes from.",
-    "frameworks": "List the frameworks that hpcbert can measure.",
-    "render": "Write the scripts that submit would run.",
-    "prepare": "Fetch images and programs, make environments and data.",
-    "data": "Make training data, check it, show it.",
-    "images": "List and remove prepared images.",
-    "plan": "Show what a submission would cost and what is missing.",
-    "submit": "Submit a point, or a whole scaling curve.",
-    "monitor": "Watch campaigns until they end.",
-    "logs": "Print the log of a repeat.",
-    "cancel": "Cancel a campaign's jobs.",
-    "retry": "Resubmit repeats that are missing or invalid.",
-    "collect": "Reduce logs to a table of medians and speedups.",
-    "compare": "Compare results point by point, with a verdict on each.",
-    "report": "Write a report: a page, figures, tables, and all numbers.",
-    "record": "Show and check results that others published.",
-    "list": "List your campaigns, newest first.",
-    "show": "Show a campaign and its results so far.",
-    "note": "Write a line about a campaign, or print it.",
-    "rm": "Remove campaigns for good.",
-    "audit": "Check that a campaign's numbers still follow from its files.",
-    "explain": "Explain the efficiency of a result.",
-    "predict": "Predict the throughput of more nodes.",
-    "archive": "Pack a campaign into one file.",
-    "trust": "Allow hpcbert to run files of somebody else.",
-    "lab": "Run a real Slurm cluster on this machine.",
-    "completion": "Print a completion script for a shell.",
+# By heading: name -> first line of its help. The module is hpcbert.cli.<name>, the object has the
+# same name.
+SECTIONS = {
+    "Set up": {
+        "init": "Write a site.toml for this cluster or machine.",
+        "doctor": "Check that this machine can do what the site says.",
+        "config": "Show every setting and where it comes from.",
+        "frameworks": "List the frameworks that hpcbert can measure.",
+        "prepare": "Fetch images and programs, make environments and data.",
+        "data": "Make training data, check it, show it.",
+        "images": "List and remove prepared images.",
+        "lab": "Run a real Slurm cluster on this machine.",
+        "trust": "Allow hpcbert to run files of somebody else.",
+        "completion": "Print a completion script for a shell.",
+        "help": "Show the help of hpcbert or of a command.",
+    },
+    "Measure": {
+        "plan": "Show what a submission would cost and what is missing.",
+        "render": "Write the scripts that submit would run.",
+        "submit": "Submit a point, or a whole scaling curve.",
+        "monitor": "Watch campaigns until they end.",
+        "logs": "Print the log of a repeat.",
+        "cancel": "Cancel a campaign's jobs.",
+        "retry": "Resubmit repeats that are missing or invalid.",
+    },
+    "Results": {
+        "collect": "Reduce logs to a table of medians and speedups.",
+        "compare": "Compare results point by point, with a verdict on each.",
+        "report": "Write a report: a page, figures, tables, and all numbers.",
+        "record": "Show and check results that others published.",
+        "explain": "Explain the efficiency of a result.",
+        "predict": "Predict the throughput of more nodes.",
+        "audit": "Check that a campaign's numbers still follow from its files.",
+    },
+    "Campaigns": {
+        "list": "List your campaigns, newest first.",
+        "show": "Show a campaign and its results so far.",
+        "note": "Write a line about a campaign, or print it.",
+        "archive": "Pack a campaign into one file.",
+        "rm": "Remove campaigns for good.",
+    },
 }
+COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
+# Other names of commands, in every group.
+ALIASES = {"ls": "list"}
 
 
 # Parameters for which an empty value has a meaning, by command, and what it is.
 EMPTY_MEANS = {("note", "text"): "removes the note"}
 
 
-def refuse_blanks(command: click.Command) -> click.Command:
-    """Let a command and those below it refuse empty values: of an unset shell variable, mostly.
+# What stands for the value of an option in --help, by the option's parameter.
+_METAVARS = {
+    **dict.fromkeys(("runs", "site_file", "templates", "data", "source", "python"), "PATH"),
+    **dict.fromkeys(("fw", "frameworks"), "FRAMEWORK"),
+    **dict.fromkeys(("partition", "account", "qos", "reservation", "name"), "NAME"),
+    **dict.fromkeys(("iters", "skip"), "STEPS"),
+    "nodes": "NODES",
+    "gpus_per_node": "GPUS",
+    "precision": "PRECISION",
+    "model": "MODEL",
+    "image": "IMAGE",
+    "device": "DEVICE",
+    "protocol": "PROTOCOL",
+    "time_limit": "TIME",
+}
 
-    An option that is not typed keeps its default. An empty one would silently mean the same, an
-    empty argument whatever matches first.
+
+def complete_command(command: click.Command, words: tuple[str, ...]) -> click.Command:
+    """Give a command and those below it what all have in common.
+
+    Options can be set by variables, and their help says what kind of value they take. Empty values,
+    of an unset shell variable, mostly, are refused: an option that is not typed keeps its default,
+    an empty one would silently mean the same, and an empty argument whatever matches first.
+
+    Args:
+        command: The command.
+        words: The names that lead to it: `lab`, `up`.
     """
-    for subcommand in getattr(command, "commands", {}).values():
-        refuse_blanks(subcommand)
+    for name, subcommand in getattr(command, "commands", {}).items():
+        complete_command(subcommand, (*words, name))
+    for flag, option in defaults.list_options(command).items():
+        option.envvar = defaults.name_variable(words, flag)
+        if option.metavar is None and not option.is_flag:
+            option.metavar = _METAVARS.get(str(option.name))
     for param in command.params:
-        vars(param).setdefault("consume_value", _refuse_blank(param, param.consume_value))
+        vars(param).setdefault("consume_value", _check_value(param, param.consume_value))
     return command
 
 
-def _refuse_blank(
+def _check_value(
     param: click.Parameter, consume: Callable[..., tuple[Any, ParameterSource]]
 ) -> Callable[..., tuple[Any, ParameterSource]]:
+    """Return click's method that finds a value; it refuses blanks, and names what set a bad one."""
+
     def consume_value(ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         value, source = consume(ctx, opts)
+        if origin := defaults.name_origin(param, source):
+            try:
+                param.type_cast_value(ctx, value)
+            except click.BadParameter as error:
+                raise click.BadParameter(f"{error.message} ({origin})", ctx, param) from None
         values = value if isinstance(value, list | tuple) else (value,)
         blank = any(isinstance(word, str) and not word.strip() for word in values)
         exempt = (ctx.info_name, param.name) in EMPTY_MEANS or ctx.resilient_parsing
@@ -83,6 +128,10 @@ def _refuse_blank(
         return value, source
 
     return consume_value
+
+
+def _resolve_alias(args: list[str]) -> list[str]:
+    return [ALIASES.get(args[0], args[0]), *args[1:]] if args else args
 
 
 class LazyGroup(click.Group):
@@ -103,12 +152,14 @@ class LazyGroup(click.Group):
             from hpcbert.cli.completion_values import attach_completion  # imports many modules
 
             return attach_completion(command)
-        return refuse_blanks(command)
+        return complete_command(command, (cmd_name,))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands by their first lines without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for heading, commands in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{width}}", line) for name, line in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Complete the names of commands without importing them."""
@@ -121,9 +172,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest the nearest name if there is no such command."""
+        """Resolve other names too; suggest the nearest if there is no such command."""
         try:
-            return super().resolve_command(ctx, args)
+            return super().resolve_command(ctx, _resolve_alias(args))
         except click.UsageError as error:
             from hpcbert.system.decode import did_you_mean
 
@@ -132,13 +183,24 @@ class LazyGroup(click.Group):
 
 
 class ListByDefault(click.Group):
-    """A group that runs its `list` if no command is named: `hpcbert images --json`."""
+    """A group that runs its `list` if no command is named, and its `show` for any other word.
+
+    `hpcbert images --json` lists, `hpcbert frameworks oneflow` shows.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `list` in front of a leading option, unless that asks for help."""
+        """Put `list` in front of a leading option, unless that asks for help; or `show`."""
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
+        elif "show" in self.commands and not args[0].startswith("-"):
+            args = args if args[0] in {*self.commands, *ALIASES} else ["show", *args]
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve other names of commands too."""
+        return super().resolve_command(ctx, _resolve_alias(args))
 
 
 def _choose_colour(choice: str) -> bool | None:
@@ -151,7 +213,9 @@ def _choose_colour(choice: str) -> bool | None:
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="hpcbert", message="%(prog)s %(version)s")
+@click.version_option(
+    __version__, "-V", "--version", prog_name="hpcbert", message="%(prog)s %(version)s"
+)
 @click.option(
     "--color",
     type=click.Choice(["auto", "always", "never"]),
@@ -170,6 +234,28 @@ def root(ctx: click.Context, color: str) -> None:
       hpcbert collect
     """
     ctx.color = _choose_colour(color)
+    if tables := defaults.read_tables(os.environ):
+        ctx.default_map = _read_default_map(ctx, tables)
+
+
+def _read_default_map(ctx: click.Context, tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the command that is about to run.
+
+    Raises:
+        ConfigError: A table is not a command's, or that of the command is wrong.
+    """
+    for name in tables:
+        if name not in COMMANDS:
+            from hpcbert.errors import ConfigError
+            from hpcbert.system.decode import did_you_mean
+
+            where, hint = str(defaults.config_file(os.environ)), did_you_mean(name, COMMANDS)
+            raise ConfigError(f"[{name}] names no command.", where=where, hint=hint)
+    name = str(ctx.invoked_subcommand)
+    command = root.get_command(ctx, name)
+    if command is None or name not in tables:
+        return {}
+    return {name: defaults.map_defaults(tables[name], command, (name,))}
 
 
 def main() -> None:
@@ -194,7 +280,7 @@ def main() -> None:
 
 def exit_on_error(error: BaseException) -> NoReturn:
     """Leave because of an exception; honour --json, and a reader that closed the pipe."""
-    from hpcbert.cli.output import convert_error, exit_unwritten, exit_with_result, replace_controls
+    from hpcbert.cli.output import convert_error, exit_unwritten, exit_with_result
 
     as_json = "--json" in sys.argv
     if isinstance(error, BrokenPipeError):
@@ -203,12 +289,6 @@ def exit_on_error(error: BaseException) -> NoReturn:
     from hpcbert.cli.output import (
         Result,
     )
-
-    if isinstance(error, click.ClickException) and not as_json:
-        # Older versions of click quote a wrong option as it was typed.
-        error.show(text := io.StringIO())
-        click.echo(replace_controls(text.getvalue()), nl=False, err=True)
-        raise SystemExit(2)
 
     if isinstance(error, OSError) and streams.is_write_failure(sys.stdout, error):
         exit_unwritten(error)

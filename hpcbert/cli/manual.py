@@ -12,9 +12,10 @@ import click
 
 from hpcbert import __version__
 from hpcbert.cli.main import root
+from hpcbert.cli.sections import show_all
 
 # Headings of click's help that become sections of the page; the rest is text.
-_SECTION = re.compile(r"^(\w+):$")
+_SECTION = re.compile(r"^([A-Z][\w ]+):$")
 _ENTRY = re.compile(r"^  (\S.*?)(?:  +(\S.*))?$")
 # Width of the help before man fills the lines again.
 _WIDTH = 100
@@ -33,6 +34,7 @@ def _walk_commands() -> Iterator[tuple[str, click.Context]]:
         root, info_name="hpcbert", max_content_width=_WIDTH, **root.context_settings
     )
     queue = [("hpcbert", root_context)]
+    show_all(root_context)
     while queue:
         name, context = queue.pop(0)
         yield name, context

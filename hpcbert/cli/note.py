@@ -14,10 +14,10 @@ from hpcbert.errors import UsageError
 @click.command(
     epilog="\b\nExamples:\n"
     '  hpcbert note 3f9a1c "after the driver update"\n'
-    "  hpcbert note 3f9a1c\n"
+    "  hpcbert note\n"
     '  hpcbert note 3f9a1c ""'
 )
-@click.argument("campaign")
+@click.argument("campaign", default="")
 @click.argument("text", nargs=-1)
 @RUNS
 @SITE
@@ -25,11 +25,12 @@ from hpcbert.errors import UsageError
 def note(*, campaign: str, text: tuple[str, ...], runs: str, site_file: str) -> Result:
     """Write a line about a campaign, or print it.
 
-    CAMPAIGN is a campaign's directory, its id or a part of the id. TEXT replaces the present note;
-    an empty one removes it. list and show print the note, archives carry it, and no number depends
-    on it.
+    CAMPAIGN is a campaign's directory, its id or a part of the id; the newest one by default. TEXT
+    replaces the present note; an empty one removes it. list and show print the note, archives carry
+    it, and no number depends on it.
     """
-    directory = store.resolve(campaign, find_runs(runs, site_file))
+    names = (campaign,) if campaign else ()
+    (directory,) = store.resolve_all(names, find_runs(runs, site_file))
     store.read_manifest(directory)
     if text:
         if owner := store.find_foreign_owner(directory):

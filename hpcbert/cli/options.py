@@ -151,7 +151,9 @@ def shared_option(name: str, help: str = "", **arguments: Any) -> Callable[[Body
         **arguments,
     }
     flag = option.flag or f"--{name.replace('_', '-')}"
-    return click.option(flag, name, **arguments)
+    # click shows flags in this order: letters first.
+    flags = sorted((flag, *option.aliases), key=lambda word: word.startswith("--"))
+    return click.option(*flags, name, **arguments)
 
 
 def _type_arguments(kind: Any, checks: Iterable[Any], option: Spec) -> dict[str, Any]:

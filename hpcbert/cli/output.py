@@ -167,7 +167,9 @@ def convert_error(error: BaseException) -> HpcbertError:
     if isinstance(error, HpcbertError):
         return error
     if isinstance(error, click.ClickException):
-        return UsageError(error.format_message())
+        context = getattr(error, "ctx", None)
+        hint = f"{context.command_path} --help" if context else ""
+        return UsageError(error.format_message(), hint=hint and f"See {hint}.")
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return Interruption("Interrupted.")
     if isinstance(error, OSError):

@@ -15,6 +15,7 @@ from hpcbert.campaign import durations, store
 from hpcbert.cli.options import add_submit_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import plan_campaigns
+from hpcbert.cli.sections import SectionedCommand
 from hpcbert.commands.plan import Missing, Outlook, PointOutlook, forecast, list_refusals
 from hpcbert.config import campaignfile
 from hpcbert.config.options import Options
@@ -38,11 +39,12 @@ _HOURS = {
 
 
 @click.command(
+    cls=SectionedCommand,
     epilog="\b\nExamples:\n"
     "  hpcbert plan --fw oneflow --nodes 4 --gpus-per-node 8 --scaling\n"
     "  hpcbert plan --fw pytorch --nodes 1 --gpus-per-node 2 --max-gpu-hours 20\n"
     "  hpcbert plan --init\n"
-    "  hpcbert plan campaign.toml"
+    "  hpcbert plan campaign.toml",
 )
 @add_submit_options
 @click.option("--rehearse", is_flag=True, help="Plan a rehearsal: everything but the training.")

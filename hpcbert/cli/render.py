@@ -14,6 +14,7 @@ from hpcbert.campaign import store
 from hpcbert.cli.options import add_submit_options, read_options
 from hpcbert.cli.output import Result, returns_result
 from hpcbert.cli.request import read_requests
+from hpcbert.cli.sections import SectionedCommand
 from hpcbert.config.options import AUTO_REPEATS, Options
 from hpcbert.errors import CheckError, UsageError
 from hpcbert.model import MANIFEST
@@ -23,9 +24,10 @@ _HEADER = "# hpcbert render "
 
 
 @click.command(
+    cls=SectionedCommand,
     epilog="\b\nExamples:\n"
     "  hpcbert render --fw oneflow --nodes 4 --gpus-per-node 8 --output sbatch\n"
-    "  hpcbert render --check sbatch"
+    "  hpcbert render --check sbatch",
 )
 @add_submit_options
 @click.option(

@@ -9,6 +9,7 @@ import click
 
 from hpcbert.cli.options import add_submit_options, refuse_others, refuse_typed
 from hpcbert.cli.output import Result, returns_result
+from hpcbert.cli.sections import SectionedCommand
 from hpcbert.config.options import Options
 
 # Options that are allowed with --resume.
@@ -16,16 +17,17 @@ _RESUME_OPTIONS = ("resume", "wait", "max_retries", "runs", "site_file")
 
 
 @click.command(
+    cls=SectionedCommand,
     epilog="\b\nExamples:\n"
     "  hpcbert submit --fw pytorch --nodes 1 --gpus-per-node 2 --scaling --wait\n"
     "  hpcbert submit --fw oneflow --nodes 4 --gpus-per-node 8\n"
     "  hpcbert submit --fw oneflow --nodes 4 --gpus-per-node 8 --dry-run\n"
     "  hpcbert submit campaign.toml\n"
     "  hpcbert submit --resume 20261121T100000Z-oneflow-3f9a1c\n"
-    "  hpcbert submit --like table4.zip"
+    "  hpcbert submit --like table4.zip",
 )
 @add_submit_options
-@click.option("--name", default="", help="Name of the campaign in list.")
+@click.option("-J", "--name", default="", help="Name of the campaign in list.")
 @click.option("--note", default="", help="Note about the campaign, as hpcbert note writes it.")
 @click.option("--dry-run", is_flag=True, help="Show and check everything, run and write nothing.")
 @click.option("--rehearse", is_flag=True, help="Run everything but the training.")

@@ -71,6 +71,7 @@ class Spec:
     Attributes:
         help: The sentence in `--help`.
         flag: Its flag, if that is not its name.
+        aliases: Other flags: Slurm's letter, another program's word.
         metavar: What stands for its value in `--help`.
         default: What the command line shows as default; None: the field's own, not shown.
         choices: The only values.
@@ -83,6 +84,7 @@ class Spec:
 
     help: str
     flag: str = ""
+    aliases: tuple[str, ...] = ()
     metavar: str | None = None
     default: Any = None
     choices: tuple[str, ...] = ()
@@ -148,7 +150,9 @@ class PointOptions:
     shapes: Annotated[str, Spec("Instead of --nodes: 1n1g,1n8g,4n8g; scaling.", metavar="LIST")] = (
         ""
     )
-    precision: Annotated[str, Spec(f"fp32, tf32, fp16, bf16; {_SEVERAL}")] = ""
+    precision: Annotated[str, Spec(f"fp32, tf32, fp16, bf16; {_SEVERAL}", aliases=("--dtype",))] = (
+        ""
+    )
     batch_size: Annotated[
         str, Spec("Samples per device: 32,64 or fp32=32,fp16=64,max.", metavar="LIST")
     ] = ""
@@ -167,7 +171,9 @@ class PointOptions:
 class RunOptions:
     """How to run it: options, and keys of a campaign.toml."""
 
-    nodes: Annotated[Count | None, Spec("Nodes.", default=1, is_common=True)] = None
+    nodes: Annotated[Count | None, Spec("Nodes.", aliases=("-N",), default=1, is_common=True)] = (
+        None
+    )
     gpus_per_node: Annotated[Count | None, Spec("GPUs per node.", default=1, is_common=True)] = None
     device: Annotated[Filled, Spec("gpu or cpu; default: the site's, or the recipe's first.")] = ""
     protocol: Annotated[Filled, Spec("A protocol of the recipe; default: its first.")] = ""
@@ -232,16 +238,23 @@ class RunOptions:
 class SlurmOptions:
     """What to request of Slurm: options, and keys of `[slurm]` in a campaign.toml."""
 
-    partition: Annotated[Filled, Spec("Slurm partition.", site="slurm", needs_srun=True)] = ""
-    account: Annotated[Filled, Spec("Slurm account.", site="slurm", needs_srun=True)] = ""
-    qos: Annotated[Filled, Spec("Slurm quality of service.", site="slurm", needs_srun=True)] = ""
+    partition: Annotated[
+        Filled, Spec("Slurm partition.", aliases=("-p",), site="slurm", needs_srun=True)
+    ] = ""
+    account: Annotated[
+        Filled, Spec("Slurm account.", aliases=("-A",), site="slurm", needs_srun=True)
+    ] = ""
+    qos: Annotated[
+        Filled, Spec("Slurm quality of service.", aliases=("-q",), site="slurm", needs_srun=True)
+    ] = ""
     reservation: Annotated[Filled, Spec("Slurm reservation.", site="slurm", needs_srun=True)] = ""
     nodelist: Annotated[
         str,
         check_node_list,
         Spec(
             "Nodes to run on; a point takes the first.",
-            metavar="NODES",
+            aliases=("-w",),
+            metavar="NODELIST",
             site="slurm",
             needs_srun=True,
         ),
@@ -249,10 +262,12 @@ class SlurmOptions:
     exclude: Annotated[
         str,
         check_node_list,
-        Spec("Nodes to avoid.", metavar="NODES", site="slurm", needs_srun=True),
+        Spec("Nodes to avoid.", aliases=("-x",), metavar="NODELIST", site="slurm", needs_srun=True),
     ] = ""
     time_limit: Annotated[
-        str, check_time_limit, Spec("Limit of one repeat, HH:MM:SS.", flag="--time", site="slurm")
+        str,
+        check_time_limit,
+        Spec("Limit of one repeat, HH:MM:SS.", flag="--time", aliases=("-t",), site="slurm"),
     ] = ""
 
 

@@ -39,6 +39,20 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: It can't be read, is not TOML (with line), or has another schema.
     """
+    values = read_values(path)
+    if "schema" not in values:
+        hint = f"Begin the file with: schema = {SCHEMA}"
+        raise ConfigError("schema is missing.", where=str(path), hint=hint)
+    decode(_Head, {"schema": values.pop("schema")}, file=str(path))
+    return values
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Read a file that needs no `schema`.
+
+    Raises:
+        ConfigError: It can't be read, or is not TOML (with line).
+    """
     try:
         # Windows begins files with a byte order mark.
         text = read_file(path, max_bytes=MAX_FILE_SIZE).decode("utf-8-sig")
@@ -57,7 +71,6 @@ def read(path: Path) -> dict[str, Any]:
     except (RecursionError, ValueError) as error:
         # Nested too deeply, or a number of thousands of digits.
         raise ConfigError(f"The file's TOML can't be read: {error}.", where=str(path)) from error
-    decode(_Head, {key: values.pop(key) for key in ("schema",) if key in values}, file=str(path))
     return values
 
 

@@ -140,7 +140,7 @@ def test_completing_command_names(tmp_path: Path) -> None:
         [program], env={**os.environ, **env}, capture_output=True, text=True, check=False
     )
     names = [line.partition(",")[2] for line in result.stdout.splitlines()]
-    assert names == ["config", "collect", "compare", "completion"]
+    assert names == ["config", "completion", "collect", "compare"]
 
 
 def test_colour_follows_flag_then_variables(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from hpcbert import __version__
+from hpcbert.cli.main import root
+from hpcbert.cli.sections import SECTIONS
 
 # click, too, prints help no wider than this.
 WIDE = {"COLUMNS": "80"}
@@ -64,3 +67,37 @@ def test_help_explains_the_words_of_the_field(command: str, words: tuple[str, ..
     text = " ".join(run_hpcbert(command, "--help")[0].split())
     for word in words:
         assert word in text
+
+
+@pytest.mark.parametrize("command", ["submit", "plan", "render"])
+def test_help_all_lists_every_option_once_and_by_subject(command: str) -> None:
+    whole, _ = run_hpcbert(command, "--help-all")
+    assert [line[:-1] for line in whole.splitlines() if line[:1].isalpha() and line[-1] == ":"] == [
+        *SECTIONS
+    ]
+    subcommand = root.get_command(click.Context(root), command)
+    assert subcommand
+    flags = [
+        max(param.opts, key=len) for param in subcommand.params if isinstance(param, click.Option)
+    ]
+    words = whole.replace(",", " ").replace("=", " ").split("Examples:")[0].split("\n  -")[1:]
+    listed = [next(word for word in f"-{text}".split() if word in flags) for text in words[:-1]]
+    assert sorted(listed) == sorted(flags)
+
+
+@pytest.mark.parametrize(
+    ("words", "same_words"),
+    [
+        (("help", "submit"), ("submit", "--help")),
+        (("help",), ("--help",)),
+        (("help", "lab", "up"), ("lab", "up", "--help")),
+        (("-V",), ("--version",)),
+        (("ls", "--help"), ("list", "--help")),
+        (("frameworks", "oneflow"), ("frameworks", "show", "oneflow")),
+        (("frameworks", "ls"), ("frameworks",)),
+        (("record", "dlperf"), ("record", "show", "dlperf")),
+    ],
+    ids=" ".join,
+)
+def test_other_spellings_do_the_same(words: tuple[str, ...], same_words: tuple[str, ...]) -> None:
+    assert run_hpcbert(*words) == run_hpcbert(*same_words)
