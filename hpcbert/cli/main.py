@@ -131,7 +131,7 @@ def _check_value(
 
 
 def _resolve_alias(args: list[str]) -> list[str]:
-    return [ALIASES.get(args[0], args[0]), *args[1:]] if args else args
+    return [ALIASES.get(args[0], args[0]), *args[1:]]
 
 
 class LazyGroup(click.Group):
@@ -189,18 +189,19 @@ class ListByDefault(click.Group):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `list` in front of a leading option, unless that asks for help; or `show`."""
+        """Put `list` in front of a leading option, unless that asks for help."""
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
-        elif "show" in self.commands and not args[0].startswith("-"):
-            args = args if args[0] in {*self.commands, *ALIASES} else ["show", *args]
         return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve other names of commands too."""
-        return super().resolve_command(ctx, _resolve_alias(args))
+        """Resolve other names of commands too; what names no command is what to show."""
+        args = _resolve_alias(args)
+        if "show" in self.commands and args[0] not in self.commands:
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
 
 
 def _choose_colour(choice: str) -> bool | None:

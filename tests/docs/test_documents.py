@@ -133,10 +133,10 @@ def check_command_line(line: str, *, complete: bool) -> None:
         values, remaining, _ = command.make_parser(context).parse_args(words)
         if not remaining:
             return
-        subcommand = command.get_command(context, remaining[0])
+        name, subcommand, words = command.resolve_command(context, remaining)
         assert subcommand is not None, remaining[0]
-        command, words = subcommand, remaining[1:]
-        context = click.Context(subcommand, info_name=remaining[0], parent=context)
+        command = subcommand
+        context = click.Context(subcommand, info_name=name, parent=context)
     values, remaining, _ = command.make_parser(context).parse_args(words)
     assert remaining == []
     for param in command.params:
