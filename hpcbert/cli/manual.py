@@ -25,11 +25,12 @@ def pages() -> Mapping[str, str]:
     """Return every page as troff, by file name: `hpcbert-lab-up.1`."""
     return {
         f"{name.replace(' ', '-')}.1": _format_page(name, context)
-        for name, context in _walk_commands()
+        for name, context in walk_commands()
     }
 
 
-def _walk_commands() -> Iterator[tuple[str, click.Context]]:
+def walk_commands() -> Iterator[tuple[str, click.Context]]:
+    """Yield every command by its words, `hpcbert lab up`, with a context to describe it in."""
     root_context = click.Context(
         root, info_name="hpcbert", max_content_width=_WIDTH, **root.context_settings
     )

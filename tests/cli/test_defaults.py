@@ -8,7 +8,7 @@ import pytest
 
 from hpcbert.cli.defaults import list_options, name_variable
 from hpcbert.cli.main import root
-from tests.docs.commands import _walk_commands
+from hpcbert.cli.manual import walk_commands
 from tests.kit.cli import Cli
 
 DRY = ("submit", "--dry-run", "--scheduler", "slurm", "--device", "cpu", "--json")
@@ -36,7 +36,8 @@ def test_the_nearest_default_wins(
 ) -> None:
     write_config(hpcbert, '[submit]\npartition = "file"\n')
     environ = {} if variable is None else {"HPCBERT_SUBMIT_PARTITION": variable}
-    (array,) = hpcbert(*DRY, *words, status=0, **environ).data["arrays"]
+    run = Cli(hpcbert.cwd, {**hpcbert.env, **environ})
+    (array,) = run(*DRY, *words, status=0).data["arrays"]
     assert f"#SBATCH --partition={partition}\n" in array["script_text"]
 
 
@@ -77,7 +78,7 @@ def test_what_is_wrong_in_config_toml_is_named(hpcbert: Cli, text: str, keyword:
 def test_no_two_options_share_a_variable() -> None:
     variables = [
         name_variable(tuple(name.split()[1:]), flag)
-        for name, context in _walk_commands()
+        for name, context in walk_commands()
         if context.command is not root
         for flag in list_options(context.command)
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from hpcbert.cli.manual import _walk_commands
+from hpcbert.cli.manual import walk_commands
 from tests.kit.paths import REFERENCE
 
 FOLDER = REFERENCE / "commands"
@@ -85,7 +85,7 @@ def pages() -> Mapping[Path, str]:
     """Return every page that is made, and the overview with its table, by path."""
     sections: dict[str, list[str]] = {}
     table = ["| command | purpose |\n|---|---|\n"]
-    for name, context in _walk_commands():
+    for name, context in walk_commands():
         _, _, command = name.partition(" ")
         if not command:
             continue
