@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from hpcbert.errors import UsageError
 from hpcbert.system.decode import GIVEN, Count, EncodedAs, IgnoreUnknown, Invalid, Range, TableKeys
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
-PRECISIONS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
-# Those that a log may state: no recipe runs the others.
-LOG_PRECISIONS = (*PRECISIONS, "fp8")
+# fp8: matrix products with a scale per tensor; mxfp8, nvfp4: with one per block of 32 or 16 values
+# (OCP Microscaling Formats 1.0; NVIDIA/TransformerEngine, docs/examples/fp8_primer.ipynb).
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 # Their names in frameworks, DLPerf's folders and by people; automatic mixed precision is fp16.
 _PRECISIONS = {
     "float32": "fp32",
@@ -35,6 +35,8 @@ _PRECISIONS = {
     "f16": "fp16",
     "bfloat16": "bf16",
     "bfloat": "bf16",
+    "float8": "fp8",
+    "f8": "fp8",
 }
 
 
@@ -141,7 +143,7 @@ class Point:
         framework: Name of the recipe.
         model: Name of the model, for example `bert-base`.
         shape: Nodes and GPUs per node.
-        precision: fp32, tf32, fp16 or bf16.
+        precision: One of PRECISIONS.
         batch_size_per_device: Samples in one micro-batch of one GPU; LARGEST: as many as fit, which
             the point's first repeat finds out.
         accumulation: Micro-batches in one optimizer step.

@@ -13,7 +13,7 @@ from hpcbert.cli.options import RESULTS_SITE, RULE, TEMPLATES
 from hpcbert.commands.collect import CollectRequest
 from hpcbert.errors import UsageError
 from hpcbert.logs.setting import END, Window
-from hpcbert.model import LOG_PRECISIONS, parse_precision
+from hpcbert.model import PRECISIONS, parse_precision
 
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}")
 
@@ -29,9 +29,9 @@ def _read_last_iteration(_: click.Context, __: click.Parameter, value: str | Non
 
 def _read_precision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """Read a precision in any of its spellings; click's callback."""
-    if value is None or parse_precision(value) in LOG_PRECISIONS:
+    if value is None or parse_precision(value) in PRECISIONS:
         return value and parse_precision(value)
-    raise click.BadParameter(f"{value!r} is not one of {', '.join(LOG_PRECISIONS)}.")
+    raise click.BadParameter(f"{value!r} is not one of {', '.join(PRECISIONS)}.")
 
 
 _OPTIONS = (

@@ -173,7 +173,7 @@ class Axes:
     Attributes:
         frameworks: Names of recipes.
         models: Names that the recipes have; empty for the site's or the recipe's first.
-        precisions: fp32, tf32, fp16, bf16; empty for those in `batch_sizes`, else the recipe's
+        precisions: Of PRECISIONS; empty for those in `batch_sizes`, else the recipe's
             first.
         batch_sizes: Samples per device: for all, by precision, by framework, or by both; empty for
             the site's or the recipe's.

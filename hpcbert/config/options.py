@@ -15,6 +15,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from hpcbert.config.schedulers import SCHEDULERS, find_traits
+from hpcbert.model import PRECISIONS
 from hpcbert.system.decode import Count, Filled, Invalid, Range, did_you_mean
 from hpcbert.timelimit import TimeLimit
 
@@ -150,9 +151,9 @@ class PointOptions:
     shapes: Annotated[str, Spec("Instead of --nodes: 1n1g,1n8g,4n8g; scaling.", metavar="LIST")] = (
         ""
     )
-    precision: Annotated[str, Spec(f"fp32, tf32, fp16, bf16; {_SEVERAL}", aliases=("--dtype",))] = (
-        ""
-    )
+    precision: Annotated[
+        str, Spec(f"{', '.join(PRECISIONS)}; {_SEVERAL}", aliases=("--dtype",))
+    ] = ""
     batch_size: Annotated[
         str, Spec("Samples per device: 32,64 or fp32=32,fp16=64,max.", metavar="LIST")
     ] = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 from hpcbert.logs.arithmetic import CannotReduceError
 from hpcbert.logs.fields import DIGITS, loose_float, read_fields, whole_matches
@@ -22,7 +23,7 @@ _MAX_LENGTH = 80
 # a program without fp16 may have bf16.
 _INNER_PRECISION: dict[tuple[FactValue, FactValue], FactValue] = {
     pair: inner
-    for outer, inner in (("fp16", "fp8"), ("bf16", "fp8"), ("fp32", "bf16"))
+    for outer, inner in (("fp32", "bf16"), *product(("fp16", "bf16"), ("fp8", "mxfp8", "nvfp4")))
     for pair in ((outer, inner), (inner, outer))
 }
 

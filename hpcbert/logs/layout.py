@@ -16,23 +16,24 @@ from typing import Any, NamedTuple
 
 from hpcbert.errors import UsageError
 from hpcbert.logs.packed import SUFFIXES
-from hpcbert.model import ARCHIVE, MANIFEST
+from hpcbert.model import ARCHIVE, MANIFEST, PRECISIONS
 from hpcbert.system.decode import did_you_mean
 
 _Identity = tuple[int, int, str]
+_PRECISION = "|".join((*PRECISIONS, "amp"))
 _PACKED = rf"(?:\.(?:{'|'.join(SUFFIXES)}))?"
 _NAME = re.compile(
-    r"(?P<model>[A-Za-z][\w.-]*?)_b(?P<batch_size>\d+)_(?P<precision>fp32|tf32|fp16|bf16|amp)"
+    rf"(?P<model>[A-Za-z][\w.-]*?)_b(?P<batch_size>\d+)_(?P<precision>{_PRECISION})"
     r"_(?P<repeat>\d+)(?:\.r(?P<attempt>\d+))?\.(?:log|txt|out)" + _PACKED
 )
 # What marks other logs by name: the ending, or all that precedes it in DLPerf's names.
 _LOG = re.compile(
-    r"\.(?:log|out)(?:[.~_-]\w*)?$|_b\d+_(?:fp32|tf32|fp16|bf16|amp)_\w+(?:\.txt)?$",
+    rf"\.(?:log|out)(?:[.~_-]\w*)?$|_b\d+_(?:{_PRECISION})_\w+(?:\.txt)?$",
     re.IGNORECASE,
 )
 # Folders of DLPerf that describe all logs below them.
 _LABELS = (
-    re.compile(r"(?:logs-)?(?P<precision>fp32|tf32|fp16|bf16|amp)"),
+    re.compile(rf"(?:logs-)?(?P<precision>{_PRECISION})"),
     re.compile(r"(?P<precision>fp32|fp16|amp)_ngc_bert_b(?P<batch_size>\d+)"),
     re.compile(r"bz(?P<batch_size>\d+)"),
 )
@@ -40,7 +41,7 @@ _SHAPE = re.compile(r"(?P<nodes>[1-9]\d*)n(?P<gpus_per_node>[1-9]\d*)g")
 _TOKEN = re.compile(r"\{(\w*)\}|(\*)|([^{*]+|\{)")
 _DIGITS = re.compile(r"(\d+)")
 _FIELD_PATTERNS = {
-    "precision": "(?:fp32|tf32|fp16|bf16|amp)",
+    "precision": f"(?:{_PRECISION})",
     "framework": "[^/]+?",
     "model": "[^/]+?",
 }

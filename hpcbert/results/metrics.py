@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli
 
 from hpcbert.data.names import usual_predictions
 from hpcbert.logs.arithmetic import median
@@ -20,35 +24,37 @@ from hpcbert.model import Facts, Measured, Metrics
 # The size of BERT's uncased English vocabulary in the programs (google-research/bert@eedf571).
 _VOCABULARY = 30522
 _P95 = 0.95
+# Names of models with BERT's layers; ModernBERT's, for example, have other products.
+_BERT = re.compile(r"(?:megatron[-_ ]?)?bert(?![a-z])|hidden size ", re.IGNORECASE)
+# The facts that are sizes of a model.
+_SIZES = ("hidden_size", "layers", "intermediate_size", "vocab_size", "predictions")
 # No BERT of the published record comes near it. A higher number is doubtful; above 1 it is wrong.
 HIGH_MFU = 0.8
 # How far a printed sum may be above the exact one.
 _ROUNDING = 1.0001
 _ABOVE_PEAK = "it is above the GPUs' peak"
+# nvidia-smi's MIG mode of a whole GPU, and the beginnings of amd-smi's partition: SPX/NPS1.
+_NO_MIG = ("disabled", "[n/a]", "n/a")
+_WHOLE = ("SPX", "N/A", "NPS1")
 _CAUSES = "GPU, precision, sizes or throughput are wrong"
-# Dense peaks of GPUs at each precision, as their vendors state them: NVIDIA's data sheets "V100"
-# (2020), "A100 80GB" (2021), "H100", "H200" and "GH200" (2024), "HGX B200" (2025); from H100 on
-# they state tensor cores with sparsity, twice the dense peak.
-_A100 = {"fp16": 312.0, "bf16": 312.0, "tf32": 156.0, "fp32": 19.5}
-_H100 = {"fp16": 989.5, "bf16": 989.5, "tf32": 494.5, "fp32": 67.0}
-_H100_NVL = {"fp16": 835.5, "bf16": 835.5, "tf32": 417.5, "fp32": 60.0}
-# 10^12 operations per second, by the driver's name for the GPU.
-PEAKS = {
-    r"(NVIDIA |Tesla )V100-SXM2-(16|32)GB": {"fp16": 125.0, "fp32": 15.7},
-    r"(NVIDIA |Tesla )V100-PCIE-(16|32)GB": {"fp16": 112.0, "fp32": 14.0},
-    r"(NVIDIA )?A100-(SXM4|SXM|PCIE)-(40|80)GB|NVIDIA A100 80GB PCIe": _A100,
-    r"NVIDIA (H100 80GB HBM3|H200|GH200 \d+GB)": _H100,
-    r"NVIDIA (H100 NVL|H200 NVL)": _H100_NVL,
-    r"NVIDIA H100 PCIe": {"fp16": 756.5, "bf16": 756.5, "tf32": 378.0, "fp32": 51.0},
-    r"NVIDIA B200": {"fp16": 2250.0, "bf16": 2250.0, "tf32": 1100.0, "fp32": 75.0},
-}
+_PEAKS = Path(__file__).with_name("peaks.toml")
+
+
+@cache
+def load_peaks() -> tuple[Mapping[str, Any], ...]:
+    """Return the dense peaks of accelerators, 10^12 operations per second by precision.
+
+    Each has a `label`, its `source`, and a regular expression for the `name` that its driver,
+    torch or the published record has for it.
+    """
+    return tuple(tomli.loads(_PEAKS.read_text(encoding="utf-8"))["peaks"])
 
 
 def find_peak(gpu: str, precision: str) -> float | None:
-    """Return a GPU's dense peak in operations per second; None if no data sheet is known."""
-    for pattern, peaks in PEAKS.items():
-        if re.fullmatch(pattern, gpu) and precision in peaks:
-            return peaks[precision] * 1e12
+    """Return an accelerator's dense peak in operations per second; None if unknown."""
+    for peaks in load_peaks():
+        if re.fullmatch(peaks["name"], gpu, re.IGNORECASE):
+            return peaks[precision] * 1e12 if precision in peaks else None
     return None
 
 
@@ -208,16 +214,26 @@ def _agreed_size(facts: Facts, name: str) -> int | None:
     return int(values[0]) if len(values) == 1 else None
 
 
+def _describe_disagreement(facts: Facts) -> str:
+    """Return the sizes in which runs differ, as a clause; empty if they agree."""
+    values = {name: dict(facts).get(name, ()) for name in _SIZES}
+    texts = [f"{name} {' and '.join(texts)}" for name, texts in values.items() if len(texts) > 1]
+    return f"the runs differ in {', '.join(texts)}" if texts else ""
+
+
 def _model_size(point: Measured) -> ModelSize | None:
-    """Return the model's sizes: those that the logs state, else those of its name."""
+    """Return the model's sizes: those that the logs state, else those of its name.
+
+    The formula is BERT's: a model with another name and stated sizes has none.
+    """
     facts = point.facts
     hidden, layers = _agreed_size(facts, "hidden_size"), _agreed_size(facts, "layers")
     name = next(iter(_first_known(facts, "model")), None)
     setting = Setting(model=name, hidden_size=hidden, layers=layers)
     model = find_model(model_name(setting)) or find_model(point.group.model)
-    if hidden and layers:
+    if hidden and layers and (model or _BERT.match(name or point.group.model)):
         model = ModelSize(layers, hidden, 4 * hidden)
-    if model is None:
+    if model is None or _describe_disagreement(facts):
         return None
     return model._replace(
         intermediate=_agreed_size(facts, "intermediate_size") or model.intermediate,
@@ -235,7 +251,7 @@ def _sample_work(point: Measured, unknown: dict[str, str]) -> SampleWork | None:
         reason = "the logs do not state how many tokens are real and how many padding"
         unknown |= dict.fromkeys(("real_tokens_per_second", "mfu"), reason)
     if model is None:
-        reason = f"the sizes of {point.group.model} are unknown"
+        reason = _describe_disagreement(facts) or f"the sizes of {point.group.model} are unknown"
         unknown |= dict.fromkeys(("model_flops_per_sample", "mfu", "mfu_padded"), reason)
     if length is None:
         reason = "nothing says how many tokens a sample has"
@@ -266,17 +282,28 @@ def _gpu_peak(point: Measured, unknown: dict[str, str]) -> float | None:
     group = point.group
     names = _first_known(point.facts, "GPU", "device")
     gpu_peak = find_peak(names[0], group.precision) if len(names) == 1 else None
+    part = _describe_partition(point.facts)
     if group.device == "cpu":
         gpu_peak, reason = None, "it ran on the CPU, which has no known peak"
     elif not names:
         reason = "nothing says what the GPUs are"
     elif len(names) > 1:
         reason = f"the GPUs differ: {', '.join(names)}"
+    elif part:
+        gpu_peak, reason = None, f"the GPUs are partitioned ({part}), and peaks are of whole ones"
     else:
         reason = f"no known data sheet states the peak of {names[0]} at {group.precision}"
     if gpu_peak is None:
         unknown |= dict.fromkeys(("peak_flops_per_second", "mfu", "mfu_padded"), reason)
     return gpu_peak
+
+
+def _describe_partition(facts: Facts) -> str:
+    """Return the partitions of GPUs, as nvidia-smi or amd-smi names them; empty for whole GPUs."""
+    modes = _first_known(facts, "GPU MIG mode")
+    partitions = _first_known(facts, "GPU partition")
+    parts = [f"MIG {mode}" for mode in modes if mode.lower() not in _NO_MIG]
+    return ", ".join(parts + [name for name in partitions if not name.startswith(_WHOLE)])
 
 
 def _sampled_gpus(point: Measured, unknown: dict[str, str]) -> tuple[float | None, float | None]:

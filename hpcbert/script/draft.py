@@ -24,8 +24,16 @@ from hpcbert.system import redact
 
 # Characters of a job's name that squeue shows by default (squeue(1), `--format=%.8j`).
 LABEL_LENGTH = 8
-_LETTER = {"fp32": "f", "tf32": "t", "fp16": "h", "bf16": "b"}
-_SHORT = {"fp32": "f32", "tf32": "t32", "fp16": "f16", "bf16": "b16"}
+# For each precision its letter, and its short name.
+_SHORT = {
+    "fp32": ("f", "f32"),
+    "tf32": ("t", "t32"),
+    "fp16": ("h", "f16"),
+    "bf16": ("b", "b16"),
+    "fp8": ("e", "f8"),
+    "mxfp8": ("m", "m8"),
+    "nvfp4": ("n", "n4"),
+}
 
 
 @dataclass(frozen=True)
@@ -193,8 +201,8 @@ def label_points(points: Sequence[Point]) -> tuple[str, ...]:
     `h` for fp16, and the batch size, `4n8gf.64`; else after the point's number, `3.4n8g`.
     """
     schemes = (
-        tuple(f"{point.shape}{_SHORT[point.precision]}" for point in points),
-        tuple(f"{point.shape}{_LETTER[point.precision]}.{point.batch}" for point in points),
+        tuple(f"{point.shape}{_SHORT[point.precision][1]}" for point in points),
+        tuple(f"{point.shape}{_SHORT[point.precision][0]}.{point.batch}" for point in points),
     )
     for scheme in schemes:
         if len(set(scheme)) == len(points) and max(map(len, scheme)) <= LABEL_LENGTH:

@@ -13,7 +13,16 @@ from hpcbert.config.options import MOST_REPEATS
 from hpcbert.config.recipe import KINDS, Option, Preset, Recipe, load
 from hpcbert.config.site import Site
 from hpcbert.errors import ConfigError, UsageError
-from hpcbert.model import DEVICES, LARGEST, Device, OptionValue, Point, Protocol, Shape
+from hpcbert.model import (
+    DEVICES,
+    LARGEST,
+    PRECISIONS,
+    Device,
+    OptionValue,
+    Point,
+    Protocol,
+    Shape,
+)
 from hpcbert.system.decode import did_you_mean
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -235,19 +244,36 @@ def choose_device(
         if device == device_name or not device_name:
             return device
     device_list = " or ".join(recipe.devices)
-    text = ", ".join(_capable_recipes(folders, device_name))
+    text = ", ".join(_select_recipes(folders, lambda other: device_name in other.devices))
     hint = f"Frameworks that run on {device_name}: {text}." if text else ""
     raise UsageError(
         f"{recipe.name} runs on {device_list}, not on {device_name}.", where=where, hint=hint
     )
 
 
-def _capable_recipes(folders: tuple[Path, ...], device: str) -> Iterator[str]:
-    """Yield the names of recipes that run on a device."""
+def _select_recipes(
+    folders: tuple[Path, ...], condition: Callable[[Recipe], bool]
+) -> Iterator[str]:
+    """Yield the names of the recipes that meet a condition."""
     for name, folder in places.list_recipes(folders).items():
         with suppress(ConfigError):
-            if device in load(folder).devices:
+            if condition(load(folder)):
                 yield name
+
+
+def _check_precision(
+    recipe: Recipe, site: Site, precision: str, precisions: tuple[str, ...]
+) -> str:
+    """Return a precision that the recipe runs; refuse others, with the recipes that run it."""
+    if precision in precisions or precision not in PRECISIONS:
+        return _check_choice("precision", precision, precisions)
+    folders = places.recipe_folders(Path(site.where), ())
+    names = ", ".join(_select_recipes(folders, lambda other: precision in other.precisions))
+    raise UnfitError(
+        f"{recipe.name} does not run {precision} here; it runs {', '.join(precisions)}.",
+        hint=f"Frameworks that run {precision}: {names or 'none'}.",
+        key="precisions",
+    )
 
 
 def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
@@ -286,7 +312,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
         return micro_batches
 
     def point(cell: RequestCell) -> Point:
-        precision = _check_choice("precision", cell.precision or precisions[0], precisions)
+        precision = _check_precision(recipe, site, cell.precision or precisions[0], precisions)
         size = cell.batch_size or sizes.get(precision, 1)
         return Point(
             framework=recipe.name,

@@ -51,7 +51,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> Complete:
         (("submit", "--fw", "one"), ["oneflow", "oneflow-models"]),
         (("submit", "--fw=mindspore-"), ["mindspore-models"]),
         (("submit", "--precision", "b"), ["bf16"]),
-        (("submit", "--precision", "fp32,fp"), ["fp32,fp32", "fp32,fp16"]),
+        (("submit", "--precision", "fp32,fp"), ["fp32,fp32", "fp32,fp16", "fp32,fp8"]),
         (("submit", "--model", "bert-l"), ["bert-large"]),
         (("submit", "--fw", "mlperf-bert", "--model", ""), ["bert-large"]),
         (("submit", "--set", "unp"), ["unpad="]),

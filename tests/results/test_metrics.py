@@ -14,18 +14,19 @@ import pytest
 
 from hpcbert.campaign.power import find_window, parse_samples, read_power
 from hpcbert.data.names import usual_predictions
-from hpcbert.model import Counted, Group, Measured, Run, Sampled, Shape, Steps
+from hpcbert.model import PRECISIONS, Counted, Group, Measured, Run, Sampled, Shape, Steps
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet
 from hpcbert.results.metrics import (
-    PEAKS,
     ModelSize,
     compute_metrics,
     find_model,
     find_peak,
+    load_peaks,
     model_flops,
     percentile,
 )
+from hpcbert.results.published import record
 from hpcbert.results.reduce import tabulate
 from tests.kit.campaigns import Build
 from tests.kit.cli import inside
@@ -81,15 +82,9 @@ def test_the_page_has_the_figures() -> None:
         assert model is not None
         for length, printed in ((128, short), (512, long)):
             assert f"{model_flops(model, length) / 1e9:,.1f}" == printed
-    rows = re.findall(r"^\| (.+?) \| ([\d.,]+) \| (\S+) \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
-    printed_rows = [
-        tuple(None if cell == "-" else float(cell.replace(",", "")) for cell in row[1:])
-        for row in rows
-    ]
-    expected = [
-        tuple(peak.get(key) for key in ("fp32", "tf32", "fp16", "bf16")) for peak in PEAKS.values()
-    ]
-    assert printed_rows == expected
+    for peaks in load_peaks():
+        cells = [f"{peaks[key]:,g}" if key in peaks else "-" for key in PRECISIONS]
+        assert f"| {' | '.join([peaks['label'], *cells])} |" in text
 
 
 def test_model_flops_of_any_width() -> None:
@@ -130,13 +125,17 @@ def test_metrics_of_a_point() -> None:
         ({"facts": (*GPU, *LENGTH)}, {"mfu", "real_tokens_per_second"}, "how many tokens are real"),
         ({"facts": (("GPU", (A100,)),)}, {"tokens_per_second", "mfu", "model_flops_per_sample"}, "how many tokens"),
         ({"facts": (("GPU", (A100,)), ("sequence_length", ("128", "512")))}, {"tokens_per_second"}, "how many tokens"),
+        ({"facts": (*GPU, *LENGTH, ("GPU MIG mode", ("Enabled",)))}, {"mfu_padded"}, "partitioned (MIG Enabled)"),
+        ({"facts": (*GPU, *LENGTH, ("GPU partition", ("CPX/NPS4",)))}, {"mfu_padded"}, "partitioned (CPX/NPS4)"),
+        ({"facts": (*GPU, *LENGTH, ("vocab_size", ("30522", "8192")))}, {"model_flops_per_sample"}, "vocab_size 30522 and 8192"),
+        ({"group": Group("x", "modernbert-base", "bf16", 32, "rate"), "facts": (*GPU, *LENGTH, ("hidden_size", ("768",)), ("layers", ("22",)))}, {"model_flops_per_sample"}, "modernbert-base"),
         ({"group": Group("x", "resnet50", "bf16", 32, "rate")}, {"mfu", "model_flops_per_sample"}, "sizes of resnet50"),
         ({"group": Group("x", "bert-base", "bf16", 32, "rate", device="cpu")}, {"mfu", "watts"}, "CPU"),
         ({}, {"step_seconds", "step_seconds_p95"}, "print no times"),
         ({}, {"watts", "gpu_memory_mib", "samples_per_joule"}, "nothing sampled"),
         ({"runs": (replace(make_point().runs[0], sampled=make_sampled(9.0, 2)),)}, {"watts"}, "2 of 4 GPUs were sampled"),
     ],
-    ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no real tokens", "no length", "two lengths", "model", "CPU", "steps", "power", "half the GPUs"],
+    ids=["no GPU", "unknown GPU", "MIG", "two GPUs", "V100 bf16", "no real tokens", "no length", "two lengths", "MIG mode", "AMD partition", "two vocabularies", "ModernBERT", "model", "CPU", "steps", "power", "half the GPUs"],
 )  # fmt: skip
 def test_what_is_unknown_is_said(changes: dict[str, Any], names: set[str], reason: str) -> None:
     metrics = compute_metrics(make_point(**changes), 800.0)
@@ -314,12 +313,58 @@ def test_percentiles_are_of_the_values() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.95) == 3.0
 
 
-def test_known_gpus_by_their_whole_names() -> None:
-    assert find_peak("Tesla V100-SXM2-16GB", "fp32") == 15.7e12
-    assert find_peak("NVIDIA H200", "bf16") == 989.5e12
-    assert find_peak("NVIDIA H200 NVL", "bf16") == 835.5e12
-    assert find_peak("NVIDIA H2000", "bf16") is None
-    assert find_peak("Tesla V100-SXM2-16GB", "bf16") is None
+@pytest.mark.parametrize(
+    ("gpu", "precision", "peak"),
+    [
+        ("Tesla V100-SXM2-16GB", "fp32", 15.7),
+        ("Tesla V100-SXM2-16GB", "bf16", None),
+        ("NVIDIA TITAN V", "fp16", 110),
+        ("Tesla T4", "fp16", 65),
+        ("NVIDIA A100 80GB PCIe", "tf32", 156),
+        ("NVIDIA L40S", "fp8", 733),
+        ("NVIDIA GeForce RTX 4090", "bf16", 165.2),
+        ("NVIDIA GeForce RTX 4090 D", "bf16", None),
+        ("NVIDIA H100 80GB HBM3", "fp8", 1979),
+        ("NVIDIA H100 80GB HBM3", "mxfp8", None),
+        ("NVIDIA H100 PCIe", "bf16", 756.5),
+        ("NVIDIA H100 NVL", "bf16", 835.5),
+        ("NVIDIA H200", "bf16", 989.5),
+        ("NVIDIA H200 NVL", "bf16", 835.5),
+        ("NVIDIA H2000", "bf16", None),
+        ("NVIDIA B200", "nvfp4", 9000),
+        ("NVIDIA B300 SXM6 AC", "mxfp8", 4500),
+        ("NVIDIA GB200", "bf16", 2500),
+        ("NVIDIA GB300", "nvfp4", 15000),
+        ("AMD Instinct MI210", "bf16", 181),
+        ("AMD INSTINCT MI250X", "bf16", 191.5),
+        ("AMD Instinct MI300X", "fp8", 2614.9),
+        ("AMD Instinct MI325X", "tf32", 653.7),
+        ("AMD Instinct MI355X", "mxfp8", 5033.2),
+        ("AMD Instinct MI355X", "nvfp4", None),
+        ("HL-225", "bf16", 432),
+        ("HL-325L", "fp8", 1835),
+    ],
+)  # fmt: skip
+def test_peaks_by_the_whole_name(gpu: str, precision: str, peak: float | None) -> None:
+    assert find_peak(gpu, precision) == (None if peak is None else pytest.approx(peak * 1e12))
+
+
+def test_every_gpu_of_the_record_has_a_peak_and_every_peak_a_source() -> None:
+    tables = [
+        (source, table)
+        for source in map(record.load_source, record.source_names())
+        for table in source.tables
+    ]
+    gpus = {source.facts_of(table).get("GPU", A100) for source, table in tables}
+    assert not {gpu for gpu in gpus if find_peak(gpu, "fp16") is None}
+    for peaks in load_peaks():
+        assert re.match(r"(NVIDIA|AMD|Intel), ", peaks["source"])
+        assert peaks.keys() - {"label", "name", "source"} <= {*PRECISIONS}
+        for gpu in gpus:
+            matching = [
+                other for other in load_peaks() if re.fullmatch(other["name"], gpu, re.IGNORECASE)
+            ]
+            assert len(matching) == 1
 
 
 def test_saved_results_keep_metrics() -> None:

@@ -181,7 +181,7 @@ WRONG = {
     "none in an inclusion": ('[[include]]\nshapes = "1n1g"', "include[1].frameworks is missing."),
     "a place in an inclusion": (
         'frameworks = "oneflow"\n[[include]]\nprecisions = "bf16"',
-        "include[1].precisions: oneflow: There is no precision 'bf16' here.",
+        "include[1].precisions: oneflow: oneflow does not run bf16 here",
     ),
     "sizes of a stranger": (
         'frameworks = "oneflow"\n[batch_sizes.onflow]\nfp32 = 3',

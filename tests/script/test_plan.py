@@ -103,7 +103,8 @@ def test_only_options_that_change_the_number_are_identity(recipe: Recipe, site: 
     ("request_", "says"),
     [
         (Request(Shape(1, 9)), "8 GPUs, you asked for 9"),
-        (combined(Shape(1, 1), ("fp8",)), "no precision 'fp8'"),
+        (combined(Shape(1, 1), ("fp64",)), "no precision 'fp64'"),
+        (combined(Shape(1, 1), ("nvfp4",)), "does not run nvfp4"),
         (Request(Shape(1, 1), model="bert-huge"), "no model 'bert-huge'"),
         (Request(Shape(1, 1), xla=True), "does not support --xla"),
         (Request(Shape(1, 1), settings={"sead": "1"}), "no option 'sead'"),
