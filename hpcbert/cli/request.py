@@ -146,6 +146,8 @@ def _refuse_unused_options(options: Options) -> None:
             refuse_typed(("nodes", "gpus_per_node"), "with --shapes")
     if options.accumulation is not None and is_typed("accumulation"):
         refuse_typed(("global_batch_size",), "with --accumulation, of which it follows")
+    if options.concurrent_points and options.stop_on_failure:
+        refuse_typed(("stop_on_failure",), "with --concurrent-points")
     for program, arguments in (("sbatch", options.sbatch_arg), ("srun", options.srun_arg)):
         if problem := slurm_arguments.explain_refusal(program, arguments):
             raise UsageError(
@@ -377,6 +379,8 @@ def _refuse_unused_paths(recipe: Recipe, site_config: Site) -> None:
         refuse_typed(("data",), f"with {recipe.name}, which reads none")
     if "source" not in recipe.needs and not recipe.source.repository:
         refuse_typed(("source",), f"with {recipe.name}, whose container image has the program")
+    if not recipe.modules:
+        refuse_typed(("python",), f"with {recipe.name}, whose program is not written in Python")
     if site_config.container.runtime == "none":
         refuse_typed(("image",), "with the container runtime none")
 

@@ -303,6 +303,8 @@ class CampaignFile(Selection, RunOptions):
             )
         if self.concurrent_repeats > 1 and self.repeats_in == "one-job":
             raise Invalid('has no effect with repeats_in = "one-job"', key="concurrent_repeats")
+        if self.stop_on_failure and self.concurrent_points:
+            raise Invalid("has no effect with concurrent_points", key="stop_on_failure")
         curve = any(SCALING in axes.shapes for axes in (self, *self.include))
         for key in ("nodes", "gpus_per_node"):
             if getattr(self, key) and self.shapes and not curve:

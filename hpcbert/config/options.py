@@ -184,7 +184,13 @@ class RunOptions:
     global_batch_size: Annotated[
         Count | None, Spec("Samples per step, instead of --accumulation.")
     ] = None
-    xla: Annotated[bool, Spec("Turn the framework's graph compiler on.")] = False
+    xla: Annotated[
+        bool | None,
+        Spec(
+            "Turn the framework's graph compiler on or off; default: the protocol's.",
+            flag="--xla/--no-xla",
+        ),
+    ] = None
     repeats: Annotated[
         Count | Literal["auto"],
         Spec("Runs of each point.", default=5, metavar="N|auto", read=read_repeat_count),
@@ -216,7 +222,12 @@ class RunOptions:
     ] = ""
     concurrent_repeats: Annotated[Count, Spec("Repeats at the same time.", needs_srun=True)] = 1
     concurrent_points: Annotated[
-        bool, Spec("Don't make points wait for each other.", needs_srun=True)
+        bool,
+        Spec(
+            "Don't make points wait for each other.",
+            flag="--concurrent-points/--no-concurrent-points",
+            needs_srun=True,
+        ),
     ] = False
     stop_on_failure: Annotated[
         bool | None,
@@ -225,7 +236,10 @@ class RunOptions:
             flag="--stop-on-failure/--no-stop-on-failure",
         ),
     ] = None
-    preflight: Annotated[bool, Spec("Measure the network first; exclude slow nodes.")] = False
+    preflight: Annotated[
+        bool,
+        Spec("Measure the network first; exclude slow nodes.", flag="--preflight/--no-preflight"),
+    ] = False
     max_gpu_hours: Annotated[
         Annotated[float, Range(0.001)] | None,
         Spec("Refuse to submit if it may take more.", metavar="HOURS"),

@@ -360,7 +360,7 @@ class Recipe:
         devices: The devices of its ranks; the first is the default.
         on: Differences on a device.
         environment: The virtual environment that it runs in; None if there is none.
-        xla: Whether `--xla` has an effect.
+        xla: Whether `--xla` has an effect; or the option that it sets, to true or false.
         accumulation: Whether `--accumulation` has one.
         options: The options for `--set`, by name.
         protocols: Its protocols by name, at least one; the first is the default.
@@ -387,7 +387,7 @@ class Recipe:
     precisions: Annotated[tuple[Precision, ...], partial(_require_one, "precision")] = ()
     batch_sizes: Mapping[Precision, Count] = field(default_factory=dict)
     batch_granularity: Count = 8
-    xla: bool = False
+    xla: bool | str = False
     accumulation: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
     protocols: Mapping[str, Preset] = field(default_factory=dict)
@@ -415,6 +415,8 @@ class Recipe:
         for name, preset in self.protocols.items():
             key, reason = f"protocols.{name}.precisions", "the recipe does not"
             _refuse_foreign(preset.precisions, self.precisions, key, reason)
+        if isinstance(self.xla, str):
+            _refuse_foreign((self.xla,), self.options, "xla", "is not an option of the recipe")
         _refuse_foreign(self.on, self.devices, "on", "is not among the recipe's devices")
         for device, variation in self.on.items():
             key, reason = f"on.{device}.precisions", "the recipe does not"

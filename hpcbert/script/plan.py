@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
@@ -152,6 +152,7 @@ class Request:
         repeats: Runs of each point.
         precision_of_median: Share of the median; runs stop once its interval is narrower, and
             `repeats` is the maximum.
+        xla: Whether the graph compiler is on; None leaves it to the protocol.
     """
 
     shape: Shape
@@ -161,7 +162,7 @@ class Request:
     device: str = ""
     accumulation: int = 0
     global_batch_size: int = 0
-    xla: bool = False
+    xla: bool | None = None
     settings: Mapping[str, OptionValue] = field(default_factory=dict)
     env: tuple[tuple[str, str], ...] = ()
     repeats: int = 5
@@ -289,6 +290,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
     preset = recipe.preset(request.preset)
     protocol = _choose_protocol(preset, request)
     _check_request(recipe, request, preset)
+    request = _set_compiler(recipe, request)
     precisions = preset.precisions or recipe.precisions
     cells = request.cells or (RequestCell(request.shape),)
     for shape in dict.fromkeys(request_cell.shape for request_cell in cells):
@@ -321,7 +323,7 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
             precision=precision,
             batch_size_per_device=size,
             accumulation=accumulation(cell, size),
-            xla=request.xla or preset.xla,
+            xla=preset.xla if request.xla is None else request.xla,
             options=identity,
             protocol=preset.name,
             device=device,
@@ -330,6 +332,18 @@ def plan(recipe: Recipe, site: Site, request: Request) -> MeasurementPlan:
 
     points = tuple(dict.fromkeys(map(point, cells)))
     return MeasurementPlan(request, device, preset, protocol, values, points, sizes)
+
+
+def _set_compiler(recipe: Recipe, request: Request) -> Request:
+    """Return a request with `--xla` as the option that turns the recipe's compiler on, if any."""
+    if request.xla is None or not isinstance(recipe.xla, str):
+        return request
+    word = str(request.xla).lower()
+    setting = str(request.settings.get(recipe.xla, word)).lower()
+    if setting != word:
+        message = f"xla = {word} and {recipe.xla} = {setting} contradict each other."
+        raise UnfitError(message, hint="Leave one of them out.", key="xla")
+    return replace(request, xla=None, settings={**request.settings, recipe.xla: word})
 
 
 def _check_env(

@@ -31,6 +31,7 @@ from hpcbert.logs.grammar import RECORDED
 from hpcbert.logs.setting import model_facts
 from hpcbert.model import Array, JobRequest, Point, Shape
 from hpcbert.script import largest, preflight
+from hpcbert.script.effect import Readings, refuse_unread
 from hpcbert.script.largest import Multiple
 from hpcbert.script.quoting import Verbatim, comment, directive, identifier, quote
 from hpcbert.script.request import read_request
@@ -261,8 +262,11 @@ def _render_program(
     name = f"{recipe.name}/{name}"
     if resolved.options.examine:
         name, extra_context = "examine.sh.j2", _examination_context(resolved, array)
-    text = environment.get_template(name).render(context, **extra_context)
+    readings = Readings()
+    text = environment.get_template(name).render(readings.watch(context), **extra_context)
     _refuse_overridden(array.point, text, recipe)
+    if name == f"{recipe.name}/run.sh.j2":
+        refuse_unread(resolved, array.point, readings)
     return text.rstrip("\n")
 
 
@@ -338,7 +342,7 @@ def _format_facts(resolved: Resolved, array: Array, point: Any) -> Verbatim | st
         "batch_size_per_device": point.batch_size_per_device,
         "accumulation": point.accumulation,
         "precision": point.precision,
-        **({"xla": str(point.xla).lower()} if recipe.xla else {}),
+        **({"xla": str(point.xla).lower()} if recipe.xla is True else {}),
         **{name: value for name, value in model_facts(point.model).items() if name == "model"},
         "sequence_length": recipe.log.get("sequence_length"),
         **{name: options[name] for name in RECORDED if options.get(name)},
@@ -458,7 +462,7 @@ def _header_origin(resolved: Resolved, point: Point) -> str:
         *(("--device", point.device) if point.device != resolved.recipe.devices[0] else ()),
         *(("--protocol", point.protocol) if point.protocol else ()),
         *(("--accumulation", str(point.accumulation)) if point.accumulation != 1 else ()),
-        *(("--xla",) if point.xla else ()),
+        *(("--xla",) if point.xla else ("--no-xla",) if resolved.plan.preset.xla else ()),
     ]
     for name, value in resolved.request.settings.items():
         words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]

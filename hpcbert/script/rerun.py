@@ -254,7 +254,7 @@ def _same_request(lock: Lock, recipe: Recipe) -> Request:
         model=largest.model,
         preset=largest.protocol,
         device=largest.device,
-        xla=largest.xla,
+        xla=None if isinstance(recipe.xla, str) else largest.xla,
         settings=_same_settings(lock, recipe),
         env=largest.env,
         repeats=protocol.repeats,

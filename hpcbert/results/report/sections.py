@@ -242,7 +242,7 @@ _FEATURES = (
     ),
     _Feature("devices", "devices", lambda recipe, _: ", ".join(recipe.devices)),
     _Feature("launch", "launch", lambda recipe, words: words(f"launch.{recipe.launch}")),
-    _Feature("xla", "xla", lambda recipe, words: _yes_or_no(recipe.xla, words)),
+    _Feature("xla", "xla", lambda recipe, words: _yes_or_no(bool(recipe.xla), words)),
     _Feature(
         "accumulation", "accumulation", lambda recipe, words: _yes_or_no(recipe.accumulation, words)
     ),

@@ -1,0 +1,101 @@
+"""Whatever a request says reaches the ranks of every recipe, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcbert.config.recipe import Option, Preset, Recipe
+from hpcbert.config.site import FrameworkSettings
+from hpcbert.errors import UsageError
+from hpcbert.model import Device, OptionValue, Shape
+from hpcbert.script.plan import Request, RequestCell
+from tests.kit import drafts
+from tests.kit.recipes import NAMES, load, rank_command
+
+_WORLDS = [
+    pytest.param(name, device, protocol, id=f"{name}-{device}-{protocol or 'default'}")
+    for name in NAMES
+    for device in load(name).devices
+    for protocol in load(name).for_device(device).protocols
+]
+
+
+def render_ranks(name: str, request: Request, data: str = "/d") -> str:
+    """Return the commands of a rank, at a site that names everything that the recipe needs."""
+    settings = FrameworkSettings(data=data, source="/s", image="/i.sqsh")
+    site = drafts.reference(Path("/runs"), runs="/runs", frameworks={name: settings})
+    draft = drafts.drafted(site, request, framework_recipe=load(name), options={"dry": True})
+    return rank_command(*draft.scripts.values()).rpartition("\nexec bash ")[0]
+
+
+def differing(option: Option) -> OptionValue:
+    """Return a value of an option that is not its default."""
+    if option.kind == "bool":
+        return not option.default
+    if option.kind == "str":
+        return next((choice for choice in option.choices if choice != option.default), "wiki")
+    assert not isinstance(option.default, str)
+    doubled = option.default * 2 or 2
+    is_too_large = option.at_most is not None and doubled > option.at_most
+    return type(option.default)(option.default / 2 if is_too_large else doubled)
+
+
+def list_changes(recipe: Recipe, preset: Preset) -> Iterator[dict[str, Any]]:
+    """Yield requests that differ from the recipe's own in one value each."""
+    for option in recipe.options.values():
+        yield {"settings": {option.name: differing(option)}}
+    yield {"accumulation": (preset.accumulation or 1) + 2}
+    yield {"iters": preset.iters + 20}
+    yield {"xla": not preset.xla}
+    yield from ({"model": model} for model in recipe.models[1:])
+    yield from ({"precision": choice} for choice in (preset.precisions or recipe.precisions)[1:])
+    yield {"batch_size": 4}
+
+
+@pytest.mark.parametrize(("name", "device", "protocol"), _WORLDS)
+def test_every_value_changes_the_commands_of_the_ranks_or_is_refused(
+    name: str, device: Device, protocol: str
+) -> None:
+    recipe = load(name).for_device(device)
+    shape = Shape(1, 1) if recipe.alone else Shape(1, 8)
+    preset = recipe.preset(protocol)
+
+    def ranks(precision: str = "", batch_size: int = 0, **changes: Any) -> str:
+        cells = (RequestCell(shape, precision, batch_size),)
+        return render_ranks(name, Request(shape, cells, preset=protocol, device=device, **changes))
+
+    base = ranks()
+    for change in list_changes(recipe, preset):
+        try:
+            commands = ranks(**change)
+        except UsageError:
+            continue
+        # A compiler that the recipe does not have is off in any case.
+        assert commands != base or (not recipe.xla and change == {"xla": False}), change
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "present", "absent"),
+    [
+        ("ngc-tf1", "lamb", "--nouse_xla", " --use_xla"),
+        ("pytorch", "", "--compile false", "--compile true"),
+    ],
+    ids=["protocol", "option"],
+)
+def test_a_compiler_that_is_on_by_itself_can_be_turned_off(
+    name: str, protocol: str, present: str, absent: str
+) -> None:
+    commands = render_ranks(name, Request(Shape(1, 8), preset=protocol, xla=False))
+    assert present in commands
+    assert absent not in commands
+
+
+def test_a_value_that_only_other_data_need_is_refused() -> None:
+    request = Request(Shape(1, 1), settings={"fill": "wiki"})
+    assert "--fill wiki" in render_ranks("pytorch", request, data="")
+    with pytest.raises(UsageError, match="--set fill has no effect"):
+        render_ranks("pytorch", request)
