@@ -255,6 +255,9 @@ poll_floor = 1.0
 [nodes]
 gpus_per_node = {ranks}
 
+[frameworks.pytorch]
+device = "auto" # the GPUs are fake: it trains on the CPUs
+
 [container]
 runtime = "none"
 images = "{images}"

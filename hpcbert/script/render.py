@@ -161,7 +161,7 @@ def _directives(resolved: Resolved, array: Array) -> tuple[str, ...]:
         array.point.shape,
         place_tasks(resolved, array.point),
     )
-    gpus = slurm.gres if placement.on_gpus else ""
+    gpus = _gres(resolved, placement)
     folder = "" if resolved.by_hand else resolved.directory.replace("%", "%%") + "/slurm/"
     count = len(array.repeats)
     throttle = min(resolved.options.concurrent, count)
@@ -233,6 +233,7 @@ def render(resolved: Resolved, array: Array) -> str:
         "source": inputs.source,
         "python": inputs.python,
         "files": resolved.files,
+        "requests_gpus": _requests_gpus(resolved, placement),
     }
     with locate_errors(Path(recipe.folder) / "run.sh.j2"):
         programs = [("train", _render_program(environment, resolved, array, context))]
@@ -251,6 +252,16 @@ def render(resolved: Resolved, array: Array) -> str:
             started=_format_facts(resolved, array, context["point"]),
             programs=programs,
         )
+
+
+def _requests_gpus(resolved: Resolved, placement: Placing) -> bool:
+    """Return whether the job requests GPUs, and the site does not say that it may have none."""
+    is_open = resolved.site.settings(resolved.recipe.name).device == "auto"
+    return bool(_gres(resolved, placement)) and resolved.scheduler.srun and not is_open
+
+
+def _gres(resolved: Resolved, placement: Placing) -> str:
+    return resolved.site.slurm.gres if placement.on_gpus else ""
 
 
 def _render_program(

@@ -2,7 +2,7 @@
 # `--batch-size max` sources this after job.bash.
 #
 #   plain, says, too_large, last_words   read a probe's log
-#   tell, run_probe, recall              record a probe's result, run one, read the record
+#   tell, limit_probe, run_probe, recall record a probe's result, end one, run one, read the record
 #   find_largest                         the search: sets `batch`, which the script's ranks start with
 #   record_shortage                      a measured step that lacked memory all the same
 #
@@ -17,6 +17,7 @@
 
 program=train # the function that a rank runs
 iterations='' exits=''
+limit=${HPCBERT_PROBE_SECONDS:-900} # of a probe
 
 # Prints a log without colours, and each update of a progress bar on its own line.
 plain() { # log
@@ -49,14 +50,27 @@ last_words() { # log
   echo "${line:0:200}"
 }
 
-run_probe() { # samples per device; reads iterations; sets step_pid; fails without an answer
-  local code=0 log=$campaign/logs/search/$point.b$1.log said batch=$1 program=probe
+# Ends a probe that hangs, as ranks do that wait for one which failed. No child outlives it.
+limit_probe() { # process; reads limit
+  local idle
+  exec {idle}<> <(:)
+  read -rt "$limit" -u "$idle" || kill -TERM "$1" 2>/dev/null || return 0
+  read -rt 30 -u "$idle" || kill -KILL "$1" 2>/dev/null || true
+}
+
+run_probe() { # samples per device; reads iterations, limit; sets step_pid; fails without an answer
+  local code=0 log=$campaign/logs/search/$point.b$1.log said batch=$1 program=probe limiter start=$SECONDS
   launch {pause}>&- &
   step_pid=$!
+  limit_probe "$step_pid" {pause}>&- &
+  limiter=$!
   wait_for_step || code=$?
   step_pid=''
+  kill "$limiter" 2>/dev/null || true
+  wait "$limiter" || true
   settle "$code" || code=$?
   if [[ -n $stopped ]]; then exit 143; fi
+  if ((code != 0 && SECONDS - start >= limit)); then code=124; fi
   if ((code == 0)) && { [[ -z $iterations ]] || says "$log" "$iterations" >/dev/null; }; then
     echo "hpcbert: $1 samples per device fit"
     tell probe "\"size\":$1,\"fits\":true"
@@ -66,6 +80,7 @@ run_probe() { # samples per device; reads iterations; sets step_pid; fails witho
     tell probe "\"size\":$1,\"fits\":false,\"said\":$REPLY"
   else
     said="a probe of $1 samples per device ended with status $code: $(last_words "$log")"
+    if ((code == 124)); then said="a probe of $1 samples per device did not end within $limit s: $(last_words "$log")"; fi
     if ((code == 0)); then said="a probe of $1 samples per device ended with status 0, and its log has no iteration"; fi
     echo "hpcbert: $said" >&2
     quoted "$said"

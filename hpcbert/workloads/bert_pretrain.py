@@ -27,6 +27,7 @@ import shutil
 import statistics
 import sys
 import time
+import traceback
 from collections import deque
 from dataclasses import asdict
 from pathlib import Path
@@ -440,9 +441,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NonFiniteLossError as error:
         _complain(ranks, str(error))
         return NON_FINITE_LOSS
-    finally:
-        if dist.is_available() and dist.is_initialized():
-            dist.destroy_process_group()
+    except Exception:  # noqa: BLE001  # whatever it is, its traceback must come out
+        _complain(ranks, traceback.format_exc())
+        return 1
+    # Only now: after a failure it would wait for ranks that wait for this one in an all-reduce.
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
     return 0
 
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,9 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 # Where launchers that do not set these say how many processes they started: Slurm's step, Open MPI,
 # MPICH and Intel MPI, MVAPICH.
 SIZES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+
+# What hides GPUs from a process.
+SELECTIONS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def choose_device(name: str, ranks: Ranks) -> torch.device:
     if name == "cpu" or (name == "auto" and not has_gpu):
         return torch.device("cpu")
     if not has_gpu:
-        raise SetupError("--device cuda: PyTorch sees no GPU here")
+        raise SetupError(f"--device cuda: {_describe_absence()}")
     visible = torch.cuda.device_count()
     # Where the launcher shows each task its own GPU only, that one is number 0 for every task.
     index = 0 if visible == 1 else ranks.local_rank
@@ -82,6 +85,17 @@ def choose_device(name: str, ranks: Ranks) -> torch.device:
         raise SetupError(f"local rank {ranks.local_rank} has no GPU, only {visible} are visible")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def _describe_absence() -> str:
+    """Return why PyTorch sees no GPU on this node, as far as it knows."""
+    if not (torch.version.cuda or torch.version.hip):
+        return f"PyTorch {torch.__version__} on node {platform.node()} was built without GPUs"
+    shown = ", ".join(f"{name}={os.environ[name]!r}" for name in SELECTIONS if name in os.environ)
+    return (
+        f"PyTorch {torch.__version__} sees no GPU on node {platform.node()}"
+        f"{f' ({shown})' if shown else ''}: look at nvidia-smi there, or train with --device cpu"
+    )
 
 
 def join_ranks(
@@ -105,8 +119,12 @@ def join_ranks(
     # env:// and not tcp://, because under torchrun the port is already served by its agent.
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
     limit = timedelta(seconds=settings.timeout)
+    # With its device, NCCL connects at once and takes its buffers before activations fill the GPU.
+    bound: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     try:
-        dist.init_process_group(backend, rank=ranks.rank, world_size=ranks.size, timeout=limit)
+        dist.init_process_group(
+            backend, rank=ranks.rank, world_size=ranks.size, timeout=limit, **bound
+        )
     except (RuntimeError, ValueError) as error:
         raise SetupError(f"cannot join the other ranks at {address}:{port}: {error}") from error
     return backend

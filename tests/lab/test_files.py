@@ -102,6 +102,7 @@ def test_site_toml_has_the_keys_of_a_site():
             "poll_floor": 1.0,
         },
         "nodes": {"gpus_per_node": 2},
+        "frameworks": {"pytorch": {"device": "auto"}},
         "container": {"runtime": "none", "images": "/srv/lab/images"},
     }
 

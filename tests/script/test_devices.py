@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,30 @@ def test_a_script_names_the_command_that_renders_it_again(
         assert result.returncode == 0, result
     assert len(list((tmp_path / "out").glob("*.sbatch"))) == 2
     assert inside("render", "--check", tmp_path / "out").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("slurm", "", {}, "gpu", "cuda"),
+        ("slurm", "", {}, "gpu:h100", "cuda"),
+        ("slurm", "", {}, "", ""),
+        ("slurm", "auto", {}, "gpu", "cuda"),
+        ("slurm", "", {"device": "auto"}, "gpu", ""),
+        ("slurm", "gpu", {"device": "auto"}, "gpu", "cuda"),
+        ("slurm", "cpu", {}, "gpu", "cpu"),
+        ("local", "", {}, "gpu", ""),
+    ],
+    ids=["gres", "typed", "no-gres", "auto", "site-auto", "gpu", "cpu", "local"],
+)
+def test_the_reference_does_not_fall_back_to_cpus_where_gpus_are_requested(
+    tmp_path: Path, case: tuple[str, str, dict[str, str], str, str]
+) -> None:
+    scheduler, requested, framework, gres, word = case
+    site = settled(reference(tmp_path, slurm={"gres": gres}), **framework)
+    request = combined(Shape(1, 2), device=requested)
+    text = only_script(drafted(site, request, options={"scheduler": scheduler}))
+    assert re.findall(r"--device (\w+)", text) == ([word] if word else [])
 
 
 def test_submit_tells_the_device(empty_directory: None) -> None:

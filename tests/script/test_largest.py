@@ -40,6 +40,10 @@ if [[ -n ${BROKEN:-} ]] && ((size > BROKEN)); then
   echo "ModuleNotFoundError: No module named 'torch'"
   exit 1
 fi
+if ((size > ${HANGS:-9999999})); then
+  echo "${WORDS:-}"
+  exec sleep 600
+fi
 if ((size > ROOM - (iters > 10 ? ${MORE:-0} : 0))); then
   echo "${WORDS:-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB}"
   exit "${STATUS:-1}"
@@ -149,6 +153,14 @@ def test_a_search_that_was_cut_off_goes_on(tmp_path: Path, draft: Draft) -> None
     assert read_probes(tmp_path) == [48, 40]
 
 
+def test_a_probe_that_hangs_is_ended_and_its_log_decides(tmp_path: Path, draft: Draft) -> None:
+    words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    extra = {"ROOM": "9999", "HANGS": "40", "HPCBERT_PROBE_SECONDS": "1"}
+    result = run_search(draft, tmp_path, WORDS=words, **extra)
+    assert result.returncode == 0, result.stderr
+    assert read_measured(tmp_path) == [40]
+
+
 _PROBE = "a probe of {} samples per device ended with status {}"
 _TORCH = "ModuleNotFoundError: No module named 'torch'"
 _STOPS = {
@@ -161,6 +173,10 @@ _STOPS = {
     "killed": (
         {"ROOM": "0", "WORDS": "slain", "STATUS": "137"},
         f"{_PROBE.format(32, 137)}: slain",
+    ),
+    "hangs": (
+        {"HANGS": "1", "ROOM": "99", "WORDS": "waiting", "HPCBERT_PROBE_SECONDS": "1"},
+        "a probe of 32 samples per device did not end within 1 s: waiting",
     ),
     "silent": (
         {"ROOM": "99", "SILENT": "1"},

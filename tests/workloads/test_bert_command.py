@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import json
+import platform
 import re
 import shlex
 import shutil
@@ -280,11 +281,15 @@ def test_help_names_every_option_and_the_exit_statuses(capsys):
     assert "3 non-finite loss" in " ".join(text.split())
 
 
-def test_a_device_that_is_not_there_ends_with_status_2(main, monkeypatch):
+@pytest.mark.parametrize(("cuda", "reason"), [(None, "without GPUs"), ("13.0", "_DEVICES=''")])
+def test_a_device_that_is_not_there_ends_with_status_2(main, monkeypatch, cuda, reason):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     ended = main("--device=cuda")
     assert (ended.status, ended.stdout) == (2, "")
-    assert ended.stderr == "bert_pretrain: rank 0: --device cuda: PyTorch sees no GPU here\n"
+    assert f"node {platform.node()}" in ended.stderr
+    assert reason in ended.stderr
 
 
 @pytest.mark.torch

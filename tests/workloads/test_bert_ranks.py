@@ -77,7 +77,9 @@ def test_device_follows_the_local_rank(monkeypatch, name, visible, local_rank, e
     assert chosen == ([] if device.type == "cpu" else [device.index])
 
 
-@pytest.mark.parametrize(("visible", "complaint"), [(0, "sees no GPU"), (4, "only 4 are visible")])
+@pytest.mark.parametrize(
+    ("visible", "complaint"), [(0, "no GPU|without GPUs"), (4, "only 4 are visible")]
+)
 def test_a_rank_without_gpu_is_refused(monkeypatch, visible, complaint):
     see_gpus(monkeypatch, visible)
     with pytest.raises(bert_settings.SetupError, match=complaint):
@@ -116,14 +118,16 @@ def test_on_amd_s_gpus_ranks_meet_by_rccl_which_is_called_nccl(monkeypatch, sett
     see_gpus(monkeypatch, 1, (9, 4))
     joined = []
     monkeypatch.setattr(
-        bert_ranks.dist, "init_process_group", lambda *words, **_: joined.append(words)
+        bert_ranks.dist,
+        "init_process_group",
+        lambda *words, device_id, **_: joined.append((*words, device_id)),
     )
     ranks = bert_ranks.Ranks(1, 2, 1)
     device = bert_ranks.choose_device("auto", ranks)
     assert str(device) == "cuda:0"
     variables = {"MASTER_ADDR": "n1", "MASTER_PORT": "1"}
     assert bert_ranks.join_ranks(settings(), ranks, device, variables) == "nccl"
-    assert joined == [("nccl",)]
+    assert joined == [("nccl", device)]
 
 
 def test_real_precisions_pass(monkeypatch):

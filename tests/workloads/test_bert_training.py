@@ -56,6 +56,23 @@ sys.exit(workload.main())
 """
 
 
+# A destroy that waits for ranks which wait for this one.
+BLOCK_DESTROY = """
+import threading
+
+workload.dist.destroy_process_group = threading.Event().wait
+
+class Failing(workload.Trainer):
+    def step(self):
+        if self.ranks.rank == 1 and self.steps == 1:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super().step()
+
+workload.Trainer = Failing
+workload.leave(workload.main())
+"""
+
+
 def losses_of(stdout):
     return [float(text) for text in re.findall(r" loss: (\S+)", stdout)]
 
@@ -365,6 +382,13 @@ def test_compile_wraps_the_model_that_trains(trainer, monkeypatch):
     compiled = trainer("--compile=true")
     trainer()
     assert wrapped == [compiled.module]
+
+
+def test_a_rank_that_fails_ends_with_its_reason_although_the_group_can_not_be_destroyed(two_ranks):
+    first, second = two_ranks("--iters=4", "--skip=1", code=BLOCK_DESTROY)
+    assert (first.status, second.status) == (1, 1)
+    assert "\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n" in second.stderr
+    assert "iteration: 1/4" in first.stdout
 
 
 @pytest.mark.parametrize(

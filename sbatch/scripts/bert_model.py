@@ -1,0 +1,1 @@
+../../hpcbert/workloads/bert_model.py
