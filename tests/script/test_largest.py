@@ -155,8 +155,9 @@ def test_a_search_that_was_cut_off_goes_on(tmp_path: Path, draft: Draft) -> None
 
 def test_a_probe_that_hangs_is_ended_and_its_log_decides(tmp_path: Path, draft: Draft) -> None:
     words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    extra = {"ROOM": "9999", "HANGS": "40", "HPCBERT_PROBE_SECONDS": "1"}
-    result = run_search(draft, tmp_path, WORDS=words, **extra)
+    result = run_search(
+        draft, tmp_path, WORDS=words, ROOM="9999", HANGS="40", HPCBERT_PROBE_SECONDS="1"
+    )
     assert result.returncode == 0, result.stderr
     assert read_measured(tmp_path) == [40]
 
