@@ -921,6 +921,11 @@ class Row(IgnoreUnknown):
         """Number of requested runs."""
         return self.repeats.asked
 
+    @property
+    def published(self) -> bool:
+        """Whether it is from the published record: its runs may be a median alone."""
+        return self.origin is not None and self.origin.kind == "record"
+
 
 @dataclass(frozen=True)
 class SpeedupTable:

@@ -144,7 +144,7 @@ def _make_document(campaign: Campaign, gathered: Gathered) -> dict[str, Any]:
 
 
 def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRepeat]) -> Source:
-    """Return a campaign's identity for tables, with the facts of its valid runs' nodes."""
+    """Return a campaign's identity for tables, with the facts of its runs' nodes."""
     return Source(
         kind="campaign",
         name=campaign.id,
@@ -165,10 +165,11 @@ def make_source(directory: Path, campaign: Campaign, repeats: Iterable[JudgedRep
 
 
 def _list_environments(repeats: Iterable[JudgedRepeat]) -> tuple[NodeFacts, ...]:
-    """Return each environment once, with all its nodes."""
+    """Return each environment of valid runs once, with all its nodes; of any if none is valid."""
+    repeats = tuple(repeats)
     fingerprints = [
         fingerprint for repeat in repeats if repeat.run.valid for fingerprint in repeat.fingerprints
-    ]
+    ] or [fingerprint for repeat in repeats for fingerprint in repeat.fingerprints]
     nodes: dict[str, set[str]] = {}
     for fingerprint in fingerprints:
         nodes.setdefault(fingerprint.digest, set()).add(fingerprint.node)

@@ -20,7 +20,7 @@ from hpcbert.model import ARCHIVE, Campaign, Provenance, Row, SpeedupTable
 from hpcbert.results import document
 from hpcbert.results.document import ResultSet, Source
 from hpcbert.results.report import formats
-from hpcbert.results.report.figures import Drawing
+from hpcbert.results.report.figures import DEFAULT_SIZE, Drawing
 from hpcbert.results.report.model import (
     LANGUAGES,
     Picture,
@@ -64,6 +64,7 @@ def write_report(
     recipes: Mapping[str, Path],
     title: str = "",
     language: str = LANGUAGES[0],
+    size: str = DEFAULT_SIZE,
     with_logs: bool = False,
 ) -> WrittenReport:
     """Write the report of some results into a directory.
@@ -75,6 +76,7 @@ def write_report(
         recipes: The folder of each framework that is known here, by name.
         title: Title of the report; empty for the usual one.
         language: Language of the page: one of LANGUAGES. Markdown is written in all of them.
+        size: Size of the figures: a name in SIZES.
         with_logs: Whether to write logs.zip.
 
     Raises:
@@ -101,7 +103,7 @@ def write_report(
         with translate_errors("write", target):
             temporary.mkdir(parents=True)
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        for name, content in _render_files(inputs, language):
+        for name, content in _render_files(inputs, language, size):
             _write_file(temporary / name, content)
         masked = _pack_logs(temporary / "logs.zip", results, campaigns) if with_logs else ()
         names = _write_sums(temporary)
@@ -109,16 +111,19 @@ def write_report(
     return WrittenReport(target, names, masked)
 
 
-def _render_files(inputs: ReportInput, language: str) -> Iterator[tuple[str, bytes]]:
+def _render_files(inputs: ReportInput, language: str, size: str) -> Iterator[tuple[str, bytes]]:
     """Yield every file of a report but its logs."""
     from hpcbert.results.report import figures
 
     reports = {code: compose_report(inputs, Words(code)) for code in LANGUAGES}
     for code, report in reports.items():
         ending = ".md" if code == LANGUAGES[0] else f".{code}.md"
-        yield f"report{ending}", formats.render_markdown(report).encode(errors=_ESCAPE)
+        text = formats.render_markdown(report, Words(code))
+        yield f"report{ending}", text.encode(errors=_ESCAPE)
     report = reports[language]
-    drawings = {picture.name: figures.draw(picture) for picture in report.pictures}
+    for script in report.scripts:
+        yield script.file, script.text.encode(errors=_ESCAPE)
+    drawings = {picture.name: figures.draw(picture, size=size) for picture in report.pictures}
     page = formats.render_page(report, drawings, Words(language))
     yield "index.html", page.encode(errors=_ESCAPE)
     yield from _render_figures(drawings)

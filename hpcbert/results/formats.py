@@ -308,7 +308,7 @@ def published_cells(row: Row) -> tuple[Cell, ...]:
     # One run does not have a range.
     low, high = (row.min, row.max) if row.cv is not None else (None, None)
     numbers = (row.median, row.speedup, row.efficiency, low, high, row.cv)
-    repeats = f"{row.ok}/{row.asked}"
+    repeats = "published" if row.published and row.ok == 1 else f"{row.ok}/{row.asked}"
     return (row.shape.nodes, row.shape.gpus, *numbers, repeats, ", ".join(row.flags))
 
 

@@ -226,7 +226,8 @@ def _make_row(point: Measured, numbers: list[float], base: float | None) -> Row:
     conditions = {
         "superlinear": speedup is not None and speedup > gpu_ratio,
         "noisy": cv is not None and cv > NOISY,
-        "single-run": ok == 1,
+        # A published median without its runs may be one of many.
+        "single-run": ok == 1 and not (point.origin and point.origin.kind == "record"),
         "incomplete": ok < required,
         "imprecise": point.adaptive is not None
         and ok >= required

@@ -1,8 +1,8 @@
 """Figures drawn by matplotlib: the only module that needs it.
 
 Every figure shows the same in colour and in form: lines differ by colour, marker and dash, so that
-they can be distinguished without colours, and on paper. The same numbers always give the same
-bytes.
+they can be distinguished without colours, and on paper. Each line has its name at its end. The same
+numbers always give the same bytes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import io
 import logging
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcbert.results.report.model import Panel, Picture, Series
 
@@ -28,13 +29,42 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 # The colour of text and axes: in a page it becomes the page's own colour.
 _INK = "#1b1b1d"
-_WIDTH, _HEIGHT = 4.6, 3.6
+_GREY = "#767676"
 _DPI = 150
 _CJK = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei")
 _MAX_LEGEND = 8
+_LEGEND_COLUMNS = 3
 _DECADE = 10.0
 _MAX_LABEL = 44
 _ASCII = re.compile(r"[\x00-\xff\u2013\u2212\u2026]*")
+
+
+class Size(NamedTuple):
+    """The size of a figure.
+
+    Attributes:
+        width: Inches, over all panels.
+        height: Inches of the figure; of one panel if they are stacked.
+        font: Points.
+        stacked: Whether panels are below each other.
+        label: The longest name of a line, in characters.
+    """
+
+    width: float
+    height: float
+    font: float
+    stacked: bool
+    label: int
+
+
+# A slide of 16:9; one of two columns of a paper; a page's whole width.
+SIZES = {
+    "slide": Size(12.8, 7.2, 16.0, False, 22),
+    "column": Size(3.4, 2.6, 7.0, True, 20),
+    "page": Size(8.6, 3.9, 8.5, False, 26),
+}
+DEFAULT_SIZE = "page"
+_USUAL_FONT = SIZES[DEFAULT_SIZE].font
 
 
 class Drawing(NamedTuple):
@@ -45,15 +75,16 @@ class Drawing(NamedTuple):
     pdf: bytes | None
 
 
-def draw(picture: Picture, *, all_formats: bool = True) -> Drawing:
+def draw(picture: Picture, *, size: str = DEFAULT_SIZE, all_formats: bool = True) -> Drawing:
     """Draw a figure.
 
     Args:
         picture: The figure.
+        size: A name in SIZES.
         all_formats: Whether to draw PNG and PDF too.
     """
-    with _style(), _silence_fonts():
-        figure = _draw_figure(picture)
+    with _style(SIZES[size]), _silence_fonts():
+        figure = _draw_figure(picture, SIZES[size])
         svg = _save_figure(figure, "svg", Date=None, Creator=None).decode()
         if not (all_formats and _has_fonts_for(picture)):
             return Drawing(svg, None, None)
@@ -66,25 +97,39 @@ def draw(picture: Picture, *, all_formats: bool = True) -> Drawing:
 
 def make_figure(picture: Picture) -> Figure:
     """Return a figure as an object of matplotlib, to show, change or save."""
-    with _style(), _silence_fonts():
-        return _draw_figure(picture)
+    size = SIZES[DEFAULT_SIZE]
+    with _style(size), _silence_fonts():
+        return _draw_figure(picture, size)
 
 
-def _draw_figure(picture: Picture) -> Figure:
+def _draw_figure(picture: Picture, size: Size) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH * len(picture.panels), _HEIGHT), layout="constrained")
+    count = len(picture.panels)
+    height = size.height * count if size.stacked else size.height
+    figure = Figure(figsize=(size.width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    columns = int(size.width * 72 / size.font / 0.62)
+    title = textwrap.fill(picture.title, columns)
+    subject = textwrap.fill(picture.subject, columns)
+    figure.suptitle(title, x=0.01, ha="left", fontsize="large", fontweight="bold")
+    rows, places = (count, 1) if size.stacked else (1, count)
     for place, panel in enumerate(picture.panels, 1):
-        axes = figure.add_subplot(1, len(picture.panels), place)
-        _DRAW[panel.kind](axes, panel)
+        axes = figure.add_subplot(rows, places, place)
+        _DRAW[panel.kind](axes, panel, size)
         axes.set_xlabel(panel.x)
         axes.set_ylabel(panel.y)
         axes.grid(visible=True, which="major", alpha=0.3, linewidth=0.6)
+        if place == 1 and subject:
+            # Constrained layout keeps room for titles of axes, not for further texts of a figure.
+            axes.set_title(subject, loc="left", fontsize="medium")
         handles, labels = axes.get_legend_handles_labels()
         if 1 < len(handles) <= _MAX_LEGEND:
-            axes.legend(handles, labels, fontsize="small", frameon=False)
+            figure.legend(
+                handles, labels, loc="outside lower left", ncols=_LEGEND_COLUMNS,
+                fontsize="small", frameon=False,
+            )  # fmt: skip
     return figure
 
 
@@ -110,7 +155,7 @@ def inline_svg(svg: str, name: str, label: str) -> str:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def _style(size: Size) -> Iterator[None]:
     import matplotlib as mpl
 
     with mpl.rc_context(
@@ -125,7 +170,8 @@ def _style() -> Iterator[None]:
             # Text remains text: readers can search it, programs read it aloud, in the page's font.
             "svg.fonttype": "none",
             "font.family": ["DejaVu Sans", *_cjk_fonts()],
-            "font.size": 9.0,
+            "font.size": size.font,
+            "axes.linewidth": 0.8 * size.font / _USUAL_FONT,
             "figure.facecolor": "white",
             "savefig.facecolor": "white",
             "axes.facecolor": "none",
@@ -161,7 +207,8 @@ def _cjk_fonts() -> tuple[str, ...]:
 
 
 def _has_fonts_for(picture: Picture) -> bool:
-    texts = [text for panel in picture.panels for text in (panel.x, panel.y, panel.legend)]
+    texts = [picture.title, picture.subject]
+    texts += [text for panel in picture.panels for text in (panel.x, panel.y, panel.legend)]
     texts += [series.label for panel in picture.panels for series in panel.series]
     return bool(_cjk_fonts()) or all(map(_ASCII.fullmatch, texts))
 
@@ -180,39 +227,103 @@ def _save_figure(figure: Figure, file_format: str, **metadata: None) -> bytes:
     return stream.getvalue()
 
 
-def _draw_scaling(axes: Axes, panel: Panel) -> None:
+def _draw_scaling(axes: Axes, panel: Panel, size: Size) -> None:
     """Draw lines with ranges over both axes' logarithms, and the ideal line."""
-    if panel.ideal:
-        axes.plot(
-            *zip(*panel.ideal, strict=True),
-            color=_INK,
-            linewidth=0.8,
-            linestyle=(0, (4, 3)),
-            label=_cut_label(panel.legend),
-        )
-    for number, series in enumerate(panel.series):
-        places, middles, low, high = _series_columns(series)
-        axes.errorbar(
-            places,
-            middles,
-            yerr=(low, high),
-            label=_cut_label(series.label),
-            color=_COLOURS[number],
-            marker=_MARKERS[number],
-            linestyle=_DASHES[number],
-            markersize=4.5,
-            linewidth=1.2,
-            capsize=3,
-        )
-    axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    ticks = sorted({point[0] for series in panel.series for point in series.points})
-    axes.set_xticks(ticks, labels=[format(tick, "g") for tick in ticks])
+    _draw_lines(axes, panel, size)
     locator = _choose_locator(panel)
     if locator:
         axes.yaxis.set_major_locator(locator)
     axes.yaxis.set_major_formatter(lambda value, _: format(value, ",g"))
     axes.minorticks_off()
+    _label_ends(axes, panel, size)
+
+
+def _draw_efficiency(axes: Axes, panel: Panel, size: Size) -> None:
+    """Draw lines of shares from 0, and the ideal line."""
+    _draw_lines(axes, panel, size)
+    highest = max(point[3] for series in panel.series for point in series.points)
+    axes.set_ylim(0, max(1.1, 1.05 * highest))
+    axes.yaxis.set_major_formatter(lambda value, _: format(value, ".0%"))
+    axes.minorticks_off()
+    _label_ends(axes, panel, size)
+
+
+def _draw_lines(axes: Axes, panel: Panel, size: Size) -> None:
+    scale = size.font / _USUAL_FONT
+    axes.set_xscale("log", base=2)
+    axes.plot(
+        *zip(*panel.ideal, strict=True), color=_INK, linewidth=0.8 * scale, linestyle=(0, (4, 3))
+    )
+    for number, series in enumerate(panel.series):
+        colour, marker, dash = _line_style(number, series)
+        places, middles, low, high = _series_columns(series)
+        axes.plot(
+            places, middles, color=colour, marker=marker, linestyle=dash,
+            markersize=4.5 * scale, linewidth=1.3 * scale, zorder=2 if series.published else 3,
+        )  # fmt: skip
+        # A range of no height would look like one.
+        ranges = [part for part in zip(places, middles, low, high, strict=True) if any(part[2:])]
+        if ranges:
+            places, middles, low, high = zip(*ranges, strict=True)
+            axes.errorbar(
+                places, middles, yerr=(low, high), fmt="none", ecolor=colour,
+                elinewidth=scale, capsize=3 * scale,
+            )  # fmt: skip
+    ticks = sorted({point[0] for series in panel.series for point in series.points})
+    axes.set_xticks(ticks, labels=[format(tick, "g") for tick in ticks])
+
+
+def _line_style(number: int, series: Series) -> tuple[str, str, Any]:
+    """Return a line's colour, marker and dashes."""
+    if series.published:
+        return _GREY, "x", (0, (1, 1))
+    return _COLOURS[number], _MARKERS[number], _DASHES[number]
+
+
+def _label_ends(axes: Axes, panel: Panel, size: Size) -> None:
+    """Write each line's name right of the axes at the height of its end, none over another."""
+    from matplotlib.lines import Line2D
+
+    scale = size.font / _USUAL_FONT
+    to_axes = axes.transData + axes.transAxes.inverted()
+    axes.autoscale_view()
+    ends: list[tuple[float, str, Series | None, int]] = [
+        (to_axes.transform(series.points[-1][:2])[1], series.label, series, number)
+        for number, series in enumerate(panel.series)
+    ]
+    ends.append((to_axes.transform(panel.ideal[-1])[1], panel.legend, None, 0))
+    ends.sort(key=lambda end: end[0])
+    # The axes take about three quarters of a figure's height.
+    gap = 1.35 * size.font / 72 / (0.72 * size.height)
+    heights = _spread_heights([end[0] for end in ends], gap)
+    for (_, label, series, number), height in zip(ends, heights, strict=True):
+        text = _cut_label(label, size.label)
+        text = f"{text} {series.end}" if series and series.end else text
+        colour, marker, dash = _line_style(number, series) if series else (_INK, "", (0, (4, 3)))
+        axes.add_artist(
+            Line2D(
+                (1.02, 1.045, 1.07), (height,) * 3, color=colour, marker=marker, markevery=[1],
+                markersize=4.5 * scale, linewidth=scale, linestyle=dash,
+                transform=axes.transAxes, clip_on=False,
+            )
+        )  # fmt: skip
+        axes.annotate(
+            text, (1.09, height), xycoords="axes fraction", va="center", fontsize="small",
+            annotation_clip=False,
+        )
+
+
+def _spread_heights(heights: Sequence[float], gap: float) -> list[float]:
+    """Return rising heights at least a gap apart, and within the axes as far as they fit."""
+    spread: list[float] = []
+    for height in heights:
+        spread.append(max([height, *(low + gap for low in spread[-1:])]))
+    top = 1.0
+    for place in reversed(range(len(spread))):
+        spread[place] = min(spread[place], top)
+        top = spread[place] - gap
+    return spread
 
 
 def _choose_locator(panel: Panel) -> Locator | None:
@@ -226,23 +337,24 @@ def _choose_locator(panel: Panel) -> Locator | None:
     return LogLocator(subs=(1.0, 2.0, 5.0)) if span < _DECADE**2 else None
 
 
-def _cut_label(label: str) -> str:
+def _cut_label(label: str, longest: int = _MAX_LABEL) -> str:
     """Return the part of a label that fits into a figure; the table next to it has all of it."""
-    return label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…"
+    return label if len(label) <= longest else f"{label[: longest - 1]}…"
 
 
-def _draw_bars(axes: Axes, panel: Panel) -> None:
+def _draw_bars(axes: Axes, panel: Panel, size: Size) -> None:
     """Draw bars side by side, one set per series, with ranges."""
     width = 0.8 / len(panel.series)
     for number, series in enumerate(panel.series):
         places, middles, low, high = _series_columns(series)
         offset = (number - (len(panel.series) - 1) / 2) * width
+        ranges = (low, high) if any((*low, *high)) else None
         axes.bar(
             [place + offset for place in places],
             middles,
             width,
-            yerr=(low, high),
-            capsize=2,
+            yerr=ranges,
+            capsize=2 * size.font / _USUAL_FONT,
             color=_COLOURS[number],
             hatch=_HATCHES[number],
             edgecolor="white",
@@ -255,7 +367,7 @@ def _draw_bars(axes: Axes, panel: Panel) -> None:
 _HATCHES = ("", "//", "\\\\", "..", "xx", "--")
 
 
-def _draw_runs(axes: Axes, panel: Panel) -> None:
+def _draw_runs(axes: Axes, panel: Panel, size: Size) -> None:
     """Draw a mark for each run, those of one point side by side."""
     axes.axhline(0, color=_INK, linewidth=0.8)
     last_numbers: dict[float, int] = {}
@@ -267,7 +379,7 @@ def _draw_runs(axes: Axes, panel: Panel) -> None:
                 middle,
                 color=_COLOURS[0],
                 marker="o",
-                markersize=4,
+                markersize=4 * size.font / _USUAL_FONT,
                 linestyle="none",
                 label="_nolegend_",
             )
@@ -280,7 +392,7 @@ def _mark_offset(number: int) -> float:
     return min(0.4, 0.08 * ((number + 1) // 2)) * (1 if number % 2 else -1)
 
 
-def _draw_steps(axes: Axes, panel: Panel) -> None:
+def _draw_steps(axes: Axes, panel: Panel, size: Size) -> None:
     """Draw a line through the iterations of a run, with the measured ones shaded."""
     if panel.window:
         first, last = panel.window
@@ -293,16 +405,22 @@ def _draw_steps(axes: Axes, panel: Panel) -> None:
             places,
             middles,
             color=_COLOURS[number],
-            linewidth=0.9,
+            linewidth=0.9 * size.font / _USUAL_FONT,
             marker=".",
-            markersize=2.5,
+            markersize=2.5 * size.font / _USUAL_FONT,
             label=_cut_label(series.label),
         )
     highest = max(point[1] for series in panel.series for point in series.points)
     axes.set_ylim(0, 1.1 * highest)
 
 
-_DRAW = {"scaling": _draw_scaling, "bars": _draw_bars, "runs": _draw_runs, "steps": _draw_steps}
+_DRAW = {
+    "scaling": _draw_scaling,
+    "efficiency": _draw_efficiency,
+    "bars": _draw_bars,
+    "runs": _draw_runs,
+    "steps": _draw_steps,
+}
 
 
 def _series_columns(series: Series) -> tuple[Sequence[float], ...]:

@@ -76,11 +76,16 @@ class Heading:
 
 @dataclass(frozen=True)
 class Code:
-    """Text that is shown as it is, a command or a script; a page shows folded text when asked."""
+    """Text that is shown as it is.
+
+    Attributes:
+        file: The file with the text in the report's directory: Markdown links it, and a page shows
+            the text when asked. Empty: both show the text.
+    """
 
     title: str
     text: str
-    folded: bool = False
+    file: str = ""
 
 
 # x, y, the lowest and the highest y; x is a place on an axis of names if the figure has names.
@@ -89,10 +94,17 @@ Point = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Series:
-    """One line, or one set of bars, of a figure."""
+    """One line, or one set of bars, of a figure.
+
+    Attributes:
+        end: The text at the end of a line, after its label.
+        published: Whether others measured it: it is drawn behind the rest, in grey.
+    """
 
     label: str
     points: tuple[Point, ...]
+    end: str = ""
+    published: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,8 +112,8 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        kind: `scaling` (lines with ranges, log-log), `bars` (side by side), `runs` (one mark per
-            run), `steps` (a line, the window shaded).
+        kind: `scaling` (lines with ranges, log-log), `efficiency` (the same, y from 0),
+            `bars` (side by side), `runs` (one mark per run), `steps` (a line, the window shaded).
         x, y: Their titles, with units.
         names: The places of an axis of names, from 0; empty for an axis of numbers.
         ideal: Points of the ideal line; empty without one.
@@ -125,12 +137,14 @@ class Picture:
 
     Attributes:
         name: The name of its files in `figures/`, without ending.
+        subject: What all of its lines have in common, below its title.
         alt: A description, for readers who can't see it.
         grid: The numbers that are drawn.
     """
 
     name: str
     title: str
+    subject: str
     alt: str
     panels: tuple[Panel, ...]
     grid: Grid
@@ -141,34 +155,54 @@ Block = Paragraph | Items | Heading | Code | Grid | Picture
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report; its key is its anchor."""
+    """A part of a report.
+
+    Attributes:
+        key: Its anchor.
+        folded: Whether a page shows its content when asked.
+    """
 
     key: str
     title: str
     blocks: tuple[Block, ...]
+    folded: bool = False
 
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report in one language: `en` or `zh`."""
+    """A whole report in one language: `en` or `zh`.
+
+    Attributes:
+        lead: The results in a paragraph.
+        origin: By what and when it was made.
+    """
 
     language: str
     title: str
-    lead: tuple[str, ...]
+    lead: str
+    origin: str
     sections: tuple[Section, ...]
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of all sections."""
+        return tuple(block for section in self.sections for block in section.blocks)
 
     @property
     def grids(self) -> tuple[Grid, ...]:
         """Every table, those of figures among them."""
-        blocks = [block for section in self.sections for block in section.blocks]
-        grids = (block.grid if isinstance(block, Picture) else block for block in blocks)
+        grids = (block.grid if isinstance(block, Picture) else block for block in self.blocks)
         return tuple(grid for grid in grids if isinstance(grid, Grid))
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
         """The figures of all sections."""
-        blocks = (block for section in self.sections for block in section.blocks)
-        return tuple(block for block in blocks if isinstance(block, Picture))
+        return tuple(block for block in self.blocks if isinstance(block, Picture))
+
+    @property
+    def scripts(self) -> tuple[Code, ...]:
+        """The texts with files of their own."""
+        return tuple(block for block in self.blocks if isinstance(block, Code) and block.file)
 
 
 @dataclass(frozen=True)
@@ -214,6 +248,7 @@ class ReportInput:
         source_files: The content of the sources' files, in the order of the sources.
         recipes: Those of the frameworks in the tables, where they exist.
         step_traces: Runs of which the report shows the steps.
+        published: Tables of the published record for the same points, to draw behind them.
     """
 
     title: str
@@ -222,6 +257,7 @@ class ReportInput:
     source_files: tuple[SourceFiles, ...] = ()
     recipes: tuple[Recipe, ...] = ()
     step_traces: tuple[StepTrace, ...] = ()
+    published: tuple[SpeedupTable, ...] = ()
 
     @property
     def tables(self) -> tuple[SpeedupTable, ...]:

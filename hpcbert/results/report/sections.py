@@ -1,6 +1,6 @@
-"""The sections of a report, in the order of DLPerf's reports; pure.
+"""The sections of a report, results first; pure.
 
-`tables` has those with the results.
+`tables` has those with the results, `summary` the title and the first paragraph.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hpcbert.config.recipe import Recipe
 from hpcbert.results.document import Source
 from hpcbert.results.grid import Cell, Column, Grid
-from hpcbert.results.report import tables
+from hpcbert.results.report import summary, tables
 from hpcbert.results.report.model import (
     Block,
     Code,
@@ -26,8 +26,6 @@ from hpcbert.results.report.model import (
     Words,
 )
 from hpcbert.results.wording import (
-    FLAGS,
-    adapt_to_devices,
     describe_reasons,
     describe_repeats,
     describe_stop,
@@ -60,14 +58,10 @@ _MAIN_FACTS = {
     "network": ("network",),
 }
 _MAIN_NAMES = {name for names in _MAIN_FACTS.values() for name in names}
-# Facts that are omitted if nothing ran on a GPU.
-_GPU_FACTS = {
-    *("gpu", "gpus", "gpu-memory", "clock", "memory-clock", "power"),
-    *("driver", "cuda", "cudnn", "nccl"),
-}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LINKS = ("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV")
 _LINK = re.compile(r"(X|SYS|NODE|PHB|PXB|PIX|NV(?=\d))\d*")
+_UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
 # The most scripts on a page; the others are named with their digests.
 _MAX_SCRIPTS = 8
 _DIGITS = 12
@@ -75,20 +69,14 @@ _DIGITS = 12
 
 def compose_report(inputs: ReportInput, words: Words) -> Report:
     """Return a report in the language of the words."""
-    rows = [row for table in inputs.tables for row in table.rows]
-    counts = words(
-        "lead.counts",
-        points=len(rows),
-        ok=sum(row.ok for row in rows),
-        asked=sum(row.asked for row in rows),
-    )
-    made_text = words("lead.made", version=inputs.provenance.hpcbert, date=inputs.provenance.date)
+    made = inputs.provenance
     return Report(
         language=words.language,
-        title=sanitize(inputs.title) or words("title"),
-        lead=(counts, made_text),
+        title=sanitize(inputs.title) or summary.make_title(inputs, words),
+        lead=summary.describe_results(inputs, words),
+        origin=words("lead.made", version=made.hpcbert, date=made.date),
         sections=tuple(
-            Section(key, words(f"section.{key}"), write(inputs, words))
+            Section(key, words(f"section.{key}"), write(inputs, words), folded=key in _FOLDED)
             for key, write in _SECTIONS.items()
         ),
     )
@@ -105,23 +93,18 @@ class _NodeGroup(NamedTuple):
 def describe_environment(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the facts of the nodes; equal nodes appear once."""
     groups = _node_groups(inputs)
-    on_gpus = any(table.group.device == "gpu" for table in inputs.tables)
-    expected = [key for key in _MAIN_FACTS if on_gpus or key not in _GPU_FACTS]
     blocks: list[Block] = []
     for number, group in enumerate(groups[:_MAX_GROUPS], 1):
-        blocks += _environment_blocks(number, group, expected, words)
+        blocks += _environment_blocks(number, group, words)
     if len(groups) > _MAX_GROUPS:
         blocks.append(Paragraph(words("environment.more", count=len(groups) - _MAX_GROUPS)))
     return tuple(blocks) or (Paragraph(words("environment.none")),)
 
 
-def _environment_blocks(
-    number: int, group: _NodeGroup, expected: Sequence[str], words: Words
-) -> list[Block]:
+def _environment_blocks(number: int, group: _NodeGroup, words: Words) -> list[Block]:
     facts = {name: sanitize(value) for name, value in group.facts.items()}
     main_facts = {key: _first_known(facts, names) for key, names in _MAIN_FACTS.items()}
     rows = [(words(f"fact.{key}"), value) for key, value in main_facts.items() if value]
-    missing = [words(f"fact.{key}") for key in expected if not main_facts[key]]
     more_facts = tuple(fact for fact in sorted(facts.items()) if fact[0] not in _MAIN_NAMES)
     columns = words.columns("fact", "value")
     blocks: list[Block] = [Heading(words("environment.title", of=sanitize(group.source)))]
@@ -137,9 +120,6 @@ def _environment_blocks(
         blocks.append(Grid(f"{name}-more", title, columns, more_facts, folded=bool(rows)))
     if not facts:
         blocks.append(Paragraph(words("environment.none")))
-    elif missing:
-        names = words("comma").join(missing)
-        blocks.append(Paragraph(words("environment.missing", names=names)))
     return blocks
 
 
@@ -271,29 +251,20 @@ def describe_features(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
         rows: list[tuple[Cell, ...]] = []
         for feature in _FEATURES:
             values = [sanitize(feature.describe(recipe, words)) for recipe in recipes]
-            cells = [f"{text} [{place}]" if text else "" for place, text in enumerate(values, 1)]
-            rows.append((words(f"feature.{feature.key}", where=feature.where), *cells))
-        sources = [
-            _describe_source(place, recipe, words) for place, recipe in enumerate(recipes, 1)
-        ]
+            rows.append((words(f"feature.{feature.key}", where=feature.where), *values))
         blocks += [
             Paragraph(words("features.how")),
             Grid("features", words("features.table"), columns, tuple(rows)),
-            Heading(words("features.sources")),
-            Items(tuple(sources)),
+            Items(tuple(_describe_source(recipe, words) for recipe in recipes)),
         ]
-        for recipe in recipes:
-            if recipe.problems:
-                blocks.append(Heading(words("features.problems", name=sanitize(recipe.name))))
-                blocks.append(Items(tuple(map(sanitize, recipe.problems))))
     if unknown_names:
         blocks.append(Paragraph(words("features.none", names=", ".join(unknown_names))))
     return tuple(blocks)
 
 
-def _describe_source(place: int, recipe: Recipe, words: Words) -> str:
+def _describe_source(recipe: Recipe, words: Words) -> str:
     digest = f"{recipe.digest[:_DIGITS]}…" if recipe.digest else words("unknown")
-    text = words("features.source", place=place, name=sanitize(recipe.name), digest=digest)
+    text = words("features.source", name=sanitize(recipe.name), digest=digest)
     upstream = sanitize(_program_name(recipe))
     flags = ", ".join(map(sanitize, recipe.source.flags))
     text += words("features.upstream", program=upstream) if upstream else ""
@@ -325,7 +296,8 @@ def describe_repetition(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
             blocks.append(Grid(f"source-{number}", words("repeat.facts"), columns, facts))
         name, text = source_files.script
         if text and number <= _MAX_SCRIPTS:
-            blocks.append(Code(words("repeat.script", name=sanitize(name)), text, folded=True))
+            file = f"scripts/{number}-{_UNSAFE.sub('_', name.rpartition('/')[2])}"
+            blocks.append(Code(words("repeat.script", name=sanitize(name)), text, file))
     return (*blocks, Paragraph(words("repeat.how")))
 
 
@@ -375,22 +347,6 @@ def list_left_out(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     return tuple(blocks) or (Paragraph(words("left-out.none")),)
 
 
-def explain_flags(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the meaning of each flag in the tables; a sentence if they have none."""
-    rows = [row for table in inputs.tables for row in table.rows]
-    used_flags = {flag for row in rows for flag in row.flags}
-    used_flags |= {flag for row in rows for run in row.runs for flag in run.flags}
-    meanings = tuple(
-        (name, adapt_to_devices(words.translate(f"flag.{name}", text), inputs.tables))
-        for name, text in FLAGS.items()
-        if name in used_flags
-    )
-    if not meanings:
-        return (Paragraph(words("flags.none")),)
-    columns = words.columns("flag", "meaning")
-    return (Grid("flags", words("flags.table"), columns, meanings),)
-
-
 def list_digests(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
     """Return the SHA-256 of the files behind the numbers, and the sources without files."""
     rows = tuple(
@@ -423,15 +379,15 @@ def _code_meanings(inputs: ReportInput, words: Words) -> tuple[str, ...]:
 
 
 _SECTIONS = {
+    "results": tables.describe_results,
+    "figures": tables.show_pictures,
+    "metrics": tables.describe_metrics,
+    "runs": tables.list_runs,
+    "left-out": list_left_out,
     "environment": describe_environment,
     "topology": describe_topology,
     "features": describe_features,
     "repeat": describe_repetition,
-    "results": tables.describe_results,
-    "metrics": tables.describe_metrics,
-    "figures": tables.show_pictures,
-    "runs": tables.list_runs,
-    "left-out": list_left_out,
-    "flags": explain_flags,
     "digests": list_digests,
 }
+_FOLDED = ("environment", "topology", "features", "repeat", "digests")

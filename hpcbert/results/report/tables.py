@@ -1,40 +1,33 @@
-"""The sections with the results: published tables, pivots, metrics, figures and all runs; pure."""
+"""The sections with the results: pivots, published tables, metrics, figures and all runs; pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from hpcbert.model import Group, Row, Run, SpeedupTable
+from hpcbert.model import Group, Row, Run, Shape, SpeedupTable
 from hpcbert.results.formats import PUBLISHED_COLUMNS, published_cells
 from hpcbert.results.grid import Cell, Column, Grid
-from hpcbert.results.report.model import (
-    Block,
-    Heading,
-    Items,
-    Panel,
-    Paragraph,
-    Picture,
-    Point,
-    ReportInput,
-    Series,
-    StepTrace,
-    Words,
-)
+from hpcbert.results.report.model import Block, Items, Paragraph, ReportInput, Words
+from hpcbert.results.report.pictures import make_pictures
 from hpcbert.results.wording import (
+    FLAGS,
+    adapt_to_devices,
     cpu_suffix,
     describe_reasons,
+    invalid_repeats,
     row_notes,
     sanitize,
     table_title,
 )
 
-# The number of distinguishable colours and markers; further lines go into another figure.
-MAX_LINES = 6
-# The most figures of each kind on a page; the tables have the numbers of all.
-_MAX_PICTURES = 4
-# The most places on an axis of names that remain readable.
-_MAX_PLACES = 24
+# The most columns of shapes that fit on paper.
+_MAX_SHAPES = 10
+# The packages whose versions are a framework's.
+_PACKAGE = re.compile(
+    r"package (deepspeed|jax|megatron_core|mindspore\w*|mxnet\w*|oneflow\w*|paddlepaddle\w*|"
+    r"tensorflow(_gpu|_cpu)?|torch|transformers)"
+)
 # As hpcbert.logs.window writes it.
 _SPAN = re.compile(r"(?P<unit>iterations|records) (?P<first>\d+) to (?P<last>\d+|\D+)")
 # Each metric with its number format, in the order of the table.
@@ -55,255 +48,20 @@ _METRIC_FORMATS = {
 _GPU_METRICS = ("mfu", "mfu_padded", "gpu_memory_mib", "watts", "samples_per_joule")
 
 
-def make_pictures(inputs: ReportInput, words: Words) -> tuple[list[Picture], int]:
-    """Return the figures of a report, and how many more there would be."""
-    measured_tables = [table for table in inputs.tables if any(row.median for row in table.rows)]
-    figures: list[Picture] = []
-    more = 0
-    for kind in (_scaling_pictures, _bar_pictures, _spread_pictures):
-        candidates = kind(measured_tables, words)
-        figures += candidates[:_MAX_PICTURES]
-        more += max(0, len(candidates) - _MAX_PICTURES)
-    for number, trace in enumerate(inputs.step_traces, 1):
-        figures.append(_step_picture(number, trace, words))
-    return figures, more
-
-
-def _group_tables(tables: Iterable[SpeedupTable]) -> list[tuple[str, list[SpeedupTable]]]:
-    """Return the tables that belong together in figures, with their common name."""
-    tables_by_name: dict[tuple[str, str], list[SpeedupTable]] = {}
-    for table in tables:
-        group = table.group
-        tables_by_name.setdefault((_picture_name(group), group.device), []).append(table)
-    return [(name, group_tables) for (name, _), group_tables in tables_by_name.items()]
-
-
-def _picture_name(group: Group) -> str:
-    return sanitize(f"{group.model} {group.precision}{cpu_suffix(group, ' ')}")
-
-
-def _split_tables(
-    groups: Iterable[tuple[str, list[SpeedupTable]]],
-) -> list[tuple[str, list[SpeedupTable]]]:
-    """Return groups of tables in parts with as many lines as one figure can have."""
-    return [
-        (name, tables[start : start + MAX_LINES])
-        for name, tables in groups
-        for start in range(0, len(tables), MAX_LINES)
-    ]
-
-
-def _series_label(table: SpeedupTable, words: Words) -> str:
-    group = table.group
-    parts = [sanitize(group.framework), words("batch-short", size=group.batch)]
-    parts += [sanitize(group.variant)] if group.variant else []
-    return " ".join(parts)
-
-
-def _scaling_pictures(tables: Sequence[SpeedupTable], words: Words) -> list[Picture]:
-    """Return throughput and speedup against GPUs, one figure per model and precision."""
-    return [
-        _scaling_picture(number, name, part, words)
-        for number, (name, part) in enumerate(_split_tables(_group_tables(tables)), 1)
-    ]
-
-
-def _scaling_picture(
-    number: int, name: str, tables: Sequence[SpeedupTable], words: Words
-) -> Picture:
-    device = tables[0].group.device
-    labels = [_series_label(table, words) for table in tables]
-    gpus = sorted({row.shape.gpus for table in tables for row in table.rows if row.median})
-    throughput, speedup = [], []
-    cells: list[tuple[Cell, ...]] = []
-    for label, table in zip(labels, tables, strict=True):
-        throughput.append(Series(label, _throughput_points(table)))
-        if table.baseline:
-            speedup.append(Series(label, _speedup_points(table)))
-        for row in table.rows:
-            if row.median:
-                numbers = row.shape.gpus, row.median, row.min, row.max, row.speedup
-                cells.append((label, str(row.shape), *numbers))
-    axis = words(f"axis.devices.{device}")
-    panels = [
-        Panel(
-            "scaling",
-            axis,
-            words("axis.throughput"),
-            tuple(throughput),
-            ideal=_ideal_line(tables[0], gpus),
-            legend=words("figure.ideal", name=labels[0]),
-        )
-    ]
-    if speedup:
-        ideal = tuple((gpu, gpu) for gpu in gpus)
-        title = words("axis.speedup")
-        legend = words("figure.linear")
-        panels.append(Panel("scaling", axis, title, tuple(speedup), ideal=ideal, legend=legend))
-    columns = words.columns(
-        "line", "shape", f"devices.{device}:d", "samples:.2f", "min:.2f", "max:.2f", "speedup:.2f"
-    )
-    title = words("figure.scaling", name=name)
-    grid = Grid(f"figure-scaling-{number}", title, columns, tuple(cells), folded=True)
-    lines = words("comma").join(_describe_line(table, words) for table in tables)
-    alt = words("figure.scaling.alt", name=name, lines=lines)
-    return Picture(f"scaling-{number}", title, alt, tuple(panels), grid)
-
-
-def _describe_line(table: SpeedupTable, words: Words) -> str:
-    """Return one line of a figure in words: its ends."""
-    rows = [row for row in table.rows if row.median]
-    first, last = rows[0], rows[-1]
-    return words(
-        "figure.line",
-        name=_series_label(table, words),
-        first=format(first.median, ".2f"),
-        start=first.shape.gpus,
-        last=format(last.median, ".2f"),
-        end=last.shape.gpus,
-    )
-
-
-def _throughput_points(table: SpeedupTable) -> tuple[Point, ...]:
-    return tuple((row.shape.gpus, *_row_range(row)) for row in table.rows if row.median)
-
-
-def _speedup_points(table: SpeedupTable) -> tuple[Point, ...]:
-    points = []
-    for row in table.rows:
-        if row.median and row.speedup:
-            _, low, high = _row_range(row)
-            unit = row.median / row.speedup
-            points.append((row.shape.gpus, row.speedup, low / unit, high / unit))
-    return tuple(points)
-
-
-def _ideal_line(table: SpeedupTable, gpus: Sequence[int]) -> tuple[tuple[float, float], ...]:
-    """Return the ideal line: each GPU is as fast as those of the first point."""
-    first = next(row for row in table.rows if row.median)
-    rate = (first.median or 0.0) / first.shape.gpus
-    return tuple((count, rate * count) for count in gpus)
-
-
-def _bar_pictures(tables: Sequence[SpeedupTable], words: Words) -> list[Picture]:
-    """Return frameworks side by side, samples per second per GPU."""
-    groups = [
-        (name, group_tables)
-        for name, group_tables in _group_tables(tables)
-        if len({table.group.framework for table in group_tables}) > 1
-    ]
-    return [
-        _bar_picture(number, name, part, words)
-        for number, (name, part) in enumerate(_split_tables(groups), 1)
-    ]
-
-
-def _bar_picture(number: int, name: str, tables: Sequence[SpeedupTable], words: Words) -> Picture:
-    shapes = sorted(
-        {row.shape for table in tables for row in table.rows if row.median},
-        key=lambda shape: (shape.gpus, shape.nodes),
-    )[:_MAX_PLACES]
-    labels = [_series_label(table, words) for table in tables]
-    series: list[Series] = []
-    cells: list[tuple[Cell, ...]] = []
-    for label, table in zip(labels, tables, strict=True):
-        points = []
-        for row in table.rows:
-            if row.median and row.shape in shapes:
-                middle, low, high = (value / row.shape.gpus for value in _row_range(row))
-                points.append((shapes.index(row.shape), middle, low, high))
-                cells.append((label, str(row.shape), middle, low, high))
-        series.append(Series(label, tuple(points)))
-    title = words("figure.beside", name=name)
-    per_gpu = words("axis.per-gpu")
-    columns = (
-        *words.columns("line", "shape"),
-        Column(per_gpu, ".2f"),
-        *words.columns("min:.2f", "max:.2f"),
-    )
-    grid = Grid(f"figure-beside-{number}", title, columns, tuple(cells), folded=True)
-    axis = words(f"axis.shape.{tables[0].group.device}")
-    panel = Panel("bars", axis, per_gpu, tuple(series), names=tuple(map(str, shapes)))
-    alt = words("figure.beside.alt", name=name, lines=words("comma").join(labels))
-    return Picture(f"beside-{number}", title, alt, (panel,), grid)
-
-
-def _row_range(row: Row) -> tuple[float, float, float]:
-    middle = row.median or 0.0
-    return middle, row.min or middle, row.max or middle
-
-
-def _spread_pictures(tables: Sequence[SpeedupTable], words: Words) -> list[Picture]:
-    """Return the runs of every point of a table, as distances from their median."""
-    pictures: list[Picture] = []
-    for table in tables:
-        rows = [row for row in table.rows if row.median and len(_valid_speeds(row)) > 1]
-        if rows:
-            number = len(pictures) + 1
-            pictures.append(_spread_picture(number, table, rows[:_MAX_PLACES], words))
-    return pictures
-
-
-def _valid_speeds(row: Row) -> list[tuple[int, float]]:
-    """Return the valid runs; a published row may have none."""
-    return [
-        (run.repeat, run.throughput) for run in row.runs if run.valid and run.throughput is not None
-    ]
-
-
-def _spread_picture(number: int, table: SpeedupTable, rows: Sequence[Row], words: Words) -> Picture:
-    points, cells = [], []
-    for place, row in enumerate(rows):
-        for repeat, speed in _valid_speeds(row):
-            deviation = (speed / (row.median or speed) - 1) * 100
-            points.append((place, deviation, deviation, deviation))
-            cells.append((str(row.shape), repeat, speed, deviation / 100))
-    columns = words.columns("shape", "repeat:d", "throughput:.2f", "distance:+.2%")
-    name = f"{_series_label(table, words)} {_picture_name(table.group)}"
-    title = words("figure.runs", name=name)
-    grid = Grid(f"figure-runs-{number}", title, columns, tuple(cells), folded=True)
-    axes = words(f"axis.shape.{table.group.device}"), words("axis.distance")
-    series = Series(words("figure.run"), tuple(points))
-    panel = Panel("runs", *axes, (series,), names=tuple(str(row.shape) for row in rows))
-    widest = max(abs(point[1]) for point in points)
-    alt = words("figure.runs.alt", name=name, points=len(rows), widest=format(widest, ".2f"))
-    return Picture(f"runs-{number}", title, alt, (panel,), grid)
-
-
-def _step_picture(number: int, trace: StepTrace, words: Words) -> Picture:
-    name = f"{table_title(trace.group)} {trace.shape}"
-    name = words("figure.of-run", name=name, repeat=trace.repeat)
-    title = words("figure.steps", name=name)
-    axes = words("axis.iteration"), words("axis.seconds")
-    columns = Column(axes[0], "d"), Column(axes[1], ".4f")
-    grid = Grid(f"figure-steps-{number}", title, columns, trace.steps, folded=True)
-    points = tuple((iteration, seconds, seconds, seconds) for iteration, seconds in trace.steps)
-    series = Series(words("figure.step"), points)
-    legend = words("figure.window")
-    panel = Panel("steps", *axes, (series,), window=trace.window, legend=legend)
-    first, last = trace.window
-    alt = words("figure.steps.alt", name=name, first=first, last=last)
-    return Picture(f"steps-{number}", title, alt, (panel,), grid)
-
-
 def describe_results(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return each table as it is published, and the pivots that reports use."""
+    """Return the main figure, one table across everything, and each table as it is published."""
     if not inputs.tables:
         return (Paragraph(words("results.none")),)
-    blocks: list[Block] = [Paragraph(words("results.how"))]
+    pictures, _ = make_pictures(inputs, words)
+    blocks: list[Block] = [*pictures[:1], *_make_pivots(inputs.tables, words)]
     for number, table in enumerate(inputs.tables, 1):
         blocks += _published_blocks(number, table, words)
-    return (
-        *blocks,
-        Heading(words("pivot.heading")),
-        Paragraph(words("pivot.how")),
-        *_make_pivots(inputs.tables, words),
-    )
+    return (*blocks, Paragraph(words("results.how")))
 
 
 def describe_metrics(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the metrics of each number: per device, in tokens, steps, operations and joules."""
-    blocks: list[Block] = []
+    """Return the flags, and each number's metrics: per device, in tokens, steps, operations."""
+    blocks: list[Block] = [_explain_flags(inputs.tables, words)]
     for number, table in enumerate(inputs.tables, 1):
         rows = [(str(row.shape), row.metrics) for row in table.rows if row.metrics]
         names = [
@@ -323,7 +81,22 @@ def describe_metrics(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
             blocks.append(Grid(f"metrics-{number}", title, columns, cells))
         notes = _unknown_metrics(table, words)
         blocks += [Items(notes)] if notes else []
-    return tuple(blocks) or (Paragraph(words("results.none")),)
+    return tuple(blocks)
+
+
+def _explain_flags(tables: Sequence[SpeedupTable], words: Words) -> Block:
+    """Return the meaning of each flag in the tables; a sentence if they have none."""
+    rows = [row for table in tables for row in table.rows]
+    used_flags = {flag for row in rows for flag in row.flags}
+    used_flags |= {flag for row in rows for run in row.runs for flag in run.flags}
+    meanings = tuple(
+        (name, adapt_to_devices(words.translate(f"flag.{name}", text), tables))
+        for name, text in FLAGS.items()
+        if name in used_flags
+    )
+    if not meanings:
+        return Paragraph(words("flags.none"))
+    return Grid("flags", words("flags.table"), words.columns("flag", "meaning"), meanings)
 
 
 def _unknown_metrics(table: SpeedupTable, words: Words) -> tuple[str, ...]:
@@ -340,10 +113,10 @@ def _unknown_metrics(table: SpeedupTable, words: Words) -> tuple[str, ...]:
 
 
 def show_pictures(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
-    """Return the figures, each with a table of its numbers."""
+    """Return the figures after the main one."""
     pictures, more = make_pictures(inputs, words)
-    blocks: list[Block] = [*pictures]
-    if not pictures:
+    blocks: list[Block] = [*pictures[1:]]
+    if not blocks:
         blocks.append(Paragraph(words("figures.none")))
     if more:
         blocks.append(Paragraph(words("figures.more", count=more)))
@@ -356,15 +129,15 @@ def list_runs(inputs: ReportInput, words: Words) -> tuple[Block, ...]:
         *("shape", "repeat:d", "attempt:d", "throughput:.2f"),
         *("counts", "state", "nodes-names", "flags", "log"),
     )
-    return tuple(
-        Grid(
-            f"runs-{number}",
-            words("runs.table", name=table_name(table.group, words)),
-            columns,
-            tuple(_run_cells(row, run, words) for row in table.rows for run in row.runs),
-        )
-        for number, table in enumerate(inputs.tables, 1)
-    )
+    grids = []
+    for number, table in enumerate(inputs.tables, 1):
+        # A published median without its runs is no run.
+        rows = [row for row in table.rows if not (row.published and len(row.runs) == 1)]
+        cells = tuple(_run_cells(row, run, words) for row in rows for run in row.runs)
+        if cells:
+            title = words("runs.table", name=table_name(table.group, words))
+            grids.append(Grid(f"runs-{number}", title, columns, cells))
+    return tuple(grids) or (Paragraph(words("runs.none")),)
 
 
 def table_name(group: Group, words: Words) -> str:
@@ -387,16 +160,21 @@ def _published_blocks(number: int, table: SpeedupTable, words: Words) -> list[Bl
     counted = _describe_window(table, words)
     rule_text = words("results.rule", rule=sanitize(group.rule), basis=counted, base=words(base))
     notes = [
-        Paragraph(words("results.note", shape=row.shape, note=sanitize(note)))
+        words("results.note", shape=row.shape, note=sanitize(note))
         for row in table.rows
-        for note in row_notes(row)
+        for note in (*row_notes(row), *_missing_notes(row))
     ]
     return [
-        Heading(name),
-        Paragraph(rule_text),
         Grid(f"results-{number}", words("results.table", name=name), columns, rows),
-        *notes,
+        Paragraph(rule_text),
+        *([Items(tuple(notes))] if notes else []),
     ]
+
+
+def _missing_notes(row: Row) -> tuple[str, ...]:
+    """Return why a row has no number."""
+    reasons = invalid_repeats(row) if row.median is None else ()
+    return tuple(f"{repeats}: {reason}" for repeats, reason in reasons)
 
 
 def _describe_window(table: SpeedupTable, words: Words) -> str:
@@ -417,40 +195,67 @@ def _translate_window(span: str, words: Words) -> str:
     return words(f"window.{match['unit']}", first=match["first"], last=last)
 
 
-def _make_pivots(tables: tuple[SpeedupTable, ...], words: Words) -> tuple[Grid, ...]:
-    """Return medians by cards and precision(batch), one table per framework, model and rule."""
-    tables_by_key: dict[tuple[str, ...], list[SpeedupTable]] = {}
+def _make_pivots(tables: Sequence[SpeedupTable], words: Words) -> list[Grid]:
+    """Return all medians, a row for each table and a column for each shape, by model and device."""
+    tables_by_key: dict[tuple[str, str], list[SpeedupTable]] = {}
     for table in tables:
-        group = table.group
-        key = (group.framework, group.model, group.rule, group.variant, group.device)
-        tables_by_key.setdefault(key, []).append(table)
-    return tuple(
-        _make_pivot(number, pivot_tables, words)
-        for number, pivot_tables in enumerate(tables_by_key.values(), 1)
-    )
+        tables_by_key.setdefault((table.group.model, table.group.device), []).append(table)
+    grids: list[Grid] = []
+    for pivot_tables in tables_by_key.values():
+        shapes = sorted(
+            {row.shape for table in pivot_tables for row in table.rows},
+            key=lambda shape: (shape.gpus, shape.nodes),
+        )
+        for start in range(0, len(shapes), _MAX_SHAPES):
+            part = shapes[start : start + _MAX_SHAPES]
+            grids.append(_make_pivot(len(grids) + 1, pivot_tables, part, words))
+    return grids
 
 
-def _make_pivot(number: int, tables: list[SpeedupTable], words: Words) -> Grid:
-    shapes = sorted(
-        {row.shape for table in tables for row in table.rows},
-        key=lambda shape: (shape.gpus, shape.nodes),
-    )
-    medians = [{row.shape: row.median for row in table.rows} for table in tables]
+def _make_pivot(
+    number: int, tables: Sequence[SpeedupTable], shapes: Sequence[Shape], words: Words
+) -> Grid:
     group = tables[0].group
-    columns = words.columns(f"cards.{group.device}:d", "shape")
-    for table in tables:
-        title = f"{sanitize(table.group.precision)}(bs{table.group.batch})"
-        columns += (Column(title, ".2f"),)
-    rows: list[tuple[Cell, ...]] = [
-        (shape.gpus, str(shape), *(median.get(shape) for median in medians)) for shape in shapes
+    labels = [
+        (
+            sanitize(table.group.framework),
+            describe_version(table),
+            sanitize(table.group.precision),
+            table.group.batch,
+            sanitize(table.group.variant),
+            sanitize(table.group.rule),
+        )
+        for table in tables
     ]
-    parts = [
-        sanitize(f"{group.framework} {group.model}{cpu_suffix(group, ' ')}"),
-        words("rule", name=sanitize(group.rule)),
-    ]
-    parts += [sanitize(group.variant)] if group.variant else []
-    name = words("comma").join(parts)
+    # The last two are columns only where they differ.
+    places = [*range(4), *(place for place in (4, 5) if len({label[place] for label in labels}) > 1)]
+    keys = ("framework", "version", "precision", "batch:>", "variant", "rule")
+    columns = words.columns(*(keys[place] for place in places))
+    counts = [shape.gpus for shape in shapes]
+    for shape in shapes:
+        title = words(f"pivot.devices.{group.device}", count=shape.gpus)
+        single = counts.count(shape.gpus) == 1
+        columns += (Column(title if single else f"{title} ({shape})", ".2f"),)
+    columns += words.columns("efficiency-largest:.1%")
+    rows: list[tuple[Cell, ...]] = []
+    for label, table in zip(labels, tables, strict=True):
+        medians = {row.shape: row.median for row in table.rows}
+        efficiencies = [row.efficiency for row in table.rows if row.efficiency and row.shape.gpus > 1]
+        numbers = (*(medians.get(shape) for shape in shapes), (efficiencies or [None])[-1])
+        rows.append((*(label[place] for place in places), *numbers))
+    variant = "" if 4 in places else labels[0][4]  # noqa: PLR2004 - the variant's place
+    name = " ".join(filter(None, (sanitize(f"{group.model}{cpu_suffix(group, ' ')}"), variant)))
     return Grid(f"pivot-{number}", words("pivot.table", name=name), columns, tuple(rows))
+
+
+def describe_version(table: SpeedupTable) -> str:
+    """Return the version of a table's framework: of its packages, its log, or its image."""
+    facts = {name: values for row in table.rows for name, values in row.facts}
+    packages = [name for name in sorted(facts) if _PACKAGE.fullmatch(name)]
+    texts = [f"{name.removeprefix('package ')} {', '.join(facts[name])}" for name in packages]
+    texts = texts or list(facts.get("version", ()))
+    texts = texts or [image.rpartition("/")[2] for image in facts.get("image", ())]
+    return sanitize(", ".join(texts))
 
 
 def _run_cells(row: Row, run: Run, words: Words) -> tuple[Cell, ...]:
